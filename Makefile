@@ -1,0 +1,66 @@
+# make run     install into .venv and do the main job; make run ARGS="mini --corpus texts/ --budget 15m"
+# make test    install and run the tests;              make test ARGS="tests/data -x"
+# make check   ruff and mypy
+# make bench   the short form of every script in benchmarks/
+#
+# SYSTEM_TORCH=1 uses the torch that this machine has already (decided when .venv is made: delete .venv to change it).
+
+.PHONY: run test check bench
+.DELETE_ON_ERROR:
+
+VENV := .venv
+BIN := $(VENV)/bin
+PINS := $(VENV)/constraints.txt
+PIP := $(BIN)/python -m pip install --disable-pip-version-check -c $(PINS)
+
+# The first of these that really runs and is new enough; a name on the path may be an empty shim.
+PYTHON ?= $(shell for name in python3.11 python3; do \
+	$$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$name && break; done)
+
+run: $(VENV)/.installed-run
+	$(BIN)/daybreak run $(ARGS)
+
+test: $(VENV)/.installed-test
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(VENV)/.installed-check
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+bench: $(VENV)/.installed-run
+	@found=; for script in benchmarks/*.py; do \
+		[ -e "$$script" ] || continue; \
+		found=1; echo "== $$script --short"; $(BIN)/python "$$script" --short || exit; \
+	done; [ -n "$$found" ] || echo "There is no script in benchmarks/ yet."
+
+$(VENV)/.installed-run: $(VENV)/.torch pyproject.toml constraints.txt
+	$(PIP) -e .
+	@touch $@
+
+$(VENV)/.installed-test: $(VENV)/.installed-run
+	$(PIP) -e '.[test]'
+	@touch $@
+
+$(VENV)/.installed-check: $(VENV)/.installed-run
+	$(PIP) -e '.[check]'
+	@touch $@
+
+# torch first and by itself: by far the largest download, so that its failure is seen before anything else is done.
+$(VENV)/.torch: constraints.txt
+	@'$(PYTHON)' -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+		echo "Daybreak needs Python 3.11 or newer$(if $(PYTHON), and '$(PYTHON)' is none)." \
+			"Install it, or name it: make run PYTHON=/path/to/python3.11." >&2; exit 2; }
+	@'$(PYTHON)' -m venv $(if $(SYSTEM_TORCH),--system-site-packages) $(VENV) || { \
+		echo "'$(PYTHON)' cannot make a virtual environment." \
+			"Install its venv module (on Debian: apt-get install python3-venv)." >&2; exit 2; }
+ifdef SYSTEM_TORCH
+	@$(BIN)/python -c 'import torch, sys; sys.exit(tuple(map(int, torch.__version__.split(".")[:2])) < (2, 11))' || { \
+		echo "SYSTEM_TORCH=1 needs torch 2.11 or newer in '$(PYTHON)'." \
+			"Name a Python that has it with PYTHON=..., or leave SYSTEM_TORCH out." >&2; exit 2; }
+	@grep -vE '^(torch|setuptools)==' constraints.txt > $(PINS)  # setuptools: older torch wants an older one
+else
+	@cp constraints.txt $(PINS)
+	$(PIP) "$$(grep '^torch==' constraints.txt)"
+endif
+	@touch $@

@@ -1,0 +1,32 @@
+"""What can go wrong, in two kinds: the user can mend it, or it is our bug.
+
+Exception
+  +-- UserError    one sentence, one remedy, exit code 2
+  +-- Interrupted  a signal asked us to leave; state is saved; exit code 128 + signal
+"""
+
+
+class UserError(Exception):
+    """A fault that the user can mend: printed as one sentence and one remedy, without a traceback.
+
+    Args:
+        sentence: what is wrong, naming the file, field or value. Ends with a full stop.
+        remedy: what to do about it, as an instruction. Ends with a full stop.
+    """
+
+    def __init__(self, sentence: str, remedy: str):
+        super().__init__(f"{sentence} {remedy}")
+        self.sentence = sentence
+        self.remedy = remedy
+
+
+class Interrupted(Exception):
+    """Raised after a signal was obeyed and everything worth keeping is on disk."""
+
+    def __init__(self, signal_number: int):
+        super().__init__(f"stopped by signal {signal_number}")
+        self.signal_number = signal_number
+
+    @property
+    def exit_code(self) -> int:
+        return 128 + self.signal_number

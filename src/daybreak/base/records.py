@@ -1,0 +1,246 @@
+"""Every type that reaches disk, so that stages can speak through files.
+
+Units: seconds, tokens, bytes; losses in nats per token; shares and accuracies in [0, 1]. ``elapsed`` is the clock of
+the budget: it counts from the start of the pretraining process, survives resumes, and charges lost work.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+SHARD_FORMAT = 1
+PLATEAU_MARGIN = 0.15
+"""Nats below the unigram loss that a model must have come before it counts as having left the plateau."""
+BLOCK_BYTES = 1 << 20
+"""Shard files carry one hash per block of this size, checked when the block is first read."""
+
+
+# ---------------------------------------------------------------- prepared data: DATA/manifest.json
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockFile:
+    """A binary file with one hash (blake2b, 8 bytes, hex) for each block of BLOCK_BYTES; the last may be shorter."""
+
+    name: str
+    """Path relative to the data folder."""
+    bytes: int
+    hashes: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    """One split: a flat token stream over one or more files, each document closed by the separator token."""
+
+    documents: int
+    tokens: int
+    token_files: list[BlockFile]
+    """Little-endian unsigned integers of ``Manifest.token_bytes`` each; the stream is their concatenation."""
+    document_ends: BlockFile
+    """uint64: for each document the stream position just past its separator."""
+    sentence_ends: BlockFile | None = None
+    """uint64: likewise for each sentence (one a line in the input; the last of a document holds its separator); None
+    where the input marks none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    path: str
+    documents: int
+    characters: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """What ``daybreak prepare`` made, and what pretraining checks before its first step."""
+
+    format: int
+    tokenizer: str
+    """Fingerprint: blake2b (8 bytes, hex) of tokenizer/tokenizer.json."""
+    tokenizer_kind: str
+    vocabulary: int
+    token_bytes: int
+    document_rule: str
+    """file, line or blank-line for plain text; 'record' for .jsonl."""
+    train: Split
+    heldout: Split
+    unigram_counts: BlockFile
+    """uint64[vocabulary]: occurrences of each id in the train split."""
+    sources: list[Source]
+    duplicates: int
+    skipped: dict[str, int]
+    """Documents or lines left out, by reason."""
+    characters: int
+    seconds: float
+    inputs_fingerprint: str = ""
+    """Identifies the input files (path, size, time of change) and settings that this was made from."""
+
+
+# ---------------------------------------------------------------- a run: RUN/*.json, *.jsonl
+
+
+@dataclass(frozen=True, kw_only=True)
+class Environment:
+    daybreak: str
+    python: str
+    torch: str
+    platform: str
+    device: str
+    """Processor or accelerator name."""
+    cores: int
+    memory_gib: float
+    started: float
+    """Unix time at which the run first started."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decisions:
+    """Choices that came from measuring; made once, obeyed at resume and replay."""
+
+    device: str
+    threads: int
+    precision: str
+    """float32 or bfloat16."""
+    microbatch: int
+    """Rows that one device handles at a time."""
+    world_size: int
+    reserve_seconds: float
+    """Kept back from a time budget for the last validation and the export."""
+    validation_rows: int
+    """Rows of the interim validations; the final one takes all."""
+    validation_marks: int
+    """Interim validations, at equal distances of progress; those in a causal stage are left out."""
+    matmul_gflops: dict[str, float]
+    """Measured rate of a square product by precision."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TraceRecord:
+    """One optimizer step that is part of the run. ``elapsed`` and ``progress`` as they stood before the step."""
+
+    step: int
+    elapsed: float
+    progress: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepRecord:
+    """A line of metrics.jsonl with ``type`` = step: means over the steps since the line before."""
+
+    step: int
+    elapsed: float
+    progress: float
+    tokens: int
+    """Tokens read since the start of the run."""
+    stage: str
+    """causal or masked."""
+    loss: float
+    targets: int
+    """Predicted positions since the start of the run."""
+    learning_rate: float
+    gradient_norm: float
+    tokens_per_second: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValidationRecord:
+    """A line of metrics.jsonl with ``type`` = validation: fixed held-out positions, 15 % of them masked."""
+
+    step: int
+    elapsed: float
+    progress: float
+    tokens: int
+    loss: float
+    accuracy: float
+    positions: int
+    distinct: int
+    """Different tokens among the predictions."""
+    unigram_loss: float
+    """Loss of the training corpus' unigram distribution (add-one) on the same positions: the plateau."""
+    commonest_share: float
+    """Share of the positions whose answer is the corpus' most frequent token: the accuracy of always guessing it."""
+    final: bool
+    seconds: float
+
+    @property
+    def on_plateau(self) -> bool:
+        """Whether the model does no better than token frequencies do (within PLATEAU_MARGIN)."""
+        return not self.loss < self.unigram_loss - PLATEAU_MARGIN
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parity:
+    """What a clean process that knows only transformers found in the exported folder."""
+
+    passed: bool
+    checks: dict[str, bool]
+    largest_logit_difference: float
+    tolerance: float
+    masked_accuracy: float
+    transformers: str
+    seconds: float
+    failure: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """RUN/summary.json, written when pretraining ends."""
+
+    budget: str
+    elapsed: float
+    """Seconds charged to the budget."""
+    wall: float
+    """Seconds from the first start to the end, the time between a stop and a resume included."""
+    spent: dict[str, float]
+    """Seconds by use: start, train, validate, checkpoint, export, lost."""
+    steps: int
+    tokens: int
+    epochs: float
+    parameters: int
+    resumes: int
+    tokens_per_second: float
+    validation: ValidationRecord
+    parity: Parity | None = None
+    parity_seconds: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class FillMask:
+    """One held-out sentence with one word hidden: RUN/examples.json holds a list of them."""
+
+    text: str
+    """The sentence with [MASK] in place of the word."""
+    answer: str
+    guesses: list[str]
+    probabilities: list[float]
+
+
+# ---------------------------------------------------------------- evaluation: results.json
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskResult:
+    """One task under one protocol; ``results.json`` holds a list of these."""
+
+    protocol: str
+    task: str
+    model: str
+    """What was fine-tuned: 'pretrained', or 'untrained' for the same shape with random weights."""
+    kind: str
+    metric: str
+    """Name of the headline metric, a key of ``scores``."""
+    scores: dict[str, list[float]]
+    """Every metric, one value a seed, in the order of ``seeds``; shares in [0, 1], correlations in [-1, 1]."""
+    seeds: list[int]
+    mean: float
+    spread: float
+    """Standard deviation of the headline metric over seeds (n - 1); 0 for a single seed."""
+    selection: str
+    train_rows: int
+    dev_rows: int
+    baseline: float
+    """Headline metric of a constant answer: the most frequent label, or the training mean."""
+    settings: dict[str, float]
+    """learning_rate, epochs, batch, length and so on."""
+    labels: list[str] = field(default_factory=list)
+    seconds: float

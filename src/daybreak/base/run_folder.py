@@ -1,0 +1,80 @@
+"""The names of the files in a run folder: the only place that spells them."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from daybreak.base.errors import UserError
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Paths inside one run folder. Creates nothing."""
+
+    path: Path
+
+    @property
+    def recipe(self) -> Path:
+        return self.path / "recipe.json"
+
+    @property
+    def environment(self) -> Path:
+        return self.path / "environment.json"
+
+    @property
+    def decisions(self) -> Path:
+        return self.path / "decisions.json"
+
+    @property
+    def trace(self) -> Path:
+        return self.path / "trace.jsonl"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def lost_metrics(self) -> Path:
+        return self.path / "metrics.lost.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def model(self) -> Path:
+        return self.path / "model"
+
+    @property
+    def summary(self) -> Path:
+        return self.path / "summary.json"
+
+    @property
+    def examples(self) -> Path:
+        return self.path / "examples.json"
+
+    @property
+    def results(self) -> Path:
+        return self.path / "results.json"
+
+    @property
+    def report(self) -> Path:
+        return self.path / "report.html"
+
+    @property
+    def manifest(self) -> Path:
+        """A copy of the data folder's manifest without hashes, so that a report needs only this folder."""
+        return self.path / "data.json"
+
+    def delete(self) -> None:
+        """Remove the folder with all it holds, and only what looks like a run.
+
+        Raises:
+            UserError: the folder holds something else.
+        """
+        known = ("recipe.json", "data", "corpus")
+        if self.path.is_dir() and any(self.path.iterdir()) and not any((self.path / name).exists() for name in known):
+            raise UserError(f"'{self.path}' is no run folder, so --fresh will not delete it.", "Choose another --out.")
+        shutil.rmtree(self.path, ignore_errors=True)

@@ -1,0 +1,53 @@
+"""What pretraining was worth: results with it beside results of the same shape without it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from daybreak.base.records import TaskResult
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskPair:
+    """One task under one protocol, with and without pretraining; either side may not have been run."""
+
+    protocol: str
+    task: str
+    pretrained: TaskResult | None
+    untrained: TaskResult | None
+
+    @property
+    def either(self) -> TaskResult:
+        found = self.pretrained or self.untrained
+        assert found is not None
+        return found
+
+    @property
+    def gain(self) -> float | None:
+        """Difference of the means of the headline metric, in its own unit; None where one side is missing."""
+        if self.pretrained is None or self.untrained is None:
+            return None
+        return self.pretrained.mean - self.untrained.mean
+
+    @property
+    def verdict(self) -> str:
+        """The gain weighed against the seed spread, in words; empty where one side is missing."""
+        if self.gain is None or self.pretrained is None or self.untrained is None:
+            return ""
+        if min(len(self.pretrained.seeds), len(self.untrained.seeds)) < 2:
+            return "one seed, spread unknown"
+        spread = max(self.pretrained.spread, self.untrained.spread)
+        return "more than the seed spread" if abs(self.gain) > spread else "within the seed spread"
+
+
+def pair_results(results: Iterable[TaskResult]) -> list[TaskPair]:
+    """Bring each task's two results together, in the order in which the tasks first appear."""
+    found: dict[tuple[str, str], dict[str, TaskResult]] = {}
+    for result in results:
+        found.setdefault((result.protocol, result.task), {})[result.model] = result
+    return [
+        TaskPair(protocol=protocol, task=task, pretrained=sides.get("pretrained"), untrained=sides.get("untrained"))
+        for (protocol, task), sides in found.items()
+        if "pretrained" in sides or "untrained" in sides
+    ]

@@ -1,0 +1,70 @@
+"""What the user sees while a verb works: a live line on a terminal, plain lines in a log or a pipe."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+from rich.text import Text
+
+PLAIN_INTERVAL = 10.0
+"""Seconds between two plain lines about the same work."""
+
+console = Console(soft_wrap=True, highlight=False)
+
+
+def say(line: str = "") -> None:
+    """Print one line for the user."""
+    console.print(Text(line))
+    sys.stdout.flush()
+
+
+def duration(seconds: float) -> str:
+    """``75`` -> ``1m 15s``; ``9.4`` -> ``9s``; ``7300`` -> ``2h 2m``."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m {whole % 60:02d}s"
+    return f"{whole // 3600}h {whole % 3600 // 60:02d}m"
+
+
+class Work(Protocol):
+    def show(self, share: float, note: str = "") -> None:
+        """Say how far the work is: ``share`` in [0, 1] and a short note such as a rate or a loss."""
+
+
+class _LiveWork:
+    def __init__(self, bars: Progress, label: str):
+        self._bars = bars
+        self._task = bars.add_task(label, total=1.0, note="")
+
+    def show(self, share: float, note: str = "") -> None:
+        self._bars.update(self._task, completed=share, note=note)
+
+
+class _PlainWork:
+    def __init__(self, label: str):
+        self._label = label
+        self._next = time.monotonic() + PLAIN_INTERVAL
+
+    def show(self, share: float, note: str = "") -> None:
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + PLAIN_INTERVAL
+            say(f"{self._label}: {share:4.0%}  {note}")
+
+
+@contextmanager
+def working(label: str) -> Iterator[Work]:
+    """Show one piece of work while it lasts."""
+    if not console.is_terminal:
+        yield _PlainWork(label)
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(24), TextColumn("{task.percentage:3.0f}%"))
+    with Progress(*columns, TextColumn("{task.fields[note]}"), console=console, transient=True) as bars:
+        yield _LiveWork(bars, label)

@@ -1,0 +1,348 @@
+"""The command line: the only file that parses arguments. Verbs are imported when they are called."""
+
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+from daybreak import __version__
+from daybreak.base.errors import Interrupted, UserError
+from daybreak.base.plain import nearest
+
+DEFAULT_RECIPE = "tiny"
+
+VERBS = {
+    "run": "all of it, in order: prepare, pretrain, evaluate, report",
+    "prepare": "any text -> tokenizer and token shards",
+    "pretrain": "shards -> checkpoints -> exported model; the same command resumes",
+    "export": "a run's newest checkpoint -> a Hugging Face folder",
+    "evaluate": "a model -> results.json: GLUE and your own tasks",
+    "report": "run folders -> one self-contained HTML file",
+    "status": "what a run is doing, from another shell",
+    "recipes": "the recipes, and one of them in full",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run ``daybreak VERB ...`` and leave with 0 (done), 1 (our bug), 2 (the user can mend it), 130 or 143 (signal)."""
+    sys.exit(_outcome(list(sys.argv[1:] if arguments is None else arguments)))
+
+
+def _outcome(arguments: list[str]) -> int:
+    try:
+        _dispatch(arguments)
+    except UserError as error:
+        print(f"daybreak: {error}", file=sys.stderr)
+        return 2
+    except Interrupted as stop:
+        print("daybreak: stopped; the same command goes on from here.", file=sys.stderr)
+        return stop.exit_code
+    except KeyboardInterrupt:
+        print("daybreak: stopped.", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        return 1
+    except Exception:
+        traceback.print_exc()
+        print("daybreak: this is a bug in Daybreak; please report the lines above.", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _dispatch(arguments: list[str]) -> None:
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(usage())
+    elif arguments[0] in ("--version", "version"):
+        print(f"daybreak {__version__}")
+    elif arguments[0] in VERBS:
+        globals()[f"_{arguments[0]}"](arguments[1:])
+    else:
+        raise UserError(f"There is no verb '{arguments[0]}'.{nearest(arguments[0], VERBS)}", "See daybreak --help.")
+
+
+def usage() -> str:
+    """What ``daybreak --help`` prints."""
+    width = max(map(len, VERBS))
+    verbs = "\n".join(f"  {verb:{width}}  {what}" for verb, what in VERBS.items())
+    return (
+        "Text and a time budget in; an encoder that stock Hugging Face loads out.\n\n"
+        f"  daybreak VERB ...\n\n{verbs}\n\n"
+        "daybreak run            with nothing else: a small model from the docstrings on this machine, in minutes\n"
+        "daybreak run mini --corpus TEXT --budget 15m\n"
+        "daybreak VERB --help    the flags of a verb; --version"
+    )
+
+
+def _parse(kind: type, verb: str, arguments: list[str], default: Any = None) -> Any:
+    """Read flags into the dataclass ``kind``; a mistake is printed by tyro with the nearest name, exit code 2."""
+    import tyro
+
+    _refuse_swallowed(arguments)
+    try:
+        return tyro.cli(kind, prog=f"daybreak {verb}", args=arguments, default=default, description=VERBS[verb])
+    except SystemExit as exit_:
+        if exit_.code:
+            raise SystemExit(2) from None
+        raise
+
+
+def _refuse_swallowed(arguments: list[str]) -> None:
+    """An empty value is nearly always an unset shell variable; say so rather than parse on."""
+    if "" in arguments:
+        raise UserError("One of the arguments is empty.", "Check the shell variables in the command.")
+
+
+def _with_recipe(kind: type, verb: str, arguments: list[str], **fixed: Any) -> Any:
+    """Parse a verb whose first word may be a recipe: the flags are that recipe's own fields."""
+    from daybreak.recipe import load_recipe
+
+    named = bool(arguments) and not arguments[0].startswith("-")
+    recipe = load_recipe(arguments[0] if named else DEFAULT_RECIPE)
+    rest = arguments[1:] if named else arguments
+    return _parse(kind, verb, rest, kind(recipe=recipe, **fixed))
+
+
+def _run(arguments: list[str]) -> None:
+    import tyro
+
+    from daybreak.recipe import Recipe
+
+    @dataclass(frozen=True, kw_only=True)
+    class Run:
+        recipe: Annotated[Recipe, tyro.conf.arg(name="")]
+        corpus: tuple[str, ...] = ()
+        """Files, folders or globs of .txt .md .jsonl, plain, .gz or .zst; none for the docstrings on this machine."""
+        document: str = "auto"
+        """What one document of a text file is: file, line, blank-line or auto."""
+        text_field: str = "text"
+        """Field of a .jsonl object that holds the text."""
+        out: Path | None = None
+        """Run folder; runs/RECIPE by default. The same folder again resumes."""
+        fresh: bool = False
+        """Delete the run folder first."""
+        tasks: str = ""
+        """Tasks to fine-tune on afterwards, by comma: cola,rte,glue5,my_task.toml."""
+        glue_dir: Path | None = None
+        """Folder with CoLA, SST-2, MRPC, STS-B, RTE as GLUE distributes them."""
+        seeds: int = 3
+        """Fine-tuning seeds of each task."""
+
+    asked = _with_recipe(Run, "run", arguments)
+    _refuse_unbudgeted(asked, arguments)
+    from daybreak.run import run
+
+    run(
+        asked.recipe,
+        corpus=asked.corpus,
+        document=asked.document,
+        text_field=asked.text_field,
+        out=asked.out or _default_folder(asked.recipe.name),
+        fresh=asked.fresh,
+        tasks=_by_comma(asked.tasks),
+        glue_dir=asked.glue_dir,
+        seeds=asked.seeds,
+    )
+
+
+def _refuse_unbudgeted(asked: Any, arguments: list[str]) -> None:
+    """A corpus of one's own deserves a chosen budget; the built-in one is too small for a long run."""
+    from daybreak.training.clock import Budget
+
+    budgeted = any(argument.split("=")[0] == "--budget" for argument in arguments)
+    if asked.corpus and not budgeted:
+        raise UserError("A corpus needs a budget.", "Add one, for a first look --budget 15m.")
+    budget = Budget.parse(asked.recipe.budget)
+    if not asked.corpus and budget.unit == "seconds" and budget.amount > 600:
+        raise UserError(
+            f"Without a corpus a budget of {budget.text} is too much: the docstrings on this machine are worth at most "
+            "10 minutes.",
+            "Add --corpus TEXT, or give --budget 10m or less.",
+        )
+
+
+def _prepare(arguments: list[str]) -> None:
+    import tyro
+
+    from daybreak.data.tokenizer import TokenizerConfig, WordPiece
+
+    @dataclass(frozen=True, kw_only=True)
+    class Prepare:
+        text: Annotated[tuple[str, ...], tyro.conf.Positional]
+        """Files, folders or globs of .txt .md .jsonl, plain, .gz or .zst."""
+        out: Path
+        """Folder for the tokenizer and the shards."""
+        tokenizer: TokenizerConfig = field(default_factory=WordPiece)
+        document: str = "auto"
+        """What one document of a text file is: file, line, blank-line or auto."""
+        text_field: str = "text"
+        """Field of a .jsonl object that holds the text."""
+
+    asked = _parse(Prepare, "prepare", arguments)
+    if not asked.text:
+        raise UserError("No text was named.", "Write the files first: daybreak prepare TEXT... --out DATA.")
+    from daybreak.prepare import prepare
+
+    prepare(
+        asked.text,
+        asked.out,
+        tokenizer=asked.tokenizer,
+        document=asked.document,
+        text_field=asked.text_field,
+    )
+
+
+def _pretrain(arguments: list[str]) -> None:
+    import tyro
+
+    from daybreak.base.process import process_started
+    from daybreak.recipe import Recipe, load_recipe
+
+    @dataclass(frozen=True, kw_only=True)
+    class Pretrain:
+        recipe: Annotated[Recipe, tyro.conf.arg(name="")]
+        data: Path
+        """Folder made by daybreak prepare."""
+        out: Path | None = None
+        """Run folder; runs/RECIPE by default. The same folder again resumes."""
+        fresh: bool = False
+        """Delete the run folder first."""
+        replay: Path | None = None
+        """Run this run's recorded trace again, step by step, into --out."""
+
+    started = process_started()
+    replayed = _value_of("--replay", arguments)
+    if replayed:
+        arguments = [str(Path(replayed)), *arguments]
+        load_recipe(Path(replayed) / "recipe.json")
+    asked = _with_recipe(Pretrain, "pretrain", arguments, data=tyro.MISSING)
+    out = asked.out or _default_folder(asked.recipe.name)
+    from daybreak.base.run_folder import RunFolder
+    from daybreak.pretrain import pretrain
+
+    if asked.fresh:
+        RunFolder(out).delete()
+    pretrain(asked.recipe, data=asked.data, out=out, replay=asked.replay, started=started)
+
+
+def _export(arguments: list[str]) -> None:
+    import tyro
+
+    @dataclass(frozen=True, kw_only=True)
+    class Export:
+        run: Annotated[Path, tyro.conf.Positional]
+        """Run folder."""
+        out: Path
+        """Folder for the model."""
+        data: Path | None = None
+        """The run's prepared data; RUN/data by default."""
+
+    asked = _parse(Export, "export", arguments)
+    from daybreak.export import export
+
+    export(asked.run, out=asked.out, data=asked.data)
+
+
+def _evaluate(arguments: list[str]) -> None:
+    import tyro
+
+    @dataclass(frozen=True, kw_only=True)
+    class Evaluate:
+        model: Annotated[Path, tyro.conf.Positional]
+        """Hugging Face folder or run folder."""
+        tasks: str
+        """By comma: cola, sst2, mrpc, stsb, rte, glue5, or the path of a .toml file."""
+        glue_dir: Path | None = None
+        """Folder with CoLA, SST-2, MRPC, STS-B, RTE as GLUE distributes them."""
+        protocol: str = "quick"
+        seeds: int = 3
+        """Fine-tunings of each task."""
+        out: Path | None = None
+        """Folder of results.json; beside the model by default."""
+        save: Path | None = None
+        """Keep the first seed's model here, as a stock classifier."""
+        untrained: bool = False
+        """Fine-tune the same shape from random weights: what pretraining is worth."""
+
+    asked = _parse(Evaluate, "evaluate", arguments)
+    from daybreak.evaluate import evaluate
+
+    evaluate(
+        asked.model,
+        _by_comma(asked.tasks),
+        glue_dir=asked.glue_dir,
+        protocol=asked.protocol,
+        seeds=asked.seeds,
+        out=asked.out,
+        save=asked.save,
+        untrained=asked.untrained,
+    )
+
+
+def _report(arguments: list[str]) -> None:
+    import tyro
+
+    @dataclass(frozen=True, kw_only=True)
+    class Report:
+        runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
+        """Run folders; several are overlaid."""
+        out: Path | None = None
+        """The page; RUN/report.html of the first run by default."""
+
+    asked = _parse(Report, "report", arguments)
+    if not asked.runs:
+        raise UserError("No run folder was named.", "Write it first: daybreak report RUN --out report.html.")
+    from daybreak.report import report
+
+    print(report(asked.runs, asked.out or asked.runs[0] / "report.html"))
+
+
+def _status(arguments: list[str]) -> None:
+    import tyro
+
+    @dataclass(frozen=True, kw_only=True)
+    class Status:
+        run: Annotated[Path, tyro.conf.Positional]
+        """Run folder."""
+
+    asked = _parse(Status, "status", arguments)
+    from daybreak.status import status
+
+    print(status(asked.run))
+
+
+def _recipes(arguments: list[str]) -> None:
+    import json
+
+    from daybreak.recipe import load_recipe, promise, recipe_names, resolved
+
+    if not arguments:
+        for name in recipe_names():
+            print(f"{name:16} {promise(name).splitlines()[0]}")
+        return
+    if arguments[0] in ("-h", "--help"):
+        print("daybreak recipes [NAME]: list the recipes, or show one in full")
+        return
+    recipe = load_recipe(arguments[0])
+    if recipe.name in recipe_names():
+        print(promise(recipe.name) + "\n")
+    print(json.dumps(resolved(recipe), indent=2))
+
+
+def _by_comma(names: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in names.split(",") if name.strip())
+
+
+def _default_folder(name: str) -> Path:
+    return Path("runs") / name
+
+
+def _value_of(flag: str, arguments: list[str]) -> str | None:
+    """The value of a flag before the parser has seen it; it decides which recipe's flags the parser offers."""
+    for place, argument in enumerate(arguments):
+        if argument == flag and place + 1 < len(arguments):
+            return arguments[place + 1]
+        if argument.startswith(flag + "="):
+            return argument.partition("=")[2]
+    return None

@@ -1,0 +1,1 @@
+"""From any text to token shards, and back to rows of tokens."""

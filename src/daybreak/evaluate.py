@@ -1,0 +1,138 @@
+"""Verb: a model -> results.json. GLUE, and tasks of one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from daybreak.base.errors import UserError
+from daybreak.base.files import make_folder, read_json, write_text
+from daybreak.base.records import Environment, Manifest, Summary, TaskResult
+from daybreak.base.run_folder import RunFolder
+from daybreak.base.terminal import duration, say, working
+from daybreak.evaluation.classifier import check_save_folder
+from daybreak.evaluation.measure import measure
+from daybreak.evaluation.protocols import find_protocol
+from daybreak.evaluation.results import merge_result, read_results
+from daybreak.evaluation.task_file import read_task_file
+from daybreak.evaluation.tasks import TASK_LISTS, Task, TaskRows, glue_task, load_task
+
+
+def evaluate(
+    model: Path,
+    tasks: Sequence[str],
+    *,
+    glue_dir: Path | None = None,
+    protocol: str = "quick",
+    seeds: int = 3,
+    out: Path | None = None,
+    save: Path | None = None,
+    untrained: bool = False,
+) -> list[TaskResult]:
+    """Fine-tune a model on tasks, with seeds 0 to ``seeds`` - 1, and write the scores to ``results.json``.
+
+    Everything that can be wrong with the input is checked before the first fine-tuning. The file is written after
+    each task, so that a kill loses at most one.
+
+    Args:
+        model: a Hugging Face folder of an encoder, or a run folder.
+        tasks: names of GLUE tasks, ``glue5`` for all five, paths of .toml files.
+        glue_dir: the folder that holds CoLA, SST-2, MRPC, STS-B and RTE.
+        out: the folder of ``results.json``; by default the run folder, or the model's own.
+        save: keep the model of the first seed here, as a stock classifier; with several tasks, each in a folder of
+            its name below.
+        untrained: fine-tune the same shape with random weights instead: what is learned without pretraining.
+
+    Returns:
+        The results of this call, in the order of ``tasks``.
+
+    Raises:
+        UserError: for anything in the input that the user can mend.
+    """
+    run = _run_folder(model)
+    folder = run.model if run else model
+    _check_model_folder(folder)
+    chosen = find_protocol(protocol)
+    if seeds < 1:
+        raise UserError(f"{seeds} seeds are too few.", "Use at least 1; 3 make a claim.")
+    found = _find_tasks(tasks, glue_dir)
+    results_file = make_folder(out or (run.path if run else model)) / "results.json"
+    read_results(results_file)
+    targets = _save_folders(found, save)
+    loaded = [load_task(task) for task in found]
+
+    results = []
+    for data in loaded:
+        with working(data.task.name) as work:
+            result = measure(folder, data, chosen, seeds, work, untrained=untrained, save=targets.get(data.task.name))
+        merge_result(results_file, result)
+        results.append(result)
+        say(_line(result, data))
+    if run and results_file == run.results and run.summary.exists():
+        _render_card(run)
+    return results
+
+
+def _run_folder(model: Path) -> RunFolder | None:
+    run = RunFolder(model)
+    if not run.recipe.is_file():
+        return None
+    if not run.model.is_dir():
+        raise UserError(f"The run in '{model}' has no model yet.", "Let pretraining end first.")
+    return run
+
+
+def _check_model_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        raise UserError(f"There is no model folder '{folder}'.", "Name a Hugging Face model folder or a run folder.")
+    if not (folder / "config.json").is_file():
+        raise UserError(
+            f"'{folder}' is no model folder: it holds no config.json.",
+            "Name a Hugging Face model folder or a run folder.",
+        )
+
+
+def _find_tasks(names: Sequence[str], glue_dir: Path | None) -> list[Task]:
+    spelled = [each for name in names for each in TASK_LISTS.get(name, (name,))]
+    if not spelled:
+        raise UserError("No task was named.", "Name some with --tasks, such as glue5 or the path of a .toml file.")
+    found: dict[str, Task] = {}
+    for name in spelled:
+        task = read_task_file(Path(name)) if name.endswith(".toml") else glue_task(name, glue_dir)
+        if found.setdefault(task.name, task) != task:
+            raise UserError(f"Two tasks have the name '{task.name}'.", "Give each its own name.")
+    return list(found.values())
+
+
+def _save_folders(tasks: list[Task], save: Path | None) -> dict[str, Path]:
+    if save is None:
+        return {}
+    folders = {tasks[0].name: save} if len(tasks) == 1 else {task.name: save / task.name for task in tasks}
+    for folder in folders.values():
+        check_save_folder(folder)
+        make_folder(folder.parent)
+    return folders
+
+
+def _line(result: TaskResult, data: TaskRows) -> str:
+    rows = f"{result.train_rows:,} train and {result.dev_rows:,} dev rows"
+    skipped = f", {data.skipped} rows skipped" if data.skipped else ""
+    return (
+        f"{result.task} ({result.model}): {result.metric} {result.mean:.3f} +- {result.spread:.3f} over "
+        f"{len(result.seeds)} seed{'s' if len(result.seeds) > 1 else ''}, constant answer {result.baseline:.3f}, "
+        f"{rows}{skipped}, {duration(result.seconds)}"
+    )
+
+
+def _render_card(run: RunFolder) -> None:
+    """Write the model card again, now with what was measured."""
+    from daybreak.packaging.card import render_card
+
+    card = render_card(
+        read_json(run.recipe),
+        read_json(run.summary, Summary),
+        read_results(run.results),
+        read_json(run.environment, Environment),
+        read_json(run.manifest, Manifest),
+    )
+    write_text(run.model / "README.md", card)

@@ -1,0 +1,144 @@
+"""A stock transformers classifier from any Hugging Face encoder folder, and back into one.
+
+transformers takes seconds to import, so it is imported when a function needs it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+
+from daybreak.base.errors import UserError
+from daybreak.base.files import replace_folder
+from daybreak.evaluation.tasks import TaskRows
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep transformers from reporting at each load that the classifier is new: that is the point of it."""
+    from transformers.utils import logging
+
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
+
+
+@contextmanager
+def _reading(folder: Path, what: str) -> Iterator[None]:
+    """Turn what transformers raises about an unusable folder into one sentence."""
+    try:
+        with _quiet():
+            yield
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise UserError(
+            f"transformers cannot load the {what} in '{folder}': {reason}.",
+            "Name a Hugging Face folder of an encoder with its config, weights and tokenizer.",
+        ) from error
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """The folder's own tokenizer.
+
+    Raises:
+        UserError: there is none, or it has no padding token.
+    """
+    from transformers import AutoTokenizer
+
+    if not any((folder / name).is_file() for name in ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model")):
+        raise UserError(f"'{folder}' holds no tokenizer.", "Put the model's tokenizer.json into that folder.")
+    with _reading(folder, "tokenizer"):
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    if tokenizer.pad_token_id is None:
+        raise UserError(f"The tokenizer in '{folder}' has no padding token.", "Use the folder of an encoder.")
+    return tokenizer
+
+
+def load_config(folder: Path) -> Any:
+    """The folder's transformers configuration.
+
+    Raises:
+        UserError: transformers cannot read it.
+    """
+    from transformers import AutoConfig
+
+    with _reading(folder, "config"):
+        return AutoConfig.from_pretrained(folder, local_files_only=True)
+
+
+def build_classifier(folder: Path, data: TaskRows, seed: int, untrained: bool) -> Any:
+    """The encoder with a fresh classifier for the task's labels, in float32, dropout as its config says.
+
+    ``seed`` draws the classifier (with ``untrained``: every weight) and, from there on, dropout.
+
+    Raises:
+        UserError: transformers has no sequence classifier of this kind, or the weights are missing, torn or incomplete.
+    """
+    from transformers import AutoModelForSequenceClassification
+
+    config = load_config(folder)
+    if data.task.kind == "regression":
+        config.num_labels = 1
+        config.problem_type = "regression"
+    else:
+        config.id2label = dict(enumerate(data.labels))
+        config.label2id = {name: index for index, name in enumerate(data.labels)}
+        config.problem_type = "single_label_classification"
+    torch.manual_seed(seed)
+    with _reading(folder, "model"):
+        if untrained:
+            return AutoModelForSequenceClassification.from_config(config, dtype=torch.float32)
+        model, report = AutoModelForSequenceClassification.from_pretrained(
+            folder, config=config, local_files_only=True, output_loading_info=True, dtype=torch.float32
+        )
+    # transformers fills what it does not find with random weights; that is right for the new head only.
+    encoder = f"{model.base_model_prefix}."
+    lacking = sorted(name for name in report["missing_keys"] if name.startswith(encoder) and "pooler" not in name)
+    if lacking:
+        raise UserError(
+            f"The weights in '{folder}' lack {len(lacking)} tensors of the encoder, such as '{lacking[0]}'.",
+            "Use a folder whose weights belong to its config.json.",
+        )
+    return model
+
+
+def check_save_folder(folder: Path) -> None:
+    """Refuse to replace a folder that holds anything but an earlier saved classifier.
+
+    Raises:
+        UserError: the path is a file, or a folder with other contents.
+    """
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise UserError(f"'{folder}' is not a folder.", "Choose another folder with --save.")
+    config = folder / "config.json"
+    if any(folder.iterdir()) and not (config.is_file() and "ForSequenceClassification" in config.read_text()):
+        raise UserError(f"'{folder}' is not empty and holds no saved classifier.", "Choose another folder with --save.")
+
+
+def save_classifier(model: Any, source: Path, folder: Path) -> None:
+    """Write the model with its tokenizer as a stock folder, in one step."""
+    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    temporary.mkdir(parents=True)
+    try:
+        with _quiet():
+            model.save_pretrained(temporary)
+            # Read afresh: the one used for training carries that training's truncation.
+            load_tokenizer(source).save_pretrained(temporary)
+        replace_folder(temporary, folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)

@@ -1,0 +1,65 @@
+"""What a list of predictions is worth: scikit-learn and scipy do the counting, a constant answer never gives NaN."""
+
+from __future__ import annotations
+
+import statistics
+import warnings
+from collections.abc import Sequence
+
+import numpy as np
+from scipy import stats
+from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
+
+METRICS = {"classification": ("accuracy", "macro_f1", "mcc", "f1"), "regression": ("pearson", "spearman")}
+"""By kind of task. ``f1`` counts label id 1 as positive and exists for two labels only."""
+
+
+def score(kind: str, classes: int, targets: Sequence[float], answers: Sequence[float]) -> dict[str, float]:
+    """Every metric of ``kind``, by name.
+
+    Args:
+        kind: classification or regression.
+        classes: number of labels; ignored for regression.
+        targets, answers: class ids or numbers, one a row, at least one row.
+
+    Returns:
+        Shares in [0, 1]; ``mcc`` (Matthews 1975) and the correlations in [-1, 1], 0.0 where they are undefined, which
+        is when either side is constant.
+    """
+    if kind == "regression":
+        return {
+            "pearson": _correlation(stats.pearsonr, targets, answers),
+            "spearman": _correlation(stats.spearmanr, targets, answers),
+        }
+    scores = {
+        "accuracy": float(accuracy_score(targets, answers)),
+        "macro_f1": float(f1_score(targets, answers, labels=range(classes), average="macro", zero_division=0)),
+        "mcc": _matthews(targets, answers),
+    }
+    if classes == 2:
+        scores["f1"] = float(f1_score(targets, answers, labels=[0, 1], pos_label=1, zero_division=0))
+    return scores
+
+
+def _matthews(targets: Sequence[float], answers: Sequence[float]) -> float:
+    # scikit-learn warns where one label is all there is; its answer, 0.0, is the one that we want.
+    if len(set(targets)) < 2 or len(set(answers)) < 2:
+        return 0.0
+    return float(matthews_corrcoef(targets, answers))
+
+
+def _correlation(function, targets: Sequence[float], answers: Sequence[float]) -> float:  # type: ignore[no-untyped-def]
+    if len(set(targets)) < 2 or len(set(answers)) < 2:
+        return 0.0
+    with warnings.catch_warnings():
+        # A nearly constant answer is a finding about the model, not about the input.
+        warnings.simplefilter("ignore", stats.DegenerateDataWarning)
+        value = float(function(targets, answers).statistic)
+    return value if np.isfinite(value) else 0.0
+
+
+def constant_answer(kind: str, targets: Sequence[float]) -> float:
+    """The best answer that ignores the text: the most frequent class id (ties: the lowest), or the mean."""
+    if kind == "regression":
+        return statistics.fmean(targets)
+    return float(np.bincount(np.asarray(targets, dtype=np.int64)).argmax())

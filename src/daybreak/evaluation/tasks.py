@@ -1,0 +1,232 @@
+"""Tasks: a table of the original GLUE files, and the rows of any task with labels turned into targets.
+
+Label names and their order follow the ``nyu-mll/glue`` data set (Wang et al. 2019, "GLUE", arXiv:1804.07461), and they
+travel with a saved model: integer orders differ between toolkits, names do not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from daybreak.base.errors import UserError
+from daybreak.base.plain import nearest
+from daybreak.evaluation.tables import Cells, read_cells
+
+SPLIT_SEED = 0
+DEV_SHARE = 0.1
+"""Without a dev file, this share of the training rows is held out, drawn with SPLIT_SEED."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """Where the rows of a task lie and what its labels mean."""
+
+    name: str
+    train: Path
+    dev: Path | None
+    test: Path | None = None
+    """A labelled file that is scored with the model that dev is scored with; it decides nothing."""
+    text: tuple[str | int, ...]
+    """One or two columns, by name or 0-based number."""
+    label: str | int
+    kind: str = "classification"
+    metric: str
+    """The headline metric, one of ``metrics.METRICS[kind]``."""
+    header: bool = True
+    format: str = "tsv"
+    labels: tuple[tuple[str, str], ...] = ()
+    """(value in the file, name), in id order. Empty: the values found in train, sorted, are the names."""
+
+
+GLUE = {
+    task.name: task
+    for task in (
+        Task(
+            name="cola",
+            train=Path("CoLA/train.tsv"),
+            dev=Path("CoLA/dev.tsv"),
+            text=(3,),
+            label=1,
+            header=False,
+            metric="mcc",
+            labels=(("0", "unacceptable"), ("1", "acceptable")),
+        ),
+        Task(
+            name="sst2",
+            train=Path("SST-2/train.tsv"),
+            dev=Path("SST-2/dev.tsv"),
+            text=("sentence",),
+            label="label",
+            metric="accuracy",
+            labels=(("0", "negative"), ("1", "positive")),
+        ),
+        Task(
+            name="mrpc",
+            train=Path("MRPC/train.tsv"),
+            dev=Path("MRPC/dev.tsv"),
+            text=("#1 String", "#2 String"),
+            label="Quality",
+            metric="f1",
+            labels=(("0", "not_equivalent"), ("1", "equivalent")),
+        ),
+        Task(
+            name="stsb",
+            train=Path("STS-B/train.tsv"),
+            dev=Path("STS-B/dev.tsv"),
+            text=("sentence1", "sentence2"),
+            label="score",
+            kind="regression",
+            metric="spearman",
+        ),
+        Task(
+            name="rte",
+            train=Path("RTE/train.tsv"),
+            dev=Path("RTE/dev.tsv"),
+            text=("sentence1", "sentence2"),
+            label="label",
+            metric="accuracy",
+            labels=(("entailment", "entailment"), ("not_entailment", "not_entailment")),
+        ),
+    )
+}
+TASK_LISTS = {"glue5": tuple(GLUE)}
+
+
+@dataclass(frozen=True)
+class LabelledRows:
+    """Rows ready to encode: one or two texts each, and class ids (classification) or numbers (regression)."""
+
+    texts: list[tuple[str, ...]]
+    targets: list[int] | list[float]
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def take(self, indices: Sequence[int]) -> LabelledRows:
+        return LabelledRows([self.texts[i] for i in indices], [self.targets[i] for i in indices])
+
+
+@dataclass(frozen=True)
+class TaskRows:
+    """A task with its rows in memory."""
+
+    task: Task
+    labels: tuple[str, ...]
+    """Names in id order; empty for regression."""
+    train: LabelledRows
+    dev: LabelledRows
+    test: LabelledRows | None
+    skipped: int
+    """Rows of all files that lacked a text or a label."""
+
+
+def glue_task(name: str, glue_dir: Path | None) -> Task:
+    """Return the GLUE task ``name`` with its files under ``glue_dir``.
+
+    Raises:
+        UserError: the name is unknown, no folder was given, or it lacks one of the task's files.
+    """
+    if name not in GLUE:
+        known = [*GLUE, *TASK_LISTS]
+        raise UserError(
+            f"There is no task '{name}'.{nearest(name, known)}",
+            f"Use {', '.join(known)}, or the path of a .toml file that describes your own task.",
+        )
+    task = GLUE[name]
+    if glue_dir is None:
+        raise UserError(
+            f"Task '{name}' needs the GLUE files, and no folder was given.",
+            f"Name the folder that holds {task.train} with --glue-dir.",
+        )
+    assert task.dev is not None
+    for path in (task.train, task.dev):
+        if not (glue_dir / path).is_file():
+            raise UserError(
+                f"Task '{name}' needs '{glue_dir / path}', which does not exist.",
+                f"Name the folder that holds {path} with --glue-dir.",
+            )
+    return dataclasses.replace(task, train=glue_dir / task.train, dev=glue_dir / task.dev)
+
+
+def load_task(task: Task) -> TaskRows:
+    """Read a task's files and turn labels into targets.
+
+    Raises:
+        UserError: a file cannot be used, a label is unknown or no number, or there is nothing to tell apart.
+    """
+    read = {path: _read(task, path) for path in (task.train, task.dev, task.test) if path}
+    known, names = _known_labels(task, read[task.train]) if task.kind == "classification" else ({}, ())
+    rows = {path: _rows(task, path, cells, known) for path, cells in read.items()}
+    train, dev = (rows[task.train], rows[task.dev]) if task.dev else split(rows[task.train], task)
+    test = rows[task.test] if task.test else None
+    return TaskRows(task, names, train, dev, test, sum(cells.skipped for cells in read.values()))
+
+
+def _read(task: Task, path: Path) -> Cells:
+    return read_cells(path, (*task.text, task.label), format=task.format, header=task.header)
+
+
+def _known_labels(task: Task, train: Cells) -> tuple[dict[str, int], tuple[str, ...]]:
+    """Values in the files -> class ids, and the names of the ids."""
+    values = [value for value, _ in task.labels] or _sorted_labels({row[-1].strip() for row in train.rows})
+    names = tuple(name for _, name in task.labels) or tuple(values)
+    if len(names) < 2:
+        raise UserError(
+            f"Every row of '{task.train}' has the label '{names[0]}'.", "Give training rows of at least two labels."
+        )
+    if task.metric == "f1" and len(names) > 2:
+        raise UserError(
+            f"The metric f1 is for two labels, and '{task.train}' has {len(names)}.", "Use macro_f1, mcc or accuracy."
+        )
+    return {value: index for index, value in enumerate(values)}, names
+
+
+def split(rows: LabelledRows, task: Task) -> tuple[LabelledRows, LabelledRows]:
+    """Hold out DEV_SHARE of ``rows`` (at least one), drawn with SPLIT_SEED and kept in file order."""
+    if len(rows) < 2:
+        raise UserError(f"'{task.train}' holds one row, too few to hold some out.", "Give more rows or a dev file.")
+    held = max(1, round(DEV_SHARE * len(rows)))
+    order = np.random.default_rng(SPLIT_SEED).permutation(len(rows))
+    return rows.take(sorted(order[held:].tolist())), rows.take(sorted(order[:held].tolist()))
+
+
+def _sorted_labels(values: set[str]) -> list[str]:
+    """Numbers by value, everything else by spelling."""
+    try:
+        return sorted(values, key=lambda value: (float(value), value))
+    except ValueError:
+        return sorted(values)
+
+
+def _rows(task: Task, path: Path, cells: Cells, known: dict[str, int]) -> LabelledRows:
+    texts = [row[:-1] for row in cells.rows]
+    labels = [row[-1].strip() for row in cells.rows]
+    if task.kind == "regression":
+        return LabelledRows(texts, [_number(path, line, label) for line, label in zip(cells.lines, labels)])
+    for line, label in zip(cells.lines, labels):
+        if label not in known:
+            shown = ", ".join(f"'{value}'" for value in list(known)[:8]) + (", ..." if len(known) > 8 else "")
+            raise UserError(
+                f"Line {line} of '{path}' has the label '{label}', which is none of {shown}.{nearest(label, known)}",
+                "Correct the label, or add training rows that have it.",
+            )
+    return LabelledRows(texts, [known[label] for label in labels])
+
+
+def _number(path: Path, line: int, label: str) -> float:
+    try:
+        value = float(label)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise UserError(
+            f"Line {line} of '{path}' has the label '{label}', which is no number.",
+            'Correct it, or set kind = "classification".',
+        )
+    return value

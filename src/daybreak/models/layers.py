@@ -1,0 +1,61 @@
+"""Leaves that architectures share: they take sizes and tensors, never names of variants.
+
+B rows, L positions, K chosen positions, H heads, C channels of a head.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def rotary_table(length: int, channels: int, base: float, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return cosines and sines [L, C/2] of rotary position embedding (RoFormer, arXiv 2104.09864, section 3.4)."""
+    frequencies = 1.0 / (base ** (torch.arange(0, channels, 2, dtype=torch.float32, device=device) / channels))
+    angles = torch.arange(length, dtype=torch.float32, device=device)[:, None] * frequencies
+    return angles.cos(), angles.sin()
+
+
+def rotate(states: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    """Turn each channel pair (c, c + C/2) of ``states`` [..., C] by its angle; tables broadcast as [..., C/2]."""
+    first, second = states.chunk(2, dim=-1)
+    return torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1)
+
+
+def take(states: Tensor, slots: Tensor) -> Tensor:
+    """Pick positions: states [B, L, D], slots int64 [B, K] -> [B, K, D]."""
+    rows, length, width = states.shape
+    flat = slots + torch.arange(rows, device=slots.device)[:, None] * length
+    return states.reshape(rows * length, width).index_select(0, flat.reshape(-1)).view(rows, -1, width)
+
+
+def attention_mask(
+    length: int, *, causal: bool, window: int | None, attend: Tensor | None, slots: Tensor | None, device: torch.device
+) -> Tensor | None:
+    """Return the bool mask [1 or B, 1, L or K, L] of who sees whom, or None when everyone sees everyone.
+
+    Args:
+        window: a position sees at most this many neighbours on each side; None for no limit.
+        attend: bool [B, L], False for padding.
+        slots: int64 [B, K], the asking positions; None for all.
+    """
+    keys = torch.arange(length, device=device)
+    queries = keys[None] if slots is None else slots
+    visible = None
+    if causal:
+        visible = keys[None, None] <= queries[:, :, None]
+    if window is not None and window < length - 1:
+        near = (keys[None, None] - queries[:, :, None]).abs() <= window
+        visible = near if visible is None else visible & near
+    if attend is not None:
+        visible = attend[:, None] if visible is None else visible & attend[:, None]
+        # A row that is all padding would give NaN; its positions may see themselves, nobody reads the result.
+        visible = visible | (keys[None, None] == queries[:, :, None])
+    return None if visible is None else visible[:, None]
+
+
+def attend_heads(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, causal: bool) -> Tensor:
+    """Scaled dot-product attention [B, H, *, C] -> [B, *, H * C]; ``causal`` only where ``mask`` is None."""
+    mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=causal and mask is None)
+    return mixed.transpose(1, 2).flatten(2)

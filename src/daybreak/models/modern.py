@@ -1,0 +1,267 @@
+"""The flagship family: weights and logits are exactly those of transformers' ModernBertForMaskedLM.
+
+ModernBERT (arXiv 2412.13663): pre-norm, no biases, rotary positions, GEGLU, global or alternating local attention,
+tied decoder. Ours is the fast forward: one fused call a projection, the last layer asks its queries and runs its
+gated unit at the chosen positions only (the keys and values of all), and nothing is computed for dropout at 0.
+
+B rows, L positions, K chosen positions, D width, H heads, C = D / H, F inner width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from daybreak.base.encoder import Encoder, EncoderConfig, exported
+from daybreak.base.errors import UserError
+from daybreak.models.layers import attend_heads, attention_mask, rotary_table, rotate, take
+
+EPSILON = 1e-5
+SPECIAL_IDS = {"pad_token_id": 0, "cls_token_id": 2, "bos_token_id": 2, "sep_token_id": 3, "eos_token_id": 3}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModernEncoder(EncoderConfig):
+    """A ModernBERT shape."""
+
+    layers: int
+    width: int
+    heads: int
+    inner: int
+    """Width of the gated unit."""
+    global_every: int = 1
+    """Layer i attends globally when i is a multiple of this, locally otherwise; 1 makes every layer global."""
+    window: int = 128
+    """Total reach of local layers: window // 2 neighbours on each side."""
+    global_rope_base: float = 10_000.0
+    local_rope_base: float = 10_000.0
+    pooling: str = "mean"
+    """What a classifier built on the export reads: mean or cls."""
+    init_std: float = 0.02
+    """Truncated normal; projections back to the stream are divided by sqrt(2 * layers)."""
+
+    def build(self, vocabulary: int) -> ModernBert:
+        if self.width % self.heads or (self.width // self.heads) % 2:
+            raise UserError(
+                f"A width of {self.width} cannot be split into {self.heads} heads of an even size.",
+                "Choose --model.heads so that width / heads is even.",
+            )
+        model = ModernBert(self, vocabulary)
+        initialise(model, self.init_std)
+        return model
+
+    def is_global(self, layer: int) -> bool:
+        return layer % self.global_every == 0
+
+    def to_hugging_face(self, vocabulary: int, length: int) -> dict[str, Any]:
+        kinds = ["full_attention" if self.is_global(i) else "sliding_attention" for i in range(self.layers)]
+        return {
+            "architectures": ["ModernBertForMaskedLM"],
+            "model_type": "modernbert",
+            "vocab_size": vocabulary,
+            "hidden_size": self.width,
+            "intermediate_size": self.inner,
+            "num_hidden_layers": self.layers,
+            "num_attention_heads": self.heads,
+            "hidden_activation": "gelu",
+            "classifier_activation": "gelu",
+            "classifier_pooling": self.pooling,
+            "max_position_embeddings": length,
+            "norm_eps": EPSILON,
+            "norm_bias": False,
+            "attention_bias": False,
+            "mlp_bias": False,
+            "classifier_bias": False,
+            "decoder_bias": True,
+            "tie_word_embeddings": True,
+            "initializer_range": self.init_std,
+            "attention_dropout": 0.0,
+            "embedding_dropout": 0.0,
+            "mlp_dropout": 0.0,
+            "classifier_dropout": 0.0,
+            "layer_types": kinds,
+            "local_attention": self.window,
+            "rope_parameters": {
+                "full_attention": {"rope_type": "default", "rope_theta": self.global_rope_base},
+                "sliding_attention": {"rope_type": "default", "rope_theta": self.local_rope_base},
+            },
+            # The same facts under the names that transformers 4.48 to 4.57 read.
+            "global_attn_every_n_layers": self.global_every,
+            "global_rope_theta": self.global_rope_base,
+            "local_rope_theta": self.local_rope_base,
+            "reference_compile": False,
+            "dtype": "float32",
+            **SPECIAL_IDS,
+        }
+
+    def export_weights(self, model: Encoder) -> dict[str, Tensor]:
+        # The tied decoder weight is left out: transformers ties it again when it loads.
+        state = {hugging_face_name(name): tensor for name, tensor in model.state_dict().items()}
+        del state["decoder.weight"]
+        return exported(state)
+
+
+class Attention(nn.Module):
+    def __init__(self, shape: ModernEncoder, is_global: bool):
+        super().__init__()
+        self.heads = shape.heads
+        self.channels = shape.width // shape.heads
+        self.window = None if is_global else shape.window // 2
+        self.rope_base = shape.global_rope_base if is_global else shape.local_rope_base
+        self.qkv = nn.Linear(shape.width, 3 * shape.width, bias=False)
+        self.out = nn.Linear(shape.width, shape.width, bias=False)
+
+    def forward(self, x: Tensor, tables: Tables, slots: Tensor | None) -> Tensor:
+        """[B, L, D] -> [B, L, D], or [B, K, D] with ``slots``."""
+        rows, length, width = x.shape
+        cosine, sine = tables.rotary[self.rope_base]
+        mask = tables.mask(self.window, slots)
+        if slots is None:
+            qkv = self.qkv(x).view(rows, length, 3, self.heads, self.channels)
+            query, key = rotate(qkv[:, :, :2], cosine[:, None, None], sine[:, None, None]).unbind(2)
+            value = qkv[:, :, 2]
+        else:
+            asked = F.linear(take(x, slots), self.qkv.weight[:width]).view(rows, -1, self.heads, self.channels)
+            query = rotate(asked, cosine[slots][:, :, None], sine[slots][:, :, None])
+            kv = F.linear(x, self.qkv.weight[width:]).view(rows, length, 2, self.heads, self.channels)
+            key, value = rotate(kv[:, :, 0], cosine[:, None], sine[:, None]), kv[:, :, 1]
+        mixed = attend_heads(
+            query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), mask, causal=tables.causal
+        )
+        return self.out(mixed)
+
+
+class GatedUnit(nn.Module):
+    def __init__(self, shape: ModernEncoder):
+        super().__init__()
+        self.up = nn.Linear(shape.width, 2 * shape.inner, bias=False)
+        self.down = nn.Linear(shape.inner, shape.width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        passed, gate = self.up(x).chunk(2, dim=-1)
+        return self.down(F.gelu(passed) * gate)
+
+
+class Block(nn.Module):
+    """Pre-norm; the first block has no norm before attention, for the embedding's norm stands there."""
+
+    def __init__(self, shape: ModernEncoder, index: int):
+        super().__init__()
+        norm = nn.LayerNorm(shape.width, eps=EPSILON, bias=False)
+        self.attention_norm = nn.Identity() if index == 0 else norm
+        self.attention = Attention(shape, shape.is_global(index))
+        self.unit_norm = nn.LayerNorm(shape.width, eps=EPSILON, bias=False)
+        self.unit = GatedUnit(shape)
+
+    def forward(self, x: Tensor, tables: Tables, slots: Tensor | None) -> Tensor:
+        stream = x if slots is None else take(x, slots)
+        stream = stream + self.attention(self.attention_norm(x), tables, slots)
+        return stream + self.unit(self.unit_norm(stream))
+
+
+class Tables:
+    """Rotary tables and attention masks of one forward pass, made once and shared by its layers."""
+
+    def __init__(self, model: ModernBert, length: int, causal: bool, attend: Tensor | None, device: torch.device):
+        self.causal = causal
+        self.length = length
+        self.device = device
+        self.attend = attend
+        self.rotary = {
+            base: rotary_table(length, model.shape.width // model.shape.heads, base, device)
+            for base in (model.shape.global_rope_base, model.shape.local_rope_base)
+        }
+        self._masks: dict[int | None, Tensor | None] = {}
+
+    def mask(self, window: int | None, slots: Tensor | None) -> Tensor | None:
+        if slots is None and window not in self._masks:
+            # SDPA knows plain causal attention by itself and is faster without a mask.
+            local = window is not None and window < self.length - 1
+            causal = self.causal and (local or self.attend is not None)
+            self._masks[window] = attention_mask(
+                self.length, causal=causal, window=window, attend=self.attend, slots=None, device=self.device
+            )
+        if slots is None:
+            return self._masks[window]
+        return attention_mask(
+            self.length, causal=self.causal, window=window, attend=self.attend, slots=slots, device=self.device
+        )
+
+
+class ModernBert(Encoder):
+    blocks: nn.ModuleList
+
+    def __init__(self, shape: ModernEncoder, vocabulary: int):
+        super().__init__()
+        self.shape = shape
+        self.vocabulary = vocabulary
+        self.width = shape.width
+        self.embedding = nn.Embedding(vocabulary, shape.width)
+        self.embedding_norm = nn.LayerNorm(shape.width, eps=EPSILON, bias=False)
+        self.blocks = nn.ModuleList(Block(shape, index) for index in range(shape.layers))
+        self.final_norm = nn.LayerNorm(shape.width, eps=EPSILON, bias=False)
+        self.head_dense = nn.Linear(shape.width, shape.width, bias=False)
+        self.head_norm = nn.LayerNorm(shape.width, eps=EPSILON, bias=False)
+        self.output = nn.Linear(shape.width, vocabulary)
+        self.output.weight = self.embedding.weight
+
+    @property
+    def decoder(self) -> nn.Linear:
+        return self.output
+
+    def features(
+        self, ids: Tensor, slots: Tensor | None = None, *, causal: bool = False, attend: Tensor | None = None
+    ) -> Tensor:
+        tables = Tables(self, ids.shape[1], causal, attend, ids.device)
+        x = self.embedding_norm(self.embedding(ids))
+        last = len(self.blocks) - 1
+        for index, block in enumerate(self.blocks):
+            x = block(x, tables, slots if index == last else None)
+        return self.head_norm(F.gelu(self.head_dense(self.final_norm(x))))
+
+
+def initialise(model: ModernBert, std: float) -> None:
+    """Stock initialisation: truncated normal at two deviations; maps back to the stream scaled by 1/sqrt(2 layers)."""
+    out_std = std / math.sqrt(2.0 * model.shape.layers)
+    for name, parameter in model.named_parameters():
+        if parameter.dim() == 1:
+            nn.init.constant_(parameter, 0.0 if name.endswith("bias") else 1.0)
+        else:
+            back = name.endswith(("attention.out.weight", "unit.down.weight", "head_dense.weight"))
+            scale = out_std if back else std
+            nn.init.trunc_normal_(parameter, std=scale, a=-2 * scale, b=2 * scale)
+
+
+NAMES = (
+    ("embedding_norm.", "model.embeddings.norm."),
+    ("embedding.", "model.embeddings.tok_embeddings."),
+    ("blocks.", "model.layers."),
+    ("final_norm.", "model.final_norm."),
+    ("head_dense.", "head.dense."),
+    ("head_norm.", "head.norm."),
+    ("output.", "decoder."),
+)
+INNER_NAMES = (
+    (".attention_norm.", ".attn_norm."),
+    (".attention.qkv.", ".attn.Wqkv."),
+    (".attention.out.", ".attn.Wo."),
+    (".unit_norm.", ".mlp_norm."),
+    (".unit.up.", ".mlp.Wi."),
+    (".unit.down.", ".mlp.Wo."),
+)
+
+
+def hugging_face_name(name: str) -> str:
+    """Translate one of our parameter names into transformers' name for it."""
+    for ours, theirs in NAMES:
+        if name.startswith(ours):
+            name = theirs + name[len(ours) :]
+            break
+    for ours, theirs in INNER_NAMES:
+        name = name.replace(ours, theirs)
+    return name

@@ -1,0 +1,237 @@
+"""The model card: README.md of the exported folder. Counts and scores only; no corpus text, no path of ours."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import PurePath
+from typing import Any
+
+from daybreak.base.amounts import count, percent, score, signed, significant
+from daybreak.base.records import Environment, Manifest, Parity, Summary, TaskResult
+from daybreak.base.task_pairs import TaskPair, pair_results
+from daybreak.base.terminal import duration
+
+SOURCES_NAMED = 10
+
+
+def render_card(
+    recipe: dict[str, Any],
+    summary: Summary | None,
+    results: list[TaskResult],
+    environment: Environment,
+    manifest: Manifest,
+    *,
+    terms: str = "other",
+) -> str:
+    """Return the text of README.md, with the front matter that the Hugging Face hub reads.
+
+    Args:
+        recipe: the resolved recipe as plain JSON.
+        summary: None while pretraining has not ended.
+        terms: licence of the weights as a hub identifier. Ours to leave open, the owner's of the text to choose.
+    """
+    parity = summary.parity if summary else None
+    parts = [
+        _front_matter(recipe, results, terms),
+        f"# {_line(str(recipe.get('name', 'encoder')))}",
+        _banner(parity),
+        _what(recipe, summary),
+        _use(),
+        _quality(summary),
+        _tasks(pair_results(results)),
+        _text(manifest),
+        _budget(summary, environment),
+        _recipe(recipe),
+        _parity(parity),
+        _limits(),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _front_matter(recipe: dict[str, Any], results: Sequence[TaskResult], terms: str) -> str:
+    """JSON strings are YAML strings, so quoting is JSON's."""
+    tags = ["daybreak", "fill-mask", "encoder", *(["modernbert"] if _kind(recipe).startswith("Modern") else [])]
+    lines = ["---", "library_name: transformers", "pipeline_tag: fill-mask", f"license: {json.dumps(terms)}", "tags:"]
+    lines += [f"- {json.dumps(tag)}" for tag in tags]
+    metrics = dict.fromkeys(result.metric for result in results)
+    lines += ["metrics:", *(f"- {json.dumps(metric)}" for metric in metrics)] if metrics else []
+    return "\n".join([*lines, "---"])
+
+
+def _kind(recipe: dict[str, Any]) -> str:
+    model = recipe.get("model")
+    return str(model.get("kind", "")) if isinstance(model, dict) else ""
+
+
+def _banner(parity: Parity | None) -> str:
+    if parity is None or parity.passed:
+        return ""
+    failure = _line(parity.failure or "the parity gate failed")
+    return (
+        f"> **REFUSED.** This folder failed its parity gate: {failure}. In plain transformers the model does not "
+        "behave as it did in training; do not use or publish it."
+    )
+
+
+def _what(recipe: dict[str, Any], summary: Summary | None) -> str:
+    size = f" with {count(summary.parameters)} parameters" if summary else ""
+    length = f" It was trained on rows of {recipe['length']} tokens." if "length" in recipe else ""
+    return (
+        f"A bidirectional text encoder{size}, pretrained from random weights with masked language modelling by "
+        f"Daybreak within a fixed budget.{length} It is meant to be fine-tuned."
+    )
+
+
+def _use() -> str:
+    return """## Use
+
+```python
+import torch
+from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+folder = "."  # this folder, or its name on the hub
+tokenizer = AutoTokenizer.from_pretrained(folder)
+model = AutoModelForMaskedLM.from_pretrained(folder).eval()
+
+batch = tokenizer(f"The {tokenizer.mask_token} of the function is a list.", return_tensors="pt")
+with torch.no_grad():
+    logits = model(**batch).logits
+place = (batch["input_ids"][0] == tokenizer.mask_token_id).nonzero().item()
+print(tokenizer.convert_ids_to_tokens(logits[0, place].topk(5).indices.tolist()))
+```
+
+For a task, load it with `AutoModelForSequenceClassification.from_pretrained(folder, num_labels=...)` and fine-tune."""
+
+
+def _quality(summary: Summary | None) -> str:
+    if summary is None:
+        return "## Held-out quality\n\nPretraining has not ended, so nothing is claimed."
+    found = summary.validation
+    rows = [
+        ["Loss (nats per masked token)", f"{found.loss:.3f}", f"{found.unigram_loss:.3f} (unigram distribution)"],
+        ["Accuracy", percent(found.accuracy), f"{percent(found.commonest_share)} (always the commonest token)"],
+        ["Different predictions", f"{found.distinct:,}", "1"],
+    ]
+    plateau = (
+        "\n\nThe loss is no better than that of the unigram distribution: the model has learned token frequencies and "
+        "little else."
+        if found.on_plateau
+        else ""
+    )
+    lead = (
+        f"Measured on {count(found.positions)} masked positions of text that was never trained on (15 % of the tokens, "
+        "each replaced by the mask token), beside what knowing only token frequencies gives."
+    )
+    return f"## Held-out quality\n\n{lead}\n\n{_table(['', 'This model', 'Reference'], rows)}{plateau}"
+
+
+def _tasks(pairs: Sequence[TaskPair]) -> str:
+    blocks = []
+    for protocol in dict.fromkeys(pair.protocol for pair in pairs):
+        rows = []
+        for pair in pairs:
+            if pair.protocol != protocol:
+                continue
+            gain = "-" if pair.gain is None else f"{signed(100 * pair.gain, 1)} ({pair.verdict})"
+            result = pair.either
+            names = [pair.task, f"{result.metric}, {result.dev_rows:,} rows", score(result.baseline)]
+            rows.append([*names, _score(pair.untrained), _score(pair.pretrained), gain])
+        head = ["Task", "Metric", "Constant answer", "Without pretraining", "With pretraining", "Gain"]
+        blocks.append(f"Protocol `{_line(protocol)}`:\n\n{_table(head, rows)}")
+    if not blocks:
+        return ""
+    lead = (
+        "Scores times 100 after fine-tuning: mean and standard deviation over seeds, with the value of each seed. "
+        '"Without pretraining" is the same network from random weights.'
+    )
+    return "\n\n".join(["## Tasks", lead, *blocks])
+
+
+def _score(result: TaskResult | None) -> str:
+    if result is None:
+        return "-"
+    seeds = ", ".join(f"{seed}: {score(value)}" for seed, value in zip(result.seeds, result.scores[result.metric]))
+    spread = f" +- {score(result.spread)}" if len(result.seeds) > 1 else ""
+    return f"{score(result.mean)}{spread} (seed {seeds})"
+
+
+def _text(manifest: Manifest) -> str:
+    rows = [
+        ["Training documents", count(manifest.train.documents)],
+        ["Training tokens", count(manifest.train.tokens)],
+        ["Held-out documents", count(manifest.heldout.documents)],
+        ["Characters", count(manifest.characters)],
+        ["Exact duplicates removed", f"{manifest.duplicates:,}"],
+        ["Left out", ", ".join(f"{number:,} {why}" for why, number in manifest.skipped.items() if number) or "nothing"],
+        ["Tokenizer", f"{manifest.tokenizer_kind}, {manifest.vocabulary:,} tokens"],
+    ]
+    names = [f"`{_line(PurePath(source.path).name)}`" for source in manifest.sources[:SOURCES_NAMED]]
+    more = len(manifest.sources) - len(names)
+    named = ", ".join(names) + (f" and {more} more" if more else "")
+    return f"## Training text\n\nSources: {named}.\n\n{_table(['', ''], rows)}"
+
+
+def _budget(summary: Summary | None, environment: Environment) -> str:
+    machine = f"{environment.device}, {environment.cores} cores, {environment.memory_gib:.0f} GiB"
+    rows = [["Hardware", machine], ["Software", f"Daybreak {environment.daybreak}, torch {environment.torch}"]]
+    if summary is not None:
+        spent = ", ".join(f"{use} {seconds:.1f} s" for use, seconds in summary.spent.items() if seconds)
+        rows = [
+            ["Budget asked", summary.budget],
+            ["Time charged", f"{summary.elapsed:.1f} s ({duration(summary.elapsed)})"],
+            ["Spent on", spent],
+            ["Steps", f"{summary.steps:,}"],
+            ["Tokens read", f"{count(summary.tokens)} ({significant(summary.epochs, 2)} passes over the text)"],
+            ["Resumed", f"{summary.resumes} times"],
+            *rows,
+        ]
+    return f"## Budget\n\n{_table(['', ''], rows)}"
+
+
+def _recipe(recipe: dict[str, Any]) -> str:
+    rows = [[f"`{name}`", _without_folders(value)] for name, value in _flat(recipe)]
+    return f"## Recipe\n\n{_table(['Field', 'Value'], rows)}"
+
+
+def _without_folders(value: Any) -> str:
+    return PurePath(value).name if isinstance(value, str) and "/" in value else str(value)
+
+
+def _flat(value: Any, name: str = "") -> list[tuple[str, Any]]:
+    if not isinstance(value, dict):
+        return [(name, value)]
+    return [pair for key, item in value.items() for pair in _flat(item, f"{name}.{key}" if name else str(key))]
+
+
+def _parity(parity: Parity | None) -> str:
+    if parity is None:
+        return "## Parity\n\nThe parity gate has not been run on this folder."
+    rows = [[name.replace("_", " "), "passed" if passed else "FAILED"] for name, passed in parity.checks.items()]
+    verdict = "Passed" if parity.passed else "FAILED"
+    return (
+        f"## Parity\n\n{verdict}: this folder was loaded in a clean process that knows only transformers "
+        f"{parity.transformers}. Largest logit difference {parity.largest_logit_difference:.1e} "
+        f"(allowed {parity.tolerance:.1e}), masked accuracy {percent(parity.masked_accuracy)}.\n\n"
+        f"{_table(['Check', 'Result'], rows)}"
+    )
+
+
+def _limits() -> str:
+    return (
+        "## Limits\n\n"
+        "- A small model from a short budget: expect much less than from public encoders trained for days.\n"
+        "- It knows only the kind of text listed above and may reproduce its errors and biases.\n"
+        "- It fills gaps and makes features; it does not generate text, and its guesses are not facts.\n"
+        "- The licence is not decided by the program: the owner of the training text and of this folder must set it."
+    )
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(_line(cell) for cell in line) + " |" for line in lines)
+
+
+def _line(text: str) -> str:
+    """One line that cannot break out of a table cell."""
+    return " ".join(text.split()).replace("|", "\\|")

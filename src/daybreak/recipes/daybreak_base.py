@@ -1,0 +1,24 @@
+"""The flagship at its home size: one GPU and one day.
+
+Command: daybreak run base --corpus TEXT --budget 24h
+Promise: not yet measured.
+"""
+
+from daybreak.data.tokenizer import WordPiece
+from daybreak.models.modern import ModernEncoder
+from daybreak.recipe import Recipe
+from daybreak.training.objectives import CausalThenMasked
+from daybreak.training.optimizers import AdamW
+from daybreak.training.schedule import Trapezoid
+
+recipe = Recipe(
+    name="daybreak-base",
+    tokenizer=WordPiece(vocabulary=32_768),
+    model=ModernEncoder(layers=12, width=768, heads=12, inner=2_048),
+    objective=CausalThenMasked(causal_share=0.35, mask_rates=(0.3, 0.25, 0.2, 0.15)),
+    optimizer=AdamW(lr=1e-3),
+    schedule=Trapezoid(warmup=0.02, decay=0.6),
+    length=128,
+    batch=512,
+    budget="24h",
+)

@@ -1,0 +1,24 @@
+"""The flagship at its second size: a quarter of an hour to a few hours on a CPU, or minutes on a GPU.
+
+Command: daybreak run mini --corpus TEXT --budget 15m
+Promise: not yet measured.
+"""
+
+from daybreak.data.tokenizer import WordPiece
+from daybreak.models.modern import ModernEncoder
+from daybreak.recipe import Recipe
+from daybreak.training.objectives import CausalThenMasked
+from daybreak.training.optimizers import AdamW
+from daybreak.training.schedule import Trapezoid
+
+recipe = Recipe(
+    name="daybreak-mini",
+    tokenizer=WordPiece(vocabulary=8_192),
+    model=ModernEncoder(layers=4, width=256, heads=4, inner=512),
+    objective=CausalThenMasked(causal_share=0.35, mask_rates=(0.3, 0.25, 0.2, 0.15)),
+    optimizer=AdamW(lr=3e-3),
+    schedule=Trapezoid(warmup=0.02, decay=0.6),
+    length=128,
+    batch=16,
+    budget="15m",
+)

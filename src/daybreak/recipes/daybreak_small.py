@@ -1,0 +1,24 @@
+"""The flagship at its third size: hours on a CPU, minutes on a GPU.
+
+Command: daybreak run small --corpus TEXT --budget 1h
+Promise: not yet measured.
+"""
+
+from daybreak.data.tokenizer import WordPiece
+from daybreak.models.modern import ModernEncoder
+from daybreak.recipe import Recipe
+from daybreak.training.objectives import CausalThenMasked
+from daybreak.training.optimizers import AdamW
+from daybreak.training.schedule import Trapezoid
+
+recipe = Recipe(
+    name="daybreak-small",
+    tokenizer=WordPiece(vocabulary=16_384),
+    model=ModernEncoder(layers=6, width=384, heads=6, inner=768),
+    objective=CausalThenMasked(causal_share=0.35, mask_rates=(0.3, 0.25, 0.2, 0.15)),
+    optimizer=AdamW(lr=2e-3),
+    schedule=Trapezoid(warmup=0.02, decay=0.6),
+    length=128,
+    batch=32,
+    budget="1h",
+)

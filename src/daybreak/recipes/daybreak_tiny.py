@@ -1,0 +1,24 @@
+"""The flagship at its smallest size: minutes on a laptop's CPU.
+
+Command: daybreak run tiny --corpus TEXT --budget 3m
+Promise: not yet measured.
+"""
+
+from daybreak.data.tokenizer import WordPiece
+from daybreak.models.modern import ModernEncoder
+from daybreak.recipe import Recipe
+from daybreak.training.objectives import CausalThenMasked
+from daybreak.training.optimizers import AdamW
+from daybreak.training.schedule import Trapezoid
+
+recipe = Recipe(
+    name="daybreak-tiny",
+    tokenizer=WordPiece(vocabulary=8_192),
+    model=ModernEncoder(layers=2, width=128, heads=2, inner=256),
+    objective=CausalThenMasked(causal_share=0.35, mask_rates=(0.3, 0.25, 0.2, 0.15)),
+    optimizer=AdamW(lr=4e-3),
+    schedule=Trapezoid(warmup=0.02, decay=0.6),
+    length=128,
+    batch=16,
+    budget="3m",
+)

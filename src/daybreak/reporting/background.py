@@ -1,0 +1,158 @@
+"""What the numbers rest on: export check, machine, decisions, data, recipe."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import PurePath
+from typing import Any
+
+from daybreak.base.amounts import count, significant
+from daybreak.base.plain import to_plain
+from daybreak.base.records import Decisions, Environment, Manifest, Parity
+from daybreak.reporting.markup import Markup, facts, fold, join, note, section, table, tag
+from daybreak.reporting.runs import RunRecords
+from daybreak.reporting.sections import distinct, learning_rate_peak, run_name
+
+SOURCES_SHOWN = 12
+
+
+def background(runs: Sequence[RunRecords]) -> Markup:
+    """One card a run and topic; in an overlay each run's cards lie behind its name, the differences above them."""
+    if len(runs) == 1:
+        return section("Background", _cards(runs[0]), _recipe(runs[0]))
+    folds = [fold(run.label, _cards(run), _recipe(run)) for run in runs]
+    return section("Background", _differences(runs), *folds)
+
+
+def _cards(run: RunRecords) -> Markup:
+    summary = run.summary
+    cards = [
+        ("Exported model", _parity(summary.parity)) if summary and summary.parity else None,
+        ("Machine", _environment(run.environment)) if run.environment else None,
+        ("Decisions made by measuring", _decisions(run.decisions)) if run.decisions else None,
+        ("Text", _data(run.manifest)) if run.manifest else None,
+        ("Run", _run(run)),
+    ]
+    written = [tag("div", tag("h3", title), body, class_="card") for title, body in filter(None, cards)]
+    return tag("div", *written, class_="pair")
+
+
+def _run(run: RunRecords) -> Markup:
+    summary = run.summary
+    return facts(
+        {
+            "Recipe": run.name,
+            "Seed": run.recipe.get("seed"),
+            "Fingerprint": run.recipe.get("fingerprint"),
+            "Steps": f"{summary.steps:,}" if summary else None,
+            "Resumed": f"{summary.resumes} times" if summary else None,
+            "Wall time of all processes": f"{summary.wall:.1f} s" if summary else None,
+            "Highest learning rate": learning_rate_peak(run),
+            "Predictions": distinct(run),
+        }
+    )
+
+
+def _parity(parity: Parity) -> Markup:
+    checks = {name.replace("_", " "): "passed" if passed else "FAILED" for name, passed in parity.checks.items()}
+    verdict = (
+        "loads in plain transformers, same outputs" if parity.passed else f"refused: {parity.failure or 'see below'}"
+    )
+    return join(
+        note(f"Parity gate: {verdict}.", "note" if parity.passed else "alarm"),
+        facts(
+            {
+                **checks,
+                "Largest logit difference": f"{parity.largest_logit_difference:.1e} (allowed {parity.tolerance:.1e})",
+                "Masked accuracy there": f"{100 * parity.masked_accuracy:.2f} %",
+                "transformers": parity.transformers,
+                "Seconds": f"{parity.seconds:.1f}",
+            }
+        ),
+    )
+
+
+def _environment(found: Environment) -> Markup:
+    return facts(
+        {
+            "Started": datetime.fromtimestamp(found.started, UTC).strftime("%Y-%m-%d %H:%M UTC"),
+            "Device": found.device,
+            "Cores": str(found.cores),
+            "Memory": f"{found.memory_gib:.1f} GiB",
+            "Platform": found.platform,
+            "Python": found.python,
+            "torch": found.torch,
+            "Daybreak": found.daybreak,
+        }
+    )
+
+
+def _decisions(found: Decisions) -> Markup:
+    rates = {f"Matrix product, {name}": f"{significant(rate)} GFLOP/s" for name, rate in found.matmul_gflops.items()}
+    return facts(
+        {
+            "Device": found.device,
+            "Threads": str(found.threads),
+            "Precision": found.precision,
+            "Rows at a time": str(found.microbatch),
+            "Processes": str(found.world_size),
+            "Kept for validation and export": f"{found.reserve_seconds:.1f} s",
+            "Interim validations": f"{found.validation_marks}, of {found.validation_rows:,} rows",
+            **rates,
+        }
+    )
+
+
+def _data(found: Manifest) -> Markup:
+    skipped = ", ".join(f"{number:,} {reason}" for reason, number in found.skipped.items() if number)
+    shown = found.sources[:SOURCES_SHOWN]
+    names = {
+        PurePath(source.path).name: f"{count(source.documents)} documents, {count(source.characters)} characters"
+        for source in shown
+    }
+    more = len(found.sources) - len(shown)
+    return join(
+        facts(
+            {
+                "Training documents": count(found.train.documents),
+                "Training tokens": count(found.train.tokens),
+                "Held-out documents": count(found.heldout.documents),
+                "Held-out tokens": count(found.heldout.tokens),
+                "Characters": count(found.characters),
+                "One document is": found.document_rule.replace("-", " "),
+                "Duplicates removed": f"{found.duplicates:,}",
+                "Left out": skipped or "nothing",
+                "Tokenizer": f"{found.tokenizer_kind}, {found.vocabulary:,} tokens",
+                "Prepared in": f"{found.seconds:.0f} s",
+            }
+        ),
+        fold(
+            "Sources" if len(found.sources) > 1 else "Source",
+            facts(names),
+            *([note(f"and {more} more", "quiet")] if more else []),
+        ),
+    )
+
+
+def _recipe(run: RunRecords) -> Markup:
+    text = json.dumps(to_plain(run.recipe), indent=2, ensure_ascii=False)
+    return fold("The recipe, every value as it was resolved", tag("pre", text))
+
+
+def _differences(runs: Sequence[RunRecords]) -> Markup:
+    flat = [dict(_flat(run.recipe)) for run in runs]
+    names = list(dict.fromkeys(name for values in flat for name in values if name != "fingerprint"))
+    told = [name for name in names if len({json.dumps(values.get(name)) for values in flat}) > 1]
+    if not told:
+        return note("The recipes are the same in every value.")
+    rows = [[name, *(str(values.get(name, "-")) for values in flat)] for name in told]
+    head = ["Recipe value", *(run_name(runs, number) for number in range(len(runs)))]
+    return join(tag("h3", "What differs between the recipes"), table(head, rows))
+
+
+def _flat(value: Any, name: str = "") -> list[tuple[str, Any]]:
+    if not isinstance(value, dict):
+        return [(name, value)]
+    return [pair for key, item in value.items() for pair in _flat(item, f"{name}.{key}" if name else str(key))]

@@ -1,0 +1,226 @@
+"""Runs -> plotly figures as plain JSON values: {"data": [...], "layout": {...}}.
+
+One colour is one run on the whole page. Colours written as ``var(--name)`` are theme colours: the page's script
+replaces them by the value that the light or the dark style sheet gives.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from daybreak.base.amounts import significant
+from daybreak.base.records import StepRecord, ValidationRecord
+from daybreak.reporting.runs import RunRecords
+from daybreak.reporting.series import POINTS_PER_PAGE, POINTS_PER_TRACE, thinned, time_unit, token_unit
+
+Figure = dict[str, Any]
+Trace = dict[str, Any]
+
+RUN_COLOURS = ("#3f77e0", "#d9822b", "#2a9d78", "#b5489c", "#8a6d3b", "#6b5fc7", "#c44e52", "#4c9fb8")
+USE_COLOURS = {
+    "train": "#3b6fd4",
+    "validate": "#2a9d78",
+    "start": "#d9a441",
+    "checkpoint": "#8d7cc3",
+    "export": "#5aa9bd",
+    "lost": "#c44e52",
+}
+TRACES_PER_RUN = 9
+"""Long traces that one run puts on the page, to share out the points."""
+
+
+def colour(run: int) -> str:
+    return RUN_COLOURS[run % len(RUN_COLOURS)]
+
+
+def losses(runs: Sequence[RunRecords], against: str) -> Figure:
+    """Training and held-out losses, the unigram plateau and the change of stage, against ``time`` or ``tokens``."""
+    axis = _Axis(runs, against)
+    data: list[Trace] = []
+    for number, run in enumerate(runs):
+        for stage in dict.fromkeys(step.stage for step in run.steps):
+            part = [step for step in run.steps if step.stage == stage]
+            words = "next-token loss" if stage == "causal" else f"{stage} loss, training"
+            line = {"color": colour(number), "width": 1.5, "dash": "dot" if stage == "causal" else "solid"}
+            data.append(axis.trace(runs, number, part, words, lambda step: step.loss, line=line, opacity=0.7))
+        data.append(
+            axis.trace(
+                runs, number, run.validations, "masked loss, held out", lambda record: record.loss,
+                mode="lines+markers", line={"color": colour(number), "width": 2.5}, marker={"size": 7},
+            )
+        )  # fmt: skip
+    layout = axis.layout("nats per token")
+    plateaus = {significant(run.validation.unigram_loss): run.validation.unigram_loss for run in runs if run.validation}
+    side = "left" if any(run.validation and run.validation.on_plateau for run in runs) else "right"
+    for words, height in plateaus.items():
+        _level(layout, height, f"unigram plateau {words}", side)
+    _mark_stages(layout, runs, axis)
+    return {"data": data, "layout": layout}
+
+
+def accuracy(runs: Sequence[RunRecords]) -> Figure:
+    """Share of the hidden held-out tokens that are guessed right, with the level of always guessing the commonest."""
+    axis = _Axis(runs, "time")
+    data = [
+        axis.trace(
+            runs, number, run.validations, "masked accuracy", lambda record: 100 * record.accuracy,
+            mode="lines+markers", line={"color": colour(number), "width": 2.5}, marker={"size": 7},
+        )
+        for number, run in enumerate(runs)
+    ]  # fmt: skip
+    layout = axis.layout("% right")
+    layout["yaxis"]["rangemode"] = "tozero"
+    shares = {
+        f"{100 * r.validation.commonest_share:.1f}": 100 * r.validation.commonest_share for r in runs if r.validation
+    }
+    for words, height in shares.items():
+        _level(layout, height, f"commonest token {words} %")
+    _mark_stages(layout, runs, axis, words="")
+    return {"data": data, "layout": layout}
+
+
+def learning_rate(runs: Sequence[RunRecords]) -> Figure:
+    return _of_steps(runs, "learning rate", "learning rate", lambda step: step.learning_rate)
+
+
+def throughput(runs: Sequence[RunRecords]) -> Figure:
+    return _of_steps(runs, "tokens per second", "tokens per second", lambda step: step.tokens_per_second)
+
+
+def _of_steps(runs: Sequence[RunRecords], words: str, title: str, value: Callable[[StepRecord], float]) -> Figure:
+    axis = _Axis(runs, "time")
+    data = [
+        axis.trace(runs, number, run.steps, words, value, line={"color": colour(number), "width": 1.8})
+        for number, run in enumerate(runs)
+    ]
+    layout = axis.layout(title)
+    layout["yaxis"]["rangemode"] = "tozero"
+    _mark_stages(layout, runs, axis, words="")
+    return {"data": data, "layout": layout}
+
+
+def spent(runs: Sequence[RunRecords]) -> Figure:
+    """A bar a run: the seconds of the budget by use, as shares of what was charged."""
+    told = [run for run in runs if run.summary is not None]
+    uses = list(dict.fromkeys([*USE_COLOURS, *(use for run in told if run.summary for use in run.summary.spent)]))
+    data = []
+    for use in uses:
+        seconds = [run.summary.spent.get(use, 0.0) if run.summary else 0.0 for run in told]
+        totals = [sum(run.summary.spent.values()) if run.summary else 0.0 for run in told]
+        shares = [100 * part / whole if whole else 0.0 for part, whole in zip(seconds, totals)]
+        labels = [html.escape(run.label) for run in told]
+        if not any(seconds):
+            continue
+        data.append(
+            {
+                "type": "bar", "orientation": "h", "name": use, "y": labels, "x": shares,
+                "customdata": seconds, "marker": {"color": USE_COLOURS.get(use, "#888888")},
+                "text": [f"{use} {share:.0f} %" if share >= 12 else "" for share in shares],
+                "textposition": "inside", "insidetextanchor": "middle", "textangle": 0,
+                "insidetextfont": {"color": "#ffffff"},
+                "hovertemplate": f"%{{y}}: {use} %{{customdata:.1f}} s (%{{x:.1f}} %)<extra></extra>",
+            }
+        )  # fmt: skip
+    layout = base_layout("% of the time charged", "")
+    layout |= {"barmode": "stack", "hovermode": "closest", "height": 90 + 44 * max(1, len(told))}
+    layout["xaxis"]["range"] = [0, 100]
+    layout["yaxis"] |= {"autorange": "reversed", "showgrid": False, "showticklabels": len(runs) > 1, "automargin": True}
+    return {"data": data, "layout": layout}
+
+
+class _Axis:
+    """The x axis that all runs share: elapsed time or tokens read."""
+
+    def __init__(self, runs: Sequence[RunRecords], against: str):
+        self.against = against
+        if against == "time":
+            self.size, self.unit = time_unit(max((run.elapsed for run in runs), default=0.0))
+        else:
+            self.size, self.unit = token_unit(max((run.tokens for run in runs), default=0))
+
+    def of(self, record: StepRecord | ValidationRecord) -> float:
+        return (record.elapsed if self.against == "time" else record.tokens) / self.size
+
+    def trace(
+        self,
+        runs: Sequence[RunRecords],
+        number: int,
+        records: Sequence[Any],
+        words: str,
+        value: Callable[[Any], float],
+        **look: Any,
+    ) -> Trace:
+        """One line of one run; in an overlay its name carries the run's label."""
+        kept = thinned(records, min(POINTS_PER_TRACE, POINTS_PER_PAGE // (TRACES_PER_RUN * len(runs))))
+        name = words if len(runs) == 1 else f"{html.escape(runs[number].label)}: {words}"
+        points = {"x": [self.of(record) for record in kept], "y": [value(record) for record in kept]}
+        hover = f"%{{y:.4~g}} {name}<extra></extra>"
+        return {
+            "type": "scatter",
+            "mode": "lines",
+            "name": name,
+            **points,
+            "hovertemplate": hover,
+            "meta": number,
+        } | look
+
+    def layout(self, title: str) -> Figure:
+        layout = base_layout(self.unit if self.against == "tokens" else f"{self.unit} of budget", title)
+        layout["xaxis"]["rangemode"] = "tozero"
+        layout["xaxis"]["hoverformat"] = ".4~g"
+        return layout
+
+
+def base_layout(x_title: str, y_title: str) -> Figure:
+    """What all figures share; the colours follow the page's theme."""
+    axis = {"gridcolor": "var(--grid)", "zeroline": False, "linecolor": "var(--grid)", "automargin": True}
+    return {
+        "height": 340,
+        "margin": {"l": 8, "r": 12, "t": 14, "b": 8},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "font": {"color": "var(--ink)", "size": 12, "family": "system-ui, sans-serif"},
+        "showlegend": False,
+        "hovermode": "x unified",
+        "hoverlabel": {"bgcolor": "var(--card)", "bordercolor": "var(--grid)", "font": {"color": "var(--ink)"}},
+        "xaxis": axis | {"title": {"text": x_title, "standoff": 8}, "showgrid": False},
+        "yaxis": axis | {"title": {"text": y_title, "standoff": 8}},
+        "shapes": [],
+        "annotations": [],
+    }
+
+
+def _level(layout: Figure, height: float, words: str, side: str = "right") -> None:
+    """A dashed horizontal line with its name at the end that the curves keep clear of."""
+    if not math.isfinite(height):
+        return
+    line = {"color": "var(--quiet)", "width": 1.5, "dash": "dash"}
+    layout["shapes"].append(
+        {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": height, "y1": height, "line": line}
+    )
+    layout["annotations"].append(
+        {
+            "xref": "paper", "x": float(side == "right"), "y": height, "xanchor": side, "yanchor": "bottom",
+            "showarrow": False, "text": words, "font": {"color": "var(--quiet)", "size": 12},
+        }
+    )  # fmt: skip
+
+
+def _mark_stages(layout: Figure, runs: Sequence[RunRecords], axis: _Axis, words: str = "{} stage") -> None:
+    """A thin vertical line where a run changes its objective; named where there is only one run."""
+    for number, run in enumerate(runs):
+        for step in run.stage_changes:
+            x = axis.of(step)
+            tint = "var(--quiet)" if len(runs) == 1 else colour(number)
+            line = {"color": tint, "width": 1, "dash": "dot"}
+            layout["shapes"].append({"type": "line", "x0": x, "x1": x, "yref": "paper", "y0": 0, "y1": 1, "line": line})
+            if words and len(runs) == 1:
+                layout["annotations"].append(
+                    {
+                        "x": x, "yref": "paper", "y": 1, "xanchor": "left", "yanchor": "top", "showarrow": False,
+                        "text": words.format(step.stage), "font": {"color": "var(--quiet)", "size": 12}, "xshift": 4,
+                    }
+                )  # fmt: skip

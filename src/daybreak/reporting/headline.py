@@ -1,0 +1,169 @@
+"""What stands at the top of the page: in plain words, what the model is and how good it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from daybreak.base.amounts import count, percent, score, signed, significant
+from daybreak.base.records import Manifest, ValidationRecord
+from daybreak.base.task_pairs import TaskPair, pair_results
+from daybreak.base.terminal import duration
+from daybreak.reporting.markup import Markup, join, note, tag
+from daybreak.reporting.runs import RunRecords
+
+
+def headline(runs: Sequence[RunRecords]) -> Markup:
+    """The head of the page for one run, or for several that are compared."""
+    return _one(runs[0]) if len(runs) == 1 else _several(runs)
+
+
+def _one(run: RunRecords) -> Markup:
+    sentences = [made_of(run), " ", loss_sentence(run.validation) if run.validation else ""]
+    task = task_sentence(pair_results(run.results))
+    return tag(
+        "header",
+        tag("p", "Daybreak report", class_="brand"),
+        tag("h1", run.name, tag("small", run.path.name)),
+        tag("p", *sentences, " ", task, class_="lead"),
+        *warnings(run),
+        _tiles(run),
+    )
+
+
+def made_of(run: RunRecords) -> str:
+    """What the model is: size, tokens, time and machine."""
+    summary, machine = run.summary, run.environment.device if run.environment else "a machine that left no record"
+    size = f" with {count(summary.parameters)} parameters" if summary else ""
+    passes = f" ({significant(summary.epochs, 2)} passes over its text)" if summary else ""
+    how = f"trained for {duration(run.elapsed)} on {machine}" if run.elapsed else "not trained yet"
+    read = f", reading {count(run.tokens)} tokens{passes}" if run.tokens else ""
+    return f"A text encoder{size}, {how}{read}."
+
+
+def loss_sentence(found: ValidationRecord) -> str:
+    """How good it is at its own game, beside what knowing only word frequencies would give."""
+    below = found.unigram_loss - found.loss
+    right = (
+        f"it gets {percent(found.accuracy)} of the hidden tokens right, where always guessing the commonest token "
+        f"gets {percent(found.commonest_share)}"
+    )
+    if found.on_plateau:
+        return (
+            f"It has not left the unigram plateau: its held-out loss of {found.loss:.2f} nats is no better than the "
+            f"{found.unigram_loss:.2f} of knowing only how frequent each token is; {right}."
+        )
+    return (
+        f"On held-out text its loss is {found.loss:.2f} nats, {below:.2f} below the {found.unigram_loss:.2f} of "
+        f"knowing only how frequent each token is (the unigram plateau); {right}."
+    )
+
+
+def task_sentence(pairs: Sequence[TaskPair]) -> str:
+    """What pretraining was worth, on the first task or over all of them."""
+    gains = [pair for pair in pairs if pair.gain is not None]
+    if not gains:
+        return ""
+    if len(gains) == 1:
+        first = gains[0]
+        assert first.pretrained and first.untrained and first.gain is not None
+        return (
+            f"On the task {first.task} it scores {score(first.pretrained.mean)} ({first.pretrained.metric} x 100); the "
+            f"same network without pretraining scores {score(first.untrained.mean)}."
+        )
+    better = sum(pair.verdict == "more than the seed spread" and (pair.gain or 0) > 0 for pair in gains)
+    mean = sum(pair.gain or 0.0 for pair in gains) / len(gains)
+    return (
+        f"On {len(gains)} tasks pretraining moves the score by {signed(100 * mean, 1)} points on average, and helps by "
+        f"more than the seed spread on {better} of {len(gains)}."
+    )
+
+
+def warnings(run: RunRecords) -> list[Markup]:
+    """What a reader must know before trusting the page: a refused export, an unfinished run, missing records."""
+    found = []
+    parity = run.summary.parity if run.summary else None
+    if parity is not None and not parity.passed:
+        found.append(note(f"Export refused: {parity.failure or 'the parity gate failed'}", "alarm"))
+    if run.summary is None:
+        found.append(note(f"{run.label} has not ended: figures below are those so far.", "warning"))
+    if run.missing:
+        found.append(note(f"Not in the folder of {run.label}: {', '.join(run.missing)}.", "quiet"))
+    return found
+
+
+def _tiles(run: RunRecords) -> Markup:
+    found, summary = run.validation, run.summary
+    tiles: list[tuple[str, str, str]] = []
+    if found:
+        gap, side = abs(found.unigram_loss - found.loss), "below" if found.loss < found.unigram_loss else "above"
+        under = f"{gap:.2f} {side} the plateau at {found.unigram_loss:.2f}"
+        tiles.append((f"{found.loss:.2f}", "nats held-out loss", under))
+        tiles.append((percent(found.accuracy), "masked accuracy", f"commonest token {percent(found.commonest_share)}"))
+    gains = [pair for pair in pair_results(run.results) if pair.gain is not None]
+    if gains:
+        first = gains[0]
+        tiles.append((signed(100 * (first.gain or 0), 1), "points from pretraining", f"{first.task}: {first.verdict}"))
+    if run.tokens:
+        rate = f"{count(summary.tokens_per_second)} a second" if summary else "so far"
+        tiles.append((count(run.tokens), "tokens read", rate))
+    tiles.append((duration(run.elapsed), "of training time", f"budget {budget_words(run)}"))
+    if summary:
+        tiles.append((count(summary.parameters), "parameters", f"{summary.steps:,} steps"))
+    written = [
+        tag("div", tag("b", big), tag("span", small), tag("em", under), class_="tile") for big, small, under in tiles
+    ]
+    return tag("div", *written, class_="tiles")
+
+
+def budget_words(run: RunRecords) -> str:
+    if run.summary is not None:
+        return run.summary.budget
+    return str(run.recipe.get("budget", "unknown"))
+
+
+def _several(runs: Sequence[RunRecords]) -> Markup:
+    judged = [(run.validation.loss, run) for run in runs if run.validation is not None]
+    words = "None of them has been validated yet."
+    if len(judged) > 1:
+        judged.sort(key=lambda pair: pair[0])
+        (best, first), (second, other) = judged[0], judged[1]
+        words = (
+            f"{first.label} has the lowest held-out loss: {best:.3f} nats, {second - best:.3f} below {other.label}. "
+            "One run a setting shows no seed spread, so small differences may be chance."
+        )
+    return tag(
+        "header",
+        tag("p", "Daybreak report", class_="brand"),
+        tag("h1", f"{len(runs)} runs compared"),
+        tag("p", words, class_="lead"),
+        *([note(reason, "warning")] if (reason := incomparable(runs)) else []),
+        *(warning for run in runs for warning in warnings(run)),
+    )
+
+
+def incomparable(runs: Sequence[RunRecords]) -> str:
+    """Why the losses of these runs must not be set against each other; empty where they may."""
+
+    def judged_on(manifest: Manifest) -> tuple[str, int, int]:
+        return manifest.tokenizer, manifest.heldout.documents, manifest.heldout.tokens
+
+    if len({judged_on(run.manifest) for run in runs if run.manifest}) > 1:
+        return "These runs differ in tokenizer or held-out text, so their losses and accuracies are not comparable."
+    positions = {run.validation.positions for run in runs if run.validation and run.validation.final}
+    if len(positions) > 1:
+        return "These runs were validated on different numbers of positions, so small differences in loss mean little."
+    return ""
+
+
+def load_lines(runs: Sequence[RunRecords]) -> Markup:
+    """How to use the models, to be copied."""
+    folder, *others = [str(run.path / "model") for run in runs]
+    choice = "".join(f"# or {other!r}\n" for other in others)
+    code = (
+        "from transformers import pipeline\n\n"
+        f"folder = {folder!r}\n{choice}"
+        'fill = pipeline("fill-mask", model=folder)\n'
+        'fill("The [MASK] of the function is a list.")'
+    )
+    shell = f"daybreak evaluate {folder} --tasks my_task.toml\ndaybreak status {runs[0].path}"
+    return join(tag("pre", code), tag("pre", shell))

@@ -1,0 +1,71 @@
+"""Runs -> the whole page, in one string that needs nothing else."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import plotly.offline
+
+from daybreak import __version__
+from daybreak.reporting import figures, sections
+from daybreak.reporting.background import background
+from daybreak.reporting.headline import headline, load_lines
+from daybreak.reporting.look import POLICY, SCRIPT, STYLE
+from daybreak.reporting.markup import Markup, escape, join, section, tag
+from daybreak.reporting.runs import RunRecords
+
+
+def render_page(runs: Sequence[RunRecords]) -> str:
+    """Return one self-contained HTML page about one run, or about several that are compared in the same plots."""
+    runs = told_apart(runs)
+    body = [headline(runs)]
+    if len(runs) > 1:
+        body += [_switches(runs), sections.comparison(runs)]
+    body += [sections.training(runs), sections.tasks(runs), sections.examples(runs), sections.time_spent(runs)]
+    exported = [run for run in runs if (run.path / "model").is_dir()]
+    if exported:
+        caption = "The folder is a stock Hugging Face model; Daybreak is not needed to use it."
+        body.append(section("Use it", load_lines(exported), caption=caption))
+    body.append(background(runs))
+    title = runs[0].name if len(runs) == 1 else f"{len(runs)} runs compared"
+    now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    footer = tag(
+        "footer", f"Made by Daybreak {__version__} on {now} from the files of the run. This page loads nothing."
+    )
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)} - Daybreak report</title>\n<style>{STYLE}</style>\n</head>\n"
+        f"<body>\n{tag('main', *body, footer)}\n"
+        "<noscript><p>The plots need JavaScript; every table reads without it.</p></noscript>\n"
+        f'<script id="plotly">{plotly.offline.get_plotlyjs()}</script>\n<script>{SCRIPT}</script>\n</body>\n</html>\n'
+    )
+
+
+def told_apart(runs: Sequence[RunRecords]) -> list[RunRecords]:
+    """Give every run a label of its own: the folder's name, with its parent or a number where names are shared."""
+    for longer in (lambda run: run.path.resolve().name, lambda run: "/".join(run.path.resolve().parts[-2:])):
+        labels = [longer(run) for run in runs]
+        if max(Counter(labels).values()) == 1:
+            return [dataclasses.replace(run, label=label) for run, label in zip(runs, labels)]
+    return [dataclasses.replace(run, label=f"{run.label} ({place})") for place, run in enumerate(runs, start=1)]
+
+
+def _switches(runs: Sequence[RunRecords]) -> Markup:
+    buttons = [
+        tag(
+            "button",
+            tag("i", style=f"--c:{figures.colour(number)}"),
+            run.label,
+            type="button",
+            data_run=str(number),
+            aria_pressed="true",
+            title="show or hide this run",
+        )
+        for number, run in enumerate(runs)
+    ]
+    return tag("nav", join(*buttons), class_="runs")

@@ -1,0 +1,156 @@
+"""Reading what a run folder holds so far: a run may be young, killed or finished, so all but its recipe is optional."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from daybreak.base.errors import UserError
+from daybreak.base.files import read_json, read_json_lines
+from daybreak.base.plain import from_plain
+from daybreak.base.records import (
+    Decisions,
+    Environment,
+    FillMask,
+    Manifest,
+    StepRecord,
+    Summary,
+    TaskResult,
+    TraceRecord,
+    ValidationRecord,
+)
+from daybreak.base.run_folder import RunFolder
+
+_TAIL_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecords:
+    """Everything that one run folder tells."""
+
+    path: Path
+    label: str
+    """Short name for legends: the folder's name; ``report`` makes it unique."""
+    recipe: dict[str, Any]
+    environment: Environment | None = None
+    decisions: Decisions | None = None
+    manifest: Manifest | None = None
+    summary: Summary | None = None
+    steps: list[StepRecord] = field(default_factory=list)
+    validations: list[ValidationRecord] = field(default_factory=list)
+    results: list[TaskResult] = field(default_factory=list)
+    examples: list[FillMask] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return str(self.recipe.get("name", self.path.name))
+
+    @property
+    def validation(self) -> ValidationRecord | None:
+        """The final validation, or the last one of a run that has not ended."""
+        if self.summary is not None:
+            return self.summary.validation
+        return self.validations[-1] if self.validations else None
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds charged to the budget so far."""
+        if self.summary is not None:
+            return self.summary.elapsed
+        return max(
+            [step.elapsed for step in self.steps[-1:]] + [record.elapsed for record in self.validations[-1:]],
+            default=0.0,
+        )
+
+    @property
+    def tokens(self) -> int:
+        if self.summary is not None:
+            return self.summary.tokens
+        return max(
+            [step.tokens for step in self.steps[-1:]] + [record.tokens for record in self.validations[-1:]], default=0
+        )
+
+    @property
+    def stage_changes(self) -> list[StepRecord]:
+        """The first record of each stage after the first stage."""
+        return [now for before, now in zip(self.steps, self.steps[1:]) if now.stage != before.stage]
+
+    @property
+    def missing(self) -> list[str]:
+        """What this folder does not hold yet, in words."""
+        wanted = {
+            "a summary (pretraining has not ended)": self.summary,
+            "training records": self.steps,
+            "a validation": self.validations,
+            "task results (run `daybreak evaluate`)": self.results,
+            "fill-mask examples": self.examples,
+            "the environment": self.environment,
+            "the decisions": self.decisions,
+            "a description of the data": self.manifest,
+        }
+        return [words for words, found in wanted.items() if not found]
+
+
+def read_run(path: Path) -> RunRecords:
+    """Read a run folder as far as it goes.
+
+    Raises:
+        UserError: the folder is no run (no recipe.json), or one of its files is damaged.
+    """
+    folder = RunFolder(path)
+    if not folder.recipe.is_file():
+        there = "is no run folder: it holds no recipe.json" if path.is_dir() else "does not exist"
+        raise UserError(f"'{path}' {there}.", "Give the folder that `daybreak run` or `daybreak pretrain` wrote.")
+    recipe = read_json(folder.recipe)
+    if not isinstance(recipe, dict):
+        raise UserError(f"'{folder.recipe}' holds no recipe.", "Restore the file, or start the run afresh.")
+    steps: dict[int, StepRecord] = {}
+    validations: dict[int, ValidationRecord] = {}
+    for number, line in enumerate(_lines(folder.metrics), start=1):
+        where = f"{folder.metrics.name}, line {number}"
+        kind = line.pop("type", None)
+        if kind == "step":
+            steps[line.get("step", -1)] = from_plain(StepRecord, line, where)
+        elif kind == "validation":
+            validations[line.get("step", -1)] = from_plain(ValidationRecord, line, where)
+    return RunRecords(
+        path=path,
+        label=path.name or path.resolve().name,
+        recipe=recipe,
+        environment=_optional(folder.environment, Environment),
+        decisions=_optional(folder.decisions, Decisions),
+        manifest=_optional(folder.manifest, Manifest),
+        summary=_optional(folder.summary, Summary),
+        steps=list(steps.values()),
+        validations=list(validations.values()),
+        results=_optional(folder.results, list[TaskResult]) or [],
+        examples=_optional(folder.examples, list[FillMask]) or [],
+    )
+
+
+def last_trace(path: Path) -> TraceRecord | None:
+    """Return the last complete line of a trace, reading only the end of the file; None where there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            complete = file.read().rpartition(b"\n")[0]
+    except FileNotFoundError:
+        return None
+    if not complete:
+        return None
+    record: TraceRecord = from_plain(TraceRecord, json.loads(complete.rpartition(b"\n")[2]), path.name)
+    return record
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    try:
+        return list(read_json_lines(path))
+    except ValueError as error:
+        raise UserError(f"'{path}' is damaged: {error}.", "Restore the file, or start the run afresh.") from None
+
+
+def _optional(path: Path, cls: Any) -> Any:
+    return read_json(path, cls) if path.exists() else None

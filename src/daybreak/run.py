@@ -1,0 +1,112 @@
+"""Verb: all of it, in order: prepare, pretrain, evaluate, report. Each stage that is done already is passed over."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from daybreak.base.files import make_folder, read_json
+from daybreak.base.plain import from_plain
+from daybreak.base.records import FillMask, TaskResult
+from daybreak.base.run_folder import RunFolder
+from daybreak.base.terminal import duration, say
+from daybreak.recipe import Recipe
+
+SHOWN_EXAMPLES = 6
+
+
+def run(
+    recipe: Recipe,
+    *,
+    out: Path,
+    corpus: Sequence[str | Path] = (),
+    document: str = "auto",
+    text_field: str = "text",
+    fresh: bool = False,
+    tasks: Sequence[str] = (),
+    glue_dir: Path | None = None,
+    seeds: int = 3,
+) -> Path:
+    """Go from text to a tested encoder and its report.
+
+    Args:
+        out: run folder; data go to ``out/data``. The same call again resumes.
+        corpus: what ``prepare`` reads; empty for the docstrings of the installed packages, with their own task.
+        fresh: delete ``out`` first.
+        tasks: what to fine-tune on, with and without pretraining.
+
+    Returns:
+        The path of the report.
+    """
+    begun = time.monotonic()
+    folder = RunFolder(out)
+    if fresh:
+        folder.delete()
+    make_folder(out)
+    if not corpus:
+        corpus, tasks = _docstrings(folder, tasks)
+    from daybreak.prepare import prepare
+
+    prepare(corpus, out / "data", tokenizer=recipe.tokenizer, document=document, text_field=text_field)
+
+    from daybreak.pretrain import pretrain
+
+    pretrain(recipe, data=out / "data", out=out)
+    _evaluate(folder, tasks, glue_dir, seeds)
+    _show_examples(folder)
+
+    from daybreak.report import report
+
+    page = report([out], folder.report)
+    say(f"\nModel   {folder.model}  (AutoModelForMaskedLM.from_pretrained loads it)")
+    say(f"Report  {page}")
+    say(f"All of it took {duration(time.monotonic() - begun)}.")
+    return page
+
+
+def _docstrings(folder: RunFolder, tasks: Sequence[str]) -> tuple[list[Path], list[str]]:
+    """The built-in corpus, and its task in front of those that were asked for."""
+    from daybreak.data.docstrings import write_corpus
+
+    found = write_corpus(folder.path / "corpus")
+    say(
+        f"No corpus was named: using the docstrings of {len(found.packages)} installed packages "
+        f"({found.documents:,} modules, {found.characters / 1e6:.1f}M characters)."
+    )
+    return [found.corpus], [str(found.task), *tasks]
+
+
+def _evaluate(folder: RunFolder, tasks: Sequence[str], glue_dir: Path | None, seeds: int) -> None:
+    """Fine-tune on each task that has no result yet, from the model and from random weights."""
+    if not tasks:
+        return
+    from daybreak.evaluate import evaluate
+
+    done = read_json(folder.results) if folder.results.exists() else []
+    have = {(from_plain(TaskResult, item).task, item["model"]) for item in done}
+    for untrained in (False, True):
+        model = "untrained" if untrained else "pretrained"
+        left = [task for task in tasks if (_task_name(task), model) not in have]
+        if left:
+            evaluate(folder.path, left, glue_dir=glue_dir, seeds=seeds, untrained=untrained)
+
+
+def _task_name(task: str) -> str:
+    if not task.endswith(".toml"):
+        return task
+    import tomllib
+
+    return tomllib.loads(Path(task).read_text(encoding="utf-8")).get("name", "")
+
+
+def _show_examples(folder: RunFolder) -> None:
+    """Print a few held-out sentences with a word hidden."""
+    examples = [from_plain(FillMask, item) for item in read_json(folder.examples)]
+    say("\nHeld-out sentences with one word hidden, and the model's guesses:")
+    for example in examples[:SHOWN_EXAMPLES]:
+        guesses = ", ".join(
+            f"{word} {chance:.0%}" for word, chance in zip(example.guesses, example.probabilities, strict=True)
+        )
+        mark = "=" if example.guesses[0] == example.answer else " "
+        say(f"  {example.text}\n   {mark} was: {example.answer}   guesses: {guesses}")

@@ -1,0 +1,115 @@
+"""How a run folder begins, and what it refuses afterwards: another recipe, another budget, other data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from daybreak.base.errors import UserError
+from daybreak.base.files import read_json, write_json
+from daybreak.base.plain import from_plain, to_plain
+from daybreak.base.records import Decisions, Manifest
+from daybreak.base.run_folder import RunFolder
+from daybreak.base.world import World
+from daybreak.data.shards import Shards
+from daybreak.recipe import Recipe, first_difference, load_recipe, resolved
+from daybreak.training import probe
+from daybreak.training.clock import read_trace
+
+
+def first_decisions(recipe: Recipe, world: World) -> Decisions:
+    """Measure what is fast here; the reserve and the plan of validations follow once the model is built."""
+    device = probe.choose_device()
+    rates = probe.matmul_rates(device)
+    if recipe.batch % world.size:
+        raise UserError(
+            f"A batch of {recipe.batch} rows cannot be shared by {world.size} processes.",
+            f"Choose --batch as a multiple of {world.size}.",
+        )
+    share = recipe.batch // world.size
+    return Decisions(
+        device=device.type,
+        threads=torch.get_num_threads(),
+        precision=probe.choose_precision(rates),
+        microbatch=min(recipe.microbatch or share, share),
+        world_size=world.size,
+        reserve_seconds=0.0,
+        validation_rows=1,
+        validation_marks=0,
+        matmul_gflops=rates,
+    )
+
+
+def obey(decisions: Decisions, world: World) -> None:
+    """Set up torch as decided, and refuse where this machine cannot."""
+    torch.set_num_threads(decisions.threads)
+    if decisions.device == "cuda" and not torch.cuda.is_available():
+        raise UserError("The run was started on a GPU and there is none now.", "Resume it on such a machine.")
+    if decisions.world_size != world.size:
+        raise UserError(
+            f"The run was started with {decisions.world_size} processes and has {world.size} now.",
+            f"Resume it with {decisions.world_size}.",
+        )
+
+
+def is_other(run: RunFolder, recipe: Recipe) -> bool:
+    """Whether the folder's recipe is not ``recipe``."""
+    return first_difference(load_recipe(run.recipe), recipe) is not None
+
+
+def check_folder(run: RunFolder, recipe: Recipe, shards: Shards, replay: Path | None) -> None:
+    """Refuse a run folder of another recipe, another budget or other data."""
+    if replay:
+        source = RunFolder(replay)
+        if not read_trace(source.trace):
+            raise UserError(f"'{replay}' has no recorded steps to replay.", "Name a run folder with a trace.jsonl.")
+        _refuse_other_data(source, shards)
+    if not run.recipe.exists():
+        if run.path.is_dir() and any(run.path.iterdir()) and not _only_data(run):
+            raise UserError(f"'{run.path}' holds other files and is no run folder.", "Choose another --out.")
+        return
+    different = first_difference(load_recipe(run.recipe), recipe)
+    if different == "budget":
+        raise UserError(
+            f"The run in '{run.path}' was started with a budget of {load_recipe(run.recipe).budget}, "
+            f"not {recipe.budget}; its schedule cannot change any more.",
+            "Give that budget to resume it, or another --out, or --fresh to start again.",
+        )
+    if different:
+        raise UserError(
+            f"The run folder '{run.path}' belongs to another recipe: '{different}' differs.",
+            "Choose another --out, or --fresh to start again.",
+        )
+    _refuse_other_data(run, shards)
+
+
+def _only_data(run: RunFolder) -> bool:
+    """Whether the folder holds nothing but what ``daybreak run`` prepared in it."""
+    return {path.name for path in run.path.iterdir()} <= {"data", "corpus"}
+
+
+def _refuse_other_data(run: RunFolder, shards: Shards) -> None:
+    known = read_json(run.manifest, Manifest)
+    now = shards.manifest
+    if (known.tokenizer, known.train.tokens) != (now.tokenizer, now.train.tokens):
+        raise UserError(f"The run in '{run.path}' was started on other data.", "Name its own --data, or another --out.")
+
+
+def write_start(run: RunFolder, recipe: Recipe, decisions: Decisions, shards: Shards, device: torch.device) -> None:
+    """Write what is known before the first step; recipe.json and decisions.json last, for they make it a run."""
+    write_json(run.environment, probe.describe(device))
+    write_json(run.manifest, _without_hashes(shards.manifest))
+    write_json(run.recipe, resolved(recipe))
+    write_json(run.decisions, decisions)
+
+
+def _without_hashes(manifest: Manifest) -> Manifest:
+    plain = to_plain(manifest)
+
+    def strip(value: object) -> object:
+        if isinstance(value, dict):
+            return {key: [] if key == "hashes" else strip(item) for key, item in value.items()}
+        return [strip(item) for item in value] if isinstance(value, list) else value
+
+    return from_plain(Manifest, strip(plain))

@@ -1,0 +1,91 @@
+"""Verb: how a run is doing, asked from another shell while it goes on, or after it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from daybreak.base.amounts import count, percent, signed, significant
+from daybreak.base.records import TraceRecord
+from daybreak.base.run_folder import RunFolder
+from daybreak.base.terminal import duration
+from daybreak.reporting.runs import RunRecords, last_trace, read_run
+
+SILENCE = 60.0
+"""Seconds without a heartbeat after which a run no longer counts as running."""
+
+
+def status(run: Path) -> str:
+    """Return a few lines of text about a run: state, budget, stage, rates, losses.
+
+    Raises:
+        UserError: ``run`` is no run folder, or one of its files is damaged.
+    """
+    folder = RunFolder(run)
+    found = read_run(run)
+    trace = last_trace(folder.trace)
+    lines = [
+        ("run", f"{run}: recipe {found.name}, seed {found.recipe.get('seed', 'unknown')}"),
+        ("state", _state(found, folder)),
+        ("budget", _budget(found, trace)),
+        ("training", _training(found, trace)),
+        ("held out", _heldout(found)),
+        ("export", _export(found)),
+    ]
+    return "\n".join(f"{name:<9}{words}" for name, words in lines if words)
+
+
+def _state(found: RunRecords, folder: RunFolder) -> str:
+    """Ended, running or silent; the heartbeat is the time at which the trace was last written."""
+    if found.summary is not None:
+        ago = duration(time.time() - folder.summary.stat().st_mtime)
+        times = f", after {found.summary.resumes} resumes" if found.summary.resumes else ""
+        return f"ended {ago} ago{times}"
+    heartbeat = folder.trace if folder.trace.exists() else folder.recipe
+    silent = time.time() - heartbeat.stat().st_mtime
+    started = "running" if heartbeat == folder.trace else "starting"
+    if silent <= SILENCE:
+        return f"{started}, last heartbeat {duration(silent)} ago"
+    return f"silent for {duration(silent)}: stopped, killed or stuck; the same command resumes it"
+
+
+def _budget(found: RunRecords, trace: TraceRecord | None) -> str:
+    if found.summary is not None:
+        return f"{found.summary.budget} asked, {significant(found.summary.elapsed)} s charged"
+    asked = found.recipe.get("budget", "unknown")
+    if trace is None or trace.progress <= 0:
+        return f"{asked} asked, nothing trained yet"
+    left = trace.elapsed * (1 - trace.progress) / trace.progress
+    return f"{asked} asked, {duration(trace.elapsed)} used ({trace.progress:.0%}), about {duration(left)} left"
+
+
+def _training(found: RunRecords, trace: TraceRecord | None) -> str:
+    if not found.steps:
+        return ""
+    last = found.steps[-1]
+    step = max(last.step, trace.step if trace else 0)
+    rate = found.summary.tokens_per_second if found.summary else last.tokens_per_second
+    loss = "next-token" if last.stage == "causal" else "masked"
+    return (
+        f"{last.stage} stage, step {step:,}, {count(found.tokens)} tokens, {count(rate)} tokens/s; "
+        f"{loss} loss {last.loss:.3f} nats, learning rate {significant(last.learning_rate)}"
+    )
+
+
+def _heldout(found: RunRecords) -> str:
+    last = found.validation
+    if last is None:
+        return "not validated yet"
+    gap = signed(last.loss - last.unigram_loss, 3)
+    return (
+        f"loss {last.loss:.3f} nats at step {last.step:,}, loss - unigram = {gap}; accuracy {percent(last.accuracy)}, "
+        f"commonest token {percent(last.commonest_share)}"
+    )
+
+
+def _export(found: RunRecords) -> str:
+    if found.summary is None or found.summary.parity is None:
+        return ""
+    parity = found.summary.parity
+    model = RunFolder(found.path).model
+    return f"{model}, parity passed" if parity.passed else f"refused: {parity.failure or 'the parity gate failed'}"

@@ -1,0 +1,1 @@
+"""Floor 2: the clock, schedules, objectives, optimizers and the one pretraining loop."""

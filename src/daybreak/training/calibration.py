@@ -1,0 +1,111 @@
+"""Choices that come from measuring, made once at a run's first start and obeyed ever after."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+
+from daybreak.base.errors import UserError
+from daybreak.base.records import Decisions
+from daybreak.base.terminal import duration
+from daybreak.training.checkpoint import Progress
+from daybreak.training.clock import Budget, Tick
+from daybreak.training.loop import Training, save
+
+FEWEST_STEPS = 20
+VALIDATION_SHARE = 0.02
+"""Of a time budget, for all validations together."""
+MARKS = 10
+PROBE_ROWS = 32
+SMALLEST_INTERIM = 32
+"""Rows below which an interim validation says too little."""
+MARGIN = 1.2
+"""The last validation and the export may take this much longer than measured before they eat into the tolerance."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Seconds, measured on the untrained model."""
+
+    step: float
+    row: float
+    """Of validation."""
+    save: float
+
+
+def measure_costs(training: Training, start: Progress) -> Costs:
+    """Time one step without its update, a small validation and a checkpoint, each after one that warms up.
+
+    The checkpoint at step 0 stays: a run that is killed in its first seconds has one to resume from.
+    """
+    step = min(_time_step(training, start) for _ in range(2))
+    row = min(_time_validation(training, start) for _ in range(2)) / min(PROBE_ROWS, training.validation.rows)
+    return Costs(step=step, row=row, save=save(training, start))
+
+
+def _time_step(training: Training, start: Progress) -> float:
+    begun = time.monotonic()
+    for first in range(0, training.batch // training.world.size, training.microbatch):
+        ids = training.rows(start.position + first, min(training.microbatch, training.batch - first))
+        with training.autocast():
+            loss = training.objective.loss(training.model, ids, seed=training.seed, position=0, progress=0.0)
+        loss.sum.backward()
+    training.optimizer.zero_grad(set_to_none=True)
+    return time.monotonic() - begun
+
+
+def _time_validation(training: Training, start: Progress) -> float:
+    rows = min(PROBE_ROWS, training.validation.rows)
+    return training.validation.measure(
+        training.model,
+        rows=rows,
+        step=start.step,
+        tokens=0,
+        tick=Tick(0.0, 0.0),
+        autocast=training.autocast(),
+        final=False,
+    ).seconds
+
+
+def decide(decisions: Decisions, budget: Budget, costs: Costs, rows: int, elapsed: float) -> Decisions:
+    """Complete ``decisions`` with the reserve and the plan of validations.
+
+    Args:
+        rows: of the final validation.
+        elapsed: seconds already charged.
+
+    Raises:
+        UserError: the budget does not give FEWEST_STEPS steps.
+    """
+    if budget.unit != "seconds":
+        return replace(decisions, reserve_seconds=0.0, validation_rows=rows, validation_marks=MARKS)
+    final = costs.row * rows
+    reserve = MARGIN * (final + costs.save) + costs.step / 2
+    _refuse_short(budget, elapsed, reserve, costs.step)
+    room = VALIDATION_SHARE * budget.amount - final
+    affordable = int(max(0.0, room) / costs.row)
+    marks = min(MARKS, affordable // min(SMALLEST_INTERIM, rows))
+    interim = min(rows, affordable // marks // SMALLEST_INTERIM * SMALLEST_INTERIM) if marks else rows
+    return replace(decisions, reserve_seconds=reserve, validation_rows=max(1, interim), validation_marks=marks)
+
+
+def _refuse_short(budget: Budget, elapsed: float, reserve: float, step: float) -> None:
+    left = budget.amount - elapsed - reserve
+    if left < FEWEST_STEPS * step:
+        needed = elapsed + reserve + FEWEST_STEPS * step
+        raise UserError(
+            f"A budget of {budget.text} is too short: starting, {FEWEST_STEPS} steps and saving take about "
+            f"{duration(needed + 0.5)} on this machine.",
+            f"Give at least --budget {max(1, round(needed * 1.5 + 0.5))}s.",
+        )
+
+
+def refuse_few_steps(budget: Budget, tokens_per_step: int) -> None:
+    """Raise UserError for a token or step budget below FEWEST_STEPS steps."""
+    per_step = {"steps": 1, "tokens": tokens_per_step}.get(budget.unit)
+    if per_step and budget.amount < FEWEST_STEPS * per_step:
+        unit = "steps" if budget.unit == "steps" else "tok"
+        raise UserError(
+            f"A budget of {budget.text} is too short for {FEWEST_STEPS} steps.",
+            f"Give at least --budget {FEWEST_STEPS * per_step}{unit}.",
+        )

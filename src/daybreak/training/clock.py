@@ -1,0 +1,136 @@
+"""One agreed, replayable clock: the only file that reads time for a decision.
+
+Rank 0 reads the clock and every rank uses its number; schedules see nothing but ``progress`` in [0, 1]. Ranks that
+read their own clocks drift apart; a saved trace of (step, elapsed, progress) can be run again bit for bit.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from daybreak.base.errors import UserError
+from daybreak.base.files import read_json_lines
+from daybreak.base.plain import from_plain
+from daybreak.base.records import TraceRecord
+from daybreak.base.world import World
+
+SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much a run may spend: seconds, tokens or optimizer steps."""
+
+    amount: float
+    unit: str
+    """seconds, tokens or steps."""
+    text: str
+    """As the user wrote it."""
+
+    @staticmethod
+    def parse(text: str) -> Budget:
+        """Read ``90s``, ``30m``, ``24h``, ``1.5d``, ``2e9tok`` or ``10000steps``.
+
+        Raises:
+            UserError: the text is none of these, or not positive.
+        """
+        match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+(?:e[0-9]+)?)\s*(s|m|h|d|tok|steps)\s*", text.lower())
+        if not match or float(match[1]) <= 0:
+            raise UserError(f"'{text}' is no budget.", "Write it like 90s, 30m, 24h, 2d, 2e9tok or 10000steps.")
+        amount, unit = float(match[1]), match[2]
+        if unit in SECONDS:
+            return Budget(amount * SECONDS[unit], "seconds", text.strip())
+        return Budget(amount, "tokens" if unit == "tok" else "steps", text.strip())
+
+
+@dataclass(frozen=True)
+class Tick:
+    """The clock at the border before a step. ``progress`` of 1 or more ends the run."""
+
+    elapsed: float
+    progress: float
+
+
+class Clock(ABC):
+    @abstractmethod
+    def tick(self, step: int, tokens: int) -> Tick:
+        """Read the clock before optimizer step ``step``, when ``tokens`` tokens have been read."""
+
+    @abstractmethod
+    def elapsed(self) -> float:
+        """Seconds charged so far, on this rank, for records only."""
+
+    @abstractmethod
+    def keep_back(self, seconds: float) -> None:
+        """Reserve at least this much of a time budget for what comes after the last step."""
+
+
+class BudgetClock(Clock):
+    """Measures against a budget.
+
+    Args:
+        started: ``time.monotonic()`` at which this process began to be charged.
+        already: seconds charged to earlier processes of the run, up to their last heartbeat.
+        reserve: seconds of a time budget kept for the last validation and the export.
+    """
+
+    def __init__(
+        self,
+        budget: Budget,
+        world: World,
+        *,
+        started: float,
+        already: float = 0.0,
+        reserve: float = 0.0,
+        now: Callable[[], float] = time.monotonic,
+    ):
+        self._budget = budget
+        self._world = world
+        self._started = started
+        self._already = already
+        self._now = now
+        self.reserve = reserve
+
+    def elapsed(self) -> float:
+        return self._already + self._now() - self._started
+
+    def keep_back(self, seconds: float) -> None:
+        self.reserve = max(self.reserve, seconds)
+
+    def tick(self, step: int, tokens: int) -> Tick:
+        (elapsed,) = self._world.agree(self.elapsed())
+        if self._budget.unit == "seconds":
+            progress = elapsed / max(self._budget.amount - self.reserve, 1e-9)
+        else:
+            progress = (tokens if self._budget.unit == "tokens" else step) / self._budget.amount
+        return Tick(elapsed, min(progress, 1.0))
+
+
+class ReplayClock(Clock):
+    """Repeats the ticks of a recorded run; ``progress`` 1 after its last step."""
+
+    def __init__(self, trace: list[TraceRecord]):
+        self._trace = trace
+
+    def tick(self, step: int, tokens: int) -> Tick:
+        if step >= len(self._trace):
+            return Tick(self._trace[-1].elapsed if self._trace else 0.0, 1.0)
+        record = self._trace[step]
+        assert record.step == step
+        return Tick(record.elapsed, record.progress)
+
+    def elapsed(self) -> float:
+        return self._trace[-1].elapsed if self._trace else 0.0
+
+    def keep_back(self, seconds: float) -> None:
+        """Nothing: a recorded run has ended already."""
+
+
+def read_trace(path: Path) -> list[TraceRecord]:
+    """Read trace.jsonl; a torn last line is left out."""
+    return [from_plain(TraceRecord, line) for line in read_json_lines(path)]

@@ -1,0 +1,56 @@
+"""Cross-entropy behind a large decoder, without ever holding all its logits.
+
+N targets, D width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+CHUNK = 512
+"""Targets handled at a time: 512 x 32,768 float32 logits are 64 MiB, reused by the next chunk."""
+
+
+class LinearCrossEntropy(torch.autograd.Function):
+    """Sum over targets of -log softmax(features @ weight.T + bias)[target], with gradients found on the way forward.
+
+    The logits of a chunk are turned in place into probabilities and then into their gradient, so that each is made
+    once and none is kept (the idea of Cut Your Losses, arXiv 2411.09009, on plain matrix products). Under autocast the
+    products run in its type; the softmax and all sums are float32.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, features: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
+        """features [N, D], weight [V, D], bias [V], targets int64 [N] -> scalar float32, nats."""
+        device = features.device
+        product = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else torch.float32
+        with torch.autocast(device.type, enabled=False):
+            low_weight = weight.to(product)
+            features_gradient = torch.empty_like(features, dtype=product)
+            weight_gradient = torch.zeros_like(weight)
+            bias_gradient = torch.zeros_like(bias)
+            total = torch.zeros((), dtype=torch.float32, device=device)
+            for start in range(0, len(targets), CHUNK):
+                part, answers = features[start : start + CHUNK].to(product), targets[start : start + CHUNK, None]
+                logits = torch.addmm(bias.to(product), part, low_weight.T).float()
+                normaliser = logits.logsumexp(dim=1, keepdim=True)
+                total += (normaliser - logits.gather(1, answers)).sum()
+                slope = logits.sub_(normaliser).exp_()
+                slope.scatter_add_(1, answers, torch.full_like(answers, -1, dtype=slope.dtype))
+                bias_gradient += slope.sum(dim=0)
+                low_slope = slope.to(product)
+                torch.mm(low_slope, low_weight, out=features_gradient[start : start + CHUNK])
+                if product == weight_gradient.dtype:
+                    weight_gradient.addmm_(low_slope.T, part)
+                else:
+                    weight_gradient += low_slope.T @ part
+        ctx.save_for_backward(features_gradient, weight_gradient, bias_gradient)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        features_gradient, weight_gradient, bias_gradient = ctx.saved_tensors
+        return features_gradient.float() * slope, weight_gradient * slope, bias_gradient * slope, None

@@ -1,0 +1,61 @@
+"""Monitors see finished records and can change nothing."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from daybreak.base.records import StepRecord, ValidationRecord
+from daybreak.base.terminal import Work, duration, say
+
+
+class Monitor(Protocol):
+    def on_step(self, record: StepRecord) -> None:
+        """See the means over the steps since the record before."""
+
+    def on_validation(self, record: ValidationRecord) -> None:
+        """See a validation."""
+
+
+class Live:
+    """The line a user watches: stage, losses, speed, and what is left of the budget."""
+
+    def __init__(self, work: Work, seconds: float | None):
+        self._work = work
+        self._seconds = seconds
+        self._validation = ""
+
+    def on_step(self, record: StepRecord) -> None:
+        left = f"{duration(self._seconds - record.elapsed)} left" if self._seconds else f"step {record.step}"
+        speed = f"{record.tokens_per_second / 1000:.1f}k tok/s"
+        self._work.show(record.progress, f"{left}  {record.stage} loss {record.loss:.3f}  {speed}{self._validation}")
+
+    def on_validation(self, record: ValidationRecord) -> None:
+        gap = record.loss - record.unigram_loss
+        self._validation = f"  held-out {record.loss:.3f} ({gap:+.2f} to unigram)"
+
+
+class Plateau:
+    """Says once when a run still predicts no better than word frequencies after a fifth of its budget."""
+
+    FROM = 0.2
+    MARGIN = 0.15
+    """Nats below the unigram loss that count as having left."""
+
+    def __init__(self, unigram_loss: float):
+        self._unigram_loss = unigram_loss
+        self._said = False
+
+    def on_step(self, record: StepRecord) -> None:
+        gap = record.loss - self._unigram_loss
+        if self._said or record.progress < self.FROM:
+            return
+        self._said = True
+        if gap > -self.MARGIN:
+            say(
+                f"On the unigram plateau: at {record.progress:.0%} of the budget the loss is {record.loss:.2f}, "
+                f"word frequencies alone give {self._unigram_loss:.2f}. "
+                "A causal first stage, a higher learning rate or a smaller batch takes most runs off it."
+            )
+
+    def on_validation(self, record: ValidationRecord) -> None:
+        """Nothing: training losses come sooner."""

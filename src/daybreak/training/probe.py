@@ -1,0 +1,87 @@
+"""What this machine is and which arithmetic is fast on it: measured, not assumed."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from pathlib import Path
+
+import torch
+
+from daybreak import __version__
+from daybreak.base.errors import UserError
+from daybreak.base.records import Environment
+
+SIZE = {"cpu": 768, "cuda": 4096}
+"""Side of the square product that is timed: 15 ms on a slow CPU, 0.2 ms on a fast card."""
+
+
+def choose_device() -> torch.device:
+    """Return the GPU if there is a usable one, else the CPU.
+
+    Raises:
+        UserError: an NVIDIA card is present but this torch cannot use it: never a silent night on the CPU.
+    """
+    if torch.cuda.is_available():
+        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    driver = Path("/proc/driver/nvidia/version")
+    if driver.exists() and os.environ.get("CUDA_VISIBLE_DEVICES") != "":
+        found = driver.read_text(encoding="utf-8").splitlines()[0]
+        raise UserError(
+            f"An NVIDIA card is here ({found}) but torch {torch.__version__} cannot use it.",
+            "Install the torch build that fits the driver, or set CUDA_VISIBLE_DEVICES= to train on the CPU.",
+        )
+    return torch.device("cpu")
+
+
+def matmul_rates(device: torch.device) -> dict[str, float]:
+    """Return GFLOP/s of a square product in float32 and bfloat16, the best of five."""
+    size = SIZE[device.type]
+    rates = {}
+    for dtype in (torch.float32, torch.bfloat16):
+        left, right = torch.randn(2, size, size, device=device).to(dtype)
+        best = float("inf")
+        for _ in range(5):
+            _synchronise(device)
+            begun = time.perf_counter()
+            torch.mm(left, right)
+            _synchronise(device)
+            best = min(best, time.perf_counter() - begun)
+        rates[str(dtype).removeprefix("torch.")] = round(2 * size**3 / best / 1e9, 1)
+    return rates
+
+
+def choose_precision(rates: dict[str, float]) -> str:
+    """Return bfloat16 where its products are at least 1.5 times as fast, else float32."""
+    return "bfloat16" if rates["bfloat16"] > 1.5 * rates["float32"] else "float32"
+
+
+def describe(device: torch.device) -> Environment:
+    """Return what a reader needs to judge a run's speed."""
+    return Environment(
+        daybreak=__version__,
+        python=platform.python_version(),
+        torch=torch.__version__,
+        platform=f"{platform.system()} {platform.release()} {platform.machine()}",
+        device=torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name(),
+        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        memory_gib=round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        started=time.time(),
+    )
+
+
+def processor_name() -> str:
+    """The processor's model name as Linux gives it, elsewhere what Python knows."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _synchronise(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,80 @@
+"""The yardstick: the same held-out positions for every recipe on the same data, 15 % masked, all as [MASK]."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from daybreak.base.encoder import Encoder
+from daybreak.base.records import ValidationRecord
+from daybreak.training.clock import Tick
+from daybreak.training.objectives import mask_rows
+
+RATE = 0.15
+SEED = 15_000_000
+"""Of the masks; no run's seed, so that no recipe can train on the same draw."""
+ROWS = 512
+"""Held-out rows that the final validation reads, or all where there are fewer."""
+BATCH_ROWS = 32
+
+
+class Validation:
+    """Measures a model on fixed masked positions.
+
+    Args:
+        rows: int64 [R, L], held-out rows opened by [CLS].
+        unigram_counts: occurrences of each id in the training split, [V].
+    """
+
+    def __init__(self, rows: np.ndarray, unigram_counts: np.ndarray, device: torch.device):
+        ids = torch.from_numpy(rows).to(device)
+        count = max(1, round(RATE * ids.shape[1]))
+        self._masked, self._slots = mask_rows(ids, count, seed=SEED, position=0)
+        self._answers = ids.gather(1, self._slots)
+        smooth = torch.from_numpy(unigram_counts.astype(np.float64)) + 1.0
+        self._unigram = -(smooth / smooth.sum()).log().to(torch.float32).to(device)
+        self._commonest = int(unigram_counts.argmax())
+        self.rows = len(ids)
+
+    @property
+    def unigram_loss(self) -> float:
+        """Loss of word frequencies alone on all positions, nats."""
+        return float(self._unigram[self._answers].double().mean())
+
+    def cases(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Rows with [MASK] in place [R, L], the masked positions [R, K], and what stood there [R, K]."""
+        return self._masked, self._slots, self._answers
+
+    def measure(
+        self, model: Encoder, *, rows: int, step: int, tokens: int, tick: Tick, autocast: torch.autocast, final: bool
+    ) -> ValidationRecord:
+        """Judge ``model`` on the first ``rows`` rows."""
+        begun = time.monotonic()
+        guesses: list[Tensor] = []
+        total = torch.zeros((), dtype=torch.float64)
+        answers = self._answers[:rows]
+        with torch.inference_mode(), autocast:
+            for start in range(0, rows, BATCH_ROWS):
+                part = slice(start, min(start + BATCH_ROWS, rows))
+                logits = model.logits(self._masked[part], self._slots[part]).float()
+                picked = logits.gather(2, self._answers[part][:, :, None])[:, :, 0]
+                total += (logits.logsumexp(dim=2) - picked).sum().double().cpu()
+                guesses.append(logits.argmax(dim=2))
+        guess = torch.cat(guesses)
+        return ValidationRecord(
+            step=step,
+            elapsed=tick.elapsed,
+            progress=tick.progress,
+            tokens=tokens,
+            loss=float(total / answers.numel()),
+            accuracy=float((guess == answers).double().mean()),
+            positions=answers.numel(),
+            distinct=int(guess.unique().numel()),
+            unigram_loss=float(self._unigram[answers].double().mean()),
+            commonest_share=float((answers == self._commonest).double().mean()),
+            final=final,
+            seconds=time.monotonic() - begun,
+        )
