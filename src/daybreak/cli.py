@@ -119,7 +119,7 @@ def _run(arguments: list[str]) -> None:
         text_field: str = "text"
         """Field of a .jsonl object that holds the text."""
         out: Path | None = None
-        """Run folder; runs/RECIPE by default. The same folder again resumes."""
+        """Run folder, runs/tiny and so on by default. The same folder again resumes."""
         fresh: bool = False
         """Delete the run folder first."""
         tasks: str = ""
@@ -205,7 +205,7 @@ def _pretrain(arguments: list[str]) -> None:
         data: Path
         """Folder made by daybreak prepare."""
         out: Path | None = None
-        """Run folder; runs/RECIPE by default. The same folder again resumes."""
+        """Run folder, runs/tiny and so on by default. The same folder again resumes."""
         fresh: bool = False
         """Delete the run folder first."""
         replay: Path | None = None
@@ -335,7 +335,7 @@ def _by_comma(names: str) -> tuple[str, ...]:
 
 
 def _default_folder(name: str) -> Path:
-    return Path("runs") / name
+    return Path("runs") / name.removeprefix("daybreak-")
 
 
 def _value_of(flag: str, arguments: list[str]) -> str | None:

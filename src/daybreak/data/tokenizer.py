@@ -29,7 +29,7 @@ SMALLEST_ALPHABET, LARGEST_ALPHABET = 128, 1000
 MANY_DOCUMENTS = 100
 """From this number of documents on, every piece must be used in SEVERAL_DOCUMENTS of them."""
 SEVERAL_DOCUMENTS = 2
-SURPLUS = 1 / 8
+SURPLUS = 1 / 4
 """Share of pieces trained beyond the vocabulary wanted, to fill the places of those that too few documents use."""
 BATCH_DOCUMENTS = 64
 PIECE_CHARACTERS = 1 << 16

@@ -14,9 +14,9 @@ from daybreak.training.schedule import Trapezoid
 recipe = Recipe(
     name="daybreak-small",
     tokenizer=WordPiece(vocabulary=16_384),
-    model=ModernEncoder(layers=6, width=384, heads=6, inner=768),
-    objective=CausalThenMasked(causal_share=0.35, mask_rates=(0.3, 0.25, 0.2, 0.15)),
-    optimizer=AdamW(lr=2e-3),
+    model=ModernEncoder(layers=6, width=384, heads=6, inner=768, init_std=0.05),
+    objective=CausalThenMasked(causal_share=0.35, causal_targets=0.3, mask_rates=(0.3, 0.25, 0.2, 0.15)),
+    optimizer=AdamW(lr=1.5e-3),
     schedule=Trapezoid(warmup=0.02, decay=0.6),
     length=128,
     batch=32,

@@ -14,9 +14,9 @@ from daybreak.training.schedule import Trapezoid
 recipe = Recipe(
     name="daybreak-tiny",
     tokenizer=WordPiece(vocabulary=8_192),
-    model=ModernEncoder(layers=2, width=128, heads=2, inner=256),
-    objective=CausalThenMasked(causal_share=0.35, mask_rates=(0.3, 0.25, 0.2, 0.15)),
-    optimizer=AdamW(lr=4e-3),
+    model=ModernEncoder(layers=2, width=128, heads=2, inner=256, init_std=0.09),
+    objective=CausalThenMasked(causal_share=0.35, causal_targets=0.3, mask_rates=(0.3, 0.25, 0.2, 0.15)),
+    optimizer=AdamW(lr=3e-3),
     schedule=Trapezoid(warmup=0.02, decay=0.6),
     length=128,
     batch=16,

@@ -47,6 +47,8 @@ class CausalThenMasked(Objective):
 
     causal_share: float = 0.35
     """Share of the run spent on next-token prediction; 0 for masked LM from the start."""
+    causal_targets: float = 1.0
+    """Share of a row's positions whose next token is predicted; fewer make the decoder cheaper."""
     mask_rates: tuple[float, ...] = (0.3, 0.25, 0.2, 0.15)
     """Masked shares of the equal parts of the masked stage; at most four."""
 
@@ -59,25 +61,32 @@ class CausalThenMasked(Objective):
 
     def loss(self, model: Encoder, ids: Tensor, *, seed: int, position: int, progress: float) -> LossSum:
         if self.stage(progress) == "causal":
-            features = model.features(ids, causal=True)[:, :-1]
-            return decoded(model, features, ids[:, 1:])
-        count = max(1, round(self.mask_rate(progress) * ids.shape[1]))
-        masked, slots = mask_rows(ids, count, seed=seed, position=position)
+            if self.causal_targets >= 1.0:
+                return decoded(model, model.features(ids, causal=True)[:, :-1], ids[:, 1:])
+            slots = choose(ids[:, 1:], self.causal_targets, seed=seed, position=position)
+            return decoded(model, model.features(ids, slots, causal=True), ids.gather(1, slots + 1))
+        masked, slots = mask_rows(ids, self.mask_rate(progress), seed=seed, position=position)
         return decoded(model, model.features(masked, slots), ids.gather(1, slots))
 
 
-def mask_rows(ids: Tensor, count: int, *, seed: int, position: int) -> tuple[Tensor, Tensor]:
-    """Hide exactly ``count`` positions of each row, special tokens last.
-
-    Args:
-        ids: int64 [B, L].
+def choose(ids: Tensor, share: float, *, seed: int, position: int) -> Tensor:
+    """Choose K = round(share * L) positions of each row of ``ids`` int64 [B, L], at least one, special tokens last.
 
     Returns:
-        The rows with [MASK] at the chosen positions, and these positions, int64 [B, count], ascending.
+        int64 [B, K], ascending.
     """
     keys = draws(seed, position, ids.shape[0], ids.shape[1], ids.device)
     keys = keys + (ids <= LAST_SPECIAL_ID).to(torch.int64) * (1 << 62)
-    slots = keys.argsort(dim=1)[:, :count].sort(dim=1).values
+    return keys.argsort(dim=1)[:, : max(1, round(share * ids.shape[1]))].sort(dim=1).values
+
+
+def mask_rows(ids: Tensor, share: float, *, seed: int, position: int) -> tuple[Tensor, Tensor]:
+    """Hide exactly K = round(share * L) positions of each row of ``ids`` int64 [B, L].
+
+    Returns:
+        The rows with [MASK] at the chosen positions, and these positions, int64 [B, K].
+    """
+    slots = choose(ids, share, seed=seed, position=position)
     return ids.scatter(1, slots, MASK_ID), slots
 
 

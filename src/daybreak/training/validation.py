@@ -31,8 +31,7 @@ class Validation:
 
     def __init__(self, rows: np.ndarray, unigram_counts: np.ndarray, device: torch.device):
         ids = torch.from_numpy(rows).to(device)
-        count = max(1, round(RATE * ids.shape[1]))
-        self._masked, self._slots = mask_rows(ids, count, seed=SEED, position=0)
+        self._masked, self._slots = mask_rows(ids, RATE, seed=SEED, position=0)
         self._answers = ids.gather(1, self._slots)
         smooth = torch.from_numpy(unigram_counts.astype(np.float64)) + 1.0
         self._unigram = -(smooth / smooth.sum()).log().to(torch.float32).to(device)

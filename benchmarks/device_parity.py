@@ -1,0 +1,140 @@
+"""Does a device compute what the CPU computes? Forward and gradients, in float32 and bfloat16, and stock transformers.
+
+    python benchmarks/device_parity.py --out parity.json        on the GPU where there is one
+
+Models have larger random weights than training starts with, so that logits are far from 0. Differences are relative:
+the root mean square of the difference over that of the CPU's float32 result. Largest logit differences are judged as
+the parity gate of an export judges them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import measure
+import torch
+from stock_trainer import stock_modern
+from torch import Tensor
+
+from daybreak.models.modern import ModernBert, ModernEncoder
+from daybreak.training import probe
+from daybreak.training.objectives import CausalThenMasked
+
+VOCABULARY, ROWS, LENGTH, SLOTS = 8192, 8, 128, 24
+LAYOUTS = {
+    "global": ModernEncoder(layers=4, width=256, heads=4, inner=512, init_std=0.08),
+    "mixed": ModernEncoder(layers=4, width=256, heads=4, inner=512, init_std=0.08, global_every=3, window=32),
+}
+FLOAT32 = 1e-4
+"""Allowed in float32, relative; also the parity gate's figure for logits of size 10."""
+BFLOAT16 = 0.05
+"""Allowed in bfloat16, relative: 8 bits of mantissa are 0.4 % a rounding, and some dozen of them meet."""
+
+
+def relative(found: Tensor, expected: Tensor) -> float:
+    """Root mean square of the difference over that of ``expected``."""
+    difference = (found.detach().cpu().double() - expected.detach().cpu().double()).square().mean().sqrt()
+    return float(difference / expected.detach().cpu().double().square().mean().sqrt())
+
+
+def batch() -> tuple[Tensor, Tensor, Tensor]:
+    """Ids [B, L], slots [B, K] and attended positions [B, L], the same on every machine."""
+    chance = torch.Generator().manual_seed(0)
+    ids = torch.randint(5, VOCABULARY, (ROWS, LENGTH), generator=chance)
+    ids[:, 0] = 2
+    slots = torch.stack([torch.randperm(LENGTH, generator=chance)[:SLOTS].sort().values for _ in range(ROWS)])
+    attend = torch.arange(LENGTH)[None] < torch.randint(LENGTH // 2, LENGTH, (ROWS, 1), generator=chance)
+    return ids, slots, attend
+
+
+def forwards(model: ModernBert, device: torch.device) -> dict[str, Tensor]:
+    """Logits of every way through the forward pass, on ``device``."""
+    ids, slots, attend = (tensor.to(device) for tensor in batch())
+    model = model.to(device)
+    with torch.inference_mode():
+        return {
+            "all positions": model.logits(ids),
+            "asked positions": model.logits(ids, slots),
+            "padded": model.logits(ids, attend=attend)[attend],
+            "causal": model.decoder(model.features(ids, causal=True)),
+        }
+
+
+def gradients(model: ModernBert, device: torch.device, precision: torch.dtype, progress: float) -> Tensor:
+    """All gradients of one step of the objective, in one vector."""
+    ids = batch()[0].to(device)
+    model = model.to(device)
+    model.zero_grad(set_to_none=True)
+    with torch.autocast(device.type, precision, enabled=precision != torch.float32):
+        loss = CausalThenMasked().loss(model, ids, seed=0, position=0, progress=progress)
+    loss.sum.backward()
+    return torch.cat([parameter.grad.flatten().cpu() for parameter in model.parameters() if parameter.grad is not None])
+
+
+def checks(device: torch.device) -> Iterator[dict[str, Any]]:
+    """One finding after another: what, how far apart, how far is allowed."""
+    for layout, shape in LAYOUTS.items():
+        torch.manual_seed(0)
+        model = shape.build(VOCABULARY)
+        home = torch.device("cpu")
+        expected = forwards(model, home)
+        for way, found in forwards(model, device).items():
+            yield finding(f"{layout}, forward, {way}", relative(found, expected[way]), FLOAT32)
+        whole = expected["all positions"]
+        yield finding(f"{layout}, largest logit difference to stock on the device", *against_stock(model, device))
+        ids, slots, _ = (tensor.to(device) for tensor in batch())
+        picked = whole.gather(1, slots.cpu()[:, :, None].expand(-1, -1, VOCABULARY))
+        yield finding(f"{layout}, asked positions equal all positions", relative(expected["asked positions"], picked), FLOAT32)  # fmt: skip
+        with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16):
+            low = model.to(device).logits(ids)
+        yield finding(f"{layout}, forward in bfloat16", relative(low.float(), whole), BFLOAT16)
+        for stage, progress in (("causal", 0.0), ("masked", 0.9)):
+            right = gradients(model, home, torch.float32, progress)
+            same = gradients(model, device, torch.float32, progress)
+            low_gradient = gradients(model, device, torch.bfloat16, progress)
+            yield finding(f"{layout}, {stage} gradient", relative(same, right), FLOAT32)
+            yield finding(f"{layout}, {stage} gradient in bfloat16", relative(low_gradient, right), BFLOAT16)
+
+
+def against_stock(model: ModernBert, device: torch.device) -> tuple[float, float]:
+    """Largest logit difference to transformers' own class, both on ``device``, and what the export's gate allows."""
+    stock = stock_modern(model.shape, VOCABULARY, LENGTH).to(device).eval()
+    weights = {name: tensor.to(device) for name, tensor in model.shape.export_weights(model).items()}
+    weights["decoder.weight"] = weights["model.embeddings.tok_embeddings.weight"]
+    stock.load_state_dict(weights)
+    ids = batch()[0].to(device)
+    with torch.inference_mode():
+        theirs, ours = stock(input_ids=ids).logits, model.to(device).logits(ids)
+    return float((theirs - ours).abs().max()), FLOAT32 * max(1.0, float(ours.abs().max()) / 10)
+
+
+def finding(what: str, difference: float, allowed: float) -> dict[str, Any]:
+    return {"what": what, "difference": difference, "allowed": allowed, "passed": difference <= allowed}
+
+
+def check_device(device: torch.device) -> dict[str, Any]:
+    """All findings, and whether every one passed."""
+    found = list(checks(device))
+    precision = torch.get_float32_matmul_precision()
+    passed = all(one["passed"] for one in found)
+    return {"device": device.type, "float32_products": precision, "passed": passed, "findings": found}
+
+
+def render(found: dict[str, Any]) -> str:
+    rows = [
+        [one["what"], f"{one['difference']:.1e}", f"{one['allowed']:.1e}", "yes" if one["passed"] else "NO"]
+        for one in found["findings"]
+    ]
+    return measure.table([f"cpu against {found['device']}", "difference", "allowed", "passed"], rows)
+
+
+def main() -> None:
+    chosen = measure.parser(__doc__).parse_args()
+    found = {**measure.record("device parity", {}), **check_device(probe.choose_device())}
+    measure.finish(found, chosen.out)
+    print(render(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""Arithmetic of a training step, counted from the shapes: what a share of the machine's matrix rate refers to.
+
+    python benchmarks/flops.py        the flagship family at 128 and 512 tokens
+
+Counted are matrix products, 2 m n k each, attention in full (also causal attention, of which kernels may skip half).
+Not counted: embedding look-up, norms, rotary positions, softmax, optimizer. A training step costs three forwards, for
+each product has two of its size in the backward pass. Ours computes the last layer's queries, its gated unit and the
+head at the asked positions only; what is left out is not counted, so a share says what the hardware really did.
+
+L positions, K asked positions, D width, I inner width of the unit, V vocabulary; all numbers are for one row.
+"""
+
+from __future__ import annotations
+
+import measure
+
+from daybreak.models.modern import ModernEncoder
+from daybreak.recipe import Recipe, load_recipe, recipe_names
+from daybreak.training.objectives import CausalThenMasked
+
+BACKWARD = 2
+"""Products of the backward pass for each one of the forward pass."""
+
+
+def gated_layer(shape: ModernEncoder, length: int, asked: int) -> int:
+    """One layer with a gated unit: keys and values of all positions, everything else at ``asked`` of them."""
+    keys_values = 2 * length * shape.width * 2 * shape.width
+    queries_out = 2 * asked * shape.width * 2 * shape.width
+    attention = 2 * 2 * asked * length * shape.width
+    unit = 2 * asked * shape.width * 3 * shape.inner
+    return keys_values + queries_out + attention + unit
+
+
+def modern_forward(shape: ModernEncoder, vocabulary: int, length: int, *, asked: int, targets: int) -> int:
+    """A ModernBERT row: last layer and head at ``asked`` positions, the decoder at ``targets``."""
+    layers = (shape.layers - 1) * gated_layer(shape, length, length) + gated_layer(shape, length, asked)
+    head = 2 * asked * shape.width * shape.width
+    return layers + head + 2 * targets * shape.width * vocabulary
+
+
+def bert_forward(layers: int, width: int, inner: int, vocabulary: int, length: int) -> int:
+    """A stock BERT row with its masked-LM head at every position."""
+    layer = 2 * length * 4 * width * width + 2 * 2 * length * length * width + 2 * length * 2 * width * inner
+    return layers * layer + 2 * length * width * width + 2 * length * width * vocabulary
+
+
+def step_forward(recipe: Recipe, vocabulary: int, length: int, progress: float) -> int:
+    """A row of our own training step at ``progress``."""
+    shape, objective = recipe.model, recipe.objective
+    assert isinstance(shape, ModernEncoder) and isinstance(objective, CausalThenMasked)
+    if objective.stage(progress) == "masked":
+        asked = targets = max(1, round(objective.mask_rate(progress) * length))
+    elif objective.causal_targets >= 1.0:
+        asked, targets = length, length - 1
+    else:
+        asked = targets = max(1, round(objective.causal_targets * (length - 1)))
+    return modern_forward(shape, vocabulary, length, asked=asked, targets=targets)
+
+
+def training(forward: int) -> int:
+    """Forward and backward."""
+    return (1 + BACKWARD) * forward
+
+
+def main() -> None:
+    chosen = measure.parser(__doc__).parse_args()
+    head = ["MFLOP a token", "tokens", "causal", "masked 30 %", "masked 15 %", "stock ModernBERT", "stock BERT"]
+    rows, lines = [], []
+    for name in recipe_names():
+        recipe = load_recipe(name)
+        shape = recipe.model
+        if not isinstance(shape, ModernEncoder):
+            continue
+        vocabulary = recipe.tokenizer.vocabulary
+        for length in (128, 512):
+            stock = modern_forward(shape, vocabulary, length, asked=length, targets=length)
+            bert = bert_forward(shape.layers, shape.width, 4 * shape.width, vocabulary, length)
+            ours = [step_forward(recipe, vocabulary, length, progress) for progress in (0.0, 0.5, 1.0)]
+            per_token = [training(forward) / length / 1e6 for forward in (*ours, stock, bert)]
+            rows.append([name, str(length), *(f"{value:.1f}" for value in per_token)])
+            lines.append(dict(zip(head, [name, length, *per_token])))
+    print(measure.table(head, rows))
+    if chosen.out:
+        measure.write_json(chosen.out, lines)
+
+
+if __name__ == "__main__":
+    main()

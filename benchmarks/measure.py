@@ -1,0 +1,293 @@
+"""What the scripts here share: running Daybreak from outside, the machine and its load, small statistics, toy data.
+
+python benchmarks/measure.py        prints what a record says about this machine
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import random
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from daybreak.base.files import read_json, write_json
+from daybreak.base.plain import to_plain
+from daybreak.base.run_folder import RunFolder
+from daybreak.training.clock import Budget
+from daybreak.training.probe import describe
+
+ROOT = Path(__file__).resolve().parents[1]
+POLL_SECONDS = 0.02
+"""How often a run folder is looked at from outside."""
+BUSY = 0.5
+"""A one-minute load this far above the number of cores voids a measurement."""
+
+
+# ---------------------------------------------------------------- command line
+
+
+def parser(documentation: str | None) -> argparse.ArgumentParser:
+    """The flags that every script has."""
+    found = argparse.ArgumentParser(description=documentation, formatter_class=argparse.RawDescriptionHelpFormatter)
+    found.add_argument("--out", type=Path, help="write the record here as JSON; it grows as the measurement goes on")
+    found.add_argument("--work", type=Path, help="keep run folders and logs here; by default they are temporary")
+    found.add_argument("--short", action="store_true", help="a dry run of seconds on toy data: shows that it works")
+    return found
+
+
+def add_run_flags(to: argparse.ArgumentParser, recipe: str = "tiny") -> None:
+    """The flags of scripts that pretrain."""
+    to.add_argument("--data", type=Path, help="folder made by daybreak prepare; toy data with --short")
+    to.add_argument("--recipe", default=recipe)
+    to.add_argument("--flags", default="", help="more flags for daybreak pretrain, in one string")
+
+
+@contextmanager
+def work_folder(chosen: Path | None) -> Iterator[Path]:
+    """Yield ``chosen``, created where needed, or a folder that is gone afterwards."""
+    if chosen:
+        chosen.mkdir(parents=True, exist_ok=True)
+        yield chosen.resolve()
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        yield Path(scratch)
+
+
+def data_folder(chosen: argparse.Namespace, work: Path) -> Path:
+    """Return ``--data``, or toy data made now where ``--short`` was given without it."""
+    if chosen.data:
+        return Path(chosen.data)
+    if not chosen.short:
+        sys.exit("Name a folder made by daybreak prepare with --data, or use --short.")
+    return toy_data(work)
+
+
+# ---------------------------------------------------------------- Daybreak, from outside
+
+
+def pretrain_command(recipe: str, data: Path, out: Path, budget: str, flags: str = "") -> list[str]:
+    """The command of one run; flags in ``flags`` are split as a shell would."""
+    whole = ["pretrain", recipe, "--data", str(data), "--out", str(out), "--budget", budget, *shlex.split(flags)]
+    return daybreak(*whole)
+
+
+def daybreak(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "daybreak", *arguments]
+
+
+def start(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+    """Start a command on this checkout's own sources; what it prints is appended to ``log``."""
+    paths = [str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as file:
+        return subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=environment)
+
+
+def run(command: Sequence[str], log: Path, *, timeout: float | None = None) -> float:
+    """Run a command to its end and return the seconds it took; leave with its last words where it fails.
+
+    Raises:
+        subprocess.TimeoutExpired: it took longer than ``timeout`` seconds and was killed.
+    """
+    begun = time.monotonic()
+    process = start(command, log)
+    try:
+        process.wait(timeout)
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
+    check_ended(process, log)
+    return time.monotonic() - begun
+
+
+def check_ended(process: subprocess.Popen[bytes], log: Path) -> None:
+    """Leave with the last lines of ``log`` when the process failed."""
+    if process.wait():
+        last = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:])
+        sys.exit(f"{shlex.join(map(str, process.args))}\nended with {process.returncode}:\n{last}")  # type: ignore[arg-type]
+
+
+def wait_for_model(process: subprocess.Popen[bytes], out: Path) -> float | None:
+    """Return the ``time.monotonic()`` at which the exported model was first seen, or None when the process ended first.
+
+    The folder comes by one rename, so that what is seen is complete.
+    """
+    wanted = [out / "model" / name for name in ("model.safetensors", "config.json", "tokenizer.json")]
+    while True:
+        ended = process.poll() is not None
+        if all(path.exists() for path in wanted):
+            return time.monotonic()
+        if ended:
+            return None
+        time.sleep(POLL_SECONDS)
+
+
+def budget_seconds(text: str) -> float:
+    """Seconds of a budget; leaves with a message for one in steps or tokens, whose time cannot be held."""
+    budget = Budget.parse(text)
+    if budget.unit != "seconds":
+        sys.exit(f"'{text}' is no time.")
+    return budget.amount
+
+
+def tolerance(seconds: float) -> float:
+    """What RULES.md allows: the larger of 1 % and 1 s."""
+    return max(0.01 * seconds, 1.0)
+
+
+def training_share(summary: dict[str, Any]) -> float:
+    """Share of the charged time that was spent in training steps."""
+    return float(summary["spent"]["train"] / summary["elapsed"])
+
+
+def run_facts(out: Path) -> dict[str, Any]:
+    """What a record keeps of a finished run: no corpus text and no path."""
+    folder = RunFolder(out)
+    return {name: read_json(getattr(folder, name)) for name in ("recipe", "environment", "decisions", "summary")}
+
+
+# ---------------------------------------------------------------- the machine
+
+
+def record(kind: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """The head of a record: what was measured, with what, on what."""
+    return {
+        "benchmark": kind,
+        "commit": commit(),
+        "source": source_fingerprint(),
+        "machine": machine(),
+        "load_before": load(),
+        "settings": settings,
+    }
+
+
+def finish(found: dict[str, Any], out: Path | None) -> None:
+    """Complete a record with the load of the machine, and write it; may be called again as the record grows."""
+    found["load_after"] = load()
+    if out:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_json(out, found)
+
+
+def machine() -> dict[str, Any]:
+    """Processor or accelerator, cores, memory, versions."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    import transformers
+
+    found = {**to_plain(describe(device)), "transformers": transformers.__version__}
+    if device.type == "cuda":
+        properties = torch.cuda.get_device_properties(device)
+        found |= {"processor": to_plain(describe(torch.device("cpu")))["device"], "cuda": torch.version.cuda}
+        found["accelerator_gib"] = round(properties.total_memory / 2**30, 1)
+    return found
+
+
+def load() -> list[float]:
+    """Mean number of busy processes over 1, 5 and 15 minutes."""
+    return [round(value, 2) for value in os.getloadavg()]
+
+
+def is_busy(*loads: Sequence[float]) -> bool:
+    """Whether one of the loads says that something else was running too, which voids a measurement."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(values[0] for values in loads) > cores + BUSY
+
+
+def commit() -> str:
+    """The commit of this checkout, with a remark when files differ from it; 'unknown' outside git."""
+    try:
+        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
+        changed = subprocess.run(["git", "status", "--porcelain"], cwd=ROOT, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return head.stdout.strip() + (" with changes" if changed.stdout.strip() else "")
+
+
+def source_fingerprint() -> str:
+    """16 hex digits of the package's sources: says what ran where there is no git."""
+    found = hashlib.blake2b(digest_size=8)
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        found.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes() + b"\0")
+    return found.hexdigest()
+
+
+# ---------------------------------------------------------------- statistics
+
+
+def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
+    """Mean and standard deviation (n - 1; 0 for one value)."""
+    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns of equal width, the first to the left, the others to the right."""
+    widths = [max(len(line[i]) for line in [head, *rows]) for i in range(len(head))]
+    lines = [head, ["-" * width for width in widths], *rows]
+    return "\n".join(
+        "  ".join([line[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:]))])
+        for line in lines
+    )
+
+
+# ---------------------------------------------------------------- toy data
+
+
+def toy_words(count: int = 1500) -> list[str]:
+    """Invented words, the same every time."""
+    syllables = [first + second for first in "bdfglmnprst" for second in ("a", "e", "i", "o", "un", "er")]
+    chance = random.Random(0)
+    drawn = ["".join(chance.choices(syllables, k=chance.randint(1, 3))) for _ in range(4 * count)]
+    return list(dict.fromkeys(drawn))[:count]
+
+
+def toy_text(folder: Path, documents: int = 600) -> Path:
+    """Write a .jsonl of invented words with Zipf's frequencies; each word leans on the one before."""
+    words, chance = toy_words(), random.Random(1)
+    weights = [1 / (rank + 1) for rank in range(len(words))]
+    lines = []
+    for _ in range(documents):
+        drawn = chance.choices(range(len(words)), weights, k=150)
+        chained = [
+            drawn[0],
+            *((7 * left + 1) % len(words) if i % 2 else drawn[i] for i, left in enumerate(drawn[:-1], 1)),
+        ]
+        lines.append(json.dumps({"text": " ".join(words[i] for i in chained) + "."}) + "\n")
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "toy.jsonl"
+    path.write_text("".join(lines), encoding="utf-8")
+    return path
+
+
+def toy_data(work: Path) -> Path:
+    """Prepare toy text and return the data folder."""
+    data = work / "toy-data"
+    run(
+        daybreak("prepare", str(toy_text(work)), "--out", str(data), "--tokenizer.vocabulary", "1024"), work / "log.txt"
+    )
+    return data
+
+
+def main() -> None:
+    chosen = parser(__doc__).parse_args()
+    found = record("machine", {})
+    finish(found, chosen.out)
+    print(json.dumps(found, indent=2))
+
+
+if __name__ == "__main__":
+    main()

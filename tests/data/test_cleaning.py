@@ -1,0 +1,25 @@
+from __future__ import annotations
+
+import unicodedata
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from daybreak.data.cleaning import clean
+
+WILD = st.text(st.characters() | st.sampled_from(" \t\n\r\x0b\x0c\x85\u00a0\u2028\ufeff\ud800\x00\x1f\u0301e"))
+
+
+@given(WILD)
+def test_cleaning_leaves_nothing_to_clean(text: str) -> None:
+    once = clean(text)
+    assert clean(once) == once
+    assert unicodedata.is_normalized("NFC", once)
+    assert not any(unicodedata.category(character) in ("Cc", "Cs") for character in once.replace("\n", ""))
+    assert "  " not in once and " \n" not in once and "\n " not in once
+    assert once == once.strip()
+    once.encode("utf-8")
+
+
+def test_cleaning_keeps_words_and_line_breaks() -> None:
+    assert clean("\ufeffCafe\u0301 \t au\u00a0lait \r\n\r\n one\x00two\x07  \n") == "Caf\u00e9 au lait\n\nonetwo"

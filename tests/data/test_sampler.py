@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from daybreak.base.errors import UserError
+from daybreak.data.sampler import RowSampler, permute
+from daybreak.data.shards import ShardWriter, TokenStream
+from daybreak.data.tokenizer import CLS
+
+MakeStream = Callable[[int], TokenStream]
+
+
+@pytest.fixture(scope="module")
+def make_stream(tmp_path_factory: pytest.TempPathFactory) -> MakeStream:
+    """Streams whose token at place p is p, so that a row shows where it came from."""
+
+    def make(tokens: int) -> TokenStream:
+        folder = tmp_path_factory.mktemp("stream")
+        writer = ShardWriter(folder, "train", 4)
+        writer.write(np.arange(tokens), np.array([tokens]))
+        return TokenStream(folder, writer.close(), 4)
+
+    return make
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(1, 5000), st.integers(0, 2**63), st.integers(0, 1000))
+def test_the_permutation_is_a_bijection(size: int, seed: int, epoch: int) -> None:
+    assert np.array_equal(np.sort(permute(np.arange(size), size, seed, epoch)), np.arange(size))
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(1, 2**50), st.integers(0, 2**32), st.data())
+def test_the_permutation_stays_inside_a_huge_range_and_never_meets_itself(
+    size: int, seed: int, data: st.DataObject
+) -> None:
+    places = data.draw(st.lists(st.integers(0, size - 1), unique=True, max_size=50))
+    found = permute(np.array(places, np.int64), size, seed, 0)
+    assert ((found >= 0) & (found < size)).all()
+    assert len(set(found.tolist())) == len(places)
+
+
+def test_the_permutation_is_fixed_for_ever() -> None:
+    """Replay of old runs hangs on these numbers."""
+    assert permute(np.arange(8), 8, 1, 0).tolist() == [1, 5, 0, 6, 4, 3, 7, 2]
+    assert permute(np.arange(4), 10**9, 12345, 3).tolist() == [948515864, 954188802, 540312825, 878410758]
+
+
+def test_seeds_and_epochs_give_orders_that_look_unrelated() -> None:
+    size = 4096
+    orders = [permute(np.arange(size), size, seed, epoch) for seed in (1, 2) for epoch in (0, 1)]
+    for index, order in enumerate(orders):
+        for other in [np.arange(size), *orders[:index]]:
+            assert abs(np.corrcoef(order, other)[0, 1]) < 0.08
+            assert (order == other).sum() < 12  # 1 expected by chance
+        assert abs(np.corrcoef(order[:-1], order[1:])[0, 1]) < 0.08
+
+
+@settings(max_examples=30, deadline=None)
+@given(tokens=st.integers(1, 3000), length=st.integers(2, 64), seed=st.integers(0, 99))
+def test_an_epoch_uses_every_token_once(make_stream: MakeStream, tokens: int, length: int, seed: int) -> None:
+    if tokens < length - 1:
+        with pytest.raises(UserError, match=f"too small: {tokens} tokens do not fill one row of {length}"):
+            RowSampler(make_stream(tokens), length, seed)
+        return
+    sampler = RowSampler(make_stream(tokens), length, seed)
+    assert tokens - sampler.rows_per_epoch * (length - 1) < length - 1
+    for epoch in (0, 5):
+        rows = sampler.take(epoch * sampler.rows_per_epoch, sampler.rows_per_epoch)
+        assert rows.dtype == np.int64 and rows.shape == (sampler.rows_per_epoch, length)
+        assert (rows[:, 0] == CLS).all()
+        assert np.array_equal(np.sort(rows[:, 1:].ravel()), np.arange(sampler.rows_per_epoch * (length - 1)))
+        assert (np.diff(rows[:, 1:], axis=1) == 1).all()
+
+
+@settings(max_examples=30, deadline=None)
+@given(cuts=st.lists(st.integers(1, 40), min_size=1, max_size=12), start=st.integers(0, 200))
+def test_rows_do_not_depend_on_how_they_are_asked_for(make_stream: MakeStream, cuts: list[int], start: int) -> None:
+    sampler = RowSampler(make_stream(500), 17, 3)  # 31 rows, so that the cuts cross epochs
+    whole = sampler.take(start, sum(cuts))
+    places = np.cumsum([start, *cuts])
+    parts = [
+        RowSampler(make_stream(500), 17, 3).take(int(place), cut) for place, cut in zip(places, cuts, strict=False)
+    ]
+    assert np.array_equal(np.concatenate(parts), whole)
+
+
+def test_rows_in_order(make_stream: MakeStream) -> None:
+    sampler = RowSampler(make_stream(100), 11, 3)
+    assert np.array_equal(sampler.in_order(3)[:, 1:].ravel(), np.arange(30))
+    assert len(sampler.in_order(1000)) == 10

@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+
+from daybreak.base.errors import UserError
+from daybreak.data.cleaning import clean
+from daybreak.data.tokenizer import (
+    CLS,
+    MANY_DOCUMENTS,
+    MASK,
+    PAD,
+    SEP,
+    SPECIAL_TOKENS,
+    UNK,
+    WordPiece,
+    cut_at_whitespace,
+    load_tokenizer,
+    save_tokenizer,
+    tokenizer_fingerprint,
+)
+
+TRAIN = """
+import sys, pathlib, json
+from daybreak.data.tokenizer import WordPiece, save_tokenizer
+texts = json.loads(pathlib.Path(sys.argv[1]).read_text())
+save_tokenizer(WordPiece(vocabulary=900).train(texts), pathlib.Path(sys.argv[2]))
+"""
+
+
+def write_texts(documents: int = 300) -> list[str]:
+    """English-like babble: words of syllables, a few of them common, some with capitals, accents and marks."""
+    chance = random.Random(7)
+    syllables = [a + b for a in "b c d f g k l m n p r s t st tr".split() for b in "a e i o u an er in".split()]
+    words = ["".join(chance.choices(syllables, k=chance.choice((1, 2, 2, 3)))) for _ in range(3000)]
+    words[5:9] = ["Caf\u00e9", "it's", "1999,", "\u6f22\u5b57"]
+    weights = [1 / (rank + 3) for rank in range(len(words))]
+    return [" ".join(chance.choices(words, weights, k=200)) + "." for _ in range(documents)]
+
+
+@pytest.fixture(scope="module")
+def texts() -> list[str]:
+    return write_texts()
+
+
+@pytest.fixture(scope="module")
+def tokenizer(texts: list[str]) -> Tokenizer:
+    return WordPiece(vocabulary=900).train(texts)
+
+
+def test_training_gives_the_same_bytes_in_any_process_order_and_number_of_threads(
+    texts: list[str], tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    save_tokenizer(tokenizer, tmp_path / "here")
+    running = []
+    for trial in range(4):
+        (tmp_path / f"{trial}.json").write_text(json.dumps(random.Random(trial).sample(texts, len(texts))))
+        environment = os.environ | {"RAYON_NUM_THREADS": str(1 + trial), "PYTHONHASHSEED": str(trial)}
+        command = [sys.executable, "-c", TRAIN, str(tmp_path / f"{trial}.json"), str(tmp_path / f"t{trial}")]
+        running.append(subprocess.Popen(command, env=environment))
+    assert [process.wait() for process in running] == [0] * 4
+    fingerprints = {tokenizer_fingerprint(tmp_path / name) for name in ("here", "t0", "t1", "t2", "t3")}
+    assert len(fingerprints) == 1
+
+
+def test_the_vocabulary_is_as_large_as_asked_and_starts_with_the_special_tokens(tokenizer: Tokenizer) -> None:
+    vocabulary = tokenizer.get_vocab()
+    assert sorted(vocabulary.values()) == list(range(900))
+    assert [vocabulary[token] for token in SPECIAL_TOKENS] == [PAD, UNK, CLS, SEP, MASK] == list(range(5))
+    assert all(token in ("##" + token[2:], token.lower()) for token in vocabulary if token not in SPECIAL_TOKENS)
+
+
+def test_a_small_text_gives_fewer_pieces() -> None:
+    found = WordPiece(vocabulary=5000).train(["a few words", "a few more words"]).get_vocab_size()
+    assert 20 < found < 60
+
+
+def test_a_vocabulary_without_room_for_an_alphabet_is_refused() -> None:
+    with pytest.raises(UserError, match=r"cannot hold an alphabet. Ask for 300 or more"):
+        WordPiece(vocabulary=100).train(["text"])
+
+
+def test_pieces_need_several_documents(texts: list[str]) -> None:
+    private = [*texts, "zzyzzkov " * 300]
+    assert len(private) >= MANY_DOCUMENTS
+
+    def secret(documents: list[str]) -> list[str]:
+        pieces = WordPiece(vocabulary=900).train(documents).get_vocab()
+        return [
+            piece for piece in pieces if len(piece.removeprefix("##")) > 2 and piece.removeprefix("##") in "zzyzzkov"
+        ]
+
+    assert secret(private) == []
+    assert "zzyzzkov" in secret([*private, "zzyzzkov " * 300])
+
+
+def test_rare_characters_stay_out_of_the_alphabet() -> None:
+    rare = "".join(map(chr, range(0x4E00, 0x4E00 + 2000)))
+    vocabulary = WordPiece(vocabulary=600).train(["common words here " * 50 + rare, "common words"]).get_vocab()
+    assert len([piece for piece in vocabulary if piece in rare]) < 128
+    assert "##," not in WordPiece(vocabulary=600).train(["one, two", "one, two"]).get_vocab()
+
+
+def test_case_and_accents(tokenizer: Tokenizer, texts: list[str]) -> None:
+    assert tokenizer.encode("CAF\u00c9").ids == tokenizer.encode("cafe").ids
+    cased = WordPiece(vocabulary=900, cased=True).train(texts)
+    assert cased.encode("Caf\u00e9").tokens == ["[CLS]", "Caf\u00e9", "[SEP]"]
+
+
+def test_it_is_the_scheme_of_bert(tokenizer: Tokenizer, texts: list[str], tmp_path: Path) -> None:
+    from transformers import BertTokenizer
+
+    vocabulary = tokenizer.get_vocab()
+    theirs = BertTokenizer(vocab=dict(sorted(vocabulary.items(), key=lambda item: item[1])))
+    for text in texts[:20]:
+        assert tokenizer.encode(text).ids == theirs(text).input_ids
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.text(st.sampled_from("abe \n.-\u00e9\u6f22")), st.integers(1, 12))
+def test_cutting_at_whitespace_changes_no_ids(tokenizer: Tokenizer, text: str, size: int) -> None:
+    pieces = list(cut_at_whitespace(clean(text), size))
+    assert "".join(pieces) == clean(text)
+    ids = [id for piece in pieces for id in tokenizer.encode(piece, add_special_tokens=False).ids]
+    assert ids == tokenizer.encode(clean(text), add_special_tokens=False).ids
+
+
+def test_auto_tokenizer_loads_it(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    save_tokenizer(tokenizer, tmp_path)
+    stock = AutoTokenizer.from_pretrained(tmp_path)
+    ours = load_tokenizer(tmp_path)
+    assert stock("Ba [MASK] beta!").input_ids == ours.encode("Ba [MASK] beta!").ids
+    assert stock("ba", "be")["input_ids"] == ours.encode("ba", "be").ids
+    assert ours.encode("ba", "be").type_ids.count(1) == len(stock.tokenize("be")) + 1
+    assert (stock.pad_token_id, stock.unk_token_id, stock.cls_token_id, stock.sep_token_id, stock.mask_token_id) == (
+        PAD, UNK, CLS, SEP, MASK,
+    )  # fmt: skip
+    assert stock.model_input_names == ["input_ids", "attention_mask"]
+    assert list(stock("ba")) == ["input_ids", "attention_mask"]
+    word = max(ours.get_vocab(), key=lambda piece: (not piece.startswith(("##", "[")), len(piece)))
+    assert stock.decode(stock(f"{word}, {word}").input_ids, skip_special_tokens=True) == f"{word}, {word}"
+
+
+def test_a_folder_without_a_usable_tokenizer(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"There is no tokenizer.json"):
+        load_tokenizer(tmp_path)
+    with pytest.raises(UserError, match=r"no readable tokenizer.json"):
+        tokenizer_fingerprint(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(UserError, match="is no tokenizer"):
+        load_tokenizer(tmp_path)

@@ -1,0 +1,108 @@
+"""A very small encoder with its tokenizer, as stock transformers writes them, and a task that it can learn."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+SUNNY = "sun warm bright summer beach".split()
+RAINY = "rain cold dark winter storm".split()
+FILLER = "the day was very and it will be some more of this there again today town people walk home late".split()
+
+
+def sentence(chance: random.Random, words: list[str]) -> str:
+    """Two to twelve fillers with two telling words among them."""
+    picked = chance.choices(FILLER, k=chance.randint(2, 12)) + chance.choices(words, k=2)
+    chance.shuffle(picked)
+    return " ".join(picked)
+
+
+def weather_rows(count: int, seed: int) -> list[tuple[str, str]]:
+    """(text, label) with labels rainy and sunny in turn."""
+    chance = random.Random(seed)
+    return [(sentence(chance, RAINY if i % 2 else SUNNY), "rainy" if i % 2 else "sunny") for i in range(count)]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A ModernBertForMaskedLM of one layer x 32 with random weights, and its tokenizer."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+    from transformers import ModernBertConfig, ModernBertForMaskedLM, PreTrainedTokenizerFast
+
+    folder = tmp_path_factory.mktemp("encoder")
+    letters = [mark + chr(code) for mark in ("", "##") for code in range(ord("a"), ord("z") + 1)]
+    vocabulary = {piece: i for i, piece in enumerate([*SPECIAL, *letters, *SUNNY, *RAINY, *FILLER])}
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="[PAD]",
+        unk_token="[UNK]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        mask_token="[MASK]",
+        model_input_names=["input_ids", "attention_mask"],
+        clean_up_tokenization_spaces=False,
+    ).save_pretrained(folder)
+    config = ModernBertConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        max_position_embeddings=64,
+        layer_types=["full_attention"],
+        classifier_pooling="mean",
+        pad_token_id=0,
+        bos_token_id=2,
+        eos_token_id=3,
+        cls_token_id=2,
+        sep_token_id=3,
+    )
+    torch.manual_seed(7)
+    ModernBertForMaskedLM(config).save_pretrained(folder)
+    return folder
+
+
+WriteTask = Callable[..., Path]
+
+
+@pytest.fixture
+def write_task(tmp_path: Path) -> WriteTask:
+    """Return ``write(train rows, dev rows, extra TOML)`` that writes a .tsv task and returns the path of its TOML."""
+
+    def write(
+        train: list[tuple[str, ...]], dev: list[tuple[str, ...]] | None = None, more: str = "", name: str = "weather"
+    ) -> Path:
+        columns = [f"text{i}" for i in range(len(train[0]) - 1)]
+        for split, rows in (("train", train), ("dev", dev)):
+            if rows is not None:
+                lines = ["\t".join(row) for row in [(*columns, "label"), *rows]]
+                (tmp_path / f"{name}-{split}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        text = ", ".join(f'"{column}"' for column in columns)
+        described = f'train = "{name}-train.tsv"\ntext = [{text}]\nlabel = "label"\n{more}\n'
+        described += f'dev = "{name}-dev.tsv"\n' if dev is not None else ""
+        path = tmp_path / f"{name}.toml"
+        path.write_text(described, encoding="utf-8")
+        return path
+
+    return write
+
+
+@pytest.fixture
+def weather(write_task: WriteTask) -> Path:
+    return write_task(weather_rows(640, seed=1), weather_rows(101, seed=2))

@@ -1,0 +1,235 @@
+"""The verb: a model folder and tasks go in, results.json, a saved classifier and a new card come out."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from daybreak.base.errors import UserError
+from daybreak.base.files import read_json
+from daybreak.base.records import TaskResult
+from daybreak.evaluate import evaluate
+from daybreak.evaluation.results import read_results
+from daybreak.evaluation.task_file import read_task_file
+from daybreak.evaluation.tasks import load_task
+
+WriteTask = Callable[..., Path]
+WORDS = "the day was very and it will be some more of this there again".split()
+
+
+def shared_words(count: int, seed: int) -> list[tuple[str, str, str]]:
+    """(text, text, score): half of the score is how many of the first text's six words are 'sun'."""
+    chance = random.Random(seed)
+    rows = []
+    for _ in range(count):
+        suns = chance.randint(0, 6)
+        words = ["sun"] * suns + chance.choices(WORDS, k=6 - suns)
+        chance.shuffle(words)
+        rows.append((" ".join(words), " ".join(chance.choices(WORDS, k=4)), str(suns / 2)))
+    return rows
+
+
+def test_a_separable_task_is_learned_and_recorded(
+    encoder: Path, weather: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = evaluate(encoder, [str(weather)], seeds=2, out=tmp_path / "out")
+    (result,) = results
+    assert result.mean > 0.9
+    assert (result.task, result.model, result.metric, result.seeds) == ("weather", "pretrained", "accuracy", [0, 1])
+    assert result.labels == ["rainy", "sunny"]
+    assert (result.train_rows, result.dev_rows) == (640, 101)
+    assert result.baseline == pytest.approx(50 / 101)
+    assert result.settings["learning_rate"] == 5e-4
+    assert result.settings["length"] == 64, "the model takes no more"
+    assert read_json(tmp_path / "out/results.json", list[TaskResult]) == results
+    assert "weather (pretrained): accuracy" in capsys.readouterr().out
+    assert evaluate(encoder, [str(weather)], seeds=2, out=tmp_path / "again")[0].scores == result.scores
+
+
+def test_a_pair_regression_is_learned(encoder: Path, write_task: WriteTask, tmp_path: Path) -> None:
+    task = write_task(shared_words(640, 1), shared_words(65, 2), 'kind = "regression"', name="suns")
+    (result,) = evaluate(encoder, [str(task)], seeds=1, out=tmp_path, save=tmp_path / "kept")
+    assert (result.metric, result.baseline, result.spread) == ("spearman", 0.0, 0.0)
+    assert result.mean > 0.9
+    config = read_json(tmp_path / "kept/config.json")
+    assert config["problem_type"] == "regression"
+    assert len(config["id2label"]) == 1
+
+
+def test_a_saved_classifier_is_stock_and_scores_the_same(encoder: Path, weather: Path, tmp_path: Path) -> None:
+    import torch
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    kept = tmp_path / "kept"
+    evaluate(encoder, [str(weather)], seeds=1, out=tmp_path, save=kept)
+    (result,) = evaluate(encoder, [str(weather)], seeds=2, out=tmp_path, save=kept)
+    model = AutoModelForSequenceClassification.from_pretrained(kept).eval()
+    tokenizer = AutoTokenizer.from_pretrained(kept)
+    assert model.config.id2label == {0: "rainy", 1: "sunny"}
+    assert model.config.problem_type == "single_label_classification"
+    assert json.loads((kept / "tokenizer.json").read_text())["truncation"] is None
+    data = load_task(read_task_file(weather))
+    right = 0
+    for (text,), target in zip(data.dev.texts, data.dev.targets):
+        with torch.inference_mode():
+            logits = model(**tokenizer(text, return_tensors="pt")).logits
+        right += int(logits.argmax()) == target
+    assert right / len(data.dev) == result.scores["accuracy"][0]
+    assert sorted(p.name for p in tmp_path.iterdir() if "kept" in p.name) == ["kept"], "nothing half-written stays"
+
+
+@pytest.mark.parametrize("kind", ["Bert", "DistilBert", "Electra", "DebertaV2"])
+def test_other_encoders_are_fine_tuned_too(encoder: Path, weather: Path, tmp_path: Path, kind: str) -> None:
+    import transformers
+
+    config = getattr(transformers, f"{kind}Config")(
+        vocab_size=200, hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2,
+        max_position_embeddings=64, pad_token_id=0,
+    )  # fmt: skip
+    folder = damaged(encoder, tmp_path / "model", model__safetensors=None)
+    getattr(transformers, f"{kind}ForMaskedLM")(config).half().save_pretrained(folder)
+    (result,) = evaluate(folder, [str(weather)], seeds=1)
+    assert result.mean > 0.9
+
+
+def test_results_merge_by_protocol_task_and_model(encoder: Path, write_task: WriteTask, tmp_path: Path) -> None:
+    rows = [("sun", "a"), ("rain", "b")] * 20
+    one = write_task(rows, rows[:7], name="one")
+    two = write_task(rows, rows[:8], 'test = "one-dev.tsv"', name="two")
+    model = tmp_path / "model"
+    shutil.copytree(encoder, model)
+    evaluate(model, [str(one), str(two)], seeds=1, save=tmp_path / "kept")
+    evaluate(model, [str(one)], seeds=1, untrained=True)
+    evaluate(model, [str(one)], seeds=2)
+    found = read_results(model / "results.json")
+    assert [(r.task, r.model, len(r.seeds)) for r in found] == [
+        ("two", "pretrained", 1),
+        ("one", "untrained", 1),
+        ("one", "pretrained", 2),
+    ]
+    assert set(found[0].scores) >= {"accuracy", "test_accuracy"}
+    assert sorted(p.name for p in (tmp_path / "kept").iterdir()) == ["one", "two"]
+
+
+def test_a_kill_loses_one_task_at_most(
+    encoder: Path, write_task: WriteTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from daybreak.evaluation import measure
+
+    rows = [("sun", "a"), ("rain", "b")] * 20
+    tasks = [str(write_task(rows, rows[:7], name=name)) for name in ("one", "two")]
+    real = measure.fine_tune
+
+    def killed(model, tokenizer, train, *rest):  # type: ignore[no-untyped-def]
+        if (tmp_path / "results.json").exists():
+            raise KeyboardInterrupt
+        return real(model, tokenizer, train, *rest)
+
+    monkeypatch.setattr(measure, "fine_tune", killed)
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(encoder, tasks, seeds=1, out=tmp_path)
+    assert [result.task for result in read_results(tmp_path / "results.json")] == ["one"]
+
+
+def test_a_run_folder_gets_results_and_a_new_card(encoder: Path, weather: Path, write_run: Callable[..., Path]) -> None:
+    run = write_run()
+    shutil.copytree(encoder, run / "model", dirs_exist_ok=True)
+    before = len(read_results(run / "results.json"))
+    (result,) = evaluate(run, [str(weather)], seeds=1)
+    assert len(read_results(run / "results.json")) == before + 1
+    assert not (run / "model/results.json").exists()
+    (row,) = [line for line in (run / "model/README.md").read_text().splitlines() if "weather" in line]
+    assert f"{100 * result.mean:.1f}" in row or f"{result.mean:.2f}" in row
+
+
+def test_a_run_without_a_model_is_refused(write_run: Callable[..., Path], weather: Path) -> None:
+    with pytest.raises(UserError, match="has no model yet"):
+        evaluate(write_run(ended=False), [str(weather)])
+
+
+def damaged(encoder: Path, folder: Path, **files: str | None) -> Path:
+    """A copy of the encoder's folder in which some files have other contents, or are gone."""
+    shutil.copytree(encoder, folder)
+    for name, text in files.items():
+        path = folder / name.replace("__", ".")
+        path.unlink() if text is None else path.write_text(text)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("files", "fault"),
+    [
+        ({"config__json": None}, "is no model folder: it holds no config.json"),
+        ({"config__json": "{"}, "cannot load the config"),
+        ({"config__json": '{"model_type": "nonesuch"}'}, "cannot load the config"),
+        ({"model__safetensors": None}, "cannot load the model"),
+        ({"model__safetensors": "torn"}, "cannot load the model"),
+        ({"tokenizer__json": None}, "holds no tokenizer"),
+        ({"tokenizer__json": "{"}, "cannot load the tokenizer"),
+    ],
+)
+def test_folders_that_are_no_model(
+    encoder: Path, weather: Path, tmp_path: Path, files: dict[str, str | None], fault: str
+) -> None:
+    folder = damaged(encoder, tmp_path / "model", **files)
+    with pytest.raises(UserError) as caught:
+        evaluate(folder, [str(weather)], seeds=1)
+    assert fault in caught.value.sentence
+    assert caught.value.remedy
+    assert not (folder / "results.json").exists()
+
+
+def test_weights_of_another_shape_are_refused(encoder: Path, weather: Path, tmp_path: Path) -> None:
+    config = read_json(encoder / "config.json")
+    config |= {"num_hidden_layers": 2, "layer_types": ["full_attention"] * 2}
+    folder = damaged(encoder, tmp_path / "model", config__json=json.dumps(config))
+    with pytest.raises(UserError, match="lack 6 tensors of the encoder"):
+        evaluate(folder, [str(weather)], seeds=1)
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({"model": "nowhere"}, "There is no model folder"),
+        ({"protocol": "quik"}, "There is no protocol 'quik'. Did you mean 'quick'?"),
+        ({"seeds": 0}, "0 seeds are too few"),
+        ({"tasks": []}, "No task was named"),
+        ({"tasks": ["colla"]}, "There is no task 'colla'. Did you mean 'cola'?"),
+        ({"tasks": ["glue5"]}, "needs the GLUE files, and no folder was given"),
+        ({"tasks": ["nowhere.toml"]}, "Cannot read the task file 'nowhere.toml'"),
+        ({"out": "file"}, "is not a folder"),
+        ({"out": "file/below"}, "is not a folder"),
+        ({"out": "broken"}, "is no list of results"),
+        ({"save": "full"}, "is not empty and holds no saved classifier"),
+        ({"save": "file"}, "is not a folder"),
+    ],
+)
+def test_bad_input_is_refused_before_any_training(
+    encoder: Path, weather: Path, tmp_path: Path, change: dict[str, object], fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("kept")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/letter.txt").write_text("kept")
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken/results.json").write_text('[{"task": "cola"}]')
+    monkeypatch.setattr("daybreak.evaluate.measure", None)
+    arguments = {"model": encoder, "tasks": [str(weather)], "out": tmp_path / "out", **change}
+    for name in {"model", "out", "save"} & set(change):
+        arguments[name] = tmp_path / str(change[name])
+    with pytest.raises(UserError) as caught:
+        evaluate(**arguments)  # type: ignore[arg-type]
+    assert fault in caught.value.sentence
+    assert caught.value.remedy
+    assert (tmp_path / "full/letter.txt").read_text() == "kept"
+
+
+def test_two_tasks_of_one_name_are_refused(encoder: Path, write_task: WriteTask, tmp_path: Path) -> None:
+    rows = [("sun", "a"), ("rain", "b")] * 20
+    tasks = [write_task(rows, rows, 'name = "same"', name=name) for name in ("one", "two")]
+    with pytest.raises(UserError, match="Two tasks have the name 'same'"):
+        evaluate(encoder, [str(task) for task in tasks], out=tmp_path)

@@ -1,0 +1,189 @@
+"""Tasks: the GLUE files as they were published, TOML files, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from daybreak.base.errors import UserError
+from daybreak.evaluation.metrics import constant_answer, score
+from daybreak.evaluation.task_file import read_task_file
+from daybreak.evaluation.tasks import GLUE, TASK_LISTS, glue_task, load_task
+
+GLUE_DIR = Path(__file__).parents[2] / "../shared/data/glue"
+needs_glue = pytest.mark.skipif(not GLUE_DIR.is_dir(), reason="needs ../shared/data/glue")
+
+
+@needs_glue
+@pytest.mark.parametrize(
+    ("name", "train", "dev", "labels"),
+    [
+        ("cola", 8551, 1043, ("unacceptable", "acceptable")),
+        ("sst2", 67349, 872, ("negative", "positive")),
+        ("mrpc", 3668, 408, ("not_equivalent", "equivalent")),
+        ("stsb", 5749, 1500, ()),
+        ("rte", 2490, 277, ("entailment", "not_entailment")),
+    ],
+)
+def test_published_files_have_their_published_sizes(name: str, train: int, dev: int, labels: tuple[str, ...]) -> None:
+    data = load_task(glue_task(name, GLUE_DIR))
+    assert (len(data.train), len(data.dev), data.skipped, data.labels) == (train, dev, 0, labels)
+    assert {len(texts) for texts in data.dev.texts} == {1 if name in ("cola", "sst2") else 2}
+
+
+@needs_glue
+@pytest.mark.parametrize(
+    ("name", "metric", "floor"),
+    [
+        ("cola", "accuracy", 0.691),
+        ("cola", "mcc", 0.0),
+        ("sst2", "accuracy", 0.509),
+        ("mrpc", "accuracy", 0.684),
+        ("mrpc", "f1", 0.812),
+        ("rte", "accuracy", 0.527),
+        ("stsb", "spearman", 0.0),
+    ],
+)
+def test_constant_answers_score_the_documented_floors(name: str, metric: str, floor: float) -> None:
+    data = load_task(glue_task(name, GLUE_DIR))
+    answer = constant_answer(data.task.kind, data.train.targets)
+    found = score(data.task.kind, len(data.labels), data.dev.targets, [answer] * len(data.dev))
+    assert found[metric] == pytest.approx(floor, abs=5e-4)
+
+
+def test_glue5_is_the_five() -> None:
+    assert TASK_LISTS["glue5"] == ("cola", "sst2", "mrpc", "stsb", "rte") == tuple(GLUE)
+
+
+@pytest.mark.parametrize(
+    ("name", "folder", "fault"),
+    [
+        ("colla", "there", "no task 'colla'. Did you mean 'cola'?"),
+        ("cola", None, "no folder was given"),
+        ("rte", "there", "RTE/train.tsv', which does not exist"),
+    ],
+)
+def test_missing_glue_is_refused(tmp_path: Path, name: str, folder: str | None, fault: str) -> None:
+    with pytest.raises(UserError) as caught:
+        glue_task(name, tmp_path / folder if folder else None)
+    assert fault in caught.value.sentence
+
+
+def tsv(folder: Path, name: str, *rows: str) -> None:
+    (folder / name).write_text("\n".join(rows) + "\n", encoding="utf-8")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    tsv(
+        tmp_path,
+        "train.tsv",
+        "a\tb\tlabel\tscore",
+        *(f"x{i}\ty{i}\t{'yes' if i % 3 else 'no'}\t{i}" for i in range(20)),
+    )
+    tsv(tmp_path, "dev.tsv", "a\tb\tlabel\tscore", "x\ty\tyes\t1.5")
+    return tmp_path
+
+
+def described(folder: Path, toml: str) -> Path:
+    path = folder / "mine.toml"
+    path.write_text(toml, encoding="utf-8")
+    return path
+
+
+GOOD = 'train = "train.tsv"\ndev = "dev.tsv"\ntext = "a"\nlabel = "label"\n'
+
+
+def test_defaults_of_a_task_file(folder: Path) -> None:
+    data = load_task(read_task_file(described(folder, GOOD)))
+    assert (data.task.name, data.task.kind, data.task.metric, data.labels) == (
+        "mine",
+        "classification",
+        "accuracy",
+        ("no", "yes"),
+    )
+    assert data.train.texts[1] == ("x1",)
+    assert data.dev.targets == [1]
+    assert data.test is None
+
+
+def test_pairs_numbers_and_no_header(folder: Path) -> None:
+    tsv(folder, "bare.tsv", "0\tp\tq", "1\tr\ts", "10\tt\tu", "2\tv\tw")
+    path = described(
+        folder, 'name = "n"\ntrain = "bare.tsv"\ndev = "bare.tsv"\ntext = [2, 1]\nlabel = 0\nheader = false'
+    )
+    data = load_task(read_task_file(path))
+    assert data.train.texts[0] == ("q", "p")
+    assert data.labels == ("0", "1", "2", "10"), "numbers are ordered by value"
+
+
+def test_regression_and_a_test_file(folder: Path) -> None:
+    toml = GOOD.replace('"label"', '"score"') + 'kind = "regression"\ntest = "dev.tsv"'
+    data = load_task(read_task_file(described(folder, toml)))
+    assert (data.task.metric, data.labels, data.train.targets[3]) == ("spearman", (), 3.0)
+    assert data.test is not None
+    assert data.test.targets == [1.5]
+
+
+def test_without_dev_a_seeded_tenth_is_held_out(folder: Path) -> None:
+    path = described(folder, GOOD.replace('dev = "dev.tsv"\n', ""))
+    first, second = load_task(read_task_file(path)), load_task(read_task_file(path))
+    assert first == second
+    assert (len(first.train), len(first.dev)) == (18, 2)
+    assert sorted(first.train.texts + first.dev.texts) == sorted((f"x{i}",) for i in range(20))
+
+
+@pytest.mark.parametrize(
+    ("toml", "fault"),
+    [
+        ("train = ", "is no TOML"),
+        (GOOD + 'labels = "x"', "unknown key 'labels'. Did you mean 'label'?"),
+        ('train = "train.tsv"\nlabel = "label"', "lacks the key 'text'"),
+        (GOOD + 'kind = "tokens"', "kind = 'tokens'"),
+        (GOOD + 'metric = "acuracy"', "metric = 'acuracy'. Did you mean 'accuracy'?"),
+        (GOOD + 'format = "parquet"', "format = 'parquet'"),
+        (GOOD + "header = 1", "header = 1"),
+        (GOOD + 'name = "../up"', "the name '../up'"),
+        (GOOD + 'name = "rte"', "taken by GLUE"),
+        (GOOD.replace("train.tsv", "gone.tsv"), "there is no file"),
+        (GOOD.replace('"a"', '["a", "b", "c"]'), "names 3 text columns"),
+        (GOOD.replace('"a"', "-1"), "text = -1"),
+    ],
+)
+def test_task_files_that_are_refused(folder: Path, toml: str, fault: str) -> None:
+    with pytest.raises(UserError) as caught:
+        read_task_file(described(folder, toml))
+    assert fault in caught.value.sentence
+    assert "mine.toml" in caught.value.sentence
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("rows", "more", "fault"),
+    [
+        (["x\ty\tmaybe\t1"], "", "Line 2 of"),
+        (["x\ty\tmaybe\t1"], "", "label 'maybe', which is none of 'no', 'yes'"),
+        (["x\ty\tyes\tfew"], 'kind = "regression"', "label 'few', which is no number"),
+        (["x\ty\tyes\tnan"], 'kind = "regression"', "label 'nan', which is no number"),
+        ([], "", "holds no rows"),
+    ],
+)
+def test_rows_that_are_refused(folder: Path, rows: list[str], more: str, fault: str) -> None:
+    tsv(folder, "dev.tsv", "a\tb\tlabel\tscore", *rows)
+    toml = GOOD.replace('"label"', '"score"') if more else GOOD
+    with pytest.raises(UserError) as caught:
+        load_task(read_task_file(described(folder, toml + more)))
+    assert fault in caught.value.sentence
+
+
+def test_one_label_is_no_task(folder: Path) -> None:
+    tsv(folder, "train.tsv", "a\tlabel", "x\tyes", "y\tyes")
+    with pytest.raises(UserError, match="has the label 'yes'"):
+        load_task(read_task_file(described(folder, GOOD)))
+
+
+def test_f1_needs_two_labels(folder: Path) -> None:
+    tsv(folder, "train.tsv", "a\tlabel", "x\tyes", "y\tno", "z\tperhaps")
+    with pytest.raises(UserError, match="f1 is for two labels"):
+        load_task(read_task_file(described(folder, GOOD + 'metric = "f1"')))

@@ -1,0 +1,101 @@
+"""The card: valid front matter, every number it promises, nothing private."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+import pytest
+import yaml
+
+from daybreak.packaging.card import render_card
+from daybreak.reporting.runs import read_run
+
+
+@pytest.fixture
+def run(write_run):
+    return read_run(write_run())
+
+
+def card(run, **changes):
+    parts = {"summary": run.summary, "results": run.results, "recipe": run.recipe} | changes
+    return render_card(
+        parts["recipe"], parts["summary"], parts["results"], run.environment, run.manifest,
+        **({"terms": changes["terms"]} if "terms" in changes else {}),
+    )  # fmt: skip
+
+
+def front_matter(text: str):
+    assert text.startswith("---\n")
+    return yaml.safe_load(text.split("---\n")[1])
+
+
+def test_the_front_matter_is_what_the_hub_reads(run):
+    found = front_matter(card(run))
+    assert found["library_name"] == "transformers" and found["pipeline_tag"] == "fill-mask"
+    assert found["license"] == "other" and "language" not in found
+    assert {"daybreak", "fill-mask", "modernbert"} <= set(found["tags"])
+    assert found["metrics"] == ["accuracy", "matthews correlation"]
+    assert front_matter(card(run, terms="apache-2.0"))["license"] == "apache-2.0"
+
+
+def test_wild_names_do_not_break_the_front_matter(run):
+    result = dataclasses.replace(run.results[0], metric='f1: "x" #|', scores={'f1: "x" #|': [0.1, 0.2, 0.3]})
+    text = card(run, results=[result], recipe=run.recipe | {"name": "---\nlicense: mit"})
+    assert front_matter(text)["metrics"] == ['f1: "x" #|'] and front_matter(text)["license"] == "other"
+    assert "license: mit" not in text.splitlines()
+
+
+def test_the_numbers_stand_on_it(run):
+    text = card(run)
+    for said in (
+        "1.48 million parameters",
+        "| Loss (nats per masked token) | 4.565 | 6.283 (unigram distribution) |",
+        "| Accuracy | 20.6 % | 5.2 % (always the commonest token) |",
+        "| Budget asked | 3m |",
+        "| Time charged | 179.1 s (2m 59s) |",
+        "Some CPU @ 2.5 GHz",
+        "| `optimizer.lr` | 0.002 |",
+        "AutoModelForMaskedLM.from_pretrained",
+        "Protocol `quick`",
+        "more than the seed spread",
+    ):
+        assert said in text
+    pretrained = run.results[0]
+    assert f"{100 * pretrained.mean:.1f} +- {100 * pretrained.spread:.1f} (seed 0: " in text
+
+
+def test_tables_have_as_many_cells_in_every_row(run):
+    for block in card(run).split("\n\n"):
+        if block.startswith("|"):
+            assert len({len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}) == 1
+
+
+def test_nothing_private_is_on_it(run):
+    text = card(run, recipe=run.recipe | {"init": "/home/someone/secret/model"})
+    assert "`docstrings.jsonl`" in text
+    assert "/home" not in text and "secret" not in text
+    for example in run.examples:
+        assert example.text not in text
+
+
+def test_a_refused_folder_says_so_at_the_top(write_run):
+    text = card(read_run(write_run("refused", passed=False)))
+    assert text.index("**REFUSED.**") < text.index("## Use")
+    assert "logits differ by 0.4" in text and "FAILED" in text
+    assert "REFUSED" not in card(read_run(write_run("fine")))
+
+
+def test_before_the_end_nothing_is_claimed(run):
+    text = card(run, summary=None, results=[])
+    assert "nothing is claimed" in text and "## Tasks" not in text
+    assert "has not been run" in text
+
+
+def test_the_plateau_is_admitted(write_run):
+    assert "token frequencies and little else" in card(read_run(write_run(floor=6.2)))
+
+
+def test_the_snippet_is_python(run):
+    snippet = re.search(r"```python\n(.*?)```", card(run), re.DOTALL)
+    compile(snippet[1], "card", "exec")

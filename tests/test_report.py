@@ -1,0 +1,116 @@
+"""The verb: run folders in, one HTML file out."""
+
+from __future__ import annotations
+
+import re
+
+import plotly.offline
+import pytest
+
+from daybreak.base.errors import UserError
+from daybreak.base.files import read_json, write_json
+from daybreak.base.records import FillMask
+from daybreak.base.run_folder import RunFolder
+from daybreak.report import report
+
+MEGABYTE = 1 << 20
+
+
+def words(page: str) -> str:
+    """The page without its scripts and tags."""
+    page = re.sub(r"<(script|style).*?</\1>", " ", page, flags=re.DOTALL)
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page))
+
+
+def test_the_headline_says_what_and_how_good(write_run, tmp_path):
+    text = words(report([write_run()], tmp_path / "report.html").read_text())
+    assert "A text encoder with 1.48 million parameters, trained for 2m 59s on Some CPU @ 2.5 GHz" in text
+    assert "its loss is 4.57 nats, 1.72 below the 6.28" in text
+    assert "always guessing the commonest token gets 5.2 %" in text
+    assert "helps by more than the seed spread on 2 of 2." in text
+    for part in ("Training", "Tasks", "Fill-mask examples", "Where the time went", "Use it", "Background"):
+        assert part in text
+    assert "Not in the folder" not in text and "has not ended" not in text
+
+
+def test_the_page_is_one_file_that_loads_nothing(write_run, tmp_path):
+    path = report([write_run(str(n), seed=n) for n in range(3)], tmp_path / "deep" / "report.html")
+    assert path.stat().st_size < 6 * MEGABYTE
+    page = path.read_text()
+    assert page.count(plotly.offline.get_plotlyjs()) == 1
+    own = page.replace(plotly.offline.get_plotlyjs(), "")
+    assert not re.search(r"""(src|href|url|@import|action)\s*[=(]?\s*["']?\s*(https?:)?//""", own)
+    assert not re.search(r"<(link|img|iframe|object|embed|form)\b|\bimport\(|\bfetch\(", own)
+    assert "default-src 'none'" in own
+    assert "/home/someone" not in own
+
+
+def test_many_long_runs_stay_under_six_megabytes(write_run, tmp_path):
+    runs = [write_run(f"run-{n}", seed=n, steps=400) for n in range(12)]
+    assert report(runs, tmp_path / "report.html").stat().st_size < 6 * MEGABYTE
+
+
+def test_an_unfinished_run_says_what_is_missing(write_run, tmp_path):
+    text = words(report([write_run("killed", ended=False)], tmp_path / "report.html").read_text())
+    assert "killed has not ended" in text
+    assert "task results (run `daybreak evaluate`), fill-mask examples" in text
+    assert "Where the time went" not in text
+
+
+def test_a_run_before_its_first_step_has_a_page(tmp_path):
+    (tmp_path / "recipe.json").write_text('{"name": "tiny", "budget": "3m"}')
+    assert "No step has been recorded yet." in report([tmp_path], tmp_path / "report.html").read_text()
+
+
+def test_several_runs_are_compared(write_run, tmp_path):
+    runs = [
+        write_run("causal"),
+        write_run("plain", seed=2, causal=0.0, floor=5.6),
+        write_run("cut", seed=3, ended=False),
+    ]
+    text = words(report(runs, tmp_path / "report.html").read_text())
+    assert "3 runs compared" in text and "Side by side" in text
+    assert "causal has the lowest held-out loss: 4.565 nats" in text
+    assert "What differs between the recipes" in text
+    assert "not comparable" not in text
+
+
+def test_runs_with_other_held_out_text_are_not_ranked_silently(write_run, tmp_path):
+    runs = [write_run("a"), write_run("b")]
+    manifest = read_json(RunFolder(runs[1]).manifest)
+    write_json(RunFolder(runs[1]).manifest, manifest | {"tokenizer": "another"})
+    assert "not comparable" in report(runs, tmp_path / "report.html").read_text()
+
+
+def test_runs_of_one_name_get_labels_of_their_own(write_run, tmp_path):
+    for parent in ("one", "two"):
+        (tmp_path / parent).mkdir()
+    page = report([write_run("one/tiny"), write_run("two/tiny")], tmp_path / "report.html").read_text()
+    assert "one/tiny" in page and "two/tiny" in page
+
+
+def test_a_plateau_and_a_refused_export_are_said_first(write_run, tmp_path):
+    text = words(report([write_run(floor=6.1, passed=False)], tmp_path / "report.html").read_text())
+    assert "It has not left the unigram plateau" in text
+    assert "Export refused: logits differ by 0.4" in text
+
+
+def test_hostile_text_is_only_text(write_run, tmp_path):
+    attack = '</script><script>alert(1)</script><img src="https://evil.example/x">'
+    run = write_run(recipe={"name": attack, "note": attack})
+    write_json(
+        RunFolder(run).examples,
+        [FillMask(text=f"{attack} [MASK]", answer=attack, guesses=[attack], probabilities=[2.0])],
+    )
+    page = report([run], tmp_path / "report.html").read_text()
+    assert "<script>alert" not in page and "<img" not in page
+
+
+def test_what_cannot_be_reported_is_refused(write_run, tmp_path):
+    with pytest.raises(UserError, match="No run folder was named"):
+        report([], tmp_path / "report.html")
+    with pytest.raises(UserError, match="holds no recipe"):
+        report([tmp_path], tmp_path / "report.html")
+    with pytest.raises(UserError, match="is a folder"):
+        report([write_run()], tmp_path)
+    assert not (tmp_path / "report.html").exists()
