@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import measure
+import toy
 
 
 def timed_run(command: list[str], out: Path, seconds: float, log: Path) -> dict[str, Any]:
@@ -86,13 +87,15 @@ def main() -> None:
     parser.add_argument("--long-budget", default="10m")
     chosen = parser.parse_args()
     if chosen.short:
+        measure.use_one_thread()
+        chosen.flags = chosen.flags or measure.SHORT_FLAGS
         chosen.runs, chosen.budget, chosen.long_runs = 1, "20s", 0
     plan = [chosen.budget] * chosen.runs + [chosen.long_budget] * chosen.long_runs
     seconds = {budget: measure.budget_seconds(budget) for budget in plan}
     settings = {"recipe": chosen.recipe, "flags": chosen.flags, "plan": plan}
     found: dict[str, Any] = {**measure.record("budget", settings), "runs": []}
     with measure.work_folder(chosen.work) as work:
-        data = measure.data_folder(chosen, work)
+        data = toy.data_folder(chosen, work)
         for number, budget in enumerate(plan):
             out = work / f"budget-{number}"
             command = measure.pretrain_command(chosen.recipe, data, out, budget, chosen.flags)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import measure
+import toy
 from safetensors.torch import load_file
 
 from daybreak.base.files import read_json, read_json_lines
@@ -156,12 +157,14 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
     chosen = parser.parse_args()
     if chosen.short:
+        measure.use_one_thread()
+        chosen.flags = chosen.flags or measure.SHORT_FLAGS
         chosen.budget, chosen.kills = "25s", 1
     settings = {name: getattr(chosen, name) for name in ("recipe", "flags", "budget", "kills", "seed")}
     found = measure.record("kills", settings)
     with measure.work_folder(chosen.work) as work:
         found |= kill_and_replay(
-            chosen.recipe, measure.data_folder(chosen, work), work,
+            chosen.recipe, toy.data_folder(chosen, work), work,
             budget=chosen.budget, kills=chosen.kills, seed=chosen.seed, flags=chosen.flags,
         )  # fmt: skip
     measure.finish(found, chosen.out)

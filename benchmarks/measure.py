@@ -1,4 +1,4 @@
-"""What the scripts here share: running Daybreak from outside, the machine and its load, small statistics, toy data.
+"""What the scripts here share: running Daybreak from outside, the machine and its load, small statistics.
 
 python benchmarks/measure.py        prints what a record says about this machine
 """
@@ -9,7 +9,6 @@ import argparse
 import hashlib
 import json
 import os
-import random
 import shlex
 import statistics
 import subprocess
@@ -32,6 +31,8 @@ from daybreak.training.probe import describe
 ROOT = Path(__file__).resolve().parents[1]
 POLL_SECONDS = 0.02
 """How often a run folder is looked at from outside."""
+SHORT_FLAGS = "--batch 4"
+"""Of a dry run: steps that take no time."""
 BUSY = 0.5
 """A one-minute load this far above the number of cores voids a measurement."""
 
@@ -66,13 +67,10 @@ def work_folder(chosen: Path | None) -> Iterator[Path]:
         yield Path(scratch)
 
 
-def data_folder(chosen: argparse.Namespace, work: Path) -> Path:
-    """Return ``--data``, or toy data made now where ``--short`` was given without it."""
-    if chosen.data:
-        return Path(chosen.data)
-    if not chosen.short:
-        sys.exit("Name a folder made by daybreak prepare with --data, or use --short.")
-    return toy_data(work)
+def use_one_thread() -> None:
+    """For dry runs, here and in what is started: toy shapes gain nothing from threads, which wait on a busy machine."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    torch.set_num_threads(1)
 
 
 # ---------------------------------------------------------------- Daybreak, from outside
@@ -189,10 +187,13 @@ def machine() -> dict[str, Any]:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     import transformers
 
-    found = {**to_plain(describe(device)), "transformers": transformers.__version__}
+    found = {**to_plain(describe(device, time.time())), "transformers": transformers.__version__}
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
-        found |= {"processor": to_plain(describe(torch.device("cpu")))["device"], "cuda": torch.version.cuda}
+        found |= {
+            "processor": to_plain(describe(torch.device("cpu"), time.time()))["device"],
+            "cuda": torch.version.cuda,
+        }
         found["accelerator_gib"] = round(properties.total_memory / 2**30, 1)
     return found
 
@@ -242,44 +243,6 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         "  ".join([line[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:]))])
         for line in lines
     )
-
-
-# ---------------------------------------------------------------- toy data
-
-
-def toy_words(count: int = 1500) -> list[str]:
-    """Invented words, the same every time."""
-    syllables = [first + second for first in "bdfglmnprst" for second in ("a", "e", "i", "o", "un", "er")]
-    chance = random.Random(0)
-    drawn = ["".join(chance.choices(syllables, k=chance.randint(1, 3))) for _ in range(4 * count)]
-    return list(dict.fromkeys(drawn))[:count]
-
-
-def toy_text(folder: Path, documents: int = 600) -> Path:
-    """Write a .jsonl of invented words with Zipf's frequencies; each word leans on the one before."""
-    words, chance = toy_words(), random.Random(1)
-    weights = [1 / (rank + 1) for rank in range(len(words))]
-    lines = []
-    for _ in range(documents):
-        drawn = chance.choices(range(len(words)), weights, k=150)
-        chained = [
-            drawn[0],
-            *((7 * left + 1) % len(words) if i % 2 else drawn[i] for i, left in enumerate(drawn[:-1], 1)),
-        ]
-        lines.append(json.dumps({"text": " ".join(words[i] for i in chained) + "."}) + "\n")
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "toy.jsonl"
-    path.write_text("".join(lines), encoding="utf-8")
-    return path
-
-
-def toy_data(work: Path) -> Path:
-    """Prepare toy text and return the data folder."""
-    data = work / "toy-data"
-    run(
-        daybreak("prepare", str(toy_text(work)), "--out", str(data), "--tokenizer.vocabulary", "1024"), work / "log.txt"
-    )
-    return data
 
 
 def main() -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import measure
+import toy
 
 CLAIM_SEEDS = 3
 ARMS = {"causal first": "", "masked only": "--objective.causal-share 0"}
@@ -101,12 +102,14 @@ def main() -> None:
     parser.add_argument("--rates", default="", help="peak learning rates, with commas between; else the recipe's own")
     chosen = parser.parse_args()
     if chosen.short:
+        measure.use_one_thread()
+        chosen.flags = chosen.flags or measure.SHORT_FLAGS
         chosen.budget, chosen.seeds = "30steps", 1
     arms = arms_of([rate for rate in chosen.rates.split(",") if rate])
     settings = {name: getattr(chosen, name) for name in ("recipe", "flags", "budget", "seeds", "rates")}
     found: dict[str, Any] = {**measure.record("plateau", settings), "runs": []}
     with measure.work_folder(chosen.work) as work:
-        data = measure.data_folder(chosen, work)
+        data = toy.data_folder(chosen, work)
         for number, (seed, arm) in enumerate(schedule(list(arms), chosen.seeds)):
             run = one_run(chosen, data, work / f"plateau-{number}", seed, *arms[arm])
             found["runs"].append({"arm": arm, **run})

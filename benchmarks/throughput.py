@@ -15,134 +15,25 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import flops
 import measure
-import numpy as np
 import torch
+from our_step import WARMUP_STEPS, Block, Cell, ZipfStream, our_block
 from stock_trainer import stock_bert, stock_modern, trainer_block
 
-from daybreak.base.world import World
 from daybreak.data.sampler import RowSampler
 from daybreak.data.shards import open_shards
-from daybreak.models.modern import ModernEncoder
 from daybreak.recipe import Recipe, load_recipe
-from daybreak.training import checkpoint, probe
-from daybreak.training.clock import ReplayClock
-from daybreak.training.loop import Training, take_step
+from daybreak.training import probe
 from daybreak.training.objectives import CausalThenMasked
-from daybreak.training.validation import Validation
 
-WARMUP_STEPS = 3
-MASKED_PARTS = 8
-"""Evenly spread moments of the masked stage that a block goes through in turn, so that it sees every mask rate."""
 RATE_SIDE = {"cpu": 1024, "cuda": 8192}
-
-
-class ZipfStream:
-    """Token ids with the frequencies of words, for measuring speed without a corpus."""
-
-    def __init__(self, vocabulary: int, tokens: int):
-        weights = 1.0 / np.arange(1, vocabulary - 4)
-        self._ids = 5 + np.random.default_rng(0).choice(len(weights), tokens, p=weights / weights.sum())
-
-    def __len__(self) -> int:
-        return len(self._ids)
-
-    def read(self, start: int, stop: int) -> np.ndarray:
-        return self._ids[start:stop]
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One shape at one length."""
-
-    recipe: Recipe
-    vocabulary: int
-    sampler: RowSampler
-    length: int
-    rows: int
-    """Of a step."""
-    device: torch.device
-    precision: str
-    workers: int
-
-    @property
-    def shape(self) -> ModernEncoder:
-        assert isinstance(self.recipe.model, ModernEncoder)
-        return self.recipe.model
-
-
-@dataclass(frozen=True)
-class Block:
-    """A stretch of timed training."""
-
-    tokens: int
-    seconds: float
-    flops: float
-
-
-def our_training(cell: Cell) -> Training:
-    """The parts that the pretraining loop's step needs, built as pretraining builds them."""
-    torch.manual_seed(0)
-    model = cell.recipe.model.build(cell.vocabulary).to(cell.device)
-    validation = Validation(cell.sampler.in_order(1), np.ones(cell.vocabulary, dtype=np.uint64), cell.device)
-    return Training(
-        model=model,
-        optimizer=cell.recipe.optimizer.build(model),
-        objective=cell.recipe.objective,
-        schedule=cell.recipe.schedule,
-        take=cell.sampler.take,
-        clock=ReplayClock([]),
-        world=World(),
-        batch=cell.rows,
-        microbatch=cell.rows,
-        clip=cell.recipe.clip,
-        seed=0,
-        device=cell.device,
-        precision=getattr(torch, cell.precision),
-        validation=validation,
-        validation_rows=1,
-        validation_marks=0,
-        checkpoints=Path(),
-        journal=None,
-        monitors=(),
-        spent={},
-    )
-
-
-def moments(objective: CausalThenMasked, stage: str) -> list[float]:
-    """Points of progress within ``stage``."""
-    if stage == "causal":
-        return [0.0]
-    share = objective.causal_share
-    return [share + (1 - share) * (part + 0.5) / MASKED_PARTS for part in range(MASKED_PARTS)]
-
-
-def our_block(cell: Cell, stage: str) -> Callable[[float], Block]:
-    """A contender: called with seconds, it trains for about so long and returns what it did."""
-    training = our_training(cell)
-    assert isinstance(cell.recipe.objective, CausalThenMasked)
-    at = moments(cell.recipe.objective, stage)
-    cost = [flops.training(flops.step_forward(cell.recipe, cell.vocabulary, cell.length, moment)) for moment in at]
-    progress = checkpoint.START
-
-    def block(seconds: float) -> Block:
-        nonlocal progress
-        for step in range(WARMUP_STEPS):
-            progress, _, _ = take_step(training, progress, at[step % len(at)])
-        begun, steps, done = time.perf_counter(), 0, 0.0
-        while time.perf_counter() - begun < seconds:  # a step ends by reading its loss: nothing is left in flight
-            progress, _, _ = take_step(training, progress, at[steps % len(at)])
-            done += cell.rows * cost[steps % len(at)]
-            steps += 1
-        return Block(steps * cell.rows * cell.length, time.perf_counter() - begun, done)
-
-    return block
 
 
 def stock_block(cell: Cell, kind: str) -> Callable[[float], Block]:
@@ -197,7 +88,7 @@ CONTENDERS: dict[str, Callable[[Cell], Callable[[float], Block]]] = {
 
 
 def measure_cell(cell: Cell, *, seconds: float, turns: int) -> dict[str, Any]:
-    """All contenders in turns; the median of the turns counts. One that does not fit into memory is left out."""
+    """All contenders in turns; the median of the turns counts. One that fails is left out."""
     found: dict[str, Any] = {
         "recipe": cell.recipe.name, "length": cell.length, "rows": cell.rows, "vocabulary": cell.vocabulary,
         "precision": cell.precision, "matrix_rate": [matrix_rate(cell.device, cell.precision)], "contenders": {},
@@ -214,6 +105,9 @@ def measure_cell(cell: Cell, *, seconds: float, turns: int) -> dict[str, Any]:
                 blocks[name].append(ready[name](seconds))
             except torch.OutOfMemoryError:
                 failed[name] = "out of memory"
+            except Exception as error:  # such as a Trainer without accelerate: the others still count
+                traceback.print_exc()
+                failed[name] = type(error).__name__
             if cell.device.type == "cuda":
                 torch.cuda.empty_cache()
     found["matrix_rate"].append(matrix_rate(cell.device, cell.precision))
@@ -264,12 +158,13 @@ def render(cells: Sequence[dict[str, Any]]) -> str:
 
 def make_cell(recipe: Recipe, length: int, step_tokens: int, device: torch.device, chosen: argparse.Namespace) -> Cell:
     rows = max(1, step_tokens // length)
+    stream: Any
     if chosen.data:
         shards = open_shards(chosen.data)
         stream, vocabulary = shards.train, shards.manifest.vocabulary
     else:
         vocabulary = recipe.tokenizer.vocabulary
-        stream = ZipfStream(vocabulary, 8 * step_tokens)  # type: ignore[assignment]
+        stream = ZipfStream(vocabulary, 8 * step_tokens)
     precision = probe.choose_precision(probe.matmul_rates(device))
     sampler = RowSampler(stream, length, seed=0)
     return Cell(recipe, vocabulary, sampler, length, rows, device, precision, chosen.workers)
@@ -314,6 +209,7 @@ def main() -> None:
     add_flags(parser)
     chosen = parser.parse_args()
     if chosen.short:
+        measure.use_one_thread()
         shorten(chosen)
     settings = {name: getattr(chosen, name) for name in "recipes lengths step_tokens seconds turns workers".split()}
     found = measure.record("throughput", settings)

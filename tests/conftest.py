@@ -1,10 +1,13 @@
-"""Fixtures for every room: a run folder as a real run leaves it, without the run."""
+"""Fixtures for every room: a run folder as a real run leaves it, and a real small corpus, prepared and trained on."""
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import random
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,8 +33,24 @@ from daybreak.base.records import (
 )
 from daybreak.base.run_folder import RunFolder
 
+# Before torch is imported: one thread here and in every process that a test starts, so that runs repeat bit for bit.
+os.environ["OMP_NUM_THREADS"] = "1"
+
 UNIGRAM = 6.283
 WriteRun = Callable[..., Path]
+Daybreak = Callable[..., "subprocess.CompletedProcess[str]"]
+
+SHAPE = (
+    "--model.layers 1 --model.width 32 --model.heads 2 --model.inner 32 --length 32 --batch 8 "
+    "--tokenizer.vocabulary 400"
+).split()
+"""Flags that make the recipe tiny so small that a step takes milliseconds."""
+
+WHO = "teacher farmer doctor painter sailor baker singer driver writer hunter".split()
+DOES = "finds paints carries watches cleans sells hides breaks mends draws".split()
+WHAT = "table window garden letter basket bridge mirror candle ladder bottle".split()
+WHERE = "near the river|behind the church|in the old town|under the great tree|at the market".split("|")
+WHEN = "every morning|before the winter|after the long war|on a quiet evening|without a single word".split("|")
 
 
 def fake_steps(chance: random.Random, seconds: float, steps: int, causal: float, floor: float) -> list[StepRecord]:
@@ -191,3 +210,100 @@ def write_run(tmp_path: Path) -> WriteRun:
         return path
 
     return write
+
+
+def small_text(chance: random.Random, sentences: int) -> str:
+    """Sentences of a small grammar: enough rule in them that a model of a few thousand numbers learns something."""
+    kinds = (
+        "the {who} {does} the {what} {where} .",
+        "{when} the {who} {does} a {what} .",
+        "the {who} and the {other} talk about the {what} {when} .",
+    )
+    return " ".join(
+        chance.choice(kinds).format(
+            who=chance.choice(WHO), other=chance.choice(WHO), does=chance.choice(DOES), what=chance.choice(WHAT),
+            where=chance.choice(WHERE), when=chance.choice(WHEN),
+        )
+        for _ in range(sentences)
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A .jsonl file of 400 different small documents."""
+    chance = random.Random(1)
+    path = tmp_path_factory.mktemp("corpus") / "tales.jsonl"
+    path.write_text("".join(json.dumps({"text": small_text(chance, 12)}) + "\n" for _ in range(400)))
+    return path
+
+
+@pytest.fixture(scope="session")
+def data(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """``corpus``, prepared with a vocabulary of about 400. Shared: copy it before changing it."""
+    from daybreak.data.tokenizer import WordPiece
+    from daybreak.prepare import prepare
+
+    out = tmp_path_factory.mktemp("prepared") / "data"
+    prepare([corpus], out, tokenizer=WordPiece(vocabulary=400))
+    return out
+
+
+def environment() -> dict[str, str]:
+    """For processes that a test starts: the CPU, whatever the machine has, for its bits are those that are compared."""
+    return {**os.environ, "CUDA_VISIBLE_DEVICES": "", "COLUMNS": "200"}
+
+
+@pytest.fixture(scope="session")
+def shape() -> list[str]:
+    """``SHAPE``, for verbs that take a recipe."""
+    return list(SHAPE)
+
+
+@pytest.fixture(scope="session")
+def start() -> Callable[..., subprocess.Popen[str]]:
+    """Return ``start(*arguments)``: ``python -m daybreak arguments`` as a process that goes on."""
+
+    def begin(*arguments: object, **more: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "daybreak", *map(str, arguments)]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env={**environment(), **more})
+
+    return begin
+
+
+@pytest.fixture(scope="session")
+def daybreak(start: Callable[..., subprocess.Popen[str]]) -> Daybreak:
+    """Return ``daybreak(*arguments)``: run that command to its end."""
+
+    def run(*arguments: object, **more: str) -> subprocess.CompletedProcess[str]:
+        process = start(*arguments, **more)
+        out, err = process.communicate(timeout=300)
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    return run
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Return ``refused(*arguments)``: the command must end with 2 and no traceback; what it said is returned."""
+
+    def run(*arguments: object) -> str:
+        from daybreak.cli import main
+
+        with pytest.raises(SystemExit) as left:
+            main([str(argument) for argument in arguments])
+        said = capsys.readouterr()
+        assert left.value.code == 2, said.out + said.err
+        assert "Traceback" not in said.err
+        return said.out + said.err
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def finished(daybreak: Daybreak, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run of 40 steps on ``data``, made once. Shared: copy it before changing it."""
+    run = tmp_path_factory.mktemp("finished") / "run"
+    done = daybreak("pretrain", "tiny", "--data", data, "--out", run, "--budget", "40steps", *SHAPE)
+    assert done.returncode == 0, done.stderr
+    return run

@@ -1,5 +1,6 @@
 """The command line: the only file that parses arguments. Verbs are imported when they are called."""
 
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -27,6 +28,10 @@ VERBS = {
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run ``daybreak VERB ...`` and leave with 0 (done), 1 (our bug), 2 (the user can mend it), 130 or 143 (signal)."""
+    # Threads that wait by spinning starve each other as soon as the machine has anything else to do: with one busy
+    # neighbour a two-thread step took 17 times as long, with short spins 1.6 times (docs/log.md). Read by libgomp
+    # when torch is imported, so it is set here, before any verb.
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     sys.exit(_outcome(list(sys.argv[1:] if arguments is None else arguments)))
 
 

@@ -27,7 +27,7 @@ from daybreak.run_start import check_folder, first_decisions, is_other, obey, wr
 from daybreak.training import calibration, checkpoint
 from daybreak.training.clock import Budget, BudgetClock, Clock, ReplayClock, Tick, read_trace
 from daybreak.training.journal import Journal, cut_back
-from daybreak.training.loop import Training, fit, validate
+from daybreak.training.loop import Training, fit, save, validate
 from daybreak.training.monitors import Live, Plateau
 from daybreak.training.validation import ROWS, Validation
 
@@ -79,7 +79,10 @@ def _pretrain(
         decisions = first_decisions(recipe, world) if fresh and not replay else read_json(source.decisions, Decisions)
         decisions = world.share(decisions)
         obey(decisions, world)
+        if fresh and world.is_first:
+            shutil.rmtree(run.checkpoints, ignore_errors=True)  # of a start that was killed before it became a run
         training, progress, clock = _assemble(recipe, shards, run, decisions, budget, replay, started, world)
+        saved_before = training.spent["checkpoint"]
         if fresh and not replay:
             assert isinstance(clock, BudgetClock)
             costs = calibration.measure_costs(training, progress)
@@ -90,12 +93,13 @@ def _pretrain(
             training, validation_rows=decisions.validation_rows, validation_marks=decisions.validation_marks
         )
         if fresh and world.is_first:
-            write_start(run, recipe, decisions, shards, training.device)
+            write_start(run, recipe, decisions, shards, training.device, started)
     except BaseException:
-        if created and world.is_first:
-            shutil.rmtree(run.path, ignore_errors=True)
+        if fresh and world.is_first:
+            shutil.rmtree(run.path if created else run.checkpoints, ignore_errors=True)
         raise
-    training.spent["start"] += max(0.0, time.monotonic() - started - training.spent["checkpoint"])
+    saving = training.spent["checkpoint"] - saved_before
+    training.spent["start"] += max(0.0, time.monotonic() - started - saving)
     progress = _train(training, progress, run, budget)
     # Every rank holds the same weights; the first one speaks for all.
     summary = _finish(recipe, shards, data, run, training, progress, clock, replay) if world.is_first else None
@@ -127,9 +131,12 @@ def _assemble(
     uses = ("start", "train", "validate", "checkpoint", "export", "lost")
     spent = {use: progress.spent.get(use, 0.0) for use in uses}
     if trace or progress.step:
-        lost = cut_back(run, progress.step) if world.is_first else 0
         spent["lost"] += heartbeat - progress.elapsed
-        progress = dataclasses.replace(progress, resumes=progress.resumes + 1)
+        resumes = progress.resumes + 1
+        progress = dataclasses.replace(progress, elapsed=heartbeat, resumes=resumes, spent=dict(spent))
+        if found and world.is_first:
+            checkpoint.charge(run.checkpoints, progress)
+        lost = cut_back(run, progress.step) if world.is_first else 0
         say(f"Resuming at step {progress.step}, {duration(heartbeat)} charged so far, {lost} steps lost.")
     clock: Clock
     if replay:
@@ -189,6 +196,7 @@ def _finish(
     replay: Path | None,
 ) -> Summary:
     """Judge the model on all held-out rows and export it (inside the budget); then gate, examples, card (outside)."""
+    save(training, progress)  # a kill between here and the summary must not cost the last steps
     journal = Journal(run)
     training = dataclasses.replace(training, journal=journal)
     tick = Tick(clock.elapsed(), 1.0)
@@ -267,12 +275,13 @@ def _sample_text(shards: Shards, data: Path) -> str:
 
 def _headline(summary: Summary) -> str:
     seen = summary.validation
+    gap = seen.unigram_loss - seen.loss
     return (
         f"Trained {summary.steps:,} steps, {summary.tokens / 1e6:.2f}M tokens in {duration(summary.elapsed)} "
         f"({summary.spent['train'] / max(summary.elapsed, 1e-9):.0%} of it training, "
         f"{summary.tokens_per_second / 1000:.1f}k tok/s). Held-out loss {seen.loss:.3f}, "
-        f"{seen.unigram_loss - seen.loss:+.2f} nats better than word frequencies; masked accuracy {seen.accuracy:.1%}, "
-        f"{seen.distinct:,} different predictions."
+        f"{abs(gap):.2f} nats {'better' if gap > 0 else 'worse'} than word frequencies; "
+        f"masked accuracy {seen.accuracy:.1%}, {seen.distinct:,} different predictions."
     )
 
 

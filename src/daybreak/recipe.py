@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -122,6 +123,7 @@ def _from_python(path: Path) -> Recipe:
     specification = importlib.util.spec_from_file_location(f"recipe_{path.stem}", path)
     assert specification and specification.loader
     module = importlib.util.module_from_spec(specification)
+    sys.modules[specification.name] = module  # dataclasses look their module up there
     specification.loader.exec_module(module)
     recipe = getattr(module, "recipe", None)
     if not isinstance(recipe, Recipe):

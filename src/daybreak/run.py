@@ -95,9 +95,9 @@ def _evaluate(folder: RunFolder, tasks: Sequence[str], glue_dir: Path | None, se
 def _task_name(task: str) -> str:
     if not task.endswith(".toml"):
         return task
-    import tomllib
+    from daybreak.evaluation.task_file import read_task_file
 
-    return tomllib.loads(Path(task).read_text(encoding="utf-8")).get("name", "")
+    return read_task_file(Path(task)).name
 
 
 def _show_examples(folder: RunFolder) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import torch
@@ -85,8 +86,12 @@ def check_folder(run: RunFolder, recipe: Recipe, shards: Shards, replay: Path | 
 
 
 def _only_data(run: RunFolder) -> bool:
-    """Whether the folder holds nothing but what ``daybreak run`` prepared in it."""
-    return {path.name for path in run.path.iterdir()} <= {"data", "corpus"}
+    """Whether the folder holds nothing but what ``daybreak run`` prepared in it, and a start that was killed left."""
+    early = {run.environment.name, run.manifest.name}
+    found = {path.name for path in run.path.iterdir()}
+    if run.checkpoints.is_dir() and any("step-000000000" not in path.name for path in run.checkpoints.iterdir()):
+        return False
+    return {name for name in found if not name.endswith(".tmp")} <= {"data", "corpus", run.checkpoints.name, *early}
 
 
 def _refuse_other_data(run: RunFolder, shards: Shards) -> None:
@@ -96,9 +101,15 @@ def _refuse_other_data(run: RunFolder, shards: Shards) -> None:
         raise UserError(f"The run in '{run.path}' was started on other data.", "Name its own --data, or another --out.")
 
 
-def write_start(run: RunFolder, recipe: Recipe, decisions: Decisions, shards: Shards, device: torch.device) -> None:
-    """Write what is known before the first step; recipe.json and decisions.json last, for they make it a run."""
-    write_json(run.environment, probe.describe(device))
+def write_start(
+    run: RunFolder, recipe: Recipe, decisions: Decisions, shards: Shards, device: torch.device, started: float
+) -> None:
+    """Write what is known before the first step; recipe.json and decisions.json last, for they make it a run.
+
+    Args:
+        started: ``time.monotonic()`` from which the budget counts.
+    """
+    write_json(run.environment, probe.describe(device, time.time() - (time.monotonic() - started)))
     write_json(run.manifest, _without_hashes(shards.manifest))
     write_json(run.recipe, resolved(recipe))
     write_json(run.decisions, decisions)

@@ -47,6 +47,11 @@ def shape_from_hugging_face(config: dict[str, Any]) -> ModernEncoder:
     if kinds:
         every = kinds[1:].index("full_attention") + 1 if "full_attention" in kinds[1:] else layers
     rope = config.get("rope_parameters") or {}
+    for kind, settings in rope.items():
+        if isinstance(settings, dict) and settings.get("rope_type", "default") != "default":
+            raise UserError(
+                f"The checkpoint stretches the rotary positions of {kind}; only the default is known.", "Use another."
+            )
     shape = ModernEncoder(
         layers=layers,
         width=int(config["hidden_size"]),

@@ -7,6 +7,7 @@ import os
 import shutil
 from pathlib import Path
 
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from daybreak.base.encoder import Encoder, EncoderConfig
@@ -35,7 +36,7 @@ def write_model_folder(
         with (new / "model.safetensors").open("rb") as weights:
             os.fsync(weights.fileno())
         replace_folder(new, out)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         shutil.rmtree(new, ignore_errors=True)
         raise UserError(
             f"The model cannot be written to '{out}' ({error}).",

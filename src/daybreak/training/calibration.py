@@ -9,7 +9,7 @@ from daybreak.base.errors import UserError
 from daybreak.base.records import Decisions
 from daybreak.base.terminal import duration
 from daybreak.training.checkpoint import Progress
-from daybreak.training.clock import Budget, Tick
+from daybreak.training.clock import Budget, Tick, reserve_for
 from daybreak.training.loop import Training, save
 
 FEWEST_STEPS = 20
@@ -19,8 +19,6 @@ MARKS = 10
 PROBE_ROWS = 32
 SMALLEST_INTERIM = 32
 """Rows below which an interim validation says too little."""
-MARGIN = 1.2
-"""The last validation and the export may take this much longer than measured before they eat into the tolerance."""
 
 
 @dataclass(frozen=True)
@@ -80,13 +78,14 @@ def decide(decisions: Decisions, budget: Budget, costs: Costs, rows: int, elapse
     if budget.unit != "seconds":
         return replace(decisions, reserve_seconds=0.0, validation_rows=rows, validation_marks=MARKS)
     final = costs.row * rows
-    reserve = MARGIN * (final + costs.save) + costs.step / 2
+    reserve = reserve_for(validation=final, save=costs.save, step=costs.step)
     _refuse_short(budget, elapsed, reserve, costs.step)
     room = VALIDATION_SHARE * budget.amount - final
     affordable = int(max(0.0, room) / costs.row)
-    marks = min(MARKS, affordable // min(SMALLEST_INTERIM, rows))
-    interim = min(rows, affordable // marks // SMALLEST_INTERIM * SMALLEST_INTERIM) if marks else rows
-    return replace(decisions, reserve_seconds=reserve, validation_rows=max(1, interim), validation_marks=marks)
+    unit = min(SMALLEST_INTERIM, rows)
+    marks = min(MARKS, affordable // unit)
+    interim = min(rows, affordable // marks // unit * unit) if marks else rows
+    return replace(decisions, reserve_seconds=reserve, validation_rows=interim, validation_marks=marks)
 
 
 def _refuse_short(budget: Budget, elapsed: float, reserve: float, step: float) -> None:

@@ -58,7 +58,7 @@ def save(folder: Path, progress: Progress, model: Encoder, optimizer: torch.opti
                 os.fsync(handle.fileno())
         shutil.rmtree(final, ignore_errors=True)
         os.replace(temporary, final)
-    except (OSError, RuntimeError) as error:
+    except (OSError, RuntimeError, SafetensorError) as error:
         shutil.rmtree(temporary, ignore_errors=True)
         raise UserError(
             f"The checkpoint at step {progress.step} cannot be written in '{folder}' ({error}).",
@@ -67,6 +67,15 @@ def save(folder: Path, progress: Progress, model: Encoder, optimizer: torch.opti
     for old in sorted(folder.glob("step-*"))[:-KEEP]:
         shutil.rmtree(old, ignore_errors=True)
     return final
+
+
+def charge(folder: Path, progress: Progress) -> None:
+    """Put ``progress`` in the place of what the checkpoint at its step says.
+
+    A resume cuts the trace, which holds the last heartbeat, so what it charges must be on disk before: otherwise a
+    second kill, before the next step, would give the time back.
+    """
+    write_json(folder / f"step-{progress.step:09d}" / "progress.json", progress)
 
 
 def load_newest(folder: Path, model: Encoder, optimizer: torch.optim.Optimizer) -> tuple[Progress | None, list[str]]:

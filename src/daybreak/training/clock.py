@@ -19,6 +19,8 @@ from daybreak.base.plain import from_plain
 from daybreak.base.records import TraceRecord
 from daybreak.base.world import World
 
+MARGIN = 1.2
+"""What comes after the last step may take this much longer than measured before it eats into the tolerance."""
 SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -37,15 +39,20 @@ class Budget:
         """Read ``90s``, ``30m``, ``24h``, ``1.5d``, ``2e9tok`` or ``10000steps``.
 
         Raises:
-            UserError: the text is none of these, or not positive.
+            UserError: the text is none of these, not positive, or beyond all measure.
         """
         match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+(?:e[0-9]+)?)\s*(s|m|h|d|tok|steps)\s*", text.lower())
-        if not match or float(match[1]) <= 0:
+        if not match or not 0 < float(match[1]) < 1e18:
             raise UserError(f"'{text}' is no budget.", "Write it like 90s, 30m, 24h, 2d, 2e9tok or 10000steps.")
         amount, unit = float(match[1]), match[2]
         if unit in SECONDS:
             return Budget(amount * SECONDS[unit], "seconds", text.strip())
         return Budget(amount, "tokens" if unit == "tok" else "steps", text.strip())
+
+
+def reserve_for(*, validation: float, save: float, step: float) -> float:
+    """Seconds to keep back at the end for the last validation, two writes of the weights and half a step."""
+    return MARGIN * (validation + 2 * save) + step / 2
 
 
 @dataclass(frozen=True)
@@ -67,7 +74,7 @@ class Clock(ABC):
 
     @abstractmethod
     def keep_back(self, seconds: float) -> None:
-        """Reserve at least this much of a time budget for what comes after the last step."""
+        """Reserve this much of a time budget for what comes after the last step, as measured lately."""
 
 
 class BudgetClock(Clock):
@@ -95,20 +102,24 @@ class BudgetClock(Clock):
         self._already = already
         self._now = now
         self.reserve = reserve
+        self._progress = 0.0
 
     def elapsed(self) -> float:
         return self._already + self._now() - self._started
 
     def keep_back(self, seconds: float) -> None:
-        self.reserve = max(self.reserve, seconds)
+        self.reserve = seconds
 
     def tick(self, step: int, tokens: int) -> Tick:
-        (elapsed,) = self._world.agree(self.elapsed())
+        # The reserve too: each rank measured its own validations.
+        elapsed, reserve = self._world.agree(self.elapsed(), self.reserve)
         if self._budget.unit == "seconds":
-            progress = elapsed / max(self._budget.amount - self.reserve, 1e-9)
+            progress = elapsed / max(self._budget.amount - reserve, 1e-9)
         else:
             progress = (tokens if self._budget.unit == "tokens" else step) / self._budget.amount
-        return Tick(elapsed, min(progress, 1.0))
+        # Never back, also when less is reserved than before.
+        self._progress = max(self._progress, min(progress, 1.0))
+        return Tick(elapsed, self._progress)
 
 
 class ReplayClock(Clock):

@@ -23,7 +23,7 @@ from daybreak.base.records import StepRecord, TraceRecord, ValidationRecord
 from daybreak.base.world import World
 from daybreak.training import checkpoint
 from daybreak.training.checkpoint import Progress
-from daybreak.training.clock import Clock, Tick
+from daybreak.training.clock import Clock, Tick, reserve_for
 from daybreak.training.journal import Journal
 from daybreak.training.monitors import Monitor
 from daybreak.training.objectives import Objective
@@ -83,6 +83,7 @@ def fit(training: Training, progress: Progress) -> Progress:
     peaks = [group["lr"] for group in training.optimizer.param_groups]
     meter = Meter(training)
     last_save, interval = time.monotonic(), CHECKPOINT_SECONDS
+    saving, stepping = 0.0, 0.0
     mark = None
     with Signals() as signals:
         while True:
@@ -97,8 +98,9 @@ def fit(training: Training, progress: Progress) -> Progress:
             if tick.progress >= mark:
                 if training.objective.stage(tick.progress) == "masked":
                     seen = validate(training, progress, tick, rows=training.validation_rows)
-                    # On a machine that has become slower the end takes longer as well.
-                    training.clock.keep_back(seen.seconds / training.validation_rows * training.validation.rows)
+                    # The end takes as long as things take now, not as they took at the start.
+                    whole = seen.seconds / training.validation_rows * training.validation.rows
+                    training.clock.keep_back(reserve_for(validation=whole, save=saving, step=stepping))
                 mark = next_mark(training, tick.progress)
                 continue  # the clock went on meanwhile: read it again
             if training.journal:
@@ -108,11 +110,12 @@ def fit(training: Training, progress: Progress) -> Progress:
                 group["lr"] = peak * rate
             begun = time.monotonic()
             progress, loss, norm = take_step(training, progress, tick.progress)
-            training.spent["train"] += time.monotonic() - begun
+            stepping = time.monotonic() - begun
+            training.spent["train"] += stepping
             meter.add(progress, tick, loss, norm, peaks[0] * rate)
             if time.monotonic() - last_save > interval and training.world.is_first:
-                seconds = save(training, progress)
-                last_save, interval = time.monotonic(), max(CHECKPOINT_SECONDS, seconds / CHECKPOINT_SHARE)
+                saving = save(training, progress)
+                last_save, interval = time.monotonic(), max(CHECKPOINT_SECONDS, saving / CHECKPOINT_SHARE)
 
 
 def take_step(training: Training, progress: Progress, at: float) -> tuple[Progress, float, float]:

@@ -57,8 +57,8 @@ def choose_precision(rates: dict[str, float]) -> str:
     return "bfloat16" if rates["bfloat16"] > 1.5 * rates["float32"] else "float32"
 
 
-def describe(device: torch.device) -> Environment:
-    """Return what a reader needs to judge a run's speed."""
+def describe(device: torch.device, started: float) -> Environment:
+    """Return what a reader needs to judge a run's speed; ``started`` is the Unix time of its first start."""
     return Environment(
         daybreak=__version__,
         python=platform.python_version(),
@@ -67,7 +67,7 @@ def describe(device: torch.device) -> Environment:
         device=torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name(),
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         memory_gib=round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
-        started=time.time(),
+        started=started,
     )
 
 

@@ -1,0 +1,149 @@
+"""Our side of the speed comparison: the product's own training step, stage by stage.
+
+Used by throughput.py; run by itself it trains a toy for a second.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import flops
+import measure
+import numpy as np
+import torch
+
+from daybreak.base.world import World
+from daybreak.data.sampler import RowSampler
+from daybreak.models.modern import ModernEncoder
+from daybreak.recipe import Recipe, load_recipe
+from daybreak.training import checkpoint
+from daybreak.training.clock import ReplayClock
+from daybreak.training.loop import Training, take_step
+from daybreak.training.objectives import CausalThenMasked
+from daybreak.training.validation import Validation
+
+WARMUP_STEPS = 3
+MASKED_PARTS = 8
+"""Evenly spread moments of the masked stage that a block goes through in turn, so that it sees every mask rate."""
+
+
+class ZipfStream:
+    """Token ids with the frequencies of words, for measuring speed without a corpus."""
+
+    def __init__(self, vocabulary: int, tokens: int):
+        weights = 1.0 / np.arange(1, vocabulary - 4)
+        self._ids = 5 + np.random.default_rng(0).choice(len(weights), tokens, p=weights / weights.sum())
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        return self._ids[start:stop]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One shape at one length."""
+
+    recipe: Recipe
+    vocabulary: int
+    sampler: RowSampler
+    length: int
+    rows: int
+    """Of a step."""
+    device: torch.device
+    precision: str
+    workers: int
+
+    @property
+    def shape(self) -> ModernEncoder:
+        assert isinstance(self.recipe.model, ModernEncoder)
+        return self.recipe.model
+
+
+@dataclass(frozen=True)
+class Block:
+    """A stretch of timed training."""
+
+    tokens: int
+    seconds: float
+    flops: float
+
+
+def our_training(cell: Cell) -> Training:
+    """The parts that the pretraining loop's step needs, built as pretraining builds them."""
+    torch.manual_seed(0)
+    model = cell.recipe.model.build(cell.vocabulary).to(cell.device)
+    validation = Validation(cell.sampler.in_order(1), np.ones(cell.vocabulary, dtype=np.uint64), cell.device)
+    return Training(
+        model=model,
+        optimizer=cell.recipe.optimizer.build(model),
+        objective=cell.recipe.objective,
+        schedule=cell.recipe.schedule,
+        take=cell.sampler.take,
+        clock=ReplayClock([]),
+        world=World(),
+        batch=cell.rows,
+        microbatch=cell.rows,
+        clip=cell.recipe.clip,
+        seed=0,
+        device=cell.device,
+        precision=getattr(torch, cell.precision),
+        validation=validation,
+        validation_rows=1,
+        validation_marks=0,
+        checkpoints=Path(),
+        journal=None,
+        monitors=(),
+        spent={},
+    )
+
+
+def moments(objective: CausalThenMasked, stage: str) -> list[float]:
+    """Points of progress within ``stage``."""
+    if stage == "causal":
+        return [0.0]
+    share = objective.causal_share
+    return [share + (1 - share) * (part + 0.5) / MASKED_PARTS for part in range(MASKED_PARTS)]
+
+
+def our_block(cell: Cell, stage: str) -> Callable[[float], Block]:
+    """A contender: called with seconds, it trains for about so long and returns what it did."""
+    training = our_training(cell)
+    assert isinstance(cell.recipe.objective, CausalThenMasked)
+    at = moments(cell.recipe.objective, stage)
+    cost = [flops.training(flops.step_forward(cell.recipe, cell.vocabulary, cell.length, moment)) for moment in at]
+    progress = checkpoint.START
+
+    def block(seconds: float) -> Block:
+        nonlocal progress
+        for step in range(WARMUP_STEPS):
+            progress, _, _ = take_step(training, progress, at[step % len(at)])
+        begun, steps, done = time.perf_counter(), 0, 0.0
+        while time.perf_counter() - begun < seconds:  # a step ends by reading its loss: nothing is left in flight
+            progress, _, _ = take_step(training, progress, at[steps % len(at)])
+            done += cell.rows * cost[steps % len(at)]
+            steps += 1
+        return Block(steps * cell.rows * cell.length, time.perf_counter() - begun, done)
+
+    return block
+
+
+def main() -> None:
+    chosen = measure.parser(__doc__).parse_args()
+    recipe = replace(load_recipe("tiny"), model=ModernEncoder(layers=1, width=32, heads=2, inner=64), length=32)
+    stream: Any = ZipfStream(200, 5000)
+    cell = Cell(recipe, 200, RowSampler(stream, 32, seed=0), 32, 4, torch.device("cpu"), "float32", 0)
+    found = {stage: our_block(cell, stage)(0.5) for stage in ("causal", "masked")}
+    for stage, block in found.items():
+        print(f"{stage}: {block.tokens} tokens in {block.seconds:.2f} s")
+    if chosen.out:
+        measure.write_json(chosen.out, found)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,254 @@
+"""The scripts in benchmarks/: their help, and what they compute. Nothing here is timed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from daybreak.base.encoder import Encoder, LossSum
+from daybreak.base.run_folder import RunFolder
+from daybreak.data.sampler import RowSampler
+from daybreak.models.modern import ModernEncoder
+from daybreak.recipe import load_recipe
+from daybreak.training.objectives import CausalThenMasked
+
+FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
+SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.py"))
+SHAPE = ModernEncoder(layers=2, width=32, heads=2, inner=48)
+VOCABULARY, LENGTH = 100, 24
+
+
+@pytest.fixture(autouse=True)
+def beside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scripts import each other as neighbours, as they do when they are run."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+
+
+def script(name: str) -> Any:
+    module = __import__(name)
+    assert isinstance(module, ModuleType) and Path(str(module.__file__)).parent == FOLDER
+    return module
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_help(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", [f"{name}.py", "--help"])
+    with pytest.raises(SystemExit) as left:
+        script(name).main()
+    told = capsys.readouterr().out
+    assert left.value.code == 0
+    assert "--short" in told and "--out" in told
+
+
+# ---------------------------------------------------------------- arithmetic
+
+
+def counted(work: Any) -> tuple[int, int]:
+    """FLOPs that torch counts in ``work()`` and in the backward pass of its sum."""
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as forward:
+        found = work()
+    with FlopCounterMode(display=False) as backward:
+        found.sum().backward()
+    return forward.get_total_flops(), backward.get_total_flops()
+
+
+@pytest.mark.parametrize(
+    ("objective", "progress"),
+    [
+        (CausalThenMasked(causal_targets=1.0), 0.0),
+        (CausalThenMasked(causal_targets=0.4), 0.0),
+        (CausalThenMasked(), 0.5),
+        (CausalThenMasked(), 1.0),
+    ],
+)
+def test_flops_of_our_step(objective: CausalThenMasked, progress: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    def plain(model: Encoder, features: torch.Tensor, targets: torch.Tensor) -> LossSum:
+        """torch's counter does not see into our own loss; its products are those of a plain decoder."""
+        assert features.shape[:2] == targets.shape
+        return LossSum(model.decoder(features).sum(), targets.numel())
+
+    monkeypatch.setattr("daybreak.training.objectives.decoded", plain)
+    flops, recipe = script("flops"), replace(load_recipe("tiny"), model=SHAPE, objective=objective)
+    model, ids = SHAPE.build(VOCABULARY), torch.randint(5, VOCABULARY, (1, LENGTH))
+    forward, backward = counted(lambda: objective.loss(model, ids, seed=0, position=0, progress=progress).sum)
+    assert flops.step_forward(recipe, VOCABULARY, LENGTH, progress) == forward
+    assert flops.training(forward) == forward + backward
+
+
+def test_flops_of_stock_models() -> None:
+    flops, stock = script("flops"), script("stock_trainer")
+    ids = torch.randint(5, VOCABULARY, (1, LENGTH))
+    modern = stock.stock_modern(SHAPE, VOCABULARY, LENGTH)
+    forward, backward = counted(lambda: modern(input_ids=ids).logits)
+    assert flops.modern_forward(SHAPE, VOCABULARY, LENGTH, asked=LENGTH, targets=LENGTH) == forward
+    assert flops.training(forward) == forward + backward
+    bert = stock.stock_bert(SHAPE, VOCABULARY, LENGTH)
+    forward, backward = counted(lambda: bert(input_ids=ids).logits)
+    assert flops.bert_forward(SHAPE.layers, SHAPE.width, 4 * SHAPE.width, VOCABULARY, LENGTH) == forward
+    assert flops.training(forward) == forward + backward
+
+
+def test_our_block_trains_with_the_loop_of_the_product() -> None:
+    ours = script("our_step")
+    recipe = replace(load_recipe("tiny"), model=SHAPE, length=LENGTH)
+    stream = ours.ZipfStream(VOCABULARY, 2000)
+    assert stream.read(0, 2000).min() >= 5 and stream.read(0, 2000).max() < VOCABULARY
+    cell = ours.Cell(
+        recipe, VOCABULARY, RowSampler(stream, LENGTH, seed=0), LENGTH, 2, torch.device("cpu"), "float32", 0
+    )
+    for stage in ("causal", "masked"):
+        assert ours.our_block(cell, stage)(0.0).tokens == 0  # warm-up steps only
+
+
+def test_moments_reach_every_mask_rate() -> None:
+    objective = CausalThenMasked()
+    found = script("our_step").moments(objective, "masked")
+    assert {objective.stage(moment) for moment in found} == {"masked"}
+    assert [objective.mask_rate(moment) for moment in found] == [rate for rate in objective.mask_rates for _ in "12"]
+
+
+def test_shares_of_the_matrix_rate() -> None:
+    throughput = script("throughput")
+    blocks = [throughput.Block(tokens=100, seconds=seconds, flops=1e6) for seconds in (1.0, 2.0, 4.0)]
+    found = throughput.contender(blocks, rate=5e6)
+    assert found["tokens_per_second"] == 50 and found["share_of_matrix_rate"] == 0.1
+    assert found["flops_per_token"] == 1e4
+
+
+# ---------------------------------------------------------------- statistics and tables
+
+
+def test_statistics() -> None:
+    measure = script("measure")
+    assert measure.mean_and_spread([1.0, 2.0, 3.0]) == (2.0, 1.0)
+    assert measure.mean_and_spread([4.0]) == (4.0, 0.0)
+    assert measure.table(["name", "n"], [["a", "10"], ["longer", "7"]]).splitlines() == [
+        "name     n", "------  --", "a       10", "longer   7",
+    ]  # fmt: skip
+    assert measure.tolerance(60.0) == 1.0 and measure.tolerance(600.0) == 6.0
+    assert measure.budget_seconds("10m") == 600.0
+    with pytest.raises(SystemExit):
+        measure.budget_seconds("30steps")
+
+
+def test_budget_verdict_is_two_sided() -> None:
+    judge = script("budget").judge
+    assert judge(60.0, 60.9, 60.8)["held"] and judge(60.0, 59.1, 59.0)["held"]
+    assert not judge(60.0, 61.1, 60.5)["held"] and not judge(60.0, 58.9, 58.9)["held"]
+    assert judge(600.0, 605.0, 604.0)["held"]
+
+
+def test_budget_summary() -> None:
+    runs: list[dict[str, Any]] = [
+        {"budget_seconds": 60.0, "held": off < 1.0, "void": False, "off_by_seconds": off, "training_share": share}
+        for off, share in zip((0.5, -0.7, 1.2), (0.8, 0.7, 0.9))
+    ]
+    (line,) = script("budget").summarise(runs)
+    assert (line["runs"], line["held"], line["off_by_worst"], line["training_share_least"]) == (3, 2, 1.2, 0.7)
+
+
+def test_arms_take_turns_in_both_orders() -> None:
+    plateau = script("plateau")
+    assert plateau.schedule(["a", "b"], 2) == [(0, "a"), (0, "b"), (1, "b"), (1, "a")]
+    arms = plateau.arms_of(["1e-3", "2e-3"])
+    assert len(arms) == 4 and arms["masked only, lr 1e-3"] == (
+        False,
+        "--objective.causal-share 0 --optimizer.lr 1e-3",
+    )
+
+
+@pytest.mark.parametrize(("losses", "claim"), [((4.0, 4.1, 4.2), True), ((4.9, 5.3, 4.6), False)])
+def test_plateau_claims_only_what_is_beyond_the_spread(losses: tuple[float, ...], claim: bool) -> None:
+    plateau = script("plateau")
+    same = {"unigram_loss": 6.0, "below_unigram": 1.0, "accuracy": 0.1, "distinct": 9, "steps": 5, "tokens": 100}
+    runs: list[dict[str, Any]] = [
+        {"arm": arm, "causal": arm == "with", "seed": seed, "loss": loss, **same}
+        for arm, values in (("with", losses), ("without", (5.0, 5.1, 5.2)))
+        for seed, loss in enumerate(values)
+    ]
+    lines = plateau.summarise(runs)
+    told = plateau.verdict(lines)
+    assert told["gain_nats"] == pytest.approx(5.1 - sum(losses) / 3) and told["claim"] is claim
+    assert plateau.verdict(plateau.summarise(runs[:3])) is None
+    assert "with" in plateau.render(lines)
+    assert plateau.verdict(plateau.summarise([run for run in runs if run["seed"] < 2]))["claim"] is False
+
+
+# ---------------------------------------------------------------- runs seen from outside
+
+
+def test_kill_moments_are_seeded_and_inside() -> None:
+    moments = script("kills").kill_moments(100.0, 3, seed=0)
+    assert moments == script("kills").kill_moments(100.0, 3, seed=0) == sorted(moments)
+    assert all(10 <= moment <= 90 for moment in moments)
+
+
+def test_what_a_kill_costs(tmp_path: Path) -> None:
+    kills, run = script("kills"), RunFolder(tmp_path)
+    trace = [{"step": step, "elapsed": 5.0 + step, "progress": step / 100} for step in range(10)]
+    run.trace.write_text("".join(json.dumps(line) + "\n" for line in trace) + '{"step": 10, "ela', encoding="utf-8")
+    for step in (0, 6):
+        (run.checkpoints / f"step-{step}").mkdir(parents=True)
+        (run.checkpoints / f"step-{step}" / "progress.json").write_text(
+            json.dumps({"step": step, "elapsed": 5.0 + step}), encoding="utf-8"
+        )
+    found = kills.cost_of_kill(run, running=14.5)
+    assert (found["steps"], found["kept_step"], found["lost_steps"]) == (10, 6, 4)
+    assert (found["lost_seconds"], found["uncharged_seconds"]) == (3.0, 0.5)
+
+
+def test_metric_lines_are_counted_in_both_files(tmp_path: Path) -> None:
+    kills, run = script("kills"), RunFolder(tmp_path)
+    run.metrics.write_text('{"a": 1, "b": 2}\n{"a": 3}\n{"torn', encoding="utf-8")
+    before = kills.metric_lines(run)
+    run.metrics.write_text('{"b": 2, "a": 1}\n', encoding="utf-8")
+    assert sum((before - kills.metric_lines(run)).values()) == 1
+    run.lost_metrics.write_text('{"a": 3}\n', encoding="utf-8")
+    assert not before - kills.metric_lines(run)
+
+
+def test_weights_are_compared_by_bytes(tmp_path: Path) -> None:
+    for name, value in (("one", 1.0), ("same", 1.0), ("other", 1.5)):
+        (tmp_path / name).mkdir()
+        save_file({"x": torch.ones(3), "y": torch.full((2,), value)}, tmp_path / name / "model.safetensors")
+    compare = script("kills").compare_weights
+    assert compare(tmp_path / "one", tmp_path / "same")["equal"]
+    found = compare(tmp_path / "one", tmp_path / "other")
+    assert not found["equal"]
+    assert (found["tensors_that_differ"], found["largest_difference"], found["where"]) == (1, 0.5, "y")
+
+
+def test_a_model_is_seen_when_it_is_whole(tmp_path: Path) -> None:
+    measure = script("measure")
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    assert measure.wait_for_model(ended, tmp_path) is None
+    (tmp_path / "model").mkdir()
+    for name in ("model.safetensors", "config.json", "tokenizer.json"):
+        assert measure.wait_for_model(ended, tmp_path) is None
+        (tmp_path / "model" / name).touch()
+    assert measure.wait_for_model(ended, tmp_path) is not None
+
+
+def test_toy_text_is_the_same_everywhere(tmp_path: Path) -> None:
+    toy = script("toy")
+    texts = [toy.toy_text(tmp_path / name, documents=3).read_text("utf-8") for name in "ab"]
+    assert texts[0] == texts[1] and texts[0].count("\n") == 3
+
+
+def test_relative_difference() -> None:
+    relative = script("device_parity").relative
+    assert relative(torch.ones(4), torch.ones(4)) == 0.0
+    assert relative(torch.full((4,), 1.5), torch.ones(4)) == pytest.approx(0.5)
+    assert np.isfinite(relative(torch.zeros(4), torch.ones(4)))

@@ -1,0 +1,317 @@
+"""Pretraining as a user meets it: finished once, stopped at any moment, resumed, replayed, and refused in words."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from daybreak.base.files import read_json
+from daybreak.base.plain import from_plain
+from daybreak.base.records import BLOCK_BYTES, Decisions, Environment, Manifest, Parity, StepRecord, Summary
+from daybreak.base.records import ValidationRecord
+from daybreak.base.run_folder import RunFolder
+from daybreak.models.modern import ModernEncoder
+from daybreak.recipe import Recipe, load_recipe
+from daybreak.training.clock import read_trace
+
+Daybreak = Callable[..., "subprocess.CompletedProcess[str]"]
+Start = Callable[..., "subprocess.Popen[str]"]
+Refused = Callable[..., str]
+
+
+def small(budget: str) -> Recipe:
+    """Tiny with the shape that the command line tests use."""
+    shape = ModernEncoder(layers=1, width=32, heads=2, inner=32)
+    return dataclasses.replace(load_recipe("tiny"), model=shape, length=32, batch=8, budget=budget)
+
+
+def wait_for_step(run: Path, step: int, process: subprocess.Popen[str]) -> None:
+    """Return once the trace of ``run`` has reached ``step``."""
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        trace = read_trace(run / "trace.jsonl")
+        if trace and trace[-1].step >= step:
+            return
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+    raise AssertionError(f"step {step} never came")
+
+
+def bits(run: Path) -> bytes:
+    return (run / "model" / "model.safetensors").read_bytes()
+
+
+# ---------------------------------------------------------------- a run that ends
+
+
+def test_a_run_leaves_its_records(finished: Path, data: Path) -> None:
+    run = RunFolder(finished)
+    assert sorted(path.name for path in finished.iterdir()) == sorted(
+        "recipe.json environment.json decisions.json data.json trace.jsonl metrics.jsonl model summary.json "
+        "examples.json".split()
+    )
+    assert [record.step for record in read_trace(run.trace)] == list(range(40))
+    read_json(run.environment, Environment)
+    decisions = read_json(run.decisions, Decisions)
+    assert (decisions.device, decisions.threads, decisions.microbatch, decisions.world_size) == ("cpu", 1, 8, 1)
+    own, theirs = read_json(run.manifest, Manifest), read_json(data / "manifest.json", Manifest)
+    assert own.tokenizer == theirs.tokenizer and own.train.token_files[0].hashes == []
+    summary = read_json(run.summary, Summary)
+    assert (summary.steps, summary.tokens, summary.resumes) == (40, 40 * 8 * 32, 0)
+    assert summary.validation.final and summary.validation.loss < summary.validation.unigram_loss + 0.5
+    assert isinstance(summary.parity, Parity) and summary.parity.passed
+    assert summary.parity.masked_accuracy == pytest.approx(summary.validation.accuracy, abs=1e-3)
+    assert summary.elapsed > 0 and summary.wall >= summary.elapsed - 60
+    assert sum(summary.spent.values()) == pytest.approx(summary.elapsed, rel=0.1, abs=0.5)
+    assert min(summary.spent.values()) >= 0
+
+
+def test_every_line_of_the_metrics_is_a_record(finished: Path) -> None:
+    elapsed, tokens, finals = [], [], 0
+    for line in (finished / "metrics.jsonl").read_text().splitlines():
+        plain = json.loads(line)
+        kind = {"step": StepRecord, "validation": ValidationRecord}[plain.pop("type")]
+        record = from_plain(kind, plain)
+        elapsed.append(record.elapsed)
+        tokens.append(record.tokens)
+        finals += getattr(record, "final", False)
+    assert elapsed == sorted(elapsed) and tokens == sorted(tokens) and finals == 1
+
+
+def test_the_same_command_again_is_done_at_once(
+    finished: Path, data: Path, shape: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    from daybreak.cli import main
+
+    before = {path: path.stat().st_mtime_ns for path in finished.rglob("*")}
+    with pytest.raises(SystemExit) as left:
+        main(["pretrain", "tiny", "--data", str(data), "--out", str(finished), "--budget", "40steps", *shape])
+    assert not left.value.code
+    assert "finished already" in capsys.readouterr().out
+    assert {path: path.stat().st_mtime_ns for path in finished.rglob("*")} == before
+
+
+# ---------------------------------------------------------------- stopped, killed, resumed, replayed
+
+
+def test_stopped_and_killed_runs_go_on_and_equal_their_replay(
+    start: Start, daybreak: Daybreak, data: Path, shape: list[str], tmp_path: Path
+) -> None:
+    run, again = tmp_path / "run", tmp_path / "again"
+    command = ["pretrain", "tiny", "--data", data, "--out", run, "--budget", "900steps", *shape]
+    first = start(*command)
+    wait_for_step(run, 60, first)
+    first.send_signal(signal.SIGTERM)
+    _, said = first.communicate(timeout=60)
+    assert first.returncode == 143 and "the same command goes on" in said and "Traceback" not in said
+    saved = len(read_trace(run / "trace.jsonl"))
+    assert (run / "checkpoints" / f"step-{saved:09d}").is_dir()
+
+    second = start(*command)
+    wait_for_step(run, saved + 40, second)
+    second.kill()
+    second.communicate(timeout=60)
+    with (run / "trace.jsonl").open("a") as trace:
+        trace.write('{"step": 99')  # torn, as a crash of the machine may leave it
+
+    last = daybreak(*command)
+    assert last.returncode == 0, last.stderr
+    assert f"Resuming at step {saved}" in last.stdout
+    trace_ = read_trace(run / "trace.jsonl")
+    assert [record.step for record in trace_] == list(range(900))
+    elapsed = [record.elapsed for record in trace_]
+    assert elapsed == sorted(elapsed)
+    summary = read_json(run / "summary.json", Summary)
+    assert summary.resumes == 2 and summary.spent["lost"] > 0
+    assert sum(summary.spent.values()) == pytest.approx(summary.elapsed, rel=0.1, abs=0.5)
+
+    replay = daybreak("pretrain", "--replay", run, "--out", again, "--data", data)
+    assert replay.returncode == 0, replay.stderr
+    assert "bit for bit" in replay.stdout
+    assert bits(again) == bits(run)
+
+
+def test_ctrl_c_saves_and_leaves(start: Start, data: Path, shape: list[str], tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    process = start("pretrain", "tiny", "--data", data, "--out", run, "--budget", "100000steps", *shape)
+    wait_for_step(run, 25, process)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130 and "Traceback" not in said
+    saved = len(read_trace(run / "trace.jsonl"))
+    assert (run / "checkpoints" / f"step-{saved:09d}" / "progress.json").is_file()
+
+
+def test_a_start_that_was_killed_before_it_became_a_run_is_begun_again(
+    daybreak: Daybreak, data: Path, shape: list[str], finished: Path, tmp_path: Path
+) -> None:
+    """A kill while costs are measured leaves a checkpoint at step 0, perhaps of another shape, and no recipe."""
+    run = tmp_path / "run"
+    (run / "checkpoints" / "step-000000000").mkdir(parents=True)
+    shutil.copy(finished / "model" / "model.safetensors", run / "checkpoints" / "step-000000000")
+    shutil.copy(finished / "environment.json", run)
+    (run / ".recipe.json.123.tmp").write_text("{")
+    done = daybreak("pretrain", "tiny", "--data", data, "--out", run, "--budget", "40steps", *shape)
+    assert done.returncode == 0, done.stderr
+    assert bits(run) == bits(finished)  # and two runs of one recipe are one run
+
+
+def test_two_processes_train_as_one(
+    start: Start, data: Path, shape: list[str], finished: Path, tmp_path: Path
+) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    run = tmp_path / "run"
+    command = ["pretrain", "tiny", "--data", data, "--out", run, "--budget", "40steps", *shape]
+    torchrun = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    ranks = [start(*command, **torchrun, RANK=str(rank)) for rank in (0, 1)]
+    said = [process.communicate(timeout=200) for process in ranks]
+    assert [process.returncode for process in ranks] == [0, 0], said
+    assert read_json(run / "decisions.json", Decisions).microbatch == 4
+    one, two = (load_file(folder / "model" / "model.safetensors") for folder in (finished, run))
+    # AdamW turns the rounding of a gradient near 0 into a step of the full rate, hence not the largest difference.
+    apart = torch.cat([(one[name] - two[name]).reshape(-1) for name in one])
+    assert apart.abs().mean() <= 1e-6
+    losses = [read_json(folder / "summary.json", Summary).validation.loss for folder in (finished, run)]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
+    assert len(read_trace(run / "trace.jsonl")) == 40
+
+
+def test_a_time_budget_ends_by_itself_and_is_accounted_for(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it ends in time is measured on a quiet machine, by benchmarks/budget.py."""
+    from daybreak import pretrain
+
+    gate = Parity(
+        passed=True, checks={}, largest_logit_difference=0.0, tolerance=1.0, masked_accuracy=0.0, transformers="",
+        seconds=0.0,
+    )  # fmt: skip
+    monkeypatch.setattr(pretrain, "check_parity", lambda *_, **__: gate)
+    summary = pretrain.pretrain(small("5s"), data=data, out=tmp_path / "run")
+    assert summary.steps >= 20 and summary.elapsed > 2
+    assert sum(summary.spent.values()) == pytest.approx(summary.elapsed, rel=0.1)
+    last = read_trace(tmp_path / "run" / "trace.jsonl")[-1]
+    assert 0.5 < last.progress < 1.0
+    decisions = read_json(tmp_path / "run" / "decisions.json", Decisions)
+    assert 0 < decisions.reserve_seconds < 5
+
+
+def test_it_learns_what_the_text_holds(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half a minute's worth of steps of the smallest shape leave word frequencies far behind."""
+    from daybreak import pretrain
+
+    monkeypatch.setattr(pretrain, "check_parity", lambda *_, **__: pytest.skip("not reached"))
+    torch.manual_seed(0)
+    recorded: list[ValidationRecord] = []
+    summarise = pretrain._summarise
+
+    class Enough(Exception):
+        pass
+
+    def stop(*arguments: object) -> None:
+        recorded.append(summarise(*arguments).validation)  # type: ignore[arg-type]
+        raise Enough
+
+    monkeypatch.setattr(pretrain, "_summarise", stop)
+    with pytest.raises(Enough):
+        pretrain.pretrain(small("500steps"), data=data, out=tmp_path / "run")
+    assert recorded[0].loss < recorded[0].unigram_loss - 0.5
+    assert recorded[0].accuracy > 1.3 * recorded[0].commonest_share
+    assert recorded[0].distinct >= 8
+
+
+# ---------------------------------------------------------------- refusals
+
+
+def test_another_budget_recipe_or_data_is_refused(
+    finished: Path, data: Path, corpus: Path, shape: list[str], refused: Refused, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    (run / "summary.json").unlink()
+    same = ["pretrain", "tiny", "--out", run, *shape]
+    said = refused(*same, "--data", data, "--budget", "41steps")
+    assert "started with a budget of 40steps, not 41steps" in said and "--fresh" in said
+    said = refused(*same, "--data", data, "--budget", "40steps", "--optimizer.beta1", "0.8")
+    assert "'optimizer.beta1' differs" in said
+    from daybreak.data.tokenizer import WordPiece
+    from daybreak.prepare import prepare
+
+    (tmp_path / "less.jsonl").write_text("".join(corpus.read_text().splitlines(keepends=True)[:300]))
+    prepare([tmp_path / "less.jsonl"], tmp_path / "other", tokenizer=WordPiece(vocabulary=400))
+    said = refused(*same, "--data", tmp_path / "other", "--budget", "40steps")
+    assert "started on other data" in said
+    replay = ["pretrain", "--replay", run, "--out", tmp_path / "again"]
+    assert "started on other data" in refused(*replay, "--data", tmp_path / "other")
+    (run / "trace.jsonl").unlink()
+    assert "no recorded steps" in refused(*replay, "--data", data)
+    assert not (tmp_path / "again").exists()
+
+
+@pytest.mark.parametrize(
+    ("budget", "said"),
+    [
+        ("19steps", "too short for 20 steps. Give at least --budget 20steps"),
+        ("5000tok", "Give at least --budget 5120tok"),
+        ("1s", "is too short: starting, 20 steps and saving take about"),
+        ("soon", "Write it like 90s"),
+    ],
+)
+def test_a_budget_too_short_or_unreadable_leaves_nothing(
+    budget: str, said: str, data: Path, shape: list[str], refused: Refused, tmp_path: Path
+) -> None:
+    run = tmp_path / "runs" / "run"
+    assert said in refused("pretrain", "tiny", "--data", data, "--out", run, "--budget", budget, *shape)
+    assert not run.exists()
+
+
+def test_folders_that_cannot_be_used_are_refused(
+    data: Path, shape: list[str], refused: Refused, tmp_path: Path
+) -> None:
+    plain = ["pretrain", "tiny", "--budget", "40steps", *shape]
+    (tmp_path / "file").write_text("mine")
+    assert "is not a folder" in refused(*plain, "--data", data, "--out", tmp_path / "file" / "run")
+    assert (tmp_path / "file").read_text() == "mine"
+    assert "Cannot write" in refused(*plain, "--data", data, "--out", "/proc/run")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("mine")
+    assert "holds other files" in refused(*plain, "--data", data, "--out", tmp_path / "mine")
+    assert "will not delete" in refused(*plain, "--data", data, "--out", tmp_path / "mine", "--fresh")
+    assert (tmp_path / "mine" / "thesis.tex").exists()
+    assert "no prepared data" in refused(*plain, "--data", tmp_path / "none", "--out", tmp_path / "run")
+    assert "heads" in refused(*plain, "--data", data, "--out", tmp_path / "run", "--model.heads", "3")
+    assert not (tmp_path / "run").exists()
+
+
+def test_damaged_data_is_refused_by_the_name_of_the_file(
+    data: Path, shape: list[str], refused: Refused, tmp_path: Path
+) -> None:
+    plain = ["pretrain", "tiny", "--budget", "40steps", "--out", tmp_path / "run", *shape]
+    for name in ("train-00000.tokens.bin", "heldout-00000.tokens.bin", "unigram.bin"):
+        copy = tmp_path / name.replace(".", "-")
+        shutil.copytree(data, copy)
+        held = bytearray((copy / name).read_bytes())
+        assert len(held) < BLOCK_BYTES
+        held[len(held) // 2] ^= 1
+        (copy / name).write_bytes(held)
+        said = refused(*plain, "--data", copy)
+        assert name in said and "does not match its hash" in said
+    copy = tmp_path / "tokenizer"
+    shutil.copytree(data, copy)
+    path = copy / "tokenizer" / "tokenizer.json"
+    path.write_text(path.read_text().replace("teacher", "teachar"))
+    assert "is not the one that made its tokens" in refused(*plain, "--data", copy)
+    assert not (tmp_path / "run").exists()

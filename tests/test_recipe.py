@@ -1,0 +1,175 @@
+"""Recipes: all of them resolve, JSON brings them back exactly, and every default is on record in tests/golden.
+
+After a change of a recipe that is meant: ``python tests/test_recipe.py --write``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from daybreak.base.errors import UserError
+from daybreak.base.files import write_json
+from daybreak.base.plain import from_plain, to_plain
+from daybreak.data.tokenizer import WordPiece
+from daybreak.models.modern import ModernEncoder
+from daybreak.recipe import Recipe, first_difference, load_recipe, promise, recipe_names, resolved
+from daybreak.training.optimizers import AdamW
+from daybreak.training.schedule import Trapezoid
+
+GOLDEN = Path(__file__).with_name("golden")
+NAMES = recipe_names()
+
+
+def golden(name: str) -> Path:
+    return GOLDEN / f"{name}.json"
+
+
+def test_the_family_ships() -> None:
+    assert NAMES == ["daybreak-base", "daybreak-mini", "daybreak-small", "daybreak-tiny"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recipe_is_what_is_on_record(name: str) -> None:
+    recorded = json.loads(golden(name).read_text())
+    assert resolved(load_recipe(name)) == recorded, "If the change is meant: python tests/test_recipe.py --write"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recipe_is_found_fits_together_and_tells_its_promise(name: str) -> None:
+    recipe = load_recipe(name)
+    recipe.check()
+    assert recipe.name == name
+    assert load_recipe(name.removeprefix("daybreak-")) is recipe
+    assert "Command: daybreak run" in promise(name) and "Promise:" in promise(name)
+    assert "--corpus" in promise(name)
+
+
+def test_no_record_is_left_of_a_recipe_that_is_gone() -> None:
+    assert sorted(path.stem for path in GOLDEN.glob("daybreak-*.json")) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_json_brings_a_recipe_back_exactly(name: str, tmp_path: Path) -> None:
+    recipe = load_recipe(name)
+    write_json(tmp_path / "recipe.json", resolved(recipe))
+    for source in (tmp_path, tmp_path / "recipe.json"):
+        again = load_recipe(source)
+        assert again == recipe and resolved(again) == resolved(recipe)
+    assert first_difference(again, recipe) is None
+
+
+def test_every_value_survives_json() -> None:
+    recipe = dataclasses.replace(
+        load_recipe("tiny"),
+        tokenizer=WordPiece(vocabulary=777, cased=True),
+        model=ModernEncoder(layers=5, width=20, heads=2, inner=7, global_every=3, window=10, init_std=0.1 + 0.2),
+        optimizer=AdamW(lr=1e-17, epsilon=1e-300),
+        schedule=Trapezoid(warmup=1 / 3, decay=0.0),
+        seed=2**40,
+        budget="1.5d",
+    )
+    assert from_plain(Recipe, json.loads(json.dumps(to_plain(recipe)))) == recipe
+
+
+def test_the_fingerprint_knows_every_value() -> None:
+    recipe = load_recipe("tiny")
+    other = dataclasses.replace(recipe, optimizer=dataclasses.replace(recipe.optimizer, epsilon=1e-9))
+    assert resolved(recipe)["fingerprint"] != resolved(other)["fingerprint"]
+    assert first_difference(recipe, other) == "optimizer.epsilon"
+    assert first_difference(recipe, dataclasses.replace(recipe, budget="4m")) == "budget"
+
+
+def damaged(tmp_path: Path, change: dict[str, Any]) -> Path:
+    """recipe.json of tiny with dotted names set to other values; None removes them."""
+    plain = resolved(load_recipe("tiny"))
+    for dotted, value in change.items():
+        *way, last = dotted.split(".")
+        place = plain
+        for part in way:
+            place = place[part]
+        if value is None:
+            del place[last]
+        else:
+            place[last] = value
+    path = tmp_path / "recipe.json"
+    path.write_text(json.dumps(plain))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"optimizer.lrate": 1.0}, "Unknown field 'optimizer.lrate'. Did you mean 'lr'?"),
+        ({"lenght": 64}, "Unknown field 'lenght'. Did you mean 'length'?"),
+        ({"optimizer.kind": "AdamX"}, "'AdamX' is no kind of OptimizerConfig that this version knows. Did you mean 'AdamW'?"),
+        ({"model.layers": None}, "'model.layers' is missing"),
+        ({"batch": "many"}, "'batch' holds 'many'"),
+        ({"batch": True}, "'batch' holds True"),
+        ({"model": 7}, "'model' should be an object"),
+    ],
+)
+def test_a_recipe_file_that_does_not_fit_is_refused_by_name(tmp_path: Path, change: dict[str, Any], named: str) -> None:
+    with pytest.raises(UserError) as error:
+        load_recipe(damaged(tmp_path, change))
+    assert named in str(error.value)
+
+
+@pytest.mark.parametrize(("name", "near"), [("tinny", "tiny"), ("daybreak-smal", "daybreak-small"), ("bass", "base")])
+def test_an_unknown_name_gets_the_nearest(name: str, near: str) -> None:
+    with pytest.raises(UserError, match=f"There is no recipe '{name}'. Did you mean '{near}'?"):
+        load_recipe(name)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"budget": "soon"}, "'soon'"),
+        ({"length": 4}, "row length of 4"),
+        ({"batch": 0}, "--batch"),
+        ({"microbatch": -1}, "--microbatch"),
+        ({"clip": 0.0}, "--clip"),
+        ({"optimizer": AdamW(lr=-1.0)}, "--optimizer.lr"),
+    ],
+)
+def test_values_that_cannot_work_are_refused(change: dict[str, Any], named: str) -> None:
+    with pytest.raises(UserError, match=named):
+        dataclasses.replace(load_recipe("tiny"), **change).check()
+
+
+def test_a_recipe_may_be_a_python_file_with_a_class_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        """
+from __future__ import annotations
+from dataclasses import dataclass, replace
+from daybreak.recipe import load_recipe
+from daybreak.training.schedule import Schedule
+
+@dataclass(frozen=True, kw_only=True)
+class Half(Schedule):
+    share: float = 0.5
+    def __call__(self, progress):
+        return self.share
+
+recipe = replace(load_recipe("tiny"), name="mine", schedule=Half(share=0.25))
+"""
+    )
+    recipe = load_recipe(path)
+    assert recipe.name == "mine" and recipe.schedule(0.9) == 0.25
+    assert from_plain(Recipe, to_plain(recipe)) == recipe  # while its file is imported, its kinds are known
+    path.write_text("recipes = 1\n")
+    with pytest.raises(UserError, match="defines no 'recipe'"):
+        load_recipe(path)
+
+
+if __name__ == "__main__":
+    assert sys.argv[1:] == ["--write"], __doc__
+    GOLDEN.mkdir(exist_ok=True)
+    for each in NAMES:
+        write_json(golden(each), resolved(load_recipe(each)))

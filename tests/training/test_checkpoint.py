@@ -1,0 +1,146 @@
+"""Checkpoints: exact, two deep, never pickle, and an earlier one is never lost to a later one that failed."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from daybreak.base.errors import UserError
+from daybreak.models.modern import ModernBert, ModernEncoder
+from daybreak.training import checkpoint
+from daybreak.training.checkpoint import Progress
+from daybreak.training.optimizers import AdamW
+
+IDS = torch.randint(5, 40, (4, 10), generator=torch.Generator().manual_seed(0))
+
+
+def fresh(seed: int) -> tuple[ModernBert, torch.optim.Optimizer]:
+    torch.manual_seed(seed)
+    model = ModernEncoder(layers=2, width=16, heads=2, inner=12, init_std=0.1).build(40)
+    return model, AdamW(lr=1e-2).build(model)
+
+
+def train(model: ModernBert, optimizer: torch.optim.Optimizer, steps: int = 3) -> None:
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model.logits(IDS).square().mean().backward()
+        optimizer.step()
+
+
+def at(step: int) -> Progress:
+    spent = {"start": 1.25, "train": 0.1 + 0.2}
+    return Progress(
+        step=step, position=8 * step, tokens=80 * step, targets=9 * step, elapsed=1 / 3, resumes=2, spent=spent
+    )
+
+
+def test_a_round_trip_is_exact_and_training_goes_on_bit_for_bit(tmp_path: Path) -> None:
+    model, optimizer = fresh(1)
+    train(model, optimizer)
+    checkpoint.save(tmp_path, at(3), model, optimizer)
+    again, other = fresh(2)
+    progress, torn = checkpoint.load_newest(tmp_path, again, other)
+    assert (progress, torn) == (at(3), [])
+    assert again.output.weight is again.embedding.weight
+    for mine, theirs in zip(model.parameters(), again.parameters(), strict=True):
+        left, right = optimizer.state[mine], other.state[theirs]
+        assert set(left) == set(right) == {"step", "exp_avg", "exp_avg_sq"}
+        assert all(torch.equal(left[name], right[name]) and left[name].dtype == right[name].dtype for name in left)
+    for pair in ((model, optimizer), (again, other)):
+        train(*pair)
+    for (name, left), right in zip(model.named_parameters(), again.parameters()):
+        assert torch.equal(left, right), name
+
+
+def test_a_checkpoint_before_the_first_step_loads(tmp_path: Path) -> None:
+    model, optimizer = fresh(1)
+    checkpoint.save(tmp_path, at(0), model, optimizer)
+    again, other = fresh(2)
+    assert checkpoint.load_newest(tmp_path, again, other)[0] == at(0)
+    assert torch.equal(model.embedding.weight, again.embedding.weight) and not other.state
+
+
+@pytest.mark.parametrize("file", ["progress.json", "model.safetensors", "optimizer.safetensors"])
+@pytest.mark.parametrize("how", ["cut", "gone"])
+def test_a_torn_newest_gives_way_to_the_one_before(tmp_path: Path, file: str, how: str) -> None:
+    model, optimizer = fresh(1)
+    for step in (3, 6):
+        train(model, optimizer)
+        last = checkpoint.save(tmp_path, at(step), model, optimizer)
+    if how == "cut":
+        (last / file).write_bytes((last / file).read_bytes()[:-20])
+    else:
+        (last / file).unlink()
+    again, other = fresh(2)
+    progress, torn = checkpoint.load_newest(tmp_path, again, other)
+    assert progress == at(3)
+    assert len(torn) == 1 and torn[0].startswith("step-000000006")
+    (tmp_path / "step-000000003" / file).unlink()
+    before = again.embedding.weight.clone()
+    progress, torn = checkpoint.load_newest(tmp_path, again, other)
+    assert progress is None and len(torn) == 2
+    assert torch.equal(before, again.embedding.weight)
+
+
+def test_two_are_kept_and_none_holds_pickle(tmp_path: Path) -> None:
+    model, optimizer = fresh(1)
+    train(model, optimizer)
+    for step in (5, 10, 15, 1_000):
+        checkpoint.save(tmp_path, at(step), model, optimizer)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000000015", "step-000001000"]
+    files = sorted(path.name for path in (tmp_path / "step-000001000").iterdir())
+    assert files == ["model.safetensors", "optimizer.safetensors", "progress.json"]
+    for path in tmp_path.rglob("*.safetensors"):
+        assert path.read_bytes()[8:10] == b'{"'  # the header of safetensors; pickles and zips begin otherwise
+
+
+def test_the_same_step_may_be_written_twice(tmp_path: Path) -> None:
+    model, optimizer = fresh(1)
+    checkpoint.save(tmp_path, at(5), model, optimizer)
+    train(model, optimizer)
+    checkpoint.save(tmp_path, at(5), model, optimizer)
+    again, other = fresh(2)
+    checkpoint.load_newest(tmp_path, again, other)
+    assert torch.equal(model.embedding.weight, again.embedding.weight)
+
+
+def test_a_file_in_the_way_is_a_user_error(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").write_text("in the way")
+    with pytest.raises(UserError, match="checkpoint at step 3 cannot be written"):
+        checkpoint.save(tmp_path / "checkpoints", at(3), *fresh(1))
+
+
+@pytest.fixture
+def small_files() -> Iterator[None]:
+    """No file of this process may grow beyond 4 kB: the nearest to a full disk that a test may bring about."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4_000, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.usefixtures("small_files")
+def test_a_disk_that_is_really_full_is_a_user_error(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="cannot be written"):
+        checkpoint.save(tmp_path, at(3), *fresh(1))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_leaves_the_earlier_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, optimizer = fresh(1)
+    train(model, optimizer)
+    checkpoint.save(tmp_path, at(3), model, optimizer)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    with pytest.raises(UserError, match="No space left") as error:
+        checkpoint.save(tmp_path, at(6), model, optimizer)
+    assert "Free disk space" in error.value.remedy
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000000003"]
+    assert checkpoint.load_newest(tmp_path, *fresh(2))[0] == at(3)

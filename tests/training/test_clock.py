@@ -1,0 +1,123 @@
+"""Budgets, the agreed clock under a fake time, and the clock that repeats a recorded run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from daybreak.base.errors import UserError
+from daybreak.base.records import TraceRecord
+from daybreak.base.world import World
+from daybreak.training.clock import Budget, BudgetClock, ReplayClock, read_trace
+
+
+@pytest.mark.parametrize(
+    ("text", "amount", "unit"),
+    [
+        ("90s", 90, "seconds"),
+        ("30m", 1_800, "seconds"),
+        ("24h", 86_400, "seconds"),
+        ("1.5d", 129_600, "seconds"),
+        (".5h", 1_800, "seconds"),
+        (" 3M ", 180, "seconds"),
+        ("2e9tok", 2e9, "tokens"),
+        ("1.5e6 tok", 1.5e6, "tokens"),
+        ("10000steps", 10_000, "steps"),
+    ],
+)
+def test_budgets_are_read(text: str, amount: float, unit: str) -> None:
+    found = Budget.parse(text)
+    assert (found.amount, found.unit, found.text) == (pytest.approx(amount), unit, text.strip())
+
+
+@pytest.mark.parametrize(
+    "text", ["", "soon", "10", "-5m", "0s", "0e3tok", "3 weeks", "5min", "1h30m", "nans", "infs", "1e400h"]
+)
+def test_other_texts_are_refused_with_examples(text: str) -> None:
+    with pytest.raises(UserError) as error:
+        Budget.parse(text)
+    assert text in error.value.sentence and "90s" in error.value.remedy
+
+
+class Time:
+    """A time that moves when told."""
+
+    now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Deaf(World):
+    """A rank other than the first: it hears the first rank's values, whatever its own."""
+
+    def agree(self, *values: float) -> tuple[float, ...]:
+        assert len(values) == 2
+        return (50.0, 10.0)
+
+
+def test_a_time_budget_counts_from_the_start_and_keeps_the_reserve() -> None:
+    time = Time()
+    clock = BudgetClock(Budget.parse("100s"), World(), started=990.0, reserve=20.0, now=time)
+    assert (clock.elapsed(), clock.tick(0, 0).progress) == (10.0, 10 / 80)
+    time.now += 30
+    tick = clock.tick(5, 99)
+    assert (tick.elapsed, tick.progress) == (40.0, 0.5)
+    clock.keep_back(10.0)  # less than what is kept already
+    assert clock.tick(5, 99).progress == 0.5
+    clock.keep_back(36.0)
+    assert clock.tick(5, 99).progress == 40 / 64
+    time.now += 1_000
+    assert clock.tick(6, 99).progress == 1.0
+
+
+def test_what_earlier_processes_spent_is_charged() -> None:
+    clock = BudgetClock(Budget.parse("100s"), World(), started=1_000.0, already=60.0, now=Time())
+    assert (clock.elapsed(), clock.tick(0, 0).progress) == (60.0, 0.6)
+
+
+def test_progress_never_falls() -> None:
+    time = Time()
+    clock = BudgetClock(Budget.parse("1m"), World(), started=1_000.0, now=time)
+    seen = []
+    for step in range(200):
+        time.now += 0.37
+        if step % 50 == 0:
+            clock.keep_back(step / 10)
+        seen.append(clock.tick(step, 0).progress)
+    assert seen == sorted(seen) and seen[-1] == 1.0
+
+
+def test_tokens_and_steps_do_not_look_at_the_time() -> None:
+    tokens = BudgetClock(Budget.parse("1e4tok"), World(), started=0.0, reserve=99.0)
+    assert [tokens.tick(3, seen).progress for seen in (0, 2_500, 10_000, 12_000)] == [0.0, 0.25, 1.0, 1.0]
+    steps = BudgetClock(Budget.parse("40steps"), World(), started=0.0)
+    assert [steps.tick(step, 7).progress for step in (0, 10, 40)] == [0.0, 0.25, 1.0]
+
+
+def test_a_rank_obeys_the_first_ones_clock_and_reserve() -> None:
+    """Ranks validate at different speeds: were the reserve each rank's own, their schedules would drift apart."""
+    clock = BudgetClock(Budget.parse("110s"), Deaf(rank=1, size=2), started=1_000.0, now=Time())
+    clock.keep_back(37.0)
+    tick = clock.tick(0, 0)
+    assert (tick.elapsed, tick.progress) == (50.0, 0.5)
+
+
+def test_a_recorded_run_is_repeated_bit_for_bit() -> None:
+    trace = [TraceRecord(step=i, elapsed=1.5 * i, progress=i / 3) for i in range(3)]
+    clock = ReplayClock(trace)
+    assert [clock.tick(i, 0).progress for i in range(4)] == [0.0, 1 / 3, 2 / 3, 1.0]
+    assert clock.tick(2, 0).elapsed == clock.elapsed() == 3.0
+    clock.keep_back(1e9)
+    assert clock.tick(1, 0).progress == 1 / 3
+
+
+def test_a_torn_last_line_of_the_trace_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_text(
+        '{"step": 0, "elapsed": 1.0, "progress": 0.1}\n{"step": 1, "elapsed": 1.5, "progress": 0.30000000000000004}\n'
+        '{"step": 2, "elap'
+    )
+    assert [record.progress for record in read_trace(path)] == [0.1, 0.30000000000000004]
+    assert read_trace(tmp_path / "none.jsonl") == []

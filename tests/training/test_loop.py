@@ -1,0 +1,332 @@
+"""The loop by itself: accumulation, ranks, clipping, marks, records, and what stops it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from daybreak.base import world as worlds
+from daybreak.base.encoder import Encoder, LossSum
+from daybreak.base.errors import Interrupted, UserError
+from daybreak.base.records import StepRecord, ValidationRecord
+from daybreak.base.run_folder import RunFolder
+from daybreak.base.world import World
+from daybreak.models.modern import ModernEncoder
+from daybreak.training import checkpoint, loop
+from daybreak.training.clock import Budget, BudgetClock
+from daybreak.training.journal import Journal
+from daybreak.training.loop import Training, fit, next_mark, take_step
+from daybreak.training.objectives import CausalThenMasked, Objective, decoded
+from daybreak.training.optimizers import AdamW
+from daybreak.training.schedule import Trapezoid
+from daybreak.training.validation import Validation
+
+VOCABULARY, LENGTH, BATCH = 40, 12, 8
+
+
+def take(position: int, rows: int) -> np.ndarray:
+    """Row p of the run is a function of p, with a pattern that can be learned."""
+    places = np.arange(position, position + rows)[:, None] * 7 + np.arange(LENGTH)[None] * 3
+    ids = 5 + (places + places // 11) % (VOCABULARY - 5)
+    ids[:, 0] = 2
+    return ids
+
+
+@dataclass(frozen=True, kw_only=True)
+class Uneven(Objective):
+    """Row p of the run has 1 + p % 5 targets, so that a divisor of rows or of equal shares would show."""
+
+    def stage(self, progress: float) -> str:
+        return "masked"
+
+    def loss(self, model: Encoder, ids: Tensor, *, seed: int, position: int, progress: float) -> LossSum:
+        features = model.features(ids)
+        parts = [
+            decoded(model, features[row, 1 : 2 + (position + row) % 5], ids[row, 1 : 2 + (position + row) % 5])
+            for row in range(len(ids))
+        ]
+        return LossSum(sum=torch.stack([part.sum for part in parts]).sum(), count=sum(part.count for part in parts))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Broken(Uneven):
+    """Infinite from step ``after`` on."""
+
+    after: int
+
+    def loss(self, model: Encoder, ids: Tensor, *, seed: int, position: int, progress: float) -> LossSum:
+        found = super().loss(model, ids, seed=seed, position=position, progress=progress)
+        return replace(found, sum=found.sum * float("inf")) if position >= BATCH * self.after else found
+
+
+class Watch:
+    """A monitor that keeps what it sees."""
+
+    def __init__(self) -> None:
+        self.steps: list[StepRecord] = []
+        self.validations: list[ValidationRecord] = []
+
+    def on_step(self, record: StepRecord) -> None:
+        self.steps.append(record)
+
+    def on_validation(self, record: ValidationRecord) -> None:
+        self.validations.append(record)
+
+
+def training(folder: Path, *, steps: int = 30, world: World | None = None, **changes: Any) -> Training:
+    torch.manual_seed(0)
+    world = world or World()
+    model = ModernEncoder(layers=1, width=16, heads=2, inner=12, init_std=0.2).build(VOCABULARY)
+    counts = np.ones(VOCABULARY, np.uint64)
+    parts: dict[str, Any] = {
+        "model": model,
+        "optimizer": AdamW(lr=1e-2).build(model),
+        "objective": Uneven(),
+        "schedule": Trapezoid(warmup=0.2, decay=0.5),
+        "take": take,
+        "clock": BudgetClock(Budget.parse(f"{steps}steps"), world, started=0.0),
+        "world": world,
+        "batch": BATCH,
+        "microbatch": BATCH,
+        "clip": 1.0,
+        "seed": 0,
+        "device": torch.device("cpu"),
+        "precision": torch.float32,
+        "validation": Validation(take(10_000, 12), counts, torch.device("cpu")),
+        "validation_rows": 4,
+        "validation_marks": 0,
+        "checkpoints": folder / "checkpoints",
+        "journal": None,
+        "monitors": (),
+        "spent": dict.fromkeys(("start", "train", "validate", "checkpoint", "export", "lost"), 0.0),
+    }
+    return Training(**{**parts, **changes})
+
+
+def weights(made: Training) -> list[Tensor]:
+    return [parameter.detach().clone() for parameter in made.model.parameters()]
+
+
+def assert_near(left: list[Tensor], right: list[Tensor], tolerance: float) -> None:
+    assert max((a - b).abs().max().item() for a, b in zip(left, right, strict=True)) <= tolerance
+
+
+# ---------------------------------------------------------------- one step
+
+
+@pytest.mark.parametrize("microbatch", [1, 2, 3, 5])
+def test_microbatches_make_the_same_step(tmp_path: Path, microbatch: int) -> None:
+    """Plain SGD, whose step is the gradient itself: AdamW would hide a wrong divisor."""
+    found = []
+    for size in (BATCH, microbatch):
+        made = training(tmp_path, microbatch=size, clip=1e9)
+        made = replace(made, optimizer=torch.optim.SGD(made.model.parameters(), lr=1.0))
+        start = replace(checkpoint.START, position=3)
+        done, loss, norm = take_step(made, start, 0.5)
+        found.append((weights(made), loss, norm, done))
+    (first, loss, norm, done), (second, other_loss, other_norm, other_done) = found
+    assert_near(first, second, 1e-6)
+    assert (loss, norm) == (pytest.approx(other_loss, rel=1e-6), pytest.approx(other_norm, rel=1e-5))
+    assert done == other_done
+    assert done.targets == sum(1 + p % 5 for p in range(3, 3 + BATCH))
+    assert (done.step, done.position, done.tokens) == (1, 3 + BATCH, BATCH * LENGTH)
+
+
+def test_the_step_is_the_gradient_of_the_mean_over_targets(tmp_path: Path) -> None:
+    made = training(tmp_path, clip=1e9, microbatch=3)
+    made = replace(made, optimizer=torch.optim.SGD(made.model.parameters(), lr=1.0))
+    before = weights(made)
+    found = Uneven().loss(made.model, torch.from_numpy(take(0, BATCH)), seed=0, position=0, progress=0.0)
+    expected = torch.autograd.grad(found.sum / found.count, list(made.model.parameters()))
+    _, loss, norm = take_step(made, checkpoint.START, 0.0)
+    assert loss == pytest.approx((found.sum / found.count).item(), rel=1e-5)
+    assert norm == pytest.approx(torch.cat([g.reshape(-1) for g in expected]).norm().item(), rel=1e-5)
+    assert_near([b - a for b, a in zip(before, weights(made))], list(expected), 1e-6)
+
+
+@pytest.mark.parametrize(("clip", "factor"), [(1e-3, True), (1e3, False)])
+def test_large_gradients_are_clipped_and_small_ones_are_not(tmp_path: Path, clip: float, factor: bool) -> None:
+    made = training(tmp_path, clip=clip)
+    made = replace(made, optimizer=torch.optim.SGD(made.model.parameters(), lr=1.0))
+    before = weights(made)
+    _, _, norm = take_step(made, checkpoint.START, 0.0)
+    moved = torch.cat([(b - a).reshape(-1) for b, a in zip(before, weights(made))]).norm().item()
+    assert moved == pytest.approx(clip if factor else norm, rel=2e-3)
+    assert norm > 1e-2
+
+
+# ---------------------------------------------------------------- a whole run
+
+
+def test_thirty_steps_do_not_depend_on_the_microbatch(tmp_path: Path) -> None:
+    found = []
+    for size in (8, 2):
+        made = training(tmp_path, microbatch=size)
+        assert fit(made, checkpoint.START).step == 30
+        found.append(weights(made))
+    assert_near(*found, 1e-5)
+    start = weights(training(tmp_path))
+    assert max((a - b).abs().max().item() for a, b in zip(start, found[0])) > 0.05
+
+
+def one_rank(folder: Path) -> None:
+    """What each of two processes does; torchrun's variables say which it is."""
+    world = worlds.start()
+    try:
+        made = training(folder, world=world, microbatch=3)
+        done = fit(made, checkpoint.START)
+        torch.save((done.targets, weights(made)), folder / f"rank-{world.rank}.pt")
+    finally:
+        worlds.stop(world)
+
+
+def test_two_processes_train_as_one(tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    torchrun = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    processes = [
+        subprocess.Popen([sys.executable, __file__, str(tmp_path)], env={**os.environ, **torchrun, "RANK": str(rank)})
+        for rank in (0, 1)
+    ]
+    assert [process.wait(timeout=120) for process in processes] == [0, 0]
+    made = training(tmp_path)
+    done = fit(made, checkpoint.START)
+    ranks = [torch.load(tmp_path / f"rank-{rank}.pt") for rank in (0, 1)]
+    assert ranks[0][0] == ranks[1][0] == done.targets
+    assert all(torch.equal(a, b) for a, b in zip(ranks[0][1], ranks[1][1]))
+    assert_near(ranks[0][1], weights(made), 1e-5)
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_checkpoint(tmp_path: Path) -> None:
+    made = training(tmp_path, objective=Broken(after=12))
+    checkpoint.save(made.checkpoints, checkpoint.START, made.model, made.optimizer)
+    with pytest.raises(UserError, match="not finite at step 12") as error:
+        fit(made, checkpoint.START)
+    assert "--optimizer.lr 0.005" in error.value.remedy
+    assert [path.name for path in made.checkpoints.iterdir()] == ["step-000000000"]
+    assert all(torch.isfinite(tensor).all() for tensor in weights(made))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_and_leaves_and_the_rest_gives_the_same_weights(tmp_path: Path, number: int) -> None:
+    whole = training(tmp_path / "whole")
+    fit(whole, checkpoint.START)
+
+    def interrupting(position: int, rows: int) -> np.ndarray:
+        if position == 11 * BATCH:
+            os.kill(os.getpid(), number)
+        return take(position, rows)
+
+    made = training(tmp_path / "part", take=interrupting)
+    before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+    with pytest.raises(Interrupted) as stop:
+        fit(made, checkpoint.START)
+    assert stop.value.exit_code == 128 + number
+    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
+    again = training(tmp_path / "part")
+    progress, torn = checkpoint.load_newest(again.checkpoints, again.model, again.optimizer)
+    assert progress is not None and progress.step == 12 and torn == []
+    fit(again, progress)
+    assert all(torch.equal(a, b) for a, b in zip(weights(whole), weights(again)))
+
+
+def test_the_learning_rate_follows_the_schedule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "RECORD_SECONDS", 0.0)
+    watch = Watch()
+    made = training(tmp_path, monitors=(watch,))
+    fit(made, checkpoint.START)
+    assert [record.step for record in watch.steps] == list(range(1, 31))
+    for record in watch.steps:
+        assert record.progress == (record.step - 1) / 30
+        assert record.learning_rate == pytest.approx(1e-2 * made.schedule(record.progress))
+        assert record.tokens == record.step * BATCH * LENGTH
+        assert record.targets == sum(1 + p % 5 for p in range(record.step * BATCH))
+
+
+def test_a_record_is_the_mean_since_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step takes 0.25 s of fake time, so that a record comes every fourth step."""
+    now = [0.0]
+    monkeypatch.setattr(loop.time, "monotonic", lambda: now[0])
+    losses: list[float] = []
+    inner = take_step
+
+    def slow(*arguments: Any) -> Any:
+        now[0] += 0.25
+        found = inner(*arguments)
+        losses.append(found[1])
+        return found
+
+    monkeypatch.setattr(loop, "take_step", slow)
+    watch = Watch()
+    made = training(tmp_path, monitors=(watch,))
+    fit(made, checkpoint.START)
+    assert [record.step for record in watch.steps] == [4, 8, 12, 16, 20, 24, 28]
+    for place, record in enumerate(watch.steps):
+        assert record.loss == pytest.approx(np.mean(losses[4 * place : 4 * place + 4]))
+        assert record.tokens_per_second == pytest.approx(4 * BATCH * LENGTH / 1.0)
+    assert made.spent["train"] == pytest.approx(30 * 0.25)
+
+
+# ---------------------------------------------------------------- marks, checkpoints, journal
+
+
+def test_marks_part_the_run_evenly(tmp_path: Path) -> None:
+    made = training(tmp_path, validation_marks=4)
+    assert [next_mark(made, p) for p in (0.0, 0.1, 0.2, 0.79)] == [0.2, 0.2, 0.4, 0.8]
+    assert next_mark(made, 0.8) == next_mark(made, 0.99) == float("inf")
+    assert next_mark(training(tmp_path), 0.0) == float("inf")
+
+
+def test_validations_come_at_the_marks_of_the_masked_stage_only(tmp_path: Path) -> None:
+    watch = Watch()
+    objective = CausalThenMasked(causal_share=0.5)
+    made = training(tmp_path, steps=40, validation_marks=9, objective=objective, monitors=(watch,))
+    fit(made, checkpoint.START)
+    assert [record.step for record in watch.validations] == [20, 24, 28, 32, 36]
+    assert {record.positions for record in watch.validations} == {4 * 2}
+    assert made.spent["validate"] > 0
+
+
+def test_validating_changes_nothing(tmp_path: Path) -> None:
+    found = []
+    for marks in (0, 9):
+        made = training(tmp_path, validation_marks=marks)
+        fit(made, checkpoint.START)
+        found.append(weights(made))
+    assert all(torch.equal(a, b) for a, b in zip(*found))
+
+
+def test_checkpoints_come_at_their_interval_and_hold_the_sums(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(loop, "CHECKPOINT_SHARE", 1e9)
+    made = training(tmp_path)
+    fit(made, checkpoint.START)
+    assert sorted(path.name for path in made.checkpoints.iterdir()) == ["step-000000029", "step-000000030"]
+    again = training(tmp_path)
+    progress, _ = checkpoint.load_newest(made.checkpoints, again.model, again.optimizer)
+    assert progress is not None and progress.position == 30 * BATCH
+    assert 0 < progress.spent["train"] <= made.spent["train"]
+
+
+def test_the_journal_holds_every_step_once(tmp_path: Path) -> None:
+    journal = Journal(RunFolder(tmp_path))
+    fit(training(tmp_path, journal=journal), checkpoint.START)
+    journal.close()
+    lines = (tmp_path / "trace.jsonl").read_text().splitlines()
+    assert len(lines) == 30 and lines[6].startswith('{"step": 6, ') and lines[6].endswith('"progress": 0.2}')
+
+
+if __name__ == "__main__":
+    one_rank(Path(sys.argv[1]))

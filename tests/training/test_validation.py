@@ -1,0 +1,91 @@
+"""The yardstick against plain numpy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from daybreak.base.records import ValidationRecord
+from daybreak.models.modern import ModernBert, ModernEncoder
+from daybreak.training.clock import Tick
+from daybreak.training.validation import Validation
+
+VOCABULARY, ROWS, LENGTH = 50, 70, 40
+COUNTS = np.random.default_rng(1).integers(0, 1_000, VOCABULARY).astype(np.uint64)
+COUNTS[0] = 0
+
+
+def held_out() -> np.ndarray:
+    rows = np.random.default_rng(0).integers(5, VOCABULARY, (ROWS, LENGTH))
+    rows[:, 0] = 2
+    rows[:, 1:][np.random.default_rng(2).random((ROWS, LENGTH - 1)) < 0.3] = int(COUNTS.argmax())
+    return rows
+
+
+def made() -> Validation:
+    return Validation(held_out(), COUNTS, torch.device("cpu"))
+
+
+def model(seed: int = 0) -> ModernBert:
+    torch.manual_seed(seed)
+    return ModernEncoder(layers=2, width=16, heads=2, inner=12, init_std=0.4).build(VOCABULARY)
+
+
+def measured(validation: Validation, encoder: ModernBert, rows: int = ROWS) -> ValidationRecord:
+    autocast = torch.autocast("cpu", enabled=False)
+    tick = Tick(1.5, 0.25)
+    return validation.measure(encoder, rows=rows, step=7, tokens=99, tick=tick, autocast=autocast, final=False)
+
+
+def test_the_positions_are_always_the_same() -> None:
+    first, second = made().cases(), made().cases()
+    assert all(torch.equal(a, b) for a, b in zip(first, second))
+    masked, slots, answers = first
+    assert slots.shape == (ROWS, 6)  # 15 % of 40
+    rows = torch.from_numpy(held_out())
+    assert torch.equal(rows.gather(1, slots), answers)
+    assert torch.equal(masked == 4, torch.zeros_like(rows, dtype=torch.bool).scatter(1, slots, True))
+    assert torch.equal(rows.where(masked == 4, masked), rows)
+    before = measured(made(), model())
+    assert (before.loss, before.accuracy) == (measured(made(), model()).loss, before.accuracy)
+
+
+def test_fewer_rows_are_the_first_ones_of_the_same() -> None:
+    part = Validation(held_out()[:33], COUNTS, torch.device("cpu"))
+    mine, other = measured(made(), model(), rows=33), measured(part, model(), rows=33)
+    assert (mine.loss, mine.accuracy, mine.positions) == (other.loss, other.accuracy, 33 * 6)
+
+
+def test_the_yardsticks_equal_numpy() -> None:
+    found = measured(made(), model())
+    answers = made().cases()[2].numpy().reshape(-1)
+    shares = (COUNTS + 1.0) / (COUNTS.sum() + VOCABULARY)
+    assert found.unigram_loss == pytest.approx(-np.log(shares[answers]).mean(), rel=1e-6)
+    assert made().unigram_loss == pytest.approx(found.unigram_loss, rel=1e-9)
+    assert found.commonest_share == pytest.approx((answers == COUNTS.argmax()).mean())
+    assert found.commonest_share > 0.2
+
+
+def test_loss_accuracy_and_predictions_equal_numpy() -> None:
+    encoder = model()
+    found = measured(made(), encoder)
+    masked, slots, answers = made().cases()
+    with torch.inference_mode():
+        logits = encoder.logits(masked).double().numpy()
+    at = np.take_along_axis(logits, slots.numpy()[:, :, None], axis=1)
+    right = np.take_along_axis(at, answers.numpy()[:, :, None], axis=2)[:, :, 0]
+    assert found.loss == pytest.approx((np.log(np.exp(at).sum(2)) - right).mean(), rel=1e-5)
+    guesses = at.argmax(2)
+    assert found.accuracy == pytest.approx((guesses == answers.numpy()).mean())
+    assert found.distinct == len(np.unique(guesses)) > 1
+    assert (found.step, found.tokens, found.elapsed, found.progress, found.final) == (7, 99, 1.5, 0.25, False)
+    assert found.positions == ROWS * 6
+
+
+def test_it_leaves_no_gradients_and_no_changes() -> None:
+    encoder = model()
+    before = [parameter.clone() for parameter in encoder.parameters()]
+    measured(made(), encoder)
+    for old, new in zip(before, encoder.parameters(), strict=True):
+        assert torch.equal(old, new) and new.grad is None
