@@ -16,24 +16,44 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from daybreak import pretrain
 from daybreak.base.files import read_json
 from daybreak.base.plain import from_plain
 from daybreak.base.records import BLOCK_BYTES, Decisions, Environment, Manifest, Parity, StepRecord, Summary
 from daybreak.base.records import ValidationRecord
 from daybreak.base.run_folder import RunFolder
-from daybreak.models.modern import ModernEncoder
 from daybreak.recipe import Recipe, load_recipe
+from daybreak.training import probe
 from daybreak.training.clock import read_trace
 
 Daybreak = Callable[..., "subprocess.CompletedProcess[str]"]
 Start = Callable[..., "subprocess.Popen[str]"]
 Refused = Callable[..., str]
 
+PASSED = Parity(
+    passed=True, checks={}, largest_logit_difference=0.0, tolerance=1.0, masked_accuracy=0.0, transformers="",
+    seconds=0.0,
+)  # fmt: skip
+"""In place of the gate, whose clean process takes seconds, where the gate is not what is tested."""
+
 
 def small(budget: str) -> Recipe:
     """Tiny with the shape that the command line tests use."""
-    shape = ModernEncoder(layers=1, width=32, heads=2, inner=32)
-    return dataclasses.replace(load_recipe("tiny"), model=shape, length=32, batch=8, budget=budget)
+    tiny = load_recipe("tiny")
+    return dataclasses.replace(
+        tiny,
+        tokenizer=dataclasses.replace(tiny.tokenizer, vocabulary=400),
+        model=dataclasses.replace(tiny.model, layers=1, width=32, heads=2, inner=32),  # type: ignore[call-arg]
+        length=32,
+        batch=8,
+        budget=budget,
+    )
+
+
+@pytest.fixture(autouse=True)
+def _cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also on a machine with a GPU: the bits of the CPU are those that are compared."""
+    monkeypatch.setattr(probe, "choose_device", lambda: torch.device("cpu"))
 
 
 def wait_for_step(run: Path, step: int, process: subprocess.Popen[str]) -> None:
@@ -109,7 +129,7 @@ def test_stopped_and_killed_runs_go_on_and_equal_their_replay(
     start: Start, daybreak: Daybreak, data: Path, shape: list[str], tmp_path: Path
 ) -> None:
     run, again = tmp_path / "run", tmp_path / "again"
-    command = ["pretrain", "tiny", "--data", data, "--out", run, "--budget", "900steps", *shape]
+    command = ["pretrain", "tiny", "--data", data, "--out", run, "--budget", "600steps", *shape]
     first = start(*command)
     wait_for_step(run, 60, first)
     first.send_signal(signal.SIGTERM)
@@ -129,7 +149,7 @@ def test_stopped_and_killed_runs_go_on_and_equal_their_replay(
     assert last.returncode == 0, last.stderr
     assert f"Resuming at step {saved}" in last.stdout
     trace_ = read_trace(run / "trace.jsonl")
-    assert [record.step for record in trace_] == list(range(900))
+    assert [record.step for record in trace_] == list(range(600))
     elapsed = [record.elapsed for record in trace_]
     assert elapsed == sorted(elapsed)
     summary = read_json(run / "summary.json", Summary)
@@ -154,7 +174,7 @@ def test_ctrl_c_saves_and_leaves(start: Start, data: Path, shape: list[str], tmp
 
 
 def test_a_start_that_was_killed_before_it_became_a_run_is_begun_again(
-    daybreak: Daybreak, data: Path, shape: list[str], finished: Path, tmp_path: Path
+    data: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A kill while costs are measured leaves a checkpoint at step 0, perhaps of another shape, and no recipe."""
     run = tmp_path / "run"
@@ -162,13 +182,13 @@ def test_a_start_that_was_killed_before_it_became_a_run_is_begun_again(
     shutil.copy(finished / "model" / "model.safetensors", run / "checkpoints" / "step-000000000")
     shutil.copy(finished / "environment.json", run)
     (run / ".recipe.json.123.tmp").write_text("{")
-    done = daybreak("pretrain", "tiny", "--data", data, "--out", run, "--budget", "40steps", *shape)
-    assert done.returncode == 0, done.stderr
+    monkeypatch.setattr(pretrain, "check_parity", lambda *_, **__: PASSED)
+    pretrain.pretrain(small("40steps"), data=data, out=run)
     assert bits(run) == bits(finished)  # and two runs of one recipe are one run
 
 
 def test_two_processes_train_as_one(
-    start: Start, data: Path, shape: list[str], finished: Path, tmp_path: Path
+    start: Start, data: Path, shape: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -180,12 +200,11 @@ def test_two_processes_train_as_one(
     said = [process.communicate(timeout=200) for process in ranks]
     assert [process.returncode for process in ranks] == [0, 0], said
     assert read_json(run / "decisions.json", Decisions).microbatch == 4
-    one, two = (load_file(folder / "model" / "model.safetensors") for folder in (finished, run))
-    # AdamW turns the rounding of a gradient near 0 into a step of the full rate, hence not the largest difference.
-    apart = torch.cat([(one[name] - two[name]).reshape(-1) for name in one])
-    assert apart.abs().mean() <= 1e-6
-    losses = [read_json(folder / "summary.json", Summary).validation.loss for folder in (finished, run)]
-    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
+    # One process that takes the same halves one after the other rounds alike; AdamW would magnify another rounding.
+    monkeypatch.setattr(pretrain, "check_parity", lambda *_, **__: PASSED)
+    pretrain.pretrain(dataclasses.replace(small("40steps"), microbatch=4), data=data, out=tmp_path / "one")
+    one, two = (load_file(folder / "model" / "model.safetensors") for folder in (tmp_path / "one", run))
+    assert max((one[name] - two[name]).abs().max().item() for name in one) <= 1e-5
     assert len(read_trace(run / "trace.jsonl")) == 40
 
 
@@ -193,13 +212,7 @@ def test_a_time_budget_ends_by_itself_and_is_accounted_for(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether it ends in time is measured on a quiet machine, by benchmarks/budget.py."""
-    from daybreak import pretrain
-
-    gate = Parity(
-        passed=True, checks={}, largest_logit_difference=0.0, tolerance=1.0, masked_accuracy=0.0, transformers="",
-        seconds=0.0,
-    )  # fmt: skip
-    monkeypatch.setattr(pretrain, "check_parity", lambda *_, **__: gate)
+    monkeypatch.setattr(pretrain, "check_parity", lambda *_, **__: PASSED)
     summary = pretrain.pretrain(small("5s"), data=data, out=tmp_path / "run")
     assert summary.steps >= 20 and summary.elapsed > 2
     assert sum(summary.spent.values()) == pytest.approx(summary.elapsed, rel=0.1)
@@ -210,27 +223,12 @@ def test_a_time_budget_ends_by_itself_and_is_accounted_for(
 
 
 def test_it_learns_what_the_text_holds(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half a minute's worth of steps of the smallest shape leave word frequencies far behind."""
-    from daybreak import pretrain
-
-    monkeypatch.setattr(pretrain, "check_parity", lambda *_, **__: pytest.skip("not reached"))
-    torch.manual_seed(0)
-    recorded: list[ValidationRecord] = []
-    summarise = pretrain._summarise
-
-    class Enough(Exception):
-        pass
-
-    def stop(*arguments: object) -> None:
-        recorded.append(summarise(*arguments).validation)  # type: ignore[arg-type]
-        raise Enough
-
-    monkeypatch.setattr(pretrain, "_summarise", stop)
-    with pytest.raises(Enough):
-        pretrain.pretrain(small("500steps"), data=data, out=tmp_path / "run")
-    assert recorded[0].loss < recorded[0].unigram_loss - 0.5
-    assert recorded[0].accuracy > 1.3 * recorded[0].commonest_share
-    assert recorded[0].distinct >= 8
+    """A few hundred steps of the smallest shape leave word frequencies far behind."""
+    monkeypatch.setattr(pretrain, "check_parity", lambda *_, **__: PASSED)
+    seen = pretrain.pretrain(small("500steps"), data=data, out=tmp_path / "run").validation
+    assert seen.loss < seen.unigram_loss - 0.5
+    assert seen.accuracy > 1.3 * seen.commonest_share
+    assert seen.distinct >= 8
 
 
 # ---------------------------------------------------------------- refusals

@@ -178,7 +178,8 @@ def _train(training: Training, progress: checkpoint.Progress, run: RunFolder, bu
     seconds = budget.amount - getattr(training.clock, "reserve", 0.0) if budget.unit == "seconds" else None
     try:
         with working("Training") as work:
-            monitors = (Live(work, seconds), Plateau(training.validation.unigram_loss))
+            unigram = training.validation.unigram_loss
+            monitors = (Live(work, seconds, unigram), Plateau(unigram))
             done = fit(dataclasses.replace(training, journal=journal, monitors=monitors), progress)
     finally:
         journal.close()

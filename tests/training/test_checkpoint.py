@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -144,3 +145,11 @@ def test_a_full_disk_leaves_the_earlier_checkpoint(tmp_path: Path, monkeypatch: 
     assert "Free disk space" in error.value.remedy
     assert [path.name for path in tmp_path.iterdir()] == ["step-000000003"]
     assert checkpoint.load_newest(tmp_path, *fresh(2))[0] == at(3)
+
+
+def test_a_charge_is_on_disk_before_the_next_step(tmp_path: Path) -> None:
+    model, optimizer = fresh(1)
+    checkpoint.save(tmp_path, at(3), model, optimizer)
+    charged = replace(at(3), elapsed=77.5, resumes=3)
+    checkpoint.charge(tmp_path, charged)
+    assert checkpoint.load_newest(tmp_path, *fresh(2)) == (charged, [])

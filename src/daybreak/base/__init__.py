@@ -1,1 +1,1 @@
-"""Floor 1: what every room may use. Standard library, numpy and torch only."""
+"""Floor 1: what every room may use. Standard library, numpy, torch and rich only."""

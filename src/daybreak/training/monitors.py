@@ -19,19 +19,20 @@ class Monitor(Protocol):
 class Live:
     """The line a user watches: stage, losses, speed, and what is left of the budget."""
 
-    def __init__(self, work: Work, seconds: float | None):
+    def __init__(self, work: Work, seconds: float | None, unigram_loss: float):
         self._work = work
         self._seconds = seconds
+        self._unigram_loss = unigram_loss
         self._validation = ""
 
     def on_step(self, record: StepRecord) -> None:
         left = f"{duration(self._seconds - record.elapsed)} left" if self._seconds else f"step {record.step}"
         speed = f"{record.tokens_per_second / 1000:.1f}k tok/s"
-        self._work.show(record.progress, f"{left}  {record.stage} loss {record.loss:.3f}  {speed}{self._validation}")
+        loss = f"{record.stage} loss {record.loss:.3f} ({record.loss - self._unigram_loss:+.2f} to unigram)"
+        self._work.show(record.progress, f"{left}  {loss}  {speed}{self._validation}")
 
     def on_validation(self, record: ValidationRecord) -> None:
-        gap = record.loss - record.unigram_loss
-        self._validation = f"  held-out {record.loss:.3f} ({gap:+.2f} to unigram)"
+        self._validation = f"  held-out {record.loss:.3f}"
 
 
 class Plateau:

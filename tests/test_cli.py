@@ -1,0 +1,162 @@
+"""The command line: its flags are frozen, its mistakes answered in words, its exit codes those of the README.
+
+After a change of the flags that is meant: ``python tests/test_cli.py --write``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from daybreak import __version__, cli
+from daybreak.base.errors import Interrupted
+
+GOLDEN = Path(__file__).with_name("golden") / "flags.txt"
+Refused = Callable[..., str]
+
+
+def said(*arguments: str) -> tuple[int, str]:
+    """Exit code and output of a command, in this process."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+        try:
+            cli.main(arguments)
+        except SystemExit as left:
+            return int(left.code or 0), out.getvalue()
+    raise AssertionError("main always exits")
+
+
+def flags() -> str:
+    """One line for each option of each verb."""
+    os.environ["COLUMNS"] = "400"
+    lines = []
+    for verb in cli.VERBS:
+        code, text = said(verb, "--help")
+        assert code == 0, text
+        lines += [f"{verb} {name}" for name in sorted(set(re.findall(r"(?<![\w-])--[a-z][a-z0-9.-]*[a-z0-9]", text)))]
+    return "\n".join(lines) + "\n"
+
+
+def test_the_flags_are_those_on_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "400")
+    assert flags() == GOLDEN.read_text(), "If the change is meant: python tests/test_cli.py --write"
+
+
+def test_help_names_every_verb_and_the_first_command() -> None:
+    for words in ((), ("--help",), ("-h",), ("help",)):
+        code, text = said(*words)
+        assert code == 0 and "daybreak run mini --corpus TEXT --budget 15m" in text
+        assert all(f"  {verb} " in text for verb in cli.VERBS)
+
+
+def test_the_version_comes_from_a_fresh_process_without_torch() -> None:
+    script = "import sys; from daybreak.cli import main\ntry: main(['--version'])\nfinally: assert 'torch' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == f"daybreak {__version__}\n"
+    done = subprocess.run([sys.executable, "-m", "daybreak", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"daybreak {__version__}\n"
+
+
+@pytest.mark.parametrize(("word", "near"), [("pretain", "pretrain"), ("reports", "report"), ("evalute", "evaluate")])
+def test_an_unknown_verb_gets_the_nearest(word: str, near: str, refused: Refused) -> None:
+    assert f"There is no verb '{word}'. Did you mean '{near}'?" in refused(word)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "near"),
+    [
+        (("run", "--optimiser.lr", "1"), "--optimizer.lr"),
+        (("pretrain", "mini", "--data", "d", "--lenght", "64"), "--length"),
+        (("evaluate", "model", "--task", "cola"), "--tasks"),
+    ],
+)
+def test_an_unknown_flag_gets_the_nearest(arguments: tuple[str, ...], near: str, refused: Refused) -> None:
+    assert near in refused(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("run", "tinny"), "There is no recipe 'tinny'. Did you mean 'tiny'?"),
+        (("run", "tiny", "--batch", "many"), "many"),
+        (("run", "tiny", "--corpus", "text.txt"), "A corpus needs a budget. Add one, for a first look --budget 15m."),
+        (("run", "--budget", "11m"), "at most 10 minutes"),
+        (("run", "base"), "at most 10 minutes"),
+        (("run", "--budget", ""), "empty"),
+        (("run", "--budget", "often"), "'often' is no budget"),
+        (("run", "tiny", "--budget", "1m", "--corpus", "/nowhere/at/all.txt", "--out", "OUT"), "/nowhere/at/all.txt"),
+        (("prepare", "--out", "OUT"), "No text was named"),
+        (("pretrain",), "--data"),
+        (("pretrain", "--replay", "/nowhere", "--data", "d"), "/nowhere"),
+        (("report",), "No run folder was named"),
+        (("status", "/nowhere"), "/nowhere"),
+        (("export", "/nowhere", "--out", "OUT"), "is no run folder"),
+        (("evaluate", "/nowhere", "--tasks", "cola"), "There is no model folder '/nowhere'"),
+        (("recipes", "smal"), "Did you mean 'small'?"),
+    ],
+)
+def test_what_cannot_work_ends_with_2_and_a_remedy(
+    arguments: tuple[str, ...], words: str, refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.chdir(tmp_path)
+    assert words in re.sub(r"\s+", " ", refused(*arguments))
+
+
+def test_exit_codes_tell_what_happened(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ending(error: BaseException) -> tuple[int, str]:
+        def verb(_: list[str]) -> None:
+            raise error
+
+        monkeypatch.setattr(cli, "_status", verb)
+        return said("status", "run")
+
+    assert ending(Interrupted(15)) == (143, "daybreak: stopped; the same command goes on from here.\n")
+    assert ending(Interrupted(2))[0] == 130
+    assert ending(KeyboardInterrupt())[0] == 130
+    code, text = ending(ZeroDivisionError("of ours"))
+    assert code == 1 and "Traceback" in text and "this is a bug in Daybreak" in text
+
+
+def test_recipes_are_listed_and_shown_in_full() -> None:
+    code, text = said("recipes")
+    assert code == 0 and [line.split()[0] for line in text.splitlines()] == [
+        "daybreak-base", "daybreak-mini", "daybreak-small", "daybreak-tiny",
+    ]  # fmt: skip
+    code, text = said("recipes", "mini")
+    assert code == 0 and "Promise:" in text and '"kind": "ModernEncoder"' in text and '"fingerprint"' in text
+
+
+def test_a_recipe_file_brings_the_flags_of_its_own_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "400")
+    path = tmp_path / "mine.py"
+    path.write_text(
+        """
+from dataclasses import dataclass, replace
+from daybreak.recipe import load_recipe
+from daybreak.training.schedule import Schedule
+
+@dataclass(frozen=True, kw_only=True)
+class Steady(Schedule):
+    share: float = 0.5
+    def __call__(self, progress):
+        return self.share
+
+recipe = replace(load_recipe("tiny"), name="mine", schedule=Steady())
+"""
+    )
+    code, text = said("run", str(path), "--help")
+    assert code == 0 and "--schedule.share" in text and "--schedule.warmup" not in text
+
+
+if __name__ == "__main__":
+    assert sys.argv[1:] == ["--write"], __doc__
+    GOLDEN.write_text(flags())

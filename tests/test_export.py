@@ -1,0 +1,68 @@
+"""A model out of a run: of one that ended, of one that was stopped, and of what is none."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForMaskedLM
+
+from daybreak import pretrain
+from daybreak.base.errors import Interrupted
+from daybreak.data.sampler import RowSampler
+from daybreak.export import export
+from daybreak.recipe import load_recipe
+from daybreak.training import probe
+
+Refused = Callable[..., str]
+
+
+def test_a_finished_run_is_copied(finished: Path, tmp_path: Path) -> None:
+    out = export(finished, out=tmp_path / "deep" / "model")
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == {
+        path.name: path.read_bytes() for path in (finished / "model").iterdir()
+    }
+
+
+def test_a_stopped_run_gives_its_newest_checkpoint(
+    finished: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = RowSampler.take
+
+    def interrupting(self: RowSampler, position: int, rows: int) -> object:
+        if position == 8 * 30:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return whole(self, position, rows)
+
+    monkeypatch.setattr(RowSampler, "take", interrupting)
+    monkeypatch.setattr(probe, "choose_device", lambda: torch.device("cpu"))
+    run, out = tmp_path / "run", tmp_path / "model"
+    with pytest.raises(Interrupted):
+        pretrain.pretrain(load_recipe(finished), data=data, out=run)
+    export(run, out=out, data=data)
+    said = capsys.readouterr().out
+    assert "Step 31: held-out loss" in said and "Parity: stock transformers" in said
+    assert not (out / "REFUSED.txt").exists()
+    stock = AutoModelForMaskedLM.from_pretrained(out)
+    ended = AutoModelForMaskedLM.from_pretrained(finished / "model")
+    assert stock.config.max_position_embeddings == 32
+    apart = (stock.get_input_embeddings().weight - ended.get_input_embeddings().weight).abs().max()
+    assert 0 < apart < 0.1  # the same run, nine steps earlier
+
+
+def test_what_cannot_be_exported_is_refused(finished: Path, data: Path, refused: Refused, tmp_path: Path) -> None:
+    out = tmp_path / "model"
+    assert "is no run folder" in refused("export", tmp_path, "--out", out)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.tex").touch()
+    assert "is not empty" in refused("export", finished, "--out", tmp_path / "full")
+    run = Path(shutil.copytree(finished, tmp_path / "run"))
+    (run / "summary.json").unlink()
+    assert "no checkpoint yet" in refused("export", run, "--out", out, "--data", data)
+    assert "no prepared data" in refused("export", run, "--out", out)
+    assert not out.exists()
