@@ -58,7 +58,8 @@ def test_help_names_every_verb_and_the_first_command() -> None:
 
 
 def test_the_version_comes_from_a_fresh_process_without_torch() -> None:
-    script = "import sys; from daybreak.cli import main\ntry: main(['--version'])\nfinally: assert 'torch' not in sys.modules"
+    script = "import sys; from daybreak.cli import main\n"
+    script += "try: main(['--version'])\nfinally: assert 'torch' not in sys.modules"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == f"daybreak {__version__}\n"
     done = subprocess.run([sys.executable, "-m", "daybreak", "--version"], capture_output=True, text=True, check=True)

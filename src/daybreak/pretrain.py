@@ -134,9 +134,7 @@ def _assemble(
         spent["lost"] += heartbeat - progress.elapsed
         resumes = progress.resumes + 1
         progress = dataclasses.replace(progress, elapsed=heartbeat, resumes=resumes, spent=dict(spent))
-        if found and world.is_first:
-            checkpoint.charge(run.checkpoints, progress)
-        lost = cut_back(run, progress.step) if world.is_first else 0
+        lost = _cut_back(run, progress) if world.is_first else 0
         say(f"Resuming at step {progress.step}, {duration(heartbeat)} charged so far, {lost} steps lost.")
     clock: Clock
     if replay:
@@ -168,6 +166,12 @@ def _assemble(
         spent=spent,
     )
     return training, progress, clock
+
+
+def _cut_back(run: RunFolder, progress: checkpoint.Progress) -> int:
+    """Charge what was lost, durably, and then cut the trace that proves it; return the number of steps lost."""
+    checkpoint.charge(run.checkpoints, progress)
+    return cut_back(run, progress.step)
 
 
 def _train(training: Training, progress: checkpoint.Progress, run: RunFolder, budget: Budget) -> checkpoint.Progress:

@@ -75,7 +75,9 @@ def charge(folder: Path, progress: Progress) -> None:
     A resume cuts the trace, which holds the last heartbeat, so what it charges must be on disk before: otherwise a
     second kill, before the next step, would give the time back.
     """
-    write_json(folder / f"step-{progress.step:09d}" / "progress.json", progress)
+    path = folder / f"step-{progress.step:09d}"
+    if path.is_dir():  # all may be torn, and the run begins again
+        write_json(path / "progress.json", progress)
 
 
 def load_newest(folder: Path, model: Encoder, optimizer: torch.optim.Optimizer) -> tuple[Progress | None, list[str]]:
