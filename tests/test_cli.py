@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from daybreak import __version__, cli
-from daybreak.base.errors import Interrupted
+from daybreak.base.errors import Interrupted, UserError
 
 GOLDEN = Path(__file__).with_name("golden") / "flags.txt"
 Refused = Callable[..., str]
@@ -161,3 +161,24 @@ recipe = replace(load_recipe("tiny"), name="mine", schedule=Steady())
 if __name__ == "__main__":
     assert sys.argv[1:] == ["--write"], __doc__
     GOLDEN.write_text(flags())
+
+
+def test_a_recipe_after_the_corpus_gets_the_remedy() -> None:
+    with pytest.raises(UserError, match="Name the recipe first: daybreak run tiny"):
+        cli._refuse_swallowed_recipe(("texts", "tiny"))
+    cli._refuse_swallowed_recipe(("texts",))
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        ("--objective.causal-share", "1.5"),
+        ("--objective.causal-targets", "0"),
+        ("--objective.mask-rates", "0.1", "0.2", "0.3", "0.4", "0.5"),
+        ("--model.layers", "0"),
+        ("--model.pooling", "max"),
+    ],
+)
+def test_a_value_out_of_range_is_refused_in_words(flag: tuple[str, ...], tmp_path: Path) -> None:
+    with pytest.raises(UserError):
+        cli._dispatch(["pretrain", "tiny", "--data", str(tmp_path), *flag])

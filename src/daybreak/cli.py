@@ -135,6 +135,7 @@ def _run(arguments: list[str]) -> None:
         """Fine-tuning seeds of each task."""
 
     asked = _with_recipe(Run, "run", arguments)
+    _refuse_swallowed_recipe(asked.corpus)
     _refuse_unbudgeted(asked, arguments)
     from daybreak.run import run
 
@@ -149,6 +150,18 @@ def _run(arguments: list[str]) -> None:
         glue_dir=asked.glue_dir,
         seeds=asked.seeds,
     )
+
+
+def _refuse_swallowed_recipe(corpus: tuple[str, ...]) -> None:
+    """``run --corpus a.txt tiny``: the list takes the recipe for one more text."""
+    from daybreak.recipe import FAMILY, recipe_names
+
+    for word in corpus:
+        if not Path(word).exists() and {word, FAMILY + word} & set(recipe_names()):
+            raise UserError(
+                f"'{word}' stands among the texts of --corpus.",
+                f"Name the recipe first: daybreak run {word} --corpus TEXT.",
+            )
 
 
 def _refuse_unbudgeted(asked: Any, arguments: list[str]) -> None:

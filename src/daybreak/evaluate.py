@@ -55,7 +55,7 @@ def evaluate(
     chosen = find_protocol(protocol)
     if seeds < 1:
         raise UserError(f"{seeds} seeds are too few.", "Use at least 1; 3 make a claim.")
-    found = _find_tasks(tasks, glue_dir)
+    found = find_tasks(tasks, glue_dir)
     results_file = make_folder(out or (run.path if run else model)) / "results.json"
     read_results(results_file)
     targets = _save_folders(found, save)
@@ -92,7 +92,12 @@ def _check_model_folder(folder: Path) -> None:
         )
 
 
-def _find_tasks(names: Sequence[str], glue_dir: Path | None) -> list[Task]:
+def find_tasks(names: Sequence[str], glue_dir: Path | None) -> list[Task]:
+    """Resolve names, lists of names and .toml files, and check that their files are there.
+
+    Raises:
+        UserError: none was named, one is unknown, two share a name, or a file is missing or wrong.
+    """
     spelled = [each for name in names for each in TASK_LISTS.get(name, (name,))]
     if not spelled:
         raise UserError("No task was named.", "Name some with --tasks, such as glue5 or the path of a .toml file.")

@@ -44,6 +44,11 @@ def run(
     if fresh:
         folder.delete()
     make_folder(out)
+    if tasks:
+        # What is wrong with them is said now, not after the training.
+        from daybreak.evaluate import find_tasks
+
+        find_tasks(tasks, glue_dir)
     if not corpus:
         corpus, tasks = _docstrings(folder, tasks)
     from daybreak.prepare import prepare
@@ -82,12 +87,14 @@ def _evaluate(folder: RunFolder, tasks: Sequence[str], glue_dir: Path | None, se
     if not tasks:
         return
     from daybreak.evaluate import evaluate
+    from daybreak.evaluation.tasks import TASK_LISTS
 
+    each = [task for name in tasks for task in TASK_LISTS.get(name, (name,))]
     done = read_json(folder.results) if folder.results.exists() else []
     have = {(from_plain(TaskResult, item).task, item["model"]) for item in done}
     for untrained in (False, True):
         model = "untrained" if untrained else "pretrained"
-        left = [task for task in tasks if (_task_name(task), model) not in have]
+        left = [task for task in each if (_task_name(task), model) not in have]
         if left:
             evaluate(folder.path, left, glue_dir=glue_dir, seeds=seeds, untrained=untrained)
 

@@ -45,6 +45,12 @@ class ModernEncoder(EncoderConfig):
     init_std: float = 0.02
     """Truncated normal; projections back to the stream are divided by sqrt(2 * layers)."""
 
+    def __post_init__(self) -> None:
+        if min(self.layers, self.width, self.heads, self.inner, self.global_every, self.window) < 1:
+            raise UserError("Every size in --model is at least 1.", "Correct the number.")
+        if self.pooling not in ("mean", "cls"):
+            raise UserError(f"--model.pooling cannot be '{self.pooling}'.", "Use mean or cls.")
+
     def build(self, vocabulary: int) -> ModernBert:
         if self.width % self.heads or (self.width // self.heads) % 2:
             raise UserError(

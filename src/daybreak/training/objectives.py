@@ -13,6 +13,7 @@ from torch import Tensor
 
 from daybreak.base.chance import draws
 from daybreak.base.encoder import Encoder, LossSum
+from daybreak.base.errors import UserError
 from daybreak.base.plain import Component
 from daybreak.training.loss import LinearCrossEntropy
 
@@ -52,11 +53,17 @@ class CausalThenMasked(Objective):
     mask_rates: tuple[float, ...] = (0.3, 0.25, 0.2, 0.15)
     """Masked shares of the equal parts of the masked stage; at most four."""
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.causal_share < 1 or not 0 < self.causal_targets <= 1:
+            raise UserError("--objective.causal-share must be in [0, 1) and causal-targets in (0, 1].", "Correct it.")
+        if not 1 <= len(self.mask_rates) <= 4 or not all(0 < rate < 1 for rate in self.mask_rates):
+            raise UserError("--objective.mask-rates takes one to four shares between 0 and 1.", "Correct them.")
+
     def stage(self, progress: float) -> str:
         return "causal" if progress < self.causal_share else "masked"
 
     def mask_rate(self, progress: float) -> float:
-        inside = (progress - self.causal_share) / (1.0 - self.causal_share) if self.causal_share < 1 else 0.0
+        inside = (progress - self.causal_share) / (1.0 - self.causal_share)
         return self.mask_rates[min(int(max(inside, 0.0) * len(self.mask_rates)), len(self.mask_rates) - 1)]
 
     def loss(self, model: Encoder, ids: Tensor, *, seed: int, position: int, progress: float) -> LossSum:
