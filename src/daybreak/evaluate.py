@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from daybreak.base.errors import UserError
-from daybreak.base.files import make_folder, read_json, write_text
-from daybreak.base.records import Environment, Manifest, Summary, TaskResult
+from daybreak.base.files import make_folder
+from daybreak.base.records import TaskResult
 from daybreak.base.run_folder import RunFolder
 from daybreak.base.terminal import duration, say, working
 from daybreak.evaluation.classifier import check_save_folder
@@ -16,6 +16,7 @@ from daybreak.evaluation.protocols import find_protocol
 from daybreak.evaluation.results import merge_result, read_results
 from daybreak.evaluation.task_file import read_task_file
 from daybreak.evaluation.tasks import TASK_LISTS, Task, TaskRows, glue_task, load_task
+from daybreak.packaging.card import write_card
 
 
 def evaluate(
@@ -69,7 +70,7 @@ def evaluate(
         results.append(result)
         say(_line(result, data))
     if run and results_file == run.results and run.summary.exists():
-        _render_card(run)
+        write_card(run, read_results(run.results))
     return results
 
 
@@ -127,17 +128,3 @@ def _line(result: TaskResult, data: TaskRows) -> str:
         f"{len(result.seeds)} seed{'s' if len(result.seeds) > 1 else ''}, constant answer {result.baseline:.3f}, "
         f"{rows}{skipped}, {duration(result.seconds)}"
     )
-
-
-def _render_card(run: RunFolder) -> None:
-    """Write the model card again, now with what was measured."""
-    from daybreak.packaging.card import render_card
-
-    card = render_card(
-        read_json(run.recipe),
-        read_json(run.summary, Summary),
-        read_results(run.results),
-        read_json(run.environment, Environment),
-        read_json(run.manifest, Manifest),
-    )
-    write_text(run.model / "README.md", card)

@@ -69,7 +69,6 @@ def _export_checkpoint(source: RunFolder, out: Path, data: Path) -> None:
         step=progress.step,
         tokens=progress.tokens,
         tick=Tick(progress.elapsed, 0.0),
-        autocast=torch.autocast("cpu", enabled=False),
         final=False,
     )
     text = load_tokenizer(data / "tokenizer").decode([int(i) for i in rows[0]])

@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 
 from daybreak.base import world as worlds
-from daybreak.base.files import make_folder, read_json, write_json, write_text
-from daybreak.base.records import Decisions, Environment, Manifest, Summary, ValidationRecord
+from daybreak.base.files import make_folder, read_json, write_json
+from daybreak.base.records import Decisions, Summary, ValidationRecord
 from daybreak.base.run_folder import RunFolder
 from daybreak.base.terminal import duration, say, working
 from daybreak.base.world import World
@@ -19,7 +19,7 @@ from daybreak.data.sampler import RowSampler
 from daybreak.data.shards import Shards, open_shards
 from daybreak.data.tokenizer import load_tokenizer
 from daybreak.evaluation.fill_mask import fill_mask
-from daybreak.packaging.card import render_card
+from daybreak.packaging.card import write_card
 from daybreak.packaging.hugging_face import write_model_folder
 from daybreak.packaging.parity import check_parity, verdict
 from daybreak.recipe import Recipe
@@ -85,12 +85,15 @@ def _pretrain(
         saved_before = training.spent["checkpoint"]
         if fresh and not replay:
             assert isinstance(clock, BudgetClock)
-            costs = calibration.measure_costs(training, progress)
+            costs = calibration.measure_costs(training, progress, decisions.matmul_gflops)
             decided = calibration.decide(decisions, budget, costs, training.validation.rows, clock.elapsed())
             decisions = world.share(decided)
             clock.reserve = decisions.reserve_seconds
         training = dataclasses.replace(
-            training, validation_rows=decisions.validation_rows, validation_marks=decisions.validation_marks
+            training,
+            precision=getattr(torch, decisions.precision),
+            validation_rows=decisions.validation_rows,
+            validation_marks=decisions.validation_marks,
         )
         if fresh and world.is_first:
             write_start(run, recipe, decisions, shards, training.device, started)
@@ -235,7 +238,7 @@ def _finish(
     stream = shards.heldout.read(0, min(EXAMPLE_TOKENS, len(shards.heldout)))
     write_json(run.examples, fill_mask(training.model, tokenizer, stream))
     write_json(run.summary, summary)
-    write_card(run)
+    write_card(run, [])
     shutil.rmtree(run.checkpoints, ignore_errors=True)
     return summary
 
@@ -262,14 +265,6 @@ def _summarise(
         tokens_per_second=round(progress.tokens / max(training.spent["train"], 1e-9), 1),
         validation=final,
     )
-
-
-def write_card(run: RunFolder) -> None:
-    """Write the model card from the run's records."""
-    summary = read_json(run.summary, Summary)
-    environment = read_json(run.environment, Environment)
-    card = render_card(read_json(run.recipe), summary, [], environment, read_json(run.manifest, Manifest))
-    write_text(run.model / "README.md", card)
 
 
 def _sample_text(shards: Shards, data: Path) -> str:

@@ -20,7 +20,7 @@ from daybreak.training.clock import read_trace
 
 
 def first_decisions(recipe: Recipe, world: World) -> Decisions:
-    """Measure what is fast here; the reserve and the plan of validations follow once the model is built."""
+    """Measure what is fast here; what needs the model follows in ``calibration.decide``."""
     device = probe.choose_device()
     rates = probe.matmul_rates(device)
     if recipe.batch % world.size:
@@ -32,7 +32,7 @@ def first_decisions(recipe: Recipe, world: World) -> Decisions:
     return Decisions(
         device=device.type,
         threads=torch.get_num_threads(),
-        precision=probe.choose_precision(rates),
+        precision="float32",
         microbatch=min(recipe.microbatch or share, share),
         world_size=world.size,
         reserve_seconds=0.0,

@@ -33,9 +33,8 @@ def model(seed: int = 0) -> ModernBert:
 
 
 def measured(validation: Validation, encoder: ModernBert, rows: int = ROWS) -> ValidationRecord:
-    autocast = torch.autocast("cpu", enabled=False)
     tick = Tick(1.5, 0.25)
-    return validation.measure(encoder, rows=rows, step=7, tokens=99, tick=tick, autocast=autocast, final=False)
+    return validation.measure(encoder, rows=rows, step=7, tokens=99, tick=tick, final=False)
 
 
 def test_the_positions_are_always_the_same() -> None:

@@ -100,7 +100,7 @@ class Decisions:
     device: str
     threads: int
     precision: str
-    """float32 or bfloat16."""
+    """float32 or bfloat16, of training; validation and export are float32."""
     microbatch: int
     """Rows that one device handles at a time."""
     world_size: int
@@ -112,6 +112,8 @@ class Decisions:
     """Interim validations, at equal distances of progress; those in a causal stage are left out."""
     matmul_gflops: dict[str, float]
     """Measured rate of a square product by precision."""
+    step_seconds: dict[str, float] = field(default_factory=dict)
+    """Measured time of an optimizer step by precision, of those that were worth trying."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,11 +8,25 @@ from pathlib import PurePath
 from typing import Any
 
 from daybreak.base.amounts import count, percent, score, signed, significant
+from daybreak.base.files import read_json, write_text
 from daybreak.base.records import Environment, Manifest, Parity, Summary, TaskResult
+from daybreak.base.run_folder import RunFolder
 from daybreak.base.task_pairs import TaskPair, pair_results
 from daybreak.base.terminal import duration
 
 SOURCES_NAMED = 10
+
+
+def write_card(run: RunFolder, results: list[TaskResult]) -> None:
+    """Write the card of a finished run's model from the run's records and these results."""
+    card = render_card(
+        read_json(run.recipe),
+        read_json(run.summary, Summary),
+        results,
+        read_json(run.environment, Environment),
+        read_json(run.manifest, Manifest),
+    )
+    write_text(run.model / "README.md", card)
 
 
 def render_card(
@@ -21,19 +35,16 @@ def render_card(
     results: list[TaskResult],
     environment: Environment,
     manifest: Manifest,
-    *,
-    terms: str = "other",
 ) -> str:
     """Return the text of README.md, with the front matter that the Hugging Face hub reads.
 
     Args:
         recipe: the resolved recipe as plain JSON.
         summary: None while pretraining has not ended.
-        terms: licence of the weights as a hub identifier. Ours to leave open, the owner's of the text to choose.
     """
     parity = summary.parity if summary else None
     parts = [
-        _front_matter(recipe, results, terms),
+        _front_matter(recipe, results),
         f"# {_line(str(recipe.get('name', 'encoder')))}",
         _banner(parity),
         _what(recipe, summary),
@@ -49,10 +60,10 @@ def render_card(
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _front_matter(recipe: dict[str, Any], results: Sequence[TaskResult], terms: str) -> str:
-    """JSON strings are YAML strings, so quoting is JSON's."""
+def _front_matter(recipe: dict[str, Any], results: Sequence[TaskResult]) -> str:
+    """JSON strings are YAML strings, so quoting is JSON's. The licence is not ours to choose, but the text owner's."""
     tags = ["daybreak", "fill-mask", "encoder", *(["modernbert"] if _kind(recipe).startswith("Modern") else [])]
-    lines = ["---", "library_name: transformers", "pipeline_tag: fill-mask", f"license: {json.dumps(terms)}", "tags:"]
+    lines = ["---", "library_name: transformers", "pipeline_tag: fill-mask", "license: other", "tags:"]
     lines += [f"- {json.dumps(tag)}" for tag in tags]
     metrics = dict.fromkeys(result.metric for result in results)
     lines += ["metrics:", *(f"- {json.dumps(metric)}" for metric in metrics)] if metrics else []

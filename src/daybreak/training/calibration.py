@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 
+import torch
+
 from daybreak.base.errors import UserError
 from daybreak.base.records import Decisions
 from daybreak.base.terminal import duration
@@ -17,6 +19,7 @@ VALIDATION_SHARE = 0.02
 """Of a time budget, for all validations together."""
 MARKS = 10
 PROBE_ROWS = 32
+TRIALS = 3
 SMALLEST_INTERIM = 32
 """Rows below which an interim validation says too little."""
 
@@ -25,28 +28,39 @@ SMALLEST_INTERIM = 32
 class Costs:
     """Seconds, measured on the untrained model."""
 
-    step: float
+    step: dict[str, float]
+    """By precision."""
     row: float
     """Of validation."""
     save: float
 
 
-def measure_costs(training: Training, start: Progress) -> Costs:
-    """Time one step without its update, a small validation and a checkpoint, each after one that warms up.
+def measure_costs(training: Training, start: Progress, rates: dict[str, float]) -> Costs:
+    """Time a step without its update in each precision worth trying, a small validation and a checkpoint.
 
-    The checkpoint at step 0 stays: a run that is killed in its first seconds has one to resume from.
+    The first of each warms up and does not count. The checkpoint at step 0 stays: a run that is killed in its first
+    seconds has one to resume from.
+
+    Args:
+        rates: of a square product by precision. bfloat16 is not tried where its products are slower: on a CPU
+            without instructions for it they are 3 to 50 times slower.
     """
-    step = min(_time_step(training, start) for _ in range(2))
+    precisions = [torch.float32] + [torch.bfloat16] * (rates["bfloat16"] > rates["float32"])
+    step = {}
+    for precision in precisions:
+        trial = replace(training, precision=precision)
+        step[str(precision).removeprefix("torch.")] = min(_time_step(trial, start) for _ in range(TRIALS))
     row = min(_time_validation(training, start) for _ in range(2)) / min(PROBE_ROWS, training.validation.rows)
     return Costs(step=step, row=row, save=save(training, start))
 
 
 def _time_step(training: Training, start: Progress) -> float:
+    """Of the end of a run, when most stages of a recipe are over."""
     begun = time.monotonic()
     for first in range(0, training.batch // training.world.size, training.microbatch):
         ids = training.rows(start.position + first, min(training.microbatch, training.batch - first))
         with training.autocast():
-            loss = training.objective.loss(training.model, ids, seed=training.seed, position=0, progress=0.0)
+            loss = training.objective.loss(training.model, ids, seed=training.seed, position=0, progress=1.0)
         loss.sum.backward()
     training.optimizer.zero_grad(set_to_none=True)
     return time.monotonic() - begun
@@ -60,13 +74,12 @@ def _time_validation(training: Training, start: Progress) -> float:
         step=start.step,
         tokens=0,
         tick=Tick(0.0, 0.0),
-        autocast=training.autocast(),
         final=False,
     ).seconds
 
 
 def decide(decisions: Decisions, budget: Budget, costs: Costs, rows: int, elapsed: float) -> Decisions:
-    """Complete ``decisions`` with the reserve and the plan of validations.
+    """Complete ``decisions`` with the faster precision, the reserve and the plan of validations.
 
     Args:
         rows: of the final validation.
@@ -75,11 +88,14 @@ def decide(decisions: Decisions, budget: Budget, costs: Costs, rows: int, elapse
     Raises:
         UserError: the budget does not give FEWEST_STEPS steps.
     """
+    precision = min(costs.step, key=lambda name: costs.step[name])
+    step_seconds = {name: round(seconds, 4) for name, seconds in costs.step.items()}
+    decisions = replace(decisions, precision=precision, step_seconds=step_seconds)
     if budget.unit != "seconds":
         return replace(decisions, reserve_seconds=0.0, validation_rows=rows, validation_marks=MARKS)
     final = costs.row * rows
-    reserve = reserve_for(validation=final, save=costs.save, step=costs.step)
-    _refuse_short(budget, elapsed, reserve, costs.step)
+    reserve = reserve_for(validation=final, save=costs.save, step=costs.step[precision])
+    _refuse_short(budget, elapsed, reserve, costs.step[precision])
     room = VALIDATION_SHARE * budget.amount - final
     affordable = int(max(0.0, room) / costs.row)
     unit = min(SMALLEST_INTERIM, rows)

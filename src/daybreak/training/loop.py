@@ -177,7 +177,6 @@ def validate(training: Training, progress: Progress, tick: Tick, *, rows: int, f
         step=progress.step,
         tokens=progress.tokens,
         tick=tick,
-        autocast=training.autocast(),
         final=final,
     )
     training.spent["validate"] += record.seconds

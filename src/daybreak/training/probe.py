@@ -52,11 +52,6 @@ def matmul_rates(device: torch.device) -> dict[str, float]:
     return rates
 
 
-def choose_precision(rates: dict[str, float]) -> str:
-    """Return bfloat16 where its products are at least 1.5 times as fast, else float32."""
-    return "bfloat16" if rates["bfloat16"] > 1.5 * rates["float32"] else "float32"
-
-
 def describe(device: torch.device, started: float) -> Environment:
     """Return what a reader needs to judge a run's speed; ``started`` is the Unix time of its first start."""
     return Environment(

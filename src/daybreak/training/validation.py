@@ -48,14 +48,14 @@ class Validation:
         return self._masked, self._slots, self._answers
 
     def measure(
-        self, model: Encoder, *, rows: int, step: int, tokens: int, tick: Tick, autocast: torch.autocast, final: bool
+        self, model: Encoder, *, rows: int, step: int, tokens: int, tick: Tick, final: bool
     ) -> ValidationRecord:
-        """Judge ``model`` on the first ``rows`` rows."""
+        """Judge ``model`` on the first ``rows`` rows, in float32 whatever it trains in: so it will be used."""
         begun = time.monotonic()
         guesses: list[Tensor] = []
         total = torch.zeros((), dtype=torch.float64)
         answers = self._answers[:rows]
-        with torch.inference_mode(), autocast:
+        with torch.inference_mode():
             for start in range(0, rows, BATCH_ROWS):
                 part = slice(start, min(start + BATCH_ROWS, rows))
                 logits = model.logits(self._masked[part], self._slots[part]).float()
