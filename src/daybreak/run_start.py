@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
+from dataclasses import replace
+from pathlib import Path, PurePath
 
 import torch
 
 from daybreak.base.errors import UserError
 from daybreak.base.files import read_json, write_json
-from daybreak.base.plain import from_plain, to_plain
-from daybreak.base.records import Decisions, Manifest
+from daybreak.base.records import Decisions, Manifest, Split
 from daybreak.base.run_folder import RunFolder
 from daybreak.base.world import World
 from daybreak.data.shards import Shards
@@ -110,17 +110,27 @@ def write_start(
         started: ``time.monotonic()`` from which the budget counts.
     """
     write_json(run.environment, probe.describe(device, time.time() - (time.monotonic() - started)))
-    write_json(run.manifest, _without_hashes(shards.manifest))
+    write_json(run.manifest, _for_readers(shards.manifest))
     write_json(run.recipe, resolved(recipe))
     write_json(run.decisions, decisions)
 
 
-def _without_hashes(manifest: Manifest) -> Manifest:
-    plain = to_plain(manifest)
+def _for_readers(manifest: Manifest) -> Manifest:
+    """The manifest without hashes, which only the data folder needs, and with file names in place of paths."""
 
-    def strip(value: object) -> object:
-        if isinstance(value, dict):
-            return {key: [] if key == "hashes" else strip(item) for key, item in value.items()}
-        return [strip(item) for item in value] if isinstance(value, list) else value
+    def bare(split: Split) -> Split:
+        ends = replace(split.sentence_ends, hashes=[]) if split.sentence_ends else None
+        return replace(
+            split,
+            token_files=[replace(file, hashes=[]) for file in split.token_files],
+            document_ends=replace(split.document_ends, hashes=[]),
+            sentence_ends=ends,
+        )
 
-    return from_plain(Manifest, strip(plain))
+    return replace(
+        manifest,
+        train=bare(manifest.train),
+        heldout=bare(manifest.heldout),
+        unigram_counts=replace(manifest.unigram_counts, hashes=[]),
+        sources=[replace(source, path=PurePath(source.path).name) for source in manifest.sources],
+    )

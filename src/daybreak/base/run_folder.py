@@ -65,7 +65,7 @@ class RunFolder:
 
     @property
     def manifest(self) -> Path:
-        """A copy of the data folder's manifest without hashes, so that a report needs only this folder."""
+        """A copy of the data folder's manifest without hashes and paths, so that a report needs only this folder."""
         return self.path / "data.json"
 
     def delete(self) -> None:

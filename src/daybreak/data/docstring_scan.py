@@ -61,9 +61,9 @@ SKIPPED_FOLDERS = frozenset(
 )
 MINIMUM_CHARACTERS = 200
 """A module with less prose is no document."""
-MINIMUM_QUOTED = 0.15
+MINIMUM_QUOTED = 0.10
 """A file with a smaller part of its bytes between triple quotes is not parsed: it would cost more than it gives."""
-MAXIMUM_SOURCE = 10_000_000
+MAXIMUM_SOURCE = 14_000_000
 """Bytes of source that are parsed of one package; larger packages are sampled by the hash of the module name."""
 FILES_PER_CHUNK = 50
 CHUNKS_PER_PROCESS = 5
