@@ -171,6 +171,15 @@ recipe = replace(load_recipe("tiny"), name="mine", schedule=Half(share=0.25))
         load_recipe(path)
 
 
+@pytest.mark.parametrize("name", recipe_names())
+def test_a_measured_promise_has_its_record(name: str) -> None:
+    words = promise(name).split("Promise:")[1].split()
+    if words[0] == "measured,":
+        assert (Path(__file__).resolve().parents[1] / words[1] / "summary.json").is_file()
+    else:
+        assert " ".join(words[:3]) == "not yet measured."
+
+
 if __name__ == "__main__":
     assert sys.argv[1:] == ["--write"], __doc__
     GOLDEN.mkdir(exist_ok=True)

@@ -47,6 +47,8 @@ def obey(decisions: Decisions, world: World) -> None:
     torch.set_num_threads(decisions.threads)
     if decisions.device == "cuda" and not torch.cuda.is_available():
         raise UserError("The run was started on a GPU and there is none now.", "Resume it on such a machine.")
+    if decisions.device == "cuda":
+        torch.cuda.set_device(probe.choose_device())
     if decisions.world_size != world.size:
         raise UserError(
             f"The run was started with {decisions.world_size} processes and has {world.size} now.",

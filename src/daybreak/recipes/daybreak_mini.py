@@ -1,7 +1,7 @@
 """The flagship at its second size: a quarter of an hour to a few hours on a CPU, or minutes on a GPU.
 
 Command: daybreak run mini --corpus TEXT --budget 15m
-Promise: not yet measured.
+Promise: measured, records/2026-11-21-mini-wiki-15m (38 million characters of Wikipedia).
 """
 
 from daybreak.data.tokenizer import WordPiece

@@ -31,8 +31,11 @@ class Validation:
 
     def __init__(self, rows: np.ndarray, unigram_counts: np.ndarray, device: torch.device):
         ids = torch.from_numpy(rows).to(device)
-        self._masked, self._slots = mask_rows(ids, RATE, seed=SEED, position=0)
-        self._answers = ids.gather(1, self._slots)
+        masked, slots = mask_rows(ids, RATE, seed=SEED, position=0)
+        # Interim validations read the first rows: shuffled, these speak for all documents, not for the first few.
+        order = torch.randperm(len(ids), generator=torch.Generator().manual_seed(SEED)).to(device)
+        self._masked, self._slots = masked[order], slots[order]
+        self._answers = ids.gather(1, slots)[order]
         smooth = torch.from_numpy(unigram_counts.astype(np.float64)) + 1.0
         self._unigram = -(smooth / smooth.sum()).log().to(torch.float32).to(device)
         self._commonest = int(unigram_counts.argmax())
