@@ -41,7 +41,7 @@ WriteRun = Callable[..., Path]
 Daybreak = Callable[..., "subprocess.CompletedProcess[str]"]
 
 SHAPE = (
-    "--model.layers 1 --model.width 32 --model.heads 2 --model.inner 32 --length 32 --batch 8 "
+    "--model.layers 1 --model.width 32 --model.heads 2 --model.inner 32 --length 32 --batch 8 --precision float32 "
     "--tokenizer.vocabulary 400"
 ).split()
 """Flags that make the recipe tiny so small that a step takes milliseconds."""

@@ -44,6 +44,7 @@ def small(budget: str) -> Recipe:
         model=dataclasses.replace(tiny.model, layers=1, width=32, heads=2, inner=32),  # type: ignore[call-arg]
         length=32,
         batch=8,
+        precision="float32",
         budget=budget,
     )
 

@@ -28,9 +28,8 @@ VERBS = {
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run ``daybreak VERB ...`` and leave with 0 (done), 1 (our bug), 2 (the user can mend it), 130 or 143 (signal)."""
-    # Threads that wait by spinning starve each other as soon as the machine has anything else to do: with one busy
-    # neighbour a two-thread step took 17 times as long, with short spins 1.6 times (docs/log.md). Read by libgomp
-    # when torch is imported, so it is set here, before any verb.
+    # Threads that wait by spinning starve each other as soon as the machine has anything else to do. Short spins cost
+    # a little on an idle machine and save much on a busy one (docs/log.md). libgomp reads this when torch is imported.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     sys.exit(_outcome(list(sys.argv[1:] if arguments is None else arguments)))
 

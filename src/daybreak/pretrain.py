@@ -85,7 +85,7 @@ def _pretrain(
         saved_before = training.spent["checkpoint"]
         if fresh and not replay:
             assert isinstance(clock, BudgetClock)
-            costs = calibration.measure_costs(training, progress, decisions.matmul_gflops)
+            costs = calibration.measure_costs(training, progress, recipe.precision, decisions.matmul_gflops)
             decided = calibration.decide(decisions, budget, costs, training.validation.rows, clock.elapsed())
             decisions = world.share(decided)
             clock.reserve = decisions.reserve_seconds

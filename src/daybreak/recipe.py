@@ -15,6 +15,7 @@ from daybreak.base.files import read_json
 from daybreak.base.plain import fingerprint, from_plain, nearest, to_plain
 from daybreak.data.tokenizer import TokenizerConfig
 from daybreak.models import modern as _modern  # noqa: F401  its kinds must be known before JSON is read
+from daybreak.training import calibration
 from daybreak.training.clock import Budget
 from daybreak.training.objectives import Objective
 from daybreak.training.optimizers import OptimizerConfig
@@ -42,6 +43,8 @@ class Recipe:
     """Rows that one device handles at a time; 0 for all of its share."""
     clip: float = 1.0
     """Largest norm of the gradient."""
+    precision: str = "auto"
+    """Of training: float32, bfloat16, or auto for the one whose step this machine does faster."""
     seed: int = 0
     budget: str = "24h"
     """Time (90s 30m 24h 2d), tokens (2e9tok) or optimizer steps (10000steps)."""
@@ -53,6 +56,8 @@ class Recipe:
             raise UserError(f"A row length of {self.length} is too short.", "Choose --length of at least 8.")
         if self.batch < 1 or self.microbatch < 0:
             raise UserError("--batch must be at least 1 and --microbatch not negative.", "Correct the number.")
+        if self.precision not in calibration.PRECISIONS:
+            raise UserError(f"--precision cannot be '{self.precision}'.", "Use auto, float32 or bfloat16.")
         if self.clip <= 0 or self.optimizer.lr <= 0:
             raise UserError("--clip and --optimizer.lr must be positive.", "Correct the number.")
 

@@ -14,6 +14,7 @@ from daybreak.training.checkpoint import Progress
 from daybreak.training.clock import Budget, Tick, reserve_for
 from daybreak.training.loop import Training, save
 
+PRECISIONS = ("auto", "float32", "bfloat16")
 FEWEST_STEPS = 20
 VALIDATION_SHARE = 0.02
 """Of a time budget, for all validations together."""
@@ -35,21 +36,22 @@ class Costs:
     save: float
 
 
-def measure_costs(training: Training, start: Progress, rates: dict[str, float]) -> Costs:
+def measure_costs(training: Training, start: Progress, asked: str, rates: dict[str, float]) -> Costs:
     """Time a step without its update in each precision worth trying, a small validation and a checkpoint.
 
     The first of each warms up and does not count. The checkpoint at step 0 stays: a run that is killed in its first
     seconds has one to resume from.
 
     Args:
-        rates: of a square product by precision. bfloat16 is not tried where its products are slower: on a CPU
-            without instructions for it they are 3 to 50 times slower.
+        asked: one of PRECISIONS.
+        rates: of a square product by precision. bfloat16 is not tried by itself where its products are slower: on a
+            CPU without instructions for it they are 3 to 50 times slower.
     """
-    precisions = [torch.float32] + [torch.bfloat16] * (rates["bfloat16"] > rates["float32"])
+    worth_trying = ["float32"] + ["bfloat16"] * (rates["bfloat16"] > rates["float32"])
     step = {}
-    for precision in precisions:
-        trial = replace(training, precision=precision)
-        step[str(precision).removeprefix("torch.")] = min(_time_step(trial, start) for _ in range(TRIALS))
+    for precision in worth_trying if asked == "auto" else [asked]:
+        trial = replace(training, precision=getattr(torch, precision))
+        step[precision] = min(_time_step(trial, start) for _ in range(TRIALS))
     row = min(_time_validation(training, start) for _ in range(2)) / min(PROBE_ROWS, training.validation.rows)
     return Costs(step=step, row=row, save=save(training, start))
 
