@@ -43,13 +43,13 @@ def run(
     folder = RunFolder(out)
     if fresh:
         folder.delete()
-    make_folder(out)
     if tasks:
         # What is wrong with them is said now, not after the training.
         from daybreak.evaluate import find_tasks
 
         find_tasks(tasks, glue_dir)
     if not corpus:
+        make_folder(out)
         corpus, tasks = _docstrings(folder, tasks)
     from daybreak.prepare import prepare
 
