@@ -352,7 +352,9 @@ def _by_comma(names: str) -> tuple[str, ...]:
 
 
 def _default_folder(name: str) -> Path:
-    return Path("runs") / name.removeprefix("daybreak-")
+    from daybreak.recipe import FAMILY
+
+    return Path("runs") / name.removeprefix(FAMILY)
 
 
 def _value_of(flag: str, arguments: list[str]) -> str | None:

@@ -15,7 +15,7 @@ from daybreak.evaluation.measure import measure
 from daybreak.evaluation.protocols import find_protocol
 from daybreak.evaluation.results import merge_result, read_results
 from daybreak.evaluation.task_file import read_task_file
-from daybreak.evaluation.tasks import TASK_LISTS, Task, TaskRows, glue_task, load_task
+from daybreak.evaluation.tasks import Task, TaskRows, glue_task, load_task, spelled_out
 from daybreak.packaging.card import write_card
 
 
@@ -99,7 +99,7 @@ def find_tasks(names: Sequence[str], glue_dir: Path | None) -> list[Task]:
     Raises:
         UserError: none was named, one is unknown, two share a name, or a file is missing or wrong.
     """
-    spelled = [each for name in names for each in TASK_LISTS.get(name, (name,))]
+    spelled = spelled_out(names)
     if not spelled:
         raise UserError("No task was named.", "Name some with --tasks, such as glue5 or the path of a .toml file.")
     found: dict[str, Task] = {}

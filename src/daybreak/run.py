@@ -87,14 +87,13 @@ def _evaluate(folder: RunFolder, tasks: Sequence[str], glue_dir: Path | None, se
     if not tasks:
         return
     from daybreak.evaluate import evaluate
-    from daybreak.evaluation.tasks import TASK_LISTS
+    from daybreak.evaluation.tasks import spelled_out
 
-    each = [task for name in tasks for task in TASK_LISTS.get(name, (name,))]
     done = read_json(folder.results) if folder.results.exists() else []
     have = {(from_plain(TaskResult, item).task, item["model"]) for item in done}
     for untrained in (False, True):
         model = "untrained" if untrained else "pretrained"
-        left = [task for task in each if (_task_name(task), model) not in have]
+        left = [task for task in spelled_out(tasks) if (_task_name(task), model) not in have]
         if left:
             evaluate(folder.path, left, glue_dir=glue_dir, seeds=seeds, untrained=untrained)
 

@@ -126,6 +126,11 @@ class TaskRows:
     """Rows of all files that lacked a text or a label."""
 
 
+def spelled_out(names: Sequence[str]) -> list[str]:
+    """Put the tasks of each list, such as glue5, in the place of its name."""
+    return [each for name in names for each in TASK_LISTS.get(name, (name,))]
+
+
 def glue_task(name: str, glue_dir: Path | None) -> Task:
     """Return the GLUE task ``name`` with its files under ``glue_dir``.
 

@@ -12,7 +12,7 @@ from daybreak.base.records import Decisions
 from daybreak.base.terminal import duration
 from daybreak.training.checkpoint import Progress
 from daybreak.training.clock import Budget, Tick, reserve_for
-from daybreak.training.loop import Training, save
+from daybreak.training.loop import Training, accumulate, save
 
 PRECISIONS = ("auto", "float32", "bfloat16")
 FEWEST_STEPS = 20
@@ -59,11 +59,7 @@ def measure_costs(training: Training, start: Progress, asked: str, rates: dict[s
 def _time_step(training: Training, start: Progress) -> float:
     """Of the end of a run, when most stages of a recipe are over."""
     begun = time.monotonic()
-    for first in range(0, training.batch // training.world.size, training.microbatch):
-        ids = training.rows(start.position + first, min(training.microbatch, training.batch - first))
-        with training.autocast():
-            loss = training.objective.loss(training.model, ids, seed=training.seed, position=0, progress=1.0)
-        loss.sum.backward()
+    accumulate(training, start, 1.0)
     training.optimizer.zero_grad(set_to_none=True)
     return time.monotonic() - begun
 

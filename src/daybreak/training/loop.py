@@ -128,18 +128,7 @@ def take_step(training: Training, progress: Progress, at: float) -> tuple[Progre
         The new progress, the mean loss, and the gradient's norm before clipping.
     """
     parameters = list(training.model.parameters())
-    total = torch.zeros(2, dtype=torch.float32, device=training.device)
-    share = training.batch // training.world.size
-    first = progress.position + training.world.rank * share
-    tokens = 0
-    for start in range(0, share, training.microbatch):
-        rows = min(training.microbatch, share - start)
-        ids = training.rows(first + start, rows)
-        tokens += ids.numel()
-        with training.autocast():
-            loss = training.objective.loss(training.model, ids, seed=training.seed, position=first + start, progress=at)
-        loss.sum.backward()
-        total += torch.stack((loss.sum.detach(), torch.tensor(float(loss.count), device=training.device)))
+    total, tokens = accumulate(training, progress, at)
     total = training.world.sum_gradients(parameters, total)
     loss_sum, count = total.tolist()
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
@@ -160,6 +149,27 @@ def take_step(training: Training, progress: Progress, at: float) -> tuple[Progre
         targets=progress.targets + int(count),
     )
     return done, loss_sum / count, norm
+
+
+def accumulate(training: Training, progress: Progress, at: float) -> tuple[torch.Tensor, int]:
+    """Add this rank's share of a step to the gradients, one microbatch after the other.
+
+    Returns:
+        float32 [2], the sum of losses and the number of targets; and the tokens read.
+    """
+    total = torch.zeros(2, dtype=torch.float32, device=training.device)
+    share = training.batch // training.world.size
+    first = progress.position + training.world.rank * share
+    tokens = 0
+    for start in range(0, share, training.microbatch):
+        rows = min(training.microbatch, share - start)
+        ids = training.rows(first + start, rows)
+        tokens += ids.numel()
+        with training.autocast():
+            loss = training.objective.loss(training.model, ids, seed=training.seed, position=first + start, progress=at)
+        loss.sum.backward()
+        total += torch.stack((loss.sum.detach(), torch.tensor(float(loss.count), device=training.device)))
+    return total, tokens
 
 
 def next_mark(training: Training, progress: float) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from daybreak.base.records import StepRecord, ValidationRecord
+from daybreak.base.records import PLATEAU_MARGIN, StepRecord, ValidationRecord
 from daybreak.base.terminal import Work, duration, say
 
 
@@ -39,8 +39,6 @@ class Plateau:
     """Says once when a run still predicts no better than word frequencies after a fifth of its budget."""
 
     FROM = 0.2
-    MARGIN = 0.15
-    """Nats below the unigram loss that count as having left."""
 
     def __init__(self, unigram_loss: float):
         self._unigram_loss = unigram_loss
@@ -51,7 +49,7 @@ class Plateau:
         if self._said or record.progress < self.FROM:
             return
         self._said = True
-        if gap > -self.MARGIN:
+        if gap > -PLATEAU_MARGIN:
             say(
                 f"On the unigram plateau: at {record.progress:.0%} of the budget the loss is {record.loss:.2f}, "
                 f"word frequencies alone give {self._unigram_loss:.2f}. "
