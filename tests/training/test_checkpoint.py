@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import resource
 from collections.abc import Iterator
 from dataclasses import replace
@@ -115,19 +116,24 @@ def test_a_file_in_the_way_is_a_user_error(tmp_path: Path) -> None:
         checkpoint.save(tmp_path / "checkpoints", at(3), *fresh(1))
 
 
-@pytest.fixture
+@contextlib.contextmanager
 def small_files() -> Iterator[None]:
-    """No file of this process may grow beyond 4 kB: the nearest to a full disk that a test may bring about."""
+    """No file of this process may grow beyond 4 kB: the nearest to a full disk that a test may bring about.
+
+    Inside the test alone: pytest's own report, where it goes to a file, is such a file too.
+    """
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4_000, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-@pytest.mark.usefixtures("small_files")
 def test_a_disk_that_is_really_full_is_a_user_error(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="cannot be written"):
-        checkpoint.save(tmp_path, at(3), *fresh(1))
+    model, optimizer = fresh(1)
+    with small_files(), pytest.raises(UserError, match="cannot be written"):
+        checkpoint.save(tmp_path, at(3), model, optimizer)
     assert list(tmp_path.iterdir()) == []
 
 
