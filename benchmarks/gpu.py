@@ -2,7 +2,7 @@
 
     python benchmarks/gpu.py --mode measure  --out gpu.json
     python benchmarks/gpu.py --mode train    --recipe base --corpus TEXT --budget 7m --work WORK --out train.json
-    python benchmarks/gpu.py --mode evaluate --glue-dir GLUE --work WORK --out evaluate.json
+    python benchmarks/gpu.py --mode evaluate --task-dir GLUE --work WORK --out evaluate.json
     python benchmarks/gpu.py --dry-run       every mode with toy shapes, also on a CPU: shows that the script works
 
 measure: the device against the CPU, kill -9 with resume and replay, and tokens a second beside transformers' Trainer.
@@ -135,8 +135,8 @@ def evaluate_mode(chosen: argparse.Namespace, work: Path, deadline: Deadline, te
         sys.exit(f"There is no trained model in '{run}'. Give the --work that --mode train was given.")
     tasks = str(toy.toy_task(work)) if chosen.dry_run else chosen.tasks
     command = measure.daybreak("evaluate", str(run), "--tasks", tasks, "--seeds", str(chosen.seeds))
-    if chosen.glue_dir:
-        command += ["--glue-dir", str(chosen.glue_dir)]
+    if chosen.task_dir:
+        command += ["--task-dir", str(chosen.task_dir)]
     told: dict[str, float | None] = {}
     for model, extra in (("pretrained", []), ("untrained", ["--untrained"])):
         try:
@@ -169,7 +169,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--corpus", nargs="+", help="train: raw text, prepared first; else --data")
     parser.add_argument("--budget", default="8m", help="train: leave time for preparation and the parity gate")
     parser.add_argument("--tasks", default="glue5", help="evaluate")
-    parser.add_argument("--glue-dir", type=Path, help="evaluate")
+    parser.add_argument("--task-dir", type=Path, help="evaluate")
     parser.add_argument("--seeds", type=int, default=3, help="evaluate")
     chosen = parser.parse_args()
     chosen.dry_run = chosen.dry_run or chosen.short

@@ -1,6 +1,6 @@
 """Does our fine-tuning loop agree with transformers' own Trainer?
 
-    python benchmarks/trainer_agreement.py MODEL --glue-dir GLUE --tasks rte,cola --seeds 5 --out agreement.json
+    python benchmarks/trainer_agreement.py MODEL --task-dir GLUE --tasks rte,cola --seeds 5 --out agreement.json
     python benchmarks/trainer_agreement.py --short        a toy model on toy rows: shows that the script works
 
 Both sides get the same model, fresh classifiers from the same seeds, the same rows, tokens, learning rate, epochs,
@@ -12,7 +12,6 @@ both. "agree" means that the means differ by no more than the larger spread over
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import random
 import statistics
@@ -31,16 +30,19 @@ from daybreak.base.terminal import working
 from daybreak.evaluation.batches import EncodedRows
 from daybreak.evaluation.classifier import build_classifier
 from daybreak.evaluation.finetune import answers
+from daybreak.evaluation.known_tasks import known_task, spelled_out
 from daybreak.evaluation.measure import EncodedTask, encode_task, measure
 from daybreak.evaluation.metrics import score
 from daybreak.evaluation.protocols import Protocol, find_protocol
 from daybreak.evaluation.task_file import read_task_file
-from daybreak.evaluation.tasks import TASK_LISTS, TaskRows, glue_task, load_task
+from daybreak.evaluation.tasks import TaskRows, load_task
 
 
 def trainer_score(folder: Path, data: TaskRows, rows: EncodedTask, protocol: Protocol, seed: int) -> float:
     """The headline metric on dev after fine-tuning with transformers' Trainer."""
     from transformers import DataCollatorWithPadding, PrinterCallback, Trainer, TrainingArguments
+
+    (setting,) = protocol.settings(rows.width)
 
     def listed(part: EncodedRows) -> list[dict[str, Any]]:
         return [
@@ -52,10 +54,10 @@ def trainer_score(folder: Path, data: TaskRows, rows: EncodedTask, protocol: Pro
         arguments = TrainingArguments(
             output_dir=scratch,
             seed=seed,
-            num_train_epochs=protocol.epochs,
+            num_train_epochs=setting.epochs,
             per_device_train_batch_size=protocol.batch,
             per_device_eval_batch_size=64,
-            learning_rate=protocol.learning_rate(rows.width),
+            learning_rate=setting.rate,
             lr_scheduler_type="linear",
             warmup_steps=protocol.warmup,
             weight_decay=protocol.weight_decay,
@@ -144,7 +146,7 @@ def write_toy(folder: Path) -> tuple[Path, Path]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path, nargs="?", help="a Hugging Face folder of an encoder")
-    parser.add_argument("--glue-dir", type=Path)
+    parser.add_argument("--task-dir", type=Path)
     parser.add_argument("--tasks", default="rte,cola", help="GLUE names and .toml files, with commas between")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--protocol", default="quick")
@@ -171,12 +173,10 @@ def main() -> None:
 def run(chosen: argparse.Namespace) -> dict[str, Any]:
     import transformers
 
-    protocol = find_protocol(chosen.protocol)
-    changes = {"train_rows": chosen.train_rows, "epochs": chosen.epochs}
-    protocol = dataclasses.replace(protocol, **{name: value for name, value in changes.items() if value})
-    names = [each for name in chosen.tasks.split(",") for each in TASK_LISTS.get(name, (name,))]
+    protocol = find_protocol(chosen.protocol).changed(epochs=chosen.epochs, rows=chosen.train_rows)
     tasks = [
-        read_task_file(Path(name)) if name.endswith(".toml") else glue_task(name, chosen.glue_dir) for name in names
+        read_task_file(Path(name)) if name.endswith(".toml") else known_task(name, chosen.task_dir)
+        for name in spelled_out(chosen.tasks.split(","))
     ]
     return {
         "model": chosen.model.name,

@@ -75,6 +75,53 @@ def test_several_runs_are_compared(write_run, tmp_path):
     assert "not comparable" not in text
 
 
+def test_a_ladder_stays_readable(write_run, tmp_path):
+    runs = [write_run(f"ladder-{n:02d}", seed=n, steps=200, causal=0.0, floor=6.3 - 0.15 * n) for n in range(13)]
+    for run in runs[2:]:
+        RunFolder(run).results.unlink()
+    summary = read_json(RunFolder(runs[0]).summary)
+    summary["validation"]["next_accuracy"] = 0.615
+    write_json(RunFolder(runs[0]).summary, summary)
+    page = report(runs, tmp_path / "report.html").read_text()
+    text = words(page)
+    assert "ladder-12 has the lowest held-out loss" in text
+    assert "Still on the unigram plateau: ladder-00 (6.41 nats after 199 steps), ladder-01 (6.26 nats" in text
+    assert "Not in the folder of ladder-02, ladder-03, ladder-04, ladder-05, ladder-06 and 6 others: task" in text
+    table = page[page.index("Side by side") : page.index("Loss against time")]
+    rows = [re.sub(r"<[^>]+>", "|", row).split("|") for row in table.split("<tr>")[2:]]
+    rows = [[cell for cell in row if cell.strip()] for row in rows]
+    assert len(rows) == 13
+    loss = summary["validation"]["loss"]
+    wanted = ["ladder-00", "tiny", "1.48 million", "200", f"{loss:.3f}", f"{loss - 6.283:+.3f}", "yes", "61.5 %"]
+    assert set(wanted) <= set(rows[0])
+    assert "no" in rows[-1] and "-" in rows[-1] and "yes" not in rows[-1]
+
+
+def test_a_continued_run_says_whether_it_was_worth_it(write_run, tmp_path):
+    runs = [write_run("law"), write_run("scratch", seed=2)]
+    summary = read_json(RunFolder(runs[0]).summary)
+    told = {"own_before": 3.1, "own_after": 1.9, "general_before": 2.5, "general_after": 2.75}
+    write_json(RunFolder(runs[0]).summary, summary | {"parent": "owner/encoder", "forgetting": told})
+    (runs[0] / "model" / "modelling.py").touch()
+    page = report(runs[:1], tmp_path / "one.html").read_text()
+    text = words(page)
+    assert "parameters, continued from owner/encoder, trained for" in text
+    assert "law owner/encoder 3.100 -&gt; 1.900 -1.200 2.500 -&gt; 2.750 +0.250" in text
+    assert "trust_remote_code=True" in text
+    assert "Was it worth it" in words(report(runs, tmp_path / "two.html").read_text())
+    alone = words(report(runs[1:], tmp_path / "three.html").read_text())
+    assert "Was it worth it" not in alone and "trust_remote_code" not in alone
+
+
+def test_what_a_recipe_judges_itself_is_told(write_run, tmp_path):
+    run = write_run()
+    summary = read_json(RunFolder(run).summary)
+    summary["validation"] |= {"own_loss": 4.1, "own_accuracy": 0.25, "next_loss": 0.5, "next_accuracy": 0.775}
+    write_json(RunFolder(run).summary, summary)
+    text = words(report([run], tmp_path / "report.html").read_text())
+    assert "77.5 % next-sentence accuracy" in text and "4.100 nats, 25.0 %" in text
+
+
 def test_runs_with_other_held_out_text_are_not_ranked_silently(write_run, tmp_path):
     runs = [write_run("a"), write_run("b")]
     manifest = read_json(RunFolder(runs[1]).manifest)

@@ -4,7 +4,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -99,13 +99,43 @@ def _refuse_swallowed(arguments: list[str]) -> None:
 
 
 def _with_recipe(kind: type, verb: str, arguments: list[str], **fixed: Any) -> Any:
-    """Parse a verb whose first word may be a recipe: the flags are that recipe's own fields."""
-    from daybreak.recipe import load_recipe
+    """Parse a verb whose first word may be a recipe: the flags are that recipe's own fields.
 
+    What decides which recipe's fields these are (its size, what it starts from) is read before the parser.
+    """
     named = bool(arguments) and not arguments[0].startswith("-")
-    recipe = load_recipe(arguments[0] if named else DEFAULT_RECIPE)
+    recipe = _chosen_recipe(verb, arguments[0] if named else None, arguments)
     rest = arguments[1:] if named else arguments
     return _parse(kind, verb, rest, kind(recipe=recipe, **fixed))
+
+
+def _chosen_recipe(verb: str, name: str | None, arguments: list[str]) -> Any:
+    from daybreak.recipe import load_recipe
+
+    branch, init = _value_of("--from", arguments), _value_of("--init", arguments)
+    if branch:
+        from daybreak.origins import extended
+
+        budget = _value_of("--extend", arguments)
+        if not budget or name or init:
+            raise UserError(
+                "--from goes on with a run as it is and needs to know for how long.",
+                "Write daybreak pretrain --from RUN --extend 8h --data DATA --out RUN2.",
+            )
+        return extended(Path(branch), budget)
+    size, faithful = _value_of("--size", arguments) or "", "--faithful" in arguments
+    recipe = load_recipe(name or DEFAULT_RECIPE, size=size, faithful=faithful)
+    if not init:
+        return recipe
+    from daybreak.origins import continued
+    from daybreak.packaging.hub import local_folder
+
+    return continued(
+        recipe,
+        local_folder(init),
+        new_vocabulary="--new-vocabulary" in arguments,
+        general=_value_of("--general", arguments) or "" if verb == "pretrain" else "",
+    )
 
 
 def _run(arguments: list[str]) -> None:
@@ -118,8 +148,20 @@ def _run(arguments: list[str]) -> None:
         recipe: Annotated[Recipe, tyro.conf.arg(name="")]
         corpus: tuple[str, ...] = ()
         """Files, folders or globs of .txt .md .jsonl, plain, .gz or .zst; none for the docstrings on this machine."""
-        document: str = "auto"
-        """What one document of a text file is: file, line, blank-line or auto."""
+        size: str = ""
+        """tiny, mini, small, base or large; the recipe's own when empty."""
+        faithful: bool = False
+        """As the original was, with what we hold to be its faults."""
+        init: str = ""
+        """Continue this model: a Hugging Face folder or hub name of a BERT, a ModernBERT or a crammed BERT."""
+        new_vocabulary: bool = False
+        """With --init: a vocabulary of the text's own, its pieces started from the old ones."""
+        general: tuple[str, ...] = ()
+        """With --init: general text, on which what the model forgets is measured."""
+        document: str = ""
+        """What one document of a text file is: file, line, blank-line or auto; as the recipe says when empty."""
+        split_sentences: bool = False
+        """Find the sentences in prose, for recipes that need them."""
         text_field: str = "text"
         """Field of a .jsonl object that holds the text."""
         out: Path | None = None
@@ -128,25 +170,32 @@ def _run(arguments: list[str]) -> None:
         """Delete the run folder first."""
         tasks: str = ""
         """Tasks to fine-tune on afterwards, by comma: cola,rte,glue5,my_task.toml."""
-        glue_dir: Path | None = None
-        """Folder with CoLA, SST-2, MRPC, STS-B, RTE as GLUE distributes them."""
+        task_dir: Annotated[Path | None, tyro.conf.arg(aliases=("--glue-dir",))] = None
+        """Folder of the tasks' files as distributed: GLUE's (CoLA/ ...), or SciBERT's data (text_classification/)."""
         seeds: int = 3
         """Fine-tuning seeds of each task."""
 
     asked = _with_recipe(Run, "run", arguments)
+    texts = asked.recipe.texts
+    texts = replace(
+        texts,
+        document=asked.document or texts.document,
+        split_sentences=asked.split_sentences or texts.split_sentences,
+    )
+    recipe = replace(asked.recipe, texts=texts)
     _refuse_swallowed_recipe(asked.corpus)
     _refuse_unbudgeted(asked, arguments)
     from daybreak.run import run
 
     run(
-        asked.recipe,
+        recipe,
         corpus=asked.corpus,
-        document=asked.document,
+        general=asked.general,
         text_field=asked.text_field,
         out=asked.out or _default_folder(asked.recipe.name),
         fresh=asked.fresh,
         tasks=_by_comma(asked.tasks),
-        glue_dir=asked.glue_dir,
+        task_dir=asked.task_dir,
         seeds=asked.seeds,
     )
 
@@ -187,16 +236,43 @@ def _prepare(arguments: list[str]) -> None:
     @dataclass(frozen=True, kw_only=True)
     class Prepare:
         text: Annotated[tuple[str, ...], tyro.conf.Positional]
-        """Files, folders or globs of .txt .md .jsonl, plain, .gz or .zst."""
+        """Files, folders or globs of .txt .md .jsonl, plain, .gz or .zst; hf://owner/name for a data set of the hub."""
         out: Path
         """Folder for the tokenizer and the shards."""
+        recipe: str = ""
+        """Prepare as this recipe wants it: its tokenizer, its documents. The flags below change that."""
+        size: str = ""
+        """Of the recipe: tiny, mini, small, base or large."""
         tokenizer: TokenizerConfig = field(default_factory=WordPiece)
+        tokenizer_from: str = ""
+        """Take over the tokenizer in this folder (a model's) instead of training one."""
+        compare: str = ""
+        """A tokenizer folder: say how many pieces the two vocabularies share."""
         document: str = "auto"
         """What one document of a text file is: file, line, blank-line or auto."""
+        split_sentences: bool = False
+        """Find the sentences in prose, for recipes that predict the next one."""
+        chunk_characters: int = 0
+        """Cut documents at spaces into documents of about so many characters; 0 for whole ones."""
         text_field: str = "text"
         """Field of a .jsonl object that holds the text."""
+        push_to_hub: str = ""
+        """owner/name of a private data set on the hub to put the result into; the tokens are your text."""
 
-    asked = _parse(Prepare, "prepare", arguments)
+    recipe, model = _value_of("--recipe", arguments), _value_of("--tokenizer-from", arguments)
+    chosen: dict[str, Any] = {}
+    if recipe:
+        from daybreak.base.plain import to_plain
+        from daybreak.recipe import load_recipe
+
+        found = load_recipe(recipe, size=_value_of("--size", arguments) or "")
+        chosen = {"tokenizer": found.tokenizer, **to_plain(found.texts)}
+    if model:
+        from daybreak.data.tokenizer_import import Existing
+        from daybreak.packaging.hub import local_folder
+
+        chosen["tokenizer"] = Existing(folder=str(local_folder(model)))
+    asked = _parse(Prepare, "prepare", arguments, Prepare(text=tyro.MISSING, out=tyro.MISSING, **chosen))
     if not asked.text:
         raise UserError("No text was named.", "Write the files first: daybreak prepare TEXT... --out DATA.")
     from daybreak.prepare import prepare
@@ -207,7 +283,14 @@ def _prepare(arguments: list[str]) -> None:
         tokenizer=asked.tokenizer,
         document=asked.document,
         text_field=asked.text_field,
+        split_sentences=asked.split_sentences,
+        chunk_characters=asked.chunk_characters,
+        compare=asked.compare,
     )
+    if asked.push_to_hub:
+        from daybreak.packaging.hub import push_to_hub
+
+        push_to_hub(asked.out, asked.push_to_hub, kind="dataset", with_text=True)
 
 
 def _pretrain(arguments: list[str]) -> None:
@@ -219,6 +302,20 @@ def _pretrain(arguments: list[str]) -> None:
     @dataclass(frozen=True, kw_only=True)
     class Pretrain:
         recipe: Annotated[Recipe, tyro.conf.arg(name="")]
+        size: str = ""
+        """tiny, mini, small, base or large; the recipe's own when empty."""
+        faithful: bool = False
+        """As the original was, with what we hold to be its faults."""
+        init: str = ""
+        """Continue this model: a Hugging Face folder or hub name of a BERT, a ModernBERT or a crammed BERT."""
+        new_vocabulary: bool = False
+        """With --init: a vocabulary of the text's own, its pieces started from the old ones."""
+        general: str = ""
+        """With --init: prepared general text, on which what the model forgets is measured."""
+        from_: Annotated[Path | None, tyro.conf.arg(name="from")] = None
+        """Go on with this run from its last checkpoint before the decay, for --extend."""
+        extend: str = ""
+        """How long: 8h, 2e9tok, 10000steps."""
         data: Path
         """Folder made by daybreak prepare."""
         out: Path | None = None
@@ -254,11 +351,17 @@ def _export(arguments: list[str]) -> None:
         """Folder for the model."""
         data: Path | None = None
         """The run's prepared data; RUN/data by default."""
+        push_to_hub: str = ""
+        """owner/name of a private model on the hub to put the folder into; it carries no text of yours."""
 
     asked = _parse(Export, "export", arguments)
     from daybreak.export import export
 
-    export(asked.run, out=asked.out, data=asked.data)
+    folder = export(asked.run, out=asked.out, data=asked.data)
+    if asked.push_to_hub:
+        from daybreak.packaging.hub import push_to_hub
+
+        push_to_hub(folder, asked.push_to_hub, kind="model")
 
 
 def _evaluate(arguments: list[str]) -> None:
@@ -269,10 +372,17 @@ def _evaluate(arguments: list[str]) -> None:
         model: Annotated[Path, tyro.conf.Positional]
         """Hugging Face folder or run folder."""
         tasks: str
-        """By comma: cola, sst2, mrpc, stsb, rte, glue5, or the path of a .toml file."""
-        glue_dir: Path | None = None
-        """Folder with CoLA, SST-2, MRPC, STS-B, RTE as GLUE distributes them."""
+        """By comma: names such as cola, qqp, glue5, sci-cite, or the path of a .toml file."""
+        task_dir: Annotated[Path | None, tyro.conf.arg(aliases=("--glue-dir",))] = None
+        """Folder of the tasks' files as distributed: GLUE's (CoLA/ ...), or SciBERT's data (text_classification/)."""
         protocol: str = "quick"
+        """quick, or scibert: 16 settings, chosen on dev."""
+        epochs: int | None = None
+        """Epochs in place of the protocol's; the result then says so."""
+        rate: float | None = None
+        """Peak learning rate in place of the protocol's."""
+        rows: int | None = None
+        """Training rows in place of the protocol's."""
         seeds: int = 3
         """Fine-tunings of each task."""
         out: Path | None = None
@@ -288,8 +398,11 @@ def _evaluate(arguments: list[str]) -> None:
     evaluate(
         asked.model,
         _by_comma(asked.tasks),
-        glue_dir=asked.glue_dir,
+        task_dir=asked.task_dir,
         protocol=asked.protocol,
+        epochs=asked.epochs,
+        rate=asked.rate,
+        rows=asked.rows,
         seeds=asked.seeds,
         out=asked.out,
         save=asked.save,
@@ -330,21 +443,21 @@ def _status(arguments: list[str]) -> None:
 
 
 def _recipes(arguments: list[str]) -> None:
-    import json
+    import tyro
 
-    from daybreak.recipe import load_recipe, promise, recipe_names, resolved
+    @dataclass(frozen=True, kw_only=True)
+    class Recipes:
+        name: Annotated[str, tyro.conf.Positional] = ""
+        """Show this one in full; the list of all when empty."""
+        size: str = ""
+        """tiny, mini, small, base or large; the recipe's own when empty."""
+        faithful: bool = False
+        """As the original was, with what we hold to be its faults."""
 
-    if not arguments:
-        for name in recipe_names():
-            print(f"{name:16} {promise(name).splitlines()[0]}")
-        return
-    if arguments[0] in ("-h", "--help"):
-        print("daybreak recipes [NAME]: list the recipes, or show one in full")
-        return
-    recipe = load_recipe(arguments[0])
-    if recipe.name in recipe_names():
-        print(promise(recipe.name) + "\n")
-    print(json.dumps(resolved(recipe), indent=2))
+    asked = _parse(Recipes, "recipes", arguments)
+    from daybreak.catalogue import catalogue, described
+
+    print(described(asked.name, size=asked.size, faithful=asked.faithful) if asked.name else catalogue())
 
 
 def _by_comma(names: str) -> tuple[str, ...]:

@@ -1,8 +1,9 @@
-"""Verb: a model -> results.json. GLUE, and tasks of one's own."""
+"""Verb: a model -> results.json. GLUE, SciBERT's tasks, and tasks of one's own."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from daybreak.base.errors import UserError
@@ -11,11 +12,12 @@ from daybreak.base.records import TaskResult
 from daybreak.base.run_folder import RunFolder
 from daybreak.base.terminal import duration, say, working
 from daybreak.evaluation.classifier import check_save_folder
+from daybreak.evaluation.known_tasks import known_task, spelled_out
 from daybreak.evaluation.measure import measure
 from daybreak.evaluation.protocols import find_protocol
 from daybreak.evaluation.results import merge_result, read_results
 from daybreak.evaluation.task_file import read_task_file
-from daybreak.evaluation.tasks import Task, TaskRows, glue_task, load_task, spelled_out
+from daybreak.evaluation.tasks import Task, TaskRows, load_task
 from daybreak.packaging.card import write_card
 
 
@@ -23,8 +25,11 @@ def evaluate(
     model: Path,
     tasks: Sequence[str],
     *,
-    glue_dir: Path | None = None,
+    task_dir: Path | None = None,
     protocol: str = "quick",
+    epochs: int | None = None,
+    rate: float | None = None,
+    rows: int | None = None,
     seeds: int = 3,
     out: Path | None = None,
     save: Path | None = None,
@@ -33,12 +38,16 @@ def evaluate(
     """Fine-tune a model on tasks, with seeds 0 to ``seeds`` - 1, and write the scores to ``results.json``.
 
     Everything that can be wrong with the input is checked before the first fine-tuning. The file is written after
-    each task, so that a kill loses at most one.
+    each task, so that a kill loses at most one; several models can share one.
 
     Args:
         model: a Hugging Face folder of an encoder, or a run folder.
-        tasks: names of GLUE tasks, ``glue5`` for all five, paths of .toml files.
-        glue_dir: the folder that holds CoLA, SST-2, MRPC, STS-B and RTE.
+        tasks: names of GLUE's and SciBERT's tasks, ``glue5`` for five of GLUE's, paths of .toml files.
+        task_dir: the folder under which the files of tasks by name lie as they are distributed: the one that holds
+            GLUE's CoLA, SST-2, MRPC, QQP, STS-B and RTE, or the one that holds SciBERT's text_classification.
+        protocol: quick, or scibert (16 settings for each seed, chosen on dev, reported on test).
+        epochs, rate, rows: one epoch count, one peak learning rate or another number of training rows in place of the
+            protocol's; the result is then not under the protocol's name, but under one that says so.
         out: the folder of ``results.json``; by default the run folder, or the model's own.
         save: keep the model of the first seed here, as a stock classifier; with several tasks, each in a folder of
             its name below.
@@ -53,19 +62,19 @@ def evaluate(
     run = _run_folder(model)
     folder = run.model if run else model
     _check_model_folder(folder)
-    chosen = find_protocol(protocol)
+    chosen = find_protocol(protocol).changed(epochs, rate, rows)
     if seeds < 1:
         raise UserError(f"{seeds} seeds are too few.", "Use at least 1; 3 make a claim.")
-    found = find_tasks(tasks, glue_dir)
+    found = find_tasks(tasks, task_dir)
     results_file = make_folder(out or (run.path if run else model)) / "results.json"
     read_results(results_file)
     targets = _save_folders(found, save)
     loaded = [load_task(task) for task in found]
-
+    tune = partial(measure, folder, protocol=chosen, seeds=seeds, model_name=_model_name(model), untrained=untrained)
     results = []
     for data in loaded:
         with working(data.task.name) as work:
-            result = measure(folder, data, chosen, seeds, work, untrained=untrained, save=targets.get(data.task.name))
+            result = tune(data=data, work=work, save=targets.get(data.task.name))
         merge_result(results_file, result)
         results.append(result)
         say(_line(result, data))
@@ -83,6 +92,12 @@ def _run_folder(model: Path) -> RunFolder | None:
     return run
 
 
+def _model_name(folder: Path) -> str:
+    """The folder's name, or that of the folder around it where it is called model, as in every run."""
+    folder = folder.resolve()
+    return folder.parent.name if RunFolder(folder.parent).model == folder else folder.name
+
+
 def _check_model_folder(folder: Path) -> None:
     if not folder.is_dir():
         raise UserError(f"There is no model folder '{folder}'.", "Name a Hugging Face model folder or a run folder.")
@@ -93,7 +108,7 @@ def _check_model_folder(folder: Path) -> None:
         )
 
 
-def find_tasks(names: Sequence[str], glue_dir: Path | None) -> list[Task]:
+def find_tasks(names: Sequence[str], task_dir: Path | None) -> list[Task]:
     """Resolve names, lists of names and .toml files, and check that their files are there.
 
     Raises:
@@ -104,7 +119,7 @@ def find_tasks(names: Sequence[str], glue_dir: Path | None) -> list[Task]:
         raise UserError("No task was named.", "Name some with --tasks, such as glue5 or the path of a .toml file.")
     found: dict[str, Task] = {}
     for name in spelled:
-        task = read_task_file(Path(name)) if name.endswith(".toml") else glue_task(name, glue_dir)
+        task = read_task_file(Path(name)) if name.endswith(".toml") else known_task(name, task_dir)
         if found.setdefault(task.name, task) != task:
             raise UserError(f"Two tasks have the name '{task.name}'.", "Give each its own name.")
     return list(found.values())
@@ -121,10 +136,11 @@ def _save_folders(tasks: list[Task], save: Path | None) -> dict[str, Path]:
 
 
 def _line(result: TaskResult, data: TaskRows) -> str:
-    rows = f"{result.train_rows:,} train and {result.dev_rows:,} dev rows"
+    rows = f"{result.train_rows:,} train and {result.judged_rows:,} {result.reported} rows"
     skipped = f", {data.skipped} rows skipped" if data.skipped else ""
+    chosen = f", {result.selection}" if result.settings_tried else ""
     return (
         f"{result.task} ({result.model}): {result.metric} {result.mean:.3f} +- {result.spread:.3f} over "
         f"{len(result.seeds)} seed{'s' if len(result.seeds) > 1 else ''}, constant answer {result.baseline:.3f}, "
-        f"{rows}{skipped}, {duration(result.seconds)}"
+        f"{rows}{skipped}{chosen}, {duration(result.seconds)}"
     )

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import torch
 
+from daybreak.assembly import yardstick
 from daybreak.base.errors import UserError
 from daybreak.base.files import make_folder
 from daybreak.base.run_folder import RunFolder
 from daybreak.base.terminal import say
-from daybreak.data.sampler import RowSampler
 from daybreak.data.shards import open_shards
 from daybreak.data.tokenizer import load_tokenizer
 from daybreak.packaging.hugging_face import write_model_folder
@@ -19,7 +19,6 @@ from daybreak.packaging.parity import check_parity, verdict
 from daybreak.recipe import load_recipe
 from daybreak.training import checkpoint
 from daybreak.training.clock import Tick
-from daybreak.training.validation import ROWS, Validation
 
 
 def export(run: Path, *, out: Path, data: Path | None = None) -> Path:
@@ -52,25 +51,36 @@ def _export_checkpoint(source: RunFolder, out: Path, data: Path) -> None:
     progress, _ = checkpoint.load_newest(source.checkpoints, model, recipe.optimizer.build(model))
     if progress is None:
         raise UserError(f"The run in '{source.path}' has no checkpoint yet.", "Wait for its first, or start it.")
+    validation = yardstick(recipe, shards, data, torch.device("cpu"))
     write_model_folder(
         out,
         model=model,
         shape=recipe.model,
         tokenizer=data / "tokenizer",
-        length=recipe.length,
+        length=validation.length,
         vocabulary=shards.manifest.vocabulary,
+        special=shards.manifest.special,
     )
-    heldout = RowSampler(shards.heldout, recipe.length, recipe.seed)
-    rows = heldout.in_order(min(ROWS, heldout.rows_per_epoch))
-    validation = Validation(rows, shards.unigram_counts, torch.device("cpu"))
+    model.eval()
     seen = validation.measure(
         model,
-        rows=len(rows),
+        rows=validation.rows,
         step=progress.step,
         tokens=progress.tokens,
         tick=Tick(progress.elapsed, 0.0),
         final=False,
     )
-    text = load_tokenizer(data / "tokenizer").decode([int(i) for i in rows[0]])
+    text = load_tokenizer(data / "tokenizer").decode(
+        [int(i) for i in shards.heldout.read(0, min(40, len(shards.heldout)))]
+    )
     say(f"Step {progress.step:,}: held-out loss {seen.loss:.3f}, masked accuracy {seen.accuracy:.1%}.")
-    say(verdict(check_parity(out, model=model, validation=validation, accuracy=seen.accuracy, text=text)))
+    parity = check_parity(
+        out,
+        model=model,
+        shape=recipe.model,
+        length=recipe.length,
+        validation=validation,
+        accuracy=seen.accuracy,
+        text=text,
+    )
+    say(verdict(parity))

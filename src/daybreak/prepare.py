@@ -17,16 +17,23 @@ from pathlib import Path
 
 from daybreak.base.errors import UserError
 from daybreak.base.files import make_folder, read_json, replace_folder, write_json
-from daybreak.base.plain import fingerprint, to_plain
+from daybreak.base.plain import fingerprint
 from daybreak.base.records import SHARD_FORMAT, Manifest, Source
 from daybreak.base.terminal import Work, duration, say, working
 from daybreak.data.deduplication import Ledger, Verdict, document_key
-from daybreak.data.documents import Document, DocumentRule, Skips, choose_rule, read_documents
+from daybreak.data.documents import Document, DocumentRule, Skips, choose_rule, cut_documents, read_documents
 from daybreak.data.encoding import Encoder
-from daybreak.data.inputs import RECORDS, TEXT, InputFile, Meter, find_files
+from daybreak.data.inputs import DATA_SET, RECORDS, TEXT, InputFile, Meter, find_files
 from daybreak.data.sample import SampleSpool, SampleTexts
+from daybreak.data.sentences import with_sentences
 from daybreak.data.shards import open_shards
-from daybreak.data.tokenizer import TokenizerConfig, save_tokenizer, tokenizer_fingerprint
+from daybreak.data.tokenizer import (
+    TokenizerConfig,
+    load_tokenizer,
+    overlap,
+    special_ids,
+    tokenizer_fingerprint,
+)
 
 SHOW_EVERY = 256
 """Documents between two updates of the progress line."""
@@ -39,19 +46,30 @@ class _Reading:
     files: list[InputFile]
     rule: DocumentRule
     text_field: str
+    split_sentences: bool
+    chunk_characters: int
 
     @property
     def sentences(self) -> bool:
-        return self.rule.sentences and all(file.form == TEXT for file in self.files)
+        """Whether every document has its sentences."""
+        told = self.rule.sentences and not self.chunk_characters and all(file.form == TEXT for file in self.files)
+        return self.split_sentences or told
 
     @property
     def rule_name(self) -> str:
         forms = {file.form for file in self.files}
-        return " and ".join((["record"] if RECORDS in forms else []) + ([self.rule.kind] if TEXT in forms else []))
+        record = ["record"] if forms & {RECORDS, DATA_SET} else []
+        return " and ".join(record + ([self.rule.kind] if TEXT in forms else []))
+
+    def _read(self, skips: Skips, meter: Meter) -> Iterator[Document]:
+        found = read_documents(self.files, self.rule, self.text_field, skips, meter)
+        if self.chunk_characters:
+            found = cut_documents(found, self.chunk_characters, skips)
+        return with_sentences(found) if self.split_sentences else found
 
     def documents(self, skips: Skips, work: Work) -> Iterator[Document]:
         meter, total, started = Meter(), max(1, sum(file.bytes for file in self.files)), time.monotonic()
-        for number, document in enumerate(read_documents(self.files, self.rule, self.text_field, skips, meter)):
+        for number, document in enumerate(self._read(skips, meter)):
             if number % SHOW_EVERY == SHOW_EVERY - 1:
                 share = min(1.0, meter.bytes / total)
                 passed = time.monotonic() - started
@@ -78,15 +96,22 @@ def prepare(
     tokenizer: TokenizerConfig,
     document: str = "auto",
     text_field: str = "text",
+    split_sentences: bool = False,
+    chunk_characters: int = 0,
+    compare: str = "",
 ) -> Manifest:
     """Make the data folder ``out`` from text; one that was made from the same files and settings is kept.
 
     Args:
-        inputs: files (.txt, .md, .jsonl; plain, .gz, .zst), folders or globs.
+        inputs: files (.txt, .md, .jsonl; plain, .gz, .zst), folders, globs, or data sets
+            (hf://owner/name[@revision][:config/split]).
         out: the data folder; absent, empty, or made by an earlier call with the same arguments.
-        tokenizer: what to train on the text.
+        tokenizer: what to train on the text, or to take over.
         document: what one document of plain text is: auto, file, line or blank-line.
-        text_field: the field of a .jsonl record that holds its text.
+        text_field: the field of a record that holds its text.
+        split_sentences: cut prose into sentences, so that their ends are recorded (see ``data/sentences``).
+        chunk_characters: cut documents at spaces into documents of about this length; 0 leaves them whole.
+        compare: a tokenizer folder; how many pieces the two vocabularies share is said and recorded.
 
     Raises:
         UserError: the inputs cannot be used, or ``out`` cannot be written or holds something else. Nothing is left.
@@ -94,18 +119,21 @@ def prepare(
     started = time.monotonic()
     out = Path(out)
     files = find_files(inputs)
-    identity = _identity(files, tokenizer, document, text_field)
+    if chunk_characters < 0:
+        raise UserError(f"A chunk of {chunk_characters} characters holds no text.", "Give a number above 0.")
+    rule = choose_rule(files, document)
+    reading = _Reading(files, rule, text_field, split_sentences, chunk_characters)
+    identity = _identity(reading, tokenizer, document, compare)
     if (manifest := _earlier(out, identity)) is not None:
         say(f"Data: {out} is ready ({_figures(manifest)}).")
         return manifest
-    reading = _Reading(files, choose_rule(files, document), text_field)
     final = Path(os.path.abspath(out))  # "." has no name to put beside
     make_folder(final.parent)
     work_folder = final.with_name(f".{final.name}.preparing")
     shutil.rmtree(work_folder, ignore_errors=True)
     try:
         make_folder(work_folder)
-        manifest = _make(reading, work_folder, tokenizer, identity, started)
+        manifest = _make(reading, work_folder, tokenizer, identity, started, compare)
         replace_folder(work_folder, final)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
@@ -119,14 +147,21 @@ def prepare(
     return manifest
 
 
-def _identity(files: list[InputFile], tokenizer: TokenizerConfig, document: str, text_field: str) -> str:
+def _identity(reading: _Reading, tokenizer: TokenizerConfig, document: str, compare: str) -> str:
     return fingerprint(
         {
             "format": SHARD_FORMAT,
-            "files": [[str(file.path.resolve()), file.bytes, file.modified] for file in files],
-            "tokenizer": to_plain(tokenizer),
+            "files": [
+                [file.given if file.form == DATA_SET else str(file.path.resolve()), file.bytes, file.modified]
+                + ([file.revision] if file.revision else [])
+                for file in reading.files
+            ],
+            "tokenizer": tokenizer.identity(),
             "document": document,
-            "text_field": text_field,
+            "text_field": reading.text_field,
+            "split_sentences": reading.split_sentences,
+            "chunk_characters": reading.chunk_characters,
+            "compare": tokenizer_fingerprint(Path(compare)) if compare else "",
         }
     )
 
@@ -159,15 +194,20 @@ def _figures(manifest: Manifest) -> str:
     )
 
 
-def _make(reading: _Reading, folder: Path, config: TokenizerConfig, identity: str, started: float) -> Manifest:
+def _make(
+    reading: _Reading, folder: Path, config: TokenizerConfig, identity: str, started: float, compare: str
+) -> Manifest:
     spool = folder / "spool"
     spool.mkdir()
     survey = _survey(reading, spool)
     _report(reading, survey)
-    with working("Training the tokenizer"):
-        tokenizer = config.train(survey.sample)
-    save_tokenizer(tokenizer, folder / "tokenizer")
-    encoder = Encoder(folder, tokenizer, sentences=reading.sentences)
+    with working("Making the tokenizer"):
+        tokenizer = config.make(survey.sample, folder / "tokenizer")
+    shared = overlap(tokenizer, load_tokenizer(Path(compare))) if compare else None
+    if shared is not None:
+        say(f"Tokenizer: {shared:.1%} of its pieces are in '{compare}' too.")
+    special = special_ids(tokenizer, folder / "tokenizer")
+    encoder = Encoder(folder, tokenizer, special, sentences=reading.sentences)
     with working("Encoding") as work:
         encoder.run(reading.documents(Skips(), work), survey.verdict)
     shutil.rmtree(spool)
@@ -175,7 +215,7 @@ def _make(reading: _Reading, folder: Path, config: TokenizerConfig, identity: st
         format=SHARD_FORMAT,
         tokenizer=tokenizer_fingerprint(folder / "tokenizer"),
         tokenizer_kind=type(config).__name__,
-        vocabulary=tokenizer.get_vocab_size(),
+        vocabulary=encoder.vocabulary,
         token_bytes=encoder.token_bytes,
         document_rule=reading.rule_name,
         train=encoder.train.close(),
@@ -187,6 +227,8 @@ def _make(reading: _Reading, folder: Path, config: TokenizerConfig, identity: st
         characters=survey.characters,
         seconds=round(time.monotonic() - started, 3),
         inputs_fingerprint=identity,
+        special=special,
+        overlap=shared,
     )
     write_json(folder / "manifest.json", manifest)
     return manifest
@@ -194,7 +236,9 @@ def _make(reading: _Reading, folder: Path, config: TokenizerConfig, identity: st
 
 def _survey(reading: _Reading, spool: Path) -> _Survey:
     """The first pass."""
-    ledger, sample, skips = Ledger(spool / "keys"), SampleSpool(spool / "sample"), Skips()
+    # Pairs of sentences need a second document to draw a random one from, also among the held-out ones.
+    ledger = Ledger(spool / "keys", least=2 if reading.sentences else 1)
+    sample, skips = SampleSpool(spool / "sample"), Skips()
     documents: Counter[str] = Counter()
     characters: Counter[str] = Counter()
     with working("Reading") as work:
@@ -224,6 +268,7 @@ def _report(reading: _Reading, survey: _Survey) -> None:
         "record": "one document a record",
     }
     rules = " and ".join(meaning[name] for name in reading.rule_name.split(" and "))
-    say(f"Text: {len(survey.verdict.fates):,} documents ({rules}), {survey.characters:,} characters.")
+    cut = f", in chunks of about {reading.chunk_characters:,} characters" if reading.chunk_characters else ""
+    say(f"Text: {len(survey.verdict.fates):,} documents ({rules}{cut}), {survey.characters:,} characters.")
     for reason, count in survey.skips.counts.items():
         say(f"Left out: {count:,} {reason}, the first in {survey.skips.first[reason]}.")

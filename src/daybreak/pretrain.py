@@ -5,18 +5,19 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import time
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import torch
 
+from daybreak.assembly import Order, assemble, general_validation
 from daybreak.base import world as worlds
+from daybreak.base.encoder import Encoder
 from daybreak.base.files import make_folder, read_json, write_json
-from daybreak.base.records import Decisions, Summary, ValidationRecord
+from daybreak.base.records import Decisions, Forgetting, Summary, ValidationRecord
 from daybreak.base.run_folder import RunFolder
 from daybreak.base.terminal import duration, say, working
 from daybreak.base.world import World
-from daybreak.data.sampler import RowSampler
-from daybreak.data.shards import Shards, open_shards
+from daybreak.data.shards import open_shards
 from daybreak.data.tokenizer import load_tokenizer
 from daybreak.evaluation.fill_mask import fill_mask
 from daybreak.packaging.card import write_card
@@ -25,11 +26,11 @@ from daybreak.packaging.parity import check_parity, verdict
 from daybreak.recipe import Recipe
 from daybreak.run_start import check_folder, first_decisions, is_other, obey, write_start
 from daybreak.training import calibration, checkpoint
-from daybreak.training.clock import Budget, BudgetClock, Clock, ReplayClock, Tick, read_trace
-from daybreak.training.journal import Journal, cut_back
-from daybreak.training.loop import Training, fit, save, validate
+from daybreak.training.clock import Budget, BudgetClock, Clock, Tick
+from daybreak.training.journal import Journal
+from daybreak.training.loop import fit, save, validate
 from daybreak.training.monitors import Live, Plateau
-from daybreak.training.validation import ROWS, Validation
+from daybreak.training.step import Training
 
 EXAMPLE_TOKENS = 200_000
 """Held-out tokens among which fill-mask sentences are looked for."""
@@ -60,35 +61,33 @@ def pretrain(
         return read_json(run.summary, Summary)
     shards = open_shards(data)
     check_folder(run, recipe, shards, replay)
+    budget = Budget.parse(recipe.budget)
     world = worlds.start()
     try:
-        return _pretrain(recipe, shards, data, run, replay, started, world)
+        calibration.refuse_few_steps(budget, recipe.global_batch(world.size) * recipe.length)
+        order = Order(recipe=recipe, shards=shards, data=data, run=run, budget=budget, replay=replay, started=started)
+        return _pretrain(order, world)
     finally:
         worlds.stop(world)
 
 
-def _pretrain(
-    recipe: Recipe, shards: Shards, data: Path, run: RunFolder, replay: Path | None, started: float, world: World
-) -> Summary:
-    budget = Budget.parse(recipe.budget)
-    calibration.refuse_few_steps(budget, recipe.batch * recipe.length)
+def _pretrain(order: Order, world: World) -> Summary:
+    run, replay = order.run, order.replay
     fresh, created = world.share((not run.decisions.exists(), not run.path.exists()))
     make_folder(run.path)
     try:
         source = RunFolder(replay) if replay else run
-        decisions = first_decisions(recipe, world) if fresh and not replay else read_json(source.decisions, Decisions)
+        measuring = fresh and not replay
+        decisions = first_decisions(order.recipe, world) if measuring else read_json(source.decisions, Decisions)
         decisions = world.share(decisions)
         obey(decisions, world)
         if fresh and world.is_first:
             shutil.rmtree(run.checkpoints, ignore_errors=True)  # of a start that was killed before it became a run
-        training, progress, clock = _assemble(recipe, shards, run, decisions, budget, replay, started, world)
+        training, progress, clock = assemble(order, decisions, world)
         saved_before = training.spent["checkpoint"]
-        if fresh and not replay:
+        if measuring:
             assert isinstance(clock, BudgetClock)
-            costs = calibration.measure_costs(training, progress, recipe.precision, decisions.matmul_gflops)
-            decided = calibration.decide(decisions, budget, costs, training.validation.rows, clock.elapsed())
-            decisions = world.share(decided)
-            clock.reserve = decisions.reserve_seconds
+            training, decisions = _measure(order, training, progress, decisions, clock)
         training = dataclasses.replace(
             training,
             precision=getattr(torch, decisions.precision),
@@ -96,85 +95,49 @@ def _pretrain(
             validation_marks=decisions.validation_marks,
         )
         if fresh and world.is_first:
-            write_start(run, recipe, decisions, shards, training.device, started)
+            write_start(run, order.recipe, decisions, order.shards, training.device, order.started)
     except BaseException:
         if fresh and world.is_first:
             shutil.rmtree(run.path if created else run.checkpoints, ignore_errors=True)
         raise
     saving = training.spent["checkpoint"] - saved_before
-    training.spent["start"] += max(0.0, time.monotonic() - started - saving)
-    progress = _train(training, progress, run, budget)
+    training.spent["start"] += max(0.0, time.monotonic() - order.started - saving)
+    progress = _train(training, progress, run, order.budget)
     # Every rank holds the same weights; the first one speaks for all.
-    summary = _finish(recipe, shards, data, run, training, progress, clock, replay) if world.is_first else None
+    summary = _finish(order, training, progress, clock, decisions) if world.is_first else None
     return world.share(summary)
 
 
-def _assemble(
-    recipe: Recipe,
-    shards: Shards,
-    run: RunFolder,
-    decisions: Decisions,
-    budget: Budget,
-    replay: Path | None,
-    started: float,
-    world: World,
-) -> tuple[Training, checkpoint.Progress, Clock]:
-    """Build every part from the recipe, and bring it to where the newest checkpoint stands."""
-    device = torch.device(decisions.device)
-    torch.manual_seed(recipe.seed)
-    model = recipe.model.build(shards.manifest.vocabulary).to(device)
-    optimizer = recipe.optimizer.build(model)
-    sampler = RowSampler(shards.train, recipe.length, recipe.seed)
-    found, torn = checkpoint.load_newest(run.checkpoints, model, optimizer)
-    for name in torn:
-        say(f"Passing over a torn checkpoint: {name}")
-    progress = found or checkpoint.START
-    trace = read_trace(run.trace)
-    heartbeat = max([progress.elapsed, *(record.elapsed for record in trace[-1:])])
-    uses = ("start", "train", "validate", "checkpoint", "export", "lost")
-    spent = {use: progress.spent.get(use, 0.0) for use in uses}
-    if trace or progress.step:
-        spent["lost"] += heartbeat - progress.elapsed
-        resumes = progress.resumes + 1
-        progress = dataclasses.replace(progress, elapsed=heartbeat, resumes=resumes, spent=dict(spent))
-        lost = _cut_back(run, progress) if world.is_first else 0
-        say(f"Resuming at step {progress.step}, {duration(heartbeat)} charged so far, {lost} steps lost.")
-    clock: Clock
-    if replay:
-        clock = ReplayClock(read_trace(RunFolder(replay).trace))
-    else:
-        clock = BudgetClock(budget, world, started=started, already=heartbeat, reserve=decisions.reserve_seconds)
-    heldout = RowSampler(shards.heldout, recipe.length, recipe.seed)
-    validation = Validation(heldout.in_order(min(ROWS, heldout.rows_per_epoch)), shards.unigram_counts, device)
-    training = Training(
-        model=model,
-        optimizer=optimizer,
-        objective=recipe.objective,
-        schedule=recipe.schedule,
-        take=sampler.take,
-        clock=clock,
-        world=world,
-        batch=recipe.batch,
-        microbatch=decisions.microbatch,
-        clip=recipe.clip,
-        seed=recipe.seed,
-        device=device,
-        precision=getattr(torch, decisions.precision),
-        validation=validation,
-        validation_rows=decisions.validation_rows,
-        validation_marks=decisions.validation_marks,
-        checkpoints=run.checkpoints,
-        journal=None,
-        monitors=(),
-        spent=spent,
-    )
-    return training, progress, clock
+def _measure(
+    order: Order, training: Training, start: checkpoint.Progress, decisions: Decisions, clock: BudgetClock
+) -> tuple[Training, Decisions]:
+    """Complete the decisions with what only the built model can tell."""
+    world, recipe = training.world, order.recipe
+    if decisions.microbatch == 0:
+        share = decisions.batch // world.size
+        rows = world.share(calibration.fastest_microbatch(training, start, share))
+        decisions = dataclasses.replace(decisions, microbatch=rows)
+        training = dataclasses.replace(training, stretches=calibration.with_microbatch(training.stretches, rows))
+        say(f"Microbatch: {rows} rows at a time are the fastest here.")
+    costs = calibration.measure_costs(training, start, recipe.precision, decisions.matmul_gflops)
+    final = training.validation.whole_seconds(costs.row)
+    decisions = calibration.decide(decisions, order.budget, costs, training.validation.rows, final, clock.elapsed())
+    if recipe.origin.init:
+        decisions = dataclasses.replace(decisions, before=_losses(order, training, training.model))
+    decisions = world.share(decisions)
+    clock.reserve = decisions.reserve_seconds
+    return training, decisions
 
 
-def _cut_back(run: RunFolder, progress: checkpoint.Progress) -> int:
-    """Charge what was lost, durably, and then cut the trace that proves it; return the number of steps lost."""
-    checkpoint.charge(run.checkpoints, progress)
-    return cut_back(run, progress.step)
+def _losses(order: Order, training: Training, model: Encoder) -> dict[str, float]:
+    """Held-out losses of a model on the run's own text and on general text, where that is given."""
+    general = general_validation(order.recipe, order.shards, training.device)
+    yardsticks = {"own": training.validation, **({"general": general} if general else {})}
+    model.eval()
+    return {
+        name: yardstick.measure(model, rows=yardstick.rows, step=0, tokens=0, tick=Tick(0.0, 0.0), final=False).loss
+        for name, yardstick in yardsticks.items()
+    }
 
 
 def _train(training: Training, progress: checkpoint.Progress, run: RunFolder, budget: Budget) -> checkpoint.Progress:
@@ -194,16 +157,10 @@ def _train(training: Training, progress: checkpoint.Progress, run: RunFolder, bu
 
 
 def _finish(
-    recipe: Recipe,
-    shards: Shards,
-    data: Path,
-    run: RunFolder,
-    training: Training,
-    progress: checkpoint.Progress,
-    clock: Clock,
-    replay: Path | None,
+    order: Order, training: Training, progress: checkpoint.Progress, clock: Clock, decisions: Decisions
 ) -> Summary:
     """Judge the model on all held-out rows and export it (inside the budget); then gate, examples, card (outside)."""
+    recipe, shards, run = order.recipe, order.shards, order.run
     save(training, progress)  # a kill between here and the summary must not cost the last steps
     journal = Journal(run)
     training = dataclasses.replace(training, journal=journal)
@@ -215,62 +172,98 @@ def _finish(
         run.model,
         model=training.model,
         shape=recipe.model,
-        tokenizer=data / "tokenizer",
-        length=recipe.length,
+        tokenizer=order.data / "tokenizer",
+        length=training.validation.length,
         vocabulary=shards.manifest.vocabulary,
+        special=shards.manifest.special,
     )
     training.spent["export"] += time.monotonic() - begun
     elapsed = clock.elapsed()
-    summary = _summarise(recipe, shards, run, training, progress, final, elapsed)
+    summary = _summarise(order, training, progress, final, elapsed)
     say(_headline(summary))
-    if replay:
-        say(_replay_verdict(RunFolder(replay), run))
+    _warn_of_communication(summary, training.world)
+    if order.replay:
+        say(_replay_verdict(RunFolder(order.replay), run))
+    training.model.eval()
     parity = check_parity(
         run.model,
         model=training.model,
+        shape=recipe.model,
+        length=training.validation.length,
         validation=training.validation,
         accuracy=final.accuracy,
-        text=_sample_text(shards, data),
+        text=_sample_text(order),
     )
     say(verdict(parity))
-    summary = dataclasses.replace(summary, parity=parity, parity_seconds=parity.seconds)
-    tokenizer = load_tokenizer(data / "tokenizer")
+    forgetting = _forgetting(order, training, decisions, final)
+    summary = dataclasses.replace(summary, parity=parity, parity_seconds=parity.seconds, forgetting=forgetting)
+    tokenizer = load_tokenizer(order.data / "tokenizer")
     stream = shards.heldout.read(0, min(EXAMPLE_TOKENS, len(shards.heldout)))
-    write_json(run.examples, fill_mask(training.model, tokenizer, stream))
+    write_json(run.examples, fill_mask(training.model, tokenizer, stream, special=shards.manifest.special))
     write_json(run.summary, summary)
     write_card(run, [])
     shutil.rmtree(run.checkpoints, ignore_errors=True)
     return summary
 
 
-def _summarise(
-    recipe: Recipe,
-    shards: Shards,
-    run: RunFolder,
-    training: Training,
-    progress: checkpoint.Progress,
-    final: ValidationRecord,
-    elapsed: float,
-) -> Summary:
-    return Summary(
-        budget=recipe.budget,
-        elapsed=round(elapsed, 3),
-        wall=round(time.time() - read_json(run.environment)["started"], 3),
-        spent={use: round(seconds, 3) for use, seconds in training.spent.items()},
-        steps=progress.step,
-        tokens=progress.tokens,
-        epochs=round(progress.position * (recipe.length - 1) / max(1, len(shards.train)), 4),
-        parameters=training.model.parameter_count(),
-        resumes=progress.resumes,
-        tokens_per_second=round(progress.tokens / max(training.spent["train"], 1e-9), 1),
-        validation=final,
+def _forgetting(order: Order, training: Training, decisions: Decisions, final: ValidationRecord) -> Forgetting | None:
+    """What continuing won on its own text, and what it cost on general text."""
+    if not order.recipe.origin.init:
+        return None
+    after, before = _losses(order, training, training.model), decisions.before
+    said = f"Continued from a loss of {before['own']:.3f} to {final.loss:.3f} on its own text"
+    if "general" in after:
+        said += f", from {before['general']:.3f} to {after['general']:.3f} on general text"
+    say(said + ".")
+    return Forgetting(
+        own_before=before["own"],
+        own_after=after["own"],
+        general_before=before.get("general"),
+        general_after=after.get("general"),
     )
 
 
-def _sample_text(shards: Shards, data: Path) -> str:
+def _warn_of_communication(summary: Summary, world: World) -> None:
+    """Several devices may be slower than one (BERT-GPU's issue 3): say so, with the share that was measured."""
+    stepping = summary.spent["train"] + summary.spent["communicate"]
+    share = summary.spent["communicate"] / max(stepping, 1e-9)
+    if world.size > 1:
+        say(
+            f"{summary.steps_per_second:.2f} optimizer steps and {summary.rows_per_second:.1f} samples a second over "
+            f"{world.size} devices; {share:.0%} of it communication."
+        )
+    if share > (world.size - 1) / world.size > 0:
+        say(f"{world.size} devices were slower than one would have been: use fewer, or give each a larger batch.")
+
+
+def _summarise(
+    order: Order, training: Training, progress: checkpoint.Progress, final: ValidationRecord, elapsed: float
+) -> Summary:
+    stepping = max(training.spent["train"] + training.spent["communicate"], 1e-9)
+    return Summary(
+        budget=order.recipe.budget,
+        elapsed=round(elapsed, 3),
+        wall=round(time.time() - read_json(order.run.environment)["started"], 3),
+        spent={use: round(seconds, 3) for use, seconds in training.spent.items()},
+        steps=progress.step,
+        tokens=progress.tokens,
+        rows=progress.position,
+        epochs=round(training.epochs(progress), 4),
+        parameters=training.model.parameter_count(),
+        resumes=progress.resumes,
+        tokens_per_second=round(progress.tokens / stepping, 1),
+        steps_per_second=round(progress.step / stepping, 4),
+        rows_per_second=round(progress.position / stepping, 2),
+        validation=final,
+        parent=PurePath(order.recipe.origin.init or order.recipe.origin.branch).name,
+    )
+
+
+def _sample_text(order: Order) -> str:
     """A few dozen held-out tokens as text, for the tokenizer round trip."""
-    ids = [int(i) for i in shards.heldout.read(0, min(40, len(shards.heldout)))]
-    return load_tokenizer(data / "tokenizer").decode(ids)
+    heldout = order.shards.heldout
+    ids = [int(i) for i in heldout.read(0, min(40, len(heldout)))]
+    return load_tokenizer(order.data / "tokenizer").decode(ids)
 
 
 def _headline(summary: Summary) -> str:
@@ -278,7 +271,7 @@ def _headline(summary: Summary) -> str:
     gap = seen.unigram_loss - seen.loss
     return (
         f"Trained {summary.steps:,} steps, {summary.tokens / 1e6:.2f}M tokens in {duration(summary.elapsed)} "
-        f"({summary.spent['train'] / max(summary.elapsed, 1e-9):.0%} of it training, "
+        f"({(summary.spent['train'] + summary.spent['communicate']) / max(summary.elapsed, 1e-9):.0%} of it training, "
         f"{summary.tokens_per_second / 1000:.1f}k tok/s). Held-out loss {seen.loss:.3f}, "
         f"{abs(gap):.2f} nats {'better' if gap > 0 else 'worse'} than word frequencies; "
         f"masked accuracy {seen.accuracy:.1%}, {seen.distinct:,} different predictions."

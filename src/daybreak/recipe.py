@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import sys
 from dataclasses import dataclass
 from importlib import import_module
@@ -13,16 +14,68 @@ from daybreak.base.encoder import EncoderConfig
 from daybreak.base.errors import UserError
 from daybreak.base.files import read_json
 from daybreak.base.plain import fingerprint, from_plain, nearest, to_plain
+from daybreak.data import chunks as _chunks
+from daybreak.data import tokenizer_import as _tokenizer_import
+from daybreak.data.sampler import RowsConfig, StreamRows
+from daybreak.data.sentence_pairs import SentencePairs
 from daybreak.data.tokenizer import TokenizerConfig
-from daybreak.models import modern as _modern  # noqa: F401  its kinds must be known before JSON is read
+from daybreak.models import bert as _bert
+from daybreak.models import crammed as _crammed
+from daybreak.models import modern as _modern
 from daybreak.training import calibration
 from daybreak.training.clock import Budget
+from daybreak.training.masked import Masked
 from daybreak.training.objectives import Objective
 from daybreak.training.optimizers import OptimizerConfig
+from daybreak.training.phases import Later
+from daybreak.training.ramp import Ramp
 from daybreak.training.schedule import Schedule
+
+KINDS = (_chunks, _tokenizer_import, _bert, _crammed, _modern)
+"""Files whose kinds must be known before JSON is read."""
 
 FAMILY = "daybreak-"
 """Prefix that a user may leave out: 'tiny' is 'daybreak-tiny'."""
+SIZES = ("tiny", "mini", "small", "base", "large")
+RATE_RULES = ("none", "linear", "sqrt")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Texts:
+    """How ``daybreak prepare --recipe`` and ``daybreak run`` part the text for this recipe."""
+
+    document: str = "auto"
+    """What one document of a text file is: file, line, blank-line or auto."""
+    split_sentences: bool = False
+    """Find the sentences in prose; otherwise they are the lines of text that has one a line."""
+    chunk_characters: int = 0
+    """Cut documents at spaces into pieces of about so many characters, each a document; 0 for whole ones."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Devices:
+    """What several devices make of the batch and of the learning rate."""
+
+    batch: int = 0
+    """Rows that each device adds to a step: the global batch is this times the devices. 0 shares out --batch."""
+    rate_rule: str = "none"
+    """How the learning rate grows with the global batch: none, linear or sqrt."""
+    reference: int = 0
+    """The global batch that the learning rate was chosen for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """What a run starts from, where that is not random weights."""
+
+    init: str = ""
+    """A model folder whose weights are trained on."""
+    branch: str = ""
+    """A run folder whose last checkpoint before the decay is gone on from."""
+    begin: float = 0.0
+    """How far through its objective that checkpoint was, as a share of its run."""
+    general: str = ""
+    """Prepared general text: its held-out part shows what a continued model forgets."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,17 +83,22 @@ class Recipe:
     """Everything that decides what is trained, how, and for how long."""
 
     name: str
+    texts: Texts = Texts()
     tokenizer: TokenizerConfig
+    rows: RowsConfig = StreamRows()
     model: EncoderConfig
     objective: Objective
     optimizer: OptimizerConfig
     schedule: Schedule
     length: int = 128
-    """Positions of a row, [CLS] included."""
+    """Positions of a row, special tokens included."""
     batch: int = 16
     """Rows of an optimizer step, over all devices."""
+    ramp: Ramp = Ramp()
+    later: Later = Later()
+    devices: Devices = Devices()
     microbatch: int = 0
-    """Rows that one device handles at a time; 0 for all of its share."""
+    """Rows that one device handles at a time; 0 for all of its share, or the fastest where that is many."""
     clip: float = 1.0
     """Largest norm of the gradient."""
     precision: str = "auto"
@@ -48,18 +106,53 @@ class Recipe:
     seed: int = 0
     budget: str = "24h"
     """Time (90s 30m 24h 2d), tokens (2e9tok) or optimizer steps (10000steps)."""
+    origin: Origin = Origin()
 
     def check(self) -> None:
         """Raise UserError where fields do not fit each other."""
         Budget.parse(self.budget)
         if self.length < 8:
             raise UserError(f"A row length of {self.length} is too short.", "Choose --length of at least 8.")
-        if self.batch < 1 or self.microbatch < 0:
+        if self.batch < 1 or self.microbatch < 0 or self.devices.batch < 0:
             raise UserError("--batch must be at least 1 and --microbatch not negative.", "Correct the number.")
         if self.precision not in calibration.PRECISIONS:
             raise UserError(f"--precision cannot be '{self.precision}'.", "Use auto, float32 or bfloat16.")
         if self.clip <= 0 or self.optimizer.lr <= 0:
             raise UserError("--clip and --optimizer.lr must be positive.", "Correct the number.")
+        if self.devices.rate_rule not in RATE_RULES:
+            raise UserError(
+                f"--devices.rate-rule cannot be '{self.devices.rate_rule}'.", f"Use {', '.join(RATE_RULES)}."
+            )
+        if self.devices.rate_rule != "none" and self.devices.reference < 1:
+            raise UserError(
+                "A rule for the learning rate needs the batch that the rate was chosen for.",
+                "Give it with --devices.reference.",
+            )
+        longest, rows = self.model.longest, max(self.length, self.later.length if self.later.ever else 0)
+        if longest is not None and rows > longest:
+            raise UserError(
+                f"Rows of {rows} positions are longer than the {longest} that this model has.",
+                "Choose shorter rows, or more --model.positions.",
+            )
+        self._check_next_sentence()
+
+    def _check_next_sentence(self) -> None:
+        wanted = isinstance(self.objective, Masked) and self.objective.next_sentence
+        if wanted != self.model.predicts_next or (wanted and not isinstance(self.rows, SentencePairs)):
+            raise UserError(
+                "Next-sentence prediction needs --objective.next-sentence, --model.next-sentence and rows of sentence "
+                "pairs together.",
+                "Start from the recipe bert-2018, or turn all of it off.",
+            )
+
+    def global_batch(self, devices: int) -> int:
+        """Rows of a step over ``devices`` devices."""
+        return self.devices.batch * devices if self.devices.batch else self.batch
+
+    def rate_factor(self, devices: int) -> float:
+        """What the rule for several devices multiplies the learning rate by."""
+        ratio = self.global_batch(devices) / max(1, self.devices.reference)
+        return {"none": 1.0, "linear": ratio, "sqrt": math.sqrt(ratio)}[self.devices.rate_rule]
 
 
 def recipe_names() -> list[str]:
@@ -68,13 +161,22 @@ def recipe_names() -> list[str]:
     return sorted(file.stem.replace("_", "-") for file in files)
 
 
-def load_recipe(source: str | Path) -> Recipe:
+def load_recipe(source: str | Path, *, size: str = "", faithful: bool = False) -> Recipe:
     """Find a recipe by name, by a Python file that defines ``recipe``, by a recipe.json, or by a run folder.
 
+    Args:
+        size: one of SIZES, for a recipe that ships; its own when empty.
+        faithful: as the original was, with what we hold to be its faults.
+
     Raises:
-        UserError: nothing of that name; a file without a recipe; a JSON that does not fit this version.
+        UserError: nothing of that name; a file without a recipe; a JSON that does not fit this version; a size or
+            --faithful for a recipe that has none.
     """
     path = Path(source)
+    if size and size not in SIZES:
+        raise UserError(f"There is no size '{size}'.{nearest(size, SIZES)}", f"Use {', '.join(SIZES)}.")
+    if (size or faithful) and (path.suffix in (".py", ".json") or path.is_dir()):
+        raise UserError(f"'{source}' has one size only.", "Leave --size and --faithful out, or name a recipe.")
     if path.suffix == ".py" and path.is_file():
         return _from_python(path)
     if path.is_dir() and (path / "recipe.json").is_file():
@@ -84,7 +186,7 @@ def load_recipe(source: str | Path) -> Recipe:
     names = recipe_names()
     for name in (str(source), FAMILY + str(source)):
         if name in names:
-            return import_module(f"daybreak.recipes.{name.replace('-', '_')}").recipe
+            return _shipped(name, size, faithful)
     short = [name.removeprefix(FAMILY) for name in names]
     raise UserError(
         f"There is no recipe '{source}'.{nearest(str(source), [*names, *short])}",
@@ -92,10 +194,25 @@ def load_recipe(source: str | Path) -> Recipe:
     )
 
 
+def _shipped(name: str, size: str, faithful: bool) -> Recipe:
+    module = recipe_module(name)
+    if not size and not faithful:
+        return module.recipe
+    if name.startswith(FAMILY):
+        if faithful:
+            raise UserError(f"'{name}' is our own: there is nothing to be faithful to.", "Leave --faithful out.")
+        return load_recipe(FAMILY + size)
+    return module.sized(size, faithful)
+
+
+def recipe_module(name: str) -> Any:
+    """The file of a shipped recipe: its ``recipe``, its ``sized`` and its ``DEVIATIONS``."""
+    return import_module(f"daybreak.recipes.{name.replace('-', '_')}")
+
+
 def promise(name: str) -> str:
     """The docstring of a shipped recipe: the idea, the command, and what was measured."""
-    module = import_module(f"daybreak.recipes.{load_recipe(name).name.replace('-', '_')}")
-    return (module.__doc__ or "").strip()
+    return (recipe_module(name).__doc__ or "").strip()
 
 
 def resolved(recipe: Recipe) -> dict[str, Any]:

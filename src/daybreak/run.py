@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from daybreak.base.files import make_folder, read_json
-from daybreak.base.plain import from_plain
+from daybreak.base.plain import from_plain, to_plain
 from daybreak.base.records import FillMask, TaskResult
 from daybreak.base.run_folder import RunFolder
 from daybreak.base.terminal import duration, say
+from daybreak.data.tokenizer_import import Existing
 from daybreak.recipe import Recipe
 
 SHOWN_EXAMPLES = 6
@@ -21,11 +23,11 @@ def run(
     *,
     out: Path,
     corpus: Sequence[str | Path] = (),
-    document: str = "auto",
+    general: Sequence[str | Path] = (),
     text_field: str = "text",
     fresh: bool = False,
     tasks: Sequence[str] = (),
-    glue_dir: Path | None = None,
+    task_dir: Path | None = None,
     seeds: int = 3,
 ) -> Path:
     """Go from text to a tested encoder and its report.
@@ -33,6 +35,7 @@ def run(
     Args:
         out: run folder; data go to ``out/data``. The same call again resumes.
         corpus: what ``prepare`` reads; empty for the docstrings of the installed packages, with their own task.
+        general: text on which a continued model shows what it forgets; empty for none.
         fresh: delete ``out`` first.
         tasks: what to fine-tune on, with and without pretraining.
 
@@ -47,18 +50,23 @@ def run(
         # What is wrong with them is said now, not after the training.
         from daybreak.evaluate import find_tasks
 
-        find_tasks(tasks, glue_dir)
+        find_tasks(tasks, task_dir)
     if not corpus:
         make_folder(out)
         corpus, tasks = _docstrings(folder, tasks)
     from daybreak.prepare import prepare
 
-    prepare(corpus, out / "data", tokenizer=recipe.tokenizer, document=document, text_field=text_field)
+    texts = to_plain(recipe.texts)
+    prepare(corpus, out / "data", tokenizer=recipe.tokenizer, text_field=text_field, **texts)
+    if general:
+        same = Existing(folder=str(out / "data" / "tokenizer"))
+        prepare(general, out / "general", tokenizer=same, text_field=text_field)
+        recipe = replace(recipe, origin=replace(recipe.origin, general=str(out / "general")))
 
     from daybreak.pretrain import pretrain
 
     pretrain(recipe, data=out / "data", out=out)
-    _evaluate(folder, tasks, glue_dir, seeds)
+    _evaluate(folder, tasks, task_dir, seeds)
     _show_examples(folder)
 
     from daybreak.report import report
@@ -82,12 +90,12 @@ def _docstrings(folder: RunFolder, tasks: Sequence[str]) -> tuple[list[Path], li
     return [found.corpus], [str(found.task), *tasks]
 
 
-def _evaluate(folder: RunFolder, tasks: Sequence[str], glue_dir: Path | None, seeds: int) -> None:
+def _evaluate(folder: RunFolder, tasks: Sequence[str], task_dir: Path | None, seeds: int) -> None:
     """Fine-tune on each task that has no result yet, from the model and from random weights."""
     if not tasks:
         return
     from daybreak.evaluate import evaluate
-    from daybreak.evaluation.tasks import spelled_out
+    from daybreak.evaluation.known_tasks import spelled_out
 
     done = read_json(folder.results) if folder.results.exists() else []
     have = {(from_plain(TaskResult, item).task, item["model"]) for item in done}
@@ -95,7 +103,7 @@ def _evaluate(folder: RunFolder, tasks: Sequence[str], glue_dir: Path | None, se
         model = "untrained" if untrained else "pretrained"
         left = [task for task in spelled_out(tasks) if (_task_name(task), model) not in have]
         if left:
-            evaluate(folder.path, left, glue_dir=glue_dir, seeds=seeds, untrained=untrained)
+            evaluate(folder.path, left, task_dir=task_dir, seeds=seeds, untrained=untrained)
 
 
 def _task_name(task: str) -> str:

@@ -12,28 +12,40 @@ from daybreak.base.errors import UserError
 from daybreak.base.files import read_json, write_json
 from daybreak.base.records import Decisions, Manifest, Split
 from daybreak.base.run_folder import RunFolder
+from daybreak.base.terminal import say
 from daybreak.base.world import World
 from daybreak.data.shards import Shards
 from daybreak.recipe import Recipe, first_difference, load_recipe, resolved
 from daybreak.training import probe
 from daybreak.training.clock import read_trace
 
+MANY_ROWS = 32
+"""A device's share up to this many rows is handled at a time; of more the fastest number is found by measuring."""
+
 
 def first_decisions(recipe: Recipe, world: World) -> Decisions:
     """Measure what is fast here; what needs the model follows in ``calibration.decide``."""
     device = probe.choose_device()
     rates = probe.matmul_rates(device)
-    if recipe.batch % world.size:
-        raise UserError(
-            f"A batch of {recipe.batch} rows cannot be shared by {world.size} processes.",
-            f"Choose --batch as a multiple of {world.size}.",
-        )
-    share = recipe.batch // world.size
+    batch = recipe.global_batch(world.size)
+    for rows in (batch, recipe.later.batch):
+        if rows % world.size:
+            raise UserError(
+                f"A batch of {rows} rows cannot be shared by {world.size} processes.",
+                f"Choose --batch as a multiple of {world.size}.",
+            )
+    share = batch // world.size
+    microbatch = recipe.microbatch or (share if share <= MANY_ROWS else 0)
+    if world.size > 1 or recipe.devices.batch:
+        rule = f", learning rate x{recipe.rate_factor(world.size):g}" if recipe.devices.rate_rule != "none" else ""
+        say(f"Batch: {share} rows a device x {world.size} devices = {batch} rows a step{rule}.")
     return Decisions(
         device=device.type,
         threads=torch.get_num_threads(),
         precision="float32",
-        microbatch=min(recipe.microbatch or share, share),
+        microbatch=min(microbatch, share),
+        batch=batch,
+        rate_factor=recipe.rate_factor(world.size),
         world_size=world.size,
         reserve_seconds=0.0,
         validation_rows=1,

@@ -56,3 +56,13 @@ def test_a_large_corpus_holds_out_a_bounded_amount(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(deduplication, "HELDOUT_CHARACTERS", 1000)
     verdict = decide([f"{number:010d}" for number in range(50_000)], tmp_path / "keys")
     assert 50 < verdict.heldout < 150
+
+
+def test_two_documents_are_held_out_where_pairs_need_them(tmp_path: Path) -> None:
+    for count, held in ((2, 1), (3, 2), (9, 2)):
+        ledger = Ledger(tmp_path / f"{count}", least=2)
+        for number in range(count):
+            ledger.add(document_key(f"document {number}"), 10)
+            ledger.add(document_key(f"document {number}"), 10)
+        verdict = ledger.decide()
+        assert (verdict.heldout, verdict.train, verdict.duplicates) == (held, count - held, count)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from daybreak.base.errors import UserError
-from daybreak.data.sampler import RowSampler, permute
+from daybreak.base.records import SpecialIds
+from daybreak.data import sampler as module
+from daybreak.data.sampler import PackedRows, RowSampler, StreamRows, permute, uniforms
 from daybreak.data.shards import ShardWriter, TokenStream
 from daybreak.data.tokenizer import CLS
 
@@ -71,7 +74,7 @@ def test_an_epoch_uses_every_token_once(make_stream: MakeStream, tokens: int, le
     sampler = RowSampler(make_stream(tokens), length, seed)
     assert tokens - sampler.rows_per_epoch * (length - 1) < length - 1
     for epoch in (0, 5):
-        rows = sampler.take(epoch * sampler.rows_per_epoch, sampler.rows_per_epoch)
+        rows = sampler.take(epoch * sampler.rows_per_epoch, sampler.rows_per_epoch).ids
         assert rows.dtype == np.int64 and rows.shape == (sampler.rows_per_epoch, length)
         assert (rows[:, 0] == CLS).all()
         assert np.array_equal(np.sort(rows[:, 1:].ravel()), np.arange(sampler.rows_per_epoch * (length - 1)))
@@ -82,15 +85,75 @@ def test_an_epoch_uses_every_token_once(make_stream: MakeStream, tokens: int, le
 @given(cuts=st.lists(st.integers(1, 40), min_size=1, max_size=12), start=st.integers(0, 200))
 def test_rows_do_not_depend_on_how_they_are_asked_for(make_stream: MakeStream, cuts: list[int], start: int) -> None:
     sampler = RowSampler(make_stream(500), 17, 3)  # 31 rows, so that the cuts cross epochs
-    whole = sampler.take(start, sum(cuts))
+    whole = sampler.take(start, sum(cuts)).ids
     places = np.cumsum([start, *cuts])
     parts = [
-        RowSampler(make_stream(500), 17, 3).take(int(place), cut) for place, cut in zip(places, cuts, strict=False)
+        RowSampler(make_stream(500), 17, 3).take(int(place), cut).ids for place, cut in zip(places, cuts, strict=False)
     ]
     assert np.array_equal(np.concatenate(parts), whole)
 
 
 def test_rows_in_order(make_stream: MakeStream) -> None:
     sampler = RowSampler(make_stream(100), 11, 3)
-    assert np.array_equal(sampler.in_order(3)[:, 1:].ravel(), np.arange(30))
+    assert np.array_equal(sampler.in_order(3).ids[:, 1:].ravel(), np.arange(30))
     assert len(sampler.in_order(1000)) == 10
+
+
+def test_a_tokenizer_that_was_taken_over_has_its_own_ids(make_stream: MakeStream) -> None:
+    special = SpecialIds(pad=1, unk=2, cls=101, sep=102, mask=103)
+    batch = StreamRows().build(make_stream(100), 11, 3, special).take(0, 4)
+    assert (batch.ids[:, 0] == 101).all() and batch.special == special
+
+
+@settings(max_examples=20, deadline=None)
+@given(tokens=st.integers(1, 2000), length=st.integers(2, 64), order=st.sampled_from(["shuffled", "stream"]))
+def test_packed_rows_are_the_stream_and_nothing_else(
+    make_stream: MakeStream, tokens: int, length: int, order: str
+) -> None:
+    config = PackedRows(order=order)
+    if tokens < length:
+        with pytest.raises(UserError, match="too small"):
+            config.build(make_stream(tokens), length, 5, SpecialIds())
+        return
+    sampler = config.build(make_stream(tokens), length, 5, SpecialIds())
+    count = tokens // length
+    assert sampler.rows_per_epoch == count
+    for epoch in (0, 3):
+        ids = sampler.take(epoch * count, count).ids
+        assert np.array_equal(np.sort(ids[:, 0]), np.arange(count) * length)
+        assert (np.diff(ids, axis=1) == 1).all()
+        if order == "stream":
+            assert np.array_equal(ids, sampler.in_order(count).ids)
+
+
+def test_rows_with_most_full_stops_come_first_and_equals_as_the_text_lies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "COUNTED_ROWS", 7)
+    ids = np.random.default_rng(1).integers(5, 9, 1003)
+    writer = ShardWriter(tmp_path, "train", 2)
+    writer.write(ids, np.array([len(ids)]))
+    stream = TokenStream(tmp_path, writer.close(), 2)
+    names = {".": 6}
+    sampler = PackedRows(order="full-stops").build(stream, 10, 0, SpecialIds(), token_ids=names.get)
+    rows = ids[:1000].reshape(100, 10)
+    wanted = rows[np.argsort(-(rows == 6).sum(axis=1), kind="stable")]
+    assert np.array_equal(sampler.take(0, 250).ids, np.concatenate([wanted, wanted, wanted[:50]]))
+    assert np.array_equal(sampler.take(77, 5).ids, wanted[77:82])
+    with pytest.raises(UserError, match=r"no '.' to order rows by. Use --rows.order shuffled"):
+        PackedRows(order="full-stops").build(stream, 10, 0, SpecialIds(), token_ids={"a": 1}.get)
+
+
+def test_an_order_that_does_not_exist() -> None:
+    with pytest.raises(UserError, match=r"'full-stop' is no order of rows. Did you mean 'full-stops'\?"):
+        PackedRows(order="full-stop")
+
+
+def test_uniform_numbers_are_fixed_for_ever() -> None:
+    """Replay of old runs hangs on these numbers."""
+    assert uniforms("1 0 walk 3", 2).tolist() == [0.8309251776129131, 0.13159640532845507]
+    assert uniforms("1 0 walk 3", 1000)[:2].tolist() == [0.8309251776129131, 0.13159640532845507]
+    many = uniforms("other", 100_000)
+    assert abs(many.mean() - 0.5) < 0.005 and abs(many.var() - 1 / 12) < 0.002
+    assert many.min() >= 0 and many.max() < 1
+    assert uniforms("key", 0).tolist() == []

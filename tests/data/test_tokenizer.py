@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from daybreak.base.errors import UserError
+from daybreak.base.records import SpecialIds
 from daybreak.data.cleaning import clean
+from daybreak.data.counting import cut_at_whitespace
 from daybreak.data.tokenizer import (
     CLS,
     MANY_DOCUMENTS,
@@ -23,9 +25,11 @@ from daybreak.data.tokenizer import (
     SPECIAL_TOKENS,
     UNK,
     WordPiece,
-    cut_at_whitespace,
+    continuation_table,
     load_tokenizer,
+    overlap,
     save_tokenizer,
+    special_ids,
     tokenizer_fingerprint,
 )
 
@@ -33,7 +37,7 @@ TRAIN = """
 import sys, pathlib, json
 from daybreak.data.tokenizer import WordPiece, save_tokenizer
 texts = json.loads(pathlib.Path(sys.argv[1]).read_text())
-save_tokenizer(WordPiece(vocabulary=900).train(texts), pathlib.Path(sys.argv[2]))
+save_tokenizer(WordPiece(vocabulary=900, **json.loads(sys.argv[3])).train(texts), pathlib.Path(sys.argv[2]))
 """
 
 
@@ -57,16 +61,18 @@ def tokenizer(texts: list[str]) -> Tokenizer:
     return WordPiece(vocabulary=900).train(texts)
 
 
+@pytest.mark.parametrize("settings", [{}, {"normalizer": "cramming", "punctuation": "runs"}])
 def test_training_gives_the_same_bytes_in_any_process_order_and_number_of_threads(
-    texts: list[str], tokenizer: Tokenizer, tmp_path: Path
+    texts: list[str], tmp_path: Path, settings: dict[str, str]
 ) -> None:
-    save_tokenizer(tokenizer, tmp_path / "here")
+    texts = [text.replace(",", ",?!").replace("'", "''") for text in texts] if settings else texts
+    save_tokenizer(WordPiece(vocabulary=900, **settings).train(texts), tmp_path / "here")
     running = []
     for trial in range(4):
         (tmp_path / f"{trial}.json").write_text(json.dumps(random.Random(trial).sample(texts, len(texts))))
         environment = os.environ | {"RAYON_NUM_THREADS": str(1 + trial), "PYTHONHASHSEED": str(trial)}
-        command = [sys.executable, "-c", TRAIN, str(tmp_path / f"{trial}.json"), str(tmp_path / f"t{trial}")]
-        running.append(subprocess.Popen(command, env=environment))
+        arguments = [str(tmp_path / f"{trial}.json"), str(tmp_path / f"t{trial}"), json.dumps(settings)]
+        running.append(subprocess.Popen([sys.executable, "-c", TRAIN, *arguments], env=environment))
     assert [process.wait() for process in running] == [0] * 4
     fingerprints = {tokenizer_fingerprint(tmp_path / name) for name in ("here", "t0", "t1", "t2", "t3")}
     assert len(fingerprints) == 1
@@ -160,3 +166,74 @@ def test_a_folder_without_a_usable_tokenizer(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(UserError, match="is no tokenizer"):
         load_tokenizer(tmp_path)
+
+
+def test_the_normalizer_of_cramming(texts: list[str]) -> None:
+    config = WordPiece(vocabulary=900, normalizer="cramming")
+    tokenizer = config.train([*texts, "a b `` c e \u6f22 \u2014"])
+    normal = tokenizer.normalizer.normalize_str
+    assert normal("``Caf\u00c9'' na\u00efve   \u6f22\u5b57x \u2014 \ufb01") == '"cafe" naive x  '
+    assert all(piece.isascii() for piece in tokenizer.get_vocab())
+    cased = WordPiece(vocabulary=900, normalizer="cramming", cased=True).train(texts)
+    assert cased.normalizer.normalize_str("''Caf\u00e9   \ufb01ne") == '"Caf fine'  # NFKC, so accents go as non-ASCII
+    assert [token for token, _ in tokenizer.pre_tokenizer.pre_tokenize_str("so... it's")] == [
+        "so",
+        ".",
+        ".",
+        ".",
+        "it",
+        "'",
+        "s",
+    ]
+
+
+def test_runs_of_punctuation_are_one_word(texts: list[str]) -> None:
+    words = ["what?!", "so...", "(a_b),"]
+    tokenizer = WordPiece(vocabulary=900, punctuation="runs").train([*texts, *words * 300])
+    assert tokenizer.encode("...", add_special_tokens=False).tokens == ["..."]
+    assert tokenizer.encode("?!", add_special_tokens=False).tokens == ["?!"]
+    assert [token for token, _ in tokenizer.pre_tokenizer.pre_tokenize_str("(a_b), c")] == ["(", "a_b", "),", "c"]
+
+
+def test_settings_that_do_not_exist() -> None:
+    with pytest.raises(UserError, match=r"'crammed' is no normalizer. Did you mean 'cramming'\? Use bert or cramming"):
+        WordPiece(normalizer="crammed")
+    with pytest.raises(UserError, match=r"'run' is no punctuation"):
+        WordPiece(punctuation="run")
+
+
+def test_an_uncased_tokenizer_says_so(texts: list[str], tmp_path: Path) -> None:
+    for name, cased in (("bert", False), ("cramming", False), ("cramming", True)):
+        WordPiece(vocabulary=900, normalizer=name, cased=cased).make(texts, tmp_path)
+        assert json.loads((tmp_path / "tokenizer_config.json").read_text())["do_lower_case"] == (not cased)
+
+
+def test_pieces_that_go_on_a_word(tokenizer: Tokenizer) -> None:
+    table = continuation_table(tokenizer)
+    pieces = tokenizer.get_vocab()
+    assert len(table) == 900 and not table[:5].any()
+    assert {piece for piece, id in pieces.items() if table[id]} == {p for p in pieces if p.startswith("##")}
+
+
+def test_the_overlap_of_two_vocabularies(tokenizer: Tokenizer, texts: list[str]) -> None:
+    other = WordPiece(vocabulary=450).train(texts)
+    one, two = (set(each.get_vocab()) - set(SPECIAL_TOKENS) for each in (tokenizer, other))
+    assert overlap(tokenizer, tokenizer) == 1
+    assert overlap(tokenizer, other) == len(one & two) / len(one)
+    assert overlap(other, tokenizer) == len(one & two) / len(two) > overlap(tokenizer, other)
+
+
+def test_special_ids_are_those_of_the_tokenizer(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    save_tokenizer(tokenizer, tmp_path)
+    assert special_ids(load_tokenizer(tmp_path), tmp_path) == SpecialIds()
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    config |= {"cls_token": {"content": "a", "special": True}, "mask_token": None, "sep_token": "[NONE]"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    (tmp_path / "special_tokens_map.json").write_text("[torn")
+    assert special_ids(tokenizer, tmp_path) == SpecialIds(cls=tokenizer.token_to_id("a"))
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    text = (tmp_path / "tokenizer.json").read_text().replace("[SEP]", "[END]")
+    (plain / "tokenizer.json").write_text(text)
+    with pytest.raises(UserError, match=r"has no \[SEP\] token. Use one with \[PAD\]"):
+        special_ids(load_tokenizer(plain), plain)

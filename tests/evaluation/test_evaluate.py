@@ -116,6 +116,40 @@ def test_results_merge_by_protocol_task_and_model(encoder: Path, write_task: Wri
     assert sorted(p.name for p in (tmp_path / "kept").iterdir()) == ["one", "two"]
 
 
+def test_models_that_share_a_file_keep_their_own_entries(encoder: Path, write_task: WriteTask, tmp_path: Path) -> None:
+    rows = [("sun", "a"), ("rain", "b")] * 20
+    task = str(write_task(rows, rows[:7], name="one"))
+    runs = [tmp_path / "runs/tiny", tmp_path / "runs/mini"]
+    for run in runs:
+        shutil.copytree(encoder, run / "model")
+        evaluate(run / "model", [task], seeds=1, out=tmp_path)
+    evaluate(runs[0] / "model", [task], seeds=1, out=tmp_path, epochs=2, rate=3e-4, rows=30)
+    evaluate(runs[0] / "model", [task], seeds=2, out=tmp_path)
+    evaluate(encoder, [task], seeds=1, out=tmp_path, untrained=True)
+    found = read_results(tmp_path / "results.json")
+    assert [(r.protocol, r.model_name, r.model, len(r.seeds)) for r in found] == [
+        ("quick", "mini", "pretrained", 1),
+        ("quick, 2 epochs, rate 3e-4, 30 rows", "tiny", "pretrained", 1),
+        ("quick", "tiny", "pretrained", 2),
+        ("quick", encoder.name, "untrained", 1),
+    ]
+    assert (found[1].settings["epochs"], found[1].settings["learning_rate"], found[1].train_rows) == (2, 3e-4, 30)
+
+
+def test_results_from_before_models_had_names_are_read_and_kept(
+    encoder: Path, write_task: WriteTask, tmp_path: Path
+) -> None:
+    rows = [("sun", "a"), ("rain", "b")] * 20
+    task = str(write_task(rows, rows[:7], name="one"))
+    evaluate(encoder, [task], seeds=1, out=tmp_path)
+    (entry,) = json.loads((tmp_path / "results.json").read_text())
+    for name in ("model_name", "test_rows", "settings_tried"):
+        del entry[name]
+    (tmp_path / "results.json").write_text(json.dumps([entry]))
+    evaluate(encoder, [task], seeds=1, out=tmp_path)
+    assert [result.model_name for result in read_results(tmp_path / "results.json")] == ["", encoder.name]
+
+
 def test_a_kill_loses_one_task_at_most(
     encoder: Path, write_task: WriteTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,9 +232,13 @@ def test_weights_of_another_shape_are_refused(encoder: Path, weather: Path, tmp_
         ({"model": "nowhere"}, "There is no model folder"),
         ({"protocol": "quik"}, "There is no protocol 'quik'. Did you mean 'quick'?"),
         ({"seeds": 0}, "0 seeds are too few"),
+        ({"epochs": 0}, "0 epochs are too few"),
+        ({"rows": -1}, "-1 training rows are too few"),
+        ({"rate": float("nan")}, "learning rate nan is out of range"),
+        ({"tasks": ["sci-cite"]}, "needs the files of SciBERT, and no folder was given"),
         ({"tasks": []}, "No task was named"),
         ({"tasks": ["colla"]}, "There is no task 'colla'. Did you mean 'cola'?"),
-        ({"tasks": ["glue5"]}, "needs the GLUE files, and no folder was given"),
+        ({"tasks": ["glue5"]}, "needs the files of GLUE, and no folder was given"),
         ({"tasks": ["nowhere.toml"]}, "Cannot read the task file 'nowhere.toml'"),
         ({"out": "file"}, "is not a folder"),
         ({"out": "file/below"}, "is not a folder"),

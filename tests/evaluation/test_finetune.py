@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 
 from daybreak.base.errors import UserError
 from daybreak.evaluation.batches import collate, encode, prediction_batches, training_batches
 from daybreak.evaluation.classifier import build_classifier, load_tokenizer
-from daybreak.evaluation.finetune import answers, batch_loss, fine_tune, parameter_groups, predict, rate_share
-from daybreak.evaluation.protocols import PROTOCOLS, find_protocol
+from daybreak.evaluation.finetune import (
+    answers,
+    batch_loss,
+    fine_tune,
+    parameter_groups,
+    predict,
+    rate_share,
+    set_dropout,
+)
+from daybreak.evaluation.protocols import PROTOCOLS, Setting
 from daybreak.evaluation.task_file import read_task_file
 from daybreak.evaluation.tasks import LabelledRows, load_task
 
@@ -49,17 +57,6 @@ def test_rates_rise_and_fall() -> None:
     assert shares[9] == shares[10] == 1.0
     assert shares[99] == pytest.approx(1 / 90)
     assert np.diff(shares[10:]) == pytest.approx(-1 / 90)
-
-
-def test_learning_rate_follows_width() -> None:
-    rates = {width: QUICK.learning_rate(width) for width in (32, 128, 256, 384, 512, 768, 1024)}
-    assert list(rates.values()) == sorted(rates.values(), reverse=True)
-    assert QUICK.learning_rate(300) == QUICK.learning_rate(256)
-
-
-def test_unknown_protocol_is_refused() -> None:
-    with pytest.raises(UserError, match="Did you mean 'quick'"):
-        find_protocol("quik")
 
 
 def test_losses_equal_their_definitions() -> None:
@@ -110,8 +107,8 @@ def trained(encoder: Path, task: Path, seed: int, untrained: bool = False) -> np
     data = load_task(read_task_file(task))
     tokenizer = load_tokenizer(encoder)
     model = build_classifier(encoder, data, seed, untrained)
-    once = dataclasses.replace(QUICK, epochs=1)
-    fine_tune(model, tokenizer, encode(tokenizer, data.train, 64, VOCABULARY), once, seed, lambda share, loss: None)
+    rows = encode(tokenizer, data.train, 64, VOCABULARY)
+    fine_tune(model, tokenizer, rows, QUICK, Setting(1, 5e-4), seed, lambda share, loss: None)
     return predict(model, tokenizer, encode(tokenizer, data.dev, 64, VOCABULARY))
 
 
@@ -121,6 +118,71 @@ def test_the_seed_decides_everything(encoder: Path, weather: Path, untrained: bo
     torch.manual_seed(99)
     np.testing.assert_array_equal(first, trained(encoder, weather, 3, untrained))
     assert np.abs(first - trained(encoder, weather, 4, untrained)).max() > 1e-3
+
+
+def test_dropout_of_a_protocol_reaches_every_dropout_layer(encoder: Path, weather: Path) -> None:
+    model = build_classifier(encoder, load_task(read_task_file(weather)), 0, untrained=False)
+    set_dropout(model, 0.25)
+    layers = [module for module in model.modules() if isinstance(module, torch.nn.Dropout)]
+    assert layers
+    assert {layer.p for layer in layers} == {0.25}
+
+
+def bert_folder(encoder: Path, folder: Path, config: transformers.PreTrainedConfig) -> Path:
+    """An encoder whose tokenizer also makes token types, as BERT's does."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(encoder)
+    tokenizer.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
+    tokenizer.save_pretrained(folder)
+    torch.manual_seed(0)
+    transformers.AutoModelForMaskedLM.from_config(config).save_pretrained(folder)
+    return folder
+
+
+SHAPE = {
+    "vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1,
+    "num_attention_heads": 2, "max_position_embeddings": 64, "pad_token_id": 0, "initializer_range": 0.5,
+}  # fmt: skip
+PAIRS = LabelledRows([("sun warm", "rain"), ("rain", "sun"), ("dark", "cold winter storm")], [0, 1, 0])
+
+
+def test_bert_gets_token_types(encoder: Path, weather: Path, tmp_path: Path) -> None:
+    folder = bert_folder(encoder, tmp_path / "bert", transformers.BertConfig(**SHAPE))
+    tokenizer = load_tokenizer(folder)
+    rows = encode(tokenizer, PAIRS, 64, VOCABULARY)
+    assert rows.features["token_type_ids"][0] == [0, 0, 0, 0, 1, 1]
+    model = build_classifier(folder, load_task(read_task_file(weather)), 0, untrained=False).eval()
+    stock = tokenizer(*map(list, zip(*PAIRS.texts)), padding=True, return_tensors="pt")
+    with torch.inference_mode():
+        expected = model(**stock).logits.numpy()
+        without = model(stock["input_ids"], stock["attention_mask"]).logits.numpy()
+    np.testing.assert_allclose(predict(model, tokenizer, rows), expected, atol=1e-5)
+    assert np.abs(expected - without).max() > 1e-3, "types matter to this model"
+
+
+def test_token_types_are_kept_from_models_that_know_none(encoder: Path, weather: Path, tmp_path: Path) -> None:
+    folder = bert_folder(
+        encoder,
+        tmp_path / "distil",
+        transformers.DistilBertConfig(vocab_size=VOCABULARY, dim=32, hidden_dim=64, n_layers=1, n_heads=2),
+    )
+    tokenizer = load_tokenizer(folder)
+    model = build_classifier(folder, load_task(read_task_file(weather)), 0, untrained=False)
+    assert predict(model, tokenizer, encode(tokenizer, PAIRS, 64, VOCABULARY)).shape == (3, 2)
+
+
+def test_a_crammed_export_is_fine_tuned(encoder: Path, weather: Path, tmp_path: Path) -> None:
+    from daybreak.evaluate import evaluate
+    from daybreak.models.crammed import CrammedEncoder
+    from daybreak.packaging.hugging_face import write_model_folder
+
+    shape = CrammedEncoder(layers=1, width=32, heads=2, inner=64, longest_row=64, classifier_width=32)
+    torch.manual_seed(0)
+    model = shape.build(VOCABULARY)
+    folder = tmp_path / "crammed"
+    write_model_folder(folder, model=model, shape=shape, tokenizer=encoder, length=64, vocabulary=VOCABULARY)
+    (result,) = evaluate(folder, [str(weather)], seeds=1, out=tmp_path, rate=2e-3)
+    assert result.mean > 0.9
+    assert (result.model_name, result.settings["length"]) == ("crammed", 64)
 
 
 def test_untrained_shares_no_weight_with_the_folder(encoder: Path, weather: Path) -> None:

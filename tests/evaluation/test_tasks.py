@@ -1,4 +1,4 @@
-"""Tasks: the GLUE files as they were published, TOML files, and what is refused."""
+"""Tasks of one's own: TOML files, labels turned into targets, and what is refused."""
 
 from __future__ import annotations
 
@@ -7,67 +7,8 @@ from pathlib import Path
 import pytest
 
 from daybreak.base.errors import UserError
-from daybreak.evaluation.metrics import constant_answer, score
 from daybreak.evaluation.task_file import read_task_file
-from daybreak.evaluation.tasks import GLUE, TASK_LISTS, glue_task, load_task
-
-GLUE_DIR = Path(__file__).parents[2] / "../shared/data/glue"
-needs_glue = pytest.mark.skipif(not GLUE_DIR.is_dir(), reason="needs ../shared/data/glue")
-
-
-@needs_glue
-@pytest.mark.parametrize(
-    ("name", "train", "dev", "labels"),
-    [
-        ("cola", 8551, 1043, ("unacceptable", "acceptable")),
-        ("sst2", 67349, 872, ("negative", "positive")),
-        ("mrpc", 3668, 408, ("not_equivalent", "equivalent")),
-        ("stsb", 5749, 1500, ()),
-        ("rte", 2490, 277, ("entailment", "not_entailment")),
-    ],
-)
-def test_published_files_have_their_published_sizes(name: str, train: int, dev: int, labels: tuple[str, ...]) -> None:
-    data = load_task(glue_task(name, GLUE_DIR))
-    assert (len(data.train), len(data.dev), data.skipped, data.labels) == (train, dev, 0, labels)
-    assert {len(texts) for texts in data.dev.texts} == {1 if name in ("cola", "sst2") else 2}
-
-
-@needs_glue
-@pytest.mark.parametrize(
-    ("name", "metric", "floor"),
-    [
-        ("cola", "accuracy", 0.691),
-        ("cola", "mcc", 0.0),
-        ("sst2", "accuracy", 0.509),
-        ("mrpc", "accuracy", 0.684),
-        ("mrpc", "f1", 0.812),
-        ("rte", "accuracy", 0.527),
-        ("stsb", "spearman", 0.0),
-    ],
-)
-def test_constant_answers_score_the_documented_floors(name: str, metric: str, floor: float) -> None:
-    data = load_task(glue_task(name, GLUE_DIR))
-    answer = constant_answer(data.task.kind, data.train.targets)
-    found = score(data.task.kind, len(data.labels), data.dev.targets, [answer] * len(data.dev))
-    assert found[metric] == pytest.approx(floor, abs=5e-4)
-
-
-def test_glue5_is_the_five() -> None:
-    assert TASK_LISTS["glue5"] == ("cola", "sst2", "mrpc", "stsb", "rte") == tuple(GLUE)
-
-
-@pytest.mark.parametrize(
-    ("name", "folder", "fault"),
-    [
-        ("colla", "there", "no task 'colla'. Did you mean 'cola'?"),
-        ("cola", None, "no folder was given"),
-        ("rte", "there", "RTE/train.tsv', which does not exist"),
-    ],
-)
-def test_missing_glue_is_refused(tmp_path: Path, name: str, folder: str | None, fault: str) -> None:
-    with pytest.raises(UserError) as caught:
-        glue_task(name, tmp_path / folder if folder else None)
-    assert fault in caught.value.sentence
+from daybreak.evaluation.tasks import load_task
 
 
 def tsv(folder: Path, name: str, *rows: str) -> None:
@@ -145,7 +86,7 @@ def test_without_dev_a_seeded_tenth_is_held_out(folder: Path) -> None:
         (GOOD + 'format = "parquet"', "format = 'parquet'"),
         (GOOD + "header = 1", "header = 1"),
         (GOOD + 'name = "../up"', "the name '../up'"),
-        (GOOD + 'name = "rte"', "taken by GLUE"),
+        (GOOD + 'name = "sci-cite"', "which a built-in task has"),
         (GOOD.replace("train.tsv", "gone.tsv"), "there is no file"),
         (GOOD.replace('"a"', '["a", "b", "c"]'), "names 3 text columns"),
         (GOOD.replace('"a"', "-1"), "text = -1"),
@@ -183,7 +124,15 @@ def test_one_label_is_no_task(folder: Path) -> None:
         load_task(read_task_file(described(folder, GOOD)))
 
 
-def test_f1_needs_two_labels(folder: Path) -> None:
+@pytest.mark.parametrize("metric", ["f1", "auc"])
+def test_some_metrics_need_two_labels(folder: Path, metric: str) -> None:
     tsv(folder, "train.tsv", "a\tlabel", "x\tyes", "y\tno", "z\tperhaps")
-    with pytest.raises(UserError, match="f1 is for two labels"):
-        load_task(read_task_file(described(folder, GOOD + 'metric = "f1"')))
+    with pytest.raises(UserError, match=f"metric {metric} is for two labels"):
+        load_task(read_task_file(described(folder, GOOD + f'metric = "{metric}"')))
+
+
+@pytest.mark.parametrize("metric", ["macro_f1", "micro_f1"])
+def test_many_labels_have_their_metrics(folder: Path, metric: str) -> None:
+    tsv(folder, "train.tsv", "a\tlabel", "x\tyes", "y\tno", "z\tperhaps")
+    data = load_task(read_task_file(described(folder, GOOD + f'metric = "{metric}"')))
+    assert (data.task.metric, data.labels) == (metric, ("no", "perhaps", "yes"))

@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import AutoModelForMaskedLM, ModernBertConfig, ModernBertForMaskedLM
 
+from daybreak.base.batch import Batch
 from daybreak.base.errors import UserError
 from daybreak.models.modern import ModernBert, ModernEncoder
 from daybreak.models.modern_import import from_hugging_face, shape_from_hugging_face
@@ -90,7 +91,8 @@ def test_stock_weights_give_the_same_logits_in_our_class(shape: ModernEncoder) -
     config = ModernBertConfig(**shape.to_hugging_face(VOCABULARY, LENGTH), attn_implementation="eager")
     stock = ModernBertForMaskedLM(config).eval()
     disturb(stock)
-    model = from_hugging_face(json.loads(config.to_json_string()), stock.state_dict()).eval()
+    read, model = from_hugging_face(json.loads(config.to_json_string()), stock.state_dict())
+    assert model.eval().shape is read
     assert (model.shape.layers, model.shape.window) == (shape.layers, shape.window)
     assert [model.shape.is_global(i) for i in range(shape.layers)] == [shape.is_global(i) for i in range(shape.layers)]
     ids, attend = tokens(), padding()
@@ -239,7 +241,7 @@ def test_one_batch_is_learned_by_heart(stage: str) -> None:
     ids = tokens(60, 4, 16)
     ids[:, 0] = 2
     for _ in range(300):
-        loss = objective.loss(model, ids, seed=1, position=0, progress=0.5)
+        loss = objective.loss(model, Batch(ids=ids), seed=1, position=0, progress=0.5)
         mean = loss.sum / loss.count
         if mean.item() < 0.1:
             break

@@ -8,8 +8,15 @@ import re
 import pytest
 import yaml
 
+from daybreak.base.records import Forgetting
 from daybreak.packaging.card import render_card
 from daybreak.reporting.runs import read_run
+
+CONFIG = {"architectures": ["ModernBertForMaskedLM"], "model_type": "modernbert"}
+CRAMMED = {
+    "architectures": ["CrammedForMaskedLM"], "model_type": "daybreak-crammed",
+    "auto_map": {"AutoModelForMaskedLM": "modeling_crammed.CrammedForMaskedLM"},
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -18,10 +25,15 @@ def run(write_run):
 
 
 def card(run, **changes):
-    parts = {"summary": run.summary, "results": run.results, "recipe": run.recipe} | changes
+    parts = {"summary": run.summary, "results": run.results, "recipe": run.recipe, "config": CONFIG} | changes
     return render_card(
-        parts["recipe"], parts["summary"], parts["results"], run.environment, run.manifest,
+        parts["recipe"], parts["summary"], parts["results"], run.environment, run.manifest, parts["config"],
     )  # fmt: skip
+
+
+def judged(run, **changes):
+    """The run's summary with another validation."""
+    return dataclasses.replace(run.summary, validation=dataclasses.replace(run.summary.validation, **changes))
 
 
 def front_matter(text: str):
@@ -94,6 +106,32 @@ def test_the_plateau_is_admitted(write_run):
     assert "token frequencies and little else" in card(read_run(write_run(floor=6.2)))
 
 
-def test_the_snippet_is_python(run):
-    snippet = re.search(r"```python\n(.*?)```", card(run), re.DOTALL)
+@pytest.mark.parametrize("config", [CONFIG, CRAMMED])
+def test_the_snippet_is_python(run, config):
+    text = card(run, config=config)
+    snippet = re.search(r"```python\n(.*?)```", text, re.DOTALL)
     compile(snippet[1], "card", "exec")
+    assert ("trust_remote_code=True" in snippet[1]) == ("auto_map" in config)
+    assert ("custom_code" in front_matter(text)["tags"]) == ("auto_map" in config)
+
+
+def test_next_sentences_and_own_masks_stand_on_it_where_they_were_judged(run):
+    assert "ext-sentence" not in card(run) and "As trained" not in card(run)
+    summary = judged(run, own_loss=4.1, own_accuracy=0.25, next_loss=0.5, next_accuracy=0.775)
+    text = card(run, summary=summary, config={"model_type": "bert"})
+    assert "of the BERT architecture" in text and "and next-sentence prediction by Daybreak" in text
+    assert "| Next-sentence accuracy | 77.5 % |" in text and "4.100 nats, 25.0 %" in text
+    later = {"start": 0.9, "length": 512, "when_flat": False}
+    assert "rows of 128 and later 512 tokens" in card(run, recipe=run.recipe | {"later": later})
+    assert "bert" in front_matter(text)["tags"] and "modernbert" not in front_matter(text)["tags"]
+
+
+def test_a_continued_model_says_from_what_and_at_what_price(run):
+    assert "pretrained from random weights" in card(run) and "Was it worth it" not in card(run)
+    found = Forgetting(general_before=2.5, general_after=2.75, own_before=3.1, own_after=1.9)
+    text = card(run, summary=dataclasses.replace(run.summary, parent="owner/encoder", forgetting=found))
+    assert "continued from owner/encoder with" in text and "pretrained from random weights" not in text
+    assert "After continuing, own text 1.20 nats better, general text 0.25 nats worse." in text
+    assert "| Own text | 3.100 | 1.900 | -1.200 |" in text and "| General text | 2.500 | 2.750 | +0.250 |" in text
+    alone = dataclasses.replace(run.summary, forgetting=Forgetting(own_before=3.1, own_after=1.9))
+    assert "After continuing, own text 1.20 nats better." in card(run, summary=alone)

@@ -60,7 +60,24 @@ def test_one_run_is_one_colour_everywhere(three):
     for maker in (MAKERS["time"], MAKERS["accuracy"], MAKERS["throughput"]):
         for trace in maker(three)["data"]:
             assert trace["line"]["color"] == figures.colour(trace["meta"])
-    assert len({figures.colour(number) for number in range(8)}) == 8
+    assert len({figures.colour(number) for number in range(13)}) == 13
+
+
+def test_a_crowd_keeps_the_held_out_losses_in_front(three):
+    few, many = figures.losses(three, "time"), figures.losses(three * 4, "time")
+    heldout = [trace for trace in many["data"] if "held out" in trace["name"]]
+    assert len({(trace["line"]["color"], trace["marker"]["symbol"]) for trace in heldout}) == 12
+    behind = [trace["opacity"] for trace in many["data"] if trace not in heldout]
+    assert max(behind) < 0.3 < min(trace.get("opacity", 1) for trace in few["data"])
+    # A box that names forty curves at once hides the figure.
+    assert many["layout"]["hovermode"] == "closest" and few["layout"]["hovermode"] == "x unified"
+
+
+def test_a_loss_with_next_sentences_in_it_is_called_so(write_run):
+    run = read_run(write_run(causal=0.0, recipe={"objective": {"kind": "Masked", "next_sentence": True}}))
+    training, heldout = figures.losses([run], "time")["data"]
+    assert training["name"] == "masked + next-sentence loss, training"
+    assert heldout["name"] == "masked loss, held out"
 
 
 def test_long_runs_are_thinned(write_run, three):

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from daybreak.base import world as worlds
+from daybreak.base.batch import Batch
 from daybreak.base.encoder import Encoder, LossSum
 from daybreak.base.errors import Interrupted, UserError
 from daybreak.base.records import StepRecord, ValidationRecord
@@ -26,21 +27,24 @@ from daybreak.models.modern import ModernEncoder
 from daybreak.training import checkpoint, loop
 from daybreak.training.clock import Budget, BudgetClock
 from daybreak.training.journal import Journal
-from daybreak.training.loop import Training, fit, next_mark, take_step
+from daybreak.training.loop import fit, next_mark
 from daybreak.training.objectives import CausalThenMasked, Objective, decoded
 from daybreak.training.optimizers import AdamW
+from daybreak.training.phases import Later, Stretch
+from daybreak.training.ramp import Ramp
 from daybreak.training.schedule import Trapezoid
+from daybreak.training.step import Training, take_step
 from daybreak.training.validation import Validation
 
 VOCABULARY, LENGTH, BATCH = 40, 12, 8
 
 
-def take(position: int, rows: int) -> np.ndarray:
+def take(position: int, rows: int) -> Batch:
     """Row p of the run is a function of p, with a pattern that can be learned."""
     places = np.arange(position, position + rows)[:, None] * 7 + np.arange(LENGTH)[None] * 3
     ids = 5 + (places + places // 11) % (VOCABULARY - 5)
     ids[:, 0] = 2
-    return ids
+    return Batch(ids=ids)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +54,11 @@ class Uneven(Objective):
     def stage(self, progress: float) -> str:
         return "masked"
 
-    def loss(self, model: Encoder, ids: Tensor, *, seed: int, position: int, progress: float) -> LossSum:
+    def targets(self, batch: Batch, *, seed: int, position: int, progress: float) -> int:
+        return sum(1 + (position + row) % 5 for row in range(len(batch)))
+
+    def loss(self, model: Encoder, batch: Batch, *, position: int, **_: Any) -> LossSum:
+        ids = batch.ids
         features = model.features(ids)
         parts = [
             decoded(model, features[row, 1 : 2 + (position + row) % 5], ids[row, 1 : 2 + (position + row) % 5])
@@ -65,8 +73,8 @@ class Broken(Uneven):
 
     after: int
 
-    def loss(self, model: Encoder, ids: Tensor, *, seed: int, position: int, progress: float) -> LossSum:
-        found = super().loss(model, ids, seed=seed, position=position, progress=progress)
+    def loss(self, model: Encoder, batch: Batch, *, position: int, **_: Any) -> LossSum:
+        found = super().loss(model, batch, position=position)
         return replace(found, sum=found.sum * float("inf")) if position >= BATCH * self.after else found
 
 
@@ -84,6 +92,11 @@ class Watch:
         self.validations.append(record)
 
 
+def stretch(**changes: Any) -> Stretch:
+    parts = {"take": take, "length": LENGTH, "rows_per_epoch": 1000, "batch": BATCH, "microbatch": BATCH}
+    return Stretch(**{**parts, **changes})
+
+
 def training(folder: Path, *, steps: int = 30, world: World | None = None, **changes: Any) -> Training:
     torch.manual_seed(0)
     world = world or World()
@@ -91,12 +104,13 @@ def training(folder: Path, *, steps: int = 30, world: World | None = None, **cha
     counts = np.ones(VOCABULARY, np.uint64)
     clock = BudgetClock(Budget.parse(f"{steps}steps"), world, started=0.0)
     parts: dict[str, Any] = {
-        "model": model, "optimizer": AdamW(lr=1e-2).build(model), "objective": Uneven(), "take": take,
-        "schedule": Trapezoid(warmup=0.2, decay=0.5), "clock": clock, "world": world, "batch": BATCH,
-        "microbatch": BATCH, "clip": 1.0, "seed": 0, "device": torch.device("cpu"), "precision": torch.float32,
+        "model": model, "optimizer": AdamW(lr=1e-2).build(model), "objective": Uneven(),
+        "schedule": Trapezoid(warmup=0.2, decay=0.5), "clock": clock, "world": world,
+        "stretches": (stretch(),), "later": Later(), "ramp": Ramp(), "branch": folder / "before-decay", "clip": 1.0,
+        "seed": 0, "device": torch.device("cpu"), "precision": torch.float32,
         "validation": Validation(take(10_000, 12), counts, torch.device("cpu")), "validation_rows": 4,
         "validation_marks": 0, "checkpoints": folder / "checkpoints", "journal": None, "monitors": (),
-        "spent": dict.fromkeys(("start", "train", "validate", "checkpoint", "export", "lost"), 0.0),
+        "spent": dict.fromkeys(("start", "train", "communicate", "validate", "checkpoint", "export", "lost"), 0.0),
     }  # fmt: skip
     return Training(**{**parts, **changes})
 
@@ -114,7 +128,7 @@ def test_microbatches_make_the_same_step(tmp_path: Path, microbatch: int) -> Non
     """Plain SGD, whose step is the gradient itself: AdamW would hide a wrong divisor."""
     found = []
     for size in (BATCH, microbatch):
-        made = training(tmp_path, microbatch=size, clip=1e9)
+        made = training(tmp_path, stretches=(stretch(microbatch=size),), clip=1e9)
         made = replace(made, optimizer=torch.optim.SGD(made.model.parameters(), lr=1.0))
         start = replace(checkpoint.START, position=3)
         done, loss, norm = take_step(made, start, 0.5)
@@ -128,10 +142,10 @@ def test_microbatches_make_the_same_step(tmp_path: Path, microbatch: int) -> Non
 
 
 def test_the_step_is_the_gradient_of_the_mean_over_targets(tmp_path: Path) -> None:
-    made = training(tmp_path, clip=1e9, microbatch=3)
+    made = training(tmp_path, clip=1e9, stretches=(stretch(microbatch=3),))
     made = replace(made, optimizer=torch.optim.SGD(made.model.parameters(), lr=1.0))
     before = weights(made)
-    found = Uneven().loss(made.model, torch.from_numpy(take(0, BATCH)), seed=0, position=0, progress=0.0)
+    found = Uneven().loss(made.model, take(0, BATCH).on("cpu"), position=0)
     expected = torch.autograd.grad(found.sum / found.count, list(made.model.parameters()))
     _, loss, norm = take_step(made, checkpoint.START, 0.0)
     assert loss == pytest.approx((found.sum / found.count).item(), rel=1e-5)
@@ -154,7 +168,7 @@ def one_rank(folder: Path) -> None:
     """What each of two processes does; torchrun's variables say which it is."""
     world = worlds.start()
     try:
-        made = training(folder, world=world, microbatch=3)
+        made = training(folder, world=world, stretches=(stretch(microbatch=3),))
         done = fit(made, checkpoint.START)
         torch.save((done.targets, weights(made)), folder / f"rank-{world.rank}.pt")
     finally:
@@ -195,12 +209,12 @@ def test_a_signal_saves_and_leaves_and_the_rest_gives_the_same_weights(tmp_path:
     whole = training(tmp_path / "whole")
     fit(whole, checkpoint.START)
 
-    def interrupting(position: int, rows: int) -> np.ndarray:
+    def interrupting(position: int, rows: int) -> Batch:
         if position == 11 * BATCH:
             os.kill(os.getpid(), number)
         return take(position, rows)
 
-    made = training(tmp_path / "part", take=interrupting)
+    made = training(tmp_path / "part", stretches=(stretch(take=interrupting),))
     before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
     with pytest.raises(Interrupted) as stop:
         fit(made, checkpoint.START)

@@ -85,6 +85,26 @@ def test_autocast_stays_near_float32_and_keeps_float32_gradients() -> None:
         assert (mine.grad - right.grad).norm() <= 0.02 * right.grad.norm()
 
 
+@pytest.mark.parametrize("targets", [1, CHUNK + 3])
+def test_a_decoder_without_a_bias(targets: int) -> None:
+    (features, weight, _), answers = parts(targets, seed=4)
+    other = [tensor.detach().clone().requires_grad_() for tensor in (features, weight)]
+    ours = LinearCrossEntropy.apply(features, weight, None, answers)
+    theirs = F.cross_entropy(F.linear(*other), answers, reduction="sum")
+    (0.37 * ours).backward()
+    (0.37 * theirs).backward()
+    torch.testing.assert_close(ours, theirs, rtol=2e-5, atol=2e-4)
+    for mine, right in zip((features, weight), other):
+        torch.testing.assert_close(mine.grad, right.grad, rtol=2e-5, atol=2e-5)
+
+
+def test_no_target_is_no_loss() -> None:
+    inputs, answers = parts(0, seed=1)
+    loss = LinearCrossEntropy.apply(*inputs, answers)
+    loss.backward()
+    assert loss.item() == 0 and all(tensor.grad is not None and not tensor.grad.any() for tensor in inputs)
+
+
 def test_it_works_without_gradients() -> None:
     inputs, answers = parts(7, seed=3)
     with torch.no_grad():

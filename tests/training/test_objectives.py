@@ -9,11 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from daybreak.base.batch import Batch
 from daybreak.base.chance import draws
 from daybreak.base.encoder import Encoder
-from daybreak.training.objectives import LAST_SPECIAL_ID, MASK_ID, CausalThenMasked, choose, mask_rows
+from daybreak.base.records import SpecialIds
+from daybreak.training.objectives import CausalThenMasked, choose, is_special, mask_rows
 
 CPU = torch.device("cpu")
+LAST_SPECIAL_ID, MASK_ID = 4, 4
 
 
 class Echo(Encoder):
@@ -26,17 +29,28 @@ class Echo(Encoder):
         self.table = nn.Embedding(vocabulary, width)
         self.map = nn.Linear(width, vocabulary)
         self.asked: list[bool] = []
+        self.told: list[tuple[Tensor | None, Tensor | None]] = []
 
     @property
     def decoder(self) -> nn.Linear:
         return self.map
 
-    def features(
-        self, ids: Tensor, slots: Tensor | None = None, *, causal: bool = False, attend: Tensor | None = None
+    def states(
+        self,
+        ids: Tensor,
+        slots: Tensor | None = None,
+        *,
+        causal: bool = False,
+        attend: Tensor | None = None,
+        types: Tensor | None = None,
     ) -> Tensor:
         self.asked.append(causal)
+        self.told.append((attend, types))
         found = self.table(ids)
         return found if slots is None else found.gather(1, slots[:, :, None].expand(-1, -1, self.width))
+
+    def transform(self, states: Tensor) -> Tensor:
+        return states
 
 
 def rows(count: int, length: int, seed: int = 0, vocabulary: int = 50) -> Tensor:
@@ -125,6 +139,21 @@ def test_every_position_is_hidden_equally_often() -> None:
     assert ((times[1:] - expected) ** 2 / expected).sum() < 60  # 31 degrees of freedom, and draws without return
 
 
+def test_the_draws_of_runs_that_exist_stay_what_they_were() -> None:
+    """Resume and replay read old checkpoints: these positions were drawn when the first runs were."""
+    slots = choose(rows(3, 24), 0.25, seed=123, position=4_567)
+    assert slots.tolist() == [[1, 7, 10, 15, 16, 19], [7, 12, 16, 20, 21, 23], [2, 6, 11, 12, 20, 22]]
+
+
+def test_other_special_ids_are_obeyed() -> None:
+    special = SpecialIds(pad=40, unk=41, cls=42, sep=43, mask=44)
+    ids = torch.arange(30, 46)[None].expand(8, -1)
+    assert (is_special(ids, special)[0] == ((ids[0] >= 40) & (ids[0] <= 44))).all()
+    masked, slots = mask_rows(ids, 11 / 16, seed=0, position=0, special=special)
+    assert slots.shape == (8, 11) and not is_special(ids.gather(1, slots), special).any()
+    assert (masked.gather(1, slots) == 44).all()
+
+
 # ---------------------------------------------------------------- stages
 
 
@@ -140,7 +169,7 @@ def test_stages_and_rates_follow_progress() -> None:
 
 def test_the_causal_stage_is_plain_next_token_loss() -> None:
     model, ids = Echo(), rows(5, 20)
-    found = CausalThenMasked(causal_share=0.5).loss(model, ids, seed=0, position=0, progress=0.1)
+    found = CausalThenMasked(causal_share=0.5).loss(model, Batch(ids=ids), seed=0, position=0, progress=0.1)
     logits = model.map(model.table(ids[:, :-1]))
     plain = F.cross_entropy(logits.reshape(-1, 50), ids[:, 1:].reshape(-1), reduction="sum")
     assert found.sum.item() == pytest.approx(plain.item(), rel=1e-5)
@@ -150,7 +179,7 @@ def test_the_causal_stage_is_plain_next_token_loss() -> None:
 def test_fewer_causal_targets_are_a_sample_of_the_same_loss() -> None:
     model, ids = Echo(), rows(5, 21)
     objective = CausalThenMasked(causal_share=0.5, causal_targets=0.3)
-    found = objective.loss(model, ids, seed=4, position=70, progress=0.1)
+    found = objective.loss(model, Batch(ids=ids), seed=4, position=70, progress=0.1)
     slots = choose(ids[:, 1:], 0.3, seed=4, position=70)
     each = F.cross_entropy(model.map(model.table(ids[:, :-1])).transpose(1, 2), ids[:, 1:], reduction="none")
     assert found.count == 5 * 6 == slots.numel()
@@ -160,8 +189,40 @@ def test_fewer_causal_targets_are_a_sample_of_the_same_loss() -> None:
 def test_the_masked_stage_asks_for_what_was_hidden() -> None:
     model, ids = Echo(), rows(5, 20)
     objective = CausalThenMasked(causal_share=0.5, mask_rates=(0.3, 0.2))
-    found = objective.loss(model, ids, seed=4, position=70, progress=0.9)
+    found = objective.loss(model, Batch(ids=ids), seed=4, position=70, progress=0.9)
     _, slots = mask_rows(ids, 0.2, seed=4, position=70)
     of_mask = model.map(model.table(torch.tensor(MASK_ID))).log_softmax(0)
     assert found.count == 5 * 4 and model.asked == [False]
     assert found.sum.item() == pytest.approx(-of_mask[ids.gather(1, slots)].sum().item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("progress", [0.1, 0.9])
+@pytest.mark.parametrize("causal_targets", [0.4, 1.0])
+def test_padding_is_no_target_and_the_model_hears_of_it(progress: float, causal_targets: float) -> None:
+    model, ids = Echo(), rows(4, 20)
+    lengths = torch.tensor([20, 13, 5, 2])
+    attend = torch.arange(20) < lengths[:, None]
+    batch = Batch(ids=ids.masked_fill(~attend, 0), attend=attend, types=torch.zeros_like(ids))
+    objective = CausalThenMasked(causal_share=0.5, causal_targets=causal_targets, mask_rates=(0.9,))
+    draw = {"seed": 4, "position": 70, "progress": progress}
+    found = objective.loss(model, batch, **draw)
+    assert model.told == [(attend, batch.types)]
+    assert found.count == objective.targets(batch, **draw)
+    if progress > 0.5:
+        words = 18 + 12 + 4 + 1  # round(0.9 * 20), or all words of a shorter row; [CLS] is as special as padding
+        assert words <= found.count <= words + 3
+    elif causal_targets == 1.0:
+        assert found.count == 19 + 12 + 4 + 1
+        each = F.cross_entropy(model.map(model.table(batch.ids[:, :-1])).transpose(1, 2), ids[:, 1:], reduction="none")
+        assert found.sum.item() == pytest.approx(each[attend[:, 1:]].sum().item(), rel=1e-5)
+    else:
+        assert 0 < found.count <= 4 * 8
+
+
+@pytest.mark.parametrize("progress", [0.1, 0.9])
+def test_targets_are_counted_without_the_model(progress: float) -> None:
+    model, batch = Echo(), Batch(ids=rows(5, 20))
+    for objective in (CausalThenMasked(), CausalThenMasked(causal_targets=0.3)):
+        draw = {"seed": 4, "position": 70, "progress": progress}
+        assert objective.targets(batch, **draw) == objective.loss(model, batch, **draw).count
+        assert not objective.averages_rows and not objective.whole_words

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from daybreak.base.batch import Batch
 from daybreak.base.records import ValidationRecord
 from daybreak.models.modern import ModernBert, ModernEncoder
 from daybreak.training.clock import Tick
@@ -24,7 +25,7 @@ def held_out() -> np.ndarray:
 
 
 def made() -> Validation:
-    return Validation(held_out(), COUNTS, torch.device("cpu"))
+    return Validation(Batch(ids=held_out()), COUNTS, torch.device("cpu"))
 
 
 def model(seed: int = 0) -> ModernBert:

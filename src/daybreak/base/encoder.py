@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from daybreak.base.plain import Component
+from daybreak.base.records import SpecialIds
 
 
 class Encoder(nn.Module, ABC):
@@ -22,29 +24,58 @@ class Encoder(nn.Module, ABC):
     width: int
 
     @abstractmethod
-    def features(
-        self, ids: Tensor, slots: Tensor | None = None, *, causal: bool = False, attend: Tensor | None = None
+    def states(
+        self,
+        ids: Tensor,
+        slots: Tensor | None = None,
+        *,
+        causal: bool = False,
+        attend: Tensor | None = None,
+        types: Tensor | None = None,
     ) -> Tensor:
-        """Return what the decoder reads.
+        """Return what the last layer leaves.
 
         Args:
             ids: int64 [B, L].
-            slots: int64 [B, K], positions whose features are wanted; all of them when None.
+            slots: int64 [B, K], positions whose states are wanted; all of them when None.
             causal: let each position see itself and its left only.
             attend: bool [B, L], False for padding; None when nothing is padded.
+            types: int64 [B, L], segments 0 and 1; None for all 0. Ignored by models without segments.
 
         Returns:
             [B, K, D], or [B, L, D] without ``slots``.
         """
 
+    @abstractmethod
+    def transform(self, states: Tensor) -> Tensor:
+        """Turn states [..., D] into what the decoder reads, of the same shape: the head without its decoder."""
+
     @property
     @abstractmethod
     def decoder(self) -> nn.Linear:
-        """The map from features to V logits; its weight may be the embedding's."""
+        """The map from transformed states to V logits; its weight may be the embedding's, its bias None."""
 
-    def logits(self, ids: Tensor, slots: Tensor | None = None, *, attend: Tensor | None = None) -> Tensor:
+    def features(
+        self,
+        ids: Tensor,
+        slots: Tensor | None = None,
+        *,
+        causal: bool = False,
+        attend: Tensor | None = None,
+        types: Tensor | None = None,
+    ) -> Tensor:
+        """Return what the decoder reads: [B, K, D], or [B, L, D] without ``slots``."""
+        return self.transform(self.states(ids, slots, causal=causal, attend=attend, types=types))
+
+    def logits(
+        self, ids: Tensor, slots: Tensor | None = None, *, attend: Tensor | None = None, types: Tensor | None = None
+    ) -> Tensor:
         """Return [B, K or L, V]."""
-        return self.decoder(self.features(ids, slots, attend=attend))
+        return self.decoder(self.features(ids, slots, attend=attend, types=types))
+
+    def next_logits(self, states: Tensor) -> Tensor:
+        """Return the next-sentence logits [B, 2] from the states [B, D] of each row's first position."""
+        raise NotImplementedError
 
     def parameter_count(self) -> int:
         """Trainable numbers, shared ones counted once."""
@@ -59,13 +90,27 @@ class EncoderConfig(Component):
         """Return a freshly initialised model; random numbers come from torch's default generator."""
         raise NotImplementedError
 
-    def to_hugging_face(self, vocabulary: int, length: int) -> dict[str, Any]:
-        """Return the ``config.json`` of the stock class for this shape, trained at ``length`` positions."""
+    def to_hugging_face(self, vocabulary: int, length: int, special: SpecialIds = SpecialIds()) -> dict[str, Any]:
+        """Return the ``config.json`` of the class for this shape, trained at ``length`` positions."""
         raise NotImplementedError
 
     def export_weights(self, model: Encoder) -> dict[str, Tensor]:
-        """Return the state dict of the stock class, each tensor contiguous float32 on the CPU."""
+        """Return the state dict of that class, each tensor contiguous float32 on the CPU."""
         raise NotImplementedError
+
+    def modelling_files(self) -> dict[str, Path]:
+        """Return the code that must travel with the weights, file name -> our copy; none for a stock class."""
+        return {}
+
+    @property
+    def longest(self) -> int | None:
+        """Most positions that a row may have; None without such a limit."""
+        return None
+
+    @property
+    def predicts_next(self) -> bool:
+        """Whether the built model has ``next_logits``."""
+        return False
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,17 @@ BLOCK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
+class SpecialIds:
+    """The ids of the special tokens: these in every tokenizer that Daybreak trains, others in one taken over."""
+
+    pad: int = 0
+    unk: int = 1
+    cls: int = 2
+    sep: int = 3
+    mask: int = 4
+
+
+@dataclass(frozen=True, kw_only=True)
 class BlockFile:
     """A binary file with one hash (blake2b, 8 bytes, hex) for each block of BLOCK_BYTES; the last may be shorter."""
 
@@ -74,6 +85,9 @@ class Manifest:
     seconds: float
     inputs_fingerprint: str = ""
     """Identifies the input files (path, size, time of change) and settings that this was made from."""
+    special: SpecialIds = SpecialIds()
+    overlap: float | None = None
+    """Share of this vocabulary's pieces that the tokenizer it was compared with has too; None if with none."""
 
 
 # ---------------------------------------------------------------- a run: RUN/*.json, *.jsonl
@@ -114,6 +128,12 @@ class Decisions:
     """Measured rate of a square product by precision."""
     step_seconds: dict[str, float] = field(default_factory=dict)
     """Measured time of an optimizer step by precision, of those that were worth trying."""
+    batch: int = 0
+    """Rows of an optimizer step over all devices."""
+    rate_factor: float = 1.0
+    """What the recipe's rule for several devices made of the learning rate."""
+    before: dict[str, float] = field(default_factory=dict)
+    """Held-out losses of a model that is continued, as it came: on the run's own text, and on general text."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,6 +183,14 @@ class ValidationRecord:
     """Share of the positions whose answer is the corpus' most frequent token: the accuracy of always guessing it."""
     final: bool
     seconds: float
+    own_loss: float | None = None
+    """Masked loss on held-out rows as the recipe itself makes and masks them, nats; None where nothing differs."""
+    own_accuracy: float | None = None
+    """Accuracy on those."""
+    next_loss: float | None = None
+    """Loss of the next-sentence prediction, nats per pair; None for a model without it."""
+    next_accuracy: float | None = None
+    """Its accuracy; half the pairs or more are random, so guessing gives about 0.5."""
 
     @property
     def on_plateau(self) -> bool:
@@ -185,6 +213,35 @@ class Parity:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Forgetting:
+    """Held-out losses around continued pretraining, nats per masked token: what was won, and what it cost."""
+
+    own_before: float
+    """On the run's own held-out text, of the model that was continued."""
+    own_after: float
+    general_before: float | None = None
+    """On general text, likewise; None where none was given."""
+    general_after: float | None = None
+
+    @property
+    def texts(self) -> list[tuple[str, float, float]]:
+        """(which text, loss before, loss after), general text only where it was judged."""
+        found = [("Own text", self.own_before, self.own_after)]
+        if self.general_before is not None and self.general_after is not None:
+            found.append(("General text", self.general_before, self.general_after))
+        return found
+
+    @property
+    def verdict(self) -> str:
+        """The exchange in one sentence."""
+        told = [
+            f"{text.lower()} {abs(after - before):.2f} nats {'better' if after < before else 'worse'}"
+            for text, before, after in self.texts
+        ]
+        return f"After continuing, {', '.join(told)}."
+
+
+@dataclass(frozen=True, kw_only=True)
 class Summary:
     """RUN/summary.json, written when pretraining ends."""
 
@@ -194,16 +251,25 @@ class Summary:
     wall: float
     """Seconds from the first start to the end, the time between a stop and a resume included."""
     spent: dict[str, float]
-    """Seconds by use: start, train, validate, checkpoint, export, lost."""
+    """Seconds by use: start, train, communicate, validate, checkpoint, export, lost."""
     steps: int
     tokens: int
     epochs: float
     parameters: int
     resumes: int
     tokens_per_second: float
+    rows: int = 0
+    """Rows, that is samples, read over all devices."""
+    steps_per_second: float = 0.0
+    """Optimizer steps a second of training, one however many devices share it."""
+    rows_per_second: float = 0.0
     validation: ValidationRecord
     parity: Parity | None = None
     parity_seconds: float = 0.0
+    parent: str = ""
+    """Hub name, or folder name without its path, of the model that was continued; empty from random weights."""
+    forgetting: Forgetting | None = None
+    """None from random weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,6 +287,18 @@ class FillMask:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SettingTried:
+    """One of the settings that a protocol chooses from, by its headline metric on dev."""
+
+    epochs: int
+    learning_rate: float
+    dev: list[float]
+    """One value a seed, in the order of ``TaskResult.seeds``."""
+    mean: float
+    spread: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class TaskResult:
     """One task under one protocol; ``results.json`` holds a list of these."""
 
@@ -228,11 +306,14 @@ class TaskResult:
     task: str
     model: str
     """What was fine-tuned: 'pretrained', or 'untrained' for the same shape with random weights."""
+    model_name: str = ""
+    """Name of the run's or the model's folder."""
     kind: str
     metric: str
-    """Name of the headline metric, a key of ``scores``."""
+    """Name of the headline metric, a key of ``scores``; it begins with ``test_`` where test is reported, not dev."""
     scores: dict[str, list[float]]
-    """Every metric, one value a seed, in the order of ``seeds``; shares in [0, 1], correlations in [-1, 1]."""
+    """Every metric, one value a seed, in the order of ``seeds``; shares in [0, 1], correlations in [-1, 1]. Those of
+    the labelled test file, where there is one, begin with ``test_``."""
     seeds: list[int]
     mean: float
     spread: float
@@ -240,9 +321,22 @@ class TaskResult:
     selection: str
     train_rows: int
     dev_rows: int
+    test_rows: int = 0
     baseline: float
-    """Headline metric of a constant answer: the most frequent label, or the training mean."""
+    """Headline metric of a constant answer: the most frequent label (for f1 the positive one), or the training mean."""
     settings: dict[str, float]
-    """learning_rate, epochs, batch, length and so on."""
+    """learning_rate, epochs, batch, length and so on; the chosen ones where the protocol chooses."""
+    settings_tried: list[SettingTried] = field(default_factory=list)
+    """What was chosen from; empty where there was one setting."""
     labels: list[str] = field(default_factory=list)
     seconds: float
+
+    @property
+    def reported(self) -> str:
+        """The part behind the headline metric: dev or test."""
+        return "test" if self.metric.startswith("test_") else "dev"
+
+    @property
+    def judged_rows(self) -> int:
+        """Rows of that part."""
+        return self.test_rows if self.reported == "test" else self.dev_rows

@@ -44,6 +44,11 @@ class RunFolder:
         return self.path / "checkpoints"
 
     @property
+    def branch(self) -> Path:
+        """The checkpoint from before the decay; it stays when the run has ended."""
+        return self.path / "before-decay"
+
+    @property
     def model(self) -> Path:
         return self.path / "model"
 

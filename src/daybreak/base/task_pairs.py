@@ -10,10 +10,11 @@ from daybreak.base.records import TaskResult
 
 @dataclass(frozen=True, kw_only=True)
 class TaskPair:
-    """One task under one protocol, with and without pretraining; either side may not have been run."""
+    """One task and model under one protocol, with and without pretraining; either side may not have been run."""
 
     protocol: str
     task: str
+    model_name: str
     pretrained: TaskResult | None
     untrained: TaskResult | None
 
@@ -42,12 +43,23 @@ class TaskPair:
 
 
 def pair_results(results: Iterable[TaskResult]) -> list[TaskPair]:
-    """Bring each task's two results together, in the order in which the tasks first appear."""
-    found: dict[tuple[str, str], dict[str, TaskResult]] = {}
+    """Bring the two results of each task and model together, in the order in which they first appear."""
+    found: dict[tuple[str, str, str], dict[str, TaskResult]] = {}
     for result in results:
-        found.setdefault((result.protocol, result.task), {})[result.model] = result
+        found.setdefault((result.protocol, result.task, result.model_name), {})[result.model] = result
     return [
-        TaskPair(protocol=protocol, task=task, pretrained=sides.get("pretrained"), untrained=sides.get("untrained"))
-        for (protocol, task), sides in found.items()
+        TaskPair(
+            protocol=protocol,
+            task=task,
+            model_name=name,
+            pretrained=sides.get("pretrained"),
+            untrained=sides.get("untrained"),
+        )
+        for (protocol, task, name), sides in found.items()
         if "pretrained" in sides or "untrained" in sides
     ]
+
+
+def several_models(pairs: Iterable[TaskPair]) -> bool:
+    """Whether the pairs are of more than one model, so that each must be named."""
+    return len({pair.model_name for pair in pairs}) > 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -19,7 +20,9 @@ console = Console(soft_wrap=True, highlight=False)
 
 
 def say(line: str = "") -> None:
-    """Print one line for the user."""
+    """Print one line for the user; of several processes of one run the first speaks for all."""
+    if os.environ.get("RANK", "0") != "0":
+        return
     console.print(Text(line))
     sys.stdout.flush()
 

@@ -43,6 +43,14 @@ class World:
         dist.all_reduce(shared, op=dist.ReduceOp.MAX)
         return bool(shared.item())
 
+    def sum(self, value: float) -> float:
+        """Return the sum of all ranks' values."""
+        if self.size == 1:
+            return value
+        shared = torch.tensor(value, dtype=torch.float64)
+        dist.all_reduce(shared)
+        return float(shared.item())
+
     def sum_gradients(self, parameters: list[torch.nn.Parameter], extra: torch.Tensor) -> torch.Tensor:
         """Add the gradients over all ranks in place, with ``extra`` (a small vector) in the same message.
 

@@ -41,14 +41,18 @@ class Ledger:
     """Collects the documents' keys in the first pass and then decides: exact duplicates out, about 1 in 50 held out.
 
     Whether a document is held out depends on its text and on the size of the corpus, never on its place or source.
+
+    Args:
+        folder: does not exist yet.
+        least: held out at least, 1 or 2, where that leaves a document to train on.
     """
 
-    def __init__(self, folder: Path):
-        self._folder = folder
+    def __init__(self, folder: Path, least: int = 1):
+        self._folder, self._least = folder, least
         folder.mkdir()
         self._rows = np.empty(SPOOL_ROWS, _ROW)
         self._held = 0
-        self._smallest, self._largest = 1 << 64, -1
+        self._smallest, self._second, self._largest = 1 << 64, 1 << 64, -1
         self.documents = self.characters = 0
 
     def add(self, key: int, characters: int) -> None:
@@ -56,7 +60,11 @@ class Ledger:
         self._held += 1
         self.documents += 1
         self.characters += characters
-        self._smallest, self._largest = min(self._smallest, key), max(self._largest, key)
+        self._largest = max(self._largest, key)
+        if key < self._smallest:
+            self._smallest, self._second = key, self._smallest
+        elif self._smallest < key < self._second:
+            self._second = key
         if self._held == SPOOL_ROWS:
             self._spool()
 
@@ -71,7 +79,8 @@ class Ledger:
     def _border(self) -> int:
         """Keys below this are held out: at least one document, and never all of them."""
         share = min(HELDOUT_SHARE, HELDOUT_CHARACTERS / self.characters)
-        border = max(int(share * 2**64), self._smallest + 1)
+        few = self._second if self._least > 1 and self._second < self._largest else self._smallest
+        border = max(int(share * 2**64), few + 1)
         return border if border <= self._largest else self._smallest + 1
 
     def decide(self) -> Verdict:

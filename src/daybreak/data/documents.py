@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from daybreak.base.errors import UserError
 from daybreak.base.plain import nearest
+from daybreak.data import hub
 from daybreak.data.cleaning import clean
-from daybreak.data.inputs import RECORDS, TEXT, InputFile, Meter, read_lines
+from daybreak.data.counting import cut_at_whitespace
+from daybreak.data.inputs import DATA_SET, RECORDS, TEXT, InputFile, Meter, read_lines
 
 RULES = ("auto", "file", "line", "blank-line")
 SAMPLE_BYTES = 1 << 20
@@ -22,6 +25,8 @@ LARGEST_DOCUMENT = 4 << 20
 """Characters. A longer document is cut at a line border, so that memory does not grow with it."""
 FEW_BAD, BAD_SHARE = 10, 0.01
 """A file is refused when it has more bad lines than the first number and a larger share than the second."""
+SHORTEST_CHUNK, LONGEST_CHUNK = 200 / 820, 1000 / 820
+"""Chunks under and over these shares of the length asked for are left out (pretraining-BERT's limits)."""
 _SENTENCE_END = re.compile(r"""[.!?\u2026\u3002]["'\u201d\u2019)\]]*\s*$""")
 
 
@@ -104,6 +109,8 @@ def read_documents(
     for file in files:
         if file.form == RECORDS:
             found: Iterator[Document] = _records(file, text_field, skips, meter)
+        elif file.form == DATA_SET:
+            found = _data_set(file, text_field, skips)
         else:
             lines = _text_lines(file, skips, meter)
             if rule.kind == "line":
@@ -176,7 +183,8 @@ def _paragraphs(lines: Iterator[str], source: str, rule: DocumentRule) -> Iterat
 
 def _records(file: InputFile, field: str, skips: Skips, meter: Meter) -> Iterator[Document]:
     bad = _BadLines(file, "malformed", "Mend these lines, or leave the file out.", skips)
-    number, seen = 0, False
+    texts = _TextField(file, field, "line", skips)
+    number = 0
     for number, line in enumerate(read_lines(file, meter), 1):
         if not line.strip():
             continue
@@ -188,16 +196,61 @@ def _records(file: InputFile, field: str, skips: Skips, meter: Meter) -> Iterato
         if not isinstance(record, dict):
             bad.add(number, "no object")
             continue
-        if not seen and field not in record:
-            names = ", ".join(sorted(map(str, record))[:12]) or "none"
-            raise UserError(
-                f"'{file.path}' line {number} has no field '{field}', but: {names}.{nearest(field, record)}",
-                "Name the field that holds the text with --text-field.",
-            )
-        seen = True
-        text = record.get(field)
-        if not isinstance(text, str):
-            skips.add("records without text", f"'{file.path}' line {number}")
-        elif text := clean(text):
+        if text := texts.pick(record, number):
             yield Document(text, file.given)
     bad.judge(number)
+
+
+def _data_set(file: InputFile, field: str, skips: Skips) -> Iterator[Document]:
+    texts = _TextField(file, field, "record", skips)
+    for number, record in enumerate(hub.read_records(hub.parse(file.given), file.revision, field), 1):
+        if text := texts.pick(record, number):
+            yield Document(text, file.given)
+
+
+class _TextField:
+    """Takes the text out of the records of one input."""
+
+    def __init__(self, file: InputFile, field: str, unit: str, skips: Skips):
+        self._name, self._field, self._unit, self._skips = file.name, field, unit, skips
+        self._seen = False
+
+    def pick(self, record: dict[str, Any], number: int) -> str:
+        """Clean text, empty where the record has none.
+
+        Raises:
+            UserError: the first record has no such field.
+        """
+        if not self._seen and self._field not in record:
+            names = ", ".join(sorted(map(str, record))[:12]) or "none"
+            raise UserError(
+                f"'{self._name}' {self._unit} {number} has no field '{self._field}', but: {names}."
+                f"{nearest(self._field, record)}",
+                "Name the field that holds the text with --text-field."
+                + (" Token ids cannot be prepared." if "input_ids" in record else ""),
+            )
+        self._seen = True
+        text = record.get(self._field)
+        if isinstance(text, str):
+            return clean(text)
+        self._skips.add("records without text", f"'{self._name}' {self._unit} {number}")
+        return ""
+
+
+def cut_documents(documents: Iterable[Document], characters: int, skips: Skips) -> Iterator[Document]:
+    """Cut documents at spaces into chunks of about ``characters``, each a document; much shorter or longer ones go.
+
+    The limits are SHORTEST_CHUNK and LONGEST_CHUNK, so the rest of a document is often left out, as is text without
+    spaces. A document within them stays whole: chunks cut before are not cut again.
+    """
+    shortest, longest = round(SHORTEST_CHUNK * characters), round(LONGEST_CHUNK * characters)
+    for document in documents:
+        whole = len(document.text) <= longest
+        chunks = [document.text] if whole else map(str.strip, cut_at_whitespace(document.text, characters))
+        for chunk in chunks:
+            if len(chunk) < shortest:
+                skips.add(f"chunks under {shortest} characters", f"'{document.source}'")
+            elif len(chunk) > longest:
+                skips.add(f"chunks over {longest} characters", f"'{document.source}'")
+            else:
+                yield replace(document, text=chunk, sentences=None)

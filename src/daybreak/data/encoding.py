@@ -10,11 +10,12 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from daybreak.base.errors import UserError
-from daybreak.base.records import BlockFile
+from daybreak.base.records import BlockFile, SpecialIds
+from daybreak.data.counting import cut_at_whitespace
 from daybreak.data.deduplication import DROPPED, HELDOUT, Verdict
 from daybreak.data.documents import Document
 from daybreak.data.shards import BlockWriter, ShardWriter
-from daybreak.data.tokenizer import SEP, cut_at_whitespace
+from daybreak.data.tokenizer import vocabulary_size
 
 BATCH_CHARACTERS = 2 << 20
 
@@ -22,16 +23,18 @@ BATCH_CHARACTERS = 2 << 20
 class _Flat:
     """The ids of some documents in one list, with the ends of documents and sentences."""
 
-    def __init__(self) -> None:
+    def __init__(self, separator: int) -> None:
+        self._separator = separator
         self.ids: list[int] = []
         self.documents: list[int] = []
         self.sentences: list[int] = []
 
     def add(self, sentences: list[list[int]]) -> None:
-        for sentence in sentences:
+        # A sentence of which the tokenizer leaves nothing is none; the separator belongs to the last one.
+        for sentence in list(filter(None, sentences)) or [[]]:
             self.ids += sentence
             self.sentences.append(len(self.ids))
-        self.ids.append(SEP)
+        self.ids.append(self._separator)
         self.sentences[-1] = len(self.ids)
         self.documents.append(len(self.ids))
 
@@ -42,18 +45,19 @@ class Encoder:
     Args:
         folder: an existing folder, ours until it is finished.
         tokenizer: trained; from now on it reads special tokens in text as mere text.
+        special: its special ids.
         sentences: whether sentence ends are recorded; then every document must have sentences.
     """
 
-    def __init__(self, folder: Path, tokenizer: Tokenizer, *, sentences: bool):
-        self._folder, self._tokenizer = folder, tokenizer
+    def __init__(self, folder: Path, tokenizer: Tokenizer, special: SpecialIds, *, sentences: bool):
+        self._folder, self._tokenizer, self._separator = folder, tokenizer, special.sep
         # "[SEP]" written in the text is text: only we close documents.
         tokenizer.encode_special_tokens = True
-        vocabulary = tokenizer.get_vocab_size()
-        self.token_bytes = 2 if vocabulary <= 1 << 16 else 4
+        self.vocabulary = vocabulary_size(tokenizer)
+        self.token_bytes = 2 if self.vocabulary <= 1 << 16 else 4
         self.train = ShardWriter(folder, "train", self.token_bytes, sentences=sentences)
         self.heldout = ShardWriter(folder, "heldout", self.token_bytes, sentences=sentences)
-        self._counts = np.zeros(vocabulary, np.uint64)
+        self._counts = np.zeros(self.vocabulary, np.uint64)
 
     def run(self, documents: Iterable[Document], verdict: Verdict) -> None:
         """Encode ``documents``, in the order in which ``verdict`` knows them.
@@ -83,7 +87,7 @@ class Encoder:
         flat = list(itertools.chain.from_iterable(pieces))
         encoded = iter(self._tokenizer.encode_batch_fast(flat, add_special_tokens=False))
         part_ids = [list(itertools.chain.from_iterable(next(encoded).ids for _ in piece)) for piece in pieces]
-        split: dict[bool, _Flat] = {False: _Flat(), True: _Flat()}
+        split: dict[bool, _Flat] = {held: _Flat(self._separator) for held in (False, True)}
         place = 0
         for (_, held), own in zip(batch, parts, strict=True):
             split[held].add(part_ids[place : place + len(own)])

@@ -1,4 +1,4 @@
-"""From what the user typed to lines of bytes: files, folders and globs; plain, .gz and .zst."""
+"""From what the user typed to lines of bytes: files, folders and globs, plain, .gz and .zst; and data sets by name."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from pathlib import Path
 import zstandard
 
 from daybreak.base.errors import UserError
+from daybreak.data import hub
 
-TEXT, RECORDS = "text", "records"
+TEXT, RECORDS, DATA_SET = "text", "records", "data set"
 FORMS = {".txt": TEXT, ".md": TEXT, ".jsonl": RECORDS}
 COMPRESSIONS = (".gz", ".zst")
 KNOWN = ".txt, .md and .jsonl, plain or with .gz or .zst"
@@ -30,12 +31,18 @@ class InputFile:
     given: str
     """The input as the user typed it: the file itself, its folder, or a glob."""
     form: str
-    """TEXT or RECORDS."""
+    """TEXT, RECORDS or DATA_SET; the last is no file, but a name for many (see ``hub``)."""
     compression: str
     """An item of COMPRESSIONS, or empty."""
     bytes: int
     modified: int
     """Time of change in nanoseconds."""
+    revision: str = ""
+    """Commit of a data set."""
+
+    @property
+    def name(self) -> str:
+        return self.given if self.form == DATA_SET else str(self.path)
 
 
 class Meter:
@@ -46,7 +53,7 @@ class Meter:
 
 
 def find_files(inputs: Sequence[str | Path]) -> list[InputFile]:
-    """Resolve files, folders (recursive) and globs; sorted within each input, each file once.
+    """Resolve files, folders (recursive), globs and data sets (``hf://``); sorted within each input, each file once.
 
     Raises:
         UserError: no inputs, a path that does not exist, a pattern or folder without usable files, or a file that
@@ -57,7 +64,12 @@ def find_files(inputs: Sequence[str | Path]) -> list[InputFile]:
     found: dict[Path, InputFile] = {}
     for given in map(str, inputs):
         path = Path(given).expanduser()
-        if path.is_file():
+        if given.startswith(hub.PREFIX):
+            state = hub.inspect(hub.parse(given))
+            files: list[InputFile | None] = [
+                InputFile(path, given, DATA_SET, "", state.bytes, state.modified, state.revision)
+            ]
+        elif path.is_file():
             files = [_describe(path, given)]
             if files[0] is None:
                 raise UserError(f"'{given}' is of an unknown kind.", f"Give {KNOWN}.")

@@ -1,21 +1,80 @@
 """Which tokens make which row: a pure function of (seed, position), so that a loader's whole state is one integer.
 
-Rows are equal cuts of the token stream. Each epoch visits all of them once, in an order given by a keyed permutation
-of [0, rows): a Feistel network (Luby and Rackoff 1988) over the next power of four, walked along its cycle until it
-lands inside the range (Black and Rogaway 2002). No shuffle buffer, nothing to save, any number of ranks.
+Rows are numbered 0, 1, 2, ... within an epoch, here as equal cuts of the token stream. Each epoch visits all of them
+once, in an order given by a keyed permutation of [0, rows): a Feistel network (Luby and Rackoff 1988) over the next
+power of four, walked along its cycle until it lands inside the range (Black and Rogaway 2002). No shuffle buffer,
+nothing to save, any number of ranks.
 """
 
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
+from daybreak.base.batch import Batch
 from daybreak.base.errors import UserError
+from daybreak.base.plain import Component, nearest
+from daybreak.base.records import SpecialIds
 from daybreak.data.shards import TokenStream
-from daybreak.data.tokenizer import CLS
 
 ROUNDS = 6
+ORDERS = ("shuffled", "stream", "full-stops")
+COUNTED_ROWS = 1 << 14
+"""Rows whose full stops are counted at a time."""
+FIXED_IDS = SpecialIds()
+"""What the special ids are unless a tokenizer was taken over."""
+
+TokenIds = Callable[[str], int | None]
+"""The id of a token, None for one that the vocabulary lacks: ``Tokenizer.token_to_id``."""
+
+
+class Sampler(ABC):
+    """Hands out the rows of one split. Row ``position`` of the run is the same whatever was asked for before it."""
+
+    rows_per_epoch: int
+
+    @abstractmethod
+    def take(self, position: int, rows: int) -> Batch:
+        """Rows [position, position + rows) of the run, as numpy arrays.
+
+        ``position`` counts rows since the start of the run and crosses into the next epoch by itself.
+        """
+
+    @abstractmethod
+    def in_order(self, count: int) -> Batch:
+        """The first rows in stream order, min(count, rows_per_epoch) of them: what measurements read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowsConfig(Component):
+    """How rows are cut from a stream of documents."""
+
+    @abstractmethod
+    def build(
+        self,
+        stream: TokenStream,
+        length: int,
+        seed: int,
+        special: SpecialIds,
+        *,
+        token_ids: TokenIds | None = None,
+    ) -> Sampler:
+        """Return what hands out rows of ``length`` ids in an order keyed by ``seed``.
+
+        Args:
+            stream: the tokens of one split.
+            length: ids in a row, special tokens included.
+            seed: chooses the order, and whatever else is drawn.
+            special: the special ids of the stream's tokenizer.
+            token_ids: looks a token up in the vocabulary; needed by orders that look for one.
+
+        Raises:
+            UserError: the stream cannot give such rows.
+        """
 
 
 def permute(positions: np.ndarray, size: int, seed: int, epoch: int) -> np.ndarray:
@@ -50,48 +109,183 @@ def _mix(values: np.ndarray) -> np.ndarray:
     return mixed
 
 
-class RowSampler:
+def uniforms(key: str, count: int) -> np.ndarray:
+    """Return float64[count] in [0, 1), a function of ``key``; fewer numbers are the beginning of more (SplitMix64)."""
+    start = np.frombuffer(hashlib.blake2b(key.encode(), digest_size=8).digest(), "<u8")
+    states = start + np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    return (_mix(states) >> np.uint64(11)) * 2.0**-53
+
+
+def visit(position: int, rows: int, size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Where rows [position, position + rows) of a run stand that visits [0, size) once an epoch, shuffled by ``seed``.
+
+    Returns:
+        int64[rows], the epoch of each, and int64[rows], its number in [0, size).
+    """
+    epochs, inside = np.divmod(np.arange(position, position + rows, dtype=np.int64), size)
+    order = np.empty_like(inside)
+    for epoch in np.unique(epochs):
+        here = epochs == epoch
+        order[here] = permute(inside[here], size, seed, int(epoch))
+    return epochs, order
+
+
+def too_small(stream: TokenStream, length: int) -> UserError:
+    return UserError(
+        f"The corpus is too small: {len(stream)} tokens do not fill one row of {length}.",
+        "Give more text, or a shorter --length.",
+    )
+
+
+# ---------------------------------------------------------------- [CLS] and a cut of the stream
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamRows(RowsConfig):
+    """[CLS] and ``length - 1`` tokens of the stream, over the borders of documents; no padding."""
+
+    def build(
+        self,
+        stream: TokenStream,
+        length: int,
+        seed: int,
+        special: SpecialIds,
+        *,
+        token_ids: TokenIds | None = None,
+    ) -> RowSampler:
+        return RowSampler(stream, length, seed, special)
+
+
+class RowSampler(Sampler):
     """Cuts a stream into rows of ``length`` ids, [CLS] and ``length - 1`` tokens, and hands them out in seeded order.
 
     Args:
         stream: the tokens of one split.
         length: ids in a row, [CLS] included; at least 2.
         seed: chooses the order.
+        special: the special ids of the stream's tokenizer.
 
     Raises:
         UserError: the stream is shorter than one row.
     """
 
-    def __init__(self, stream: TokenStream, length: int, seed: int):
-        self._stream, self._length, self._seed = stream, length, seed
+    def __init__(self, stream: TokenStream, length: int, seed: int, special: SpecialIds = FIXED_IDS):
+        self._stream, self._length, self._seed, self._special = stream, length, seed, special
         self.rows_per_epoch = len(stream) // (length - 1)
         if self.rows_per_epoch == 0:
-            raise UserError(
-                f"The corpus is too small: {len(stream)} tokens do not fill one row of {length}.",
-                "Give more text, or a shorter --length.",
-            )
+            raise too_small(stream, length)
 
-    def take(self, position: int, rows: int) -> np.ndarray:
-        """Rows [position, position + rows) of the run: int64[rows, length].
+    def take(self, position: int, rows: int) -> Batch:
+        return self._gather(visit(position, rows, self.rows_per_epoch, self._seed)[1])
 
-        ``position`` counts rows since the start of the run and crosses into the next epoch by itself.
-        """
-        places = np.arange(position, position + rows, dtype=np.int64)
-        epochs, inside = np.divmod(places, self.rows_per_epoch)
-        order = np.empty_like(places)
-        for epoch in np.unique(epochs):
-            here = epochs == epoch
-            order[here] = permute(inside[here], self.rows_per_epoch, self._seed, int(epoch))
-        return self._gather(order)
-
-    def in_order(self, count: int) -> np.ndarray:
-        """The first rows in stream order: int64[min(count, rows_per_epoch), length]."""
+    def in_order(self, count: int) -> Batch:
         return self._gather(np.arange(min(count, self.rows_per_epoch)))
 
-    def _gather(self, order: np.ndarray) -> np.ndarray:
+    def _gather(self, order: np.ndarray) -> Batch:
         width = self._length - 1
         rows = np.empty((len(order), self._length), np.int64)
-        rows[:, 0] = CLS
+        rows[:, 0] = self._special.cls
         for row, place in zip(rows, order.tolist(), strict=True):
             row[1:] = self._stream.read(place * width, (place + 1) * width)
-        return rows
+        return Batch(ids=rows, special=self._special)
+
+
+# ---------------------------------------------------------------- a cut of the stream and nothing else
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackedRows(RowsConfig):
+    """``length`` tokens of the stream, no [CLS] and no padding (Cramming, Geiping and Goldstein 2022).
+
+    Its remainder is dropped once for the whole corpus; the original drops one every 1024 documents.
+    """
+
+    order: str = "shuffled"
+    """shuffled: anew each epoch. stream: as the text lies. full-stops: rows with most "." first, the order of the
+    published runs; rows with equally many in stream order (theirs: in no fixed order)."""
+
+    def __post_init__(self) -> None:
+        if self.order not in ORDERS:
+            raise UserError(
+                f"'{self.order}' is no order of rows.{nearest(self.order, ORDERS)}", f"Use {', '.join(ORDERS)}."
+            )
+
+    def build(
+        self,
+        stream: TokenStream,
+        length: int,
+        seed: int,
+        special: SpecialIds,
+        *,
+        token_ids: TokenIds | None = None,
+    ) -> PackedSampler:
+        order = None
+        if self.order == "full-stops":
+            full_stop = token_ids(".") if token_ids is not None else None
+            if full_stop is None:
+                raise UserError("The vocabulary has no '.' to order rows by.", "Use --rows.order shuffled.")
+            order = by_full_stops(stream, length, full_stop)
+        return PackedSampler(stream, length, seed, special, shuffled=self.order == "shuffled", order=order)
+
+
+class PackedSampler(Sampler):
+    """Hands out cuts of ``length`` ids, over and over.
+
+    Args:
+        shuffled: in a new order each epoch; otherwise in the same.
+        order: integer [rows], that order; the stream's when None.
+    """
+
+    def __init__(
+        self,
+        stream: TokenStream,
+        length: int,
+        seed: int,
+        special: SpecialIds,
+        *,
+        shuffled: bool,
+        order: np.ndarray | None = None,
+    ):
+        self._stream, self._length, self._seed, self._special = stream, length, seed, special
+        self._shuffled, self._order = shuffled, order
+        self.rows_per_epoch = len(stream) // length
+        if self.rows_per_epoch == 0:
+            raise too_small(stream, length)
+
+    def take(self, position: int, rows: int) -> Batch:
+        if self._shuffled:
+            return self._gather(visit(position, rows, self.rows_per_epoch, self._seed)[1])
+        places = np.arange(position, position + rows, dtype=np.int64) % self.rows_per_epoch
+        return self._gather(places if self._order is None else self._order[places])
+
+    def in_order(self, count: int) -> Batch:
+        return self._gather(np.arange(min(count, self.rows_per_epoch)))
+
+    def _gather(self, order: np.ndarray) -> Batch:
+        rows = np.empty((len(order), self._length), np.int64)
+        for row, place in zip(rows, order.tolist(), strict=True):
+            row[:] = self._stream.read(place * self._length, (place + 1) * self._length)
+        return Batch(ids=rows, special=self._special)
+
+
+def by_full_stops(stream: TokenStream, length: int, full_stop: int) -> np.ndarray:
+    """Return unsigned [rows]: the rows of ``length`` ids, most full stops first, equals in stream order.
+
+    Reads the stream once and holds about 6 bytes a row.
+    """
+    rows = len(stream) // length
+    counts = np.empty(rows, np.uint16)
+    histogram = np.zeros(length + 1, np.int64)
+    for start in range(0, rows, COUNTED_ROWS):
+        stop = min(rows, start + COUNTED_ROWS)
+        ids = stream.read(start * length, stop * length)
+        counts[start:stop] = (ids == full_stop).reshape(-1, length).sum(axis=1)
+        histogram += np.bincount(counts[start:stop], minlength=length + 1)
+    # A counting sort: numpy's own needs 8 bytes a row and more.
+    order = np.empty(rows, np.min_scalar_type(rows))
+    place = 0
+    for count in np.flatnonzero(histogram)[::-1]:
+        found = np.flatnonzero(counts == count)
+        order[place : place + len(found)] = found
+        place += len(found)
+    return order

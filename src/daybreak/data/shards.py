@@ -3,7 +3,7 @@
     DATA/manifest.json  tokenizer/  unigram.bin
          train-00000.tokens.bin ...   train.documents.bin   [train.sentences.bin]     and heldout-... likewise
 
-In the stream every document is closed by [SEP]; there is no [CLS]. All numbers are little-endian.
+In the stream every document is closed by the tokenizer's [SEP]; there is no [CLS]. All numbers are little-endian.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tokenizers: how text becomes ids. Special ids are fixed; training the same text twice gives the same bytes.
+"""Tokenizers: how text becomes ids. Training the same text twice gives the same bytes, and fixed special ids.
 
 A tokenizer folder holds ``tokenizer.json`` (everything, also for ``tokenizers`` alone) and ``tokenizer_config.json``
 (what ``transformers.AutoTokenizer`` wants to know beside it).
@@ -7,45 +7,54 @@ A tokenizer folder holds ``tokenizer.json`` (everything, also for ``tokenizers``
 from __future__ import annotations
 
 import hashlib
-import itertools
+import json
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from tokenizers import decoders as token_decoders
 
 from daybreak.base.errors import UserError
 from daybreak.base.files import write_json
-from daybreak.base.plain import Component
+from daybreak.base.plain import Component, nearest, to_plain
+from daybreak.base.records import SpecialIds
+from daybreak.data.counting import alphabet_limit, alphabet_of, cut_at_whitespace, document_counts
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 PAD, UNK, CLS, SEP, MASK = range(len(SPECIAL_TOKENS))
+ROLES = ("pad", "unk", "cls", "sep", "mask")
+"""What the special tokens are for, in their order; the fields of SpecialIds."""
+NORMALIZERS = ("bert", "cramming")
+PUNCTUATION = ("single", "runs")
 
 SMALLEST_VOCABULARY = 300
-SMALLEST_ALPHABET, LARGEST_ALPHABET = 128, 1000
 MANY_DOCUMENTS = 100
 """From this number of documents on, every piece must be used in SEVERAL_DOCUMENTS of them."""
 SEVERAL_DOCUMENTS = 2
 SURPLUS = 1 / 4
 """Share of pieces trained beyond the vocabulary wanted, to fill the places of those that too few documents use."""
-BATCH_DOCUMENTS = 64
-PIECE_CHARACTERS = 1 << 16
-"""Long texts are cut at whitespace into pieces of about this size: bounds memory and feeds every core."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizerConfig(Component):
-    """A tokenizer before it is trained."""
-
-    vocabulary: int = 32768
-    """Number of ids wanted, special tokens included; a small text may give fewer."""
+    """A tokenizer before it is made."""
 
     @abstractmethod
-    def train(self, texts: Iterable[str]) -> Tokenizer:
-        """Learn the vocabulary from ``texts``, one string a document, in any order."""
+    def make(self, texts: Iterable[str], folder: Path) -> Tokenizer:
+        """Write the tokenizer's files into ``folder`` and return it.
+
+        Args:
+            texts: what it may learn from, one string a document, in any order; iterable more than once.
+            folder: the tokenizer folder, created here.
+        """
+
+    def identity(self) -> Any:
+        """A plain value that tells this tokenizer from another one made of the same text."""
+        return to_plain(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +66,27 @@ class WordPiece(TokenizerConfig):
     used in at least SEVERAL_DOCUMENTS of them; for fewer texts it merely occurs twice.
     """
 
+    vocabulary: int = 32768
+    """Number of ids wanted, special tokens included; a small text may give fewer."""
     cased: bool = False
     """Keep capitals and accents; otherwise both are folded away."""
+    normalizer: str = "bert"
+    """bert: as BERT cleans text. cramming: straight quotes, and nothing but ASCII (Geiping and Goldstein 2022)."""
+    punctuation: str = "single"
+    """single: every mark is a word. runs: marks in a row are one word, as in Cramming."""
+
+    def __post_init__(self) -> None:
+        for name, value, known in (
+            ("normalizer", self.normalizer, NORMALIZERS),
+            ("punctuation", self.punctuation, PUNCTUATION),
+        ):
+            if value not in known:
+                raise UserError(f"'{value}' is no {name}.{nearest(value, known)}", f"Use {' or '.join(known)}.")
+
+    def make(self, texts: Iterable[str], folder: Path) -> Tokenizer:
+        tokenizer = self.train(texts)
+        save_tokenizer(tokenizer, folder)
+        return tokenizer
 
     def train(self, texts: Iterable[str]) -> Tokenizer:
         """Learn the pieces from ``texts`` (read twice; a plain iterator is kept in memory for that).
@@ -74,7 +102,7 @@ class WordPiece(TokenizerConfig):
         if iter(texts) is texts:
             texts = list(texts)
         blank = self._assemble({token: id for id, token in enumerate(SPECIAL_TOKENS)})
-        alphabet, continuations = _alphabet(texts, blank, _alphabet_limit(self.vocabulary))
+        alphabet, continuations = alphabet_of(texts, blank, alphabet_limit(self.vocabulary))
         # The trainer numbers "##x" pieces as it meets them in a hash map, in a new order each time, and breaks ties
         # between merges by these numbers. Naming them all beforehand, sorted, takes that freedom away.
         trainer = trainers.WordPieceTrainer(
@@ -89,7 +117,7 @@ class WordPiece(TokenizerConfig):
         # The trainer has also entered the "##x" pieces as added tokens, which would be found inside any text:
         # a fresh tokenizer around the same vocabulary has none of that.
         surplus = blank.get_vocab(with_added_tokens=False)
-        uses, documents = _document_counts(texts, self._assemble(surplus))
+        uses, documents = document_counts(texts, self._assemble(surplus))
         several = SEVERAL_DOCUMENTS if documents >= MANY_DOCUMENTS else 0
         pieces = sorted(surplus, key=surplus.__getitem__)
         # What is always needed comes first in this order, so that the cut at the end falls on the rarest merges.
@@ -99,91 +127,63 @@ class WordPiece(TokenizerConfig):
         return self._assemble({piece: id for id, piece in enumerate(kept[: self.vocabulary])})
 
     def _assemble(self, vocabulary: dict[str, int]) -> Tokenizer:
-        tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=100))
-        tokenizer.normalizer = normalizers.BertNormalizer(lowercase=not self.cased, strip_accents=not self.cased)
-        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-        tokenizer.decoder = token_decoders.WordPiece(prefix="##")
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single="[CLS] $A [SEP]",
-            pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-            special_tokens=[("[CLS]", CLS), ("[SEP]", SEP)],
+        normalizer = (
+            _cramming_normalizer(self.cased)
+            if self.normalizer == "cramming"
+            else normalizers.BertNormalizer(lowercase=not self.cased, strip_accents=not self.cased)
         )
-        tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS])
-        return tokenizer
+        # Whitespace() is Cramming's expression \w+|[^\w\s]+.
+        runs = self.punctuation == "runs"
+        return assemble(
+            vocabulary, normalizer, pre_tokenizers.Whitespace() if runs else pre_tokenizers.BertPreTokenizer()
+        )
 
 
-def cut_at_whitespace(text: str, characters: int = PIECE_CHARACTERS) -> Iterator[str]:
-    """Yield ``text`` in pieces of at most about ``characters``, cut only where whitespace is: same ids in all."""
-    start = 0
-    while len(text) - start > characters:
-        end = max(text.rfind(" ", start + 1, start + characters), text.rfind("\n", start + 1, start + characters))
-        if end < 0:
-            ends = [place for mark in " \n" if (place := text.find(mark, start + characters)) >= 0]
-            end = min(ends, default=len(text))
-        yield text[start:end]
-        start = end
-    yield text[start:]
+def assemble(
+    vocabulary: dict[str, int], normalizer: normalizers.Normalizer, pre_tokenizer: pre_tokenizers.PreTokenizer
+) -> Tokenizer:
+    """Build BERT's kind of tokenizer around ``vocabulary``, which holds SPECIAL_TOKENS under any ids."""
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=100))
+    tokenizer.normalizer = normalizer
+    tokenizer.pre_tokenizer = pre_tokenizer
+    tokenizer.decoder = token_decoders.WordPiece(prefix="##")
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[(token, vocabulary[token]) for token in ("[CLS]", "[SEP]")],
+    )
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS])
+    return tokenizer
 
 
-def _document_counts(texts: Iterable[str], tokenizer: Tokenizer) -> tuple[np.ndarray, int]:
-    """Return int64[ids], the number of texts that use each id, and the number of texts."""
-    counts = np.zeros(tokenizer.get_vocab_size(), np.int64)
-    documents = 0
-    source = iter(texts)
-    while batch := list(itertools.islice(source, BATCH_DOCUMENTS)):
-        pieces = [list(cut_at_whitespace(text)) for text in batch]
-        flat = list(itertools.chain.from_iterable(pieces))
-        encoded = iter(tokenizer.encode_batch_fast(flat, add_special_tokens=False))
-        for own in pieces:
-            counts[list({id for _ in own for id in next(encoded).ids})] += 1
-        documents += len(batch)
-    return counts, documents
-
-
-def _alphabet_limit(vocabulary: int) -> int:
-    return min(LARGEST_ALPHABET, max(SMALLEST_ALPHABET, vocabulary // 32))
-
-
-def _alphabet(texts: Iterable[str], tokenizer: Tokenizer, limit: int) -> tuple[list[str], list[str]]:
-    """Return the commonest characters after normalisation, and those among them that may continue a word; sorted."""
-    raw = np.zeros(0x110000, np.int64)
-    for text in texts:
-        for piece in cut_at_whitespace(text):
-            values, counts = np.unique(np.frombuffer(piece.encode("utf-32-le"), np.uint32), return_counts=True)
-            raw[values] += counts
-    counted: dict[str, int] = {}
-    continues: set[str] = set()
-    for code in np.flatnonzero(raw):
-        for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(f"a{chr(code)}")):
-            continues.update(word[1:])
-            for character in word:
-                counted[character] = counted.get(character, 0) + int(raw[code])
-    # The probe's own "a" was counted with every character; it is in the alphabet of any text that has one anyway.
-    kept = sorted(counted, key=lambda character: (-counted[character], character))[:limit]
-    return sorted(kept), sorted(continues.intersection(kept))
+def _cramming_normalizer(cased: bool) -> normalizers.Normalizer:
+    """Cramming's steps in their order (NFKC where accents stay)."""
+    quotes = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
+    fold = [normalizers.NFKC()] if cased else [normalizers.NFD(), normalizers.Lowercase(), normalizers.StripAccents()]
+    ascii_only = [normalizers.Replace(Regex(" {2,}"), " "), normalizers.Replace(Regex(r"[^\x00-\x7F]+"), "")]
+    return normalizers.Sequence([*quotes, *fold, *ascii_only])
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
     """Write ``tokenizer.json`` and ``tokenizer_config.json`` so that ``AutoTokenizer`` loads the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
-    lowercase = isinstance(tokenizer.normalizer, normalizers.BertNormalizer) and tokenizer.normalizer.lowercase
-    names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), SPECIAL_TOKENS, strict=True))
+    names = {f"{role}_token": token for role, token in zip(ROLES, SPECIAL_TOKENS, strict=True)}
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         **names,
         "model_input_names": ["input_ids", "attention_mask"],
         "clean_up_tokenization_spaces": False,
-        "do_lower_case": lowercase,
+        "do_lower_case": tokenizer.normalizer.normalize_str("A") == "a",
     }
     write_json(folder / "tokenizer_config.json", config)
 
 
 def load_tokenizer(folder: Path) -> Tokenizer:
-    """Load ``folder/tokenizer.json``.
+    """Load ``folder/tokenizer.json``, whatever its special ids; it neither pads nor truncates.
 
     Raises:
-        UserError: it is missing, is no tokenizer, or its special tokens do not have our ids.
+        UserError: it is missing or is no tokenizer.
     """
     path = folder / "tokenizer.json"
     if not path.is_file():
@@ -192,12 +192,57 @@ def load_tokenizer(folder: Path) -> Tokenizer:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # tokenizers raises bare Exception for whatever is wrong with a file
         raise UserError(f"'{path}' is no tokenizer: {error}.", "Restore it, or prepare the data again.") from None
-    if [tokenizer.token_to_id(token) for token in SPECIAL_TOKENS] != list(range(len(SPECIAL_TOKENS))):
-        raise UserError(
-            f"'{path}' does not give {', '.join(SPECIAL_TOKENS)} the ids 0 to {len(SPECIAL_TOKENS) - 1}.",
-            "Use a tokenizer made by daybreak prepare.",
-        )
+    # Published files often keep what their last user had set.
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
     return tokenizer
+
+
+def special_ids(tokenizer: Tokenizer, folder: Path) -> SpecialIds:
+    """Find the special ids: of the tokens that the configuration files in ``folder`` name, else of [PAD] and so on.
+
+    Raises:
+        UserError: one is missing.
+    """
+    named: dict[str, Any] = {}
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        try:
+            named |= json.loads((folder / name).read_text("utf-8"))
+        except (OSError, ValueError, TypeError):
+            continue  # not every tokenizer has both, and [PAD] and so on are tried without them
+    found: dict[str, int] = {}
+    for role, usual in zip(ROLES, SPECIAL_TOKENS, strict=True):
+        token = named.get(f"{role}_token")
+        token = token.get("content") if isinstance(token, dict) else token
+        id = tokenizer.token_to_id(token) if isinstance(token, str) else None
+        id = tokenizer.token_to_id(usual) if id is None else id
+        if id is None:
+            raise UserError(
+                f"The tokenizer in '{folder}' has no {token or usual} token.",
+                f"Use one with {', '.join(SPECIAL_TOKENS)}, or name its own in tokenizer_config.json.",
+            )
+        found[role] = id
+    return SpecialIds(**found)
+
+
+def vocabulary_size(tokenizer: Tokenizer) -> int:
+    """Ids that a model must know: one more than the largest, for a vocabulary may have holes."""
+    return int(max(tokenizer.get_vocab().values())) + 1
+
+
+def continuation_table(tokenizer: Tokenizer) -> np.ndarray:
+    """Return bool[vocabulary]: the ids whose piece goes on a word (``##``); special tokens never do."""
+    table = np.zeros(vocabulary_size(tokenizer), bool)
+    table[[id for piece, id in tokenizer.get_vocab().items() if piece.startswith("##")]] = True
+    table[[id for id, token in tokenizer.get_added_tokens_decoder().items() if token.special]] = False
+    return table
+
+
+def overlap(one: Tokenizer, other: Tokenizer) -> float:
+    """Return the share of the pieces of ``one``, special tokens left out, that ``other`` has too."""
+    special = {token.content for token in one.get_added_tokens_decoder().values() if token.special}
+    pieces = one.get_vocab().keys() - special
+    return len(pieces & other.get_vocab().keys()) / max(1, len(pieces))
 
 
 def tokenizer_fingerprint(folder: Path) -> str:

@@ -5,6 +5,7 @@ transformers takes seconds to import, so it is imported when a function needs it
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from safetensors import SafetensorError
 from daybreak.base.errors import UserError
 from daybreak.base.files import replace_folder
 from daybreak.evaluation.tasks import TaskRows
+from daybreak.models.crammed import MODEL_TYPE, MODELLING_FILES
 
 
 @contextmanager
@@ -50,18 +52,45 @@ def _reading(folder: Path, what: str) -> Iterator[None]:
         ) from error
 
 
+def _is_ours(folder: Path) -> bool:
+    """Whether Daybreak's own modelling code belongs to the model; that is imported, code in ``folder`` never runs.
+
+    Raises:
+        UserError: the model needs other code.
+    """
+    from transformers import CONFIG_MAPPING
+
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        kind, code = config.get("model_type"), config.get("auto_map")
+    except (OSError, ValueError, AttributeError):
+        return False  # transformers says what is wrong with it
+    ours = kind == MODEL_TYPE and all(
+        (folder / name).is_file() and (folder / name).read_bytes() == source.read_bytes()
+        for name, source in MODELLING_FILES.items()
+    )
+    # Code beside a model that transformers has a class for is for older versions, and not looked at.
+    if not ours and (kind == MODEL_TYPE or (code and kind not in CONFIG_MAPPING)):
+        raise UserError(
+            f"The model in '{folder}' brings its own code, and Daybreak does not run foreign code.",
+            "Export the model again with this version of Daybreak, or use a model that transformers has a class for.",
+        )
+    return ours
+
+
 def load_tokenizer(folder: Path) -> Any:
     """The folder's own tokenizer.
 
     Raises:
-        UserError: there is none, or it has no padding token.
+        UserError: there is none, it has no padding token, or the model needs foreign code.
     """
     from transformers import AutoTokenizer
 
     if not any((folder / name).is_file() for name in ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model")):
         raise UserError(f"'{folder}' holds no tokenizer.", "Put the model's tokenizer.json into that folder.")
+    config = load_config(folder) if _is_ours(folder) else None
     with _reading(folder, "tokenizer"):
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        tokenizer = AutoTokenizer.from_pretrained(folder, config=config, local_files_only=True, trust_remote_code=False)
     if tokenizer.pad_token_id is None:
         raise UserError(f"The tokenizer in '{folder}' has no padding token.", "Use the folder of an encoder.")
     return tokenizer
@@ -71,12 +100,17 @@ def load_config(folder: Path) -> Any:
     """The folder's transformers configuration.
 
     Raises:
-        UserError: transformers cannot read it.
+        UserError: transformers cannot read it, or the model needs foreign code.
     """
     from transformers import AutoConfig
 
+    if _is_ours(folder):
+        from daybreak.models.modeling_crammed import CrammedConfig
+
+        with _reading(folder, "config"):
+            return CrammedConfig.from_pretrained(folder, local_files_only=True)
     with _reading(folder, "config"):
-        return AutoConfig.from_pretrained(folder, local_files_only=True)
+        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
 
 
 def build_classifier(folder: Path, data: TaskRows, seed: int, untrained: bool) -> Any:
@@ -89,6 +123,8 @@ def build_classifier(folder: Path, data: TaskRows, seed: int, untrained: bool) -
     """
     from transformers import AutoModelForSequenceClassification
 
+    from daybreak.models.modeling_crammed import CrammedForSequenceClassification
+
     config = load_config(folder)
     if data.task.kind == "regression":
         config.num_labels = 1
@@ -99,10 +135,19 @@ def build_classifier(folder: Path, data: TaskRows, seed: int, untrained: bool) -
         config.problem_type = "single_label_classification"
     torch.manual_seed(seed)
     with _reading(folder, "model"):
+        ours = config.model_type == MODEL_TYPE
+        if untrained and ours:
+            return CrammedForSequenceClassification(config)
         if untrained:
-            return AutoModelForSequenceClassification.from_config(config, dtype=torch.float32)
-        model, report = AutoModelForSequenceClassification.from_pretrained(
-            folder, config=config, local_files_only=True, output_loading_info=True, dtype=torch.float32
+            return AutoModelForSequenceClassification.from_config(config, dtype=torch.float32, trust_remote_code=False)
+        source: Any = CrammedForSequenceClassification if ours else AutoModelForSequenceClassification
+        model, report = source.from_pretrained(
+            folder,
+            config=config,
+            local_files_only=True,
+            output_loading_info=True,
+            dtype=torch.float32,
+            trust_remote_code=False,
         )
     # transformers fills what it does not find with random weights; that is right for the new head only.
     encoder = f"{model.base_model_prefix}."
@@ -139,6 +184,9 @@ def save_classifier(model: Any, source: Path, folder: Path) -> None:
             model.save_pretrained(temporary)
             # Read afresh: the one used for training carries that training's truncation.
             load_tokenizer(source).save_pretrained(temporary)
+        if model.config.model_type == MODEL_TYPE:
+            for name, ours in MODELLING_FILES.items():
+                shutil.copyfile(ours, temporary / name)
         replace_folder(temporary, folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

@@ -1,7 +1,8 @@
-"""One task under one protocol: a fine-tuning for each seed, scored on dev."""
+"""One task under one protocol: a fine-tuning for each setting and seed, scored on dev and test."""
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 import time
 from dataclasses import dataclass
@@ -16,17 +17,18 @@ from daybreak.base.records import TaskResult
 from daybreak.base.terminal import Work
 from daybreak.evaluation.batches import EncodedRows, encode
 from daybreak.evaluation.classifier import build_classifier, load_config, load_tokenizer, save_classifier
-from daybreak.evaluation.finetune import answers, fine_tune, predict
+from daybreak.evaluation.finetune import Show, answers, chances, fine_tune, predict
 from daybreak.evaluation.metrics import constant_answer, score
-from daybreak.evaluation.protocols import Protocol
+from daybreak.evaluation.protocols import Protocol, Setting
+from daybreak.evaluation.selection import Tried, choose, sentence, spread
 from daybreak.evaluation.tasks import LabelledRows, TaskRows
 
 SUBSET_SEED = 0
 """Draws the training rows of a protocol that takes only some: the same ones for every seed and every model."""
 
 
-def training_subset(rows: LabelledRows, most: int) -> LabelledRows:
-    """The first ``most`` rows of a shuffle by SUBSET_SEED."""
+def training_subset(rows: LabelledRows, most: int | None) -> LabelledRows:
+    """The first ``most`` rows (None: all) of a shuffle by SUBSET_SEED."""
     order = np.random.default_rng(SUBSET_SEED).permutation(len(rows))
     return rows.take(order[:most].tolist())
 
@@ -51,7 +53,9 @@ def encode_task(folder: Path, data: TaskRows, protocol: Protocol) -> EncodedTask
         UserError: config or tokenizer cannot be loaded, or they do not fit each other.
     """
     config, tokenizer = load_config(folder), load_tokenizer(folder)
-    length = min(protocol.length, config.max_position_embeddings, tokenizer.model_max_length)
+    # Some encoders, those with relative positions among them, name no longest row.
+    longest = getattr(config, "max_position_embeddings", protocol.length)
+    length = min(protocol.length, longest, tokenizer.model_max_length)
 
     def encoded(rows: LabelledRows) -> EncodedRows:
         return encode(tokenizer, rows, length, config.vocab_size)
@@ -73,83 +77,132 @@ def measure(
     seeds: int,
     work: Work,
     *,
+    model_name: str = "",
     untrained: bool = False,
     save: Path | None = None,
 ) -> TaskResult:
-    """Fine-tune the model in ``folder`` once for each of ``seeds`` seeds and score it on the whole of dev.
+    """Fine-tune the model in ``folder`` once for each setting and each of ``seeds`` seeds; score it on whole files.
 
     Seed i draws the fresh classifier (with ``untrained``: every weight), dropout and the order of the batches. The
-    training rows are the same for all. With ``save``, the model of the first seed is kept there.
+    training rows are the same for all. Of several settings, dev chooses; test, where it is, decides nothing. With
+    ``save``, the chosen setting's model of the first seed is kept there (trained once more where there were several).
 
     Raises:
         UserError: the folder cannot be loaded, its tokenizer does not fit, or training diverged.
     """
     started = time.monotonic()
     rows = encode_task(folder, data, protocol)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    found: dict[str, list[float]] = {}
-    for seed in range(seeds):
+    tuning = _Tuning(folder, data, rows, protocol, untrained)
+    settings = protocol.settings(rows.width)
+    tried = []
+    for setting in settings:
+        scores: dict[str, list[float]] = {}
+        for seed in range(seeds):
+            model = tuning.model(setting, seed, _shown(work, settings, setting, seed, seeds))
+            for name, value in tuning.scores(model).items():
+                scores.setdefault(name, []).append(value)
+            if save is not None and seed == 0 and len(settings) == 1:
+                save_classifier(model, folder, save)
+        tried.append(Tried(setting, scores))
+    chosen = choose(tried, data.task.metric)
+    if save is not None and len(settings) > 1:
+        model = tuning.model(chosen.setting, 0, lambda share, loss: work.show(share, f"to keep  loss {loss:.3f}"))
+        save_classifier(model, folder, save)
+    result = _result(tuning, tried, chosen, seeds)
+    return dataclasses.replace(result, model_name=model_name, seconds=time.monotonic() - started)
 
-        def show(share: float, loss: float, seed: int = seed) -> None:
-            work.show((seed + share) / seeds, f"seed {seed + 1}/{seeds}  loss {loss:.3f}")
 
-        model = build_classifier(folder, data, seed, untrained).to(device)
-        if not np.isfinite(fine_tune(model, rows.tokenizer, rows.train, protocol, seed, show)):
+@dataclass(frozen=True)
+class _Tuning:
+    """What all fine-tunings of one measurement share."""
+
+    folder: Path
+    data: TaskRows
+    rows: EncodedTask
+    protocol: Protocol
+    untrained: bool
+
+    def model(self, setting: Setting, seed: int, show: Show) -> Any:
+        """The fine-tuned classifier of one setting and seed."""
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        model = build_classifier(self.folder, self.data, seed, self.untrained).to(device)
+        loss = fine_tune(model, self.rows.tokenizer, self.rows.train, self.protocol, setting, seed, show)
+        if not np.isfinite(loss):
             raise UserError(
-                f"Fine-tuning on '{data.task.name}' with seed {seed} diverged.",
-                "Check that the model's weights are sound.",
+                f"Fine-tuning on '{self.data.task.name}' with seed {seed} diverged ({setting}).",
+                "Check that the model's weights are sound, or lower the learning rate.",
             )
-        for name, value in _scores(model, data, rows).items():
-            found.setdefault(name, []).append(value)
-        if save is not None and seed == 0:
-            save_classifier(model, folder, save)
-    headline = found[data.task.metric]
+        return model
+
+    def scores(self, model: Any) -> dict[str, float]:
+        """Every metric on dev and, with the prefix ``test_``, on a labelled test file."""
+
+        def scored(part: EncodedRows) -> dict[str, float]:
+            logits = predict(model, self.rows.tokenizer, part)
+            kind = self.data.task.kind
+            return score(kind, len(self.data.labels), part.targets, answers(logits, kind), chances(logits))
+
+        on_test = scored(self.rows.test) if self.rows.test else {}
+        return scored(self.rows.dev) | {f"test_{name}": value for name, value in on_test.items()}
+
+
+def _shown(work: Work, settings: list[Setting], setting: Setting, seed: int, seeds: int) -> Show:
+    """Show the share of all epochs of all fine-tunings that is done, and which one is under way."""
+    place = settings.index(setting)
+    total = seeds * sum(each.epochs for each in settings)
+    before = seeds * sum(each.epochs for each in settings[:place]) + seed * setting.epochs
+    note = f"setting {place + 1}/{len(settings)}  " if len(settings) > 1 else ""
+
+    def show(share: float, loss: float) -> None:
+        work.show((before + share * setting.epochs) / total, f"{note}seed {seed + 1}/{seeds}  loss {loss:.3f}")
+
+    return show
+
+
+def _result(tuning: _Tuning, tried: list[Tried], chosen: Tried, seeds: int) -> TaskResult:
+    """Everything but the model's name and the time that it took."""
+    data, rows, metric = tuning.data, tuning.rows, tuning.data.task.metric
+    test = data.test if tuning.protocol.reported == "test" else None
+    headline = metric if test is None else f"test_{metric}"
     return TaskResult(
-        protocol=protocol.name,
+        protocol=tuning.protocol.name,
         task=data.task.name,
-        model="untrained" if untrained else "pretrained",
+        model="untrained" if tuning.untrained else "pretrained",
         kind=data.task.kind,
-        metric=data.task.metric,
-        scores=found,
+        metric=headline,
+        scores=chosen.scores,
         seeds=list(range(seeds)),
-        mean=statistics.fmean(headline),
-        spread=statistics.stdev(headline) if seeds > 1 else 0.0,
-        selection=protocol.selection,
+        mean=statistics.fmean(chosen.scores[headline]),
+        spread=spread(chosen.scores[headline]),
+        selection=sentence(chosen.setting, len(tried), seeds),
         train_rows=len(rows.train),
         dev_rows=len(rows.dev),
-        baseline=_baseline(data),
-        settings=_settings(protocol, rows),
+        test_rows=len(rows.test) if rows.test else 0,
+        baseline=_baseline(data, data.dev if test is None else test),
+        settings=_settings(tuning.protocol, chosen.setting, rows),
+        settings_tried=[each.record(metric) for each in tried] if len(tried) > 1 else [],
         labels=list(data.labels),
-        seconds=time.monotonic() - started,
+        seconds=0.0,
     )
 
 
-def _scores(model: Any, data: TaskRows, rows: EncodedTask) -> dict[str, float]:
-    """Every metric on dev and, with the prefix ``test_``, on a labelled test file."""
-
-    def scored(part: EncodedRows) -> dict[str, float]:
-        logits = predict(model, rows.tokenizer, part)
-        return score(data.task.kind, len(data.labels), part.targets, answers(logits, data.task.kind))
-
-    on_test = scored(rows.test) if rows.test else {}
-    return scored(rows.dev) | {f"test_{name}": value for name, value in on_test.items()}
+def _baseline(data: TaskRows, judged: LabelledRows) -> float:
+    """The headline metric on ``judged`` of the answer that suits the training rows best and ignores the text."""
+    kind, metric = data.task.kind, data.task.metric
+    constant = [constant_answer(kind, data.train.targets, metric)] * len(judged)
+    return score(kind, len(data.labels), judged.targets, constant, constant)[metric]
 
 
-def _baseline(data: TaskRows) -> float:
-    constant = constant_answer(data.task.kind, data.train.targets)
-    scores = score(data.task.kind, len(data.labels), data.dev.targets, [constant] * len(data.dev))
-    return scores[data.task.metric]
-
-
-def _settings(protocol: Protocol, rows: EncodedTask) -> dict[str, float]:
-    return {
-        "learning_rate": protocol.learning_rate(rows.width),
-        "epochs": protocol.epochs,
+def _settings(protocol: Protocol, setting: Setting, rows: EncodedTask) -> dict[str, float]:
+    settings = {
+        "learning_rate": setting.rate,
+        "epochs": setting.epochs,
         "batch": protocol.batch,
         "length": rows.length,
         "warmup": protocol.warmup,
         "weight_decay": protocol.weight_decay,
         "clip": protocol.clip,
-        "most_train_rows": protocol.train_rows,
-        "subset_seed": SUBSET_SEED,
     }
+    if protocol.train_rows is not None:
+        settings |= {"most_train_rows": protocol.train_rows, "subset_seed": SUBSET_SEED}
+    return settings | ({} if protocol.dropout is None else {"dropout": protocol.dropout})

@@ -8,23 +8,35 @@ from collections.abc import Sequence
 
 import numpy as np
 from scipy import stats
-from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
+from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef, roc_auc_score
 
-METRICS = {"classification": ("accuracy", "macro_f1", "mcc", "f1"), "regression": ("pearson", "spearman")}
-"""By kind of task. ``f1`` counts label id 1 as positive and exists for two labels only."""
+TWO_LABELS = ("f1", "auc")
+"""Exist for two labels only; label id 1 is the positive one."""
+METRICS = {
+    "classification": ("accuracy", "macro_f1", "micro_f1", "mcc", *TWO_LABELS),
+    "regression": ("pearson", "spearman"),
+}
+"""By kind of task. With one label a row, ``micro_f1`` equals accuracy; it is there under the name that papers use."""
 
 
-def score(kind: str, classes: int, targets: Sequence[float], answers: Sequence[float]) -> dict[str, float]:
+def score(
+    kind: str,
+    classes: int,
+    targets: Sequence[float],
+    answers: Sequence[float],
+    chances: Sequence[float] | None = None,
+) -> dict[str, float]:
     """Every metric of ``kind``, by name.
 
     Args:
         kind: classification or regression.
         classes: number of labels; ignored for regression.
         targets, answers: class ids or numbers, one a row, at least one row.
+        chances: for two labels, the probability of label id 1, one a row; ``auc`` exists only with it.
 
     Returns:
         Shares in [0, 1]; ``mcc`` (Matthews 1975) and the correlations in [-1, 1], 0.0 where they are undefined, which
-        is when either side is constant.
+        is when either side is constant. ``auc``, the area under the ROC curve, is 0.5 where all rows have one label.
     """
     if kind == "regression":
         return {
@@ -34,10 +46,13 @@ def score(kind: str, classes: int, targets: Sequence[float], answers: Sequence[f
     scores = {
         "accuracy": float(accuracy_score(targets, answers)),
         "macro_f1": float(f1_score(targets, answers, labels=range(classes), average="macro", zero_division=0)),
+        "micro_f1": float(f1_score(targets, answers, labels=range(classes), average="micro", zero_division=0)),
         "mcc": _matthews(targets, answers),
     }
     if classes == 2:
         scores["f1"] = float(f1_score(targets, answers, labels=[0, 1], pos_label=1, zero_division=0))
+        if chances is not None:
+            scores["auc"] = float(roc_auc_score(targets, chances)) if len(set(targets)) == 2 else 0.5
     return scores
 
 
@@ -58,8 +73,13 @@ def _correlation(function, targets: Sequence[float], answers: Sequence[float]) -
     return value if np.isfinite(value) else 0.0
 
 
-def constant_answer(kind: str, targets: Sequence[float]) -> float:
-    """The best answer that ignores the text: the most frequent class id (ties: the lowest), or the mean."""
+def constant_answer(kind: str, targets: Sequence[float], metric: str = "") -> float:
+    """The best answer that ignores the text: the most frequent class id (ties: the lowest), or the mean.
+
+    For the metric f1 it is label id 1, however rare: never giving it scores 0.
+    """
     if kind == "regression":
         return statistics.fmean(targets)
+    if metric == "f1":
+        return 1.0
     return float(np.bincount(np.asarray(targets, dtype=np.int64)).argmax())

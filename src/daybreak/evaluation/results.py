@@ -1,4 +1,7 @@
-"""results.json: one entry for each protocol, task and model; a new measurement replaces the older one."""
+"""results.json: one entry for each protocol, task and model (its name, with or without pretraining).
+
+A new measurement replaces the older one. Files from before models had names are read: their entries have the name "".
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,10 @@ def read_results(path: Path) -> list[TaskResult]:
 
 def merge_result(path: Path, result: TaskResult) -> list[TaskResult]:
     """Put ``result`` into the file, in one step, and return what it holds now."""
-    key = (result.protocol, result.task, result.model)
-    kept = [old for old in read_results(path) if (old.protocol, old.task, old.model) != key]
+    kept = [old for old in read_results(path) if _key(old) != _key(result)]
     write_json(path, [*kept, result])
     return [*kept, result]
+
+
+def _key(result: TaskResult) -> tuple[str, str, str, str]:
+    return result.protocol, result.task, result.model_name, result.model

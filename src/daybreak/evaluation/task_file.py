@@ -8,7 +8,7 @@ text   = ["subject", "body"]     # one or two columns, by name or 0-based number
 label  = "queue"
 header = true                    # default; false needs column numbers
 kind   = "classification"        # default; or "regression"
-metric = "accuracy"              # default; "spearman" for regression
+metric = "accuracy"              # default; "spearman" for regression; any of metrics.METRICS
 format = "csv"                   # default: the ending of the train file
 """
 
@@ -21,9 +21,10 @@ from typing import Any
 
 from daybreak.base.errors import UserError
 from daybreak.base.plain import nearest
+from daybreak.evaluation.known_tasks import KNOWN, TASK_LISTS
 from daybreak.evaluation.metrics import METRICS
 from daybreak.evaluation.tables import FORMATS
-from daybreak.evaluation.tasks import GLUE, TASK_LISTS, Task
+from daybreak.evaluation.tasks import Task
 
 KEYS = ("name", "train", "dev", "test", "text", "label", "header", "metric", "kind", "format")
 REQUIRED = ("train", "text", "label")
@@ -83,8 +84,8 @@ def _name(path: Path, values: dict[str, Any]) -> str:
     name = str(values.get("name", path.stem))
     if not re.fullmatch(r"\w[\w.-]*", name):
         raise _unfit(path, f"has the name '{name}'.", "Use letters, digits, '_', '-' and '.' only.")
-    if name in GLUE or name in TASK_LISTS:
-        raise _unfit(path, f"has the name '{name}', which is taken by GLUE.", "Choose another name.")
+    if name in KNOWN or name in TASK_LISTS:
+        raise _unfit(path, f"has the name '{name}', which a built-in task has.", "Choose another name.")
     return name
 
 

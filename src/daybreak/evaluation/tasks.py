@@ -1,12 +1,7 @@
-"""Tasks: a table of the original GLUE files, and the rows of any task with labels turned into targets.
-
-Label names and their order follow the ``nyu-mll/glue`` data set (Wang et al. 2019, "GLUE", arXiv:1804.07461), and they
-travel with a saved model: integer orders differ between toolkits, names do not.
-"""
+"""What a task is, and the rows of any task with labels turned into targets."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +11,7 @@ import numpy as np
 
 from daybreak.base.errors import UserError
 from daybreak.base.plain import nearest
+from daybreak.evaluation.metrics import TWO_LABELS
 from daybreak.evaluation.tables import Cells, read_cells
 
 SPLIT_SEED = 0
@@ -31,7 +27,7 @@ class Task:
     train: Path
     dev: Path | None
     test: Path | None = None
-    """A labelled file that is scored with the model that dev is scored with; it decides nothing."""
+    """A labelled file that is scored with the models that dev is scored with; it decides nothing."""
     text: tuple[str | int, ...]
     """One or two columns, by name or 0-based number."""
     label: str | int
@@ -42,60 +38,6 @@ class Task:
     format: str = "tsv"
     labels: tuple[tuple[str, str], ...] = ()
     """(value in the file, name), in id order. Empty: the values found in train, sorted, are the names."""
-
-
-GLUE = {
-    task.name: task
-    for task in (
-        Task(
-            name="cola",
-            train=Path("CoLA/train.tsv"),
-            dev=Path("CoLA/dev.tsv"),
-            text=(3,),
-            label=1,
-            header=False,
-            metric="mcc",
-            labels=(("0", "unacceptable"), ("1", "acceptable")),
-        ),
-        Task(
-            name="sst2",
-            train=Path("SST-2/train.tsv"),
-            dev=Path("SST-2/dev.tsv"),
-            text=("sentence",),
-            label="label",
-            metric="accuracy",
-            labels=(("0", "negative"), ("1", "positive")),
-        ),
-        Task(
-            name="mrpc",
-            train=Path("MRPC/train.tsv"),
-            dev=Path("MRPC/dev.tsv"),
-            text=("#1 String", "#2 String"),
-            label="Quality",
-            metric="f1",
-            labels=(("0", "not_equivalent"), ("1", "equivalent")),
-        ),
-        Task(
-            name="stsb",
-            train=Path("STS-B/train.tsv"),
-            dev=Path("STS-B/dev.tsv"),
-            text=("sentence1", "sentence2"),
-            label="score",
-            kind="regression",
-            metric="spearman",
-        ),
-        Task(
-            name="rte",
-            train=Path("RTE/train.tsv"),
-            dev=Path("RTE/dev.tsv"),
-            text=("sentence1", "sentence2"),
-            label="label",
-            metric="accuracy",
-            labels=(("entailment", "entailment"), ("not_entailment", "not_entailment")),
-        ),
-    )
-}
-TASK_LISTS = {"glue5": tuple(GLUE)}
 
 
 @dataclass(frozen=True)
@@ -126,39 +68,6 @@ class TaskRows:
     """Rows of all files that lacked a text or a label."""
 
 
-def spelled_out(names: Sequence[str]) -> list[str]:
-    """Put the tasks of each list, such as glue5, in the place of its name."""
-    return [each for name in names for each in TASK_LISTS.get(name, (name,))]
-
-
-def glue_task(name: str, glue_dir: Path | None) -> Task:
-    """Return the GLUE task ``name`` with its files under ``glue_dir``.
-
-    Raises:
-        UserError: the name is unknown, no folder was given, or it lacks one of the task's files.
-    """
-    if name not in GLUE:
-        known = [*GLUE, *TASK_LISTS]
-        raise UserError(
-            f"There is no task '{name}'.{nearest(name, known)}",
-            f"Use {', '.join(known)}, or the path of a .toml file that describes your own task.",
-        )
-    task = GLUE[name]
-    if glue_dir is None:
-        raise UserError(
-            f"Task '{name}' needs the GLUE files, and no folder was given.",
-            f"Name the folder that holds {task.train} with --glue-dir.",
-        )
-    assert task.dev is not None
-    for path in (task.train, task.dev):
-        if not (glue_dir / path).is_file():
-            raise UserError(
-                f"Task '{name}' needs '{glue_dir / path}', which does not exist.",
-                f"Name the folder that holds {path} with --glue-dir.",
-            )
-    return dataclasses.replace(task, train=glue_dir / task.train, dev=glue_dir / task.dev)
-
-
 def load_task(task: Task) -> TaskRows:
     """Read a task's files and turn labels into targets.
 
@@ -185,9 +94,10 @@ def _known_labels(task: Task, train: Cells) -> tuple[dict[str, int], tuple[str, 
         raise UserError(
             f"Every row of '{task.train}' has the label '{names[0]}'.", "Give training rows of at least two labels."
         )
-    if task.metric == "f1" and len(names) > 2:
+    if task.metric in TWO_LABELS and len(names) > 2:
         raise UserError(
-            f"The metric f1 is for two labels, and '{task.train}' has {len(names)}.", "Use macro_f1, mcc or accuracy."
+            f"The metric {task.metric} is for two labels, and '{task.train}' has {len(names)}.",
+            "Use macro_f1, micro_f1, mcc or accuracy.",
         )
     return {value: index for index, value in enumerate(values)}, names
 

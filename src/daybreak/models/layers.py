@@ -5,9 +5,11 @@ B rows, L positions, K chosen positions, H heads, C channels of a head.
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 
 def rotary_table(length: int, channels: int, base: float, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -17,10 +19,25 @@ def rotary_table(length: int, channels: int, base: float, device: torch.device) 
     return angles.cos(), angles.sin()
 
 
+def sinusoid_table(length: int, width: int, device: torch.device) -> Tensor:
+    """Return fixed positions [L, D]: sines of p * 10000^(-2i/D) in even channels, cosines in odd ones.
+
+    Source: Transformer (arXiv 1706.03762), section 3.5.
+    """
+    steps = torch.exp(torch.arange(0, width, 2, dtype=torch.float32, device=device) * (-math.log(10_000.0) / width))
+    angles = torch.arange(length, dtype=torch.float32, device=device)[:, None] * steps
+    return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)
+
+
 def rotate(states: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     """Turn each channel pair (c, c + C/2) of ``states`` [..., C] by its angle; tables broadcast as [..., C/2]."""
     first, second = states.chunk(2, dim=-1)
     return torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1)
+
+
+def dropping(share: float) -> nn.Module:
+    """Dropout, or nothing at all when it drops nothing."""
+    return nn.Dropout(share) if share else nn.Identity()
 
 
 def take(states: Tensor, slots: Tensor) -> Tensor:
@@ -55,7 +72,16 @@ def attention_mask(
     return None if visible is None else visible[:, None]
 
 
-def attend_heads(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, causal: bool) -> Tensor:
-    """Scaled dot-product attention [B, H, *, C] -> [B, *, H * C]; ``causal`` only where ``mask`` is None."""
-    mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=causal and mask is None)
+def attend_heads(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, causal: bool, dropout: float = 0.0
+) -> Tensor:
+    """Scaled dot-product attention [B, H, *, C] -> [B, *, H * C].
+
+    Args:
+        causal: each position sees itself and its left; looked at only where ``mask`` is None.
+        dropout: share of the attention probabilities that is dropped; 0 outside of training.
+    """
+    mixed = F.scaled_dot_product_attention(
+        query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=causal and mask is None
+    )
     return mixed.transpose(1, 2).flatten(2)

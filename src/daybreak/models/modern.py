@@ -19,10 +19,10 @@ from torch import Tensor, nn
 
 from daybreak.base.encoder import Encoder, EncoderConfig, exported
 from daybreak.base.errors import UserError
+from daybreak.base.records import SpecialIds
 from daybreak.models.layers import attend_heads, attention_mask, rotary_table, rotate, take
 
 EPSILON = 1e-5
-SPECIAL_IDS = {"pad_token_id": 0, "cls_token_id": 2, "bos_token_id": 2, "sep_token_id": 3, "eos_token_id": 3}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,7 @@ class ModernEncoder(EncoderConfig):
     def is_global(self, layer: int) -> bool:
         return layer % self.global_every == 0
 
-    def to_hugging_face(self, vocabulary: int, length: int) -> dict[str, Any]:
+    def to_hugging_face(self, vocabulary: int, length: int, special: SpecialIds = SpecialIds()) -> dict[str, Any]:
         kinds = ["full_attention" if self.is_global(i) else "sliding_attention" for i in range(self.layers)]
         return {
             "architectures": ["ModernBertForMaskedLM"],
@@ -102,7 +102,11 @@ class ModernEncoder(EncoderConfig):
             "local_rope_theta": self.local_rope_base,
             "reference_compile": False,
             "dtype": "float32",
-            **SPECIAL_IDS,
+            "pad_token_id": special.pad,
+            "cls_token_id": special.cls,
+            "bos_token_id": special.cls,
+            "sep_token_id": special.sep,
+            "eos_token_id": special.sep,
         }
 
     def export_weights(self, model: Encoder) -> dict[str, Tensor]:
@@ -220,15 +224,24 @@ class ModernBert(Encoder):
     def decoder(self) -> nn.Linear:
         return self.output
 
-    def features(
-        self, ids: Tensor, slots: Tensor | None = None, *, causal: bool = False, attend: Tensor | None = None
+    def states(
+        self,
+        ids: Tensor,
+        slots: Tensor | None = None,
+        *,
+        causal: bool = False,
+        attend: Tensor | None = None,
+        types: Tensor | None = None,
     ) -> Tensor:
         tables = Tables(self, ids.shape[1], causal, attend, ids.device)
         x = self.embedding_norm(self.embedding(ids))
         last = len(self.blocks) - 1
         for index, block in enumerate(self.blocks):
             x = block(x, tables, slots if index == last else None)
-        return self.head_norm(F.gelu(self.head_dense(self.final_norm(x))))
+        return self.final_norm(x)
+
+    def transform(self, states: Tensor) -> Tensor:
+        return self.head_norm(F.gelu(self.head_dense(states)))
 
 
 def initialise(model: ModernBert, std: float) -> None:

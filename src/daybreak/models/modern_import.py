@@ -11,7 +11,7 @@ from daybreak.base.errors import UserError
 from daybreak.models.modern import EPSILON, ModernBert, ModernEncoder, hugging_face_name
 
 
-def from_hugging_face(config: dict[str, Any], weights: dict[str, Tensor]) -> ModernBert:
+def from_hugging_face(config: dict[str, Any], weights: dict[str, Tensor]) -> tuple[ModernEncoder, ModernBert]:
     """Build our model from a stock ModernBERT ``config.json`` and state dict.
 
     Raises:
@@ -29,7 +29,7 @@ def from_hugging_face(config: dict[str, Any], weights: dict[str, Tensor]) -> Mod
     if not torch.equal(state["decoder.weight"], state["model.embeddings.tok_embeddings.weight"]):
         raise UserError("The checkpoint's decoder is not tied to its embedding.", "Use one with tied embeddings.")
     model.load_state_dict({ours: state[theirs].float() for theirs, ours in wanted.items()})
-    return model
+    return shape, model
 
 
 def shape_from_hugging_face(config: dict[str, Any]) -> ModernEncoder:

@@ -11,20 +11,25 @@ from daybreak.base.amounts import count, percent, score, signed, significant
 from daybreak.base.files import read_json, write_text
 from daybreak.base.records import Environment, Manifest, Parity, Summary, TaskResult
 from daybreak.base.run_folder import RunFolder
-from daybreak.base.task_pairs import TaskPair, pair_results
+from daybreak.base.task_pairs import TaskPair, pair_results, several_models
 from daybreak.base.terminal import duration
+from daybreak.packaging.budget_files import bare, write_budget_files
 
 SOURCES_NAMED = 10
+KINDS = {"modernbert": "ModernBERT", "bert": "BERT", "daybreak-crammed": "crammed BERT"}
+"""What config.json calls the architecture -> what readers call it."""
 
 
 def write_card(run: RunFolder, results: list[TaskResult]) -> None:
-    """Write the card of a finished run's model from the run's records and these results."""
+    """Write the card of a finished run's model from the run's records and these results, and the files beside it."""
+    write_budget_files(run)
     card = render_card(
         read_json(run.recipe),
         read_json(run.summary, Summary),
         results,
         read_json(run.environment, Environment),
         read_json(run.manifest, Manifest),
+        read_json(run.model / "config.json"),
     )
     write_text(run.model / "README.md", card)
 
@@ -35,21 +40,24 @@ def render_card(
     results: list[TaskResult],
     environment: Environment,
     manifest: Manifest,
+    config: dict[str, Any],
 ) -> str:
     """Return the text of README.md, with the front matter that the Hugging Face hub reads.
 
     Args:
         recipe: the resolved recipe as plain JSON.
         summary: None while pretraining has not ended.
+        config: the export's config.json.
     """
     parity = summary.parity if summary else None
     parts = [
-        _front_matter(recipe, results),
+        _front_matter(config, results),
         f"# {_line(str(recipe.get('name', 'encoder')))}",
         _banner(parity),
-        _what(recipe, summary),
-        _use(),
+        _what(recipe, config, summary),
+        _use("auto_map" in config),
         _quality(summary),
+        _worth(summary),
         _tasks(pair_results(results)),
         _text(manifest),
         _budget(summary, environment),
@@ -60,19 +68,15 @@ def render_card(
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _front_matter(recipe: dict[str, Any], results: Sequence[TaskResult]) -> str:
+def _front_matter(config: dict[str, Any], results: Sequence[TaskResult]) -> str:
     """JSON strings are YAML strings, so quoting is JSON's. The licence is not ours to choose, but the text owner's."""
-    tags = ["daybreak", "fill-mask", "encoder", *(["modernbert"] if _kind(recipe).startswith("Modern") else [])]
+    kinds = dict.fromkeys([str(config.get("model_type", "")), *(["custom_code"] if "auto_map" in config else [])])
+    tags = ["daybreak", "fill-mask", "encoder", *(kind for kind in kinds if kind)]
     lines = ["---", "library_name: transformers", "pipeline_tag: fill-mask", "license: other", "tags:"]
     lines += [f"- {json.dumps(tag)}" for tag in tags]
     metrics = dict.fromkeys(result.metric for result in results)
     lines += ["metrics:", *(f"- {json.dumps(metric)}" for metric in metrics)] if metrics else []
     return "\n".join([*lines, "---"])
-
-
-def _kind(recipe: dict[str, Any]) -> str:
-    model = recipe.get("model")
-    return str(model.get("kind", "")) if isinstance(model, dict) else ""
 
 
 def _banner(parity: Parity | None) -> str:
@@ -85,34 +89,56 @@ def _banner(parity: Parity | None) -> str:
     )
 
 
-def _what(recipe: dict[str, Any], summary: Summary | None) -> str:
+def _what(recipe: dict[str, Any], config: dict[str, Any], summary: Summary | None) -> str:
     size = f" with {count(summary.parameters)} parameters" if summary else ""
-    length = f" It was trained on rows of {recipe['length']} tokens." if "length" in recipe else ""
+    named = KINDS.get(str(config.get("model_type")))
+    kind = f" of the {named} architecture" if named else ""
+    length = f" It was trained on rows of {_lengths(recipe)} tokens." if "length" in recipe else ""
+    nexts = summary is not None and summary.validation.next_accuracy is not None
+    task = "masked language modelling" + (" and next-sentence prediction" if nexts else "")
+    begun = (
+        f"continued from {_line(summary.parent)}" if summary and summary.parent else "pretrained from random weights"
+    )
     return (
-        f"A bidirectional text encoder{size}, pretrained from random weights with masked language modelling by "
-        f"Daybreak within a fixed budget.{length} It is meant to be fine-tuned."
+        f"A bidirectional text encoder{kind}{size}, {begun} with {task} by Daybreak within a fixed budget.{length} "
+        "It is meant to be fine-tuned."
     )
 
 
-def _use() -> str:
-    return """## Use
+def _lengths(recipe: dict[str, Any]) -> str:
+    """``128``, or ``128 and later 512`` where the recipe has a second phase."""
+    later = recipe.get("later", {})
+    second = later and (later["start"] < 1 or later["when_flat"])
+    return f"{recipe['length']} and later {later['length']}" if second else str(recipe["length"])
 
-```python
+
+def _use(own_code: bool) -> str:
+    trust = ", trust_remote_code=True" if own_code else ""
+    why = (
+        "The architecture is none that transformers knows, so its code travels in this folder: read it, then allow it "
+        "with `trust_remote_code=True`.\n\n"
+        if own_code
+        else ""
+    )
+    return f"""## Use
+
+{why}```python
 import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 folder = "."  # this folder, or its name on the hub
 tokenizer = AutoTokenizer.from_pretrained(folder)
-model = AutoModelForMaskedLM.from_pretrained(folder).eval()
+model = AutoModelForMaskedLM.from_pretrained(folder{trust}).eval()
 
-batch = tokenizer(f"The {tokenizer.mask_token} of the function is a list.", return_tensors="pt")
+batch = tokenizer(f"The {{tokenizer.mask_token}} of the function is a list.", return_tensors="pt")
 with torch.no_grad():
     logits = model(**batch).logits
 place = (batch["input_ids"][0] == tokenizer.mask_token_id).nonzero().item()
 print(tokenizer.convert_ids_to_tokens(logits[0, place].topk(5).indices.tolist()))
 ```
 
-For a task, load it with `AutoModelForSequenceClassification.from_pretrained(folder, num_labels=...)` and fine-tune."""
+For a task, load it with `AutoModelForSequenceClassification.from_pretrained(folder, num_labels=...{trust})` and \
+fine-tune."""
 
 
 def _quality(summary: Summary | None) -> str:
@@ -124,6 +150,11 @@ def _quality(summary: Summary | None) -> str:
         ["Accuracy", percent(found.accuracy), f"{percent(found.commonest_share)} (always the commonest token)"],
         ["Different predictions", f"{found.distinct:,}", "1"],
     ]
+    if found.own_loss is not None and found.own_accuracy is not None:
+        own = f"{found.own_loss:.3f} nats, {percent(found.own_accuracy)}"
+        rows.append(["As trained (the recipe's own rows and masks)", own, "-"])
+    if found.next_accuracy is not None:
+        rows.append(["Next-sentence accuracy", percent(found.next_accuracy), "about 50 % (guessing)"])
     plateau = (
         "\n\nThe loss is no better than that of the unigram distribution: the model has learned token frequencies and "
         "little else."
@@ -137,8 +168,19 @@ def _quality(summary: Summary | None) -> str:
     return f"## Held-out quality\n\n{lead}\n\n{_table(['', 'This model', 'Reference'], rows)}{plateau}"
 
 
+def _worth(summary: Summary | None) -> str:
+    """What continued pretraining won and cost."""
+    found = summary.forgetting if summary else None
+    if found is None:
+        return ""
+    head = ["Loss (nats per masked token)", "Before", "After", "Change"]
+    rows = [[name, f"{old:.3f}", f"{new:.3f}", signed(new - old, 3)] for name, old, new in found.texts]
+    return f"## Was it worth it\n\n{found.verdict}\n\n{_table(head, rows)}"
+
+
 def _tasks(pairs: Sequence[TaskPair]) -> str:
     blocks = []
+    named = several_models(pairs)
     for protocol in dict.fromkeys(pair.protocol for pair in pairs):
         rows = []
         for pair in pairs:
@@ -146,7 +188,8 @@ def _tasks(pairs: Sequence[TaskPair]) -> str:
                 continue
             gain = "-" if pair.gain is None else f"{signed(100 * pair.gain, 1)} ({pair.verdict})"
             result = pair.either
-            names = [pair.task, f"{result.metric}, {result.dev_rows:,} rows", score(result.baseline)]
+            task = f"{pair.task}, {pair.model_name}" if named else pair.task
+            names = [task, f"{result.metric}, {result.judged_rows:,} rows", score(result.baseline)]
             rows.append([*names, _score(pair.untrained), _score(pair.pretrained), gain])
         head = ["Task", "Metric", "Constant answer", "Without pretraining", "With pretraining", "Gain"]
         blocks.append(f"Protocol `{_line(protocol)}`:\n\n{_table(head, rows)}")
@@ -201,12 +244,8 @@ def _budget(summary: Summary | None, environment: Environment) -> str:
 
 
 def _recipe(recipe: dict[str, Any]) -> str:
-    rows = [[f"`{name}`", _without_folders(value)] for name, value in _flat(recipe)]
+    rows = [[f"`{name}`", str(value)] for name, value in _flat(bare(recipe))]
     return f"## Recipe\n\n{_table(['Field', 'Value'], rows)}"
-
-
-def _without_folders(value: Any) -> str:
-    return PurePath(value).name if isinstance(value, str) and "/" in value else str(value)
 
 
 def _flat(value: Any, name: str = "") -> list[tuple[str, Any]]:

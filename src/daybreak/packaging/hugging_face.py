@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import save_file
@@ -13,26 +14,39 @@ from safetensors.torch import save_file
 from daybreak.base.encoder import Encoder, EncoderConfig
 from daybreak.base.errors import UserError
 from daybreak.base.files import replace_folder, write_json
+from daybreak.base.records import SpecialIds
 
 
 def write_model_folder(
-    out: Path, *, model: Encoder, shape: EncoderConfig, tokenizer: Path, length: int, vocabulary: int
+    out: Path,
+    *,
+    model: Encoder,
+    shape: EncoderConfig,
+    tokenizer: Path,
+    length: int,
+    vocabulary: int,
+    special: SpecialIds = SpecialIds(),
 ) -> None:
     """Write weights, config and tokenizer into ``out`` by one rename; an older export there is replaced.
 
     Args:
         tokenizer: folder with tokenizer.json and tokenizer_config.json.
-        length: the trained length, which becomes ``model_max_length``.
+        length: the trained length, which becomes ``model_max_length``; the config may allow more positions.
+        special: what the special ids are in that tokenizer.
     """
     new = out.with_name(f".{out.name}.new")
     try:
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir(parents=True)
         save_file(shape.export_weights(model), new / "model.safetensors", metadata={"format": "pt"})
-        write_json(new / "config.json", shape.to_hugging_face(vocabulary, length))
+        config = shape.to_hugging_face(vocabulary, length, special)
+        write_json(new / "config.json", config)
+        for name, source in shape.modelling_files().items():
+            shutil.copyfile(source, new / name)
         shutil.copyfile(tokenizer / "tokenizer.json", new / "tokenizer.json")
         settings = json.loads((tokenizer / "tokenizer_config.json").read_text(encoding="utf-8"))
-        write_json(new / "tokenizer_config.json", {**settings, "model_max_length": length})
+        facts = {"model_max_length": length, "model_input_names": _inputs(config)}
+        write_json(new / "tokenizer_config.json", {**settings, **facts})
         with (new / "model.safetensors").open("rb") as weights:
             os.fsync(weights.fileno())
         replace_folder(new, out)
@@ -42,3 +56,9 @@ def write_model_folder(
             f"The model cannot be written to '{out}' ({error}).",
             "Free disk space or mend the permissions, then give the same command again.",
         ) from None
+
+
+def _inputs(config: dict[str, Any]) -> list[str]:
+    """What the model's forward takes: segments only where it has embeddings for two, for stock ModernBERT refuses."""
+    segments = ["token_type_ids"] if config.get("type_vocab_size", 0) > 1 else []
+    return ["input_ids", *segments, "attention_mask"]

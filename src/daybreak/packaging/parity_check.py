@@ -6,49 +6,39 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"
+# Code that travels with a model is copied before it is run: into the scratch folder, not into the user's cache.
+os.environ["HF_MODULES_CACHE"] = str(Path(sys.argv[2]) / "modules")
 
 import torch
 import transformers
 from safetensors.torch import load_file
 
-PADDING = 7
-"""Positions of padding that the padded forward adds."""
-
 
 def main(folder: str, scratch: Path) -> None:
     """Compare and write scratch/parity.json."""
     transformers.logging.set_verbosity_error()
-    model = transformers.AutoModelForMaskedLM.from_pretrained(folder).float().eval()
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     cases = load_file(scratch / "cases.safetensors")
     facts = json.loads((scratch / "facts.json").read_text(encoding="utf-8"))
-    ours, ids = cases["logits"], cases["masked"][: len(cases["logits"])]
-    with torch.inference_mode():
-        theirs = model(input_ids=ids).logits
-        # Shorter rows first, so that padding stays within the trained length.
-        short = ids[:, : ids.shape[1] - PADDING]
-        alone = model(input_ids=short).logits
-        padded = torch.nn.functional.pad(short, (0, PADDING), value=tokenizer.pad_token_id)
-        seen = torch.nn.functional.pad(torch.ones_like(short), (0, PADDING))
-        together = model(input_ids=padded, attention_mask=seen).logits[:, : short.shape[1]]
-    difference = (theirs - ours).abs().max().item()
+    code = facts["code"]
+    model = transformers.AutoModelForMaskedLM.from_pretrained(folder, trust_remote_code=code).float().eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=code)
+    difference, padding = compare_logits(model, cases)
     # One part in 10^4 at logits of size 10; larger logits carry proportionally larger rounding.
-    tolerance = 1e-4 * max(1.0, ours.abs().max().item() / 10)
+    tolerance = 1e-4 * max(1.0, cases["logits"].abs().max().item() / 10)
     accuracy = masked_accuracy(model, cases)
-    encoded = tokenizer(facts["text"])["input_ids"]
-    again = tokenizer(tokenizer.decode(encoded, skip_special_tokens=True))["input_ids"]
     checks = {
         "logits": difference <= tolerance,
-        "padded equals unpadded": (alone - together).abs().max().item() <= tolerance,
-        "tokenizer round trip": encoded == again and encoded[0] == tokenizer.cls_token_id,
-        "special tokens": tokenizer.mask_token_id == 4 and tokenizer.pad_token_id == model.config.pad_token_id == 0,
-        "vocabulary": len(tokenizer) == model.config.vocab_size,
-        "trained length": tokenizer.model_max_length == ids.shape[1] == model.config.max_position_embeddings,
+        "padded equals unpadded": padding <= tolerance,
+        **check_tokenizer(tokenizer, model, facts),
+        "trained length": tokenizer.model_max_length == facts["length"] <= longest(model),
         # Ties between two logits may fall either way; one position in a thousand covers them.
         "masked accuracy": abs(accuracy - facts["accuracy"]) <= 1e-3,
     }
+    if "next_logits" in cases:
+        checks["next sentence"] = compare_next(folder, cases) <= tolerance
     wrong = [name for name, passed in checks.items() if not passed]
     result = {
         "passed": not wrong,
@@ -62,7 +52,65 @@ def main(folder: str, scratch: Path) -> None:
     (scratch / "parity.json").write_text(json.dumps(result), encoding="utf-8")
 
 
-def masked_accuracy(model: torch.nn.Module, cases: dict[str, torch.Tensor]) -> float:
+def compare_logits(model: Any, cases: dict[str, torch.Tensor]) -> tuple[float, float]:
+    """Return the largest difference from the trainer's logits, and what padding changes that it should not.
+
+    A model that was trained to read its padding is asked only for what the trainer found.
+    """
+    ours, types = cases["logits"], cases["types"]
+    ids, padded, attend = cases["masked"][: len(ours)], cases["padded"], cases["attend"]
+    short = int(attend.sum())
+    with torch.inference_mode():
+        theirs = model(input_ids=ids, **segments(model, types)).logits
+        together = model(input_ids=padded, attention_mask=attend.long(), **segments(model, types[:1])).logits
+        alone = model(input_ids=padded[:, :short], **segments(model, types[:1, :short])).logits
+    apart = (together - cases["padded_logits"])[:, :short].abs().max().item()
+    if not getattr(model.config, "attend_padding", False):
+        apart = max(apart, (together[:, :short] - alone).abs().max().item())
+    return (theirs - ours).abs().max().item(), apart
+
+
+def segments(model: Any, types: torch.Tensor) -> dict[str, torch.Tensor]:
+    """The segments as an argument, for models that have two."""
+    return {"token_type_ids": types} if getattr(model.config, "type_vocab_size", 0) > 1 else {}
+
+
+def compare_next(folder: str, cases: dict[str, torch.Tensor]) -> float:
+    """Return the largest difference between the trainer's next-sentence logits and stock ``BertForPreTraining``'s."""
+    model = transformers.AutoModelForPreTraining.from_pretrained(folder).float().eval()
+    ours = cases["next_logits"]
+    with torch.inference_mode():
+        found = model(input_ids=cases["masked"][: len(ours)], token_type_ids=cases["types"])
+    return (found.seq_relationship_logits - ours).abs().max().item()
+
+
+def check_tokenizer(tokenizer: Any, model: Any, facts: dict[str, Any]) -> dict[str, bool]:
+    """Judge what the tokenizer does to a text, and the ids that it and the model must agree on."""
+
+    def known(encoded: list[int]) -> list[int]:
+        # Decoding leaves special tokens out, and the mark of an unknown word is one.
+        return [i for i in encoded if i != tokenizer.unk_token_id]
+
+    text, special = facts["text"], facts["special"]
+    encoded = tokenizer(text)["input_ids"]
+    again = tokenizer(tokenizer.decode(encoded, skip_special_tokens=True))["input_ids"]
+    pair = tokenizer(text, text)
+    second = pair["token_type_ids"][-1] if "token_type_ids" in tokenizer.model_input_names else None
+    ids = {name: getattr(tokenizer, f"{name}_token_id") for name in special}
+    return {
+        "tokenizer round trip": known(encoded) == known(again) and encoded[0] == special["cls"],
+        "special tokens": ids == special and model.config.pad_token_id == special["pad"],
+        "segments": second == (1 if segments(model, torch.zeros(1)) else None),
+        "vocabulary": len(tokenizer) <= model.config.vocab_size,
+    }
+
+
+def longest(model: Any) -> float:
+    """Most positions that the model can read."""
+    return getattr(model.config, "max_position_embeddings", float("inf"))
+
+
+def masked_accuracy(model: Any, cases: dict[str, torch.Tensor]) -> float:
     """Share of the hidden tokens that the stock model guesses, over all rows."""
     right = 0
     with torch.inference_mode():

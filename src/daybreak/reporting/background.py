@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import PurePath
 from typing import Any
 
-from daybreak.base.amounts import count, significant
+from daybreak.base.amounts import count, percent, significant
 from daybreak.base.plain import to_plain
 from daybreak.base.records import Decisions, Environment, Manifest, Parity
 from daybreak.reporting.markup import Markup, facts, fold, join, note, section, table, tag
@@ -40,7 +40,11 @@ def _cards(run: RunRecords) -> Markup:
 
 
 def _run(run: RunRecords) -> Markup:
-    summary = run.summary
+    summary, seen = run.summary, run.validation
+    own = (
+        f"{seen.own_loss:.3f} nats, {percent(seen.own_accuracy or 0.0)}" if seen and seen.own_loss is not None else None
+    )
+    nexts = seen.next_accuracy if seen else None
     return facts(
         {
             "Recipe": run.name,
@@ -50,7 +54,11 @@ def _run(run: RunRecords) -> Markup:
             "Resumed": f"{summary.resumes} times" if summary else None,
             "Wall time of all processes": f"{summary.wall:.1f} s" if summary else None,
             "Highest learning rate": learning_rate_peak(run),
+            "Optimizer steps a second": significant(summary.steps_per_second) if summary else None,
+            "Samples a second": significant(summary.rows_per_second) if summary else None,
             "Predictions": distinct(run),
+            "On the recipe's own rows and masks": own,
+            "Next-sentence accuracy": None if nexts is None else percent(nexts),
         }
     )
 
@@ -96,8 +104,11 @@ def _decisions(found: Decisions) -> Markup:
             "Device": found.device,
             "Threads": str(found.threads),
             "Precision": found.precision,
+            "Rows of a step, over all devices": f"{found.batch:,}" if found.batch else None,
+            "Rows of a step, of each device": f"{found.batch // found.world_size:,}" if found.batch else None,
             "Rows at a time": str(found.microbatch),
-            "Processes": str(found.world_size),
+            "Devices": str(found.world_size),
+            "Learning rate times, by the rule": significant(found.rate_factor) if found.rate_factor != 1 else None,
             "Kept for validation and export": f"{found.reserve_seconds:.1f} s",
             "Interim validations": f"{found.validation_marks}, of {found.validation_rows:,} rows",
             **rates,

@@ -19,9 +19,17 @@ from daybreak.reporting.series import POINTS_PER_PAGE, POINTS_PER_TRACE, thinned
 Figure = dict[str, Any]
 Trace = dict[str, Any]
 
-RUN_COLOURS = ("#3f77e0", "#d9822b", "#2a9d78", "#b5489c", "#8a6d3b", "#6b5fc7", "#c44e52", "#4c9fb8")
+RUN_COLOURS = (
+    "#3f77e0", "#d9822b", "#2a9d78", "#b5489c", "#8a6d3b", "#6b5fc7", "#c44e52", "#4c9fb8",
+    "#8fb52f", "#e377c2", "#c9a400", "#7a8290", "#14b8c4", "#a0522d", "#9d7be8", "#5f8f5a",
+)  # fmt: skip
+MARKS = ("circle", "diamond", "square", "triangle-up")
+"""Of the held-out points, so that neighbouring runs differ in more than their colour."""
+CROWD = 5
+"""With more runs than these, what is recorded at every step steps back behind what is held out."""
 USE_COLOURS = {
     "train": "#3b6fd4",
+    "communicate": "#6b5fc7",
     "validate": "#2a9d78",
     "start": "#d9a441",
     "checkpoint": "#8d7cc3",
@@ -36,6 +44,18 @@ def colour(run: int) -> str:
     return RUN_COLOURS[run % len(RUN_COLOURS)]
 
 
+def mark(run: int, runs: Sequence[RunRecords]) -> dict[str, Any]:
+    """The look of the held-out points of a run."""
+    return {"size": 7, "symbol": MARKS[run % len(MARKS)] if len(runs) > 1 else MARKS[0]}
+
+
+def training_loss(run: RunRecords) -> str:
+    """What the loss of a masked stage is made of, in words."""
+    objective = run.recipe.get("objective")
+    both = isinstance(objective, dict) and objective.get("next_sentence")
+    return "masked + next-sentence loss, training" if both else "masked loss, training"
+
+
 def losses(runs: Sequence[RunRecords], against: str) -> Figure:
     """Training and held-out losses, the unigram plateau and the change of stage, against ``time`` or ``tokens``."""
     axis = _Axis(runs, against)
@@ -43,13 +63,14 @@ def losses(runs: Sequence[RunRecords], against: str) -> Figure:
     for number, run in enumerate(runs):
         for stage in dict.fromkeys(step.stage for step in run.steps):
             part = [step for step in run.steps if step.stage == stage]
-            words = "next-token loss" if stage == "causal" else f"{stage} loss, training"
+            words = "next-token loss" if stage == "causal" else training_loss(run)
             line = {"color": colour(number), "width": 1.5, "dash": "dot" if stage == "causal" else "solid"}
-            data.append(axis.trace(runs, number, part, words, lambda step: step.loss, line=line, opacity=0.7))
+            opacity = 0.7 if len(runs) <= CROWD else 0.25
+            data.append(axis.trace(runs, number, part, words, lambda step: step.loss, line=line, opacity=opacity))
         data.append(
             axis.trace(
                 runs, number, run.validations, "masked loss, held out", lambda record: record.loss,
-                mode="lines+markers", line={"color": colour(number), "width": 2.5}, marker={"size": 7},
+                mode="lines+markers", line={"color": colour(number), "width": 2.5}, marker=mark(number, runs),
             )
         )  # fmt: skip
     layout = axis.layout("nats per token")
@@ -67,7 +88,7 @@ def accuracy(runs: Sequence[RunRecords]) -> Figure:
     data = [
         axis.trace(
             runs, number, run.validations, "masked accuracy", lambda record: 100 * record.accuracy,
-            mode="lines+markers", line={"color": colour(number), "width": 2.5}, marker={"size": 7},
+            mode="lines+markers", line={"color": colour(number), "width": 2.5}, marker=mark(number, runs),
         )
         for number, run in enumerate(runs)
     ]  # fmt: skip
@@ -136,6 +157,7 @@ class _Axis:
 
     def __init__(self, runs: Sequence[RunRecords], against: str):
         self.against = against
+        self.crowded = len(runs) > CROWD
         if against == "time":
             self.size, self.unit = time_unit(max((run.elapsed for run in runs), default=0.0))
         else:
@@ -169,6 +191,8 @@ class _Axis:
 
     def layout(self, title: str) -> Figure:
         layout = base_layout(self.unit if self.against == "tokens" else f"{self.unit} of budget", title)
+        if self.crowded:
+            layout |= {"hovermode": "closest", "height": 440 if title == "nats per token" else 340}
         layout["xaxis"]["rangemode"] = "tozero"
         layout["xaxis"]["hoverformat"] = ".4~g"
         return layout
@@ -205,6 +229,7 @@ def _level(layout: Figure, height: float, words: str, side: str = "right") -> No
         {
             "xref": "paper", "x": float(side == "right"), "y": height, "xanchor": side, "yanchor": "bottom",
             "showarrow": False, "text": words, "font": {"color": "var(--quiet)", "size": 12},
+            "bgcolor": "var(--card)",
         }
     )  # fmt: skip
 

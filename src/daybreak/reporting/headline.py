@@ -11,6 +11,9 @@ from daybreak.base.terminal import duration
 from daybreak.reporting.markup import Markup, join, note, tag
 from daybreak.reporting.runs import RunRecords
 
+NAMED = 6
+"""Most labels that a sentence lists."""
+
 
 def headline(runs: Sequence[RunRecords]) -> Markup:
     """The head of the page for one run, or for several that are compared."""
@@ -25,7 +28,7 @@ def _one(run: RunRecords) -> Markup:
         tag("p", "Daybreak report", class_="brand"),
         tag("h1", run.name, tag("small", run.path.name)),
         tag("p", *sentences, " ", task, class_="lead"),
-        *warnings(run),
+        *warnings([run]),
         _tiles(run),
     )
 
@@ -36,8 +39,9 @@ def made_of(run: RunRecords) -> str:
     size = f" with {count(summary.parameters)} parameters" if summary else ""
     passes = f" ({significant(summary.epochs, 2)} passes over its text)" if summary else ""
     how = f"trained for {duration(run.elapsed)} on {machine}" if run.elapsed else "not trained yet"
+    begun = f", continued from {summary.parent}" if summary and summary.parent else ""
     read = f", reading {count(run.tokens)} tokens{passes}" if run.tokens else ""
-    return f"A text encoder{size}, {how}{read}."
+    return f"A text encoder{size}{begun}, {how}{read}."
 
 
 def loss_sentence(found: ValidationRecord) -> str:
@@ -78,17 +82,36 @@ def task_sentence(pairs: Sequence[TaskPair]) -> str:
     )
 
 
-def warnings(run: RunRecords) -> list[Markup]:
-    """What a reader must know before trusting the page: a refused export, an unfinished run, missing records."""
+def warnings(runs: Sequence[RunRecords]) -> list[Markup]:
+    """What a reader must know before trusting the page: refused exports, unfinished runs, missing records.
+
+    What is true of several runs is said once.
+    """
+    refused: dict[str, list[str]] = {}
+    missing: dict[str, list[str]] = {}
+    for run in runs:
+        parity = run.summary.parity if run.summary else None
+        if parity is not None and not parity.passed:
+            refused.setdefault(parity.failure or "the parity gate failed", []).append(run.label)
+        if run.missing:
+            missing.setdefault(", ".join(run.missing), []).append(run.label)
+    young = [run.label for run in runs if run.summary is None]
     found = []
-    parity = run.summary.parity if run.summary else None
-    if parity is not None and not parity.passed:
-        found.append(note(f"Export refused: {parity.failure or 'the parity gate failed'}", "alarm"))
-    if run.summary is None:
-        found.append(note(f"{run.label} has not ended: figures below are those so far.", "warning"))
-    if run.missing:
-        found.append(note(f"Not in the folder of {run.label}: {', '.join(run.missing)}.", "quiet"))
+    for reason, labels in refused.items():
+        whose = f" of {together(labels)}" if len(runs) > 1 else ""
+        found.append(note(f"Export{whose} refused: {reason}", "alarm"))
+    if young:
+        verb = "has" if len(young) == 1 else "have"
+        found.append(note(f"{together(young)} {verb} not ended: figures below are those so far.", "warning"))
+    found += [note(f"Not in the folder of {together(names)}: {what}.", "quiet") for what, names in missing.items()]
     return found
+
+
+def together(labels: Sequence[str]) -> str:
+    """``a``, ``a and b``, ``a, b and c``; of many the first ones and a count."""
+    if len(labels) > NAMED:
+        labels = [*labels[: NAMED - 1], f"{len(labels) - NAMED + 1} others"]
+    return " and ".join(filter(None, [", ".join(labels[:-1]), labels[-1]]))
 
 
 def _tiles(run: RunRecords) -> Markup:
@@ -99,6 +122,8 @@ def _tiles(run: RunRecords) -> Markup:
         under = f"{gap:.2f} {side} the plateau at {found.unigram_loss:.2f}"
         tiles.append((f"{found.loss:.2f}", "nats held-out loss", under))
         tiles.append((percent(found.accuracy), "masked accuracy", f"commonest token {percent(found.commonest_share)}"))
+        if found.next_accuracy is not None:
+            tiles.append((percent(found.next_accuracy), "next-sentence accuracy", "guessing gives about 50 %"))
     gains = [pair for pair in pair_results(run.results) if pair.gain is not None]
     if gains:
         first = gains[0]
@@ -131,13 +156,20 @@ def _several(runs: Sequence[RunRecords]) -> Markup:
             f"{first.label} has the lowest held-out loss: {best:.3f} nats, {second - best:.3f} below {other.label}. "
             "One run a setting shows no seed spread, so small differences may be chance."
         )
+    stuck = [
+        f"{run.label} ({run.validation.loss:.2f} nats after {run.validation.step:,} steps)"
+        for run in runs
+        if run.validation is not None and run.validation.on_plateau
+    ]
+    if stuck:
+        words += f" Still on the unigram plateau: {', '.join(stuck)}."
     return tag(
         "header",
         tag("p", "Daybreak report", class_="brand"),
         tag("h1", f"{len(runs)} runs compared"),
         tag("p", words, class_="lead"),
         *([note(reason, "warning")] if (reason := incomparable(runs)) else []),
-        *(warning for run in runs for warning in warnings(run)),
+        *warnings(runs),
     )
 
 
@@ -159,11 +191,13 @@ def load_lines(runs: Sequence[RunRecords]) -> Markup:
     """How to use the models, to be copied."""
     folder, *others = [str(run.path / "model") for run in runs]
     choice = "".join(f"# or {other!r}\n" for other in others)
+    own_code = any(any((run.path / "model").glob("*.py")) for run in runs)
+    trust = ", trust_remote_code=True" if own_code else ""
     code = (
         "from transformers import pipeline\n\n"
         f"folder = {folder!r}\n{choice}"
-        'fill = pipeline("fill-mask", model=folder)\n'
-        'fill("The [MASK] of the function is a list.")'
+        f'fill = pipeline("fill-mask", model=folder{trust})\n'
+        'fill(f"The {fill.tokenizer.mask_token} of the function is a list.")'
     )
     shell = f"daybreak evaluate {folder} --tasks my_task.toml\ndaybreak status {runs[0].path}"
     return join(tag("pre", code), tag("pre", shell))

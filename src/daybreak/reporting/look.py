@@ -64,6 +64,7 @@ th:last-child, td:last-child { padding-right: 0; }
 td small { display: block; color: var(--quiet); font-size: 12.5px;}
 td.w span { white-space: nowrap; }
 .best { font-weight: 650; color: var(--good); }
+.poor { font-weight: 650; color: var(--alarm); }
 dl { margin: 0; font-size: 14px; }
 .fact { display: flex; gap: 16px; justify-content: space-between; padding: 6px 0;
   border-bottom: 1px solid var(--grid); }

@@ -12,6 +12,7 @@ import plotly.offline
 from daybreak import __version__
 from daybreak.reporting import figures, sections
 from daybreak.reporting.background import background
+from daybreak.reporting.comparison import comparison, worth
 from daybreak.reporting.headline import headline, load_lines
 from daybreak.reporting.look import POLICY, SCRIPT, STYLE
 from daybreak.reporting.markup import Markup, escape, join, section, tag
@@ -23,11 +24,17 @@ def render_page(runs: Sequence[RunRecords]) -> str:
     runs = told_apart(runs)
     body = [headline(runs)]
     if len(runs) > 1:
-        body += [_switches(runs), sections.comparison(runs)]
-    body += [sections.training(runs), sections.tasks(runs), sections.examples(runs), sections.time_spent(runs)]
+        body += [_switches(runs), comparison(runs)]
+    body += [
+        sections.training(runs),
+        worth(runs),
+        sections.tasks(runs),
+        sections.examples(runs),
+        sections.time_spent(runs),
+    ]
     exported = [run for run in runs if (run.path / "model").is_dir()]
     if exported:
-        caption = "The folder is a stock Hugging Face model; Daybreak is not needed to use it."
+        caption = "The folder is a Hugging Face model; Daybreak is not needed to use it."
         body.append(section("Use it", load_lines(exported), caption=caption))
     body.append(background(runs))
     title = runs[0].name if len(runs) == 1 else f"{len(runs)} runs compared"

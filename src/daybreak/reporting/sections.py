@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from daybreak.base.amounts import count, percent, score, signed, significant
+from daybreak.base.amounts import percent, score, signed, significant
 from daybreak.base.records import FillMask, TaskResult
-from daybreak.base.task_pairs import TaskPair, pair_results
-from daybreak.base.terminal import duration
+from daybreak.base.task_pairs import TaskPair, pair_results, several_models
 from daybreak.reporting import figures
-from daybreak.reporting.headline import budget_words
 from daybreak.reporting.markup import Markup, escape, figure, fold, join, legend, note, section, table, tag
 from daybreak.reporting.runs import RunRecords
 from daybreak.reporting.task_figure import task_scores
@@ -24,49 +22,14 @@ def run_name(runs: Sequence[RunRecords], number: int) -> Markup:
     return tag("span", tag("i", style=f"--c:{figures.colour(number)}"), runs[number].label)
 
 
-def comparison(runs: Sequence[RunRecords]) -> Markup:
-    """The table of an overlay: a row a run, the best loss and accuracy marked."""
-    found = [run.validation for run in runs]
-    least = min((record.loss for record in found if record), default=None)
-    most = max((record.accuracy for record in found if record), default=None)
-    rows = []
-    for number, (run, record) in enumerate(zip(runs, found)):
-        summary = run.summary
-        loss = (
-            tag("span", f"{record.loss:.3f}", class_="best" if record.loss == least else "plain") if record else UNKNOWN
-        )
-        right = (
-            tag("span", percent(record.accuracy), class_="best" if record.accuracy == most else "plain")
-            if record
-            else UNKNOWN
-        )
-        rows.append(
-            [
-                run_name(runs, number),
-                loss,
-                signed(record.loss - record.unigram_loss, 3) if record else UNKNOWN,
-                right,
-                count(run.tokens) if run.tokens else UNKNOWN,
-                count(summary.tokens_per_second) if summary else UNKNOWN,
-                count(summary.parameters) if summary else UNKNOWN,
-                join(duration(run.elapsed), tag("small", f"of {budget_words(run)}")),
-                "ended" if summary else "not ended",
-            ]
-        )
-    head = ("Run", "Held-out loss", "from unigram", "Accuracy", "Tokens", "Tokens/s", "Parameters", "Time", "State")
-    caption = (
-        "Losses in nats per token on held-out masked positions; the lowest loss and the highest accuracy are marked."
-    )
-    return section("Side by side", table(head, rows), caption=caption)
-
-
 def training(runs: Sequence[RunRecords]) -> Markup:
     """Losses, accuracy, learning rate and throughput."""
     if not any(run.steps or run.validations for run in runs):
         return section("Training", note("No step has been recorded yet."))
     tint = figures.colour(0) if len(runs) == 1 else "var(--ink)"
     entries = [("dotted", tint, "next-token loss (causal stage)")] if _has_causal(runs) else []
-    entries += [("thin", tint, "masked loss, training"), ("marked", tint, "masked loss, held out")]
+    entries += [("thin", tint, words) for words in dict.fromkeys(map(figures.training_loss, runs))]
+    entries += [("marked", tint, "masked loss, held out")]
     key = legend(*entries, ("dashed", "var(--quiet)", "unigram plateau"))
     causal = (
         " The dotted part is the loss of predicting the next token, another quantity than the masked loss: it shows "
@@ -129,7 +92,8 @@ def tasks(runs: Sequence[RunRecords]) -> Markup:
     found = [(number, pair) for number, run in enumerate(runs) for pair in pair_results(run.results)]
     order = list(dict.fromkeys((pair.protocol, pair.task) for _, pair in found))
     found.sort(key=lambda entry: (order.index((entry[1].protocol, entry[1].task)), entry[0]))
-    rows = [_task_row(runs, number, pair) for number, pair in found]
+    named = {number: several_models(pair for at, pair in found if at == number) for number in range(len(runs))}
+    rows = [_task_row(runs, number, pair, named[number]) for number, pair in found]
     head = (
         "Task",
         *(["Run"] if len(runs) > 1 else []),
@@ -159,9 +123,10 @@ def tasks(runs: Sequence[RunRecords]) -> Markup:
     )
 
 
-def _task_row(runs: Sequence[RunRecords], number: int, pair: TaskPair) -> list[Markup | str]:
+def _task_row(runs: Sequence[RunRecords], number: int, pair: TaskPair, named: bool) -> list[Markup | str]:
     result, gain = pair.either, pair.gain
-    rows = f"{pair.protocol}; {result.train_rows:,} to learn from, {result.dev_rows:,} to judge"
+    model = f"{pair.model_name}; " if named else ""
+    rows = f"{model}{pair.protocol}; {result.train_rows:,} to learn from, {result.judged_rows:,} to judge"
     name = join(tag("b", pair.task), tag("small", rows))
     gained = join(signed(100 * gain, 1), tag("small", pair.verdict)) if gain is not None else UNKNOWN
     run = [run_name(runs, number)] if len(runs) > 1 else []

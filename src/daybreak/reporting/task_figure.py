@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from daybreak.base.records import TaskResult
-from daybreak.base.task_pairs import pair_results
+from daybreak.base.task_pairs import pair_results, several_models
 from daybreak.reporting.figures import Figure, Trace, base_layout, colour
 from daybreak.reporting.runs import RunRecords
 
@@ -19,8 +19,12 @@ GAP = 0.9
 def task_scores(runs: Sequence[RunRecords]) -> Figure:
     """One band a task, one lane a run and model: seeds as dots, the mean as a bar, its spread as a whisker."""
     bands: dict[tuple[str, str], list[tuple[int, TaskResult]]] = {}
+    named: set[int] = set()
     for number, run in enumerate(runs):
-        for pair in pair_results(run.results):
+        pairs = pair_results(run.results)
+        if several_models(pairs):
+            named.add(number)
+        for pair in pairs:
             sides = [side for side in (pair.pretrained, pair.untrained) if side is not None]
             bands.setdefault((pair.protocol, pair.task), []).extend((number, side) for side in sides)
     data: list[Trace] = []
@@ -32,7 +36,7 @@ def task_scores(runs: Sequence[RunRecords]) -> Figure:
         baseline = 100 * lanes[0][1].baseline
         shapes.append(_baseline(baseline, top - LANE * 0.55, top + LANE * (len(lanes) - 0.45)))
         for lane, (number, result) in enumerate(lanes):
-            data += _lane(runs, number, result, top + lane * LANE)
+            data += _lane(runs, number, result, top + lane * LANE, number in named)
         top += LANE * len(lanes) + GAP
     layout = base_layout("score x 100", "")
     layout |= {"hovermode": "closest", "height": int(90 + 30 * top), "shapes": shapes}
@@ -43,11 +47,12 @@ def task_scores(runs: Sequence[RunRecords]) -> Figure:
     return {"data": data, "layout": layout}
 
 
-def _lane(runs: Sequence[RunRecords], number: int, result: TaskResult, height: float) -> list[Trace]:
+def _lane(runs: Sequence[RunRecords], number: int, result: TaskResult, height: float, named: bool) -> list[Trace]:
     trained = result.model == "pretrained"
     tint = colour(number) if trained else "var(--quiet)"
     words = "with pretraining" if trained else "without pretraining"
     label = words if len(runs) == 1 else f"{html.escape(runs[number].label)}, {words}"
+    label = f"{html.escape(result.model_name)}, {label}" if named else label
     seeds = [100 * value for value in result.scores.get(result.metric, [])]
     look: dict[str, Any] = {"type": "scatter", "mode": "markers", "meta": number, "name": label}
     dots: Trace = look | {

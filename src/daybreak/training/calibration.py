@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import resource
 import time
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 
@@ -12,7 +15,9 @@ from daybreak.base.records import Decisions
 from daybreak.base.terminal import duration
 from daybreak.training.checkpoint import Progress
 from daybreak.training.clock import Budget, Tick, reserve_for
-from daybreak.training.loop import Training, accumulate, save
+from daybreak.training.loop import save
+from daybreak.training.phases import Stretch
+from daybreak.training.step import Training, accumulate
 
 PRECISIONS = ("auto", "float32", "bfloat16")
 FEWEST_STEPS = 20
@@ -20,7 +25,12 @@ VALIDATION_SHARE = 0.02
 """Of a time budget, for all validations together."""
 MARKS = 10
 PROBE_ROWS = 32
+PROBE_STEP_ROWS = 32
+"""Rows of a device's share that a step is timed on; a larger share takes proportionally longer."""
 TRIALS = 3
+SMALLEST = 8
+PAYS = 1.02
+"""A microbatch twice as large must be this much faster."""
 SMALLEST_INTERIM = 32
 """Rows below which an interim validation says too little."""
 
@@ -34,6 +44,59 @@ class Costs:
     row: float
     """Of validation."""
     save: float
+    first: float
+    """Share of a step's rows that the first step has: below 1 where the batch grows."""
+
+
+def fastest_microbatch(training: Training, start: Progress, share: int) -> int:
+    """Return how many rows a device should handle at a time: doubled from SMALLEST while that fits and pays.
+
+    In place of the old advice to fill the memory by hand: more than is fastest brings nothing.
+    """
+    best, best_rate, rows = 0, 0.0, min(SMALLEST, share)
+    before = _peak_bytes()
+    while rows <= share:
+        trial = replace(training, stretches=with_microbatch(training.stretches, rows))
+        seconds, fits = math.inf, True
+        try:
+            seconds = min(_time_rows(trial, start, rows * training.world.size) for _ in range(TRIALS))
+        except torch.OutOfMemoryError:
+            fits = False
+        if training.world.any(not fits):
+            torch.cuda.empty_cache()
+            break
+        (rate,) = training.world.agree(rows / seconds)
+        if rate < best_rate * PAYS:
+            break
+        best, best_rate = rows, rate
+        # The next one takes about twice what this one took; a CPU has no out-of-memory error but a dead process.
+        if training.world.any(training.device.type == "cpu" and 2 * (_peak_bytes() - before) > _free_bytes() / 2):
+            break
+        rows *= 2
+    if best == 0:
+        raise UserError(
+            f"Not even {rows} rows at a time fit into this device's memory.", "Choose a smaller --size or --length."
+        )
+    return best
+
+
+def with_microbatch(stretches: tuple[Stretch, ...], rows: int) -> tuple[Stretch, ...]:
+    """Give the phases this many rows at a time; in a phase of longer rows, as many fewer as these are longer."""
+    first = stretches[0].length
+    return tuple(replace(each, microbatch=max(1, rows * first // each.length)) for each in stretches)
+
+
+def _peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _free_bytes() -> float:
+    """Memory that can still be had on this machine; without limit where the system does not tell."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    except (OSError, StopIteration):
+        return math.inf
 
 
 def measure_costs(training: Training, start: Progress, asked: str, rates: dict[str, float]) -> Costs:
@@ -53,14 +116,23 @@ def measure_costs(training: Training, start: Progress, asked: str, rates: dict[s
         trial = replace(training, precision=getattr(torch, precision))
         step[precision] = min(_time_step(trial, start) for _ in range(TRIALS))
     row = min(_time_validation(training, start) for _ in range(2)) / min(PROBE_ROWS, training.validation.rows)
-    return Costs(step=step, row=row, save=save(training, start))
+    first = training.rows_of_step(start, 0.0) / training.stretches[0].batch
+    return Costs(step=step, row=row, save=save(training, start), first=first)
 
 
 def _time_step(training: Training, start: Progress) -> float:
-    """Of the end of a run, when most stages of a recipe are over."""
+    """Of the end of a run, when the ramp and most stages of a recipe are over."""
+    whole = training.stretches[0].batch
+    rows = min(whole, PROBE_STEP_ROWS * training.world.size)
+    return _time_rows(training, start, rows) * whole / rows
+
+
+def _time_rows(training: Training, start: Progress, rows: int) -> float:
     begun = time.monotonic()
-    accumulate(training, start, 1.0)
+    accumulate(training, start, 1.0, rows)
     training.optimizer.zero_grad(set_to_none=True)
+    if training.device.type == "cuda":
+        torch.cuda.synchronize()
     return time.monotonic() - begun
 
 
@@ -76,11 +148,12 @@ def _time_validation(training: Training, start: Progress) -> float:
     ).seconds
 
 
-def decide(decisions: Decisions, budget: Budget, costs: Costs, rows: int, elapsed: float) -> Decisions:
+def decide(decisions: Decisions, budget: Budget, costs: Costs, rows: int, final: float, elapsed: float) -> Decisions:
     """Complete ``decisions`` with the faster precision, the reserve and the plan of validations.
 
     Args:
         rows: of the final validation.
+        final: seconds that it takes.
         elapsed: seconds already charged.
 
     Raises:
@@ -91,9 +164,8 @@ def decide(decisions: Decisions, budget: Budget, costs: Costs, rows: int, elapse
     decisions = replace(decisions, precision=precision, step_seconds=step_seconds)
     if budget.unit != "seconds":
         return replace(decisions, reserve_seconds=0.0, validation_rows=rows, validation_marks=MARKS)
-    final = costs.row * rows
     reserve = reserve_for(validation=final, save=costs.save, step=costs.step[precision])
-    _refuse_short(budget, elapsed, reserve, costs.step[precision])
+    _refuse_short(budget, elapsed, reserve, costs.step[precision] * costs.first)
     room = VALIDATION_SHARE * budget.amount - final
     affordable = int(max(0.0, room) / costs.row)
     unit = min(SMALLEST_INTERIM, rows)

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from daybreak.base.encoder import Encoder
 from daybreak.base.errors import UserError
 from daybreak.base.files import read_json, write_json
+from daybreak.training.phases import LossHistory
 
 KEEP = 2
 
@@ -34,6 +35,11 @@ class Progress:
     """Processes that ended before the budget did."""
     spent: dict[str, float]
     """Seconds by use, see ``Summary.spent``."""
+    second_from: float | None = None
+    """Progress at which the second phase began; None before, and in a run of one phase."""
+    losses: LossHistory = LossHistory()
+    branched_at: float | None = None
+    """Progress at which the checkpoint before the decay was kept; None before."""
 
 
 START = Progress(step=0, position=0, tokens=0, targets=0, elapsed=0.0, resumes=0, spent={})
@@ -80,27 +86,49 @@ def charge(folder: Path, progress: Progress) -> None:
         write_json(path / "progress.json", progress)
 
 
-def load_newest(folder: Path, model: Encoder, optimizer: torch.optim.Optimizer) -> tuple[Progress | None, list[str]]:
-    """Load the newest checkpoint that is whole into ``model`` and ``optimizer``.
+@dataclass(frozen=True)
+class Found:
+    """A checkpoint that is whole, in memory."""
+
+    progress: Progress
+    weights: dict[str, torch.Tensor]
+    moments: dict[str, torch.Tensor]
+
+
+def newest(folder: Path) -> tuple[Found | None, list[str]]:
+    """Read the newest checkpoint that is whole.
 
     Returns:
-        Its progress, or None when there is none, and the names of those that could not be read.
+        It, or None when there is none, and the names of those that could not be read.
     """
     torn: list[str] = []
     for path in sorted(folder.glob("step-*"), reverse=True):
         try:
             progress = read_json(path / "progress.json", Progress)
             weights = load_file(path / "model.safetensors")
-            moments = load_file(path / "optimizer.safetensors")
+            return Found(progress, weights, load_file(path / "optimizer.safetensors")), torn
         except (UserError, OSError, SafetensorError) as error:
             torn.append(f"{path.name} ({error})")
-            continue
-        outcome = model.load_state_dict(weights, strict=False)
-        tied = set(model.state_dict()) - {name for name, _ in model.named_parameters()}
-        assert not outcome.unexpected_keys and set(outcome.missing_keys) <= tied
-        restore_optimizer(optimizer, moments)
-        return progress, torn
     return None, torn
+
+
+def load(found: Found, model: Encoder, optimizer: torch.optim.Optimizer) -> Progress:
+    """Bring ``model`` and ``optimizer`` to where the checkpoint stands."""
+    outcome = model.load_state_dict(found.weights, strict=False)
+    tied = set(model.state_dict()) - {name for name, _ in model.named_parameters()}
+    assert not outcome.unexpected_keys and set(outcome.missing_keys) <= tied
+    restore_optimizer(optimizer, found.moments)
+    return found.progress
+
+
+def load_newest(folder: Path, model: Encoder, optimizer: torch.optim.Optimizer) -> tuple[Progress | None, list[str]]:
+    """Load the newest checkpoint that is whole into ``model`` and ``optimizer``.
+
+    Returns:
+        Its progress, or None when there is none, and the names of those that could not be read.
+    """
+    found, torn = newest(folder)
+    return (load(found, model, optimizer) if found else None), torn
 
 
 def unique_state(model: Encoder) -> list[tuple[str, torch.Tensor]]:

@@ -23,24 +23,27 @@ class LinearCrossEntropy(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, features: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
-        """features [N, D], weight [V, D], bias [V], targets int64 [N] -> scalar float32, nats."""
+    def forward(ctx: Any, features: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
+        """features [N, D], weight [V, D], bias [V] or None, targets int64 [N] -> scalar float32, nats."""
         device = features.device
         product = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else torch.float32
         with torch.autocast(device.type, enabled=False):
             low_weight = weight.to(product)
+            low_bias = None if bias is None else bias.to(product)
             features_gradient = torch.empty_like(features, dtype=product)
             weight_gradient = torch.zeros_like(weight)
-            bias_gradient = torch.zeros_like(bias)
+            bias_gradient = None if bias is None else torch.zeros_like(bias)
             total = torch.zeros((), dtype=torch.float32, device=device)
             for start in range(0, len(targets), CHUNK):
                 part, answers = features[start : start + CHUNK].to(product), targets[start : start + CHUNK, None]
-                logits = torch.addmm(bias.to(product), part, low_weight.T).float()
+                logits = part @ low_weight.T if low_bias is None else torch.addmm(low_bias, part, low_weight.T)
+                logits = logits.float()
                 normaliser = logits.logsumexp(dim=1, keepdim=True)
                 total += (normaliser - logits.gather(1, answers)).sum()
                 slope = logits.sub_(normaliser).exp_()
                 slope.scatter_add_(1, answers, torch.full_like(answers, -1, dtype=slope.dtype))
-                bias_gradient += slope.sum(dim=0)
+                if bias_gradient is not None:
+                    bias_gradient += slope.sum(dim=0)
                 low_slope = slope.to(product)
                 torch.mm(low_slope, low_weight, out=features_gradient[start : start + CHUNK])
                 if product == weight_gradient.dtype:
@@ -51,6 +54,7 @@ class LinearCrossEntropy(torch.autograd.Function):
         return total
 
     @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None]:
         features_gradient, weight_gradient, bias_gradient = ctx.saved_tensors
-        return features_gradient.float() * slope, weight_gradient * slope, bias_gradient * slope, None
+        of_bias = None if bias_gradient is None else bias_gradient * slope
+        return features_gradient.float() * slope, weight_gradient * slope, of_bias, None

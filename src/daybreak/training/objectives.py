@@ -11,15 +11,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from daybreak.base.batch import Batch
 from daybreak.base.chance import draws
 from daybreak.base.encoder import Encoder, LossSum
 from daybreak.base.errors import UserError
 from daybreak.base.plain import Component
+from daybreak.base.records import SpecialIds
 from daybreak.training.loss import LinearCrossEntropy
 
-MASK_ID = 4
-LAST_SPECIAL_ID = 4
-"""Ids 0 to 4 are [PAD] [UNK] [CLS] [SEP] [MASK] in every Daybreak tokenizer."""
+OURS = SpecialIds()
+"""The special ids of every tokenizer that Daybreak trains."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,12 +29,30 @@ class Objective(Component):
         """Return the name of what is being learned at this point."""
         raise NotImplementedError
 
+    @property
+    def averages_rows(self) -> bool:
+        """Whether the loss has a part that is a mean over rows, so that ``loss`` must be told ``per_row``."""
+        return False
+
+    @property
+    def whole_words(self) -> bool:
+        """Whether words are hidden whole, so that ``Batch.continues`` must be there."""
+        return False
+
     @abstractmethod
-    def loss(self, model: Encoder, ids: Tensor, *, seed: int, position: int, progress: float) -> LossSum:
+    def targets(self, batch: Batch, *, seed: int, position: int, progress: float) -> int:
+        """Return the ``count`` that ``loss`` would have for the same arguments, without a forward pass."""
+
+    @abstractmethod
+    def loss(
+        self, model: Encoder, batch: Batch, *, seed: int, position: int, progress: float, per_row: float = 1.0
+    ) -> LossSum:
         """Return the loss of rows position, position + 1, ... of the run.
 
         Args:
-            ids: int64 [B, L], each row opened by [CLS].
+            batch: ids int64 [B, L] as torch tensors, nothing masked yet.
+            per_row: targets of the whole step divided by its rows, where ``averages_rows``: the loss of a row counts
+                this often, so that after the division by all targets it is a mean over rows.
         """
 
 
@@ -43,7 +62,7 @@ class CausalThenMasked(Objective):
 
     A model that starts with masked LM alone can sit at the unigram entropy for minutes; a causal first stage takes it
     off (MLM against CLM, arXiv 2507.00994, section 4). All chosen positions become [MASK] (arXiv 2202.08005, table 3),
-    with the rate falling in steps (arXiv 2305.15273): static shapes within a step.
+    with the rate falling in steps (arXiv 2305.15273): static shapes within a step. Padding is never a target.
     """
 
     causal_share: float = 0.35
@@ -66,39 +85,78 @@ class CausalThenMasked(Objective):
         inside = (progress - self.causal_share) / (1.0 - self.causal_share)
         return self.mask_rates[min(int(max(inside, 0.0) * len(self.mask_rates)), len(self.mask_rates) - 1)]
 
-    def loss(self, model: Encoder, ids: Tensor, *, seed: int, position: int, progress: float) -> LossSum:
-        if self.stage(progress) == "causal":
-            if self.causal_targets >= 1.0:
-                return decoded(model, model.features(ids, causal=True)[:, :-1], ids[:, 1:])
-            slots = choose(ids[:, 1:], self.causal_targets, seed=seed, position=position)
-            return decoded(model, model.features(ids, slots, causal=True), ids.gather(1, slots + 1))
-        masked, slots = mask_rows(ids, self.mask_rate(progress), seed=seed, position=position)
-        return decoded(model, model.features(masked, slots), ids.gather(1, slots))
+    def targets(self, batch: Batch, *, seed: int, position: int, progress: float) -> int:
+        slots, answers = self._asked(batch, seed=seed, position=position, progress=progress)
+        seen = self._seen(batch, slots, causal=self.stage(progress) == "causal")
+        return answers.numel() if seen is None else int(seen.sum())
+
+    def loss(
+        self, model: Encoder, batch: Batch, *, seed: int, position: int, progress: float, per_row: float = 1.0
+    ) -> LossSum:
+        causal = self.stage(progress) == "causal"
+        slots, answers = self._asked(batch, seed=seed, position=position, progress=progress)
+        ids = batch.ids
+        if slots is not None and not causal:
+            ids = ids.scatter(1, slots, batch.special.mask)
+        features = model.features(ids, slots, causal=causal, attend=batch.attend, types=batch.types)
+        if slots is None:
+            features = features[:, :-1]
+        seen = self._seen(batch, slots, causal=causal)
+        return decoded(model, features, answers) if seen is None else decoded(model, features[seen], answers[seen])
+
+    def _asked(self, batch: Batch, *, seed: int, position: int, progress: float) -> tuple[Tensor | None, Tensor]:
+        """Positions [B, K] that predict, None for all but the last, and what they should say, [B, K] or [B, L - 1]."""
+        ids = batch.ids
+        if self.stage(progress) != "causal":
+            slots = choose(ids, self.mask_rate(progress), seed=seed, position=position, special=batch.special)
+            return slots, ids.gather(1, slots)
+        if self.causal_targets >= 1.0:
+            return None, ids[:, 1:]
+        slots = choose(ids[:, 1:], self.causal_targets, seed=seed, position=position, special=batch.special)
+        return slots, ids.gather(1, slots + 1)
+
+    def _seen(self, batch: Batch, slots: Tensor | None, *, causal: bool) -> Tensor | None:
+        """Bool like the answers, False where the answer is padding; None when nothing is padded."""
+        if batch.attend is None:
+            return None
+        if slots is None:
+            return batch.attend[:, 1:]
+        return batch.attend.gather(1, slots + 1 if causal else slots)
 
 
-def choose(ids: Tensor, share: float, *, seed: int, position: int) -> Tensor:
+def is_special(ids: Tensor, special: SpecialIds) -> Tensor:
+    """Bool like ``ids``: whether an id is padding, unknown, [CLS], [SEP] or [MASK]."""
+    found = ids == special.pad
+    for one in (special.unk, special.cls, special.sep, special.mask):
+        found = found | (ids == one)
+    return found
+
+
+def choose(ids: Tensor, share: float, *, seed: int, position: int, special: SpecialIds = OURS) -> Tensor:
     """Choose K = round(share * L) positions of each row of ``ids`` int64 [B, L], at least one, special tokens last.
 
     Returns:
         int64 [B, K], ascending.
     """
     keys = draws(seed, position, ids.shape[0], ids.shape[1], ids.device)
-    keys = keys + (ids <= LAST_SPECIAL_ID).to(torch.int64) * (1 << 62)
+    keys = keys + is_special(ids, special).to(torch.int64) * (1 << 62)
     return keys.argsort(dim=1)[:, : max(1, round(share * ids.shape[1]))].sort(dim=1).values
 
 
-def mask_rows(ids: Tensor, share: float, *, seed: int, position: int) -> tuple[Tensor, Tensor]:
+def mask_rows(
+    ids: Tensor, share: float, *, seed: int, position: int, special: SpecialIds = OURS
+) -> tuple[Tensor, Tensor]:
     """Hide exactly K = round(share * L) positions of each row of ``ids`` int64 [B, L].
 
     Returns:
         The rows with [MASK] at the chosen positions, and these positions, int64 [B, K].
     """
-    slots = choose(ids, share, seed=seed, position=position)
-    return ids.scatter(1, slots, MASK_ID), slots
+    slots = choose(ids, share, seed=seed, position=position, special=special)
+    return ids.scatter(1, slots, special.mask), slots
 
 
 def decoded(model: Encoder, features: Tensor, targets: Tensor) -> LossSum:
-    """Cross-entropy of features [B, K, D] against targets int64 [B, K]."""
+    """Cross-entropy of features [..., D] against targets int64 [...]."""
     flat = features.reshape(-1, features.shape[-1]).float()
     decoder = model.decoder
     loss = LinearCrossEntropy.apply(flat, decoder.weight, decoder.bias, targets.reshape(-1))

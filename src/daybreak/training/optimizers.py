@@ -1,28 +1,71 @@
-"""Optimizers, as configurations that build torch's own."""
+"""Optimizers, as configurations that build torch's own or BERT's."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
 
+from daybreak.base.errors import UserError
 from daybreak.base.plain import Component
+from daybreak.training.bert_adam import BertAdamOptimizer
+
+ROLES = ("matrices", "embeddings", "norms", "biases", "scalars")
+
+
+def roles(model: nn.Module) -> dict[str, str]:
+    """Return what each parameter is for, under its name in ``model.named_parameters()``.
+
+    embeddings: tables of nn.Embedding, a decoder tied to one included; norms: their weights; biases: all of them, of
+    norms too; scalars: single numbers; matrices: everything else. By the module that owns it, not by its name.
+    """
+    found: dict[int, str] = {}
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            if isinstance(module, nn.Embedding):
+                found[id(parameter)] = "embeddings"
+            elif name == "bias":
+                found.setdefault(id(parameter), "biases")
+            elif isinstance(module, (nn.LayerNorm, nn.RMSNorm)):
+                found.setdefault(id(parameter), "norms")
+            elif parameter.numel() == 1:
+                found.setdefault(id(parameter), "scalars")
+    return {name: found.get(id(parameter), "matrices") for name, parameter in model.named_parameters()}
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig(Component):
     lr: float
     """Peak learning rate; the schedule multiplies it."""
+    weight_decay: float = 0.01
+    decay: tuple[str, ...] = ("matrices",)
+    """Roles of the parameters that decay: matrices, embeddings, norms, biases, scalars."""
+
+    def __post_init__(self) -> None:
+        unknown = sorted(set(self.decay) - set(ROLES))
+        if unknown:
+            raise UserError(f"--optimizer.decay cannot name '{unknown[0]}'.", f"Use some of: {', '.join(ROLES)}.")
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
         """Return an optimizer over the model's parameters; each group's ``lr`` holds the peak."""
         raise NotImplementedError
 
+    def groups(self, model: nn.Module) -> list[dict[str, Any]]:
+        """Return torch's parameter groups: those that decay, then the others; an empty one is left out."""
+        role = roles(model)
+        groups = []
+        for decays in (True, False):
+            parameters = [p for name, p in model.named_parameters() if (role[name] in self.decay) is decays]
+            if parameters:
+                groups.append({"params": parameters, "weight_decay": self.weight_decay if decays else 0.0})
+        return groups
+
 
 @dataclass(frozen=True, kw_only=True)
 class AdamW(OptimizerConfig):
-    """AdamW (arXiv 1711.05101), torch's fused kernel. Matrices decay; embeddings, norms and biases do not."""
+    """AdamW (arXiv 1711.05101), torch's fused kernel."""
 
     lr: float = 1e-3
     beta1: float = 0.9
@@ -31,11 +74,34 @@ class AdamW(OptimizerConfig):
     weight_decay: float = 0.05
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
-        embeddings = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
-        matrices = [p for p in model.parameters() if p.dim() > 1 and id(p) not in embeddings]
-        others = [p for p in model.parameters() if p.dim() <= 1 or id(p) in embeddings]
-        groups = [
-            {"params": matrices, "weight_decay": self.weight_decay},
-            {"params": others, "weight_decay": 0.0},
-        ]
-        return torch.optim.AdamW(groups, lr=self.lr, betas=(self.beta1, self.beta2), eps=self.epsilon, fused=True)
+        betas = (self.beta1, self.beta2)
+        return torch.optim.AdamW(self.groups(model), lr=self.lr, betas=betas, eps=self.epsilon, fused=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adam(OptimizerConfig):
+    """Adam (arXiv 1412.6980), torch's fused kernel; the decay is added to the gradient, an L2 penalty."""
+
+    lr: float = 1e-4
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+
+    def build(self, model: nn.Module) -> torch.optim.Optimizer:
+        betas = (self.beta1, self.beta2)
+        return torch.optim.Adam(self.groups(model), lr=self.lr, betas=betas, eps=self.epsilon, fused=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BertAdam(OptimizerConfig):
+    """The optimizer of the original BERT: Adam without bias correction, with decoupled decay."""
+
+    lr: float = 1e-4
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-6
+    decay: tuple[str, ...] = ("matrices", "embeddings")
+
+    def build(self, model: nn.Module) -> torch.optim.Optimizer:
+        betas = (self.beta1, self.beta2)
+        return BertAdamOptimizer(self.groups(model), lr=self.lr, betas=betas, eps=self.epsilon)

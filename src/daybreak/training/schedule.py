@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
+from daybreak.base.errors import UserError
 from daybreak.base.plain import Component
 
 
@@ -11,21 +13,156 @@ from daybreak.base.plain import Component
 class Schedule(Component):
     """What the learning rate is multiplied by as the run goes on."""
 
-    def __call__(self, progress: float) -> float:
-        """Return the multiplier in [0, 1] for ``progress`` in [0, 1]."""
+    def __call__(self, progress: float, rows: int = 0) -> float:
+        """Return the multiplier in [0, 1].
+
+        Args:
+            progress: share of the run that has passed; past 1 the multiplier of the end is given.
+            rows: rows read since the start of the run, for a schedule that counts them.
+        """
         raise NotImplementedError
+
+    @property
+    def decay_starts(self) -> float:
+        """Progress at which the final decay begins, where a longer run can branch off; 1 when there is none."""
+        return 1.0
+
+
+def check_shares(schedule: Schedule, **shares: float) -> None:
+    """Raise UserError for the first share outside [0, 1]."""
+    for name, value in shares.items():
+        if not 0 <= value <= 1:
+            raise UserError(
+                f"--schedule.{name} is {value:g}, but in {type(schedule).__name__} it is a share of the run.",
+                "Give a number in [0, 1].",
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trapezoid(Schedule):
-    """Linear up, flat, linear down to 0; the long decay follows modded-nanogpt and ModernBERT (arXiv 2412.13663)."""
+    """Linear up, flat, linear down to 0; the long decay follows modded-nanogpt and ModernBERT (arXiv 2412.13663).
+
+    Without the flat part it is the one-cycle triangle (0.5, 0.5) and transformers' linear schedule (w, 1 - w).
+    """
 
     warmup: float = 0.02
     """Share of the run in which the rate rises from 0."""
     decay: float = 0.5
     """Share of the run, at its end, in which the rate falls to 0."""
 
-    def __call__(self, progress: float) -> float:
+    def __post_init__(self) -> None:
+        check_shares(self, warmup=self.warmup, decay=self.decay)
+
+    def __call__(self, progress: float, rows: int = 0) -> float:
         rise = progress / self.warmup if self.warmup > 0 else 1.0
         fall = (1.0 - progress) / self.decay if self.decay > 0 else 1.0
         return max(0.0, min(1.0, rise, fall))
+
+    @property
+    def decay_starts(self) -> float:
+        if self.decay <= 0:
+            return 1.0
+        return max(1.0 - self.decay, self.warmup / (self.warmup + self.decay))  # the second where the ramps cross
+
+
+@dataclass(frozen=True, kw_only=True)
+class BudgetTriangle(Schedule):
+    """From ``base`` linearly to 1, then linearly to 0: min(b + f (1 - b) / (1 - q), (1 - f) / q).
+
+    Cramming's "budget-triangle2" (arXiv 2212.14034, section 4.3), there of wall-clock time.
+    """
+
+    base: float = 0.25
+    """Multiplier at the start, b."""
+    falloff: float = 0.25
+    """Share of the run, at its end, in which the rate falls to 0, q."""
+
+    def __post_init__(self) -> None:
+        check_shares(self, base=self.base)
+        if not 0 < self.falloff < 1:
+            raise UserError(f"--schedule.falloff is {self.falloff:g}.", "Give a number between 0 and 1.")
+
+    def __call__(self, progress: float, rows: int = 0) -> float:
+        rise = self.base + progress * (1.0 - self.base) / (1.0 - self.falloff)
+        return max(0.0, min(rise, (1.0 - progress) / self.falloff))
+
+    @property
+    def decay_starts(self) -> float:
+        return 1.0 - self.falloff
+
+
+@dataclass(frozen=True, kw_only=True)
+class WarmupLinear(Schedule):
+    """Linear up to 1, then 1 - progress: BERT's own (arXiv 1810.04805, appendix A.2, and its code).
+
+    The decay counts from the start of the run, so the rate falls by ``warmup`` at once where the warm-up ends.
+    """
+
+    warmup: float = 0.01
+    """Share of the run in which the rate rises from 0."""
+
+    def __post_init__(self) -> None:
+        check_shares(self, warmup=self.warmup)
+
+    def __call__(self, progress: float, rows: int = 0) -> float:
+        return progress / self.warmup if progress < self.warmup else max(0.0, 1.0 - progress)
+
+    @property
+    def decay_starts(self) -> float:
+        return self.warmup
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cosine(Schedule):
+    """Linear up to 1, then half a cosine down to 0 (SGDR, arXiv 1608.03983, without restarts)."""
+
+    warmup: float = 0.06
+    """Share of the run in which the rate rises from 0."""
+
+    def __post_init__(self) -> None:
+        check_shares(self, warmup=self.warmup)
+
+    def __call__(self, progress: float, rows: int = 0) -> float:
+        if progress < self.warmup:
+            return progress / self.warmup
+        if progress >= 1.0:
+            return 0.0
+        return 0.5 * (1.0 + math.cos(math.pi * (progress - self.warmup) / (1.0 - self.warmup)))
+
+    @property
+    def decay_starts(self) -> float:
+        return self.warmup
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unfinished(Schedule):
+    """Linear up and linear down over a number of microbatches that the budget may never reach.
+
+    BERT's long schedule put unchanged into a day, the baseline of Cramming (arXiv 2212.14034, "BERT normal
+    protocol"): a day allows a small part of 8 million microbatches, so the rate never comes down. It counts rows,
+    whatever the clock of the run counts.
+    """
+
+    warmup: int = 80_000
+    """Microbatches in which the rate rises from 0."""
+    whole: int = 8_000_000
+    """Microbatches at which the decay ends."""
+    microbatch: int = 64
+    """Rows of a microbatch in these counts; that of the run may be another."""
+    floor: float = 1e-3
+    """Multiplier from then on: 1e-7 for a peak of 1e-4."""
+
+    def __post_init__(self) -> None:
+        check_shares(self, floor=self.floor)
+        if not 0 <= self.warmup < self.whole or self.microbatch < 1:
+            raise UserError(
+                f"--schedule.warmup is {self.warmup} of {self.whole} microbatches of {self.microbatch} rows.",
+                "Give a warm-up shorter than --schedule.whole, and at least one row.",
+            )
+
+    def __call__(self, progress: float, rows: int = 0) -> float:
+        done = rows // self.microbatch
+        if done < self.warmup:
+            return done / self.warmup
+        left = max(0.0, (self.whole - done) / (self.whole - self.warmup))
+        return self.floor + (1.0 - self.floor) * left

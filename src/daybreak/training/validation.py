@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from daybreak.base.batch import Batch
 from daybreak.base.encoder import Encoder
 from daybreak.base.records import ValidationRecord
 from daybreak.training.clock import Tick
+from daybreak.training.masked import Judged, Masked
 from daybreak.training.objectives import mask_rows
 
 RATE = 0.15
@@ -21,17 +24,30 @@ ROWS = 512
 BATCH_ROWS = 32
 
 
+@dataclass(frozen=True)
+class OwnRows:
+    """What a recipe trains on, held out: its own rows, masked in its own way (BERT: pairs, with their labels)."""
+
+    objective: Masked
+    batch: Batch
+
+    def judge(self, model: Encoder) -> Judged:
+        """Judge ``model`` on all of them."""
+        return self.objective.judge(model, self.batch, seed=SEED, position=0)
+
+
 class Validation:
     """Measures a model on fixed masked positions.
 
     Args:
-        rows: int64 [R, L], held-out rows opened by [CLS].
+        batch: R held-out rows of L ids, opened by [CLS].
         unigram_counts: occurrences of each id in the training split, [V].
+        own: judged in the final validation beside the yardstick; None where the recipe trains on rows like these.
     """
 
-    def __init__(self, rows: np.ndarray, unigram_counts: np.ndarray, device: torch.device):
-        ids = torch.from_numpy(rows).to(device)
-        masked, slots = mask_rows(ids, RATE, seed=SEED, position=0)
+    def __init__(self, batch: Batch, unigram_counts: np.ndarray, device: torch.device, own: OwnRows | None = None):
+        ids = torch.from_numpy(batch.ids).to(device)
+        masked, slots = mask_rows(ids, RATE, seed=SEED, position=0, special=batch.special)
         # Interim validations read the first rows: shuffled, these speak for all documents, not for the first few.
         order = torch.randperm(len(ids), generator=torch.Generator().manual_seed(SEED)).to(device)
         self._masked, self._slots = masked[order], slots[order]
@@ -39,7 +55,14 @@ class Validation:
         smooth = torch.from_numpy(unigram_counts.astype(np.float64)) + 1.0
         self._unigram = -(smooth / smooth.sum()).log().to(torch.float32).to(device)
         self._commonest = int(unigram_counts.argmax())
-        self.rows = len(ids)
+        self._own = own
+        self.rows, self.length = ids.shape
+        self.special = batch.special
+
+    def whole_seconds(self, row: float) -> float:
+        """How long the final validation takes where a row takes ``row`` seconds."""
+        own = len(self._own.batch) * self._own.batch.ids.shape[1] / self._masked.shape[1] if self._own else 0
+        return row * (self.rows + own)
 
     @property
     def unigram_loss(self) -> float:
@@ -66,6 +89,7 @@ class Validation:
                 total += (logits.logsumexp(dim=2) - picked).sum().double().cpu()
                 guesses.append(logits.argmax(dim=2))
         guess = torch.cat(guesses)
+        own = self._own.judge(model) if final and self._own else None
         return ValidationRecord(
             step=step,
             elapsed=tick.elapsed,
@@ -79,4 +103,8 @@ class Validation:
             commonest_share=float((answers == self._commonest).double().mean()),
             final=final,
             seconds=time.monotonic() - begun,
+            own_loss=own.loss if own else None,
+            own_accuracy=own.accuracy if own else None,
+            next_loss=own.next_loss if own else None,
+            next_accuracy=own.next_accuracy if own else None,
         )

@@ -1,0 +1,92 @@
+"""Verb ``recipes``: the list of them, and one in full, with its size, its cost and what it does otherwise."""
+
+from __future__ import annotations
+
+import json
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from daybreak.base.amounts import count
+from daybreak.base.plain import to_plain
+from daybreak.recipe import Recipe, load_recipe, promise, recipe_module, recipe_names, resolved
+
+TARGET_SHARE = 0.15
+"""Share of a row's positions that is predicted, for counting arithmetic; recipes differ by a few hundredths."""
+BACKWARD = 2
+"""Products of the backward pass for each one of the forward pass."""
+
+
+def catalogue() -> str:
+    """One line for each recipe: its name, what it is, and how sure its promise is."""
+    lines = [f"{name:16} {promise(name).splitlines()[0]} [{_standing(name)}]" for name in recipe_names()]
+    return "\n".join(lines)
+
+
+def described(source: str, *, size: str = "", faithful: bool = False) -> str:
+    """A recipe in full: its promise, what it costs, where it deviates and why, and every value.
+
+    Raises:
+        UserError: there is no such recipe.
+    """
+    recipe = load_recipe(source, size=size, faithful=faithful)
+    parts = []
+    if recipe.name in recipe_names():
+        parts.append(promise(recipe.name))
+    vocabulary = recipe.tokenizer.vocabulary
+    parts.append(
+        f"{count(parameters(recipe))} parameters at a vocabulary of {vocabulary:,}; "
+        f"{count(flops_per_token(recipe))} floating-point operations a token of training at {recipe.length} positions."
+    )
+    if found := deviations(recipe, size, faithful):
+        parts.append("\n".join(["Where it deviates from the original, and why:", *(f"- {line}" for line in found)]))
+    parts.append(json.dumps(resolved(recipe), indent=2))
+    return "\n\n".join(parts)
+
+
+def parameters(recipe: Recipe) -> int:
+    """Trainable numbers of the recipe's model at its vocabulary; nothing is allocated."""
+    with torch.device("meta"):
+        return recipe.model.build(recipe.tokenizer.vocabulary).parameter_count()
+
+
+def flops_per_token(recipe: Recipe) -> int:
+    """Floating-point operations of a training step for each token read, matrix products and attention only."""
+    length = recipe.length
+    with torch.device("meta"):
+        model = recipe.model.build(recipe.tokenizer.vocabulary).eval()
+        ids = torch.zeros(1, length, dtype=torch.int64)
+        slots = torch.zeros(1, max(1, round(TARGET_SHARE * length)), dtype=torch.int64)
+        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+            model.logits(ids, slots)
+    return (1 + BACKWARD) * counter.get_total_flops() // length
+
+
+def deviations(recipe: Recipe, size: str, faithful: bool) -> list[str]:
+    """What the recipe does otherwise than its original: values with both of them, and what no value shows."""
+    reasons = getattr(recipe_module(recipe.name), "DEVIATIONS", {}) if recipe.name in recipe_names() else {}
+    if not reasons:
+        return []
+    ours = to_plain(recipe)
+    theirs = to_plain(load_recipe(recipe.name, size=size, faithful=True))
+    found = []
+    for what, why in reasons.items():
+        mine, other = _value(ours, what), _value(theirs, what)
+        if mine is None and other is None:
+            found.append(f"{what}: {why}")
+        elif mine != other:
+            found.append(f"{what} = {json.dumps(mine)}, originally {json.dumps(other)}: {why}")
+    return found
+
+
+def _value(plain: object, dotted: str) -> object:
+    for name in dotted.split("."):
+        plain = plain.get(name) if isinstance(plain, dict) else None
+    return plain
+
+
+def _standing(name: str) -> str:
+    """Measured, published or not yet measured: the first word of the promise."""
+    words = promise(name).split("Promise:")[1].split()
+    first = words[0].strip(",.;")
+    return "not yet measured" if first == "not" else first

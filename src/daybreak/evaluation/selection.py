@@ -1,0 +1,56 @@
+"""Which of several settings counts: decided on dev, over all seeds, and written down with what was tried."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from daybreak.base.records import SettingTried
+from daybreak.evaluation.protocols import Setting
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A setting and what its models scored."""
+
+    setting: Setting
+    scores: dict[str, list[float]]
+    """By metric, one value a seed."""
+
+    def record(self, metric: str) -> SettingTried:
+        """How it did on dev by ``metric``."""
+        dev = self.scores[metric]
+        return SettingTried(
+            epochs=self.setting.epochs,
+            learning_rate=self.setting.rate,
+            dev=dev,
+            mean=statistics.fmean(dev),
+            spread=spread(dev),
+        )
+
+
+def spread(values: Sequence[float]) -> float:
+    """Standard deviation (n - 1); 0 for a single value."""
+    return statistics.stdev(values) if len(values) > 1 else 0.0
+
+
+def choose(tried: Sequence[Tried], metric: str) -> Tried:
+    """SciBERT's rule: of the settings within one standard deviation of the best, one with the fewest epochs.
+
+    Means are over seeds, the standard deviation is the best setting's own, and of several settings with so few epochs
+    the one with the highest mean is taken (the first in the order of ``tried`` where they are equal).
+    """
+    records = [each.record(metric) for each in tried]
+    best = max(records, key=lambda record: record.mean)
+    near = [place for place, record in enumerate(records) if record.mean >= best.mean - best.spread]
+    return tried[min(near, key=lambda place: (records[place].epochs, -records[place].mean))]
+
+
+def sentence(chosen: Setting, tried: int, seeds: int) -> str:
+    """How the reported numbers were selected, in words."""
+    last = "after the last epoch"
+    if tried == 1:
+        return last
+    over = f"the mean of {seeds} seeds" if seeds > 1 else "one seed"
+    return f"{chosen}: of {tried} settings the fewest epochs within one deviation of the best on dev, {over}; {last}"

@@ -1,0 +1,272 @@
+"""BERT: weights and logits are exactly those of transformers' BertForMaskedLM and BertForPreTraining.
+
+Devlin et al. 2018 (arXiv 1810.04805) and its code, google-research/bert: post-norm, biases everywhere, learned
+positions, segments, a head transform before the tied decoder, and with ``next_sentence`` the pooler and the
+next-sentence head. Ours is the fast forward: query, key and value in one call, the last layer asks its queries and
+runs its feed-forward unit at the chosen positions only, and nothing is computed for dropout at 0. One difference while
+learning: stock transformers passes no gradient to the padding token's embedding as an input, Google's code and ours do.
+
+B rows, L positions, K chosen positions, D width, H heads, C = D / H, F inner width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from daybreak.base.encoder import Encoder, EncoderConfig, exported
+from daybreak.base.errors import UserError
+from daybreak.base.records import SpecialIds
+from daybreak.models.layers import attend_heads, attention_mask, dropping, take
+
+APPROXIMATIONS = {"gelu": "none", "gelu_new": "tanh"}
+"""Transformers' name of an activation -> how torch's GELU is computed: by erf, or by Google's tanh formula."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BertEncoder(EncoderConfig):
+    """A BERT shape."""
+
+    layers: int
+    width: int
+    heads: int
+    inner: int
+    """Width of the feed-forward unit."""
+    positions: int = 512
+    """Rows of the position table: the longest row that the model can read."""
+    segments: int = 2
+    dropout: float = 0.0
+    """While pretraining, on the embeddings and on what attention and the feed-forward unit add to the stream."""
+    attention_dropout: float = 0.0
+    """While pretraining, on the attention probabilities."""
+    finetune_dropout: float = 0.1
+    """Both dropouts in the export's ``config.json``, for those who fine-tune it."""
+    activation: str = "gelu"
+    """gelu (by erf) or gelu_new (Google's tanh approximation)."""
+    epsilon: float = 1e-12
+    """Of every LayerNorm."""
+    next_sentence: bool = False
+    """Have the pooler and the next-sentence head."""
+    init_std: float = 0.02
+    """Deviation of the initial weights, a normal truncated at two deviations."""
+
+    def __post_init__(self) -> None:
+        if min(self.layers, self.width, self.heads, self.inner, self.positions, self.segments) < 1:
+            raise UserError("Every size in --model is at least 1.", "Correct the number.")
+        if self.activation not in APPROXIMATIONS:
+            raise UserError(f"--model.activation cannot be '{self.activation}'.", "Use gelu or gelu_new.")
+        if not all(0 <= share < 1 for share in (self.dropout, self.attention_dropout, self.finetune_dropout)):
+            raise UserError("A dropout in --model is at least 0 and below 1.", "Correct the number.")
+        if self.next_sentence and self.segments < 2:
+            raise UserError("Next-sentence prediction needs two segments.", "Set --model.segments to 2.")
+
+    def build(self, vocabulary: int) -> Bert:
+        if self.width % self.heads:
+            raise UserError(
+                f"A width of {self.width} cannot be split into {self.heads} heads.",
+                "Choose --model.heads so that it divides the width.",
+            )
+        model = Bert(self, vocabulary)
+        initialise(model, self.init_std)
+        return model
+
+    @property
+    def longest(self) -> int:
+        return self.positions
+
+    @property
+    def predicts_next(self) -> bool:
+        return self.next_sentence
+
+    def to_hugging_face(self, vocabulary: int, length: int, special: SpecialIds = SpecialIds()) -> dict[str, Any]:
+        return {
+            "architectures": ["BertForPreTraining" if self.next_sentence else "BertForMaskedLM"],
+            "model_type": "bert",
+            "vocab_size": vocabulary,
+            "hidden_size": self.width,
+            "num_hidden_layers": self.layers,
+            "num_attention_heads": self.heads,
+            "intermediate_size": self.inner,
+            "hidden_act": self.activation,
+            "hidden_dropout_prob": self.finetune_dropout,
+            "attention_probs_dropout_prob": self.finetune_dropout,
+            "classifier_dropout": None,
+            # The whole table travels, also the positions beyond the trained ``length``, as in Google's checkpoints.
+            "max_position_embeddings": self.positions,
+            "position_embedding_type": "absolute",
+            "type_vocab_size": self.segments,
+            "initializer_range": self.init_std,
+            "layer_norm_eps": self.epsilon,
+            "tie_word_embeddings": True,
+            "dtype": "float32",
+            "pad_token_id": special.pad,
+            "cls_token_id": special.cls,
+            "bos_token_id": special.cls,
+            "sep_token_id": special.sep,
+            "eos_token_id": special.sep,
+        }
+
+    def export_weights(self, model: Encoder) -> dict[str, Tensor]:
+        state: dict[str, Tensor] = {}
+        for name, tensor in model.state_dict().items():
+            if name == "output.weight":
+                continue  # the tied decoder weight: transformers ties it again when it loads
+            names = hugging_face_names(name)
+            # A tensor a part, not views of one storage: safetensors and its readers want them apart.
+            state.update(zip(names, (part.clone() for part in tensor.chunk(len(names)))))
+        return exported(state)
+
+
+class Attention(nn.Module):
+    def __init__(self, shape: BertEncoder):
+        super().__init__()
+        self.heads = shape.heads
+        self.channels = shape.width // shape.heads
+        self.dropout = shape.attention_dropout
+        self.qkv = nn.Linear(shape.width, 3 * shape.width)
+        self.out = nn.Linear(shape.width, shape.width)
+
+    def forward(self, x: Tensor, asking: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
+        """``x`` [B, L, D] holds keys and values; ``asking`` is ``x`` itself or its chosen positions [B, K, D]."""
+        rows, length, width = x.shape
+        if asking is x:
+            query, key, value = self.qkv(x).view(rows, length, 3, self.heads, self.channels).unbind(2)
+        else:
+            query = F.linear(asking, self.qkv.weight[:width], self.qkv.bias[:width])
+            query = query.view(rows, -1, self.heads, self.channels)
+            kv = F.linear(x, self.qkv.weight[width:], self.qkv.bias[width:])
+            key, value = kv.view(rows, length, 2, self.heads, self.channels).unbind(2)
+        mixed = attend_heads(
+            query.transpose(1, 2),
+            key.transpose(1, 2),
+            value.transpose(1, 2),
+            mask,
+            causal=causal,
+            dropout=self.dropout if self.training else 0.0,
+        )
+        return self.out(mixed)
+
+
+class Block(nn.Module):
+    """Post-norm: each half adds to the stream and the sum is normalised."""
+
+    def __init__(self, shape: BertEncoder):
+        super().__init__()
+        self.approximation = APPROXIMATIONS[shape.activation]
+        self.attention = Attention(shape)
+        self.attention_norm = nn.LayerNorm(shape.width, eps=shape.epsilon)
+        self.up = nn.Linear(shape.width, shape.inner)
+        self.down = nn.Linear(shape.inner, shape.width)
+        self.unit_norm = nn.LayerNorm(shape.width, eps=shape.epsilon)
+        self.drop = dropping(shape.dropout)
+
+    def forward(self, x: Tensor, mask: Tensor | None, causal: bool, slots: Tensor | None = None) -> Tensor:
+        stream = x if slots is None else take(x, slots)
+        stream = self.attention_norm(stream + self.drop(self.attention(x, stream, mask, causal)))
+        inner = F.gelu(self.up(stream), approximate=self.approximation)
+        return self.unit_norm(stream + self.drop(self.down(inner)))
+
+
+class Bert(Encoder):
+    blocks: nn.ModuleList
+
+    def __init__(self, shape: BertEncoder, vocabulary: int):
+        super().__init__()
+        self.shape = shape
+        self.vocabulary = vocabulary
+        self.width = shape.width
+        self.embedding = nn.Embedding(vocabulary, shape.width)
+        self.positions = nn.Embedding(shape.positions, shape.width)
+        self.segments = nn.Embedding(shape.segments, shape.width)
+        self.embedding_norm = nn.LayerNorm(shape.width, eps=shape.epsilon)
+        self.drop = dropping(shape.dropout)
+        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
+        self.head_dense = nn.Linear(shape.width, shape.width)
+        self.head_norm = nn.LayerNorm(shape.width, eps=shape.epsilon)
+        self.output = nn.Linear(shape.width, vocabulary)
+        self.output.weight = self.embedding.weight
+        if shape.next_sentence:
+            self.pooler = nn.Linear(shape.width, shape.width)
+            self.next_head = nn.Linear(shape.width, 2)
+
+    @property
+    def decoder(self) -> nn.Linear:
+        return self.output
+
+    def states(
+        self,
+        ids: Tensor,
+        slots: Tensor | None = None,
+        *,
+        causal: bool = False,
+        attend: Tensor | None = None,
+        types: Tensor | None = None,
+    ) -> Tensor:
+        length = ids.shape[1]
+        segments = self.segments.weight[0] if types is None else self.segments(types)
+        x = self.drop(self.embedding_norm(self.embedding(ids) + (self.positions.weight[:length] + segments)))
+
+        def mask_of(asking: Tensor | None, by_mask: bool) -> Tensor | None:
+            return attention_mask(length, causal=by_mask, window=None, attend=attend, slots=asking, device=ids.device)
+
+        # SDPA knows plain causal attention by itself and is faster without a mask; not from chosen positions only.
+        mask = mask_of(None, causal and attend is not None)
+        for block in self.blocks[:-1]:
+            x = block(x, mask, causal)
+        last = mask if slots is None else mask_of(slots, causal)
+        return self.blocks[-1](x, last, causal, slots)
+
+    def transform(self, states: Tensor) -> Tensor:
+        return self.head_norm(F.gelu(self.head_dense(states), approximate=APPROXIMATIONS[self.shape.activation]))
+
+    def next_logits(self, states: Tensor) -> Tensor:
+        """Class 0: the second segment follows the first in its text; class 1: it was drawn from elsewhere."""
+        if not self.shape.next_sentence:
+            return super().next_logits(states)
+        return self.next_head(torch.tanh(self.pooler(states)))
+
+
+def initialise(model: Bert, std: float) -> None:
+    """As in google-research/bert: normal truncated at two deviations (stock transformers: not truncated), biases 0."""
+    for name, parameter in model.named_parameters():
+        if parameter.dim() == 1:
+            nn.init.constant_(parameter, 0.0 if name.endswith("bias") else 1.0)
+        else:
+            nn.init.trunc_normal_(parameter, std=std, a=-2 * std, b=2 * std)
+
+
+NAMES = (
+    ("embedding_norm.", "bert.embeddings.LayerNorm."),
+    ("embedding.", "bert.embeddings.word_embeddings."),
+    ("positions.", "bert.embeddings.position_embeddings."),
+    ("segments.", "bert.embeddings.token_type_embeddings."),
+    ("blocks.", "bert.encoder.layer."),
+    ("head_dense.", "cls.predictions.transform.dense."),
+    ("head_norm.", "cls.predictions.transform.LayerNorm."),
+    ("output.weight", "cls.predictions.decoder.weight"),
+    ("output.bias", "cls.predictions.bias"),
+    ("pooler.", "bert.pooler.dense."),
+    ("next_head.", "cls.seq_relationship."),
+)
+INNER_NAMES = (
+    (".attention.out.", ".attention.output.dense."),
+    (".attention_norm.", ".attention.output.LayerNorm."),
+    (".up.", ".intermediate.dense."),
+    (".down.", ".output.dense."),
+    (".unit_norm.", ".output.LayerNorm."),
+)
+
+
+def hugging_face_names(name: str) -> list[str]:
+    """Translate one of our names into transformers'; of the fused projection into its three, in their order."""
+    ours, theirs = next(pair for pair in NAMES if name.startswith(pair[0]))
+    name = theirs + name[len(ours) :]
+    for ours, theirs in INNER_NAMES:
+        name = name.replace(ours, theirs)
+    if ".attention.qkv." in name:
+        return [name.replace(".qkv.", f".self.{part}.") for part in ("query", "key", "value")]
+    return [name]

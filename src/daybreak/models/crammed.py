@@ -1,0 +1,291 @@
+"""The crammed family: Cramming's encoder (arXiv 2212.14034), both of its published versions and its shipped variants.
+
+Pre-norm; a GELU unit, gated or plain; positions by a sinusoid times one learned scale, or learned; few biases; little
+or nothing between the encoder and the tied decoder. By default no dropout: the original pretrains in eval mode. Ours is
+the fast forward: one fused projection, the last layer asks and runs its unit at the chosen positions only.
+
+No class of stock transformers holds it, so one small modelling file, ``modeling_crammed.py``, travels with the export.
+
+B rows, L positions, K chosen positions, D width, H heads, C = D / H, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from daybreak.base.encoder import Encoder, EncoderConfig, exported
+from daybreak.base.errors import UserError
+from daybreak.base.records import SpecialIds
+from daybreak.models.layers import attend_heads, attention_mask, dropping, sinusoid_table, take
+
+MODEL_TYPE = "daybreak-crammed"
+MODELLING_FILES = {"modeling_crammed.py": Path(__file__).with_name("modeling_crammed.py")}
+AUTO_MAP = {
+    "AutoConfig": "modeling_crammed.CrammedConfig",
+    "AutoModel": "modeling_crammed.CrammedModel",
+    "AutoModelForMaskedLM": "modeling_crammed.CrammedForMaskedLM",
+    "AutoModelForSequenceClassification": "modeling_crammed.CrammedForSequenceClassification",
+    "AutoModelForTokenClassification": "modeling_crammed.CrammedForTokenClassification",
+}
+
+CHOICES = {"positions": ("sinusoid", "learned"), "head": ("none", "square", "dense"), "pooling": ("first", "mean")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrammedEncoder(EncoderConfig):
+    """A crammed shape; the defaults are version 2."""
+
+    layers: int
+    width: int
+    heads: int
+    inner: int
+    """Width of the unit; with a gate its first map makes twice as many channels (3072 for the original's 1536)."""
+    gated: bool = True
+    """x * GELU(gate) over the two halves; otherwise a plain GELU."""
+    biases: bool = False
+    """Give every linear map, the decoder too, a bias; norms always have theirs."""
+    positions: str = "sinusoid"
+    """sinusoid (one learned scale, any length) or learned."""
+    longest_row: int = 128
+    """How many positions are learned."""
+    head: str = "none"
+    """Before the decoder: none (version 2), square (version 1: a linear map) or dense (map, GELU, norm)."""
+    final_norm: bool = True
+    """A norm after the last layer."""
+    epsilon: float = 1e-12
+    attend_padding: bool = False
+    """Ignore the padding mask, in the export too, as version 1 does."""
+    dropout: float = 0.0
+    """While pretraining, on the embeddings, what attention and unit add, and the attention probabilities."""
+    finetune_dropout: float = 0.1
+    """The same dropouts in the export's ``config.json``, for those who fine-tune it."""
+    pooling: str = "first"
+    """What a classifier built on the export reads: first or mean."""
+    classifier_width: int = 1024
+    init_std: float = 0.02
+    """Normal, not truncated, for every linear map and embedding."""
+
+    def __post_init__(self) -> None:
+        if min(self.layers, self.width, self.heads, self.inner, self.longest_row, self.classifier_width) < 1:
+            raise UserError("Every size in --model is at least 1.", "Correct the number.")
+        for field, values in CHOICES.items():
+            if getattr(self, field) not in values:
+                raise UserError(
+                    f"--model.{field.replace('_', '-')} cannot be '{getattr(self, field)}'.",
+                    f"Use {', '.join(values[:-1])} or {values[-1]}.",
+                )
+        if not all(0.0 <= share < 1.0 for share in (self.dropout, self.finetune_dropout)):
+            raise UserError("A dropout in --model is at least 0 and below 1.", "Correct the number.")
+
+    def build(self, vocabulary: int) -> Crammed:
+        if self.width % self.heads:
+            raise UserError(
+                f"A width of {self.width} cannot be split into {self.heads} heads.",
+                "Choose --model.heads so that it divides the width.",
+            )
+        if self.positions == "sinusoid" and self.width % 2:
+            raise UserError("A sinusoid needs an even --model.width.", "Correct the number.")
+        model = Crammed(self, vocabulary)
+        initialise(model, self.init_std)
+        return model
+
+    @property
+    def longest(self) -> int | None:
+        return self.longest_row if self.positions == "learned" else None
+
+    def modelling_files(self) -> dict[str, Path]:
+        return dict(MODELLING_FILES)
+
+    def to_hugging_face(self, vocabulary: int, length: int, special: SpecialIds = SpecialIds()) -> dict[str, Any]:
+        return {
+            "architectures": ["CrammedForMaskedLM"],
+            "model_type": MODEL_TYPE,
+            "auto_map": dict(AUTO_MAP),
+            "vocab_size": vocabulary,
+            "hidden_size": self.width,
+            "num_hidden_layers": self.layers,
+            "num_attention_heads": self.heads,
+            "intermediate_size": self.inner,
+            "gated": self.gated,
+            "biases": self.biases,
+            "positions": self.positions,
+            "longest_row": self.longest_row,
+            "max_position_embeddings": length,
+            "mlm_head": self.head,
+            "final_norm": self.final_norm,
+            "norm_eps": self.epsilon,
+            "attend_padding": self.attend_padding,
+            "dropout": self.finetune_dropout,
+            "classifier_pooling": self.pooling,
+            "classifier_width": self.classifier_width,
+            "initializer_range": self.init_std,
+            "tie_word_embeddings": True,
+            "dtype": "float32",
+            "pad_token_id": special.pad,
+            "cls_token_id": special.cls,
+            "bos_token_id": special.cls,
+            "sep_token_id": special.sep,
+            "eos_token_id": special.sep,
+        }
+
+    def export_weights(self, model: Encoder) -> dict[str, Tensor]:
+        # The tied decoder weight is left out: transformers ties it again when it loads.
+        state = {hugging_face_name(name): tensor for name, tensor in model.state_dict().items()}
+        del state["decoder.weight"]
+        return exported(state)
+
+
+class Attention(nn.Module):
+    def __init__(self, shape: CrammedEncoder):
+        super().__init__()
+        self.heads = shape.heads
+        self.dropout = shape.dropout
+        self.qkv = nn.Linear(shape.width, 3 * shape.width, bias=shape.biases)
+        self.out = nn.Linear(shape.width, shape.width, bias=shape.biases)
+
+    def forward(self, x: Tensor, mask: Tensor | None, causal: bool, slots: Tensor | None) -> Tensor:
+        """[B, L, D] -> [B, L, D], or [B, K, D] with ``slots``."""
+        rows, length, width = x.shape
+        per_head = (self.heads, width // self.heads)
+        if slots is None:
+            query, key, value = self.qkv(x).view(rows, length, 3, *per_head).unbind(2)
+        else:
+            weight, bias = self.qkv.weight, self.qkv.bias
+            asked, told = (None, None) if bias is None else bias.split((width, 2 * width))
+            query = F.linear(take(x, slots), weight[:width], asked).view(rows, -1, *per_head)
+            key, value = F.linear(x, weight[width:], told).view(rows, length, 2, *per_head).unbind(2)
+        query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
+        dropout = self.dropout if self.training else 0.0
+        return self.out(attend_heads(query, key, value, mask, causal=causal, dropout=dropout))
+
+
+class Unit(nn.Module):
+    def __init__(self, shape: CrammedEncoder):
+        super().__init__()
+        self.gated = shape.gated
+        self.up = nn.Linear(shape.width, 2 * shape.inner if shape.gated else shape.inner, bias=shape.biases)
+        self.down = nn.Linear(shape.inner, shape.width, bias=shape.biases)
+
+    def forward(self, x: Tensor) -> Tensor:
+        inner = self.up(x)
+        if not self.gated:
+            return self.down(F.gelu(inner))
+        passed, gate = inner.chunk(2, dim=-1)
+        return self.down(passed * F.gelu(gate))
+
+
+class Block(nn.Module):
+    def __init__(self, shape: CrammedEncoder):
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(shape.width, eps=shape.epsilon)
+        self.attention = Attention(shape)
+        self.unit_norm = nn.LayerNorm(shape.width, eps=shape.epsilon)
+        self.unit = Unit(shape)
+        self.drop = dropping(shape.dropout)
+
+    def forward(self, x: Tensor, mask: Tensor | None, causal: bool, slots: Tensor | None) -> Tensor:
+        stream = x if slots is None else take(x, slots)
+        stream = stream + self.drop(self.attention(self.attention_norm(x), mask, causal, slots))
+        return stream + self.drop(self.unit(self.unit_norm(stream)))
+
+
+class Head(nn.Module):
+    def __init__(self, shape: CrammedEncoder):
+        super().__init__()
+        self.kind = shape.head
+        if self.kind != "none":
+            self.dense = nn.Linear(shape.width, shape.width, bias=shape.biases)
+        if self.kind == "dense":
+            self.norm = nn.LayerNorm(shape.width, eps=shape.epsilon)
+
+    def forward(self, states: Tensor) -> Tensor:
+        if self.kind == "none":
+            return states
+        return self.dense(states) if self.kind == "square" else self.norm(F.gelu(self.dense(states)))
+
+
+class Crammed(Encoder):
+    blocks: nn.ModuleList
+
+    def __init__(self, shape: CrammedEncoder, vocabulary: int):
+        super().__init__()
+        self.shape = shape
+        self.vocabulary = vocabulary
+        self.width = shape.width
+        self.embedding = nn.Embedding(vocabulary, shape.width)
+        if shape.positions == "sinusoid":
+            self.position_scale = nn.Parameter(torch.tensor(shape.width**-0.5))
+        else:
+            self.position_embedding = nn.Embedding(shape.longest_row, shape.width)
+        self.embedding_norm = nn.LayerNorm(shape.width, eps=shape.epsilon)
+        self.drop = dropping(shape.dropout)
+        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
+        self.final_norm = nn.LayerNorm(shape.width, eps=shape.epsilon) if shape.final_norm else nn.Identity()
+        self.head = Head(shape)
+        self.output = nn.Linear(shape.width, vocabulary, bias=shape.biases)
+        self.output.weight = self.embedding.weight
+
+    @property
+    def decoder(self) -> nn.Linear:
+        return self.output
+
+    def positions(self, length: int) -> Tensor:
+        """What is added to the words, [L, D]."""
+        if self.shape.positions == "sinusoid":
+            return self.position_scale * sinusoid_table(length, self.width, self.position_scale.device)
+        if length > self.shape.longest_row:
+            raise UserError(
+                f"A row of {length} tokens is longer than the {self.shape.longest_row} learned positions.",
+                "Raise --model.longest-row, or use shorter rows.",
+            )
+        return self.position_embedding.weight[:length]
+
+    def states(
+        self,
+        ids: Tensor,
+        slots: Tensor | None = None,
+        *,
+        causal: bool = False,
+        attend: Tensor | None = None,
+        types: Tensor | None = None,
+    ) -> Tensor:
+        length, device = ids.shape[1], ids.device
+        if self.shape.attend_padding:
+            attend = None
+        # SDPA knows plain causal attention by itself and is faster without a mask.
+        masked = causal and attend is not None
+        mask = attention_mask(length, causal=masked, window=None, attend=attend, slots=None, device=device)
+        x = self.drop(self.embedding_norm(self.embedding(ids) + self.positions(length)))
+        last = len(self.blocks) - 1
+        for index, block in enumerate(self.blocks):
+            if index == last and slots is not None:
+                mask = attention_mask(length, causal=causal, window=None, attend=attend, slots=slots, device=device)
+                x = block(x, mask, False, slots)
+            else:
+                x = block(x, mask, causal, None)
+        return self.final_norm(x)
+
+    def transform(self, states: Tensor) -> Tensor:
+        return self.head(states)
+
+
+def initialise(model: Crammed, std: float) -> None:
+    """Normal weights, no depth scaling, zero biases; the padding token's row is drawn like the others."""
+    for name, parameter in model.named_parameters():
+        if parameter.dim() == 2:
+            nn.init.normal_(parameter, std=std)
+        elif parameter.dim() == 1:
+            nn.init.constant_(parameter, 0.0 if name.endswith("bias") else 1.0)
+
+
+def hugging_face_name(name: str) -> str:
+    """Translate one of our parameter names into the modelling file's."""
+    if name.startswith("output."):
+        return name.replace("output.", "decoder.")
+    return name if name.startswith("head.") else f"model.{name}"

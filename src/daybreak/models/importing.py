@@ -1,0 +1,137 @@
+"""A Hugging Face folder -> our model, whatever family it is of; weights are read as safetensors, never as pickle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from daybreak.base.encoder import Encoder, EncoderConfig
+from daybreak.base.errors import UserError
+from daybreak.base.files import read_json
+from daybreak.base.records import SpecialIds
+from daybreak.models import bert_import, crammed_import, modern_import
+from daybreak.models.crammed import MODEL_TYPE as CRAMMED
+
+FAMILIES: dict[str, Callable[[dict[str, Any], dict[str, Tensor]], tuple[EncoderConfig, Encoder]]] = {
+    "bert": bert_import.from_hugging_face,
+    "crammedBERT": crammed_import.from_hugging_face,
+    "daybreak-crammed": crammed_import.from_hugging_face,
+    "modernbert": modern_import.from_hugging_face,
+    CRAMMED: crammed_import.from_hugging_face,
+    crammed_import.PUBLISHED_TYPE: crammed_import.from_hugging_face,
+}
+"""``model_type`` in config.json -> who reads it."""
+
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Imported:
+    """A pretrained model, ready to be trained on."""
+
+    shape: EncoderConfig
+    model: Encoder
+    """With the checkpoint's weights, float32 on the CPU."""
+    special: SpecialIds
+    tokenizer: Path
+    """Folder with the tokenizer.json that belongs to the model."""
+
+
+def load_pretrained(folder: Path) -> Imported:
+    """Read config.json, the weights (whole or in shards) and the special ids of a local Hugging Face folder.
+
+    Raises:
+        UserError: a file is missing or damaged, the family is unknown, the architecture cannot be held exactly, or
+            the tokenizer lacks a special token or has ids beyond the model's vocabulary.
+    """
+    config = read_json(folder / "config.json")
+    # The first configs, of 2018 and 2019, were all BERT's and did not say so.
+    family = str(config.get("model_type", "bert")) if isinstance(config, dict) else ""
+    if family not in FAMILIES:
+        known = ", ".join(sorted(FAMILIES))
+        raise UserError(f"The model in '{folder}' is of type '{family}'.", f"Use one of these types: {known}.")
+    weights = read_weights(folder)
+    try:
+        shape, model = FAMILIES[family](config, weights)
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        reason = str(error).strip().splitlines()[-1].strip().rstrip(".")
+        raise UserError(
+            f"The config.json in '{folder}' does not fit its weights ({type(error).__name__}: {reason}).",
+            "Download or save the checkpoint again.",
+        ) from error
+    return Imported(shape=shape, model=model, special=special_ids(folder, model.vocabulary), tokenizer=folder)
+
+
+def read_weights(folder: Path) -> dict[str, Tensor]:
+    """Return all tensors of the folder by name.
+
+    Raises:
+        UserError: there are none as safetensors, or a file is missing or damaged.
+    """
+    if (folder / WEIGHTS).is_file():
+        files = [WEIGHTS]
+    elif (folder / INDEX).is_file():
+        listed = read_json(folder / INDEX)
+        shards = listed.get("weight_map") if isinstance(listed, dict) else None
+        files = sorted({Path(str(name)).name for name in shards.values()}) if isinstance(shards, dict) else []
+    elif any(folder.glob("*.bin")):
+        raise UserError(
+            f"The weights in '{folder}' are a Python pickle, which can run any code when it is opened.",
+            f"If you trust it, load it with transformers and call save_pretrained(), which writes {WEIGHTS}.",
+        )
+    else:
+        files = []
+    if not files:
+        raise UserError(f"'{folder}' holds no {WEIGHTS}.", "Name the folder of a saved Hugging Face model.")
+    weights: dict[str, Tensor] = {}
+    for name in files:
+        try:
+            weights.update(load_file(folder / name))
+        except (OSError, SafetensorError) as error:
+            raise UserError(f"'{folder / name}' cannot be read ({error}).", "Download or copy it again.") from None
+    return weights
+
+
+def special_ids(folder: Path, vocabulary: int) -> SpecialIds:
+    """Look up the five special tokens, under the names in tokenizer_config.json, or as [PAD] and so on.
+
+    Raises:
+        UserError: the folder has no readable tokenizer.json, or that lacks one of the five or has ids that a model
+            of ``vocabulary`` tokens does not know.
+    """
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        raise UserError(
+            f"'{folder}' holds no tokenizer.json.",
+            "Load its tokenizer with transformers.AutoTokenizer and call save_pretrained(), which writes one.",
+        )
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # tokenizers raises nothing more special
+        raise UserError(f"'{path}' cannot be read ({error}).", "Download or copy it again.") from None
+    settings: dict[str, Any] = {}
+    for file in ("special_tokens_map.json", "tokenizer_config.json"):
+        if (folder / file).is_file():
+            settings |= read_json(folder / file)
+    found = {}
+    for kind in (field.name for field in fields(SpecialIds)):
+        token = settings.get(f"{kind}_token") or f"[{kind.upper()}]"
+        name = token["content"] if isinstance(token, dict) else str(token)
+        id = tokenizer.token_to_id(name)
+        if id is None:
+            raise UserError(f"The tokenizer in '{folder}' has no {kind} token.", "Use the folder of a masked-LM.")
+        found[kind] = id
+    largest = max(tokenizer.get_vocab(with_added_tokens=True).values())
+    if largest >= vocabulary:
+        raise UserError(
+            f"The tokenizer in '{folder}' makes id {largest}, but the model knows only {vocabulary} tokens.",
+            "Put the tokenizer that the model was trained with into its folder.",
+        )
+    return SpecialIds(**found)

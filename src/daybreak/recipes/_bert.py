@@ -1,0 +1,50 @@
+"""What the recipes around BERT share: Google's shapes (google-research/bert, README) and its optimizer."""
+
+from __future__ import annotations
+
+from daybreak.models.bert import BertEncoder
+from daybreak.recipes._sizes import init_std
+
+SHAPES = {
+    "tiny": (2, 128, 2, 512),
+    "mini": (4, 256, 4, 1024),
+    "small": (4, 512, 8, 2048),
+    "base": (12, 768, 12, 3072),
+    "large": (24, 1024, 16, 4096),
+}
+"""Layers, width, heads, inner width."""
+
+
+def width(size: str) -> int:
+    return SHAPES[size][1]
+
+
+def google(size: str, faithful: bool) -> BertEncoder:
+    """The original encoder: 512 positions, tanh-approximated GELU, dropout on, next-sentence head."""
+    layers, wide, heads, inner = SHAPES[size]
+    return BertEncoder(
+        layers=layers,
+        width=wide,
+        heads=heads,
+        inner=inner,
+        dropout=0.1,
+        attention_dropout=0.1,
+        activation="gelu_new",
+        next_sentence=True,
+        init_std=init_std(wide, faithful),
+    )
+
+
+def masked_only(size: str, faithful: bool, *, positions: int, dropout: float = 0.0) -> BertEncoder:
+    """Hugging Face's BertForMaskedLM: no pooler, no next-sentence head."""
+    layers, wide, heads, inner = SHAPES[size]
+    return BertEncoder(
+        layers=layers,
+        width=wide,
+        heads=heads,
+        inner=inner,
+        positions=positions,
+        dropout=dropout,
+        attention_dropout=dropout,
+        init_std=init_std(wide, faithful),
+    )

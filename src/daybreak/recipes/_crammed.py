@@ -1,0 +1,154 @@
+"""What the recipes around Cramming share: trunks and training settings under the names of its configuration files.
+
+Source: JonasGeiping/cramming and its paper (Geiping and Goldstein 2022, arXiv 2212.14034).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from daybreak.data.sampler import PackedRows
+from daybreak.data.tokenizer import WordPiece
+from daybreak.models.bert import BertEncoder
+from daybreak.models.crammed import CrammedEncoder
+from daybreak.recipe import Recipe
+from daybreak.recipes import _bert, _sizes
+from daybreak.training.masked import Masked
+from daybreak.training.optimizers import Adam, AdamW, OptimizerConfig
+from daybreak.training.ramp import Ramp
+from daybreak.training.schedule import BudgetTriangle, Cosine, Schedule, Trapezoid, Unfinished
+
+Trunk = BertEncoder | CrammedEncoder
+SHAPES = {
+    "tiny": (2, 128, 2, 256),
+    "mini": (4, 256, 4, 512),
+    "small": (6, 384, 6, 768),
+    "base": (16, 768, 12, 1536),
+    "large": (24, 1024, 16, 2048),
+}
+"""Layers, width, heads, inner width of crammed-bert; base is the paper's."""
+VOCABULARY = 32_768
+DECAYED = ("matrices", "embeddings", "scalars")
+"""What weight decay works on in v2."""
+
+
+def crammed_bert(size: str, faithful: bool) -> CrammedEncoder:
+    """The final architecture: gated, no biases, scaled sinusoids, nothing before the decoder."""
+    layers, wide, heads, inner = SHAPES[size]
+    return CrammedEncoder(layers=layers, width=wide, heads=heads, inner=inner, init_std=_sizes.init_std(wide, faithful))
+
+
+def crammed_simple(size: str, faithful: bool) -> CrammedEncoder:
+    """crammed-bert-simple: plain units, biases, learned positions, a head before the decoder."""
+    layers, wide, heads, inner = _bert.SHAPES[size]
+    return CrammedEncoder(
+        layers=layers,
+        width=wide,
+        heads=heads,
+        inner=inner,
+        gated=False,
+        biases=True,
+        positions="learned",
+        head="dense",
+        final_norm=False,
+        classifier_width=wide,
+        init_std=_sizes.init_std(wide, faithful),
+    )
+
+
+def izsak(size: str, faithful: bool) -> CrammedEncoder:
+    """crammed-large-izsak, after Izsak et al. 2021 (arXiv 2104.07705): BERT-large with the norm first, dropout on."""
+    layers, wide, heads, inner = _bert.SHAPES["large" if size == "base" else size]
+    return CrammedEncoder(
+        layers=layers,
+        width=wide,
+        heads=heads,
+        inner=inner,
+        gated=False,
+        biases=True,
+        positions="learned",
+        head="dense",
+        final_norm=False,
+        classifier_width=wide,
+        epsilon=1e-6,
+        dropout=0.1,
+        init_std=_sizes.init_std(wide, faithful),
+    )
+
+
+def hugging_face_bert(size: str, faithful: bool, dropout: float) -> BertEncoder:
+    """hf-bert-base: BertForMaskedLM."""
+    return _bert.masked_only(size, faithful, positions=512, dropout=dropout)
+
+
+def final(
+    name: str, trunk: Trunk, size: str, faithful: bool, *, order: str = "full-stops", budget: str = "24h"
+) -> Recipe:
+    """``bert-o4``, the training of v2: 8192 rows reached over 60 % of the budget, 25 % masked, triangle to the end."""
+    return Recipe(
+        name=name,
+        tokenizer=WordPiece(vocabulary=_sizes.vocabulary(size, VOCABULARY), normalizer="cramming", punctuation="runs"),
+        rows=PackedRows(order=order),
+        model=trunk,
+        objective=Masked(rate=0.25, count="fixed", protect_special=False),
+        optimizer=adamw(1e-3, trunk.width, faithful),
+        schedule=BudgetTriangle(base=0.25, falloff=0.25),
+        length=128,
+        batch=_sizes.batch(size, 8192),
+        ramp=Ramp(share=0.6, quantum=128 if size in ("base", "large") else 8),
+        clip=0.5,
+        budget=budget,
+    )
+
+
+def adamw(rate: float, wide: int, faithful: bool, *, epsilon: float = 1e-12) -> AdamW:
+    return AdamW(lr=_sizes.rate(rate, wide, faithful), beta2=0.98, epsilon=epsilon, weight_decay=0.01, decay=DECAYED)
+
+
+NO_CLIP = 1e9
+"""These baselines name no clipping."""
+
+
+def baseline(
+    name: str,
+    trunk: Trunk,
+    size: str,
+    faithful: bool,
+    optimizer: OptimizerConfig,
+    schedule: Schedule,
+    *,
+    batch: int,
+    order: str = "full-stops",
+) -> Recipe:
+    """An older training on the same kind of rows: 15 % masked, no ramp, no clipping."""
+    return replace(
+        final(name, trunk, size, faithful, order=order),
+        objective=Masked(rate=0.15, count="fixed", protect_special=False),
+        optimizer=optimizer,
+        schedule=schedule,
+        ramp=Ramp(),
+        batch=_sizes.batch(size, batch),
+        clip=NO_CLIP,
+    )
+
+
+def original(
+    name: str, trunk: Trunk, size: str, faithful: bool, *, finished: bool, order: str = "full-stops"
+) -> Recipe:
+    """``bert-original``: Adam with L2 decay, 512 rows; its schedule of 8 million microbatches, or the budget's."""
+    lr = _sizes.rate(1e-4, trunk.width, faithful)
+    optimizer = Adam(lr=lr, beta2=0.999, epsilon=1e-8, weight_decay=0.01, decay=DECAYED)
+    schedule: Schedule = Cosine(warmup=0.06) if finished else Unfinished()
+    return baseline(name, trunk, size, faithful, optimizer, schedule, batch=512, order=order)
+
+
+def budget_cosine(name: str, trunk: Trunk, size: str, faithful: bool, *, batch: int) -> Recipe:
+    """``bert-base``: AdamW at 5e-4, a cosine over the budget."""
+    optimizer = adamw(5e-4, trunk.width, faithful)
+    return baseline(name, trunk, size, faithful, optimizer, Cosine(warmup=30 / 900), batch=batch)
+
+
+def budget_linear(name: str, trunk: Trunk, size: str, faithful: bool) -> Recipe:
+    """``bert-izsak``: AdamW at 2e-3, linear over the budget, 4096 rows."""
+    optimizer = adamw(2e-3, trunk.width, faithful, epsilon=1e-6)
+    return baseline(name, trunk, size, faithful, optimizer, Trapezoid(warmup=0.06, decay=0.94), batch=4096)

@@ -1,0 +1,22 @@
+"""Rung 1: BERT as it was trained, for a day: its schedule never ends.
+
+Paper: Geiping and Goldstein 2022 (arXiv 2212.14034), run 1 of its scripts:
+hf-bert-base with bert-original on books and Wikipedia, mixed precision.
+Command: daybreak run ladder-01 --corpus BOOKS_AND_WIKIPEDIA --budget 24h
+Promise: published, GLUE dev 52.0 on a 2080 Ti (as others report for "BERT, normal protocol").
+"""
+
+from daybreak.recipe import Recipe
+from daybreak.recipes import _crammed
+
+DEVIATIONS = {"as in crammed": "rows, special ids and the division of gradients follow that recipe"}
+
+
+def sized(size: str, faithful: bool) -> Recipe:
+    size = size or "base"
+    return _crammed.original(
+        "ladder-01", _crammed.hugging_face_bert(size, faithful, 0.1), size, faithful, finished=False, order="shuffled"
+    )
+
+
+recipe = sized("base", False)

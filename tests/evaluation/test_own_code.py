@@ -1,0 +1,94 @@
+"""A model that brings code: Daybreak's own is known and never read from the folder, other code is not run."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from transformers import AutoModelForSequenceClassification, dynamic_module_utils
+
+from daybreak.base.errors import UserError
+from daybreak.evaluation.classifier import build_classifier, load_config, load_tokenizer, save_classifier
+from daybreak.evaluation.finetune import set_dropout
+from daybreak.evaluation.task_file import read_task_file
+from daybreak.evaluation.tasks import load_task
+from daybreak.models.crammed import MODELLING_FILES, CrammedEncoder
+
+TRAP = "raise SystemExit('foreign code ran')\n"
+
+
+@pytest.fixture(autouse=True)
+def copied_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where transformers puts a copy of code before it runs it."""
+    monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+    yield tmp_path / "modules"
+
+
+@pytest.fixture
+def crammed(encoder: Path, tmp_path: Path) -> Path:
+    """An export of the crammed family with the tokenizer of ``encoder``."""
+    folder = tmp_path / "crammed"
+    shutil.copytree(encoder, folder)
+    size = json.loads((encoder / "config.json").read_text())["vocab_size"]
+    shape = CrammedEncoder(layers=1, width=32, heads=2, inner=32)
+    torch.manual_seed(0)
+    save_file(shape.export_weights(shape.build(size)), folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(shape.to_hugging_face(size, 64)))
+    for name, source in shape.modelling_files().items():
+        shutil.copyfile(source, folder / name)
+    return folder
+
+
+def test_our_export_is_fine_tuned_saved_and_loaded_again(
+    crammed: Path, weather: Path, tmp_path: Path, copied_code: Path
+) -> None:
+    data = load_task(read_task_file(weather))
+    model = build_classifier(crammed, data, 0, untrained=False).eval()
+    assert build_classifier(crammed, data, 0, untrained=True).config.num_labels == 2
+    batch = load_tokenizer(crammed)(["the sun", "cold rain in winter"], padding=True, return_tensors="pt")
+    save_classifier(model, crammed, tmp_path / "saved")
+    assert not copied_code.exists()
+    set_dropout(model.train(), 0.0)
+    quiet = model(**batch).logits
+    torch.testing.assert_close(quiet, model.eval()(**batch).logits)
+    again = AutoModelForSequenceClassification.from_pretrained(tmp_path / "saved", trust_remote_code=True).eval()
+    assert type(again).__module__.startswith("transformers_modules.")
+    with torch.inference_mode():
+        torch.testing.assert_close(again(**batch).logits, model(**batch).logits)
+    assert again.config.id2label == {0: "rainy", 1: "sunny"}
+
+
+def test_changed_code_is_not_run(crammed: Path, copied_code: Path) -> None:
+    [name] = MODELLING_FILES
+    ours = (crammed / name).read_text()
+    for code in (TRAP, ours + "\n", None):
+        (crammed / name).unlink()
+        if code is not None:
+            (crammed / name).write_text(code)
+        for load in (load_config, load_tokenizer):
+            with pytest.raises(UserError, match="does not run foreign code"):
+                load(crammed)
+        (crammed / name).write_text(ours)
+    load_config(crammed)
+    assert not copied_code.exists()
+
+
+def test_foreign_code_is_not_run(encoder: Path, tmp_path: Path, copied_code: Path) -> None:
+    folder = tmp_path / "foreign"
+    shutil.copytree(encoder, folder)
+    (folder / "trap.py").write_text(TRAP)
+    config = json.loads((folder / "config.json").read_text())
+    config["auto_map"] = {"AutoConfig": "trap.Config", "AutoModelForSequenceClassification": "trap.Model"}
+    (folder / "config.json").write_text(json.dumps({**config, "model_type": "trap"}))
+    with pytest.raises(UserError, match="does not run foreign code"):
+        load_config(folder)
+    # A stock model may carry code for older versions of transformers; the stock class is taken.
+    (folder / "config.json").write_text(json.dumps(config))
+    assert load_config(folder).model_type == "modernbert"
+    load_tokenizer(folder)
+    assert not copied_code.exists()

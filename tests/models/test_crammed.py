@@ -1,0 +1,171 @@
+"""Our crammed encoder: its published sizes, how it starts, and that the fast forward is the full one."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from daybreak.base.errors import UserError
+from daybreak.models.crammed import Crammed, CrammedEncoder
+from daybreak.models.crammed_import import from_hugging_face
+from daybreak.models.modeling_crammed import CrammedConfig, CrammedForMaskedLM
+from daybreak.training.optimizers import roles
+
+VOCABULARY, ROWS, LENGTH = 97, 3, 20
+SMALL = {"layers": 2, "width": 24, "heads": 3, "inner": 20, "init_std": 0.2}
+
+LAYOUTS = {
+    "version 2": CrammedEncoder(**SMALL),
+    "version 1": CrammedEncoder(**SMALL, head="square", attend_padding=True, pooling="mean"),
+    "simple": CrammedEncoder(
+        **SMALL, gated=False, biases=True, positions="learned", longest_row=32, head="dense", final_norm=False
+    ),
+    "one layer": CrammedEncoder(**{**SMALL, "layers": 1}, biases=True, epsilon=1e-6, pooling="mean"),
+}
+VERSION_2 = CrammedEncoder(layers=16, width=768, heads=12, inner=1536)
+VERSION_1 = CrammedEncoder(layers=16, width=768, heads=12, inner=1536, head="square", attend_padding=True)
+SIMPLE = CrammedEncoder(
+    layers=12, width=768, heads=12, inner=3072, gated=False, biases=True, positions="learned", head="dense",
+    final_norm=False, classifier_width=768,
+)  # fmt: skip
+LARGE_IZSAK = CrammedEncoder(
+    layers=24, width=1024, heads=16, inner=4096, gated=False, biases=True, positions="learned", head="dense",
+    final_norm=False, epsilon=1e-6,
+)  # fmt: skip
+
+
+@pytest.fixture(params=LAYOUTS)
+def shape(request: pytest.FixtureRequest) -> CrammedEncoder:
+    return LAYOUTS[request.param]
+
+
+def built(shape: CrammedEncoder) -> Crammed:
+    """A model whose norms are away from 1 and whose biases are away from 0, lest a mistake with them go unseen."""
+    torch.manual_seed(3)
+    model = shape.build(VOCABULARY)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() <= 1:
+                parameter += 0.3 * torch.randn_like(parameter)
+    return model.eval()
+
+
+def tokens(rows: int = ROWS, length: int = LENGTH) -> Tensor:
+    return torch.randint(5, VOCABULARY, (rows, length), generator=torch.Generator().manual_seed(1))
+
+
+def padding() -> Tensor:
+    """Rows of 20, 13 and 7 real positions."""
+    return torch.arange(LENGTH)[None] < torch.tensor([[20], [13], [7]])
+
+
+def assert_same(ours: Tensor, theirs: Tensor) -> None:
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("shape", "count"),
+    [(VERSION_2, 119_589_889), (VERSION_1, 120_179_713), (SIMPLE, 110_945_024), (LARGE_IZSAK, 337_081_344)],
+    ids=["version 2", "version 1", "simple", "large izsak"],
+)
+def test_parameters_are_those_of_the_published_models(shape: CrammedEncoder, count: int) -> None:
+    with torch.device("meta"):
+        ours = Crammed(shape, 32_768)
+        theirs = CrammedForMaskedLM(CrammedConfig(**shape.to_hugging_face(32_768, 128)))
+    assert ours.parameter_count() == theirs.num_parameters() == count
+
+
+def test_weights_start_normal_and_the_padding_row_like_the_others() -> None:
+    torch.manual_seed(0)
+    model = CrammedEncoder(layers=2, width=128, heads=2, inner=256, biases=True, head="dense").build(2_000)
+    for name, parameter in model.named_parameters():
+        if parameter.dim() == 2:
+            assert parameter.std().item() == pytest.approx(0.02, rel=0.05), name
+            assert parameter.abs().max() > 0.06, name  # a normal truncated at two deviations ends at 0.04
+        elif parameter.dim() == 1:
+            assert (parameter == (0.0 if name.endswith("bias") else 1.0)).all(), name
+    assert model.embedding.weight[0].std().item() == pytest.approx(0.02, rel=0.3)
+    assert model.decoder.weight is model.embedding.weight
+
+
+def test_one_learned_number_scales_the_sinusoid() -> None:
+    model = CrammedEncoder(layers=1, width=768, heads=12, inner=8).build(10)
+    assert model.position_scale.item() == pytest.approx(0.0361, abs=5e-5)  # 768^(-1/2)
+    table = model.positions(50) / model.position_scale
+    for position, channel in ((0, 0), (1, 0), (7, 10), (7, 11), (49, 766), (49, 767)):
+        angle = position * 10_000 ** (-2 * (channel // 2) / 768)
+        expected = math.cos(angle) if channel % 2 else math.sin(angle)
+        assert table[position, channel].item() == pytest.approx(expected, abs=1e-5)
+    model.logits(torch.tensor([[1, 2, 3]]))[..., 0].sum().backward()
+    assert model.position_scale.grad is not None and model.position_scale.grad != 0
+    assert [name for name, role in roles(model).items() if role == "scalars"] == ["position_scale"]
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["bidirectional", "causal"])
+@pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
+@torch.inference_mode()
+def test_slots_are_the_full_forward_gathered(shape: CrammedEncoder, causal: bool, padded: bool) -> None:
+    model, ids = built(shape), tokens()
+    attend = padding() if padded else None
+    slots = torch.tensor([[0, 5, 19, 17], [12, 3, 0, 11], [6, 1, 2, 3]])
+    full = model.features(ids, causal=causal, attend=attend)
+    picked = full.gather(1, slots[:, :, None].expand(-1, -1, model.width))
+    assert_same(model.features(ids, slots, causal=causal, attend=attend), picked)
+
+
+@torch.inference_mode()
+def test_causal_features_do_not_know_the_future(shape: CrammedEncoder) -> None:
+    model, ids = built(shape), tokens()
+    changed = ids.clone()
+    changed[:, 10] = (ids[:, 10] - 5 + 7) % (VOCABULARY - 5) + 5
+    before, after = model.features(ids, causal=True), model.features(changed, causal=True)
+    assert_same(before[:, :10], after[:, :10])
+    assert (before[:, 10] - after[:, 10]).abs().amax() > 1e-3
+
+
+def test_dropout_is_replayed_and_is_off_in_evaluation(shape: CrammedEncoder) -> None:
+    model, ids = built(replace(shape, dropout=0.1)), tokens()
+    slots = torch.tensor([[2, 0], [4, 5], [6, 6]])
+    assert torch.equal(model.logits(ids, slots), built(shape).logits(ids, slots))
+    model.train()
+    drawn = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        drawn.append(model.logits(ids, slots))
+    assert torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])
+    asked = shape.to_hugging_face(VOCABULARY, LENGTH)["dropout"]
+    assert asked == replace(shape, dropout=0.3).to_hugging_face(VOCABULARY, LENGTH)["dropout"] == 0.1
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"heads": 5}, "heads"),
+        ({"width": 33, "heads": 3}, "even"),
+        ({"layers": 0}, "at least 1"),
+        ({"positions": "rotary"}, "rotary"),
+        ({"head": "round"}, "square"),
+        ({"pooling": "max"}, "max"),
+        ({"finetune_dropout": 1.0}, "dropout"),
+        ({"dropout": -0.1}, "dropout"),
+    ],
+)
+def test_a_shape_that_cannot_be_built_is_refused(changes: dict[str, Any], named: str) -> None:
+    with pytest.raises(UserError, match=named):
+        CrammedEncoder(**{**SMALL, **changes}).build(10)
+
+
+def test_the_export_comes_back_exactly(shape: CrammedEncoder) -> None:
+    model = built(shape)
+    config = json.loads(json.dumps(shape.to_hugging_face(VOCABULARY, LENGTH)))
+    again_shape, again = from_hugging_face(config, shape.export_weights(model))
+    assert again_shape == shape
+    assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), again.state_dict().values()))
+    other, _ = from_hugging_face(config, shape.export_weights(model), attend_padding=not shape.attend_padding)
+    assert other.attend_padding is not shape.attend_padding

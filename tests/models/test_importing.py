@@ -1,0 +1,192 @@
+"""Whole folders, as stock transformers saves them, read back by type; damaged and foreign ones refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, models
+from transformers import (
+    BertConfig,
+    BertForPreTraining,
+    ModernBertConfig,
+    ModernBertForMaskedLM,
+    PreTrainedTokenizerFast,
+)
+
+from daybreak.base.errors import UserError
+from daybreak.base.records import SpecialIds
+from daybreak.models.bert import BertEncoder
+from daybreak.models.crammed import CrammedEncoder
+from daybreak.models.importing import load_pretrained
+from daybreak.models.modern import ModernEncoder
+
+VOCABULARY = 40
+NAMES = {"pad": "<pad>", "unk": "<unk>", "cls": "<s>", "sep": "</s>", "mask": "<mask>"}
+SPECIAL = SpecialIds(pad=30, unk=3, cls=4, sep=39, mask=0)
+
+
+def write_tokenizer(folder: Path, names: dict[str, str] = NAMES, vocabulary: int = VOCABULARY) -> None:
+    """A word-level tokenizer as transformers saves it, its special tokens where SPECIAL says."""
+    places = {getattr(SPECIAL, kind): token for kind, token in names.items()}
+    words = {places.get(id, f"word{id}"): id for id in range(vocabulary)}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token=names["unk"]))
+    tokens = {f"{kind}_token": token for kind, token in names.items()}
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **tokens).save_pretrained(folder)
+
+
+def stock_bert() -> BertForPreTraining:
+    torch.manual_seed(1)
+    shape = BertEncoder(layers=2, width=16, heads=2, inner=24, positions=16, next_sentence=True)
+    return BertForPreTraining(BertConfig(**shape.to_hugging_face(VOCABULARY, 16))).eval()
+
+
+def stock_modern() -> ModernBertForMaskedLM:
+    torch.manual_seed(2)
+    shape = ModernEncoder(layers=3, width=16, heads=2, inner=24, global_every=2, window=4)
+    return ModernBertForMaskedLM(ModernBertConfig(**shape.to_hugging_face(VOCABULARY, 16))).eval()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A stock BERT with a tokenizer of its own special ids."""
+    stock_bert().save_pretrained(tmp_path)
+    write_tokenizer(tmp_path)
+    return tmp_path
+
+
+def change_config(folder: Path, **changes: Any) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+@pytest.mark.parametrize("shards", [False, True], ids=["whole", "shards"])
+@pytest.mark.parametrize("family", ["bert", "modernbert"])
+@torch.inference_mode()
+def test_a_folder_that_transformers_saved_is_read_exactly(family: str, shards: bool, tmp_path: Path) -> None:
+    stock: Any = stock_bert() if family == "bert" else stock_modern()
+    stock.save_pretrained(tmp_path, max_shard_size="4KB" if shards else "1GB")
+    assert (tmp_path / "model.safetensors").exists() is not shards
+    write_tokenizer(tmp_path)
+    found = load_pretrained(tmp_path)
+    assert type(found.shape) is (BertEncoder if family == "bert" else ModernEncoder)
+    assert (found.special, found.tokenizer, found.model.vocabulary) == (SPECIAL, tmp_path, VOCABULARY)
+    ids = torch.arange(32).view(2, 16)
+    theirs = stock(ids)
+    scores = theirs.prediction_logits if family == "bert" else theirs.logits
+    torch.testing.assert_close(found.model.eval().logits(ids), scores, rtol=1e-4, atol=1e-5)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize(
+    "shape",
+    [
+        BertEncoder(layers=1, width=16, heads=2, inner=24, positions=16, finetune_dropout=0.0),
+        ModernEncoder(layers=1, width=16, heads=2, inner=24),
+        CrammedEncoder(layers=1, width=16, heads=2, inner=24),
+    ],
+    ids=lambda shape: type(shape).__name__,
+)
+def test_our_own_export_comes_back(shape: Any, tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    model = shape.build(VOCABULARY).eval()
+    (tmp_path / "config.json").write_text(json.dumps(shape.to_hugging_face(VOCABULARY, 16, SPECIAL)))
+    save_file(shape.export_weights(model), tmp_path / "model.safetensors")
+    write_tokenizer(tmp_path)
+    found = load_pretrained(tmp_path)
+    assert found.shape == shape
+    ids = torch.arange(32).view(2, 16)
+    assert torch.equal(found.model.eval().logits(ids), model.logits(ids))
+
+
+def test_special_tokens_go_by_their_usual_names_where_nothing_names_them(folder: Path) -> None:
+    write_tokenizer(folder, {kind: f"[{kind.upper()}]" for kind in NAMES})
+    (folder / "tokenizer_config.json").write_text('{"do_lower_case": true}')
+    assert load_pretrained(folder).special == SPECIAL
+    (folder / "tokenizer_config.json").unlink()
+    (folder / "special_tokens_map.json").write_text(json.dumps({"mask_token": {"content": "word7"}}))
+    assert load_pretrained(folder).special.mask == 7
+
+
+def test_an_old_config_without_a_type_is_a_bert(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    del config["model_type"]
+    (folder / "config.json").write_text(json.dumps(config))
+    assert isinstance(load_pretrained(folder).shape, BertEncoder)
+
+
+# ---------------------------------------------------------------- refusals
+
+
+def refused(folder: Path) -> str:
+    with pytest.raises(UserError) as caught:
+        load_pretrained(folder)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_pickle_is_not_opened(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    assert "pickle" in refused(folder)
+
+
+def test_a_folder_without_its_files_is_refused(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        copy = Path(shutil.copytree(folder, tmp_path_factory.mktemp("copy") / "model"))
+        (copy / name).unlink()
+        assert name in refused(copy)
+
+
+def test_a_missing_or_damaged_shard_is_refused(tmp_path: Path) -> None:
+    stock_bert().save_pretrained(tmp_path, max_shard_size="4KB")
+    shard = sorted(tmp_path.glob("model-*.safetensors"))[1]
+    shard.write_bytes(shard.read_bytes()[:100])
+    assert shard.name in refused(tmp_path)
+    shard.unlink()
+    assert shard.name in refused(tmp_path)
+    (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": []}')
+    assert "holds no model.safetensors" in refused(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"model_type": "roberta"}, "'roberta'"),
+        ({"model_type": ["bert"]}, "bert"),
+        ({"hidden_size": 32}, "size mismatch"),
+        ({"hidden_size": "wide"}, "does not fit"),
+        ({"num_hidden_layers": 3}, "lacks"),
+        ({"num_hidden_layers": 1}, "no place"),
+        ({"vocab_size": 41}, "size mismatch"),
+    ],
+)
+def test_a_config_that_does_not_fit_its_weights_is_refused(folder: Path, changes: dict[str, Any], named: str) -> None:
+    change_config(folder, **changes)
+    assert named in refused(folder)
+
+
+def test_a_modernbert_config_without_its_sizes_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "modernbert"}')
+    save_file({"decoder.bias": torch.zeros(3)}, tmp_path / "model.safetensors")
+    assert "num_hidden_layers" in refused(tmp_path)
+
+
+def test_a_tokenizer_that_does_not_fit_is_refused(folder: Path) -> None:
+    (folder / "tokenizer_config.json").write_text('{"mask_token": "[NONE]"}')
+    assert "no pad token" in refused(folder)
+    write_tokenizer(folder, vocabulary=VOCABULARY + 2)
+    assert "makes id 41" in refused(folder)
+    (folder / "tokenizer.json").write_text("{}")
+    assert "cannot be read" in refused(folder)
+
+
+def test_weights_are_those_of_the_file_in_float32(folder: Path) -> None:
+    weights = {name: tensor.bfloat16() for name, tensor in load_file(folder / "model.safetensors").items()}
+    save_file(weights, folder / "model.safetensors")
+    model = load_pretrained(folder).model
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}

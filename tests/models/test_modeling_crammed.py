@@ -1,0 +1,213 @@
+"""The file that travels with a crammed export: our logits, in stock transformers, and heads that learn."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import (
+    AutoModel,
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    dynamic_module_utils,
+)
+
+from daybreak.base.errors import UserError
+from daybreak.models.crammed import Crammed, CrammedEncoder
+
+VOCABULARY, ROWS, LENGTH = 97, 3, 20
+SMALL = {"layers": 2, "width": 24, "heads": 3, "inner": 20, "init_std": 0.2, "classifier_width": 32}
+
+LAYOUTS = {
+    "version 2": CrammedEncoder(**SMALL),
+    "version 1": CrammedEncoder(**SMALL, head="square", attend_padding=True, pooling="mean"),
+    "simple": CrammedEncoder(
+        **SMALL, gated=False, biases=True, positions="learned", longest_row=32, head="dense", final_norm=False
+    ),
+    "one layer": CrammedEncoder(**{**SMALL, "layers": 1}, biases=True, epsilon=1e-6, pooling="mean"),
+}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Code that travels with a model is copied there before it runs, instead of into the user's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path_factory.mktemp("modules")))
+        yield
+
+
+@pytest.fixture(params=LAYOUTS)
+def shape(request: pytest.FixtureRequest) -> CrammedEncoder:
+    return LAYOUTS[request.param]
+
+
+def built(shape: CrammedEncoder) -> Crammed:
+    """A model whose norms are away from 1 and whose biases are away from 0, lest a mistake with them go unseen."""
+    torch.manual_seed(3)
+    model = shape.build(VOCABULARY)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() <= 1:
+                parameter += 0.3 * torch.randn_like(parameter)
+    return model.eval()
+
+
+def exported(shape: CrammedEncoder, folder: Path) -> Crammed:
+    """Write what an export writes, without a tokenizer."""
+    model = built(shape)
+    (folder / "config.json").write_text(json.dumps(shape.to_hugging_face(VOCABULARY, LENGTH)))
+    save_file(shape.export_weights(model), folder / "model.safetensors", metadata={"format": "pt"})
+    for name, source in shape.modelling_files().items():
+        (folder / name).write_bytes(source.read_bytes())
+    return model
+
+
+def tokens(rows: int = ROWS, length: int = LENGTH) -> Tensor:
+    return torch.randint(5, VOCABULARY, (rows, length), generator=torch.Generator().manual_seed(1))
+
+
+def padding() -> Tensor:
+    """Rows of 20, 13 and 7 real positions."""
+    return torch.arange(LENGTH)[None] < torch.tensor([[20], [13], [7]])
+
+
+def assert_same(ours: Tensor, theirs: Tensor) -> None:
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+@torch.inference_mode()
+def test_the_exported_folder_gives_our_logits(shape: CrammedEncoder, tmp_path: Path) -> None:
+    model = exported(shape, tmp_path)
+    theirs = AutoModelForMaskedLM.from_pretrained(tmp_path, trust_remote_code=True).eval()
+    assert type(theirs).__module__.startswith("transformers_modules.")
+    assert theirs.num_parameters() == model.parameter_count()
+    ids, attend = tokens(), padding()
+    assert_same(model.logits(ids), theirs(input_ids=ids).logits)
+    masked = theirs(input_ids=ids, attention_mask=attend.long(), token_type_ids=torch.zeros_like(ids)).logits
+    assert_same(model.logits(ids, attend=attend), masked)
+    slots = torch.tensor([[2, 0], [4, 5], [6, 6]])
+    chosen = masked.gather(1, slots[:, :, None].expand(-1, -1, VOCABULARY))
+    assert_same(model.logits(ids, slots, attend=attend), chosen)
+    alone = theirs(input_ids=ids[2:, :7]).logits
+    assert torch.allclose(masked[2:, :7], alone, atol=1e-4) is not shape.attend_padding
+
+
+def test_the_modelling_file_knows_only_torch_and_transformers() -> None:
+    [(name, source)] = LAYOUTS["version 2"].modelling_files().items()
+    assert name == "modeling_crammed.py"
+    imported = set()
+    for node in ast.walk(ast.parse(source.read_text())):
+        if isinstance(node, ast.Import):
+            imported |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0 and node.module
+            imported.add(node.module.split(".")[0])
+    assert imported == {"__future__", "math", "torch", "transformers", "typing"}
+    assert "daybreak." not in source.read_text()
+
+
+@pytest.mark.parametrize("name", ["version 2", "simple"])
+def test_saving_keeps_the_code_and_the_tie(name: str, tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    exported(LAYOUTS[name], first)
+    model = AutoModelForMaskedLM.from_pretrained(first, trust_remote_code=True).eval()
+    model.save_pretrained(second)
+    assert (second / "modeling_crammed.py").read_bytes() == (first / "modeling_crammed.py").read_bytes()
+    assert sorted(load_file(second / "model.safetensors")) == sorted(load_file(first / "model.safetensors"))
+    assert json.loads((second / "config.json").read_text())["auto_map"]["AutoModel"] == "modeling_crammed.CrammedModel"
+    again = AutoModelForMaskedLM.from_pretrained(second, trust_remote_code=True).eval()
+    assert again.decoder.weight is again.model.embedding.weight
+    with torch.inference_mode():
+        assert torch.equal(model(tokens()).logits, again(tokens()).logits)
+
+
+@torch.inference_mode()
+def test_rows_may_be_longer_than_trained_unless_positions_are_learned(tmp_path: Path) -> None:
+    long = tokens(1, 150)
+    model = exported(LAYOUTS["version 2"], tmp_path)
+    encoder = AutoModelForMaskedLM.from_pretrained(tmp_path, trust_remote_code=True).eval()
+    assert_same(model.logits(long), encoder(long).logits)
+    assert model.shape.longest is None
+    simple = exported(LAYOUTS["simple"], tmp_path)
+    encoder = AutoModel.from_pretrained(tmp_path, trust_remote_code=True)
+    with pytest.raises(ValueError, match=r"^A row of 150 tokens is longer than the 32 positions .*\.$"):
+        encoder(long)
+    with pytest.raises(UserError, match="longer than the 32 learned"):
+        simple.logits(long)
+    assert simple.shape.longest == 32
+
+
+@torch.inference_mode()
+def test_the_encoder_alone_shows_its_layers_and_runs_in_half_precision(tmp_path: Path) -> None:
+    model = exported(LAYOUTS["version 2"], tmp_path)
+    encoder = AutoModel.from_pretrained(tmp_path, trust_remote_code=True).eval()
+    output = encoder(tokens(), output_hidden_states=True)
+    assert_same(output.last_hidden_state, model.states(tokens()))
+    assert len(output.hidden_states) == 3 and output.hidden_states[-1] is output.last_hidden_state
+    half = encoder.bfloat16()(tokens(), padding().long()).last_hidden_state
+    assert half.dtype == torch.bfloat16 and half.isfinite().all()
+
+
+def learn(model: torch.nn.Module, labels: Tensor) -> float:
+    """Return the loss without dropout after training with it on three rows, two of them padded."""
+    rows = {"input_ids": tokens(), "attention_mask": padding().long(), "labels": labels}
+    optimizer = torch.optim.Adam(model.train().parameters(), lr=2e-3)
+    for _ in range(60):
+        optimizer.zero_grad()
+        model(**rows).loss.backward()
+        optimizer.step()
+    return model.eval()(**rows).loss.item()
+
+
+SEQUENCE_LABELS = {
+    "classes": (3, None, torch.tensor([0, 1, 2])),
+    "regression": (1, None, torch.tensor([0.5, -1.0, 2.0])),
+    "regression of integers": (1, "regression", torch.tensor([0, 1, 2])),
+    "several at once": (2, None, torch.tensor([[0.0, 1.0], [1.0, 1.0], [0.0, 0.0]])),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "labels"),
+    [*((name, "classes") for name in LAYOUTS), *(("version 2", kind) for kind in list(SEQUENCE_LABELS)[1:])],
+)
+def test_sequence_labels_are_learned_by_heart(name: str, labels: str, tmp_path: Path) -> None:
+    """Issue 35 of the original: its heads disagree on a width."""
+    count, kind, answers = SEQUENCE_LABELS[labels]
+    exported(LAYOUTS[name], tmp_path)
+    torch.manual_seed(0)
+    model, report = AutoModelForSequenceClassification.from_pretrained(
+        tmp_path, trust_remote_code=True, num_labels=count, problem_type=kind, output_loading_info=True
+    )
+    assert set(report["missing_keys"]) == {"pool.weight", "pool.bias", "classifier.weight", "classifier.bias"}
+    assert model.pool.weight.shape == (32, model.config.hidden_size) and model.dropout.p == 0.1
+    assert learn(model, answers) < 0.1
+
+
+def test_token_labels_are_learned_by_heart(shape: CrammedEncoder, tmp_path: Path) -> None:
+    """Issue 40 of the original."""
+    exported(shape, tmp_path)
+    torch.manual_seed(0)
+    model = AutoModelForTokenClassification.from_pretrained(tmp_path, trust_remote_code=True, num_labels=4)
+    labels = torch.where(padding(), tokens() % 4, -100)
+    assert model(input_ids=tokens()).logits.shape == (ROWS, LENGTH, 4)
+    assert learn(model, labels) < 0.1
+
+
+@torch.inference_mode()
+def test_the_mean_leaves_padding_out_unless_it_is_attended_to(tmp_path: Path) -> None:
+    ids, attend = tokens(), padding().long()
+    for name, apart in (("one layer", False), ("version 1", True)):
+        exported(LAYOUTS[name], tmp_path)
+        torch.manual_seed(0)
+        model = AutoModelForSequenceClassification.from_pretrained(tmp_path, trust_remote_code=True).eval()
+        together, alone = model(ids, attend).logits[2:], model(ids[2:, :7]).logits
+        assert torch.allclose(together, alone, atol=1e-4) is not apart

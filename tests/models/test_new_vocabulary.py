@@ -1,0 +1,57 @@
+"""A model moved to another vocabulary: known pieces keep their weights, new ones start from the pieces they spell."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+
+from daybreak.base.records import SpecialIds
+from daybreak.models.bert import BertEncoder
+from daybreak.models.modern import ModernEncoder
+from daybreak.models.new_vocabulary import moved, piece_sources
+
+OLD_SPECIAL = SpecialIds(pad=0, unk=3, cls=4, sep=5, mask=6)
+
+
+def wordpiece(words: str) -> Tokenizer:
+    tokenizer = Tokenizer(models.WordPiece({word: id for id, word in enumerate(words.split())}, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    return tokenizer
+
+
+OLD = wordpiece("[PAD] gene ##s [UNK] [CLS] [SEP] [MASK] pro ##tein cell a ##b")
+NEW = wordpiece("[PAD] [UNK] [CLS] [SEP] [MASK] protein gene cells ##tein \u00e9t\u00e9")
+
+
+def test_each_piece_knows_where_it_starts() -> None:
+    assert piece_sources(OLD, NEW, OLD_SPECIAL, SpecialIds()) == [
+        [0], [3], [4], [5], [6],  # specials go from role to role
+        [7, 8],  # protein = pro ##tein
+        [1],  # gene is known
+        [9, 2],  # cells = cell ##s
+        [8],
+        [3],  # nothing spells it
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", [
+    ModernEncoder(layers=2, width=16, heads=2, inner=12),
+    BertEncoder(layers=2, width=16, heads=2, inner=32, positions=20, next_sentence=True),
+])  # fmt: skip
+def test_a_moved_model_says_the_same_about_known_pieces(shape: ModernEncoder | BertEncoder) -> None:
+    torch.manual_seed(0)
+    old = shape.build(OLD.get_vocab_size()).eval()
+    if old.decoder.bias is not None:
+        torch.nn.init.normal_(old.decoder.bias)
+    new = moved(old, shape, old=OLD, new=NEW, old_special=OLD_SPECIAL, new_special=SpecialIds()).eval()
+    assert new.vocabulary == NEW.get_vocab_size()
+    # [CLS] gene ##tein [SEP] in either vocabulary
+    before = old.logits(torch.tensor([[4, 1, 8, 5]]))
+    after = new.logits(torch.tensor([[2, 6, 8, 3]]))
+    assert torch.allclose(before[..., [0, 3, 4, 5, 6, 1, 8]], after[..., [0, 1, 2, 3, 4, 6, 8]], atol=1e-6)
+    assert torch.allclose(after[..., 5], before[..., [7, 8]].mean(dim=-1), atol=1e-6)
+    assert torch.equal(new.decoder.weight[5], old.decoder.weight[[7, 8]].mean(dim=0))
+    others = {name for name, tensor in old.state_dict().items() if tensor.shape[0] != old.vocabulary}
+    assert all(torch.equal(old.state_dict()[name], new.state_dict()[name]) for name in others)

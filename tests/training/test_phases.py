@@ -1,0 +1,163 @@
+"""Two phases: when the second begins, what changes with it, and that a resumed run knows where it was."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from daybreak.base.batch import Batch
+from daybreak.base.errors import UserError
+from daybreak.base.plain import from_plain, to_plain
+from daybreak.base.world import World
+from daybreak.models.modern import ModernEncoder
+from daybreak.training import checkpoint, loop
+from daybreak.training.clock import Budget, BudgetClock
+from daybreak.training.loop import fit
+from daybreak.training.masked import Masked
+from daybreak.training.optimizers import AdamW
+from daybreak.training.phases import Later, LossHistory, Stretch, begins, scheduled
+from daybreak.training.ramp import Ramp
+from daybreak.training.schedule import Trapezoid
+from daybreak.training.step import Training
+from daybreak.training.validation import Validation
+
+VOCABULARY, STEPS = 40, 30
+
+
+def rows_of(length: int) -> Any:
+    def take(position: int, rows: int) -> Batch:
+        places = np.arange(position, position + rows)[:, None] * 7 + np.arange(length)[None] * 3
+        ids = 5 + (places + places // 11) % (VOCABULARY - 5)
+        ids[:, 0] = 2
+        return Batch(ids=ids)
+
+    return take
+
+
+class Seen:
+    """Which rows were asked for, by phase."""
+
+    def __init__(self) -> None:
+        self.lengths: list[int] = []
+        self.rows: list[int] = []
+
+    def stretch(self, length: int, batch: int) -> Stretch:
+        def take(position: int, rows: int) -> Batch:
+            self.lengths.append(length)
+            self.rows.append(rows)
+            return rows_of(length)(position, rows)
+
+        return Stretch(take=take, length=length, rows_per_epoch=500, batch=batch, microbatch=4)
+
+
+def training(folder: Path, seen: Seen, later: Later, **changes: Any) -> Training:
+    torch.manual_seed(0)
+    model = ModernEncoder(layers=1, width=16, heads=2, inner=12, init_std=0.2).build(VOCABULARY)
+    parts: dict[str, Any] = {
+        "model": model, "optimizer": AdamW(lr=1e-2).build(model), "objective": Masked(),
+        "schedule": Trapezoid(warmup=0.0, decay=0.5), "stretches": (seen.stretch(12, 8), seen.stretch(24, 4)),
+        "later": later, "ramp": Ramp(), "clock": BudgetClock(Budget.parse(f"{STEPS}steps"), World(), started=0.0),
+        "world": World(), "clip": 1.0, "seed": 0, "device": torch.device("cpu"), "precision": torch.float32,
+        "validation": Validation(rows_of(12)(9_000, 8), np.ones(VOCABULARY, np.uint64), torch.device("cpu")),
+        "validation_rows": 4, "validation_marks": 0, "checkpoints": folder / "checkpoints",
+        "branch": folder / "before-decay", "journal": None, "monitors": (),
+        "spent": dict.fromkeys(("start", "train", "communicate", "validate", "checkpoint", "export", "lost"), 0.0),
+    }  # fmt: skip
+    return Training(**{**parts, **changes})
+
+
+def test_the_second_phase_has_its_own_rows_batch_and_schedule(tmp_path: Path) -> None:
+    seen = Seen()
+    made = training(tmp_path, seen, Later(start=0.6, length=24, batch=4, lr=1e-3))
+    done = fit(made, checkpoint.START)
+    assert seen.lengths == [12] * 18 + [24] * 12 and seen.rows == [8] * 18 + [4] * 12
+    assert done.position == 18 * 8 + 12 * 4 and done.tokens == 18 * 8 * 12 + 12 * 4 * 24
+    assert done.second_from == pytest.approx(0.6)
+
+
+def test_a_fresh_schedule_has_a_fresh_optimizer_and_the_old_one_goes_on_without(tmp_path: Path) -> None:
+    """Adam's own step count says what it remembers."""
+    counts = {}
+    for lr in (0.0, 1e-3):
+        made = training(tmp_path / str(lr), Seen(), Later(start=0.6, length=24, lr=lr))
+        fit(made, checkpoint.START)
+        counts[lr] = {float(state["step"]) for state in made.optimizer.state.values()}
+    assert counts == {0.0: {30.0}, 1e-3: {12.0}}
+
+
+class Stop(Exception):
+    pass
+
+
+def test_a_run_stopped_in_the_second_phase_goes_on_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    later = Later(start=0.5, length=24, lr=1e-3)
+    whole = training(tmp_path / "whole", Seen(), later)
+    fit(whole, checkpoint.START)
+
+    def stopping(position: int, rows: int) -> Batch:
+        if position >= 15 * 8 + 5 * 4:
+            raise Stop
+        return rows_of(24)(position, rows)
+
+    part = training(tmp_path / "part", Seen(), later)
+    part = replace(part, stretches=(part.stretches[0], replace(part.stretches[1], take=stopping)))
+    with monkeypatch.context() as patch, pytest.raises(Stop):
+        patch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
+        patch.setattr(loop, "CHECKPOINT_SHARE", 1e9)
+        fit(part, checkpoint.START)
+    rest = training(tmp_path / "part", Seen(), later)
+    progress, torn = checkpoint.load_newest(rest.checkpoints, rest.model, rest.optimizer)
+    assert progress is not None and torn == []
+    assert progress.step == 20 and progress.second_from == pytest.approx(0.5)
+    fit(rest, progress)
+    assert all(torch.equal(a, b) for a, b in zip(whole.model.parameters(), rest.model.parameters()))
+
+
+def test_the_batch_grows_along_its_ramp(tmp_path: Path) -> None:
+    seen = Seen()
+    stretch = replace(seen.stretch(12, 16), microbatch=4)
+    made = training(tmp_path, seen, Later(), stretches=(stretch,), ramp=Ramp(share=0.6))
+    done = fit(made, checkpoint.START)
+    assert seen.rows == [min((int(16 * (step / STEPS) / (0.6 * 4) + 1e-9) + 1) * 4, 16) for step in range(STEPS)]
+    assert done.position == sum(seen.rows)
+
+
+def test_the_second_phase_begins_at_its_share_or_when_the_loss_is_flat() -> None:
+    falling, flat = LossHistory(), LossHistory()
+    for step in range(400):
+        at = step / 1000
+        falling = falling.add(at, 8.0 - step / 100)
+        flat = flat.add(at, 6.0 if at > 0.1 else 8.0 - 20 * at)
+    assert not falling.flat and flat.flat
+    assert not begins(Later(start=0.5), flat, 0.39) and begins(Later(start=0.5), falling, 0.5)
+    assert begins(Later(start=0.9, when_flat=True), flat, 0.39)
+    assert not begins(Later(start=0.9, when_flat=True), falling, 0.39)
+    assert not begins(Later(), flat, 0.99)
+
+
+def test_the_history_survives_json_and_holds_hundredths() -> None:
+    history = LossHistory()
+    for step in range(250):
+        history = history.add(step / 1000, float(step))
+    assert len(history.bins) == 24 and history.bins[0] == pytest.approx(np.mean(range(11)))
+    assert from_plain(LossHistory, to_plain(history)) == history
+    # A step that takes a twentieth of the run fills five bins at once.
+    assert len(LossHistory().add(0.05, 3.0).bins) == 5
+
+
+def test_each_phase_sees_its_own_schedule_from_0_to_1() -> None:
+    fresh, same = Later(start=0.8, lr=1e-3), Later(start=0.8)
+    assert scheduled(fresh, None, 0.4) == pytest.approx(0.5)
+    assert scheduled(fresh, 0.8, 0.8) == 0.0 and scheduled(fresh, 0.8, 1.0) == 1.0
+    assert scheduled(same, None, 0.4) == 0.4 and scheduled(same, 0.8, 0.9) == 0.9
+
+
+@pytest.mark.parametrize("wrong", [{"start": 0.0}, {"start": 1.1}, {"batch": -1}, {"lr": -1e-3}, {"length": 4}])
+def test_what_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match="--later"):
+        Later(**wrong)
