@@ -27,11 +27,11 @@ from daybreak.base.records import (
     Split,
     StepRecord,
     Summary,
-    TaskResult,
     TraceRecord,
     ValidationRecord,
 )
 from daybreak.base.run_folder import RunFolder
+from daybreak.base.task_records import TaskResult
 
 # Before torch is imported: one thread here and in every process that a test starts, so that runs repeat bit for bit.
 os.environ["OMP_NUM_THREADS"] = "1"

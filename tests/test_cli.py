@@ -18,6 +18,7 @@ import pytest
 
 from daybreak import __version__, cli
 from daybreak.base.errors import Interrupted, UserError
+from daybreak.recipe import recipe_names
 
 GOLDEN = Path(__file__).with_name("golden") / "flags.txt"
 Refused = Callable[..., str]
@@ -130,8 +131,13 @@ def test_exit_codes_tell_what_happened(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_recipes_are_listed_and_shown_in_full() -> None:
     code, text = said("recipes")
     assert code == 0 and [line.split()[0] for line in text.splitlines()] == [
-        "daybreak-base", "daybreak-mini", "daybreak-small", "daybreak-tiny",
-    ]  # fmt: skip
+        *recipe_names(),
+    ]
+    assert "[published]" in text and "[not yet measured]" in text and "[measured]" in text
+    code, text = said("recipes", "bert-8gb", "--size", "mini")
+    assert code == 0 and "rows.mask_padding = true, originally false:" in text
+    code, text = said("recipes", "crammed")
+    assert code == 0 and "120 million parameters" in text
     code, text = said("recipes", "mini")
     assert code == 0 and "Promise:" in text and '"kind": "ModernEncoder"' in text and '"fingerprint"' in text
 

@@ -77,8 +77,8 @@ def bits(run: Path) -> bytes:
 def test_a_run_leaves_its_records(finished: Path, data: Path) -> None:
     run = RunFolder(finished)
     assert sorted(path.name for path in finished.iterdir()) == sorted(
-        "recipe.json environment.json decisions.json data.json trace.jsonl metrics.jsonl model summary.json before-decay "
-        "examples.json".split()
+        "recipe.json environment.json decisions.json data.json trace.jsonl metrics.jsonl model summary.json "
+        "before-decay examples.json".split()
     )
     assert [record.step for record in read_trace(run.trace)] == list(range(40))
     read_json(run.environment, Environment)

@@ -19,7 +19,8 @@ import torch
 from daybreak import pretrain, run
 from daybreak.base.files import read_json
 from daybreak.base.plain import from_plain
-from daybreak.base.records import FillMask, Parity, Summary, TaskResult
+from daybreak.base.records import FillMask, Parity, Summary
+from daybreak.base.task_records import TaskResult
 from daybreak.data import docstrings
 from daybreak.data.docstring_scan import Package
 from daybreak.recipe import load_recipe

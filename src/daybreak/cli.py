@@ -133,6 +133,7 @@ def _chosen_recipe(verb: str, name: str | None, arguments: list[str]) -> Any:
     return continued(
         recipe,
         local_folder(init),
+        parent_name="" if Path(init).exists() else init,
         new_vocabulary="--new-vocabulary" in arguments,
         general=_value_of("--general", arguments) or "" if verb == "pretrain" else "",
     )
@@ -257,22 +258,13 @@ def _prepare(arguments: list[str]) -> None:
         text_field: str = "text"
         """Field of a .jsonl object that holds the text."""
         push_to_hub: str = ""
-        """owner/name of a private data set on the hub to put the result into; the tokens are your text."""
+        """owner/name of a private data set on the hub to put the result into; needs --with-text."""
+        with_text: bool = False
+        """The text may leave this machine: prepared tokens are the text."""
 
-    recipe, model = _value_of("--recipe", arguments), _value_of("--tokenizer-from", arguments)
-    chosen: dict[str, Any] = {}
-    if recipe:
-        from daybreak.base.plain import to_plain
-        from daybreak.recipe import load_recipe
-
-        found = load_recipe(recipe, size=_value_of("--size", arguments) or "")
-        chosen = {"tokenizer": found.tokenizer, **to_plain(found.texts)}
-    if model:
-        from daybreak.data.tokenizer_import import Existing
-        from daybreak.packaging.hub import local_folder
-
-        chosen["tokenizer"] = Existing(folder=str(local_folder(model)))
-    asked = _parse(Prepare, "prepare", arguments, Prepare(text=tyro.MISSING, out=tyro.MISSING, **chosen))
+    asked = _parse(
+        Prepare, "prepare", arguments, Prepare(text=tyro.MISSING, out=tyro.MISSING, **_preparation(arguments))
+    )
     if not asked.text:
         raise UserError("No text was named.", "Write the files first: daybreak prepare TEXT... --out DATA.")
     from daybreak.prepare import prepare
@@ -290,7 +282,25 @@ def _prepare(arguments: list[str]) -> None:
     if asked.push_to_hub:
         from daybreak.packaging.hub import push_to_hub
 
-        push_to_hub(asked.out, asked.push_to_hub, kind="dataset", with_text=True)
+        push_to_hub(asked.out, asked.push_to_hub, kind="dataset", with_text=asked.with_text)
+
+
+def _preparation(arguments: list[str]) -> dict[str, Any]:
+    """What --recipe and --tokenizer-from make the defaults of the other flags."""
+    recipe, model = _value_of("--recipe", arguments), _value_of("--tokenizer-from", arguments)
+    chosen: dict[str, Any] = {}
+    if recipe:
+        from daybreak.base.plain import to_plain
+        from daybreak.recipe import load_recipe
+
+        found = load_recipe(recipe, size=_value_of("--size", arguments) or "")
+        chosen = {"tokenizer": found.tokenizer, **to_plain(found.texts)}
+    if model:
+        from daybreak.data.tokenizer_import import Existing
+        from daybreak.packaging.hub import local_folder
+
+        chosen["tokenizer"] = Existing(folder=str(local_folder(model)))
+    return chosen
 
 
 def _pretrain(arguments: list[str]) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from daybreak.base.errors import UserError
 from daybreak.base.files import make_folder
-from daybreak.base.records import TaskResult
 from daybreak.base.run_folder import RunFolder
+from daybreak.base.task_records import TaskResult
 from daybreak.base.terminal import duration, say, working
 from daybreak.evaluation.classifier import check_save_folder
 from daybreak.evaluation.known_tasks import known_task, spelled_out

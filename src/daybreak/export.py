@@ -57,7 +57,7 @@ def _export_checkpoint(source: RunFolder, out: Path, data: Path) -> None:
         model=model,
         shape=recipe.model,
         tokenizer=data / "tokenizer",
-        length=validation.length,
+        length=max(recipe.longest_row, validation.length),
         vocabulary=shards.manifest.vocabulary,
         special=shards.manifest.special,
     )
@@ -78,7 +78,7 @@ def _export_checkpoint(source: RunFolder, out: Path, data: Path) -> None:
         out,
         model=model,
         shape=recipe.model,
-        length=recipe.length,
+        length=max(recipe.longest_row, validation.length),
         validation=validation,
         accuracy=seen.accuracy,
         text=text,

@@ -20,11 +20,14 @@ CONTINUED_RATE = 0.1
 """Share of a recipe's rate that is the default for a model which is trained already: at the full rate it forgets."""
 
 
-def continued(recipe: Recipe, folder: Path, *, new_vocabulary: bool = False, general: str = "") -> Recipe:
+def continued(
+    recipe: Recipe, folder: Path, *, parent_name: str = "", new_vocabulary: bool = False, general: str = ""
+) -> Recipe:
     """The recipe with the model in ``folder`` to start from, in its shape, at a low rate, masked from the start.
 
     Args:
         folder: a Hugging Face folder of a family that Daybreak knows.
+        parent_name: what to call it in the model card; the folder's name when empty.
         new_vocabulary: train a tokenizer on the text; by default the model's own is kept.
         general: prepared general text, on which forgetting is measured.
 
@@ -46,7 +49,7 @@ def continued(recipe: Recipe, folder: Path, *, new_vocabulary: bool = False, gen
         objective=objective,
         optimizer=replace(recipe.optimizer, lr=recipe.optimizer.lr * CONTINUED_RATE),
         later=replace(recipe.later, lr=recipe.later.lr * CONTINUED_RATE),
-        origin=Origin(init=str(folder), general=general),
+        origin=Origin(init=str(folder), parent=parent_name, general=general),
     )
 
 

@@ -173,7 +173,7 @@ def _finish(
         model=training.model,
         shape=recipe.model,
         tokenizer=order.data / "tokenizer",
-        length=training.validation.length,
+        length=max(recipe.longest_row, training.validation.length),
         vocabulary=shards.manifest.vocabulary,
         special=shards.manifest.special,
     )
@@ -189,7 +189,7 @@ def _finish(
         run.model,
         model=training.model,
         shape=recipe.model,
-        length=training.validation.length,
+        length=max(recipe.longest_row, training.validation.length),
         validation=training.validation,
         accuracy=final.accuracy,
         text=_sample_text(order),
@@ -255,7 +255,7 @@ def _summarise(
         steps_per_second=round(progress.step / stepping, 4),
         rows_per_second=round(progress.position / stepping, 2),
         validation=final,
-        parent=PurePath(order.recipe.origin.init or order.recipe.origin.branch).name,
+        parent=order.recipe.origin.parent or PurePath(order.recipe.origin.init or order.recipe.origin.branch).name,
     )
 
 

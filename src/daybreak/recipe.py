@@ -70,6 +70,8 @@ class Origin:
 
     init: str = ""
     """A model folder whose weights are trained on."""
+    parent: str = ""
+    """That model, as the user named it."""
     branch: str = ""
     """A run folder whose last checkpoint before the decay is gone on from."""
     begin: float = 0.0
@@ -128,10 +130,10 @@ class Recipe:
                 "A rule for the learning rate needs the batch that the rate was chosen for.",
                 "Give it with --devices.reference.",
             )
-        longest, rows = self.model.longest, max(self.length, self.later.length if self.later.ever else 0)
-        if longest is not None and rows > longest:
+        longest = self.model.longest
+        if longest is not None and self.longest_row > longest:
             raise UserError(
-                f"Rows of {rows} positions are longer than the {longest} that this model has.",
+                f"Rows of {self.longest_row} positions are longer than the {longest} that this model has.",
                 "Choose shorter rows, or more --model.positions.",
             )
         self._check_next_sentence()
@@ -144,6 +146,11 @@ class Recipe:
                 "pairs together.",
                 "Start from the recipe bert-2018, or turn all of it off.",
             )
+
+    @property
+    def longest_row(self) -> int:
+        """Positions of the longest rows of the run."""
+        return max(self.length, self.later.length if self.later.ever else 0)
 
     def global_batch(self, devices: int) -> int:
         """Rows of a step over ``devices`` devices."""

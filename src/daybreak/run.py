@@ -9,8 +9,9 @@ from pathlib import Path
 
 from daybreak.base.files import make_folder, read_json
 from daybreak.base.plain import from_plain, to_plain
-from daybreak.base.records import FillMask, TaskResult
+from daybreak.base.records import FillMask
 from daybreak.base.run_folder import RunFolder
+from daybreak.base.task_records import TaskResult
 from daybreak.base.terminal import duration, say
 from daybreak.data.tokenizer_import import Existing
 from daybreak.recipe import Recipe

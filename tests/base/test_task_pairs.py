@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from daybreak.base.records import TaskResult
 from daybreak.base.task_pairs import pair_results, several_models
+from daybreak.base.task_records import TaskResult
 
 RESULT = TaskResult(
     protocol="quick", task="cola", model="pretrained", model_name="mini", kind="classification", metric="mcc",

@@ -7,7 +7,7 @@ import pytest
 
 from daybreak.base.errors import UserError
 from daybreak.data import documents
-from daybreak.data.documents import Document, DocumentRule, Skips, choose_rule, read_documents
+from daybreak.data.documents import Document, DocumentRule, Skips, choose_rule, cut_documents, read_documents
 from daybreak.data.inputs import Meter, find_files
 
 
@@ -132,3 +132,16 @@ def test_a_binary_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "t.txt").write_bytes(b"\x7fELF\x02\x01\x00\x00 and so on\n")
     with pytest.raises(UserError, match="is binary"):
         read(tmp_path / "t.txt", "line")
+
+
+def test_documents_are_cut_into_chunks_and_the_rest_is_counted() -> None:
+    text = " ".join(f"word{number:03d}" for number in range(300))  # 2399 characters
+    whole, short, long = "w " * 450 + "w", "w" * 199, "w" * 1001
+    skips = Skips()
+    given = [Document(each, "here") for each in (text, whole, short, long)]
+    chunks = list(cut_documents(given, 820, skips))
+    assert [len(chunk.text) for chunk in chunks] == [815, 815, 767, 901]
+    assert " ".join(chunk.text for chunk in chunks[:3]) == text and chunks[3].text == whole
+    assert skips.counts == {"chunks under 200 characters": 1, "chunks over 1000 characters": 1}
+    assert skips.first["chunks over 1000 characters"] == "'here'"
+    assert list(cut_documents(chunks, 820, Skips())) == chunks

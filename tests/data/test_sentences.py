@@ -19,7 +19,7 @@ from daybreak.data.sentences import split_sentences, with_sentences
         ["So did I.", "We know no.", "He was there.", "Vitamin C is one, K. Marx another."],
         ["Version 1.2.3 is at www.example.org today.", "It runs.", "1. First point.", "2. Second point."],
         ["He bought Yahoo! in May.", "The answer was no.", "In 1999.", "Then it ended."],
-        ["\u201cStop.\u201d", "\u2018Go!\u2019", "\u00ab Vraiment?", "\u00c9cole est finie.", "\u0414\u0430."],
+        ["\u201cStop.\u201d", "\u2018Go!\u2019", "\u00abVraiment?\u00bb", "\u00c9cole est finie.", "\u0414\u0430."],
         ["\u4f60\u597d\u3002", "\u518d\u89c1\uff01"],
     ],
 )

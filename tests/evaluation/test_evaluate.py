@@ -12,7 +12,7 @@ import pytest
 
 from daybreak.base.errors import UserError
 from daybreak.base.files import read_json
-from daybreak.base.records import TaskResult
+from daybreak.base.task_records import TaskResult
 from daybreak.evaluate import evaluate
 from daybreak.evaluation.results import read_results
 from daybreak.evaluation.task_file import read_task_file

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from daybreak.base.files import read_json
-from daybreak.base.records import SettingTried, TaskResult
+from daybreak.base.task_records import SettingTried, TaskResult
 from daybreak.evaluate import evaluate
 from daybreak.evaluation import measure
 from daybreak.evaluation.protocols import PROTOCOLS, Setting

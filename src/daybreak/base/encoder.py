@@ -121,6 +121,8 @@ class LossSum:
     """Scalar with gradient: nats summed over the targets."""
     count: int
     """Number of targets."""
+    masked: Tensor | None = None
+    """Of ``sum``, what the masked words cost, where it holds more than that; no gradient. What a run reports."""
 
 
 def exported(state: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from daybreak.base.records import TaskResult
+from daybreak.base.task_records import TaskResult
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -247,7 +247,7 @@ def cut_documents(documents: Iterable[Document], characters: int, skips: Skips) 
     for document in documents:
         whole = len(document.text) <= longest
         chunks = [document.text] if whole else map(str.strip, cut_at_whitespace(document.text, characters))
-        for chunk in chunks:
+        for chunk in filter(None, chunks):
             if len(chunk) < shortest:
                 skips.add(f"chunks under {shortest} characters", f"'{document.source}'")
             elif len(chunk) > longest:

@@ -54,7 +54,7 @@ def parse(given: str) -> DataSet:
     place, _, part = given.removeprefix(PREFIX).partition(":")
     name, _, revision = place.partition("@")
     config, _, split = part.partition("/")
-    if not Path(name).expanduser().is_dir() and not _REPOSITORY.fullmatch(name):
+    if not name or not (Path(name).expanduser().is_dir() or _REPOSITORY.fullmatch(name)):
         raise UserError(
             f"'{given}' names no data set.", f"Write {PREFIX}owner/name[@revision][:config/split], or a local folder."
         )

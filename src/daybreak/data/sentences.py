@@ -33,8 +33,8 @@ OPENERS = frozenset(
 
 _BREAK = re.compile(
     r"""
-    (?P<mark> [.!?\u2026]+ ) (?P<close> ["'\u201d\u2019\u00bb)\]}]* ) (?P<space> \s+ )
-    (?= ["'\u201c\u2018\u00ab(\[{\-\u2013\u2014]* (?P<next> [^\W_]+ ) )
+    (?<! [.!?\u2026] ) (?P<mark> [.!?\u2026]++ ) (?P<close> ["'\u201d\u2019\u00bb)\]}]*+ ) (?P<space> \s+ )
+    (?= ["'\u201c\u2018\u00ab(\[{\-\u2013\u2014]*+ (?P<next> [^\W_]+ ) )
     | (?P<wide> [\u3002\uff01\uff1f] ["'\u201d\u2019\u300d\u300f)]* ) (?P<gap> \s* )
     """,
     re.VERBOSE,

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from daybreak.base.errors import UserError
-from daybreak.base.records import TaskResult
+from daybreak.base.task_records import TaskResult
 from daybreak.base.terminal import Work
 from daybreak.evaluation.batches import EncodedRows, encode
 from daybreak.evaluation.classifier import build_classifier, load_config, load_tokenizer, save_classifier

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from daybreak.base.errors import UserError
 from daybreak.base.files import read_json, write_json
-from daybreak.base.records import TaskResult
+from daybreak.base.task_records import TaskResult
 
 
 def read_results(path: Path) -> list[TaskResult]:

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from daybreak.base.records import SettingTried
+from daybreak.base.task_records import SettingTried
 from daybreak.evaluation.protocols import Setting
 
 

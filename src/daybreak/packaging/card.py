@@ -9,9 +9,10 @@ from typing import Any
 
 from daybreak.base.amounts import count, percent, score, signed, significant
 from daybreak.base.files import read_json, write_text
-from daybreak.base.records import Environment, Manifest, Parity, Summary, TaskResult
+from daybreak.base.records import Environment, Manifest, Parity, Summary
 from daybreak.base.run_folder import RunFolder
 from daybreak.base.task_pairs import TaskPair, pair_results, several_models
+from daybreak.base.task_records import TaskResult
 from daybreak.base.terminal import duration
 from daybreak.packaging.budget_files import bare, write_budget_files
 

@@ -86,7 +86,7 @@ def local_folder(name: str) -> Path:
     from huggingface_hub.errors import HTTPError
 
     try:
-        return Path(HfApi().snapshot_download(name, allow_patterns=PARENT_FILES))
+        return Path(HfApi().snapshot_download(name, allow_patterns=list(PARENT_FILES)))
     except (HTTPError, OSError, ValueError, RuntimeError) as error:
         raise UserError(
             f"There is no folder '{name}', and the hub did not give a model of that name ({_reason(error)}).",

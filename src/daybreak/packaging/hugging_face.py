@@ -43,7 +43,8 @@ def write_model_folder(
         write_json(new / "config.json", config)
         for name, source in shape.modelling_files().items():
             shutil.copyfile(source, new / name)
-        shutil.copyfile(tokenizer / "tokenizer.json", new / "tokenizer.json")
+        for file in tokenizer.iterdir():  # one that was taken over has more files than ours, and keeps them
+            shutil.copyfile(file, new / file.name)
         settings = json.loads((tokenizer / "tokenizer_config.json").read_text(encoding="utf-8"))
         facts = {"model_max_length": length, "model_input_names": _inputs(config)}
         write_json(new / "tokenizer_config.json", {**settings, **facts})

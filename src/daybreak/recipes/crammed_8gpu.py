@@ -3,7 +3,7 @@
 Paper: Geiping and Goldstein 2022 (arXiv 2212.14034), section 4.4; scripts of JonasGeiping/cramming.
 Command: torchrun --nproc-per-node 8 -m daybreak pretrain crammed-8gpu --data DATA --budget 47.5h
          or on one device: daybreak run crammed-8gpu --corpus TEXT --budget 47.5h
-Promise: not yet measured; the first version reached 79.7 on GLUE dev with eight A6000 in two days, as others report.
+Promise: not yet measured.
 """
 
 from dataclasses import replace

@@ -3,7 +3,7 @@
 Paper: Geiping and Goldstein 2022 (arXiv 2212.14034), run 1 of its scripts:
 hf-bert-base with bert-original on books and Wikipedia, mixed precision.
 Command: daybreak run ladder-01 --corpus BOOKS_AND_WIKIPEDIA --budget 24h
-Promise: published, GLUE dev 52.0 on a 2080 Ti (as others report for "BERT, normal protocol").
+Promise: not yet measured.
 """
 
 from daybreak.recipe import Recipe

@@ -3,7 +3,8 @@
 Paper: Beltagy et al. 2019 (arXiv 1903.10676), and allenai/scibert.
 Command: daybreak run scibert --corpus TEXT --split-sentences --budget 24h; with the vocabulary and the weights of a
 general model instead (basevocab): --init MODEL.
-Promise: published, BERT-base on 3.17 billion tokens of papers for a week on a TPU v3-8; not yet measured here at base.
+Promise: published, held-out masked accuracy 71.9 % and next-sentence accuracy 99.4 % after 800,000 steps on a TPU v3-8
+(allenai/scibert, issue 32).
 """
 
 from daybreak.data.sentence_pairs import SentencePairs

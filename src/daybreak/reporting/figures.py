@@ -49,13 +49,6 @@ def mark(run: int, runs: Sequence[RunRecords]) -> dict[str, Any]:
     return {"size": 7, "symbol": MARKS[run % len(MARKS)] if len(runs) > 1 else MARKS[0]}
 
 
-def training_loss(run: RunRecords) -> str:
-    """What the loss of a masked stage is made of, in words."""
-    objective = run.recipe.get("objective")
-    both = isinstance(objective, dict) and objective.get("next_sentence")
-    return "masked + next-sentence loss, training" if both else "masked loss, training"
-
-
 def losses(runs: Sequence[RunRecords], against: str) -> Figure:
     """Training and held-out losses, the unigram plateau and the change of stage, against ``time`` or ``tokens``."""
     axis = _Axis(runs, against)
@@ -63,7 +56,7 @@ def losses(runs: Sequence[RunRecords], against: str) -> Figure:
     for number, run in enumerate(runs):
         for stage in dict.fromkeys(step.stage for step in run.steps):
             part = [step for step in run.steps if step.stage == stage]
-            words = "next-token loss" if stage == "causal" else training_loss(run)
+            words = "next-token loss" if stage == "causal" else "masked loss, training"
             line = {"color": colour(number), "width": 1.5, "dash": "dot" if stage == "causal" else "solid"}
             opacity = 0.7 if len(runs) <= CROWD else 0.25
             data.append(axis.trace(runs, number, part, words, lambda step: step.loss, line=line, opacity=opacity))

@@ -18,11 +18,11 @@ from daybreak.base.records import (
     Manifest,
     StepRecord,
     Summary,
-    TaskResult,
     TraceRecord,
     ValidationRecord,
 )
 from daybreak.base.run_folder import RunFolder
+from daybreak.base.task_records import TaskResult
 
 _TAIL_BYTES = 1 << 16
 

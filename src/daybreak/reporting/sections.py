@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from daybreak.base.amounts import percent, score, signed, significant
-from daybreak.base.records import FillMask, TaskResult
+from daybreak.base.records import FillMask
 from daybreak.base.task_pairs import TaskPair, pair_results, several_models
+from daybreak.base.task_records import TaskResult
 from daybreak.reporting import figures
 from daybreak.reporting.markup import Markup, escape, figure, fold, join, legend, note, section, table, tag
 from daybreak.reporting.runs import RunRecords

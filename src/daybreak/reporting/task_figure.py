@@ -6,8 +6,8 @@ import html
 from collections.abc import Sequence
 from typing import Any
 
-from daybreak.base.records import TaskResult
 from daybreak.base.task_pairs import pair_results, several_models
+from daybreak.base.task_records import TaskResult
 from daybreak.reporting.figures import Figure, Trace, base_layout, colour
 from daybreak.reporting.runs import RunRecords
 

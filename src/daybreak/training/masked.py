@@ -150,7 +150,7 @@ class Masked(Objective):
         if first is None:
             return masked
         following = F.cross_entropy(model.next_logits(first).float(), batch.follows, reduction="sum")
-        return LossSum(sum=masked.sum + per_row * following, count=masked.count)
+        return LossSum(sum=masked.sum + per_row * following, count=masked.count, masked=masked.sum.detach())
 
     def judge(self, model: Encoder, batch: Batch, *, seed: int, position: int) -> Judged:
         """Judge ``model``, which the caller has put into evaluation mode, on masks of (seed, position), in float32."""

@@ -111,7 +111,7 @@ def take_step(training: Training, progress: Progress, at: float) -> tuple[Progre
     does not depend on how the batch was split.
 
     Returns:
-        The new progress, the mean loss, and the gradient's norm before clipping.
+        The new progress, the mean loss on masked words, and the gradient's norm before clipping.
     """
     parameters = list(training.model.parameters())
     rows = training.rows_of_step(progress, at)
@@ -150,7 +150,7 @@ def accumulate(training: Training, progress: Progress, at: float, rows: int) -> 
     """Add this rank's share of a step of ``rows`` rows to the gradients, one microbatch after the other.
 
     Returns:
-        float32 [2], the sum of losses and the number of targets; and the tokens read.
+        float32 [2], the sum of losses on masked words and the number of targets; and the tokens read.
     """
     stretch, objective = training.stretch(progress), training.objective
     total = torch.zeros(2, dtype=torch.float32, device=training.device)
@@ -169,5 +169,6 @@ def accumulate(training: Training, progress: Progress, at: float, rows: int) -> 
         with training.autocast():
             loss = objective.loss(training.model, part, position=first + start, per_row=per_row, **draw)
         loss.sum.backward()
-        total += torch.stack((loss.sum.detach(), torch.tensor(float(loss.count), device=training.device)))
+        told = loss.sum.detach() if loss.masked is None else loss.masked
+        total += torch.stack((told, torch.tensor(float(loss.count), device=training.device)))
     return total, whole.ids.numel()

@@ -1,0 +1,72 @@
+"""The demonstration sentences: whole words are hidden, whatever the tokenizer calls its pieces and special tokens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from daybreak.base.encoder import Encoder
+from daybreak.base.records import SpecialIds
+from daybreak.data.shards import open_shards
+from daybreak.data.tokenizer import load_tokenizer
+from daybreak.evaluation.fill_mask import fill_mask
+from daybreak.models.bert import BertEncoder
+
+TINY = BertEncoder(layers=1, width=16, heads=2, inner=16, dropout=0.5)
+SENTENCES = "A start . The old teacher finds the broken window near the wide river every morning . An end ."
+
+
+class Watched(Encoder):
+    """Remembers the rows that it was asked about."""
+
+    def __init__(self, model: Encoder):
+        super().__init__()
+        self.model, self.rows = model, []
+
+    def states(self, ids, slots=None, **more):
+        assert not self.model.training
+        self.rows.append((ids[0].tolist(), int(slots[0, 0])))
+        return self.model.states(ids, slots, **more)
+
+    def transform(self, states):
+        return self.model.transform(states)
+
+    @property
+    def decoder(self):
+        return self.model.decoder
+
+
+def test_whole_words_of_held_out_sentences_are_hidden(data: Path) -> None:
+    shards = open_shards(data)
+    tokenizer = load_tokenizer(data / "tokenizer")
+    model = Watched(TINY.build(shards.manifest.vocabulary))
+    found = fill_mask(model, tokenizer, shards.heldout.read(0, len(shards.heldout)), count=5)
+    assert len(found) == len(model.rows) == 5
+    for example, (ids, place) in zip(found, model.rows):
+        assert (ids[0], ids[place], ids[-1]) == (2, 4, 3)
+        assert example.text.count("[MASK]") == 1 and example.answer.isalpha() and len(example.answer) >= 4
+        assert len(example.guesses) == len(example.probabilities) == 5
+
+
+def test_a_tokenizer_that_was_taken_over_keeps_its_own_ids() -> None:
+    """Byte-level pieces, as ModernBERT's: the space belongs to the word, and the special tokens come last."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=330, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+    )
+    tokenizer.train_from_iterator([SENTENCES] * 3, trainer)
+    names = ["<pad>", "<unk>", "<cls>", "<sep>", "<mask>"]
+    tokenizer.add_special_tokens(names)
+    special = SpecialIds(**{name[1:-1]: tokenizer.token_to_id(name) for name in names})
+    torch.manual_seed(0)
+    model = Watched(TINY.build(tokenizer.get_vocab_size()))
+    stream = torch.tensor([*tokenizer.encode(SENTENCES).ids, special.sep]).numpy()
+    (example,) = fill_mask(model, tokenizer, stream, count=1, special=special)
+    ((ids, place),) = model.rows
+    assert (ids[0], ids[place], ids[-1]) == (special.cls, special.mask, special.sep)
+    assert example.answer in "teacher finds broken window near wide river every morning".split()
+    assert example.text.split() == [word if word != example.answer else "[MASK]" for word in SENTENCES.split()[3:-3]]
