@@ -17,6 +17,7 @@ import torch
 from stock_trainer import stock_modern
 from torch import Tensor
 
+from daybreak.base.batch import Batch
 from daybreak.models.modern import ModernBert, ModernEncoder
 from daybreak.training import probe
 from daybreak.training.objectives import CausalThenMasked
@@ -67,7 +68,7 @@ def gradients(model: ModernBert, device: torch.device, precision: torch.dtype, p
     model = model.to(device)
     model.zero_grad(set_to_none=True)
     with torch.autocast(device.type, precision, enabled=precision != torch.float32):
-        loss = CausalThenMasked().loss(model, ids, seed=0, position=0, progress=progress)
+        loss = CausalThenMasked().loss(model, Batch(ids=ids), seed=0, position=0, progress=progress)
     loss.sum.backward()
     return torch.cat([parameter.grad.flatten().cpu() for parameter in model.parameters() if parameter.grad is not None])
 

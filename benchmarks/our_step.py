@@ -22,8 +22,10 @@ from daybreak.models.modern import ModernEncoder
 from daybreak.recipe import Recipe, load_recipe
 from daybreak.training import checkpoint
 from daybreak.training.clock import ReplayClock
-from daybreak.training.loop import Training, take_step
 from daybreak.training.objectives import CausalThenMasked
+from daybreak.training.phases import Later, Stretch
+from daybreak.training.ramp import Ramp
+from daybreak.training.step import Training, take_step
 from daybreak.training.validation import Validation
 
 WARMUP_STEPS = 3
@@ -84,11 +86,19 @@ def our_training(cell: Cell) -> Training:
         optimizer=cell.recipe.optimizer.build(model),
         objective=cell.recipe.objective,
         schedule=cell.recipe.schedule,
-        take=cell.sampler.take,
+        stretches=(
+            Stretch(
+                take=cell.sampler.take,
+                length=cell.length,
+                rows_per_epoch=cell.sampler.rows_per_epoch,
+                batch=cell.rows,
+                microbatch=cell.rows,
+            ),
+        ),
+        later=Later(),
+        ramp=Ramp(),
         clock=ReplayClock([]),
         world=World(),
-        batch=cell.rows,
-        microbatch=cell.rows,
         clip=cell.recipe.clip,
         seed=0,
         device=cell.device,
@@ -97,6 +107,7 @@ def our_training(cell: Cell) -> Training:
         validation_rows=1,
         validation_marks=0,
         checkpoints=Path(),
+        branch=Path(),
         journal=None,
         monitors=(),
         spent={},

@@ -45,7 +45,7 @@ def stock_block(cell: Cell, kind: str) -> Callable[[float], Block]:
         model = stock_bert(cell.shape, cell.vocabulary, cell.length)
         shape = cell.shape
         forward = flops.bert_forward(shape.layers, shape.width, 4 * shape.width, cell.vocabulary, cell.length)
-    kept = cell.sampler.take(0, min(cell.sampler.rows_per_epoch, 64 * cell.rows))
+    kept = cell.sampler.take(0, min(cell.sampler.rows_per_epoch, 64 * cell.rows)).ids
 
     def block(seconds: float) -> Block:
         steps, spent = trainer_block(

@@ -24,6 +24,7 @@ SETTINGS: dict[str, dict[str, str]] = {
 
 STEPS = """
 import sys, time, torch
+from daybreak.base.batch import Batch
 from daybreak.recipe import load_recipe
 torch.set_num_threads(2)
 recipe = load_recipe("tiny")
@@ -33,7 +34,7 @@ ids = torch.randint(5, 8192, (recipe.batch, recipe.length))
 ids[:, 0] = 2
 for step in range(int(sys.argv[1]) + 3):
     begun = time.perf_counter()
-    recipe.objective.loss(model, ids, seed=0, position=step * recipe.batch, progress=0.9).sum.backward()
+    recipe.objective.loss(model, Batch(ids=ids), seed=0, position=step * recipe.batch, progress=0.9).sum.backward()
     optimizer.step()
     optimizer.zero_grad()
     if step >= 3:

@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from daybreak.base.batch import Batch
 from daybreak.base.encoder import Encoder, LossSum
 from daybreak.base.run_folder import RunFolder
 from daybreak.data.sampler import RowSampler
@@ -82,7 +83,9 @@ def test_flops_of_our_step(objective: CausalThenMasked, progress: float, monkeyp
     monkeypatch.setattr("daybreak.training.objectives.decoded", plain)
     flops, recipe = script("flops"), replace(load_recipe("tiny"), model=SHAPE, objective=objective)
     model, ids = SHAPE.build(VOCABULARY), torch.randint(5, VOCABULARY, (1, LENGTH))
-    forward, backward = counted(lambda: objective.loss(model, ids, seed=0, position=0, progress=progress).sum)
+    forward, backward = counted(
+        lambda: objective.loss(model, Batch(ids=ids), seed=0, position=0, progress=progress).sum
+    )
     assert flops.step_forward(recipe, VOCABULARY, LENGTH, progress) == forward
     assert flops.training(forward) == forward + backward
 

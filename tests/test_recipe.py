@@ -196,7 +196,7 @@ def damaged(tmp_path: Path, change: dict[str, Any]) -> Path:
         ({"optimizer.lrate": 1.0}, "Unknown field 'optimizer.lrate'. Did you mean 'lr'?"),
         ({"lenght": 64}, "Unknown field 'lenght'. Did you mean 'length'?"),
         (
-            {"optimizer.kind": "AdamX"},
+            {"optimizer.kind": "AdamWX"},
             "this version knows. Did you mean 'AdamW'?",
         ),
         ({"model.layers": None}, "'model.layers' is missing"),

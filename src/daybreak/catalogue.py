@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from daybreak.base.amounts import count
 from daybreak.base.plain import to_plain
+from daybreak.data.tokenizer import WordPiece, load_tokenizer, vocabulary_size
+from daybreak.data.tokenizer_import import Existing
 from daybreak.recipe import Recipe, load_recipe, promise, recipe_module, recipe_names, resolved
 
 TARGET_SHARE = 0.15
@@ -33,7 +36,7 @@ def described(source: str, *, size: str = "", faithful: bool = False) -> str:
     parts = []
     if recipe.name in recipe_names():
         parts.append(promise(recipe.name))
-    vocabulary = recipe.tokenizer.vocabulary
+    vocabulary = _vocabulary(recipe)
     parts.append(
         f"{count(parameters(recipe))} parameters at a vocabulary of {vocabulary:,}; "
         f"{count(flops_per_token(recipe))} floating-point operations a token of training at {recipe.length} positions."
@@ -47,14 +50,14 @@ def described(source: str, *, size: str = "", faithful: bool = False) -> str:
 def parameters(recipe: Recipe) -> int:
     """Trainable numbers of the recipe's model at its vocabulary; nothing is allocated."""
     with torch.device("meta"):
-        return recipe.model.build(recipe.tokenizer.vocabulary).parameter_count()
+        return recipe.model.build(_vocabulary(recipe)).parameter_count()
 
 
 def flops_per_token(recipe: Recipe) -> int:
     """Floating-point operations of a training step for each token read, matrix products and attention only."""
     length = recipe.length
     with torch.device("meta"):
-        model = recipe.model.build(recipe.tokenizer.vocabulary).eval()
+        model = recipe.model.build(_vocabulary(recipe)).eval()
         ids = torch.zeros(1, length, dtype=torch.int64)
         slots = torch.zeros(1, max(1, round(TARGET_SHARE * length)), dtype=torch.int64)
         with torch.no_grad(), FlopCounterMode(display=False) as counter:
@@ -77,6 +80,13 @@ def deviations(recipe: Recipe, size: str, faithful: bool) -> list[str]:
         elif mine != other:
             found.append(f"{what} = {json.dumps(mine)}, originally {json.dumps(other)}: {why}")
     return found
+
+
+def _vocabulary(recipe: Recipe) -> int:
+    if isinstance(recipe.tokenizer, WordPiece):
+        return recipe.tokenizer.vocabulary
+    assert isinstance(recipe.tokenizer, Existing)
+    return vocabulary_size(load_tokenizer(Path(recipe.tokenizer.folder)))
 
 
 def _value(plain: object, dotted: str) -> object:

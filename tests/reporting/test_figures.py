@@ -73,13 +73,6 @@ def test_a_crowd_keeps_the_held_out_losses_in_front(three):
     assert many["layout"]["hovermode"] == "closest" and few["layout"]["hovermode"] == "x unified"
 
 
-def test_a_loss_with_next_sentences_in_it_is_called_so(write_run):
-    run = read_run(write_run(causal=0.0, recipe={"objective": {"kind": "Masked", "next_sentence": True}}))
-    training, heldout = figures.losses([run], "time")["data"]
-    assert training["name"] == "masked + next-sentence loss, training"
-    assert heldout["name"] == "masked loss, held out"
-
-
 def test_long_runs_are_thinned(write_run, three):
     run = read_run(write_run("long", steps=400))
     run.steps.extend(run.steps[-1:] * 9000)

@@ -21,12 +21,10 @@ from daybreak.base.batch import Batch
 from daybreak.base.encoder import Encoder, LossSum
 from daybreak.base.errors import Interrupted, UserError
 from daybreak.base.records import StepRecord, ValidationRecord
-from daybreak.base.run_folder import RunFolder
 from daybreak.base.world import World
 from daybreak.models.modern import ModernEncoder
 from daybreak.training import checkpoint, loop
 from daybreak.training.clock import Budget, BudgetClock
-from daybreak.training.journal import Journal
 from daybreak.training.loop import fit, next_mark
 from daybreak.training.objectives import CausalThenMasked, Objective, decoded
 from daybreak.training.optimizers import AdamW
@@ -84,12 +82,7 @@ class Watch:
     def __init__(self) -> None:
         self.steps: list[StepRecord] = []
         self.validations: list[ValidationRecord] = []
-
-    def on_step(self, record: StepRecord) -> None:
-        self.steps.append(record)
-
-    def on_validation(self, record: ValidationRecord) -> None:
-        self.validations.append(record)
+        self.on_step, self.on_validation = self.steps.append, self.validations.append
 
 
 def stretch(**changes: Any) -> Stretch:
@@ -180,10 +173,8 @@ def test_two_processes_train_as_one(tmp_path: Path) -> None:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     torchrun = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    processes = [
-        subprocess.Popen([sys.executable, __file__, str(tmp_path)], env={**os.environ, **torchrun, "RANK": str(rank)})
-        for rank in (0, 1)
-    ]
+    command = [sys.executable, __file__, str(tmp_path)]
+    processes = [subprocess.Popen(command, env={**os.environ, **torchrun, "RANK": rank}) for rank in "01"]
     for process in processes:
         process.wait(timeout=120)  # what they wrote is the proof that they came to their end
     made = training(tmp_path)
@@ -300,14 +291,6 @@ def test_checkpoints_come_at_their_interval_and_hold_the_sums(tmp_path: Path, mo
     progress, _ = checkpoint.load_newest(made.checkpoints, again.model, again.optimizer)
     assert progress is not None and progress.position == 30 * BATCH
     assert 0 < progress.spent["train"] <= made.spent["train"]
-
-
-def test_the_journal_holds_every_step_once(tmp_path: Path) -> None:
-    journal = Journal(RunFolder(tmp_path))
-    fit(training(tmp_path, journal=journal), checkpoint.START)
-    journal.close()
-    lines = (tmp_path / "trace.jsonl").read_text().splitlines()
-    assert len(lines) == 30 and lines[6].startswith('{"step": 6, ') and lines[6].endswith('"progress": 0.2}')
 
 
 if __name__ == "__main__":

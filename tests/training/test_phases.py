@@ -13,10 +13,12 @@ import torch
 from daybreak.base.batch import Batch
 from daybreak.base.errors import UserError
 from daybreak.base.plain import from_plain, to_plain
+from daybreak.base.run_folder import RunFolder
 from daybreak.base.world import World
 from daybreak.models.modern import ModernEncoder
 from daybreak.training import checkpoint, loop
 from daybreak.training.clock import Budget, BudgetClock
+from daybreak.training.journal import Journal
 from daybreak.training.loop import fit
 from daybreak.training.masked import Masked
 from daybreak.training.optimizers import AdamW
@@ -161,3 +163,11 @@ def test_each_phase_sees_its_own_schedule_from_0_to_1() -> None:
 def test_what_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(UserError, match="--later"):
         Later(**wrong)
+
+
+def test_the_journal_holds_every_step_once_over_both_phases(tmp_path: Path) -> None:
+    journal = Journal(RunFolder(tmp_path))
+    fit(training(tmp_path, Seen(), Later(start=0.6, length=24), journal=journal), checkpoint.START)
+    journal.close()
+    lines = (tmp_path / "trace.jsonl").read_text().splitlines()
+    assert len(lines) == 30 and lines[6].startswith('{"step": 6, ') and lines[6].endswith('"progress": 0.2}')

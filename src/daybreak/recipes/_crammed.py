@@ -81,14 +81,12 @@ def hugging_face_bert(size: str, faithful: bool, dropout: float) -> BertEncoder:
     return _bert.masked_only(size, faithful, positions=512, dropout=dropout)
 
 
-def final(
-    name: str, trunk: Trunk, size: str, faithful: bool, *, order: str = "full-stops", budget: str = "24h"
-) -> Recipe:
+def final(name: str, trunk: Trunk, size: str, faithful: bool, *, order: str = "", budget: str = "24h") -> Recipe:
     """``bert-o4``, the training of v2: 8192 rows reached over 60 % of the budget, 25 % masked, triangle to the end."""
     return Recipe(
         name=name,
         tokenizer=WordPiece(vocabulary=_sizes.vocabulary(size, VOCABULARY), normalizer="cramming", punctuation="runs"),
-        rows=PackedRows(order=order),
+        rows=PackedRows(order=order or ("full-stops" if faithful else "shuffled")),
         model=trunk,
         objective=Masked(rate=0.25, count="fixed", protect_special=False),
         optimizer=adamw(1e-3, trunk.width, faithful),
@@ -118,7 +116,7 @@ def baseline(
     schedule: Schedule,
     *,
     batch: int,
-    order: str = "full-stops",
+    order: str = "",
 ) -> Recipe:
     """An older training on the same kind of rows: 15 % masked, no ramp, no clipping."""
     return replace(
@@ -132,9 +130,7 @@ def baseline(
     )
 
 
-def original(
-    name: str, trunk: Trunk, size: str, faithful: bool, *, finished: bool, order: str = "full-stops"
-) -> Recipe:
+def original(name: str, trunk: Trunk, size: str, faithful: bool, *, finished: bool, order: str = "") -> Recipe:
     """``bert-original``: Adam with L2 decay, 512 rows; its schedule of 8 million microbatches, or the budget's."""
     lr = _sizes.rate(1e-4, trunk.width, faithful)
     optimizer = Adam(lr=lr, beta2=0.999, epsilon=1e-8, weight_decay=0.01, decay=DECAYED)

@@ -10,6 +10,8 @@ from daybreak.recipe import Recipe
 from daybreak.recipes import _crammed
 
 DEVIATIONS = {
+    "rows.order": "the original reads the rows with the most full stops first; a run that does not come to the end of "
+    "its text would never see the others",
     "the tokenizer's special ids are fixed": "in the original they depend on the process, while padding is taken for 0",
     "the order of rows is kept at resume": "the original starts again from the first row",
     "the last tokens of the text are used": "the original drops the rest of every 1,024 documents",

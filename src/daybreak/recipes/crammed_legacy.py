@@ -13,6 +13,8 @@ from daybreak.training.masked import Masked
 from daybreak.training.ramp import Ramp
 
 DEVIATIONS = {
+    "rows.order": "the original reads the rows with the most full stops first; a run that does not come to the end of "
+    "its text would never see the others",
     "model.attend_padding": "the original's kernel ignores the padding mask, in fine-tuning too",
     "ramp": "the original counts 300,000 microbatches, which is another moment on every card; here it is 60 % of the "
     "budget, as in its own second version",

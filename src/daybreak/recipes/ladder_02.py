@@ -11,7 +11,7 @@ from dataclasses import replace
 from daybreak.recipe import Recipe
 from daybreak.recipes import _crammed
 
-DEVIATIONS = {"as in crammed": "rows, special ids and the division of gradients follow that recipe"}
+DEVIATIONS = {"as in crammed": "what that recipe says of the rows, the special ids and the gradients holds here too"}
 
 
 def sized(size: str, faithful: bool) -> Recipe:

@@ -9,7 +9,9 @@ Promise: not yet measured.
 from daybreak.recipe import Recipe
 from daybreak.recipes import _crammed
 
-DEVIATIONS = {"as in crammed": "rows, special ids and the division of gradients follow that recipe"}
+DEVIATIONS = {
+    "rows.order": "as in crammed, which also says what else differs",
+}
 
 
 def sized(size: str, faithful: bool) -> Recipe:

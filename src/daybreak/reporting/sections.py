@@ -29,7 +29,7 @@ def training(runs: Sequence[RunRecords]) -> Markup:
         return section("Training", note("No step has been recorded yet."))
     tint = figures.colour(0) if len(runs) == 1 else "var(--ink)"
     entries = [("dotted", tint, "next-token loss (causal stage)")] if _has_causal(runs) else []
-    entries += [("thin", tint, words) for words in dict.fromkeys(map(figures.training_loss, runs))]
+    entries += [("thin", tint, "masked loss, training")]
     entries += [("marked", tint, "masked loss, held out")]
     key = legend(*entries, ("dashed", "var(--quiet)", "unigram plateau"))
     causal = (

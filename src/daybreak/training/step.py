@@ -156,18 +156,20 @@ def accumulate(training: Training, progress: Progress, at: float, rows: int) -> 
     total = torch.zeros(2, dtype=torch.float32, device=training.device)
     share = rows // training.world.size
     first = progress.position + training.world.rank * share
-    draw = {"seed": training.seed, "progress": course(training, at)}
+    seed, now = training.seed, course(training, at)
     whole = training.rows(stretch, first, share)
     per_row = 1.0
     if objective.averages_rows:
-        targets = objective.targets(whole, position=first, **draw)
+        targets = objective.targets(whole, seed=seed, position=first, progress=now)
         per_row = training.world.sum(targets) / rows
     for start in range(0, share, stretch.microbatch):
         part = whole.part(start, start + stretch.microbatch)
         # Dropout too is a function of (seed, position): nothing to save, and a replay draws the same.
-        torch.manual_seed(training.seed * 1_000_003 + first + start)
+        torch.manual_seed(seed * 1_000_003 + first + start)
         with training.autocast():
-            loss = objective.loss(training.model, part, position=first + start, per_row=per_row, **draw)
+            loss = objective.loss(
+                training.model, part, seed=seed, position=first + start, progress=now, per_row=per_row
+            )
         loss.sum.backward()
         told = loss.sum.detach() if loss.masked is None else loss.masked
         total += torch.stack((told, torch.tensor(float(loss.count), device=training.device)))
