@@ -1,9 +1,9 @@
 """What ``--size`` does to a recipe of the literature: the shape, and what has to go with it.
 
 The papers' recipes are for a base model, hundreds to thousands of rows a step and a day or more. Below that size the
-batch shrinks by a fixed factor, so that a short run still has thousands of steps, and, unless --faithful, the peak
-rate grows and the initial weights widen with the width that is missing: at the paper's values a narrow model stays at
-the unigram entropy for its whole budget (docs/log.md).
+batch shrinks by a fixed factor, so that a short run still has a thousand steps, and, unless --faithful, the peak rate
+grows and the initial weights widen with the width that is missing: at the papers' values a narrow model stays at the
+unigram entropy for its whole budget (docs/log.md).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import math
 BASE_WIDTH = 768
 VOCABULARY = {"tiny": 8_192, "mini": 8_192, "small": 16_384}
 """Of a smaller size; base and large have the paper's."""
-BATCH_DIVISOR = {"tiny": 128, "mini": 128, "small": 16, "base": 1, "large": 1}
+BATCH_DIVISOR = {"tiny": 512, "mini": 512, "small": 64, "base": 1, "large": 1}
 SMALLEST_BATCH = 16
 
 
@@ -27,10 +27,10 @@ def batch(size: str, paper: int) -> int:
 
 
 def rate(paper: float, width: int, faithful: bool) -> float:
-    """Peak learning rate: in inverse proportion to the width below base (as in muP, arXiv 2203.03466)."""
-    return paper if faithful or width >= BASE_WIDTH else paper * BASE_WIDTH / width
+    """Peak learning rate: in inverse proportion to the square root of the width below base."""
+    return paper if faithful or width >= BASE_WIDTH else float(f"{paper * math.sqrt(BASE_WIDTH / width):.2g}")
 
 
 def init_std(width: int, faithful: bool) -> float:
-    """Deviation of the initial weights: 0.02 at base, in inverse proportion to the square root of the width below."""
-    return 0.02 if faithful or width >= BASE_WIDTH else round(0.02 * math.sqrt(BASE_WIDTH / width), 4)
+    """Deviation of the initial weights: 0.02 from base on, one over the square root of the width below."""
+    return 0.02 if faithful or width >= BASE_WIDTH else round(1 / math.sqrt(width), 4)
