@@ -288,7 +288,7 @@ def test_a_next_sentence_head_is_kept_or_begun(
     recipe, summary = load_recipe(run), read_json(run / "summary.json", Summary)
     assert recipe.model.predicts_next and summary.validation.next_accuracy is not None
     said = re.sub(r"\s+", " ", capsys.readouterr().out)
-    assert ("begun afresh: next.bias, next.weight, pooler.bias, pooler.weight" in said) is not head
+    assert ("begun afresh: next_head.bias, next_head.weight, pooler.bias, pooler.weight" in said) is not head
 
 
 def test_general_text_of_another_tokenizer_is_refused(

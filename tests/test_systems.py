@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
 import signal
 import socket
@@ -23,7 +24,9 @@ from daybreak.cli import main
 from daybreak.data.tokenizer import WordPiece
 from daybreak.prepare import prepare
 from daybreak.recipe import Devices, Recipe, load_recipe
-from daybreak.training import probe
+from daybreak.training import calibration, loop, probe
+from daybreak.training.checkpoint import Progress
+from daybreak.training.step import Training
 
 TOY = (
     "--model.layers 1 --model.width 32 --model.heads 2 --model.inner 64 --length 32 --batch 8 --precision float32"
@@ -237,6 +240,40 @@ def test_two_devices_train_as_one(start: Callable[..., subprocess.Popen[str]], t
     assert (two.steps, two.tokens, two.rows) == (alone.steps, alone.tokens, alone.rows) == (20, 20 * 8 * 32, 160)
     assert two.spent["communicate"] > 0 and alone.spent["communicate"] == 0
     assert two.rows_per_second == pytest.approx(8 * two.steps_per_second, rel=0.01)
+
+
+@pytest.mark.usefixtures("ungated")
+def test_a_large_batch_is_measured_and_the_measure_is_obeyed(
+    tales: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    words = ["pretrain", "bert-8gb", "--data", tales, "--out", run, "--budget", "20steps", *TOY, "--batch", "64"]
+    step = loop.take_step
+
+    def stopped(training: Training, progress: Progress, at: float) -> tuple[Progress, float, float]:
+        if progress.step == 10:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return step(training, progress, at)
+
+    monkeypatch.setattr(loop, "take_step", stopped)
+    with pytest.raises(SystemExit) as left:
+        main([str(word) for word in words])
+    assert left.value.code == 143
+    decisions = read_json(run / "decisions.json", Decisions)
+    assert decisions.microbatch in (8, 16, 32, 64) and decisions.batch == 64
+    assert f"Microbatch: {decisions.microbatch} rows at a time are the fastest here." in capsys.readouterr().out
+    used = set()
+
+    def watched(training: Training, progress: Progress, at: float) -> tuple[Progress, float, float]:
+        used.add(training.stretch(progress).microbatch)
+        return step(training, progress, at)
+
+    monkeypatch.setattr(loop, "take_step", watched)
+    monkeypatch.setattr(calibration, "fastest_microbatch", None)  # it is not asked again
+    command(*words)
+    assert used == {decisions.microbatch}
+    assert read_json(run / "decisions.json", Decisions) == decisions
+    assert read_json(run / "summary.json", Summary).rows == 20 * 64
 
 
 def test_rules_for_the_learning_rate() -> None:

@@ -120,7 +120,7 @@ def _beginning(recipe: Recipe, model: Encoder, optimizer: torch.optim.Optimizer)
         )
     before = checkpoint.load(found, model, optimizer)
     second = None if before.second_from is None else 0.0
-    return replace(checkpoint.START, position=before.position, second_from=second)
+    return replace(checkpoint.START, position=before.position, first=before.position, second_from=second)
 
 
 def _resumed(run: RunFolder, progress: checkpoint.Progress, world: World) -> tuple[checkpoint.Progress, float]:

@@ -16,6 +16,8 @@ from daybreak.recipe import Recipe, load_recipe, promise, recipe_module, recipe_
 
 TARGET_SHARE = 0.15
 """Share of a row's positions that is predicted, for counting arithmetic; recipes differ by a few hundredths."""
+SCALED = ("optimizer.lr", "later.lr", "model.init_std")
+"""What --size changes with the width, unless --faithful."""
 BACKWARD = 2
 """Products of the backward pass for each one of the forward pass."""
 
@@ -70,6 +72,7 @@ def deviations(recipe: Recipe, size: str, faithful: bool) -> list[str]:
     reasons = getattr(recipe_module(recipe.name), "DEVIATIONS", {}) if recipe.name in recipe_names() else {}
     if not reasons:
         return []
+    reasons = {**reasons, **dict.fromkeys(SCALED, "a narrower model wants larger ones; --faithful keeps the paper's")}
     ours = to_plain(recipe)
     theirs = to_plain(load_recipe(recipe.name, size=size, faithful=True))
     found = []

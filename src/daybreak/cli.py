@@ -244,6 +244,8 @@ def _prepare(arguments: list[str]) -> None:
         """Prepare as this recipe wants it: its tokenizer, its documents. The flags below change that."""
         size: str = ""
         """Of the recipe: tiny, mini, small, base or large."""
+        faithful: bool = False
+        """The recipe as the original was."""
         tokenizer: TokenizerConfig = field(default_factory=WordPiece)
         tokenizer_from: str = ""
         """Take over the tokenizer in this folder (a model's) instead of training one."""
@@ -293,7 +295,7 @@ def _preparation(arguments: list[str]) -> dict[str, Any]:
         from daybreak.base.plain import to_plain
         from daybreak.recipe import load_recipe
 
-        found = load_recipe(recipe, size=_value_of("--size", arguments) or "")
+        found = load_recipe(recipe, size=_value_of("--size", arguments) or "", faithful="--faithful" in arguments)
         chosen = {"tokenizer": found.tokenizer, **to_plain(found.texts)}
     if model:
         from daybreak.data.tokenizer_import import Existing
@@ -356,9 +358,11 @@ def _export(arguments: list[str]) -> None:
     @dataclass(frozen=True, kw_only=True)
     class Export:
         run: Annotated[Path, tyro.conf.Positional]
-        """Run folder."""
+        """Run folder; or a published model of a known family, to write it in our layout."""
         out: Path
         """Folder for the model."""
+        attend_padding: bool | None = None
+        """Of a published crammed BERT: whether words look at padding; as it was trained by default."""
         data: Path | None = None
         """The run's prepared data; RUN/data by default."""
         push_to_hub: str = ""
@@ -367,7 +371,7 @@ def _export(arguments: list[str]) -> None:
     asked = _parse(Export, "export", arguments)
     from daybreak.export import export
 
-    folder = export(asked.run, out=asked.out, data=asked.data)
+    folder = export(asked.run, out=asked.out, data=asked.data, attend_padding=asked.attend_padding)
     if asked.push_to_hub:
         from daybreak.packaging.hub import push_to_hub
 

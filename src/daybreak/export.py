@@ -1,41 +1,63 @@
-"""Verb: a run's newest checkpoint -> a Hugging Face folder that passed the parity gate."""
+"""Verb: a run's newest checkpoint, or a published one -> a Hugging Face folder that passed the parity gate."""
 
 from __future__ import annotations
 
 import shutil
+import tempfile
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
 
-from daybreak.assembly import yardstick
+from daybreak.assembly import YARDSTICK, yardstick
+from daybreak.base.batch import Batch
 from daybreak.base.errors import UserError
 from daybreak.base.files import make_folder
 from daybreak.base.run_folder import RunFolder
 from daybreak.base.terminal import say
 from daybreak.data.shards import open_shards
 from daybreak.data.tokenizer import load_tokenizer
+from daybreak.data.tokenizer_import import Existing
+from daybreak.models.crammed import CrammedEncoder
+from daybreak.models.importing import load_pretrained
 from daybreak.packaging.hugging_face import write_model_folder
 from daybreak.packaging.parity import check_parity, verdict
 from daybreak.recipe import load_recipe
 from daybreak.training import checkpoint
 from daybreak.training.clock import Tick
+from daybreak.training.validation import Validation
+
+PROBE_ROWS = 16
+SAMPLE = "The river was quiet that evening, and nobody spoke of the long way home."
+"""For the tokenizer's round trip, where there is no text of a run."""
 
 
-def export(run: Path, *, out: Path, data: Path | None = None) -> Path:
+def export(run: Path, *, out: Path, data: Path | None = None, attend_padding: bool | None = None) -> Path:
     """Write the model of ``run`` to ``out``: the finished one, or the newest checkpoint of a run under way.
 
     Args:
+        run: a run folder; or a model folder, such as a published checkpoint of crammed BERT in its own layout, which
+            is written in ours: for the CPU, without autocast, with heads that work.
         data: the run's prepared data, for its tokenizer and held-out rows; ``run/data`` when None.
+        attend_padding: of a crammed BERT, whether words look at padding; None for as it was trained.
 
     Raises:
-        UserError: the folder is no run, has nothing to export, or ``out`` is not empty.
+        UserError: the folder is neither, has nothing to export, or ``out`` is not empty.
     """
     source = RunFolder(run)
-    if not source.recipe.exists():
-        raise UserError(f"'{run}' is no run folder.", "Name one, such as runs/daybreak-tiny.")
+    if not source.recipe.exists() and not (run / "config.json").is_file():
+        raise UserError(f"'{run}' is no run folder and no model.", "Name one, such as runs/daybreak-tiny.")
     if out.exists() and any(out.iterdir()):
         raise UserError(f"'{out}' is not empty.", "Choose another --out.")
     make_folder(out.parent)
+    if not source.recipe.exists():
+        _export_model(run, out, attend_padding)
+        return out
+    if attend_padding is not None:
+        raise UserError(
+            "--attend-padding is for a published checkpoint.", "Leave it out: a run knows how it was trained."
+        )
     if source.summary.exists():
         shutil.copytree(source.model, out, dirs_exist_ok=True)
         say(f"Copied the finished model to {out}.")
@@ -82,5 +104,45 @@ def _export_checkpoint(source: RunFolder, out: Path, data: Path) -> None:
         validation=validation,
         accuracy=seen.accuracy,
         text=text,
+    )
+    say(verdict(parity))
+
+
+def _export_model(folder: Path, out: Path, attend_padding: bool | None) -> None:
+    """Read a model of a known family, whatever its layout, and write it in ours."""
+    found = load_pretrained(folder)
+    shape, model = found.shape, found.model
+    if attend_padding is not None:
+        if not isinstance(shape, CrammedEncoder):
+            raise UserError("--attend-padding is for a crammed BERT.", "Leave it out.")
+        shape = replace(shape, attend_padding=attend_padding)
+        model = shape.build(found.model.vocabulary)
+        model.load_state_dict(found.model.state_dict())
+    length = min(shape.longest or YARDSTICK, YARDSTICK)
+    ids = np.random.default_rng(0).integers(0, model.vocabulary, (PROBE_ROWS, length))
+    ids[:, 0] = found.special.cls
+    counts = np.ones(model.vocabulary, dtype=np.uint64)
+    validation = Validation(Batch(ids=ids, special=found.special), counts, torch.device("cpu"))
+    with tempfile.TemporaryDirectory() as scratch:
+        Existing(folder=str(found.tokenizer)).make([], Path(scratch))
+        write_model_folder(
+            out,
+            model=model,
+            shape=shape,
+            tokenizer=Path(scratch),
+            length=shape.longest or YARDSTICK,
+            vocabulary=model.vocabulary,
+            special=found.special,
+        )
+    tick = Tick(0.0, 0.0)
+    seen = validation.measure(model.eval(), rows=validation.rows, step=0, tokens=0, tick=tick, final=False)
+    parity = check_parity(
+        out,
+        model=model,
+        shape=shape,
+        length=shape.longest or YARDSTICK,
+        validation=validation,
+        accuracy=seen.accuracy,
+        text=SAMPLE,
     )
     say(verdict(parity))

@@ -199,7 +199,8 @@ def _finish(
     summary = dataclasses.replace(summary, parity=parity, parity_seconds=parity.seconds, forgetting=forgetting)
     tokenizer = load_tokenizer(order.data / "tokenizer")
     stream = shards.heldout.read(0, min(EXAMPLE_TOKENS, len(shards.heldout)))
-    write_json(run.examples, fill_mask(training.model, tokenizer, stream, special=shards.manifest.special))
+    special, longest = shards.manifest.special, recipe.model.longest
+    write_json(run.examples, fill_mask(training.model, tokenizer, stream, special=special, longest=longest))
     write_json(run.summary, summary)
     write_card(run, [])
     shutil.rmtree(run.checkpoints, ignore_errors=True)
@@ -247,13 +248,13 @@ def _summarise(
         spent={use: round(seconds, 3) for use, seconds in training.spent.items()},
         steps=progress.step,
         tokens=progress.tokens,
-        rows=progress.position,
+        rows=progress.rows,
         epochs=round(training.epochs(progress), 4),
         parameters=training.model.parameter_count(),
         resumes=progress.resumes,
         tokens_per_second=round(progress.tokens / stepping, 1),
         steps_per_second=round(progress.step / stepping, 4),
-        rows_per_second=round(progress.position / stepping, 2),
+        rows_per_second=round(progress.rows / stepping, 2),
         validation=final,
         parent=order.recipe.origin.parent or PurePath(order.recipe.origin.init or order.recipe.origin.branch).name,
     )

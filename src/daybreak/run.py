@@ -73,7 +73,8 @@ def run(
     from daybreak.report import report
 
     page = report([out], folder.report)
-    say(f"\nModel   {folder.model}  (AutoModelForMaskedLM.from_pretrained loads it)")
+    code = ", trust_remote_code=True" if recipe.model.modelling_files() else ""
+    say(f"\nModel   {folder.model}  (AutoModelForMaskedLM.from_pretrained(...{code}) loads it)")
     say(f"Report  {page}")
     say(f"All of it took {duration(time.monotonic() - begun)}.")
     return page

@@ -83,6 +83,7 @@ def check_folder(run: RunFolder, recipe: Recipe, shards: Shards, replay: Path | 
     if not run.recipe.exists():
         if run.path.is_dir() and any(run.path.iterdir()) and not _only_data(run):
             raise UserError(f"'{run.path}' holds other files and is no run folder.", "Choose another --out.")
+        _refuse_other_pieces(recipe, shards)
         return
     different = first_difference(load_recipe(run.recipe), recipe)
     if different == "budget":
@@ -105,7 +106,8 @@ def _only_data(run: RunFolder) -> bool:
     found = {path.name for path in run.path.iterdir()}
     if run.checkpoints.is_dir() and any("step-000000000" not in path.name for path in run.checkpoints.iterdir()):
         return False
-    return {name for name in found if not name.endswith(".tmp")} <= {"data", "corpus", run.checkpoints.name, *early}
+    known = {"data", "general", "corpus", run.checkpoints.name, *early}
+    return {name for name in found if not name.endswith(".tmp")} <= known
 
 
 def _refuse_other_data(run: RunFolder, shards: Shards) -> None:
@@ -113,6 +115,16 @@ def _refuse_other_data(run: RunFolder, shards: Shards) -> None:
     now = shards.manifest
     if (known.tokenizer, known.train.tokens) != (now.tokenizer, now.train.tokens):
         raise UserError(f"The run in '{run.path}' was started on other data.", "Name its own --data, or another --out.")
+
+
+def _refuse_other_pieces(recipe: Recipe, shards: Shards) -> None:
+    """A run that branches off another takes over its weights, which belong to the ids of one tokenizer."""
+    parent = RunFolder(Path(recipe.origin.branch))
+    if recipe.origin.branch and read_json(parent.manifest, Manifest).tokenizer != shards.manifest.tokenizer:
+        raise UserError(
+            f"The run in '{parent.path}' was trained with another tokenizer than that of these data.",
+            "Name its own --data, or prepare the text with --tokenizer-from.",
+        )
 
 
 def write_start(

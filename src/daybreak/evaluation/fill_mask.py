@@ -25,6 +25,7 @@ def fill_mask(
     *,
     count: int = 12,
     special: SpecialIds = SpecialIds(),
+    longest: int | None = None,
 ) -> list[FillMask]:
     """Hide one whole word in each of up to ``count`` sentences spread over ``stream`` and let the model guess it.
 
@@ -33,11 +34,12 @@ def fill_mask(
     Args:
         stream: held-out token ids, as the shards hold them (at most a few million).
         special: what the special ids are in that tokenizer.
+        longest: most positions of a row; longer sentences are passed over. None for no limit.
     """
     model.eval()
     examples = []
     for start in np.linspace(0, max(0, len(stream) - PASSAGE), count * 4).astype(int):
-        found = _sentence(tokenizer, stream[start : start + PASSAGE], special)
+        found = _sentence(tokenizer, stream[start : start + PASSAGE], special, longest or PASSAGE)
         if found is not None:
             examples.append(_guess(model, tokenizer, *found, special))
         if len(examples) == count:
@@ -45,7 +47,7 @@ def fill_mask(
     return examples
 
 
-def _sentence(tokenizer: Tokenizer, ids: np.ndarray, special: SpecialIds) -> tuple[list[int], int] | None:
+def _sentence(tokenizer: Tokenizer, ids: np.ndarray, special: SpecialIds, longest: int) -> tuple[list[int], int] | None:
     """Return the ids of the first full sentence of the passage and the place of the word to hide, or None."""
     text = tokenizer.decode([int(i) for i in ids if i not in (special.cls, special.sep)])
     for sentence in re.split(r"(?<=[.!?]) ", text)[1:-1]:
@@ -53,6 +55,8 @@ def _sentence(tokenizer: Tokenizer, ids: np.ndarray, special: SpecialIds) -> tup
         if not WORDS[0] <= len(words) <= WORDS[1] or not words[0].isalpha():
             continue
         encoding = tokenizer.encode(sentence, add_special_tokens=False)
+        if len(encoding) > longest - 2:  # [CLS] and [SEP] come around it
+            continue
         places = [place for place, (start, stop) in enumerate(encoding.offsets) if _is_word(sentence, start, stop)]
         if places:
             return encoding.ids, places[len(places) * 2 // 3]

@@ -29,10 +29,12 @@ def moved(
     pieces of its text (the warm start of domain vocabularies, for example AVocaDo, arXiv 2110.13434). Special tokens
     go from role to role.
     """
-    fresh = shape.build(new.get_vocab_size())
-    kept = {name: tensor for name, tensor in model.state_dict().items() if tensor.shape[:1] != (model.vocabulary,)}
-    whole = {**fresh.state_dict(), **{name: tensor for name, tensor in kept.items() if name in fresh.state_dict()}}
-    fresh.load_state_dict(whole)
+    fresh = shape.build(_ids(new))
+    # Tied tensors stand here under several names. Nothing but these has a row for each id, whatever the shapes.
+    tables = {id(tensor) for tensor in (model.decoder.weight, model.decoder.bias)}
+    state = fresh.state_dict()
+    kept = {name: tensor for name, tensor in model.state_dict(keep_vars=True).items() if id(tensor) not in tables}
+    fresh.load_state_dict({**state, **{name: tensor.detach() for name, tensor in kept.items() if name in state}})
     sources = piece_sources(old, new, old_special, new_special)
     weight, bias = model.decoder.weight.detach(), model.decoder.bias
     with torch.no_grad():
@@ -47,7 +49,7 @@ def piece_sources(old: Tokenizer, new: Tokenizer, old_special: SpecialIds, new_s
     """For each id of ``new`` the ids of ``old`` that it starts from, at least one each."""
     known = old.get_vocab()
     roles = {getattr(new_special, role): getattr(old_special, role) for role in vars(new_special)}
-    sources: list[list[int]] = [[old_special.unk] for _ in range(new.get_vocab_size())]
+    sources: list[list[int]] = [[old_special.unk] for _ in range(_ids(new))]
     for piece, place in new.get_vocab().items():
         if place in roles:
             sources[place] = [roles[place]]
@@ -57,3 +59,8 @@ def piece_sources(old: Tokenizer, new: Tokenizer, old_special: SpecialIds, new_s
             spelled = old.encode(piece.removeprefix(CONTINUES), add_special_tokens=False).ids
             sources[place] = spelled or [old_special.unk]
     return sources
+
+
+def _ids(tokenizer: Tokenizer) -> int:
+    """One more than the largest id, for a vocabulary may have holes."""
+    return int(max(tokenizer.get_vocab().values())) + 1

@@ -12,7 +12,7 @@ import torch
 
 from daybreak.base.errors import UserError
 from daybreak.base.records import Decisions
-from daybreak.base.terminal import duration
+from daybreak.base.terminal import duration, say
 from daybreak.training.checkpoint import Progress
 from daybreak.training.clock import Budget, Tick, reserve_for
 from daybreak.training.loop import save
@@ -64,6 +64,7 @@ def fastest_microbatch(training: Training, start: Progress, share: int) -> int:
             fits = False
         if training.world.any(not fits):
             torch.cuda.empty_cache()
+            say(f"{rows} rows at a time do not fit into this device's memory.")
             break
         (rate,) = training.world.agree(rows / seconds)
         if rate < best_rate * PAYS:

@@ -26,7 +26,7 @@ class Progress:
     step: int
     """Optimizer steps done."""
     position: int
-    """Rows read since the start of the run."""
+    """The next row; a branched run goes on where its parent stood."""
     tokens: int
     targets: int
     elapsed: float
@@ -40,6 +40,13 @@ class Progress:
     losses: LossHistory = LossHistory()
     branched_at: float | None = None
     """Progress at which the checkpoint before the decay was kept; None before."""
+    first: int = 0
+    """``position`` at the run's first step: above 0 where it goes on from before another's decay."""
+
+    @property
+    def rows(self) -> int:
+        """Rows that this run read itself."""
+        return self.position - self.first
 
 
 START = Progress(step=0, position=0, tokens=0, targets=0, elapsed=0.0, resumes=0, spent={})

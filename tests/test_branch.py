@@ -1,0 +1,205 @@
+"""``--from RUN --extend``: a longer run from before another's decay, with the rate held up to a decay of its own."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from daybreak import pretrain
+from daybreak.base.files import read_json
+from daybreak.base.plain import from_plain
+from daybreak.base.records import Parity, StepRecord, Summary
+from daybreak.base.run_folder import RunFolder
+from daybreak.cli import main
+from daybreak.recipe import Recipe, load_recipe
+from daybreak.training import checkpoint, loop, probe
+from daybreak.training.clock import read_trace
+from daybreak.training.schedule import Trapezoid
+
+NO_PARITY = Parity(
+    passed=True, checks={}, largest_logit_difference=0.0, tolerance=1.0, masked_accuracy=0.0, transformers="",
+    seconds=0.0,
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "choose_device", lambda: torch.device("cpu"))
+    monkeypatch.setattr(pretrain, "check_parity", lambda *_, **__: NO_PARITY)
+    monkeypatch.setattr(loop, "RECORD_SECONDS", 0.0)
+
+
+def command(*words: object) -> None:
+    """Run ``daybreak words`` in this process."""
+    with pytest.raises(SystemExit) as left:
+        main([str(word) for word in words])
+    assert not left.value.code
+
+
+def kept(run: Path) -> checkpoint.Found:
+    """The checkpoint from before the decay, which outlives the run."""
+    found, torn = checkpoint.newest(RunFolder(run).branch)
+    assert found and not torn
+    return found
+
+
+def bits(run: Path) -> bytes:
+    return (run / "model" / "model.safetensors").read_bytes()
+
+
+def steps(run: Path) -> list[StepRecord]:
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [from_plain(StepRecord, line) for line in lines if line.pop("type") == "step"]
+
+
+@pytest.fixture
+def branched(finished: Path, data: Path, tmp_path: Path) -> Path:
+    run = tmp_path / "run2"
+    command("pretrain", "--from", finished, "--extend", "60steps", "--data", data, "--out", run)
+    return run
+
+
+def test_it_begins_where_the_decay_would_have(finished: Path, data: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    """Weights, moments and place in the text, bit for bit."""
+    before = kept(finished)
+    old = load_recipe(finished)
+    decay_starts = old.schedule.decay_starts
+    assert before.progress.branched_at == pytest.approx(decay_starts, abs=1 / 40)
+    assert not (finished / "checkpoints").exists()
+    began: list[tuple[checkpoint.Progress, dict[str, torch.Tensor], dict[str, torch.Tensor]]] = []
+    fit = loop.fit
+
+    def watched(training: Any, progress: checkpoint.Progress) -> checkpoint.Progress:
+        weights = {name: tensor.clone() for name, tensor in checkpoint.unique_state(training.model)}
+        moments = {name: t.clone() for name, t in checkpoint.optimizer_tensors(training.optimizer).items()}
+        began.append((progress, weights, moments))
+        return fit(training, progress)
+
+    monkeypatch.setattr(pretrain, "fit", watched)
+    command("pretrain", "--from", finished, "--extend", "60steps", "--data", data, "--out", tmp_path / "run2")
+    ((progress, weights, moments),) = began
+    assert (progress.step, progress.tokens, progress.targets, progress.elapsed >= 0) == (0, 0, 0, True)
+    assert progress.position == before.progress.position == before.progress.step * old.batch
+    assert all(torch.equal(weights[name], before.weights[name]) for name in before.weights)
+    assert moments.keys() == before.moments.keys()
+    assert all(torch.equal(moments[name], before.moments[name]) for name in moments)
+
+
+def test_its_rate_holds_and_then_falls(finished: Path, branched: Path) -> None:
+    old, recipe = load_recipe(finished), load_recipe(branched)
+    assert recipe.origin.branch == str(finished) and recipe.budget == "60steps"
+    assert recipe.origin.begin == kept(finished).progress.branched_at
+    assert isinstance(recipe.schedule, Trapezoid)
+    assert (recipe.schedule.warmup, recipe.schedule.decay_starts) == (0.0, pytest.approx(old.schedule.decay_starts))
+    assert [record.step for record in read_trace(branched / "trace.jsonl")] == list(range(60))
+    records, peak = steps(branched), recipe.optimizer.lr
+    assert len(records) == 60 and {record.stage for record in records} == {"masked"}
+    for record in records:
+        left = (1.0 - record.progress) / (1.0 - old.schedule.decay_starts)
+        assert record.learning_rate == pytest.approx(peak * min(1.0, left))
+    assert records[0].learning_rate == peak == records[20].learning_rate > 10 * records[-1].learning_rate
+
+
+def test_its_records_say_where_it_comes_from(finished: Path, branched: Path) -> None:
+    summary = read_json(branched / "summary.json", Summary)
+    assert (summary.parent, summary.steps, summary.forgetting) == (finished.name, 60, None)
+    # Its own rows, not those that the run before it had read.
+    assert summary.rows == 60 * 8 and summary.tokens == 60 * 8 * 32
+    assert summary.rows_per_second == pytest.approx(8 * summary.steps_per_second, rel=0.01)
+    assert f"continued from {finished.name}" in (branched / "model" / "README.md").read_text()
+    assert kept(branched).progress.position > kept(finished).progress.position
+
+
+def test_a_replay_and_a_branch_of_a_branch(finished: Path, branched: Path, data: Path, tmp_path: Path) -> None:
+    again, third = tmp_path / "again", tmp_path / "run3"
+    command("pretrain", "--replay", branched, "--data", data, "--out", again)
+    assert bits(again) == bits(branched) != bits(finished)
+    assert read_json(again / "summary.json", Summary).rows == read_json(branched / "summary.json", Summary).rows
+    command("pretrain", "--from", branched, "--extend", "20steps", "--data", data, "--out", third)
+    begins = [load_recipe(run).origin.begin for run in (finished, branched, third)]
+    assert begins == sorted(set(begins)) and begins[-1] < 1
+    assert read_json(third / "summary.json", Summary).epochs > read_json(branched / "summary.json", Summary).epochs / 2
+
+
+def test_a_stopped_branch_goes_on(
+    finished: Path, branched: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From its own checkpoint, not from its parent's again, and charges no rows of its parent."""
+    step = loop.take_step
+
+    def failing(training: Any, progress: Any, at: float) -> Any:
+        if progress.step == 30:
+            raise KeyboardInterrupt
+        done = step(training, progress, at)
+        if done[0].step == 25:
+            loop.save(training, done[0])
+        return done
+
+    run = tmp_path / "stopped"
+    words = ["pretrain", "--from", finished, "--extend", "60steps", "--data", data, "--out", run]
+    monkeypatch.setattr(loop, "take_step", failing)
+    with pytest.raises(SystemExit) as left:
+        main([str(word) for word in words])
+    assert left.value.code == 130
+    monkeypatch.setattr(loop, "take_step", step)
+    command(*words)
+    assert bits(run) == bits(branched)
+    ours, whole = (read_json(folder / "summary.json", Summary) for folder in (run, branched))
+    assert (ours.rows, ours.steps, ours.resumes) == (whole.rows, 60, 1)
+
+
+def small(name: str, **changes: Any) -> Recipe:
+    found = load_recipe(name)
+    model = replace(found.model, layers=1, width=32, heads=2, inner=32)  # type: ignore[call-arg]
+    return replace(found, model=model, length=32, batch=8, precision="float32", **changes)
+
+
+def test_a_branch_of_a_run_in_its_second_phase_stays_there(data: Path, tmp_path: Path) -> None:
+    """Longer rows from the first step on, and the batch as large as it had grown."""
+    recipe = small("crammed", budget="40steps")
+    later = replace(recipe.later, start=0.5, length=64, batch=4)
+    recipe = replace(recipe, later=later, ramp=replace(recipe.ramp, quantum=2))
+    pretrain.pretrain(recipe, data=data, out=tmp_path / "run")
+    command("pretrain", "--from", tmp_path / "run", "--extend", "20steps", "--data", data, "--out", tmp_path / "run2")
+    summary = read_json(tmp_path / "run2" / "summary.json", Summary)
+    assert (summary.rows, summary.tokens) == (20 * 4, 20 * 4 * 64)
+
+
+# ---------------------------------------------------------------- refusals
+
+
+def test_what_cannot_be_gone_on_with_is_refused(
+    finished: Path, data: Path, refused: Callable[..., str], tmp_path: Path
+) -> None:
+    out = tmp_path / "run2"
+    rest = ("--extend", "40steps", "--data", data, "--out", out)
+    assert "is no run folder" in refused("pretrain", "--from", tmp_path / "nothing", *rest)
+    assert "Write daybreak pretrain --from" in refused("pretrain", "daybreak-tiny", "--from", finished, *rest)
+    assert "Write daybreak pretrain --from" in refused("pretrain", "--from", finished, "--data", data, "--out", out)
+    assert "Write daybreak pretrain --from" in refused("pretrain", "--from", finished, "--init", finished, *rest)
+    assert "too short" in refused("pretrain", "--from", finished, "--extend", "5steps", *rest[2:])
+    assert "is no budget" in refused("pretrain", "--from", finished, "--extend", "soon", *rest[2:])
+    bare = tmp_path / "bare"
+    shutil.copytree(finished, bare)
+    shutil.rmtree(RunFolder(bare).branch)
+    assert "no checkpoint from before its decay" in refused("pretrain", "--from", bare, *rest)
+    assert not out.exists()
+
+
+def test_text_of_another_tokenizer_is_refused(finished: Path, refused: Callable[..., str], tmp_path: Path) -> None:
+    """The weights belong to the ids of the parent's own."""
+    text = tmp_path / "numbers.txt"
+    text.write_text("\n".join(f"{number} times {number} makes {number * number}" for number in range(2000)))
+    command("prepare", text, "--out", tmp_path / "data", "--document", "line", "--tokenizer.vocabulary", "320")
+    words = ["pretrain", "--from", finished, "--extend", "40steps", "--data", tmp_path / "data"]
+    said = refused(*words, "--out", tmp_path / "run2")
+    assert "another tokenizer" in said and not (tmp_path / "run2").exists()
+    command("prepare", text, "--out", tmp_path / "same", "--document", "line", "--tokenizer-from", finished / "model")
+    command(*words[:-1], tmp_path / "same", "--out", tmp_path / "run2")

@@ -1,0 +1,96 @@
+"""How many rows a device handles at a time: found by measuring, with a clock and a memory of our own here."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from typing import Any
+
+import pytest
+import torch
+
+from daybreak.base.errors import UserError
+from daybreak.base.world import World
+from daybreak.training import calibration, checkpoint
+from daybreak.training.phases import Stretch
+from daybreak.training.step import Training
+
+LENGTHS = (32, 64)
+
+
+class Device:
+    """Takes ``fixed`` seconds a microbatch and ``each`` a row, and holds ``memory`` rows."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, *, fixed: float, each: float, memory: int = 10**9):
+        self.fixed, self.each, self.memory, self.now = fixed, each, memory, 0.0
+        self.tried: list[int] = []
+        patch.setattr(calibration, "time", types.SimpleNamespace(monotonic=lambda: self.now))
+        patch.setattr(calibration, "accumulate", self.accumulate)
+
+    def accumulate(self, training: Training, progress: checkpoint.Progress, at: float, rows: int) -> None:
+        microbatch = training.stretches[0].microbatch
+        self.tried += [microbatch] if microbatch not in self.tried else []
+        if microbatch > self.memory:
+            raise torch.OutOfMemoryError("no room")
+        self.now += -(-rows // microbatch) * self.fixed + rows * self.each
+
+
+def training(**changes: Any) -> Training:
+    """No more of a run than the search for the microbatch looks at."""
+    values: dict[str, Any] = {field.name: None for field in dataclasses.fields(Training)}
+    stretches = tuple(
+        Stretch(take=lambda *_: None, length=length, rows_per_epoch=1, batch=64, microbatch=1)  # type: ignore[arg-type,return-value]
+        for length in LENGTHS
+    )
+    optimizer = types.SimpleNamespace(zero_grad=lambda **_: None)
+    values |= {"stretches": stretches, "world": World(), "device": torch.device("cpu"), "optimizer": optimizer}
+    return Training(**{**values, **changes})
+
+
+@pytest.fixture(autouse=True)
+def _room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibration, "_free_bytes", lambda: 1e12)
+
+
+@pytest.mark.parametrize(("fixed", "each", "share", "best", "tried"), [
+    (1.0, 0.0, 64, 64, [8, 16, 32, 64]),  # the more the better, up to what a device's share holds
+    (1.0, 0.0, 100, 64, [8, 16, 32, 64]),
+    (0.0, 1.0, 64, 8, [8, 16]),  # nothing to win
+    (0.5, 1.0, 512, 16, [8, 16, 32]),  # less than 2 % more from 16 to 32
+    (1.0, 1.0, 5, 5, [5]),
+])  # fmt: skip
+def test_it_doubles_while_that_pays(
+    fixed: float, each: float, share: int, best: int, tried: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = Device(monkeypatch, fixed=fixed, each=each)
+    assert calibration.fastest_microbatch(training(), checkpoint.START, share) == best
+    assert device.tried == tried
+
+
+def test_it_stops_where_memory_does(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    device = Device(monkeypatch, fixed=1.0, each=0.0, memory=20)
+    assert calibration.fastest_microbatch(training(), checkpoint.START, 512) == 16
+    assert device.tried == [8, 16, 32]
+    assert "32 rows at a time do not fit into this device's memory." in capsys.readouterr().out
+
+
+def test_a_device_that_holds_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    Device(monkeypatch, fixed=1.0, each=0.0, memory=4)
+    with pytest.raises(UserError, match="Not even 8 rows at a time fit"):
+        calibration.fastest_microbatch(training(), checkpoint.START, 64)
+
+
+def test_a_processor_stops_before_its_memory_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There a process that asks for too much is killed without a word."""
+    device = Device(monkeypatch, fixed=1.0, each=0.0)
+    peaks = iter([100, 130, 160, 400])  # before, and after 8, 16 and 32 rows
+    monkeypatch.setattr(calibration, "_peak_bytes", lambda: next(peaks))
+    monkeypatch.setattr(calibration, "_free_bytes", lambda: 1000)
+    assert calibration.fastest_microbatch(training(), checkpoint.START, 512) == 32
+    assert device.tried == [8, 16, 32]
+
+
+def test_longer_rows_come_fewer_at_a_time() -> None:
+    found = calibration.with_microbatch(training().stretches, 16)
+    assert [stretch.microbatch for stretch in found] == [16, 8]
+    assert [stretch.microbatch for stretch in calibration.with_microbatch(found, 1)] == [1, 1]
