@@ -97,7 +97,8 @@ def test_its_rate_holds_and_then_falls(finished: Path, branched: Path) -> None:
     assert recipe.origin.branch == str(finished) and recipe.budget == "60steps"
     assert recipe.origin.begin == kept(finished).progress.branched_at
     assert isinstance(recipe.schedule, Trapezoid)
-    assert (recipe.schedule.warmup, recipe.schedule.decay_starts) == (0.0, pytest.approx(old.schedule.decay_starts))
+    assert recipe.schedule.warmup == 0.0
+    assert recipe.schedule.decay_starts == pytest.approx(old.schedule.decay_starts)
     assert [record.step for record in read_trace(branched / "trace.jsonl")] == list(range(60))
     records, peak = steps(branched), recipe.optimizer.lr
     assert len(records) == 60 and {record.stage for record in records} == {"masked"}
@@ -184,6 +185,8 @@ def test_what_cannot_be_gone_on_with_is_refused(
     assert "Write daybreak pretrain --from" in refused("pretrain", "daybreak-tiny", "--from", finished, *rest)
     assert "Write daybreak pretrain --from" in refused("pretrain", "--from", finished, "--data", data, "--out", out)
     assert "Write daybreak pretrain --from" in refused("pretrain", "--from", finished, "--init", finished, *rest)
+    assert "Write daybreak pretrain --from" in refused("pretrain", "--from", finished, "--size=mini", *rest)
+    assert "--from, which is not there" in refused("pretrain", "daybreak-tiny", *rest)
     assert "too short" in refused("pretrain", "--from", finished, "--extend", "5steps", *rest[2:])
     assert "is no budget" in refused("pretrain", "--from", finished, "--extend", "soon", *rest[2:])
     bare = tmp_path / "bare"
@@ -203,3 +206,11 @@ def test_text_of_another_tokenizer_is_refused(finished: Path, refused: Callable[
     assert "another tokenizer" in said and not (tmp_path / "run2").exists()
     command("prepare", text, "--out", tmp_path / "same", "--document", "line", "--tokenizer-from", finished / "model")
     command(*words[:-1], tmp_path / "same", "--out", tmp_path / "run2")
+
+
+@pytest.mark.parametrize("flags", [["--general", "text"], ["--new-vocabulary"]], ids=" ".join)
+def test_flags_about_a_model_that_is_not_named_are_refused(
+    flags: list[str], data: Path, refused: Callable[..., str], tmp_path: Path
+) -> None:
+    said = refused("pretrain", "daybreak-tiny", "--data", data, "--out", tmp_path / "run", *flags)
+    assert "--init, which is not there" in said and not (tmp_path / "run").exists()

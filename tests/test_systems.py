@@ -40,7 +40,7 @@ RAMP = ["--ramp.quantum", "2"]
 FLAGS = {
     "bert-2018": LATER,
     "bert-8gb": [],
-    "bert-gpu": ["--devices.batch", "8"],
+    "bert-gpu": ["--devices.batch", "8", "--batch", "0"],
     "scibert": LATER,
     "crammed": RAMP,
     "crammed-legacy": RAMP,
@@ -132,7 +132,8 @@ def test_it_trains_by_name_and_stock_transformers_agrees(name: str, tales: Path,
 def test_the_second_phase_is_entered(
     name: str, tales: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Rows of 160 positions, so that the exported length is theirs and not the yardstick's 128."""
+    """Rows of 160 positions, so that the exported length is theirs and not the yardstick's 128. A replay enters it too,
+    at the same step, and draws the same dropout."""
     run = tmp_path / "run"
     later = ["--later.start", "0.5", "--later.length", "160", "--later.batch", "2"]
     command("pretrain", name, "--data", tales, "--out", run, "--budget", "20steps", *TOY, *later)
@@ -142,6 +143,9 @@ def test_the_second_phase_is_entered(
     assert summary.tokens == 10 * 8 * 32 + 10 * 2 * 160
     config = json.loads((run / "model" / "tokenizer_config.json").read_text())
     assert config["model_max_length"] == 160
+    command("pretrain", "--replay", run, "--data", tales, "--out", tmp_path / "again")
+    weights = [(folder / "model" / "model.safetensors").read_bytes() for folder in (run, tmp_path / "again")]
+    assert weights[0] == weights[1]
 
 
 @pytest.mark.usefixtures("ungated")
@@ -219,7 +223,7 @@ def test_two_devices_train_as_one(start: Callable[..., subprocess.Popen[str]], t
         port = found.getsockname()[1]
     run = tmp_path / "run"
     words = ["pretrain", "bert-gpu", "--data", tales, "--out", run, "--budget", "20steps", *TOY]
-    words += ["--devices.batch", "4", "--devices.rate-rule", "linear", "--devices.reference", "4"]
+    words += ["--batch", "0", "--devices.batch", "4", "--devices.rate-rule", "linear", "--devices.reference", "4"]
     torchrun = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     ranks = [start(*words, **torchrun, RANK=str(rank)) for rank in (0, 1)]
     said = [process.communicate(timeout=200) for process in ranks]
@@ -291,4 +295,4 @@ def test_a_rule_without_its_batch_is_refused() -> None:
     with pytest.raises(UserError, match=r"--devices\.reference"):
         gpu(devices=Devices(batch=8, rate_rule="linear")).check()
     with pytest.raises(UserError, match="none, linear, sqrt"):
-        gpu(devices=Devices(rate_rule="cube")).check()
+        gpu(devices=Devices(batch=8, rate_rule="cube")).check()

@@ -119,6 +119,7 @@ def _beginning(recipe: Recipe, model: Encoder, optimizer: torch.optim.Optimizer)
             "Name a run of this version that got so far, or start a new one.",
         )
     before = checkpoint.load(found, model, optimizer)
+    say(f"Going on from step {before.step:,} of '{recipe.origin.branch}', at {recipe.origin.begin:.1%} of its course.")
     second = None if before.second_from is None else 0.0
     return replace(checkpoint.START, position=before.position, first=before.position, second_from=second)
 

@@ -14,6 +14,8 @@ from daybreak.base.plain import nearest
 
 DEFAULT_RECIPE = "tiny"
 
+ATTACHED = {"--extend": "--from", "--general": "--init", "--new-vocabulary": "--init"}
+"""Flags that mean nothing without another."""
 VERBS = {
     "run": "all of it, in order: prepare, pretrain, evaluate, report",
     "prepare": "any text -> tokenizer and token shards",
@@ -112,12 +114,13 @@ def _with_recipe(kind: type, verb: str, arguments: list[str], **fixed: Any) -> A
 def _chosen_recipe(verb: str, name: str | None, arguments: list[str]) -> Any:
     from daybreak.recipe import load_recipe
 
+    _refuse_unattached(arguments)
     branch, init = _value_of("--from", arguments), _value_of("--init", arguments)
     if branch:
         from daybreak.origins import extended
 
         budget = _value_of("--extend", arguments)
-        if not budget or name or init:
+        if not budget or name or init or {"--size", "--faithful"} & {word.partition("=")[0] for word in arguments}:
             raise UserError(
                 "--from goes on with a run as it is and needs to know for how long.",
                 "Write daybreak pretrain --from RUN --extend 8h --data DATA --out RUN2.",
@@ -137,6 +140,16 @@ def _chosen_recipe(verb: str, name: str | None, arguments: list[str]) -> Any:
         new_vocabulary="--new-vocabulary" in arguments,
         general=_value_of("--general", arguments) or "" if verb == "pretrain" else "",
     )
+
+
+def _refuse_unattached(arguments: list[str]) -> None:
+    """Of a flag that says more about another one, which was forgotten, nothing would come."""
+    given = {argument.partition("=")[0] for argument in arguments}
+    for flag, other in ATTACHED.items():
+        if flag in given and other not in given:
+            raise UserError(
+                f"{flag} says more about {other}, which is not there.", f"Add {other}, or leave {flag} out."
+            )
 
 
 def _run(arguments: list[str]) -> None:

@@ -66,6 +66,10 @@ def extended(source: Path, budget: str) -> Recipe:
     if not run.recipe.is_file():
         raise UserError(f"'{source}' is no run folder.", "Name one with --from.")
     recipe = load_recipe(source)
+    if recipe.schedule.decay_starts >= 1:
+        raise UserError(
+            f"The rate of '{source}' never falls, so there is nothing to go back before.", "Start a new run."
+        )
     found, _ = checkpoint.newest(run.branch)
     if found is None or found.progress.branched_at is None:
         raise UserError(

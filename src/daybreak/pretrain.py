@@ -148,8 +148,9 @@ def _train(training: Training, progress: checkpoint.Progress, run: RunFolder, bu
     seconds = budget.amount - getattr(training.clock, "reserve", 0.0) if budget.unit == "seconds" else None
     try:
         with working("Training") as work:
-            unigram = training.validation.unigram_loss
-            monitors = (Live(work, seconds, unigram), Plateau(unigram))
+            # What a model reaches that knows word frequencies and copies the answers that it is given.
+            plateau = training.validation.unigram_loss * (1 - training.objective.given)
+            monitors = (Live(work, seconds, plateau), Plateau(plateau))
             done = fit(dataclasses.replace(training, journal=journal, monitors=monitors), progress)
     finally:
         journal.close()

@@ -95,7 +95,7 @@ class Recipe:
     length: int = 128
     """Positions of a row, special tokens included."""
     batch: int = 16
-    """Rows of an optimizer step, over all devices."""
+    """Rows of an optimizer step, over all devices; 0 where --devices.batch names those of each."""
     ramp: Ramp = Ramp()
     later: Later = Later()
     devices: Devices = Devices()
@@ -115,8 +115,13 @@ class Recipe:
         Budget.parse(self.budget)
         if self.length < 8:
             raise UserError(f"A row length of {self.length} is too short.", "Choose --length of at least 8.")
-        if self.batch < 1 or self.microbatch < 0 or self.devices.batch < 0:
+        if min(self.batch, self.microbatch, self.devices.batch) < 0 or not (self.batch or self.devices.batch):
             raise UserError("--batch must be at least 1 and --microbatch not negative.", "Correct the number.")
+        if self.batch and self.devices.batch:
+            raise UserError(
+                f"--batch {self.batch} and --devices.batch {self.devices.batch} name the batch twice.",
+                "Give the rows of each device with --devices.batch and --batch 0, or those of all the other way round.",
+            )
         if self.precision not in calibration.PRECISIONS:
             raise UserError(f"--precision cannot be '{self.precision}'.", "Use auto, float32 or bfloat16.")
         if self.clip <= 0 or self.optimizer.lr <= 0:

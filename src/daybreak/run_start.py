@@ -34,6 +34,11 @@ def first_decisions(recipe: Recipe, world: World) -> Decisions:
                 f"A batch of {rows} rows cannot be shared by {world.size} processes.",
                 f"Choose --batch as a multiple of {world.size}.",
             )
+    if recipe.ramp.quantum % world.size:
+        raise UserError(
+            f"A batch that grows by {recipe.ramp.quantum} rows cannot be shared by {world.size} processes.",
+            f"Choose --ramp.quantum as a multiple of {world.size}.",
+        )
     share = batch // world.size
     microbatch = recipe.microbatch or (share if share <= MANY_ROWS else 0)
     if world.size > 1 or recipe.devices.batch:

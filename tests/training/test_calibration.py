@@ -39,7 +39,7 @@ def training(**changes: Any) -> Training:
     """No more of a run than the search for the microbatch looks at."""
     values: dict[str, Any] = {field.name: None for field in dataclasses.fields(Training)}
     stretches = tuple(
-        Stretch(take=lambda *_: None, length=length, rows_per_epoch=1, batch=64, microbatch=1)  # type: ignore[arg-type,return-value]
+        Stretch(take=lambda *_: None, length=length, rows_per_epoch=1, batch=64, microbatch=1)  # type: ignore[arg-type]
         for length in LENGTHS
     )
     optimizer = types.SimpleNamespace(zero_grad=lambda **_: None)

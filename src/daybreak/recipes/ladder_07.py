@@ -1,4 +1,4 @@
-"""Rung 7: rung 4 on books and Wikipedia, unsorted.
+"""Rung 7: rung 4 on books and Wikipedia, never sorted: without --faithful it differs from rung 4 by its text only.
 
 Paper: Geiping and Goldstein 2022 (arXiv 2212.14034), run 7 of its scripts:
 crammed-bert with bert-o4 on bookcorpus-wikipedia.

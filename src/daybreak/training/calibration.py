@@ -57,12 +57,8 @@ def fastest_microbatch(training: Training, start: Progress, share: int) -> int:
     before = _peak_bytes()
     while rows <= share:
         trial = replace(training, stretches=with_microbatch(training.stretches, rows))
-        seconds, fits = math.inf, True
-        try:
-            seconds = min(_time_rows(trial, start, rows * training.world.size) for _ in range(TRIALS))
-        except torch.OutOfMemoryError:
-            fits = False
-        if training.world.any(not fits):
+        seconds = _trials(trial, start, rows * training.world.size)
+        if seconds == math.inf:
             torch.cuda.empty_cache()
             say(f"{rows} rows at a time do not fit into this device's memory.")
             break
@@ -79,6 +75,22 @@ def fastest_microbatch(training: Training, start: Progress, share: int) -> int:
             f"Not even {rows} rows at a time fit into this device's memory.", "Choose a smaller --size or --length."
         )
     return best
+
+
+def _trials(training: Training, start: Progress, rows: int) -> float:
+    """Seconds of the fastest of TRIALS steps; infinity where one rank has no room, and then on all of them."""
+    least = math.inf
+    for _ in range(TRIALS):
+        seconds, fits = math.inf, True
+        try:
+            seconds = _time_rows(training, start, rows)
+        except torch.OutOfMemoryError:
+            fits = False
+        # After each trial, for a step may hold messages, which all ranks have to wait for.
+        if training.world.any(not fits):
+            return math.inf
+        least = min(least, seconds)
+    return least
 
 
 def with_microbatch(stretches: tuple[Stretch, ...], rows: int) -> tuple[Stretch, ...]:

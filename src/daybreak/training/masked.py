@@ -134,6 +134,10 @@ class Masked(Objective):
         return "masked"
 
     @property
+    def given(self) -> float:
+        return self.split[2]
+
+    @property
     def averages_rows(self) -> bool:
         return self.next_sentence
 

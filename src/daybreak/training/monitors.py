@@ -19,16 +19,16 @@ class Monitor(Protocol):
 class Live:
     """The line a user watches: stage, losses, speed, and what is left of the budget."""
 
-    def __init__(self, work: Work, seconds: float | None, unigram_loss: float):
+    def __init__(self, work: Work, seconds: float | None, plateau_loss: float):
         self._work = work
         self._seconds = seconds
-        self._unigram_loss = unigram_loss
+        self._plateau_loss = plateau_loss
         self._validation = ""
 
     def on_step(self, record: StepRecord) -> None:
         left = f"{duration(self._seconds - record.elapsed)} left" if self._seconds else f"step {record.step}"
         speed = f"{record.tokens_per_second / 1000:.1f}k tok/s"
-        loss = f"{record.stage} loss {record.loss:.3f} ({record.loss - self._unigram_loss:+.2f} to unigram)"
+        loss = f"{record.stage} loss {record.loss:.3f} ({record.loss - self._plateau_loss:+.2f} to the plateau)"
         self._work.show(record.progress, f"{left}  {loss}  {speed}{self._validation}")
 
     def on_validation(self, record: ValidationRecord) -> None:
@@ -40,19 +40,19 @@ class Plateau:
 
     FROM = 0.2
 
-    def __init__(self, unigram_loss: float):
-        self._unigram_loss = unigram_loss
+    def __init__(self, plateau_loss: float):
+        self._plateau_loss = plateau_loss
         self._said = False
 
     def on_step(self, record: StepRecord) -> None:
-        gap = record.loss - self._unigram_loss
+        gap = record.loss - self._plateau_loss
         if self._said or record.progress < self.FROM:
             return
         self._said = True
         if gap > -PLATEAU_MARGIN:
             say(
                 f"On the unigram plateau: at {record.progress:.0%} of the budget the loss is {record.loss:.2f}, "
-                f"word frequencies alone give {self._unigram_loss:.2f}. "
+                f"word frequencies alone (and copying what is given) reach {self._plateau_loss:.2f}. "
                 "A causal first stage, a higher learning rate or a smaller batch takes most runs off it."
             )
 

@@ -30,6 +30,11 @@ class Objective(Component):
         raise NotImplementedError
 
     @property
+    def given(self) -> float:
+        """Share of the targets whose answer stands in the row: a loss that copying alone takes off."""
+        return 0.0
+
+    @property
     def averages_rows(self) -> bool:
         """Whether the loss has a part that is a mean over rows, so that ``loss`` must be told ``per_row``."""
         return False
