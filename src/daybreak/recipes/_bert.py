@@ -15,16 +15,6 @@ SHAPES = {
 """Layers, width, heads, inner width."""
 
 
-SHORT_RATE = {"tiny": 1e-3, "mini": 1e-3, "small": 5e-4}
-"""Peak rates below base, where budgets are short: at the originals' 1e-4 a thousand steps stay at the unigram entropy
-(docs/log.md)."""
-
-
-def rate(size: str, paper: float, faithful: bool) -> float:
-    """Peak learning rate: the original's, or below base one for short budgets."""
-    return paper if faithful else SHORT_RATE.get(size, paper)
-
-
 def width(size: str) -> int:
     return SHAPES[size][1]
 

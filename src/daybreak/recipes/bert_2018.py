@@ -25,6 +25,7 @@ DEVIATIONS = {
 
 
 def sized(size: str, faithful: bool) -> Recipe:
+    wide = _bert.width(size or "base")
     return Recipe(
         name="bert-2018",
         texts=Texts(document="blank-line"),
@@ -33,7 +34,7 @@ def sized(size: str, faithful: bool) -> Recipe:
         model=_bert.google(size or "base", faithful),
         objective=Masked(rate=0.15, count="rounded", next_sentence=True),
         optimizer=BertAdam(
-            lr=_bert.rate(size, 1e-4, faithful), epsilon=1e-6, weight_decay=0.01, decay=("matrices", "embeddings")
+            lr=_sizes.rate(1e-4, wide, faithful), epsilon=1e-6, weight_decay=0.01, decay=("matrices", "embeddings")
         ),
         schedule=WarmupLinear(warmup=0.01),
         length=128,

@@ -23,6 +23,7 @@ DEVIATIONS = {
 
 
 def sized(size: str, faithful: bool) -> Recipe:
+    wide = _bert.width(size or "base")
     rows = _sizes.batch(size or "base", 32)
     return Recipe(
         name="bert-gpu",
@@ -32,7 +33,7 @@ def sized(size: str, faithful: bool) -> Recipe:
         model=_bert.google(size or "base", faithful),
         objective=Masked(rate=0.15, count="rounded", next_sentence=True),
         optimizer=BertAdam(
-            lr=_bert.rate(size, 5e-5, faithful), epsilon=1e-6, weight_decay=0.01, decay=("matrices", "embeddings")
+            lr=_sizes.rate(5e-5, wide, faithful), epsilon=1e-6, weight_decay=0.01, decay=("matrices", "embeddings")
         ),
         schedule=WarmupLinear(warmup=1 / 30),
         length=128,

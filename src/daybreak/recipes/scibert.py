@@ -28,6 +28,7 @@ DEVIATIONS = {
 
 
 def sized(size: str, faithful: bool) -> Recipe:
+    wide = _bert.width(size or "base")
     return Recipe(
         name="scibert",
         texts=Texts(document="auto", split_sentences=True),
@@ -36,7 +37,7 @@ def sized(size: str, faithful: bool) -> Recipe:
         model=_bert.google(size or "base", faithful),
         objective=Masked(rate=0.15, count="rounded", next_sentence=True),
         optimizer=BertAdam(
-            lr=_bert.rate(size, 1e-4, faithful), epsilon=1e-6, weight_decay=0.01, decay=("matrices", "embeddings")
+            lr=_sizes.rate(1e-4, wide, faithful), epsilon=1e-6, weight_decay=0.01, decay=("matrices", "embeddings")
         ),
         schedule=WarmupLinear(warmup=0.002),
         length=128,
@@ -44,7 +45,7 @@ def sized(size: str, faithful: bool) -> Recipe:
             start=0.625 if faithful else 0.71,
             length=512,
             batch=_sizes.batch(size or "base", 64),
-            lr=_bert.rate(size, 1e-4, faithful) / 10,
+            lr=_sizes.rate(1e-5, wide, faithful),
         ),
         batch=_sizes.batch(size or "base", 256),
         clip=1.0,
