@@ -219,7 +219,7 @@ def test_text_that_cannot_give_pairs(tmp_path_factory: pytest.TempPathFactory) -
         build(text([[4, 4], [4, 4]]), 4)
     assert check_pairs(text([[4, 4], [4, 4]]).stream) is None
     warning = check_pairs(text([[4], [4, 4], [4]]).stream)
-    assert warning is not None and warning.startswith("documents have 1.3 sentences on average")
+    assert warning is not None and warning.startswith("Documents have 1.3 sentences on average")
 
 
 def test_documents_of_which_no_token_is_left_are_passed_over(tmp_path: Path) -> None:

@@ -88,8 +88,8 @@ def check_pairs(stream: TokenStream) -> str | None:
     if mean >= FEW_SENTENCES:
         return None
     return (
-        f"documents have {mean:.1f} sentences on average: most next-sentence labels will be 'random'. Prepare the text "
-        "with --split-sentences, or give one sentence a line and blank lines only between documents"
+        f"Documents have {mean:.1f} sentences on average: most next-sentence labels will be 'random'. Prepare the text "
+        "with --split-sentences, or give one sentence a line and blank lines only between documents."
     )
 
 
