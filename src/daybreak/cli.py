@@ -282,6 +282,8 @@ def _prepare(arguments: list[str]) -> None:
     )
     if not asked.text:
         raise UserError("No text was named.", "Write the files first: daybreak prepare TEXT... --out DATA.")
+    if asked.push_to_hub and not asked.with_text:
+        raise UserError("Prepared tokens are the text itself.", "Add --with-text if it may leave this machine.")
     from daybreak.prepare import prepare
 
     prepare(
