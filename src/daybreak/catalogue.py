@@ -23,9 +23,11 @@ BACKWARD = 2
 
 
 def catalogue() -> str:
-    """One line for each recipe: its name, what it is, and how sure its promise is."""
-    lines = [f"{name:16} {promise(name).splitlines()[0]} [{_standing(name)}]" for name in recipe_names()]
-    return "\n".join(lines)
+    """Two lines for each recipe: its name and what it is; where it comes from, and how sure its promise is."""
+    return "\n".join(
+        f"{name:16} {promise(name).splitlines()[0]}\n{'':16} {_source(name)}; {_standing(name)}"
+        for name in recipe_names()
+    )
 
 
 def described(source: str, *, size: str = "", faithful: bool = False) -> str:
@@ -96,6 +98,15 @@ def _value(plain: object, dotted: str) -> object:
     for name in dotted.split("."):
         plain = plain.get(name) if isinstance(plain, dict) else None
     return plain
+
+
+def _source(name: str) -> str:
+    """The paper or other source, as the docstring names it first; ours where it names none."""
+    for line in promise(name).splitlines():
+        word, _, source = line.partition(": ")
+        if word in ("Paper", "Source"):
+            return source.split(", and ")[0].split("; ")[0].rstrip(".,:")
+    return "Daybreak's own"
 
 
 def _standing(name: str) -> str:
