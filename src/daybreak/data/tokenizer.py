@@ -31,6 +31,16 @@ ROLES = ("pad", "unk", "cls", "sep", "mask")
 NORMALIZERS = ("bert", "cramming")
 PUNCTUATION = ("single", "runs")
 
+FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+)
+"""What belongs to a tokenizer, of all that a model folder may hold."""
 SMALLEST_VOCABULARY = 300
 MANY_DOCUMENTS = 100
 """From this number of documents on, every piece must be used in SEVERAL_DOCUMENTS of them."""

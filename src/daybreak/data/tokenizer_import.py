@@ -14,6 +14,7 @@ from tokenizers import Tokenizer, normalizers, pre_tokenizers
 
 from daybreak.base.errors import UserError
 from daybreak.data.tokenizer import (
+    FILES,
     SPECIAL_TOKENS,
     TokenizerConfig,
     assemble,
@@ -21,17 +22,6 @@ from daybreak.data.tokenizer import (
     save_tokenizer,
     special_ids,
 )
-
-FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.txt",
-    "vocab.json",
-    "merges.txt",
-)
-"""What belongs to a tokenizer, of all that a model folder may hold."""
 
 
 @dataclass(frozen=True, kw_only=True)

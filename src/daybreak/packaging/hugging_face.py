@@ -15,6 +15,7 @@ from daybreak.base.encoder import Encoder, EncoderConfig
 from daybreak.base.errors import UserError
 from daybreak.base.files import replace_folder, write_json
 from daybreak.base.records import SpecialIds
+from daybreak.data.tokenizer import FILES
 
 
 def write_model_folder(
@@ -43,8 +44,9 @@ def write_model_folder(
         write_json(new / "config.json", config)
         for name, source in shape.modelling_files().items():
             shutil.copyfile(source, new / name)
-        for file in tokenizer.iterdir():  # one that was taken over has more files than ours, and keeps them
-            shutil.copyfile(file, new / file.name)
+        for name in FILES:  # one that was taken over may have more than ours, and keeps them
+            if (tokenizer / name).is_file():
+                shutil.copyfile(tokenizer / name, new / name)
         settings = json.loads((tokenizer / "tokenizer_config.json").read_text(encoding="utf-8"))
         facts = {"model_max_length": length, "model_input_names": _inputs(config)}
         write_json(new / "tokenizer_config.json", {**settings, **facts})
