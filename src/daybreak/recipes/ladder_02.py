@@ -12,8 +12,8 @@ from daybreak.recipe import Recipe
 from daybreak.recipes import _crammed
 
 DEVIATIONS = {
-    "schedule": "the original counts 8 million microbatches of which a day passes a few hundred thousand; here it is the "
-    "part that a day on its card passes, so that a shorter run warms up too",
+    "schedule": "the original counts 8 million microbatches, of which a day passes a few hundred thousand; here it is "
+    "the part that a day on its card passes, so that a shorter run warms up too",
     "as in crammed": "what that recipe says of the rows, the special ids and the gradients holds here too",
 }
 
