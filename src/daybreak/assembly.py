@@ -32,6 +32,8 @@ from daybreak.training.validation import ROWS, OwnRows, Validation
 
 YARDSTICK = 128
 """Positions of the rows that every recipe is measured on, where its model can read so many."""
+OWN_ROWS = 256
+"""Held-out rows of the recipe's own kind: judged once, at the end, beside twice as many of the yardstick."""
 USES = ("start", "train", "communicate", "validate", "checkpoint", "export", "lost")
 
 
@@ -172,7 +174,7 @@ def yardstick(recipe: Recipe, shards: Shards, data: Path, device: torch.device) 
     own = None
     if isinstance(recipe.objective, Masked):
         mine = sampler(recipe, shards.heldout, shards, data, recipe.length)
-        batch = mine.in_order(min(ROWS, mine.rows_per_epoch))
+        batch = mine.in_order(min(OWN_ROWS, mine.rows_per_epoch))
         if recipe.objective.whole_words:
             table: np.ndarray = continuation_table(load_tokenizer(data / "tokenizer"))
             batch = replace(batch, continues=table[batch.ids])
