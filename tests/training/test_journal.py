@@ -19,7 +19,7 @@ def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
     run = RunFolder(tmp_path)
     run.trace.symlink_to(FULL)
     journal = Journal(run)
-    with pytest.raises(UserError, match="cannot be written in .*No space left") as error:
+    with pytest.raises(UserError, match=r"cannot be written in .*No space left") as error:
         journal.trace(TraceRecord(step=0, elapsed=1.5, progress=0.25))
     assert "the same command" in error.value.remedy
     journal.close()  # does not complain once more

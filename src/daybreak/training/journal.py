@@ -39,7 +39,7 @@ class Journal:
         except OSError as error:
             raise UserError(
                 f"The run's records cannot be written in '{self._folder}' ({error}).",
-                "Free disk space or mend the permissions, then give the same command to go on from the last checkpoint.",
+                "Free disk space or mend the permissions; the same command goes on from the last checkpoint.",
             ) from None
 
     def close(self) -> None:
