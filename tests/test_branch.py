@@ -18,6 +18,7 @@ from daybreak.base.plain import from_plain
 from daybreak.base.records import Parity, StepRecord, Summary
 from daybreak.base.run_folder import RunFolder
 from daybreak.cli import main
+from daybreak.origins import continued
 from daybreak.recipe import Recipe, load_recipe
 from daybreak.training import checkpoint, loop, probe
 from daybreak.training.clock import read_trace
@@ -214,3 +215,14 @@ def test_flags_about_a_model_that_is_not_named_are_refused(
 ) -> None:
     said = refused("pretrain", "daybreak-tiny", "--data", data, "--out", tmp_path / "run", *flags)
     assert "--init, which is not there" in said and not (tmp_path / "run").exists()
+
+
+# ---------------------------------------------------------------- a run as a model to continue
+
+
+def test_a_run_is_continued_by_its_model_and_under_its_own_name(finished: Path) -> None:
+    recipe = continued(load_recipe("daybreak-tiny"), finished)
+    assert Path(recipe.origin.init) == finished / "model" and recipe.origin.parent == finished.name
+    assert continued(load_recipe("daybreak-tiny"), finished / "model") == recipe
+    named = continued(load_recipe("daybreak-tiny"), finished / "model", parent_name="someone/encoder")
+    assert named.origin.parent == "someone/encoder"

@@ -167,7 +167,7 @@ def _run(arguments: list[str]) -> None:
         faithful: bool = False
         """As the original was, with what we hold to be its faults."""
         init: str = ""
-        """Continue this model: a Hugging Face folder or hub name of a BERT, a ModernBERT or a crammed BERT."""
+        """Continue this model: a run, or a Hugging Face folder or hub name of a (Modern)BERT or a crammed BERT."""
         new_vocabulary: bool = False
         """With --init: a vocabulary of the text's own, its pieces started from the old ones."""
         general: tuple[str, ...] = ()
@@ -334,7 +334,7 @@ def _pretrain(arguments: list[str]) -> None:
         faithful: bool = False
         """As the original was, with what we hold to be its faults."""
         init: str = ""
-        """Continue this model: a Hugging Face folder or hub name of a BERT, a ModernBERT or a crammed BERT."""
+        """Continue this model: a run, or a Hugging Face folder or hub name of a (Modern)BERT or a crammed BERT."""
         new_vocabulary: bool = False
         """With --init: a vocabulary of the text's own, its pieces started from the old ones."""
         general: str = ""

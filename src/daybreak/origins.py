@@ -26,7 +26,7 @@ def continued(
     """The recipe with the model in ``folder`` to start from, in its shape, at a low rate, masked from the start.
 
     Args:
-        folder: a Hugging Face folder of a family that Daybreak knows.
+        folder: a Hugging Face folder of a family that Daybreak knows, or a run folder.
         parent_name: what to call it in the model card; the folder's name when empty.
         new_vocabulary: train a tokenizer on the text; by default the model's own is kept.
         general: prepared general text, on which forgetting is measured.
@@ -34,6 +34,9 @@ def continued(
     Raises:
         UserError: the folder's model cannot be held exactly.
     """
+    run = RunFolder(folder)
+    if run.recipe.is_file() and run.model.is_dir():
+        folder = run.model
     parent = load_pretrained(folder)
     shape = parent.shape
     if isinstance(shape, BertEncoder):
@@ -49,8 +52,14 @@ def continued(
         objective=objective,
         optimizer=replace(recipe.optimizer, lr=recipe.optimizer.lr * CONTINUED_RATE),
         later=replace(recipe.later, lr=recipe.later.lr * CONTINUED_RATE),
-        origin=Origin(init=str(folder), parent=parent_name, general=general),
+        origin=Origin(init=str(folder), parent=parent_name or _name(folder), general=general),
     )
+
+
+def _name(folder: Path) -> str:
+    """The folder's own name, or that of the run around a folder called model."""
+    folder = folder.resolve()
+    return folder.parent.name if RunFolder(folder.parent).model == folder else folder.name
 
 
 def extended(source: Path, budget: str) -> Recipe:

@@ -257,7 +257,7 @@ def _summarise(
         steps_per_second=round(progress.step / stepping, 4),
         rows_per_second=round(progress.rows / stepping, 2),
         validation=final,
-        parent=order.recipe.origin.parent or PurePath(order.recipe.origin.init or order.recipe.origin.branch).name,
+        parent=order.recipe.origin.parent or PurePath(order.recipe.origin.branch).name,
     )
 
 
