@@ -1,0 +1,29 @@
+"""What several devices are told about the time that they spend on each other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from daybreak import pretrain
+from daybreak.base.files import read_json
+from daybreak.base.records import Summary
+from daybreak.base.world import World
+
+
+@pytest.mark.parametrize(
+    ("devices", "seconds", "slower"),
+    [(1, 0.0, False), (2, 40.0, False), (2, 60.0, True), (4, 60.0, False), (4, 80.0, True)],
+)
+def test_devices_that_are_slower_than_one_are_said_so(
+    devices: int, seconds: float, slower: bool, finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of 100 s of steps: n devices that spend more than (n - 1) / n of it waiting were beaten by one alone."""
+    summary: Summary = read_json(finished / "summary.json", Summary)
+    spent = {**summary.spent, "train": 100.0 - seconds, "communicate": seconds}
+    pretrain._warn_of_communication(replace(summary, spent=spent), World(rank=0, size=devices))
+    told = capsys.readouterr().out
+    assert (f"over {devices} devices; {seconds:.0f}% of it communication" in told) == (devices > 1)
+    assert (f"{devices} devices were slower than one would have been" in told) == slower
