@@ -162,8 +162,11 @@ def _stretches(recipe: Recipe, shards: Shards, data: Path, decisions: Decisions)
 
 def sampler(recipe: Recipe, stream: TokenStream, shards: Shards, data: Path, length: int) -> Sampler:
     """The rows of ``stream`` in the recipe's own way."""
-    tokenizer = load_tokenizer(data / "tokenizer")
-    return recipe.rows.build(stream, length, recipe.seed, shards.manifest.special, token_ids=tokenizer.token_to_id)
+
+    def token_id(token: str) -> int | None:
+        return load_tokenizer(data / "tokenizer").token_to_id(token)  # only one order of rows ever asks
+
+    return recipe.rows.build(stream, length, recipe.seed, shards.manifest.special, token_ids=token_id)
 
 
 def yardstick(recipe: Recipe, shards: Shards, data: Path, device: torch.device) -> Validation:

@@ -185,7 +185,6 @@ def _finish(
     _warn_of_communication(summary, training.world)
     if order.replay:
         say(_replay_verdict(RunFolder(order.replay), run))
-    training.model.eval()
     parity = check_parity(
         run.model,
         model=training.model,

@@ -128,3 +128,14 @@ class LossSum:
 def exported(state: dict[str, Tensor]) -> dict[str, Tensor]:
     """Detach, move to the CPU, make float32 and contiguous: the form that safetensors stores."""
     return {name: tensor.detach().to("cpu", torch.float32).contiguous() for name, tensor in state.items()}
+
+
+def special_entries(special: SpecialIds) -> dict[str, int]:
+    """What every ``config.json`` says of the special ids; stock defaults lie beyond a small vocabulary."""
+    return {
+        "pad_token_id": special.pad,
+        "cls_token_id": special.cls,
+        "bos_token_id": special.cls,
+        "sep_token_id": special.sep,
+        "eos_token_id": special.sep,
+    }

@@ -30,3 +30,8 @@ class Interrupted(Exception):
     @property
     def exit_code(self) -> int:
         return 128 + self.signal_number
+
+
+def reason(error: Exception) -> str:
+    """The first line of what a library says went wrong, without its full stop: fit to stand inside a sentence."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].strip().rstrip(".")

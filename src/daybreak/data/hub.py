@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from daybreak.base.errors import UserError
+from daybreak.base.errors import UserError, reason
 
 PREFIX = "hf://"
 _REPOSITORY = re.compile(r"[\w.-]+(/[\w.-]+)?")
@@ -110,8 +110,7 @@ def read_records(wanted: DataSet, revision: str, field: str) -> Iterator[dict[st
 
 
 def _unreadable(given: str, error: Exception) -> UserError:
-    reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
     return UserError(
-        f"The data set '{given}' cannot be read: {reason}.",
+        f"The data set '{given}' cannot be read: {reason(error)}.",
         f"Check its name, revision, config and split, and the connection; or download it and give {PREFIX}FOLDER.",
     )

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
-from daybreak.base.errors import UserError
+from daybreak.base.errors import UserError, reason
 from daybreak.base.files import replace_folder
 from daybreak.evaluation.tasks import TaskRows
 from daybreak.models.crammed import MODEL_TYPE, MODELLING_FILES
@@ -45,9 +45,8 @@ def _reading(folder: Path, what: str) -> Iterator[None]:
         with _quiet():
             yield
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
         raise UserError(
-            f"transformers cannot load the {what} in '{folder}': {reason}.",
+            f"transformers cannot load the {what} in '{folder}': {reason(error)}.",
             "Name a Hugging Face folder of an encoder with its config, weights and tokenizer.",
         ) from error
 

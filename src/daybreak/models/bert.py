@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from daybreak.base.encoder import Encoder, EncoderConfig, exported
+from daybreak.base.encoder import Encoder, EncoderConfig, exported, special_entries
 from daybreak.base.errors import UserError
 from daybreak.base.records import SpecialIds
 from daybreak.models.layers import attend_heads, attention_mask, dropping, take
@@ -103,11 +103,7 @@ class BertEncoder(EncoderConfig):
             "layer_norm_eps": self.epsilon,
             "tie_word_embeddings": True,
             "dtype": "float32",
-            "pad_token_id": special.pad,
-            "cls_token_id": special.cls,
-            "bos_token_id": special.cls,
-            "sep_token_id": special.sep,
-            "eos_token_id": special.sep,
+            **special_entries(special),
         }
 
     def export_weights(self, model: Encoder) -> dict[str, Tensor]:

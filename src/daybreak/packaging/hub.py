@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path, PurePath
 from typing import Literal
 
-from daybreak.base.errors import UserError
+from daybreak.base.errors import UserError, reason
 from daybreak.base.files import read_json, write_json, write_text
 from daybreak.base.plain import to_plain
 from daybreak.base.records import Manifest
@@ -89,7 +89,7 @@ def local_folder(name: str) -> Path:
         return Path(HfApi().snapshot_download(name, allow_patterns=list(PARENT_FILES)))
     except (HTTPError, OSError, ValueError, RuntimeError) as error:
         raise UserError(
-            f"There is no folder '{name}', and the hub did not give a model of that name ({_reason(error)}).",
+            f"There is no folder '{name}', and the hub did not give a model of that name ({reason(error)}).",
             "Check the name and the network; a model that is not public needs `hf auth login`.",
         ) from None
 
@@ -166,19 +166,13 @@ def _told(error: Exception, repository: str) -> UserError:
     from huggingface_hub.errors import HFValidationError, LocalTokenNotFoundError
 
     status = getattr(getattr(error, "response", None), "status_code", None)
-    reason = _reason(error)
     if isinstance(error, HFValidationError):
         return UserError(f"'{repository}' is no name for a repository.", "Give it as OWNER/NAME.")
     if isinstance(error, LocalTokenNotFoundError) or status in (401, 403, 404):
         return UserError(
-            f"The hub does not let this user write to '{repository}' ({reason}).",
+            f"The hub does not let this user write to '{repository}' ({reason(error)}).",
             "Log in with `hf auth login`, or set HF_TOKEN to a token that may write there.",
         )
     return UserError(
-        f"Pushing to '{repository}' failed ({reason}).", "Check the network, then give the same command again."
+        f"Pushing to '{repository}' failed ({reason(error)}).", "Check the network, then give the same command again."
     )
-
-
-def _reason(error: Exception) -> str:
-    """The first line of what the library says, fit to stand in brackets."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].strip().rstrip(".")

@@ -78,8 +78,7 @@ def enter_second(training: Training, progress: Progress, tick: Tick) -> Progress
     """Begin the second phase; with a schedule of its own it has an optimizer that remembers nothing."""
     if training.later.lr > 0:
         training.optimizer.state.clear()
-    if training.world.is_first:
-        say(f"Second phase from {tick.progress:.0%} on: rows of {training.later.length} positions.")
+    say(f"Second phase from {tick.progress:.0%} on: rows of {training.later.length} positions.")
     return replace(progress, second_from=tick.progress)
 
 
