@@ -412,14 +412,24 @@ def _evaluate(arguments: list[str]) -> None:
         """Peak learning rate in place of the protocol's."""
         rows: int | None = None
         """Training rows in place of the protocol's."""
-        seeds: int = 3
-        """Fine-tunings of each task."""
+        frozen: bool = False
+        """Train the head alone; the encoder stays as it is."""
+        seeds: int | None = None
+        """Fine-tunings of each task; as many as the protocol has by default."""
         out: Path | None = None
         """Folder of results.json; beside the model by default."""
         save: Path | None = None
         """Keep the first seed's model here, as a stock classifier."""
         untrained: bool = False
         """Fine-tune the same shape from random weights: what pretraining is worth."""
+        workers: int | None = None
+        """Fine-tunings at a time; one a GPU or a CPU core by default."""
+        backend: str = "processes"
+        """processes of this machine, or a ray or dask cluster."""
+        price: float | None = None
+        """Of an hour of this machine: the forecast then says what the evaluation will cost."""
+        fresh: bool = False
+        """Do every fine-tuning again, those that are done too."""
 
     asked = _parse(Evaluate, "evaluate", arguments)
     from daybreak.evaluate import evaluate
@@ -432,10 +442,15 @@ def _evaluate(arguments: list[str]) -> None:
         epochs=asked.epochs,
         rate=asked.rate,
         rows=asked.rows,
+        frozen=asked.frozen,
         seeds=asked.seeds,
         out=asked.out,
         save=asked.save,
         untrained=asked.untrained,
+        workers=asked.workers,
+        backend=asked.backend,
+        price=asked.price,
+        fresh=asked.fresh,
     )
 
 

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
+import itertools
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from daybreak.base.errors import UserError
-from daybreak.base.files import make_folder
+from daybreak.base.files import make_folder, replace_folder
 from daybreak.base.run_folder import RunFolder
-from daybreak.base.task_records import TaskResult
+from daybreak.base.task_records import Cell, TaskResult
 from daybreak.base.terminal import duration, say, working
-from daybreak.evaluation.classifier import check_save_folder
+from daybreak.evaluation.cells import EncodedTask, Job, fill
+from daybreak.evaluation.classifier import check_save_folder, parameter_count
+from daybreak.evaluation.fanout import BACKENDS, forecast_line, run_jobs, thread_count, worker_count
+from daybreak.evaluation.forecast import cell_seconds
+from daybreak.evaluation.kinds import load_task
 from daybreak.evaluation.known_tasks import known_task, spelled_out
-from daybreak.evaluation.measure import measure
+from daybreak.evaluation.measure import Measurement, keeping
 from daybreak.evaluation.protocols import find_protocol
 from daybreak.evaluation.results import merge_result, read_results
 from daybreak.evaluation.task_file import read_task_file
-from daybreak.evaluation.tasks import Task, TaskRows, load_task
+from daybreak.evaluation.tasks import Task, TaskRows
 from daybreak.packaging.card import write_card
 
 
@@ -30,28 +37,39 @@ def evaluate(
     epochs: int | None = None,
     rate: float | None = None,
     rows: int | None = None,
-    seeds: int = 3,
+    frozen: bool = False,
+    seeds: int | None = None,
     out: Path | None = None,
     save: Path | None = None,
     untrained: bool = False,
+    workers: int | None = None,
+    backend: str = "processes",
+    price: float | None = None,
+    fresh: bool = False,
 ) -> list[TaskResult]:
     """Fine-tune a model on tasks, with seeds 0 to ``seeds`` - 1, and write the scores to ``results.json``.
 
-    Everything that can be wrong with the input is checked before the first fine-tuning. The file is written after
-    each task, so that a kill loses at most one; several models can share one.
+    Everything that can be wrong with the input is checked before the first fine-tuning. Each fine-tuning has a file of
+    its own in ``cells`` beside ``results.json``: called again after a kill, only the missing ones are done. Several
+    models can share one folder.
 
     Args:
         model: a Hugging Face folder of an encoder, or a run folder.
-        tasks: names of GLUE's and SciBERT's tasks, ``glue5`` for five of GLUE's, paths of .toml files.
-        task_dir: the folder under which the files of tasks by name lie as they are distributed: the one that holds
-            GLUE's CoLA, SST-2, MRPC, QQP, STS-B and RTE, or the one that holds SciBERT's text_classification.
-        protocol: quick, or scibert (16 settings for each seed, chosen on dev, reported on test).
-        epochs, rate, rows: one epoch count, one peak learning rate or another number of training rows in place of the
-            protocol's; the result is then not under the protocol's name, but under one that says so.
+        tasks: names of GLUE's and SciBERT's tasks or of lists of them, paths of .toml files.
+        task_dir: the folder under which the files of tasks by name lie as they are distributed.
+        protocol: a name of ``protocols.PROTOCOLS``.
+        epochs, rate, rows, frozen: one epoch count, one peak learning rate, another number of training rows, or an
+            encoder that does not learn, in place of the protocol's; the result is then not under the protocol's name,
+            but under one that says so.
+        seeds: fine-tunings of each task and setting; as many as the protocol has when None.
         out: the folder of ``results.json``; by default the run folder, or the model's own.
         save: keep the model of the first seed here, as a stock classifier; with several tasks, each in a folder of
             its name below.
         untrained: fine-tune the same shape with random weights instead: what is learned without pretraining.
+        workers: fine-tunings at a time; one a GPU or a CPU core when None.
+        backend: processes of this machine, or a ray or dask cluster through joblib.
+        price: of an hour of this machine; the forecast then says what the evaluation will cost.
+        fresh: do every fine-tuning again.
 
     Returns:
         The results of this call, in the order of ``tasks``.
@@ -62,25 +80,139 @@ def evaluate(
     run = _run_folder(model)
     folder = run.model if run else model
     _check_model_folder(folder)
-    chosen = find_protocol(protocol).changed(epochs, rate, rows)
+    chosen = find_protocol(protocol).changed(epochs, rate, rows, frozen)
+    seeds = chosen.seeds if seeds is None else seeds
     if seeds < 1:
         raise UserError(f"{seeds} seeds are too few.", "Use at least 1; 3 make a claim.")
+    if backend not in BACKENDS:
+        raise UserError(f"There is no backend '{backend}'.", f"Use one of: {', '.join(BACKENDS)}.")
     found = find_tasks(tasks, task_dir)
     results_file = make_folder(out or (run.path if run else model)) / "results.json"
     read_results(results_file)
     targets = _save_folders(found, save)
     loaded = [load_task(task) for task in found]
-    tune = partial(measure, folder, protocol=chosen, seeds=seeds, model_name=_model_name(model), untrained=untrained)
-    results = []
-    for data in loaded:
-        with working(data.task.name) as work:
-            result = tune(data=data, work=work, save=targets.get(data.task.name))
-        merge_result(results_file, result)
-        results.append(result)
-        say(_line(result, data))
+    count = sum(len(chosen.settings(0, task.family or task.name)) for task in found) * seeds
+    at_once = worker_count(count, parameter_count(folder), workers)
+    first = Measurement(
+        folder=folder,
+        model_name=_model_name(model),
+        data=loaded[0],
+        protocol=chosen,
+        seeds=seeds,
+        untrained=untrained,
+        threads=thread_count(at_once),
+        hidden=False,
+        cells=results_file.parent / "cells",
+    )
+    results = {}
+    for wave in _waves(first, loaded):
+        plans = [_plan(each, fresh, keep=each.data.task.name in targets or _is_start(each)) for each in wave]
+        if todo := [job for plan in plans for job in plan.jobs if job.finished() is None]:
+            say(_forecast(plans, len(todo), at_once, price))
+        for plan, cells in _filled(plans, at_once, backend):
+            result = plan.measurement.result(plan.rows, plan.jobs, cells)
+            results[result.task] = result
+            merge_result(results_file, result)
+            if target := targets.get(result.task):
+                _save(plan, result, target)
+            say(_line(result, plan.measurement.data))
     if run and results_file == run.results and run.summary.exists():
         write_card(run, read_results(run.results))
-    return results
+    return [results[task.name] for task in found]
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """A measurement, ready to begin."""
+
+    measurement: Measurement
+    rows: EncodedTask
+    jobs: list[Job]
+
+
+def _plan(measurement: Measurement, fresh: bool, keep: bool) -> _Plan:
+    rows = measurement.encoded()
+    jobs = measurement.jobs(rows)
+    one_setting = len(jobs) == measurement.seeds
+    if keep and one_setting:  # of several settings, the model to keep is known when all are done
+        jobs[0] = keeping(jobs[0])
+    if fresh:
+        for job in jobs:
+            job.file.unlink(missing_ok=True)
+    return _Plan(measurement, rows, jobs)
+
+
+def _is_start(measurement: Measurement) -> bool:
+    task = measurement.data.task
+    return (task.family or task.name) in dict(measurement.protocol.starts).values()
+
+
+def _waves(first: Measurement, loaded: Sequence[TaskRows]) -> Iterator[list[Measurement]]:
+    """What can be measured at once: first what starts from the model, then what starts from a model of that.
+
+    Raises:
+        UserError: a task is to start from another one that is not there.
+    """
+    starts = dict(first.protocol.starts)
+    families = {data.task.family or data.task.name: data.task.name for data in loaded}
+    later = [data for data in loaded if (data.task.family or data.task.name) in starts]
+    for data in later:
+        needed = starts[data.task.family or data.task.name]
+        if needed not in families:
+            raise UserError(
+                f"Under the protocol {first.protocol.name}, {data.task.name} starts from a model that learned {needed}.",
+                f"Add {needed} to --tasks, or choose another protocol.",
+            )
+    now = [replace(first, data=data) for data in loaded if data not in later]
+    yield now
+    if not later:
+        return
+    following = []
+    for data in later:
+        source = families[starts[data.task.family or data.task.name]]
+        (parent,) = (each for each in now if each.data.task.name == source)
+        # A part of the task is not the task: the name of the protocol says so.
+        exact = source == starts[data.task.family or data.task.name]
+        name = first.protocol.name if exact else f"{first.protocol.name}, from {source}"
+        folder = keeping(parent.jobs(parent.encoded())[0]).keep
+        assert folder is not None
+        following.append(replace(first, data=data, folder=folder, protocol=replace(first.protocol, name=name)))
+    yield following
+
+
+def _filled(plans: Sequence[_Plan], workers: int, backend: str) -> Iterator[tuple[_Plan, list[Cell]]]:
+    """Each plan with its cells, as soon as they are there."""
+    jobs = [job for plan in plans for job in plan.jobs]
+    with working("Fine-tuning") as work:
+        cells = run_jobs(jobs, workers, backend, work)
+        for plan in plans:
+            yield plan, list(itertools.islice(cells, len(plan.jobs)))
+
+
+def _forecast(plans: Sequence[_Plan], todo: int, workers: int, price: float | None) -> str:
+    seconds = 0.0
+    for plan in plans:
+        left = [job for job in plan.jobs if job.finished() is None]
+        if left:
+            seconds += (
+                cell_seconds(left[0], plan.rows) * sum(job.setting.epochs for job in left) / left[0].setting.epochs
+            )
+    return forecast_line(seconds / workers, todo, workers, price)
+
+
+def _save(plan: _Plan, result: TaskResult, target: Path) -> None:
+    """Move the first seed's model of the chosen setting to where the user wants it."""
+    chosen = (result.settings["epochs"], result.settings["learning_rate"])
+    job = next(job for job in plan.jobs if (job.setting.epochs, job.setting.rate) == chosen)
+    job = keeping(job)
+    with working(f"{result.task}, to keep") as work:
+        fill(job, lambda share, loss: work.show(share, f"loss {loss:.3f}"))
+    assert job.keep is not None
+    staged = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    shutil.copytree(job.keep, staged)
+    replace_folder(staged, target)
+    if not _is_start(plan.measurement):
+        shutil.rmtree(job.keep)
 
 
 def _run_folder(model: Path) -> RunFolder | None:

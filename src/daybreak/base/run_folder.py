@@ -65,6 +65,15 @@ class RunFolder:
         return self.path / "results.json"
 
     @property
+    def cells(self) -> Path:
+        """One file for each fine-tuning behind the results."""
+        return self.path / "cells"
+
+    @property
+    def probes(self) -> Path:
+        return self.path / "probes.json"
+
+    @property
     def report(self) -> Path:
         return self.path / "report.html"
 

@@ -1,8 +1,33 @@
-"""What fine-tuning leaves on disk: results.json. Units as in ``records``."""
+"""What fine-tuning leaves on disk: cells, results.json, and what is said about both. Units as in ``records``."""
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One fine-tuning of one model on one task; a file of its own, so that a killed evaluation goes on where it was."""
+
+    fingerprint: str
+    """Of everything that decides the numbers: model, rows, protocol, setting, seed, software."""
+    protocol: str
+    task: str
+    model: str
+    model_name: str
+    epochs: int
+    learning_rate: float
+    batch: int
+    seed: int
+    scores: dict[str, float]
+    """As ``TaskResult.scores``, of this seed alone."""
+    judged: dict[str, list[list[float]]]
+    """By part (dev, test, mismatched): for each row of the file what the scores are counted from, never text."""
+    hidden: dict[str, list[float]] = field(default_factory=dict)
+    """By name of a submission's file: the answer for each unlabelled row, a class id or a number."""
+    threads: int
+    seconds: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +57,7 @@ class TaskResult:
     """Name of the headline metric, a key of ``scores``; it begins with ``test_`` where test is reported, not dev."""
     scores: dict[str, list[float]]
     """Every metric, one value a seed, in the order of ``seeds``; shares in [0, 1], correlations in [-1, 1]. Those of
-    the labelled test file, where there is one, begin with ``test_``."""
+    the labelled test file, where there is one, begin with ``test_``, those of a second dev file with ``mismatched_``."""
     seeds: list[int]
     mean: float
     spread: float
@@ -41,6 +66,7 @@ class TaskResult:
     train_rows: int
     dev_rows: int
     test_rows: int = 0
+    mismatched_rows: int = 0
     baseline: float
     """Headline metric of a constant answer: the most frequent label (for f1 the positive one), or the training mean."""
     settings: dict[str, float]
@@ -48,7 +74,15 @@ class TaskResult:
     settings_tried: list[SettingTried] = field(default_factory=list)
     """What was chosen from; empty where there was one setting."""
     labels: list[str] = field(default_factory=list)
+    hardware: str = ""
+    """Device and threads of each fine-tuning."""
     seconds: float
+    """Of all fine-tunings together, as if one had followed the other."""
+
+    @property
+    def median(self) -> float:
+        """Of the headline metric over seeds."""
+        return statistics.median(self.scores[self.metric])
 
     @property
     def reported(self) -> str:
@@ -59,3 +93,52 @@ class TaskResult:
     def judged_rows(self) -> int:
         """Rows of that part."""
         return self.test_rows if self.reported == "test" else self.dev_rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Average:
+    """A mean over tasks as one publication counts it; it exists only where all its tasks are there."""
+
+    convention: str
+    """Whose way of counting, a name of ``evaluation.conventions``."""
+    what: str
+    """How it counts, in words: the numbers, and which value of the seeds stands for a task."""
+    protocol: str
+    """How the tasks were fine-tuned."""
+    model: str
+    model_name: str
+    value: float
+    numbers: dict[str, float]
+    """What was averaged, in order: 'mnli mismatched_accuracy' -> 0.801."""
+    seeds: int
+    """Fewest seeds of its tasks."""
+    comparable: bool
+    """Whether protocol and seeds are the publication's own too, so that its published numbers may stand beside it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Model B against model A on one task and protocol: the same seeds, the same examples."""
+
+    task: str
+    protocol: str
+    metric: str
+    model_a: str
+    model_b: str
+    seeds: list[int]
+    rows: int
+    a: float
+    """Mean over those seeds."""
+    b: float
+    low: float
+    """Of the 95 % interval of b - a, by resampling examples and seeds in pairs."""
+    high: float
+    better: float
+    """Share of the resamples in which b was above a, equal ones counted half."""
+
+    @property
+    def verdict(self) -> str:
+        """In words; only an interval that leaves out zero decides."""
+        if self.low > 0:
+            return "B is better"
+        return "A is better" if self.high < 0 else "no difference shown"

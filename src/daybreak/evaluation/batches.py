@@ -1,49 +1,84 @@
-"""Rows of similar length side by side, so that little is padded; the caller's order is never lost."""
+"""Samples of similar length side by side, so that little is padded; the caller's order is never lost."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 
 from daybreak.base.errors import UserError
 from daybreak.evaluation.tasks import LabelledRows
 
 CHUNK_BATCHES = 50
-"""Rows are sorted by length within chunks of this many batches: little padding, and still a fresh order each epoch."""
+"""Samples are sorted by length within chunks of this many batches: little padding, and a fresh order each epoch."""
 PREDICTION_BATCH = 64
 
 
 @dataclass(frozen=True)
 class EncodedRows:
-    """Rows as token ids; ``features`` has one list of integers a row for each input that the tokenizer makes."""
+    """Rows as samples of token ids. A row is one sample, or several: the windows of a long text."""
 
-    features: dict[str, list[list[int]]]
-    targets: list[int] | list[float]
+    features: dict[str, list[Any]]
+    """One entry a sample for each input that the tokenizer makes: integers, or lists of them for several sequences."""
+    targets: list[Any]
+    """One entry a sample."""
     lengths: list[int]
+    """Tokens of each sample's longest sequence."""
+    rows: LabelledRows
+    """What the samples were made of."""
+    notes: list[Any] = field(default_factory=list)
+    """One entry a sample, for the kind that made it: which row it is of, where its words begin."""
 
     def __len__(self) -> int:
+        """Number of samples."""
         return len(self.lengths)
 
 
-def encode(tokenizer: Any, rows: LabelledRows, length: int, vocabulary: int) -> EncodedRows:
-    """Tokenize once for all seeds and epochs; pairs that are too long lose tokens from the longer text first.
+@dataclass(frozen=True)
+class Padding:
+    """How a tokenizer pads, without its slowness."""
+
+    values: dict[str, int]
+    """What to pad each input with."""
+    left: bool
+
+    @classmethod
+    def of(cls, tokenizer: Any) -> Padding:
+        values = {"input_ids": tokenizer.pad_token_id, "token_type_ids": tokenizer.pad_token_type_id}
+        return cls({**values, "attention_mask": 0}, tokenizer.padding_side == "left")
+
+    def pad(self, name: str, sequences: Sequence[Sequence[int]]) -> torch.Tensor:
+        """int64[len(sequences), longest]."""
+        return padded(sequences, self.values.get(name, 0), self.left)
+
+
+def padded(sequences: Sequence[Sequence[int]], value: int, left: bool = False) -> torch.Tensor:
+    """The sequences as one rectangle, int64[len(sequences), longest]."""
+    longest = max(map(len, sequences))
+    rectangle = np.full((len(sequences), longest), value, dtype=np.int64)
+    for row, sequence in zip(rectangle, sequences):
+        if left:
+            row[longest - len(sequence) :] = sequence
+        else:
+            row[: len(sequence)] = sequence
+    return torch.from_numpy(rectangle)
+
+
+def check_ids(sequences: Sequence[Sequence[int]], vocabulary: int) -> None:
+    """Refuse ids that the model's embedding table of ``vocabulary`` rows does not have.
 
     Raises:
-        UserError: an id lies outside the model's embedding table of ``vocabulary`` rows.
+        UserError: there is one.
     """
-    columns = [list(column) for column in zip(*rows.texts)]
-    features = dict(tokenizer(*columns, truncation="longest_first", max_length=length))
-    ids = features["input_ids"]
-    largest = max(map(max, ids))
+    largest = max((max(ids) for ids in sequences if ids), default=0)
     if largest >= vocabulary:
         raise UserError(
             f"The tokenizer makes id {largest}, but the model knows only {vocabulary} tokens.",
             "Put the tokenizer that the model was trained with into its folder.",
         )
-    return EncodedRows(features, rows.targets, [len(row) for row in ids])
 
 
 def training_batches(lengths: Sequence[int], batch: int, generator: torch.Generator) -> list[list[int]]:
@@ -61,9 +96,3 @@ def prediction_batches(lengths: Sequence[int]) -> list[list[int]]:
     """Every index once, sorted by length."""
     order = sorted(range(len(lengths)), key=lambda index: lengths[index])
     return [order[i : i + PREDICTION_BATCH] for i in range(0, len(order), PREDICTION_BATCH)]
-
-
-def collate(tokenizer: Any, rows: EncodedRows, indices: Sequence[int]) -> dict[str, torch.Tensor]:
-    """The inputs of these rows, each padded to the longest: int64[len(indices), longest]."""
-    features = {name: [values[index] for index in indices] for name, values in rows.features.items()}
-    return dict(tokenizer.pad(features, return_tensors="pt"))

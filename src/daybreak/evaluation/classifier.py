@@ -1,4 +1,4 @@
-"""A stock transformers classifier from any Hugging Face encoder folder, and back into one.
+"""A stock transformers model with a task's head from any Hugging Face encoder folder, and back into one.
 
 transformers takes seconds to import, so it is imported when a function needs it.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,8 @@ from safetensors import SafetensorError
 
 from daybreak.base.errors import UserError, reason
 from daybreak.base.files import replace_folder
-from daybreak.evaluation.tasks import TaskRows
+from daybreak.evaluation.kind import Kind
+from daybreak.evaluation.kinds import KINDS
 from daybreak.models.crammed import MODEL_TYPE, MODELLING_FILES
 
 
@@ -112,34 +113,26 @@ def load_config(folder: Path) -> Any:
         return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
 
 
-def build_classifier(folder: Path, data: TaskRows, seed: int, untrained: bool) -> Any:
-    """The encoder with a fresh classifier for the task's labels, in float32, dropout as its config says.
+def build_classifier(folder: Path, kind: Kind, labels: Sequence[str], seed: int, untrained: bool) -> Any:
+    """The encoder with a fresh head of that kind, in float32, dropout as its config says.
 
-    ``seed`` draws the classifier (with ``untrained``: every weight) and, from there on, dropout.
+    ``seed`` draws the head (with ``untrained``: every weight) and, from there on, dropout.
 
     Raises:
-        UserError: transformers has no sequence classifier of this kind, or the weights are missing, torn or incomplete.
+        UserError: transformers has no such head for this encoder, or the weights are missing, torn or incomplete.
     """
-    from transformers import AutoModelForSequenceClassification
-
-    from daybreak.models.modeling_crammed import CrammedForSequenceClassification
+    import transformers
 
     config = load_config(folder)
-    if data.task.kind == "regression":
-        config.num_labels = 1
-        config.problem_type = "regression"
-    else:
-        config.id2label = dict(enumerate(data.labels))
-        config.label2id = {name: index for index, name in enumerate(data.labels)}
-        config.problem_type = "single_label_classification"
+    kind.configure(config, labels)
     torch.manual_seed(seed)
     with _reading(folder, "model"):
         ours = config.model_type == MODEL_TYPE
+        source: Any = _ours(folder, kind.head) if ours else getattr(transformers, f"AutoModel{kind.head}")
         if untrained and ours:
-            return CrammedForSequenceClassification(config)
+            return source(config)
         if untrained:
-            return AutoModelForSequenceClassification.from_config(config, dtype=torch.float32, trust_remote_code=False)
-        source: Any = CrammedForSequenceClassification if ours else AutoModelForSequenceClassification
+            return source.from_config(config, dtype=torch.float32, trust_remote_code=False)
         model, report = source.from_pretrained(
             folder,
             config=config,
@@ -147,16 +140,37 @@ def build_classifier(folder: Path, data: TaskRows, seed: int, untrained: bool) -
             output_loading_info=True,
             dtype=torch.float32,
             trust_remote_code=False,
+            ignore_mismatched_sizes=True,  # a head for other labels gives way to a fresh one
         )
-    # transformers fills what it does not find with random weights; that is right for the new head only.
+    # transformers fills what it does not find, or what does not fit, with random weights; right for the new head only.
     encoder = f"{model.base_model_prefix}."
-    lacking = sorted(name for name in report["missing_keys"] if name.startswith(encoder) and "pooler" not in name)
+    unfit = [*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])]
+    lacking = sorted(name for name in unfit if name.startswith(encoder) and "pooler" not in name)
     if lacking:
         raise UserError(
             f"The weights in '{folder}' lack {len(lacking)} tensors of the encoder, such as '{lacking[0]}'.",
             "Use a folder whose weights belong to its config.json.",
         )
     return model
+
+
+def _ours(folder: Path, head: str) -> Any:
+    """Daybreak's own class with that head."""
+    from daybreak.models import modeling_crammed
+
+    found = getattr(modeling_crammed, f"Crammed{head}", None)
+    if found is None:
+        raise UserError(
+            f"The crammed encoder in '{folder}' has no head of the kind {head.removeprefix('For')}.",
+            "Use a model of another family for this task.",
+        )
+    return found
+
+
+def parameter_count(folder: Path) -> int:
+    """Of the encoder in ``folder``, about, from its weights' size; 0 where it has none."""
+    sizes = [path.stat().st_size for path in folder.glob("*.safetensors")]
+    return sum(sizes) // 4
 
 
 def check_save_folder(folder: Path) -> None:
@@ -170,7 +184,8 @@ def check_save_folder(folder: Path) -> None:
     if not folder.is_dir():
         raise UserError(f"'{folder}' is not a folder.", "Choose another folder with --save.")
     config = folder / "config.json"
-    if any(folder.iterdir()) and not (config.is_file() and "ForSequenceClassification" in config.read_text()):
+    saved = config.is_file() and any(kind.head in config.read_text() for kind in KINDS.values())
+    if any(folder.iterdir()) and not saved:
         raise UserError(f"'{folder}' is not empty and holds no saved classifier.", "Choose another folder with --save.")
 
 

@@ -1,4 +1,4 @@
-"""The second and last training loop: a few epochs over labelled rows, in float32, and predictions in row order."""
+"""The second and last training loop: a few epochs over labelled rows, and predictions in row order."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.special import expit
 from torch import nn
-from torch.nn import functional
 
-from daybreak.evaluation.batches import EncodedRows, collate, prediction_batches, training_batches
+from daybreak.evaluation.batches import EncodedRows, Padding, prediction_batches, training_batches
+from daybreak.evaluation.kind import Kind
 from daybreak.evaluation.protocols import Protocol, Setting
 
 Show = Callable[[float, float], None]
@@ -33,19 +32,6 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
     ]
 
 
-def batch_loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Mean squared error where ``targets`` are numbers (one logit a row), cross-entropy where they are class ids.
-
-    Args:
-        logits: [rows, outputs].
-        targets: float32[rows] or int64[rows].
-    """
-    if targets.is_floating_point():
-        # squeeze(-1), not squeeze(): a last batch of one row must stay a batch.
-        return functional.mse_loss(logits.squeeze(-1), targets)
-    return functional.cross_entropy(logits, targets)
-
-
 def set_dropout(model: nn.Module, share: float) -> None:
     """Give every dropout layer this share. A model that was built without some of them stays without."""
     for module in model.modules():
@@ -53,27 +39,45 @@ def set_dropout(model: nn.Module, share: float) -> None:
             module.p = share
 
 
-def _inputs(model: Any, tokenizer: Any, rows: EncodedRows, indices: Sequence[int]) -> dict[str, torch.Tensor]:
-    """What the model takes of these rows: a BERT tokenizer makes token types, and not every encoder knows them."""
-    device = next(model.parameters()).device
-    taken = inspect.signature(model.forward).parameters
-    features = collate(tokenizer, rows, indices)
-    return {name: value.to(device) for name, value in features.items() if name in taken}
+class Batches:
+    """Batches of one part of a task as one model takes them: a BERT tokenizer makes token types, not all know them."""
+
+    def __init__(self, model: Any, kind: Kind, padding: Padding, rows: EncodedRows):
+        taken = inspect.signature(model.forward).parameters
+        features = {name: values for name, values in rows.features.items() if name in taken}
+        self._kind, self._padding = kind, padding
+        self._rows = EncodedRows(features, rows.targets, rows.lengths, rows.rows, rows.notes)
+        self._device = next(model.parameters()).device
+
+    def inputs(self, indices: Sequence[int]) -> dict[str, torch.Tensor]:
+        found = self._kind.collate(self._padding, self._rows, indices)
+        return {name: value.to(self._device) for name, value in found.items()}
+
+    def targets(self, indices: Sequence[int], width: int) -> torch.Tensor:
+        return self._kind.targets(self._rows, indices, width).to(self._device)
 
 
 def fine_tune(
-    model: Any, tokenizer: Any, rows: EncodedRows, protocol: Protocol, setting: Setting, seed: int, show: Show
+    model: Any,
+    kind: Kind,
+    padding: Padding,
+    rows: EncodedRows,
+    protocol: Protocol,
+    setting: Setting,
+    seed: int,
+    show: Show,
 ) -> float:
     """Train ``model`` in place with AdamW; ``seed`` draws the order of the batches.
 
     Returns:
         The mean loss of the last epoch; not finite when training diverged.
     """
-    rate = setting.rate
-    targets = torch.tensor(rows.targets, device=next(model.parameters()).device)
-    optimizer = torch.optim.AdamW(parameter_groups(model, protocol.weight_decay), lr=rate, betas=(0.9, 0.999), eps=1e-8)
+    batches = Batches(model, kind, padding, rows)
+    optimizer = torch.optim.AdamW(
+        parameter_groups(model, protocol.weight_decay), lr=setting.rate, betas=(0.9, 0.999), eps=1e-8, fused=True
+    )
     generator = torch.Generator().manual_seed(seed)
-    per_epoch = len(training_batches(rows.lengths, protocol.batch, torch.Generator()))
+    per_epoch = len(training_batches(rows.lengths, setting.batch, torch.Generator()))
     steps = setting.epochs * per_epoch
     warmup = max(1, round(protocol.warmup * steps))
     step, losses = 0, [0.0]
@@ -82,13 +86,15 @@ def fine_tune(
     model.train()
     for _ in range(setting.epochs):
         losses = []
-        for indices in training_batches(rows.lengths, protocol.batch, generator):
+        for indices in training_batches(rows.lengths, setting.batch, generator):
             for group in optimizer.param_groups:
-                group["lr"] = rate * rate_share(step, steps, warmup)
-            loss = batch_loss(model(**_inputs(model, tokenizer, rows, indices)).logits, targets[indices])
+                group["lr"] = setting.rate * rate_share(step, steps, warmup)
+            inputs = batches.inputs(indices)
+            loss = kind.loss(model(**inputs), batches.targets(indices, inputs["input_ids"].shape[-1]))
             optimizer.zero_grad()
             loss.backward()
-            nn.utils.clip_grad_norm_(model.parameters(), protocol.clip)
+            if protocol.clip is not None:
+                nn.utils.clip_grad_norm_(model.parameters(), protocol.clip)
             optimizer.step()
             step += 1
             losses.append(loss.item())
@@ -97,25 +103,12 @@ def fine_tune(
 
 
 @torch.inference_mode()
-def predict(model: Any, tokenizer: Any, rows: EncodedRows) -> np.ndarray:
-    """Logits float32[rows, outputs] in the order of ``rows``."""
+def predict(model: Any, kind: Kind, padding: Padding, rows: EncodedRows) -> list[np.ndarray]:
+    """What the model says of each sample, in the order of ``rows``."""
     model.eval()
-    found = np.empty((len(rows), model.config.num_labels), dtype=np.float32)
+    batches = Batches(model, kind, padding, rows)
+    found: list[np.ndarray] = [np.empty(0)] * len(rows)
     for indices in prediction_batches(rows.lengths):
-        found[indices] = model(**_inputs(model, tokenizer, rows, indices)).logits.float().cpu().numpy()
+        for index, answer in zip(indices, kind.answers(model(**batches.inputs(indices)))):
+            found[index] = answer
     return found
-
-
-def answers(logits: np.ndarray, kind: str) -> list[float]:
-    """Class ids, or the numbers themselves for regression; one a row."""
-    return (logits[:, 0] if kind == "regression" else logits.argmax(axis=1)).tolist()
-
-
-def chances(logits: np.ndarray) -> list[float] | None:
-    """The probability of label id 1, one a row, where there are two labels; None elsewhere.
-
-    In float64: in float32 sure answers would all become 1 and lose the order that the area under the curve is about.
-    """
-    if logits.shape[1] != 2:
-        return None
-    return expit(logits[:, 1].astype(np.float64) - logits[:, 0]).tolist()

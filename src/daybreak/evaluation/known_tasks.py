@@ -1,112 +1,17 @@
-"""The tasks that are known by name: a table of the original files of GLUE and of SciBERT's classification tasks.
-
-GLUE's label names and their order follow the ``nyu-mll/glue`` data set (Wang et al. 2019, "GLUE", arXiv:1804.07461);
-SciBERT's tasks (Beltagy et al. 2019, arXiv:1903.10676, section 3) have the names that their files hold, sorted. Names
-travel with a saved model: integer orders differ between toolkits, names do not.
-"""
+"""The tasks that are known by name, and their files in a folder of the user's."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from daybreak.base.errors import UserError
 from daybreak.base.plain import nearest
+from daybreak.evaluation.glue_tasks import GLUE
+from daybreak.evaluation.scibert_tasks import SCIBERT
 from daybreak.evaluation.tasks import Task
 
-_QQP: dict[str, Any] = {
-    "text": ("question1", "question2"),
-    "label": "is_duplicate",
-    "metric": "f1",
-    "labels": (("0", "not_duplicate"), ("1", "duplicate")),
-}
-GLUE = {
-    task.name: task
-    for task in (
-        Task(
-            name="cola",
-            train=Path("CoLA/train.tsv"),
-            dev=Path("CoLA/dev.tsv"),
-            text=(3,),
-            label=1,
-            header=False,
-            metric="mcc",
-            labels=(("0", "unacceptable"), ("1", "acceptable")),
-        ),
-        Task(
-            name="sst2",
-            train=Path("SST-2/train.tsv"),
-            dev=Path("SST-2/dev.tsv"),
-            text=("sentence",),
-            label="label",
-            metric="accuracy",
-            labels=(("0", "negative"), ("1", "positive")),
-        ),
-        Task(
-            name="mrpc",
-            train=Path("MRPC/train.tsv"),
-            dev=Path("MRPC/dev.tsv"),
-            text=("#1 String", "#2 String"),
-            label="Quality",
-            metric="f1",
-            labels=(("0", "not_equivalent"), ("1", "equivalent")),
-        ),
-        Task(
-            name="qqp",
-            train=Path("QQP/train.tsv"),
-            dev=Path("QQP/dev.tsv"),
-            **_QQP,
-        ),
-        # Parts of QQP go round under these file names. A score on a part is not the task's score: it has its own name.
-        Task(
-            name="qqp-subset",
-            train=Path("QQP/train_subset.tsv"),
-            dev=Path("QQP/dev_subset.tsv"),
-            **_QQP,
-        ),
-        Task(
-            name="stsb",
-            train=Path("STS-B/train.tsv"),
-            dev=Path("STS-B/dev.tsv"),
-            text=("sentence1", "sentence2"),
-            label="score",
-            kind="regression",
-            metric="spearman",
-        ),
-        Task(
-            name="rte",
-            train=Path("RTE/train.tsv"),
-            dev=Path("RTE/dev.tsv"),
-            text=("sentence1", "sentence2"),
-            label="label",
-            metric="accuracy",
-            labels=(("entailment", "entailment"), ("not_entailment", "not_entailment")),
-        ),
-    )
-}
-
-SCIBERT = {
-    name: Task(
-        name=name,
-        train=Path("text_classification", name, "train.txt"),
-        dev=Path("text_classification", name, "dev.txt"),
-        test=Path("text_classification", name, "test.txt"),
-        text=("text",),
-        label="label",
-        metric=metric,
-        format="jsonl",
-    )
-    for name, metric in (
-        ("sci-cite", "macro_f1"),
-        ("citation_intent", "macro_f1"),
-        # Relations between two entities, which the text marks as << one >> and [[ the other ]].
-        ("chemprot", "micro_f1"),
-        ("sciie-relation-extraction", "macro_f1"),
-    )
-}
-"""Paths below the ``data`` folder of SciBERT's repository."""
 KNOWN = {**GLUE, **SCIBERT}
 TASK_LISTS = {"glue5": ("cola", "sst2", "mrpc", "stsb", "rte")}
 

@@ -83,3 +83,21 @@ def constant_answer(kind: str, targets: Sequence[float], metric: str = "") -> fl
     if metric == "f1":
         return 1.0
     return float(np.bincount(np.asarray(targets, dtype=np.int64)).argmax())
+
+
+BINS = 15
+
+
+def calibration_error(confidences: np.ndarray, right: np.ndarray) -> float:
+    """Expected calibration error (Guo et al. 2017, arXiv:1706.04599, equation 5) over BINS bins of equal width.
+
+    Args:
+        confidences: float[rows] in [0, 1], the chance of the given answer.
+        right: bool[rows], whether it was the target.
+
+    Returns:
+        The mean distance between confidence and accuracy within a bin, weighted by rows, in [0, 1].
+    """
+    bins = np.clip(np.ceil(confidences * BINS).astype(int) - 1, 0, BINS - 1)
+    gaps = np.bincount(bins, confidences - right, BINS)
+    return float(np.abs(gaps).sum() / len(confidences))

@@ -17,6 +17,7 @@ class Setting:
     epochs: int
     rate: float
     """Peak learning rate."""
+    batch: int
 
     def __str__(self) -> str:
         return f"{_epochs(self.epochs)}, rate {_power(self.rate)}"
@@ -39,20 +40,30 @@ class Protocol:
     """Share of the steps in which the learning rate rises linearly; then it falls linearly to 0."""
     weight_decay: float
     """Decoupled, on matrices only: not on norms and biases."""
-    clip: float
-    """Largest norm of the gradient."""
+    clip: float | None
+    """Largest norm of the gradient; None for any."""
     dropout: float | None = None
     """Of every dropout layer that the model has; None leaves each as the model's config says."""
     reported: str = "dev"
     """The part of the headline number: dev, or test where the task has a labelled test file."""
+    selection: str = "best"
+    """Which of several settings counts: ``best``, or ``shortest`` (``selection.choose``)."""
+    starts: tuple[tuple[str, str], ...] = ()
+    """(task, task whose fine-tuned model it starts from, first seed's); the others start from the model itself."""
+    seeds: int = 3
+    """Fine-tunings of each task, unless the user says otherwise."""
+    frozen: bool = False
+    """Train the head alone; the encoder stays as it is, dropout off."""
 
-    def settings(self, width: int) -> list[Setting]:
-        """Every epoch count with every rate for a model of this width. Of several, dev chooses one."""
+    def settings(self, width: int, family: str) -> list[Setting]:
+        """Every epoch count with every rate for a task and a model of this width. Of several, dev chooses one."""
         fitting = [rates for least, rates in self.rates if least <= width] or [self.rates[0][1]]
-        return [Setting(epochs, rate) for epochs in self.epochs for rate in fitting[-1]]
+        return [Setting(epochs, rate, self.batch) for epochs in self.epochs for rate in fitting[-1]]
 
-    def changed(self, epochs: int | None = None, rate: float | None = None, rows: int | None = None) -> Protocol:
-        """The protocol with one epoch count, one peak learning rate or another number of training rows.
+    def changed(
+        self, epochs: int | None = None, rate: float | None = None, rows: int | None = None, frozen: bool = False
+    ) -> Protocol:
+        """The protocol with one epoch count, one peak learning rate, another number of training rows, a frozen encoder.
 
         The changes become part of its name, so that nothing passes for the protocol that is none.
 
@@ -68,12 +79,14 @@ class Protocol:
         names += [] if epochs is None else [_epochs(epochs)]
         names += [] if rate is None else [f"rate {_power(rate)}"]
         names += [] if rows is None else [f"{rows} rows"]
+        names += ["frozen"] if frozen else []
         return dataclasses.replace(
             self,
             name=", ".join(names),
             epochs=self.epochs if epochs is None else (epochs,),
             rates=self.rates if rate is None else ((0, (rate,)),),
             train_rows=self.train_rows if rows is None else rows,
+            frozen=frozen or self.frozen,
         )
 
 
@@ -115,6 +128,7 @@ PROTOCOLS = {
             clip=1.0,
             dropout=0.1,
             reported="test",
+            selection="shortest",
         ),
     )
 }

@@ -35,22 +35,26 @@ def spread(values: Sequence[float]) -> float:
     return statistics.stdev(values) if len(values) > 1 else 0.0
 
 
-def choose(tried: Sequence[Tried], metric: str) -> Tried:
-    """SciBERT's rule: of the settings within one standard deviation of the best, one with the fewest epochs.
+def choose(tried: Sequence[Tried], metric: str, rule: str) -> Tried:
+    """The setting that counts, by the means over seeds on dev; of equal ones the first in the order of ``tried``.
 
-    Means are over seeds, the standard deviation is the best setting's own, and of several settings with so few epochs
-    the one with the highest mean is taken (the first in the order of ``tried`` where they are equal).
+    Args:
+        rule: ``best``, or ``shortest``, which is SciBERT's: of the settings within one standard deviation of the best
+            (its own), one with the fewest epochs, and of several such the one with the highest mean.
     """
     records = [each.record(metric) for each in tried]
     best = max(records, key=lambda record: record.mean)
+    if rule == "best":
+        return tried[records.index(best)]
     near = [place for place, record in enumerate(records) if record.mean >= best.mean - best.spread]
     return tried[min(near, key=lambda place: (records[place].epochs, -records[place].mean))]
 
 
-def sentence(chosen: Setting, tried: int, seeds: int) -> str:
+def sentence(chosen: Setting, tried: int, seeds: int, rule: str) -> str:
     """How the reported numbers were selected, in words."""
     last = "after the last epoch"
     if tried == 1:
         return last
     over = f"the mean of {seeds} seeds" if seeds > 1 else "one seed"
-    return f"{chosen}: of {tried} settings the fewest epochs within one deviation of the best on dev, {over}; {last}"
+    which = "the best on dev" if rule == "best" else "the fewest epochs within one deviation of the best on dev"
+    return f"{chosen}: of {tried} settings {which}, {over}; {last}"

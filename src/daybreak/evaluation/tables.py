@@ -30,11 +30,12 @@ class Cells:
     skipped: int
 
 
-def read_cells(path: Path, columns: Sequence[str | int], *, format: str, header: bool) -> Cells:
+def read_cells(path: Path, columns: Sequence[str | int], *, format: str, header: bool, whole: bool = False) -> Cells:
     """Read ``columns`` (names, or 0-based numbers) of a table.
 
     Tab-separated files are read without quoting (GLUE has unbalanced quotes), comma-separated ones with it. A byte
-    order mark is dropped. In .jsonl every line is an object and columns are its keys.
+    order mark is dropped. In .jsonl every line is an object and columns are its keys. ``whole`` allows no unusable row,
+    for a file whose rows are answered by their number.
 
     Raises:
         UserError: the file is missing, is no UTF-8, lacks a column, holds no usable row or too many unusable ones.
@@ -55,7 +56,7 @@ def read_cells(path: Path, columns: Sequence[str | int], *, format: str, header:
     if not found.rows and not found.skipped:
         raise UserError(f"'{path}' holds no rows.", "Give a file with at least one labelled row.")
     total = len(found.rows) + found.skipped
-    if not found.rows or (found.skipped > 1 and found.skipped > SKIPPED_SHARE * total):
+    if not found.rows or (whole and found.skipped) or (found.skipped > 1 and found.skipped > SKIPPED_SHARE * total):
         names = ", ".join(f"'{column}'" for column in columns)
         raise UserError(
             f"{found.skipped} of the {total} rows in '{path}' lack a value for one of {names}.",

@@ -21,14 +21,13 @@ from typing import Any
 
 from daybreak.base.errors import UserError
 from daybreak.base.plain import nearest
+from daybreak.evaluation.kinds import KINDS
 from daybreak.evaluation.known_tasks import KNOWN, TASK_LISTS
-from daybreak.evaluation.metrics import METRICS
 from daybreak.evaluation.tables import FORMATS
 from daybreak.evaluation.tasks import Task
 
 KEYS = ("name", "train", "dev", "test", "text", "label", "header", "metric", "kind", "format")
 REQUIRED = ("train", "text", "label")
-HEADLINE = {"classification": "accuracy", "regression": "spearman"}
 
 
 def read_task_file(path: Path) -> Task:
@@ -50,7 +49,7 @@ def read_task_file(path: Path) -> Task:
     for key in REQUIRED:
         if key not in values:
             raise _unfit(path, f"lacks the key '{key}'.", f"Add it; {', '.join(REQUIRED)} are needed.")
-    kind = _one_of(path, values, "kind", tuple(METRICS), "classification")
+    kind = KINDS[_one_of(path, values, "kind", tuple(KINDS), "classification")]
     format = _one_of(path, values, "format", FORMATS, Path(str(values["train"])).suffix.lstrip("."))
     header = values.get("header", True)
     if not isinstance(header, bool):
@@ -62,8 +61,8 @@ def read_task_file(path: Path) -> Task:
         test=_file(path, values, "test") if "test" in values else None,
         text=_text_columns(path, values["text"]),
         label=_column(path, "label", values["label"]),
-        kind=kind,
-        metric=_one_of(path, values, "metric", METRICS[kind], HEADLINE[kind]),
+        kind=kind.name,
+        metric=_one_of(path, values, "metric", kind.metrics, kind.headline),
         header=header,
         format=format,
     )

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +20,17 @@ DEV_SHARE = 0.1
 """Without a dev file, this share of the training rows is held out, drawn with SPLIT_SEED."""
 
 
+@dataclass(frozen=True)
+class Hidden:
+    """An unlabelled file."""
+
+    name: str
+    """Of the submission's file that answers it, without its ending."""
+    path: Path
+    text: tuple[str | int, ...]
+    format: str = "tsv"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Task:
     """Where the rows of a task lie and what its labels mean."""
@@ -28,12 +40,21 @@ class Task:
     dev: Path | None
     test: Path | None = None
     """A labelled file that is scored with the models that dev is scored with; it decides nothing."""
+    mismatched: Path | None = None
+    """A second labelled dev file, of other genres; likewise."""
+    hidden: tuple[Hidden, ...] = ()
+    """Unlabelled files to answer for a submission."""
+    family: str = ""
+    """The task whose settings a protocol uses; the name itself when empty. A part of a task names the whole here."""
     text: tuple[str | int, ...]
-    """One or two columns, by name or 0-based number."""
+    """The columns of the text, by name or 0-based number: one, or two for pairs."""
+    choices: tuple[str | int, ...] = ()
+    """The columns of the possible endings of a multiple choice."""
     label: str | int
     kind: str = "classification"
+    """A name of ``kinds.KINDS``."""
     metric: str
-    """The headline metric, one of ``metrics.METRICS[kind]``."""
+    """The headline metric, one that the kind has."""
     header: bool = True
     format: str = "tsv"
     labels: tuple[tuple[str, str], ...] = ()
@@ -42,10 +63,10 @@ class Task:
 
 @dataclass(frozen=True)
 class LabelledRows:
-    """Rows ready to encode: one or two texts each, and class ids (classification) or numbers (regression)."""
+    """Rows ready to encode: the texts of each (or its words, for tokens), and what is asked about them."""
 
     texts: list[tuple[str, ...]]
-    targets: list[int] | list[float]
+    targets: list[Any]
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -64,22 +85,36 @@ class TaskRows:
     train: LabelledRows
     dev: LabelledRows
     test: LabelledRows | None
+    mismatched: LabelledRows | None
     skipped: int
     """Rows of all files that lacked a text or a label."""
 
+    @property
+    def parts(self) -> dict[str, LabelledRows]:
+        """What is scored, dev first; the names of the others are prefixes of their metrics."""
+        others = {"test": self.test, "mismatched": self.mismatched}
+        return {"dev": self.dev, **{name: rows for name, rows in others.items() if rows is not None}}
 
-def load_task(task: Task) -> TaskRows:
-    """Read a task's files and turn labels into targets.
+
+def load_table(task: Task) -> TaskRows:
+    """Read the files of a task whose labels stand in a column, and turn labels into targets.
 
     Raises:
         UserError: a file cannot be used, a label is unknown or no number, or there is nothing to tell apart.
     """
-    read = {path: _read(task, path) for path in (task.train, task.dev, task.test) if path}
-    known, names = _known_labels(task, read[task.train]) if task.kind == "classification" else ({}, ())
+    read = {path: _read(task, path) for path in (task.train, task.dev, task.test, task.mismatched) if path}
+    known, names = ({}, ()) if task.kind == "regression" else _known_labels(task, read[task.train])
     rows = {path: _rows(task, path, cells, known) for path, cells in read.items()}
     train, dev = (rows[task.train], rows[task.dev]) if task.dev else split(rows[task.train], task)
-    test = rows[task.test] if task.test else None
-    return TaskRows(task, names, train, dev, test, sum(cells.skipped for cells in read.values()))
+    return TaskRows(
+        task,
+        names,
+        train,
+        dev,
+        test=rows[task.test] if task.test else None,
+        mismatched=rows[task.mismatched] if task.mismatched else None,
+        skipped=sum(cells.skipped for cells in read.values()),
+    )
 
 
 def _read(task: Task, path: Path) -> Cells:

@@ -1,0 +1,215 @@
+"""One cell of an evaluation's table: a model, a task, a setting and a seed, fine-tuned once and kept in its own file."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from daybreak.base.errors import UserError
+from daybreak.base.files import read_json, write_text
+from daybreak.base.plain import to_plain
+from daybreak.base.task_records import Cell
+from daybreak.evaluation.batches import EncodedRows, Padding
+from daybreak.evaluation.classifier import build_classifier, load_config, load_tokenizer, save_classifier
+from daybreak.evaluation.finetune import Show, fine_tune, predict
+from daybreak.evaluation.kinds import kind_of, load_task
+from daybreak.evaluation.protocols import Protocol, Setting
+from daybreak.evaluation.tasks import LabelledRows, Task, TaskRows
+
+SUBSET_SEED = 0
+"""Draws the training rows of a protocol that takes only some: the same ones for every seed and every model."""
+DIGITS = 6
+"""Decimals that a cell file keeps of each judged row; its scores are counted before rounding."""
+
+
+def training_subset(rows: LabelledRows, most: int | None) -> LabelledRows:
+    """The first ``most`` rows (None: all) of a shuffle by SUBSET_SEED."""
+    order = np.random.default_rng(SUBSET_SEED).permutation(len(rows))
+    return rows.take(order[:most].tolist())
+
+
+@dataclass(frozen=True)
+class EncodedTask:
+    """A task's rows in the tokens of one model, as a protocol takes them."""
+
+    data: TaskRows
+    padding: Padding
+    width: int
+    length: int
+    """Tokens a sequence at most: what protocol, model and tokenizer all allow."""
+    train: EncodedRows
+    parts: dict[str, EncodedRows]
+    """What is scored, by part, dev first."""
+    hidden: dict[str, EncodedRows]
+    """What a submission answers, by its file."""
+
+
+def encode_task(folder: Path, data: TaskRows, protocol: Protocol, hidden: bool = False) -> EncodedTask:
+    """Tokenize the rows with the tokenizer in ``folder``; those without labels only if ``hidden``.
+
+    Raises:
+        UserError: config or tokenizer cannot be loaded, or they do not fit each other.
+    """
+    config, tokenizer = load_config(folder), load_tokenizer(folder)
+    # Some encoders, those with relative positions among them, name no longest row.
+    longest = getattr(config, "max_position_embeddings", protocol.length)
+    length = min(protocol.length, longest, tokenizer.model_max_length)
+    kind = kind_of(data.task)
+
+    def encoded(rows: LabelledRows) -> EncodedRows:
+        return kind.encode(tokenizer, rows, length, config.vocab_size)
+
+    names = [file.name for file in data.task.hidden] if hidden else []
+    return EncodedTask(
+        data,
+        Padding.of(tokenizer),
+        config.hidden_size,
+        length,
+        train=encoded(training_subset(data.train, protocol.train_rows)),
+        parts={name: encoded(rows) for name, rows in data.parts.items()},
+        hidden={name: encoded(kind.unlabelled(data.task, name)) for name in names},
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What a worker process needs to know to fill one cell."""
+
+    folder: Path
+    """Of the model."""
+    model_name: str
+    task: Task
+    protocol: Protocol
+    setting: Setting
+    seed: int
+    """Draws the fresh head (with ``untrained``: every weight), dropout and the order of the batches."""
+    untrained: bool
+    threads: int
+    hidden: bool
+    """Answer the files of a submission too."""
+    file: Path
+    """Where the cell is kept."""
+    fingerprint: str
+    keep: Path | None = None
+    """Save the fine-tuned model here."""
+
+    def finished(self) -> Cell | None:
+        """The cell, if an earlier call of the same fingerprint left all that is wanted now."""
+        if not self.file.is_file() or (self.keep and not self.keep.is_dir()):
+            return None
+        try:
+            cell: Cell = read_json(self.file, Cell)
+        except UserError:
+            return None  # of an older version, or torn by hand: filled again
+        lacking = self.hidden and {file.name for file in self.task.hidden} - set(cell.hidden)
+        return cell if cell.fingerprint == self.fingerprint and not lacking else None
+
+
+def fill(job: Job, show: Show = lambda share, loss: None) -> Cell:
+    """Fine-tune, score, and write the cell's file; or read it where it is finished already.
+
+    Raises:
+        UserError: the folder cannot be loaded, its tokenizer does not fit, or training diverged.
+    """
+    if (cell := job.finished()) is not None:
+        return cell
+    torch.set_num_threads(job.threads)
+    started = time.monotonic()
+    rows = _encoded(job.folder, job.task, job.protocol, job.hidden)
+    kind, labels = kind_of(job.task), rows.data.labels
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model = build_classifier(job.folder, kind, labels, job.seed, job.untrained).to(device)
+    loss = fine_tune(model, kind, rows.padding, rows.train, job.protocol, job.setting, job.seed, show)
+    if not np.isfinite(loss):
+        raise UserError(
+            f"Fine-tuning on '{job.task.name}' with seed {job.seed} diverged ({job.setting}).",
+            "Check that the model's weights are sound, or lower the learning rate.",
+        )
+    judged = {
+        part: kind.judge(encoded, predict(model, kind, rows.padding, encoded), labels)
+        for part, encoded in rows.parts.items()
+    }
+    cell = Cell(
+        fingerprint=job.fingerprint,
+        protocol=job.protocol.name,
+        task=job.task.name,
+        model="untrained" if job.untrained else "pretrained",
+        model_name=job.model_name,
+        epochs=job.setting.epochs,
+        learning_rate=job.setting.rate,
+        batch=job.setting.batch,
+        seed=job.seed,
+        scores={
+            name if part == "dev" else f"{part}_{name}": value
+            for part, table in judged.items()
+            for name, value in kind.score(table, labels).items()
+        },
+        judged={part: np.round(table, DIGITS).tolist() for part, table in judged.items()},
+        hidden={
+            name: kind.decided(predict(model, kind, rows.padding, encoded)) for name, encoded in rows.hidden.items()
+        },
+        threads=job.threads,
+        seconds=time.monotonic() - started,
+    )
+    if job.keep is not None:
+        save_classifier(model, job.folder, job.keep)
+    job.file.parent.mkdir(parents=True, exist_ok=True)
+    write_text(job.file, json.dumps(to_plain(cell)) + "\n")
+    return cell
+
+
+@functools.lru_cache(maxsize=2)
+def _encoded(folder: Path, task: Task, protocol: Protocol, hidden: bool) -> EncodedTask:
+    """The cells of one task follow each other in a worker, and read its files once."""
+    return encode_task(folder, load_task(task), protocol, hidden)
+
+
+def digest(paths: Sequence[Path]) -> str:
+    """SHA-256 of the files' contents, in this order."""
+    total = hashlib.sha256()
+    for path in paths:
+        with path.open("rb") as file:
+            total.update(hashlib.file_digest(file, "sha256").digest())
+    return total.hexdigest()
+
+
+def model_files(folder: Path, untrained: bool) -> list[Path]:
+    """What a model is made of; without its weights where they are not used."""
+    endings = (".json", ".txt", ".model") + (() if untrained else (".safetensors", ".bin"))
+    own = ("results.json", "probes.json")
+    return sorted(path for path in folder.iterdir() if path.suffix in endings and path.name not in own)
+
+
+def fingerprint(model: str, rows: str, protocol: Protocol, setting: Setting, seed: int, untrained: bool) -> str:
+    """Of everything that decides a cell's numbers, software included.
+
+    Args:
+        model, rows: digests of the model's and of the task's files.
+    """
+    import transformers
+
+    told = {
+        "software": [torch.__version__, transformers.__version__],
+        "model": [model, untrained],
+        "rows": rows,
+        "protocol": to_plain(dataclasses.replace(protocol, name="", epochs=(), rates=(), seeds=0)),
+        "setting": to_plain(setting),
+        "seed": seed,
+    }
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+
+
+def describe_hardware(threads: int) -> str:
+    """The device that a cell runs on, in words."""
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_name()
+    return f"CPU, {threads} thread{'s' if threads > 1 else ''}"

@@ -1,0 +1,70 @@
+"""How long an evaluation will take, from a few of its own training steps: said before it begins."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import torch
+
+from daybreak.evaluation.batches import EncodedRows, prediction_batches, training_batches
+from daybreak.evaluation.cells import EncodedTask, Job
+from daybreak.evaluation.classifier import build_classifier
+from daybreak.evaluation.finetune import Batches, fine_tune
+from daybreak.evaluation.kinds import kind_of
+from daybreak.evaluation.protocols import Setting
+
+PROBES = 3
+"""Timed training steps of each task, after one that warms up."""
+
+
+def cell_seconds(job: Job, rows: EncodedTask) -> float:
+    """Seconds that filling this cell takes on an idle machine, loading included.
+
+    Times PROBES steps on a batch of median length, and one prediction of it; every other batch is taken to cost what
+    its padded tokens say.
+    """
+    torch.set_num_threads(job.threads)
+    kind = kind_of(job.task)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    started = time.monotonic()
+    model = build_classifier(job.folder, kind, rows.data.labels, job.seed, job.untrained).to(device)
+    loading = time.monotonic() - started
+    lengths = rows.train.lengths
+    epoch = training_batches(lengths, job.setting.batch, torch.Generator().manual_seed(0))
+    tokens = [len(indices) * max(lengths[i] for i in indices) for indices in epoch]
+    median = sorted(range(len(epoch)), key=lambda number: tokens[number])[len(epoch) // 2]
+    few = _only(rows.train, epoch[median])
+
+    def timed(steps: int) -> float:
+        began = time.monotonic()
+        setting = Setting(steps, job.setting.rate, len(few))
+        fine_tune(model, kind, rows.padding, few, job.protocol, setting, 0, lambda share, loss: None)
+        return time.monotonic() - began
+
+    timed(1)
+    step = timed(PROBES) / PROBES
+    began = time.monotonic()
+    model.eval()
+    with torch.inference_mode():
+        kind.answers(model(**Batches(model, kind, rows.padding, few).inputs(range(len(few)))))
+    per_token = (time.monotonic() - began) / tokens[median]
+    training = job.setting.epochs * step * (0.5 * len(epoch) + 0.5 * sum(tokens) / tokens[median])
+    judged = [*rows.parts.values(), *rows.hidden.values()]
+    predicting = per_token * sum(
+        len(indices) * max(part.lengths[i] for i in indices)
+        for part in judged
+        for indices in prediction_batches(part.lengths)
+    )
+    return loading + training + predicting
+
+
+def _only(rows: EncodedRows, indices: Sequence[int]) -> EncodedRows:
+    """The encoded rows of these samples."""
+    return EncodedRows(
+        {name: [values[i] for i in indices] for name, values in rows.features.items()},
+        [rows.targets[i] for i in indices],
+        [rows.lengths[i] for i in indices],
+        rows.rows,
+        [rows.notes[i] for i in indices] if rows.notes else [],
+    )

@@ -1,0 +1,22 @@
+"""The kinds of tasks that there are."""
+
+from __future__ import annotations
+
+from daybreak.evaluation.kind import Kind
+from daybreak.evaluation.sequences import Classification, Regression
+from daybreak.evaluation.tasks import Task, TaskRows
+
+KINDS: dict[str, Kind] = {kind.name: kind for kind in (Classification(), Regression())}
+
+
+def kind_of(task: Task) -> Kind:
+    return KINDS[task.kind]
+
+
+def load_task(task: Task) -> TaskRows:
+    """Read a task's files.
+
+    Raises:
+        UserError: a file cannot be used, a label is unknown or no number, or there is nothing to tell apart.
+    """
+    return kind_of(task).load(task)

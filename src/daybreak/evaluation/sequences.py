@@ -1,0 +1,130 @@
+"""One answer for one text or a pair of texts: a label, or a number."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from scipy.special import log_softmax
+from torch.nn import functional
+
+from daybreak.evaluation.batches import EncodedRows, Padding, check_ids
+from daybreak.evaluation.kind import Kind
+from daybreak.evaluation.metrics import METRICS, calibration_error, constant_answer, score
+from daybreak.evaluation.tables import read_cells
+from daybreak.evaluation.tasks import LabelledRows, Task, TaskRows, load_table
+
+
+class _Sequences(Kind):
+    head = "ForSequenceClassification"
+
+    def load(self, task: Task) -> TaskRows:
+        return load_table(task)
+
+    def unlabelled(self, task: Task, name: str) -> LabelledRows:
+        (found,) = (hidden for hidden in task.hidden if hidden.name == name)
+        cells = read_cells(found.path, found.text, format=found.format, header=True, whole=True)
+        return LabelledRows(list(cells.rows), [0] * len(cells.rows))
+
+    def encode(self, tokenizer: Any, rows: LabelledRows, length: int, vocabulary: int) -> EncodedRows:
+        """Pairs that are too long lose tokens from the longer text first."""
+        columns = [list(column) for column in zip(*rows.texts)]
+        features = dict(tokenizer(*columns, truncation="longest_first", max_length=length))
+        ids = features["input_ids"]
+        check_ids(ids, vocabulary)
+        return EncodedRows(features, list(rows.targets), [len(row) for row in ids], rows)
+
+    def collate(self, padding: Padding, rows: EncodedRows, indices: Sequence[int]) -> dict[str, torch.Tensor]:
+        return {name: padding.pad(name, [values[index] for index in indices]) for name, values in rows.features.items()}
+
+    def answers(self, outputs: Any) -> list[np.ndarray]:
+        return list(outputs.logits.float().cpu().numpy())
+
+    @abstractmethod
+    def judge(self, rows: EncodedRows, answers: Sequence[np.ndarray], labels: Sequence[str]) -> np.ndarray: ...
+
+
+class Classification(_Sequences):
+    """A label a row: cross-entropy."""
+
+    name: ClassVar[str] = "classification"
+    metrics = METRICS["classification"]
+    headline = "accuracy"
+    judged = ("target", "answer", "chance of label id 1", "confidence", "surprise")
+    """Chances in [0, 1]; the confidence is the answer's chance, the surprise that of the target in nats."""
+
+    def configure(self, config: Any, labels: Sequence[str]) -> None:
+        super().configure(config, labels)
+        config.problem_type = "single_label_classification"
+
+    def targets(self, rows: EncodedRows, indices: Sequence[int], width: int) -> torch.Tensor:
+        return torch.tensor([rows.targets[index] for index in indices])
+
+    def loss(self, outputs: Any, targets: torch.Tensor) -> torch.Tensor:
+        return functional.cross_entropy(outputs.logits.float(), targets)
+
+    def judge(self, rows: EncodedRows, answers: Sequence[np.ndarray], labels: Sequence[str]) -> np.ndarray:
+        # In float64: in float32 sure answers would all become 1 and lose the order that the area under the curve needs.
+        logs = log_softmax(np.stack(answers).astype(np.float64), axis=1)
+        targets = np.asarray(rows.targets)
+        everyone = np.arange(len(targets))
+        best = logs.argmax(axis=1)
+        columns = (targets, best, np.exp(logs[:, 1]), np.exp(logs[everyone, best]), -logs[everyone, targets])
+        return np.stack(columns, axis=1).astype(np.float64)
+
+    def constant(self, data: TaskRows, judged: LabelledRows) -> np.ndarray:
+        answer = constant_answer("classification", data.train.targets, data.task.metric)
+        table = np.full((len(judged), len(self.judged)), np.nan)
+        table[:, 0], table[:, 1], table[:, 2] = judged.targets, answer, answer == 1
+        return table
+
+    def score(self, judged: np.ndarray, labels: Sequence[str]) -> dict[str, float]:
+        """Also ``calibration_error`` and ``surprise``, less of which is better, where chances are known."""
+        targets, answers = judged[:, 0].astype(int).tolist(), judged[:, 1].astype(int).tolist()
+        chances = judged[:, 2].tolist() if len(labels) == 2 else None
+        scores = score("classification", len(labels), targets, answers, chances)
+        if np.isnan(judged[:, 3]).any():
+            return scores
+        error = calibration_error(judged[:, 3], judged[:, 0] == judged[:, 1])
+        return {**scores, "calibration_error": error, "surprise": float(judged[:, 4].mean())}
+
+    def decided(self, answers: Sequence[np.ndarray]) -> list[float]:
+        return np.stack(answers).argmax(axis=1).astype(float).tolist()
+
+
+class Regression(_Sequences):
+    """A number a row: mean squared error of one output."""
+
+    name: ClassVar[str] = "regression"
+    metrics = METRICS["regression"]
+    headline = "spearman"
+    judged = ("target", "answer")
+
+    def configure(self, config: Any, labels: Sequence[str]) -> None:
+        config.num_labels = 1
+        config.problem_type = "regression"
+
+    def targets(self, rows: EncodedRows, indices: Sequence[int], width: int) -> torch.Tensor:
+        return torch.tensor([rows.targets[index] for index in indices], dtype=torch.float32)
+
+    def loss(self, outputs: Any, targets: torch.Tensor) -> torch.Tensor:
+        # squeeze(-1), not squeeze(): a last batch of one row must stay a batch.
+        return functional.mse_loss(outputs.logits.float().squeeze(-1), targets)
+
+    def judge(self, rows: EncodedRows, answers: Sequence[np.ndarray], labels: Sequence[str]) -> np.ndarray:
+        return np.stack(
+            [np.asarray(rows.targets, dtype=np.float64), np.stack(answers)[:, 0].astype(np.float64)], axis=1
+        )
+
+    def constant(self, data: TaskRows, judged: LabelledRows) -> np.ndarray:
+        answer = constant_answer("regression", data.train.targets)
+        return np.stack([np.asarray(judged.targets, dtype=np.float64), np.full(len(judged), answer)], axis=1)
+
+    def score(self, judged: np.ndarray, labels: Sequence[str]) -> dict[str, float]:
+        return score("regression", 0, judged[:, 0].tolist(), judged[:, 1].tolist())
+
+    def decided(self, answers: Sequence[np.ndarray]) -> list[float]:
+        return np.stack(answers)[:, 0].astype(float).tolist()
