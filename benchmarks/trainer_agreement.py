@@ -1,48 +1,57 @@
-"""Does our fine-tuning loop agree with transformers' own Trainer?
+"""Fine-tuning beside transformers' own Trainer: do they agree, how long does each take, how much memory?
 
-    python benchmarks/trainer_agreement.py MODEL --task-dir GLUE --tasks rte,cola --seeds 5 --out agreement.json
+    python benchmarks/trainer_agreement.py MODEL --task-dir GLUE --tasks cola,mrpc --seeds 3 --out agreement.json
     python benchmarks/trainer_agreement.py --short        a toy model on toy rows: shows that the script works
 
-Both sides get the same model, fresh classifiers from the same seeds, the same rows, tokens, learning rate, epochs,
-batch size, decay, clipping, and a linear schedule with the same warmup. They differ in the order of the rows (the
-Trainer draws its own) and in our batches of similar length. They take turns, task by task, so that a slow hour harms
-both. "agree" means that the means differ by no more than the larger spread over seeds.
+Each side is one command, timed from outside with its imports: `daybreak evaluate`, and a Trainer that fine-tunes the
+seeds one after the other, as its users do, on all cores. Both get the same model, fresh heads from the same seeds, the
+same rows, tokens, learning rate, epochs, batch size, decay, clipping, and a linear schedule with the same warm-up. They
+differ in the order of the rows (the Trainer draws its own), in our batches of similar length, and in how seeds share
+the cores. They take turns, task by task. --padding max pads as run_glue.py does by default, to the longest row allowed;
+longest, as DataCollatorWithPadding does. "agree" means that the means differ by no more than the larger spread over
+seeds. Memory is the largest sum over the processes of a side of what each has to itself (its proportional share of
+what is shared), sampled.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import statistics
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
+import measure as shared
 import numpy as np
 import torch
 
 from daybreak.base.errors import UserError
-from daybreak.base.files import write_json
-from daybreak.base.terminal import working
+from daybreak.base.files import read_json, write_json
+from daybreak.base.task_records import TaskResult
+from daybreak.evaluate import find_tasks
 from daybreak.evaluation.batches import EncodedRows
-from daybreak.evaluation.classifier import build_classifier
-from daybreak.evaluation.finetune import answers
-from daybreak.evaluation.known_tasks import known_task, spelled_out
-from daybreak.evaluation.measure import EncodedTask, encode_task, measure
-from daybreak.evaluation.metrics import score
-from daybreak.evaluation.protocols import Protocol, find_protocol
-from daybreak.evaluation.task_file import read_task_file
-from daybreak.evaluation.tasks import TaskRows, load_task
+from daybreak.evaluation.cells import EncodedTask, encode_task
+from daybreak.evaluation.classifier import build_classifier, load_tokenizer
+from daybreak.evaluation.kinds import kind_of, load_task
+from daybreak.evaluation.protocol import Protocol
+from daybreak.evaluation.protocols import find_protocol
+
+SAMPLE_SECONDS = 0.2
 
 
-def trainer_score(folder: Path, data: TaskRows, rows: EncodedTask, protocol: Protocol, seed: int) -> float:
+def trainer_score(folder: Path, rows: EncodedTask, protocol: Protocol, seed: int, padding: str) -> float:
     """The headline metric on dev after fine-tuning with transformers' Trainer."""
     from transformers import DataCollatorWithPadding, PrinterCallback, Trainer, TrainingArguments
 
-    (setting,) = protocol.settings(rows.width)
+    task = rows.data.task
+    kind = kind_of(task)
+    (setting,) = protocol.settings(rows.width, task.whole)
 
     def listed(part: EncodedRows) -> list[dict[str, Any]]:
         return [
@@ -50,18 +59,19 @@ def trainer_score(folder: Path, data: TaskRows, rows: EncodedTask, protocol: Pro
             for i in range(len(part))
         ]
 
+    whole = {"padding": "max_length", "max_length": rows.length} if padding == "max" else {}
     with tempfile.TemporaryDirectory() as scratch:
         arguments = TrainingArguments(
             output_dir=scratch,
             seed=seed,
             num_train_epochs=setting.epochs,
-            per_device_train_batch_size=protocol.batch,
+            per_device_train_batch_size=setting.batch,
             per_device_eval_batch_size=64,
             learning_rate=setting.rate,
             lr_scheduler_type="linear",
             warmup_steps=protocol.warmup,
             weight_decay=protocol.weight_decay,
-            max_grad_norm=protocol.clip,
+            max_grad_norm=protocol.clip or 0.0,
             save_strategy="no",
             logging_strategy="no",
             report_to="none",
@@ -69,43 +79,123 @@ def trainer_score(folder: Path, data: TaskRows, rows: EncodedTask, protocol: Pro
             dataloader_pin_memory=False,
         )
         trainer = Trainer(
-            build_classifier(folder, data, seed, untrained=False),
+            build_classifier(folder, kind, rows.data.labels, seed, untrained=False),
             arguments,
             train_dataset=listed(rows.train),
-            data_collator=DataCollatorWithPadding(rows.tokenizer),
+            data_collator=DataCollatorWithPadding(load_tokenizer(folder), **whole),
         )
         trainer.remove_callback(PrinterCallback)
         trainer.train()
-        logits = np.asarray(trainer.predict(listed(rows.dev)).predictions)  # type: ignore[arg-type]
-    found = score(data.task.kind, len(data.labels), rows.dev.targets, answers(logits, data.task.kind))
-    return found[data.task.metric]
+        logits = np.asarray(trainer.predict(listed(rows.parts["dev"])).predictions)  # type: ignore[arg-type]
+    judged = kind.judge(rows.parts["dev"], list(logits), rows.data.labels)
+    return kind.score(judged, rows.data.labels)[task.metric]
 
 
-def compare(folder: Path, data: TaskRows, protocol: Protocol, seeds: int) -> dict[str, Any]:
-    """Both loops on one task."""
-    build_classifier(folder, data, 0, untrained=False)  # imports what both need, so that neither side pays for it
-    with working(f"{data.task.name}, ours") as work:
-        ours = measure(folder, data, protocol, seeds, work)
-    started = time.monotonic()
-    rows = encode_task(folder, data, protocol)
-    theirs = [trainer_score(folder, data, rows, protocol, seed) for seed in range(seeds)]
-    seconds = time.monotonic() - started
-    spread = statistics.stdev(theirs) if seeds > 1 else 0.0
-    difference = ours.mean - statistics.fmean(theirs)
-    return {
-        "task": data.task.name,
+def trainer_side(chosen: argparse.Namespace) -> None:
+    """What the Trainer's process does: all seeds of one task, scores into --out."""
+    (task,) = find_tasks([chosen.tasks], chosen.task_dir)
+    protocol = changed(chosen)
+    rows = encode_task(chosen.model, load_task(task), protocol)
+    scores = [trainer_score(chosen.model, rows, protocol, seed, chosen.padding) for seed in range(chosen.seeds)]
+    write_json(chosen.out, scores)
+
+
+def changed(chosen: argparse.Namespace) -> Protocol:
+    return find_protocol(chosen.protocol).changed(epochs=chosen.epochs, rows=chosen.rows)
+
+
+def flags(chosen: argparse.Namespace, task: str) -> list[str]:
+    """What both sides are told."""
+    told = {"task-dir": chosen.task_dir, "epochs": chosen.epochs, "rows": chosen.rows}
+    given = [word for name, value in told.items() if value for word in (f"--{name}", str(value))]
+    return [str(chosen.model), "--tasks", task, "--protocol", chosen.protocol, "--seeds", str(chosen.seeds), *given]
+
+
+def watched(command: list[str], log: Path) -> tuple[float, float]:
+    """Run a command to its end; return its seconds and the most memory that its processes had, in GB."""
+    most, ended = [0.0], threading.Event()
+    begun = time.monotonic()
+    process = shared.start(command, log)
+
+    def watch() -> None:
+        while not ended.wait(SAMPLE_SECONDS):
+            most[0] = max(most[0], sum(map(own_memory, family(process.pid))))
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    process.wait()
+    seconds = time.monotonic() - begun
+    ended.set()
+    thread.join()
+    shared.check_ended(process, log)
+    return seconds, most[0] / 1e9
+
+
+def family(pid: int) -> list[int]:
+    """The process and all that it started."""
+    parents: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            text = path.read_text()
+        except OSError:
+            continue  # it has just ended
+        parents.setdefault(int(text.rpartition(")")[2].split()[1]), []).append(int(path.parent.name))
+    found = [pid]
+    for each in found:
+        found += parents.get(each, [])
+    return found
+
+
+def own_memory(pid: int) -> float:
+    """Bytes in memory, those shared with other processes in proportion."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0.0
+    return sum(1024.0 * int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+
+
+def compare(chosen: argparse.Namespace, task: str, work: Path) -> dict[str, Any]:
+    """Both sides on one task, one after the other."""
+    place = work / Path(task).stem
+    load_before = shared.load()
+    begun = shared.daybreak("evaluate", *flags(chosen, task), "--out", str(place), "--fresh")
+    our_seconds, our_memory = watched(begun, place.with_suffix(".ours.log"))
+    (ours,) = read_json(place / "results.json", list[TaskResult])
+    found: dict[str, Any] = {
+        "task": ours.task,
         "metric": ours.metric,
         "baseline": ours.baseline,
         "settings": ours.settings,
         "train_rows": ours.train_rows,
         "dev_rows": ours.dev_rows,
         "seeds": ours.seeds,
-        "ours": {"scores": ours.scores[ours.metric], "mean": ours.mean, "spread": ours.spread, "seconds": ours.seconds},
-        "trainer": {"scores": theirs, "mean": statistics.fmean(theirs), "spread": spread, "seconds": seconds},
-        "difference": difference,
-        "agree": abs(difference) <= max(ours.spread, spread),
-        "time_ratio": seconds / ours.seconds,
+        "ours": {
+            "scores": ours.scores[ours.metric],
+            "mean": ours.mean,
+            "spread": ours.spread,
+            "seconds": our_seconds,
+            "gigabytes": our_memory,
+        },
     }
+    for padding in chosen.padding.split(","):
+        told = [*flags(chosen, task), "--padding", padding, "--side", "trainer", "--out", str(place / "trainer.json")]
+        seconds, memory = watched([sys.executable, __file__, *told], place.with_suffix(f".trainer-{padding}.log"))
+        scores = read_json(place / "trainer.json")
+        spread = statistics.stdev(scores) if len(scores) > 1 else 0.0
+        difference = ours.mean - statistics.fmean(scores)
+        found[f"trainer, padded to {padding}"] = {
+            "scores": scores,
+            "mean": statistics.fmean(scores),
+            "spread": spread,
+            "seconds": seconds,
+            "gigabytes": memory,
+            "difference": difference,
+            "agree": abs(difference) <= max(ours.spread, spread),
+            "time_ratio": seconds / our_seconds,
+            "memory_ratio": memory / our_memory,
+        }
+    return found | {"load_before": load_before, "load_after": shared.load()}
 
 
 def write_toy(folder: Path) -> tuple[Path, Path]:
@@ -113,6 +203,7 @@ def write_toy(folder: Path) -> tuple[Path, Path]:
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import ModernBertConfig, ModernBertForMaskedLM, PreTrainedTokenizerFast
 
+    folder.mkdir(parents=True)
     words = "sun warm bright rain cold dark the day was very and it will be some more".split()
     pieces = {piece: i for i, piece in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words])}
     tokenizer = Tokenizer(models.WordLevel(pieces, unk_token="[UNK]"))
@@ -144,47 +235,33 @@ def write_toy(folder: Path) -> tuple[Path, Path]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = shared.parser(__doc__)
     parser.add_argument("model", type=Path, nargs="?", help="a Hugging Face folder of an encoder")
     parser.add_argument("--task-dir", type=Path)
     parser.add_argument("--tasks", default="rte,cola", help="GLUE names and .toml files, with commas between")
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--protocol", default="quick")
-    parser.add_argument("--train-rows", type=int, help="instead of the protocol's")
+    parser.add_argument("--rows", type=int, help="instead of the protocol's")
     parser.add_argument("--epochs", type=int, help="instead of the protocol's")
-    parser.add_argument("--threads", type=int, help="of torch; by default torch's own choice")
-    parser.add_argument("--out", type=Path, help="write the figures here as JSON")
-    parser.add_argument("--short", action="store_true", help="a toy model, a toy task, two seeds")
+    parser.add_argument("--padding", default="longest", help="of the Trainer: longest, max, or both with a comma")
+    parser.add_argument("--side", choices=("both", "trainer"), default="both", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
+    if chosen.side == "trainer":
+        trainer_side(chosen)
+        return
     if not chosen.short and chosen.model is None:
         parser.error("name a model folder, or use --short")
-    if chosen.threads:
-        torch.set_num_threads(chosen.threads)
-    with tempfile.TemporaryDirectory() as scratch:
+    with shared.work_folder(chosen.work) as work:
         if chosen.short:
-            chosen.model, task = write_toy(Path(scratch))
+            shared.use_one_thread()
+            chosen.model, task = write_toy(work / "toy")
             chosen.tasks, chosen.seeds = str(task), 2
-        figures = run(chosen)
-    print(json.dumps(figures, indent=2))
-    if chosen.out:
-        write_json(chosen.out, figures)
-
-
-def run(chosen: argparse.Namespace) -> dict[str, Any]:
-    import transformers
-
-    protocol = find_protocol(chosen.protocol).changed(epochs=chosen.epochs, rows=chosen.train_rows)
-    tasks = [
-        read_task_file(Path(name)) if name.endswith(".toml") else known_task(name, chosen.task_dir)
-        for name in spelled_out(chosen.tasks.split(","))
-    ]
-    return {
-        "model": chosen.model.name,
-        "transformers": transformers.__version__,
-        "torch": torch.__version__,
-        "threads": torch.get_num_threads(),
-        "tasks": [compare(chosen.model, load_task(task), protocol, chosen.seeds) for task in tasks],
-    }
+        told = {"model": chosen.model.name, "protocol": changed(chosen).name, "seeds": chosen.seeds}
+        found = shared.record("trainer_agreement", told) | {"cores": os.cpu_count(), "tasks": []}
+        for task in chosen.tasks.split(","):
+            found["tasks"].append(compare(chosen, task, work))
+            print(json.dumps(found["tasks"][-1], indent=2), flush=True)
+            shared.finish(found, chosen.out)
 
 
 if __name__ == "__main__":

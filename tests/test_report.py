@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 
 import plotly.offline
 import pytest
@@ -31,6 +33,15 @@ def test_the_headline_says_what_and_how_good(write_run, tmp_path):
     for part in ("Training", "Tasks", "Fill-mask examples", "Where the time went", "Use it", "Background"):
         assert part in text
     assert "Not in the folder" not in text and "has not ended" not in text
+
+
+def test_reporting_never_loads_torch(write_run, tmp_path):
+    code = (
+        "import sys, pathlib, daybreak.report as r; r.report([pathlib.Path(sys.argv[1])], pathlib.Path(sys.argv[2]));"
+    )
+    code += "sys.exit(len({'torch', 'transformers'} & set(sys.modules)))"
+    command = [sys.executable, "-c", code, write_run(), tmp_path / "report.html"]
+    assert subprocess.run(command, capture_output=True, check=False, timeout=60).returncode == 0
 
 
 def test_the_page_is_one_file_that_loads_nothing(write_run, tmp_path):

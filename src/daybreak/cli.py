@@ -22,7 +22,9 @@ VERBS = {
     "pretrain": "shards -> checkpoints -> exported model; the same command resumes",
     "export": "a run's newest checkpoint -> a Hugging Face folder",
     "evaluate": "a model -> results.json: GLUE and your own tasks",
-    "report": "run folders -> one self-contained HTML file",
+    "probe": "a model -> probes.json: what its layers and words are worth, without fine-tuning",
+    "report": "run folders -> one self-contained HTML file; of several, which is better and how sure",
+    "check-submission": "files for gluebenchmark.com, anyone's -> fit to send, or what is wrong",
     "status": "what a run is doing, from another shell",
     "recipes": "the recipes, and one of them in full",
 }
@@ -63,7 +65,7 @@ def _dispatch(arguments: list[str]) -> None:
     elif arguments[0] in ("--version", "version"):
         print(f"daybreak {__version__}")
     elif arguments[0] in VERBS:
-        globals()[f"_{arguments[0]}"](arguments[1:])
+        globals()[f"_{arguments[0].replace('-', '_')}"](arguments[1:])
     else:
         raise UserError(f"There is no verb '{arguments[0]}'.{nearest(arguments[0], VERBS)}", "See daybreak --help.")
 
@@ -184,8 +186,8 @@ def _run(arguments: list[str]) -> None:
         """Delete the run folder first."""
         tasks: str = ""
         """Tasks to fine-tune on afterwards, by comma: cola,rte,glue5,my_task.toml."""
-        task_dir: Annotated[Path | None, tyro.conf.arg(aliases=("--glue-dir",))] = None
-        """Folder of the tasks' files as distributed: GLUE's (CoLA/ ...), or SciBERT's data (text_classification/)."""
+        task_dir: Annotated[str, tyro.conf.arg(aliases=("--glue-dir",))] = ""
+        """Folder of the tasks' files as distributed: GLUE's (CoLA/ ...), SciBERT's data (ner/ ...); hf://nyu-mll/glue."""
         seeds: int = 3
         """Fine-tuning seeds of each task."""
 
@@ -209,7 +211,7 @@ def _run(arguments: list[str]) -> None:
         out=asked.out or _default_folder(asked.recipe.name),
         fresh=asked.fresh,
         tasks=_by_comma(asked.tasks),
-        task_dir=asked.task_dir,
+        task_dir=asked.task_dir or None,
         seeds=asked.seeds,
     )
 
@@ -380,13 +382,15 @@ def _export(arguments: list[str]) -> None:
         """Of a published crammed BERT: whether words look at padding; as it was trained by default."""
         data: Path | None = None
         """The run's prepared data; RUN/data by default."""
+        onnx: bool = False
+        """Also write onnx/model.onnx, checked in ONNX Runtime; needs the extra serve."""
         push_to_hub: str = ""
         """owner/name of a private model on the hub to put the folder into; it carries no text of yours."""
 
     asked = _parse(Export, "export", arguments)
     from daybreak.export import export
 
-    folder = export(asked.run, out=asked.out, data=asked.data, attend_padding=asked.attend_padding)
+    folder = export(asked.run, out=asked.out, data=asked.data, attend_padding=asked.attend_padding, onnx=asked.onnx)
     if asked.push_to_hub:
         from daybreak.packaging.hub import push_to_hub
 
@@ -401,17 +405,17 @@ def _evaluate(arguments: list[str]) -> None:
         model: Annotated[Path, tyro.conf.Positional]
         """Hugging Face folder or run folder."""
         tasks: str
-        """By comma: names such as cola, qqp, glue5, sci-cite, or the path of a .toml file."""
-        task_dir: Annotated[Path | None, tyro.conf.arg(aliases=("--glue-dir",))] = None
-        """Folder of the tasks' files as distributed: GLUE's (CoLA/ ...), or SciBERT's data (text_classification/)."""
+        """By comma: names such as cola, glue, glue5, bc5cdr, sci-cite, or the path of a .toml file."""
+        task_dir: Annotated[str, tyro.conf.arg(aliases=("--glue-dir",))] = ""
+        """Folder of the tasks' files as distributed: GLUE's (CoLA/ ...), SciBERT's data (ner/ ...); hf://nyu-mll/glue."""
         protocol: str = "quick"
-        """quick, or scibert: 16 settings, chosen on dev."""
+        """quick, cramming, electra, transfer, bert or scibert: how each task is fine-tuned."""
         epochs: int | None = None
         """Epochs in place of the protocol's; the result then says so."""
         rate: float | None = None
         """Peak learning rate in place of the protocol's."""
         rows: int | None = None
-        """Training rows in place of the protocol's."""
+        """Training rows in place of the protocol's; 0 for all."""
         frozen: bool = False
         """Train the head alone; the encoder stays as it is."""
         seeds: int | None = None
@@ -420,6 +424,8 @@ def _evaluate(arguments: list[str]) -> None:
         """Folder of results.json; beside the model by default."""
         save: Path | None = None
         """Keep the first seed's model here, as a stock classifier."""
+        submission: Path | None = None
+        """Write the files for gluebenchmark.com into this folder."""
         untrained: bool = False
         """Fine-tune the same shape from random weights: what pretraining is worth."""
         workers: int | None = None
@@ -434,24 +440,53 @@ def _evaluate(arguments: list[str]) -> None:
     asked = _parse(Evaluate, "evaluate", arguments)
     from daybreak.evaluate import evaluate
 
-    evaluate(
+    told = {**vars(asked), "task_dir": asked.task_dir or None}
+    evaluate(told.pop("model"), _by_comma(told.pop("tasks")), **told)
+
+
+def _probe(arguments: list[str]) -> None:
+    import tyro
+
+    @dataclass(frozen=True, kw_only=True)
+    class Probe:
+        model: Annotated[Path, tyro.conf.Positional]
+        """Hugging Face folder or run folder."""
+        tasks: str = ""
+        """By comma: tasks to read off each layer; glue5 when only --task-dir is given."""
+        task_dir: Annotated[str, tyro.conf.arg(aliases=("--glue-dir",))] = ""
+        """Folder of the tasks' files as distributed, or hf://nyu-mll/glue."""
+        text: tuple[str, ...] = ()
+        """Held-out text, or one folder of prepared data; the run's own by default."""
+        rows: int = 2000
+        """Training rows of each task at most."""
+        out: Path | None = None
+        """Folder of probes.json; beside the model by default."""
+
+    asked = _parse(Probe, "probe", arguments)
+    from daybreak.probe import probe
+
+    probe(
         asked.model,
-        _by_comma(asked.tasks),
-        task_dir=asked.task_dir,
-        protocol=asked.protocol,
-        epochs=asked.epochs,
-        rate=asked.rate,
+        tasks=_by_comma(asked.tasks),
+        task_dir=asked.task_dir or None,
+        text=asked.text,
         rows=asked.rows,
-        frozen=asked.frozen,
-        seeds=asked.seeds,
         out=asked.out,
-        save=asked.save,
-        untrained=asked.untrained,
-        workers=asked.workers,
-        backend=asked.backend,
-        price=asked.price,
-        fresh=asked.fresh,
     )
+
+
+def _check_submission(arguments: list[str]) -> None:
+    import tyro
+
+    @dataclass(frozen=True, kw_only=True)
+    class CheckSubmission:
+        path: Annotated[Path, tyro.conf.Positional]
+        """The folder, or the zip."""
+
+    asked = _parse(CheckSubmission, "check-submission", arguments)
+    from daybreak.check_submission import check_submission
+
+    check_submission(asked.path)
 
 
 def _report(arguments: list[str]) -> None:
@@ -460,7 +495,7 @@ def _report(arguments: list[str]) -> None:
     @dataclass(frozen=True, kw_only=True)
     class Report:
         runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
-        """Run folders; several are overlaid."""
+        """Run folders, or folders with results.json; several are overlaid, and each is compared with the first."""
         out: Path | None = None
         """The page; RUN/report.html of the first run by default."""
 

@@ -2,37 +2,35 @@
 
 from __future__ import annotations
 
-import itertools
-import os
-import shutil
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+import statistics
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from daybreak.base.errors import UserError
-from daybreak.base.files import make_folder, replace_folder
-from daybreak.base.run_folder import RunFolder
+from daybreak.base.files import make_folder
 from daybreak.base.task_records import Cell, TaskResult
-from daybreak.base.terminal import duration, say, working
-from daybreak.evaluation.cells import EncodedTask, Job, fill
+from daybreak.base.terminal import duration, say
 from daybreak.evaluation.classifier import check_save_folder, parameter_count
-from daybreak.evaluation.fanout import BACKENDS, forecast_line, run_jobs, thread_count, worker_count
-from daybreak.evaluation.forecast import cell_seconds
+from daybreak.evaluation.conventions import averages
+from daybreak.evaluation.fanout import BACKENDS, obeying_signals, thread_count, worker_count
 from daybreak.evaluation.kinds import load_task
-from daybreak.evaluation.known_tasks import known_task, spelled_out
-from daybreak.evaluation.measure import Measurement, keeping
+from daybreak.evaluation.measure import Measurement
+from daybreak.evaluation.plans import Plan, amount, filled, forecast, is_start, keep_model, make_plan, waves
 from daybreak.evaluation.protocols import find_protocol
 from daybreak.evaluation.results import merge_result, read_results
-from daybreak.evaluation.task_file import read_task_file
+from daybreak.evaluation.submission import ARCHIVE, chosen_answers, write_submission
 from daybreak.evaluation.tasks import Task, TaskRows
 from daybreak.packaging.card import write_card
+from daybreak.subject import Subject, find_subject, find_tasks
 
 
+@obeying_signals()
 def evaluate(
     model: Path,
     tasks: Sequence[str],
     *,
-    task_dir: Path | None = None,
+    task_dir: str | Path | None = None,
     protocol: str = "quick",
     epochs: int | None = None,
     rate: float | None = None,
@@ -41,6 +39,7 @@ def evaluate(
     seeds: int | None = None,
     out: Path | None = None,
     save: Path | None = None,
+    submission: Path | None = None,
     untrained: bool = False,
     workers: int | None = None,
     backend: str = "processes",
@@ -56,15 +55,16 @@ def evaluate(
     Args:
         model: a Hugging Face folder of an encoder, or a run folder.
         tasks: names of GLUE's and SciBERT's tasks or of lists of them, paths of .toml files.
-        task_dir: the folder under which the files of tasks by name lie as they are distributed.
+        task_dir: the folder under which the files of tasks by name lie as they are distributed, or hf://nyu-mll/glue.
         protocol: a name of ``protocols.PROTOCOLS``.
-        epochs, rate, rows, frozen: one epoch count, one peak learning rate, another number of training rows, or an
-            encoder that does not learn, in place of the protocol's; the result is then not under the protocol's name,
-            but under one that says so.
+        epochs, rate, rows, frozen: one epoch count, one peak learning rate, another number of training rows (0 for
+            all), or an encoder that does not learn, in place of the protocol's; the result is then not under the
+            protocol's name, but under one that says so.
         seeds: fine-tunings of each task and setting; as many as the protocol has when None.
         out: the folder of ``results.json``; by default the run folder, or the model's own.
         save: keep the model of the first seed here, as a stock classifier; with several tasks, each in a folder of
             its name below.
+        submission: answer GLUE's test files too, by the seed that is best on dev, and write what the server takes here.
         untrained: fine-tune the same shape with random weights instead: what is learned without pretraining.
         workers: fine-tunings at a time; one a GPU or a CPU core when None.
         backend: processes of this machine, or a ray or dask cluster through joblib.
@@ -76,185 +76,97 @@ def evaluate(
 
     Raises:
         UserError: for anything in the input that the user can mend.
+        Interrupted: a signal came; the same call goes on from what is done.
     """
-    run = _run_folder(model)
-    folder = run.model if run else model
-    _check_model_folder(folder)
+    subject = find_subject(model)
     chosen = find_protocol(protocol).changed(epochs, rate, rows, frozen)
-    seeds = chosen.seeds if seeds is None else seeds
-    if seeds < 1:
+    if seeds is not None and seeds < 1:
         raise UserError(f"{seeds} seeds are too few.", "Use at least 1; 3 make a claim.")
     if backend not in BACKENDS:
         raise UserError(f"There is no backend '{backend}'.", f"Use one of: {', '.join(BACKENDS)}.")
     found = find_tasks(tasks, task_dir)
-    results_file = make_folder(out or (run.path if run else model)) / "results.json"
+    if submission is not None:
+        _check_answered(found)
+    results_file = make_folder(out or (subject.run.path if subject.run else model)) / "results.json"
     read_results(results_file)
     targets = _save_folders(found, save)
-    loaded = [load_task(task) for task in found]
-    count = sum(len(chosen.settings(0, task.family or task.name)) for task in found) * seeds
-    at_once = worker_count(count, parameter_count(folder), workers)
-    first = Measurement(
-        folder=folder,
-        model_name=_model_name(model),
-        data=loaded[0],
-        protocol=chosen,
-        seeds=seeds,
-        untrained=untrained,
-        threads=thread_count(at_once),
-        hidden=False,
-        cells=results_file.parent / "cells",
-    )
-    results = {}
-    for wave in _waves(first, loaded):
-        plans = [_plan(each, fresh, keep=each.data.task.name in targets or _is_start(each)) for each in wave]
-        if todo := [job for plan in plans for job in plan.jobs if job.finished() is None]:
-            say(_forecast(plans, len(todo), at_once, price))
-        for plan, cells in _filled(plans, at_once, backend):
-            result = plan.measurement.result(plan.rows, plan.jobs, cells)
-            results[result.task] = result
-            merge_result(results_file, result)
-            if target := targets.get(result.task):
-                _save(plan, result, target)
-            say(_line(result, plan.measurement.data))
-    if run and results_file == run.results and run.summary.exists():
-        write_card(run, read_results(run.results))
+    measured = [
+        Measurement(
+            folder=subject.folder,
+            model_name=subject.name,
+            data=load_task(task),
+            protocol=chosen,
+            seeds=seeds or chosen.seeds_of(task.whole),
+            untrained=untrained,
+            hidden=submission is not None,
+            cells=results_file.parent / "cells",
+        )
+        for task in found
+    ]
+    at_once = worker_count(*amount(measured), parameter_count(subject.folder), workers)
+    results, answered = {}, []
+    for plan, cells in _carried_out(measured, at_once, backend, price, fresh, targets):
+        result = plan.measurement.result(plan.rows, plan.jobs, cells)
+        merge_result(results_file, result)
+        if target := targets.get(result.task):
+            keep_model(plan, result, target)
+        say(_line(result, plan.measurement.data))
+        results[result.task] = result
+        answered.append((plan.measurement.data.task, cells))
+    _conclude(subject, results_file, list(results.values()))
+    if submission is not None:
+        _submit(submission, answered)
     return [results[task.name] for task in found]
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """A measurement, ready to begin."""
-
-    measurement: Measurement
-    rows: EncodedTask
-    jobs: list[Job]
-
-
-def _plan(measurement: Measurement, fresh: bool, keep: bool) -> _Plan:
-    rows = measurement.encoded()
-    jobs = measurement.jobs(rows)
-    one_setting = len(jobs) == measurement.seeds
-    if keep and one_setting:  # of several settings, the model to keep is known when all are done
-        jobs[0] = keeping(jobs[0])
-    if fresh:
-        for job in jobs:
-            job.file.unlink(missing_ok=True)
-    return _Plan(measurement, rows, jobs)
+def _carried_out(
+    measured: Sequence[Measurement],
+    workers: int,
+    backend: str,
+    price: float | None,
+    fresh: bool,
+    saved: Collection[str],
+) -> Iterator[tuple[Plan, list[Cell]]]:
+    """Fill the cells of each measurement, those first from whose models others start; say before what it will take."""
+    for wave in waves([replace(each, threads=thread_count(workers)) for each in measured]):
+        plans = [make_plan(each, fresh, keep=each.data.task.name in saved or is_start(each)) for each in wave]
+        if told := forecast(plans, workers, price):
+            say(told)
+        yield from filled(plans, workers, backend)
 
 
-def _is_start(measurement: Measurement) -> bool:
-    task = measurement.data.task
-    return (task.family or task.name) in dict(measurement.protocol.starts).values()
+def _conclude(subject: Subject, results_file: Path, new: Sequence[TaskResult]) -> None:
+    """Say the averages that the new results complete, and bring the model's card up to date."""
+    here = read_results(results_file)
+    touched = {(result.protocol, result.model_name, result.model) for result in new}
+    for average in averages(here):
+        if (average.protocol, average.model_name, average.model) in touched:
+            say(f"Average as {average.convention} counts ({average.model}): {100 * average.value:.1f}, {average.what}.")
+    if subject.run and results_file == subject.run.results and subject.run.summary.exists():
+        write_card(subject.run, here, averages(here))
 
 
-def _waves(first: Measurement, loaded: Sequence[TaskRows]) -> Iterator[list[Measurement]]:
-    """What can be measured at once: first what starts from the model, then what starts from a model of that.
+def _check_answered(tasks: Sequence[Task]) -> None:
+    """A submission has one answer for each test file.
 
     Raises:
-        UserError: a task is to start from another one that is not there.
+        UserError: none of the tasks has one, or two would answer the same.
     """
-    starts = dict(first.protocol.starts)
-    families = {data.task.family or data.task.name: data.task.name for data in loaded}
-    later = [data for data in loaded if (data.task.family or data.task.name) in starts]
-    for data in later:
-        needed = starts[data.task.family or data.task.name]
-        if needed not in families:
+    if not any(task.hidden for task in tasks):
+        raise UserError("None of these tasks has a test file of GLUE.", "Leave --submission out, or add such a task.")
+    whole: dict[str, str] = {}
+    for task in tasks:
+        if task.hidden and whole.setdefault(task.whole, task.name) != task.name:
             raise UserError(
-                f"Under the protocol {first.protocol.name}, {data.task.name} starts from a model that learned {needed}.",
-                f"Add {needed} to --tasks, or choose another protocol.",
+                f"Both {whole[task.whole]} and {task.name} would answer the test file of {task.whole}.", "Name one."
             )
-    now = [replace(first, data=data) for data in loaded if data not in later]
-    yield now
-    if not later:
-        return
-    following = []
-    for data in later:
-        source = families[starts[data.task.family or data.task.name]]
-        (parent,) = (each for each in now if each.data.task.name == source)
-        # A part of the task is not the task: the name of the protocol says so.
-        exact = source == starts[data.task.family or data.task.name]
-        name = first.protocol.name if exact else f"{first.protocol.name}, from {source}"
-        folder = keeping(parent.jobs(parent.encoded())[0]).keep
-        assert folder is not None
-        following.append(replace(first, data=data, folder=folder, protocol=replace(first.protocol, name=name)))
-    yield following
 
 
-def _filled(plans: Sequence[_Plan], workers: int, backend: str) -> Iterator[tuple[_Plan, list[Cell]]]:
-    """Each plan with its cells, as soon as they are there."""
-    jobs = [job for plan in plans for job in plan.jobs]
-    with working("Fine-tuning") as work:
-        cells = run_jobs(jobs, workers, backend, work)
-        for plan in plans:
-            yield plan, list(itertools.islice(cells, len(plan.jobs)))
-
-
-def _forecast(plans: Sequence[_Plan], todo: int, workers: int, price: float | None) -> str:
-    seconds = 0.0
-    for plan in plans:
-        left = [job for job in plan.jobs if job.finished() is None]
-        if left:
-            seconds += (
-                cell_seconds(left[0], plan.rows) * sum(job.setting.epochs for job in left) / left[0].setting.epochs
-            )
-    return forecast_line(seconds / workers, todo, workers, price)
-
-
-def _save(plan: _Plan, result: TaskResult, target: Path) -> None:
-    """Move the first seed's model of the chosen setting to where the user wants it."""
-    chosen = (result.settings["epochs"], result.settings["learning_rate"])
-    job = next(job for job in plan.jobs if (job.setting.epochs, job.setting.rate) == chosen)
-    job = keeping(job)
-    with working(f"{result.task}, to keep") as work:
-        fill(job, lambda share, loss: work.show(share, f"loss {loss:.3f}"))
-    assert job.keep is not None
-    staged = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    shutil.copytree(job.keep, staged)
-    replace_folder(staged, target)
-    if not _is_start(plan.measurement):
-        shutil.rmtree(job.keep)
-
-
-def _run_folder(model: Path) -> RunFolder | None:
-    run = RunFolder(model)
-    if not run.recipe.is_file():
-        return None
-    if not run.model.is_dir():
-        raise UserError(f"The run in '{model}' has no model yet.", "Let pretraining end first.")
-    return run
-
-
-def _model_name(folder: Path) -> str:
-    """The folder's name, or that of the folder around it where it is called model, as in every run."""
-    folder = folder.resolve()
-    return folder.parent.name if RunFolder(folder.parent).model == folder else folder.name
-
-
-def _check_model_folder(folder: Path) -> None:
-    if not folder.is_dir():
-        raise UserError(f"There is no model folder '{folder}'.", "Name a Hugging Face model folder or a run folder.")
-    if not (folder / "config.json").is_file():
-        raise UserError(
-            f"'{folder}' is no model folder: it holds no config.json.",
-            "Name a Hugging Face model folder or a run folder.",
-        )
-
-
-def find_tasks(names: Sequence[str], task_dir: Path | None) -> list[Task]:
-    """Resolve names, lists of names and .toml files, and check that their files are there.
-
-    Raises:
-        UserError: none was named, one is unknown, two share a name, or a file is missing or wrong.
-    """
-    spelled = spelled_out(names)
-    if not spelled:
-        raise UserError("No task was named.", "Name some with --tasks, such as glue5 or the path of a .toml file.")
-    found: dict[str, Task] = {}
-    for name in spelled:
-        task = read_task_file(Path(name)) if name.endswith(".toml") else known_task(name, task_dir)
-        if found.setdefault(task.name, task) != task:
-            raise UserError(f"Two tasks have the name '{task.name}'.", "Give each its own name.")
-    return list(found.values())
+def _submit(folder: Path, answered: Sequence[tuple[Task, Sequence[Cell]]]) -> None:
+    answers, labels, told = chosen_answers(answered)
+    for line in told + write_submission(folder, answers, labels):
+        say(line)
+    say(f"Submission: {folder / ARCHIVE}")
 
 
 def _save_folders(tasks: list[Task], save: Path | None) -> dict[str, Path]:
@@ -271,8 +183,10 @@ def _line(result: TaskResult, data: TaskRows) -> str:
     rows = f"{result.train_rows:,} train and {result.judged_rows:,} {result.reported} rows"
     skipped = f", {data.skipped} rows skipped" if data.skipped else ""
     chosen = f", {result.selection}" if result.settings_tried else ""
+    other = result.scores.get(f"mismatched_{result.metric}")
+    mismatched = f" (mismatched {statistics.fmean(other):.3f})" if other else ""
     return (
-        f"{result.task} ({result.model}): {result.metric} {result.mean:.3f} +- {result.spread:.3f} over "
+        f"{result.task} ({result.model}): {result.metric} {result.mean:.3f} +- {result.spread:.3f}{mismatched} over "
         f"{len(result.seeds)} seed{'s' if len(result.seeds) > 1 else ''}, constant answer {result.baseline:.3f}, "
         f"{rows}{skipped}{chosen}, {duration(result.seconds)}"
     )

@@ -22,7 +22,8 @@ from daybreak.data.tokenizer_import import Existing
 from daybreak.models.crammed import CrammedEncoder
 from daybreak.models.importing import load_pretrained
 from daybreak.packaging.hugging_face import write_model_folder
-from daybreak.packaging.parity import check_parity, verdict
+from daybreak.packaging.onnx import FILE, check_onnx_installed, write_onnx
+from daybreak.packaging.parity import REFUSED, check_parity, verdict
 from daybreak.recipe import load_recipe
 from daybreak.training import checkpoint
 from daybreak.training.clock import Tick
@@ -33,7 +34,9 @@ SAMPLE = "The river was quiet that evening, and nobody spoke of the long way hom
 """For the tokenizer's round trip, where there is no text of a run."""
 
 
-def export(run: Path, *, out: Path, data: Path | None = None, attend_padding: bool | None = None) -> Path:
+def export(
+    run: Path, *, out: Path, data: Path | None = None, attend_padding: bool | None = None, onnx: bool = False
+) -> Path:
     """Write the model of ``run`` to ``out``: the finished one, or the newest checkpoint of a run under way.
 
     Args:
@@ -41,28 +44,37 @@ def export(run: Path, *, out: Path, data: Path | None = None, attend_padding: bo
             is written in ours: for the CPU, without autocast, with heads that work.
         data: the run's prepared data, for its tokenizer and held-out rows; ``run/data`` when None.
         attend_padding: of a crammed BERT, whether words look at padding; None for as it was trained.
+        onnx: also write ``onnx/model.onnx``, unless the folder was refused; it needs the packages of the extra serve.
 
     Raises:
-        UserError: the folder is neither, has nothing to export, or ``out`` is not empty.
+        UserError: the folder is neither, has nothing to export, or ``out`` is not empty; a package for ONNX is missing,
+            or ONNX Runtime does not compute what torch does (the folder is then there without it).
     """
     source = RunFolder(run)
     if not source.recipe.exists() and not (run / "config.json").is_file():
         raise UserError(f"'{run}' is no run folder and no model.", "Name one, such as runs/daybreak-tiny.")
     if out.exists() and any(out.iterdir()):
         raise UserError(f"'{out}' is not empty.", "Choose another --out.")
+    if onnx:
+        check_onnx_installed()
     make_folder(out.parent)
     if not source.recipe.exists():
         _export_model(run, out, attend_padding)
-        return out
-    if attend_padding is not None:
+    elif attend_padding is not None:
         raise UserError(
             "--attend-padding is for a published checkpoint.", "Leave it out: a run knows how it was trained."
         )
-    if source.summary.exists():
+    elif source.summary.exists():
         shutil.copytree(source.model, out, dirs_exist_ok=True)
         say(f"Copied the finished model to {out}.")
-        return out
-    _export_checkpoint(source, out, data or run / "data")
+    else:
+        _export_checkpoint(source, out, data or run / "data")
+    if onnx and not (out / REFUSED).exists():
+        found = write_onnx(out)
+        say(
+            f"{FILE}: ONNX Runtime {found.runtime} gives the same last hidden states "
+            f"(largest difference {found.largest_difference:.1e}, allowed {found.tolerance:.1e})."
+        )
     return out
 
 

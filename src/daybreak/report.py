@@ -1,20 +1,33 @@
-"""Verb: run folders -> one HTML page that opens anywhere, also offline."""
+"""Verb: run folders -> one HTML page that opens anywhere, also offline, and a verdict on each task that two share."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from daybreak.base.errors import UserError
-from daybreak.base.files import make_folder, write_text
-from daybreak.reporting.page import render_page
-from daybreak.reporting.runs import read_run
+from daybreak.base.files import make_folder, read_json, write_text
+from daybreak.base.run_folder import RunFolder
+from daybreak.base.task_pairs import pair_results, several_models
+from daybreak.base.task_records import Cell, Comparison, TaskResult
+from daybreak.base.terminal import say
+from daybreak.evaluation.anchors import anchors_for
+from daybreak.evaluation.conventions import averages
+from daybreak.evaluation.resampling import compare
+from daybreak.reporting.page import render_page, told_apart
+from daybreak.reporting.runs import Published, RunRecords, read_folder
+from daybreak.reporting.verdicts import line
 
 
 def report(runs: Sequence[Path], out: Path) -> Path:
     """Write the report of one run, or of several laid over each other, and return its path.
 
-    Unfinished runs are welcome: the page says what they lack.
+    Unfinished runs are welcome: the page says what they lack. A folder of results alone is one too. Each further folder
+    is compared with the first on every task that both have under one protocol; of a single one, the pretrained network
+    with the untrained. The verdicts are printed, a line a task.
 
     Raises:
         UserError: no run was named, a folder is no run or holds a damaged file, or ``out`` cannot be written.
@@ -23,7 +36,126 @@ def report(runs: Sequence[Path], out: Path) -> Path:
         raise UserError("No run folder was named.", "Give at least one, as in `daybreak report runs/tiny`.")
     if out.is_dir():
         raise UserError(f"'{out}' is a folder.", "Name the file to write, as in `--out report.html`.")
-    page = render_page([read_run(path) for path in dict.fromkeys(runs)])
+    read = told_apart([_with_averages(read_folder(path)) for path in dict.fromkeys(runs)])
+    comparisons, unpaired = _compared(read)
+    page = render_page(read, comparisons, unpaired)
     make_folder(out.parent)
     write_text(out, page)
+    for sentence in [*map(line, comparisons), *unpaired]:
+        say(sentence)
     return out
+
+
+def _with_averages(run: RunRecords) -> RunRecords:
+    found = [
+        (
+            average,
+            [
+                Published(model=anchor.model, value=anchor.average, source=anchor.source)
+                for anchor in anchors_for(average)
+            ],
+        )
+        for average in averages(run.results)
+    ]
+    return dataclasses.replace(run, averages=found)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Side:
+    """One result, the name that the page gives its model, and where its cells may lie."""
+
+    result: TaskResult
+    name: str
+    cells: _CellFiles
+
+
+def _compared(runs: Sequence[RunRecords]) -> tuple[list[Comparison], list[str]]:
+    """What can be compared, and what cannot be with the reason."""
+    found: list[Comparison] = []
+    unpaired: dict[tuple[str, str], list[str]] = {}
+    for a, b in _pairs(runs):
+        result = a.result
+        try:
+            one = compare(
+                a.cells.of(result),
+                b.cells.of(b.result),
+                kind=result.kind,
+                metric=result.metric,
+                classes=len(result.labels),
+            )
+        except UserError as error:
+            why = f"{b.name} against {a.name}", error.sentence
+            unpaired.setdefault(why, []).append(f"{result.task} ({result.protocol})")
+        else:
+            found.append(dataclasses.replace(one, model_a=a.name, model_b=b.name))
+    return found, [f"{pair}, not compared on {', '.join(on)}: {why}" for (pair, why), on in unpaired.items()]
+
+
+def _pairs(runs: Sequence[RunRecords]) -> Iterator[tuple[_Side, _Side]]:
+    files = [_CellFiles(run.path) for run in runs]
+    if len(runs) == 1:
+        pairs = pair_results(runs[0].results)
+        for pair in pairs:
+            if pair.untrained is not None and pair.pretrained is not None:
+                of = f" {pair.model_name}" if several_models(pairs) else ""
+                yield (
+                    _Side(pair.untrained, f"untrained{of}", files[0]),
+                    _Side(pair.pretrained, f"pretrained{of}", files[0]),
+                )
+        return
+    first, *others = [list(_pretrained(run, cells)) for run, cells in zip(runs, files)]
+    for other in others:
+        for a in first:
+            for b in other:
+                if (a.result.protocol, a.result.task) == (b.result.protocol, b.result.task):
+                    yield a, b
+
+
+def _pretrained(run: RunRecords, files: _CellFiles) -> Iterator[_Side]:
+    several = several_models(pair_results(run.results))
+    for result in run.results:
+        if result.model == "pretrained":
+            yield _Side(result, f"{run.label}, {result.model_name}" if several else run.label, files)
+
+
+class _CellFiles:
+    """The cell files of a folder, each read once to learn what it is of."""
+
+    def __init__(self, folder: Path):
+        self.folder = RunFolder(folder).cells
+        self._index: defaultdict[tuple[str, ...], list[Path]] | None = None
+
+    def of(self, result: TaskResult) -> list[Cell]:
+        """The cells behind a result; not those of settings that were not chosen, nor those of older measurements.
+
+        Raises:
+            UserError: there is none.
+        """
+        if self._index is None:
+            self._index = self._indexed()
+        scores = dict(zip(result.seeds, result.scores.get(result.metric, [])))
+        chosen = result.settings.get("epochs"), result.settings.get("learning_rate")
+        cells = [read_json(file, Cell) for file in self._index[_key(result)]]
+        found = [
+            cell
+            for cell in cells
+            if (cell.epochs, cell.learning_rate) == chosen
+            and cell.scores.get(result.metric) == scores.get(cell.seed, math.nan)
+        ]
+        if not found:
+            raise UserError(f"The cells behind it are not in '{self.folder}'.", "Evaluate the model again.")
+        return found
+
+    def _indexed(self) -> defaultdict[tuple[str, ...], list[Path]]:
+        index: defaultdict[tuple[str, ...], list[Path]] = defaultdict(list)
+        for file in sorted(self.folder.glob("*/*/*/*.json")):
+            try:
+                cell = read_json(file)
+                index[tuple(cell[name] for name in ("protocol", "task", "model_name", "model"))].append(file)
+            except (UserError, KeyError, TypeError):
+                continue  # torn, or of an older version: the next evaluation fills it again
+        return index
+
+
+def _key(result: TaskResult) -> tuple[str, ...]:
+    return result.protocol, result.task, result.model_name, result.model

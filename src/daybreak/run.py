@@ -28,7 +28,7 @@ def run(
     text_field: str = "text",
     fresh: bool = False,
     tasks: Sequence[str] = (),
-    task_dir: Path | None = None,
+    task_dir: str | Path | None = None,
     seeds: int = 3,
 ) -> Path:
     """Go from text to a tested encoder and its report.
@@ -49,7 +49,7 @@ def run(
         folder.delete()
     if tasks:
         # What is wrong with them is said now, not after the training.
-        from daybreak.evaluate import find_tasks
+        from daybreak.subject import find_tasks
 
         find_tasks(tasks, task_dir)
     if not corpus:
@@ -92,7 +92,7 @@ def _docstrings(folder: RunFolder, tasks: Sequence[str]) -> tuple[list[Path], li
     return [found.corpus], [str(found.task), *tasks]
 
 
-def _evaluate(folder: RunFolder, tasks: Sequence[str], task_dir: Path | None, seeds: int) -> None:
+def _evaluate(folder: RunFolder, tasks: Sequence[str], task_dir: str | Path | None, seeds: int) -> None:
     """Fine-tune on each task that has no result yet, from the model and from random weights."""
     if not tasks:
         return

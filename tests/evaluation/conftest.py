@@ -8,6 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
+
+# No test is timed: machines are busy at times.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 SUNNY = "sun warm bright summer beach".split()
@@ -29,8 +34,10 @@ def weather_rows(count: int, seed: int) -> list[tuple[str, str]]:
 
 
 @pytest.fixture(autouse=True)
-def _one_thread() -> None:
+def _one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that waits for another one on a busy machine makes a fast test slow."""
     torch.set_num_threads(1)
+    monkeypatch.setattr("daybreak.evaluation.fanout._cores", lambda: 1)
 
 
 @pytest.fixture(scope="session")

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from daybreak.base.errors import UserError
-from daybreak.evaluation.known_tasks import SCIBERT, known_task, spelled_out
-from daybreak.evaluation.metrics import METRICS, constant_answer, score
-from daybreak.evaluation.tasks import load_task
+from daybreak.evaluation.kinds import kind_of, load_task
+from daybreak.evaluation.known_tasks import KNOWN, TASK_LISTS, known_task, spelled_out
+from daybreak.evaluation.scibert_tasks import SCIBERT
 
 DATA = Path(__file__).parents[2] / "../shared/data"
 GLUE_DIR = DATA / "glue"
@@ -19,60 +19,126 @@ needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="needs ../shared/data"
 
 @needs_data
 @pytest.mark.parametrize(
-    ("name", "train", "dev", "labels"),
+    ("name", "train", "dev", "hidden", "labels"),
     [
-        ("cola", 8551, 1043, ("unacceptable", "acceptable")),
-        ("sst2", 67349, 872, ("negative", "positive")),
-        ("mrpc", 3668, 408, ("not_equivalent", "equivalent")),
-        ("stsb", 5749, 1500, ()),
-        ("rte", 2490, 277, ("entailment", "not_entailment")),
+        ("cola", 8551, 1043, 1063, ("unacceptable", "acceptable")),
+        ("sst2", 67349, 872, 1821, ("negative", "positive")),
+        ("mrpc", 3668, 408, 1725, ("not_equivalent", "equivalent")),
+        ("stsb", 5749, 1500, 1379, ()),
+        ("rte", 2490, 277, 3000, ("entailment", "not_entailment")),
+        ("wnli", 635, 71, 146, ("not_entailment", "entailment")),
     ],
 )
-def test_published_files_have_their_published_sizes(name: str, train: int, dev: int, labels: tuple[str, ...]) -> None:
-    data = load_task(known_task(name, GLUE_DIR))
+def test_published_files_have_their_published_sizes(
+    name: str, train: int, dev: int, hidden: int, labels: tuple[str, ...]
+) -> None:
+    task = known_task(name, GLUE_DIR)
+    data = load_task(task)
     assert (len(data.train), len(data.dev), data.skipped, data.labels) == (train, dev, 0, labels)
-    assert {len(texts) for texts in data.dev.texts} == {1 if name in ("cola", "sst2") else 2}
+    (file,) = task.hidden
+    unlabelled = kind_of(task).unlabelled(task, file.name)
+    assert len(unlabelled) == hidden
+    columns = 1 if name in ("cola", "sst2") else 2
+    assert {len(texts) for texts in (*data.dev.texts, *unlabelled.texts)} == {columns}
 
 
 @needs_data
 @pytest.mark.parametrize(
-    ("name", "metric", "floor"),
+    ("name", "floors"),
     [
-        ("cola", "accuracy", 0.691),
-        ("cola", "mcc", 0.0),
-        ("sst2", "accuracy", 0.509),
-        ("mrpc", "accuracy", 0.684),
-        ("mrpc", "f1", 0.812),
-        ("rte", "accuracy", 0.527),
-        ("stsb", "spearman", 0.0),
+        ("cola", {"accuracy": 0.691, "mcc": 0.0}),
+        ("sst2", {"accuracy": 0.509}),
+        ("mrpc", {"accuracy": 0.684, "f1": 0.812}),
+        ("rte", {"accuracy": 0.527}),
+        ("wnli", {"accuracy": 0.563}),
+        ("stsb", {"spearman": 0.0, "pearson": 0.0}),
     ],
 )
-def test_constant_answers_score_the_documented_floors(name: str, metric: str, floor: float) -> None:
+def test_constant_answers_score_the_documented_floors(name: str, floors: dict[str, float]) -> None:
     data = load_task(known_task(name, GLUE_DIR))
-    answer = constant_answer(data.task.kind, data.train.targets)
-    found = score(data.task.kind, len(data.labels), data.dev.targets, [answer] * len(data.dev))
-    assert found[metric] == pytest.approx(floor, abs=5e-4)
+    kind = kind_of(data.task)
+    found = kind.score(kind.constant(data, data.dev), data.labels)
+    assert {metric: found[metric] for metric in floors} == pytest.approx(floors, abs=5e-4)
+    assert data.task.metric in floors
 
 
-def test_glue5_is_the_five() -> None:
+@needs_data
+def test_the_parts_of_mnli_and_qnli_are_read_whole(tmp_path: Path) -> None:
+    for place in ("glue/QNLI/dev.tsv", "glue/QNLI/test.tsv", "glue/diagnostic/diagnostic.tsv"):
+        link = tmp_path / Path(place).relative_to("glue")
+        link.parent.mkdir(exist_ok=True)
+        link.symlink_to((DATA / place).resolve())
+    (tmp_path / "QNLI/train_subset.tsv").symlink_to((DATA / "glue-subsets/QNLI/train_subset.tsv").resolve())
+    (tmp_path / "MNLI").symlink_to((DATA / "glue-subsets/MNLI").resolve())
+    mnli, qnli = (load_task(known_task(name, tmp_path)) for name in ("mnli-subset", "qnli-subset"))
+    assert (len(mnli.train), len(mnli.dev), mnli.skipped) == (10_471, 9_815, 0)
+    assert mnli.mismatched is not None
+    assert (len(mnli.mismatched), mnli.labels) == (999, ("entailment", "neutral", "contradiction"))
+    assert (len(qnli.train), len(qnli.dev), qnli.skipped) == (12_096, 5_463, 0)
+    assert qnli.labels == ("entailment", "not_entailment")
+    answered = {}
+    for data in (mnli, qnli):
+        task = data.task
+        answered |= {file.name: len(kind_of(task).unlabelled(task, file.name)) for file in task.hidden}
+    assert answered == {"AX": 1104, "QNLI": 5463}
+    kind = kind_of(mnli.task)
+    majority = {part: kind.score(kind.constant(mnli, rows), mnli.labels) for part, rows in mnli.parts.items()}
+    assert majority["dev"]["accuracy"] == pytest.approx(0.354, abs=5e-4)
+
+
+def test_the_lists_are_the_eight_and_the_five() -> None:
     assert spelled_out(["glue5", "qqp"]) == ["cola", "sst2", "mrpc", "stsb", "rte", "qqp"]
+    assert spelled_out(["glue"]) == ["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte"]
+    assert {name for names in TASK_LISTS.values() for name in names} <= KNOWN.keys()
+
+
+def test_every_known_task_has_a_kind_with_its_metric_and_a_part_has_the_settings_of_the_whole() -> None:
+    assert len(set(KNOWN.values())) == len(KNOWN), "workers keep what they read by task"
+    for name, task in KNOWN.items():
+        assert (task.name, task.metric in kind_of(task).metrics) == (name, True)
+        if name.endswith("-subset"):
+            whole = KNOWN[task.family]
+            assert (task.text, task.label, task.labels, task.metric) == (
+                whole.text,
+                whole.label,
+                whole.labels,
+                whole.metric,
+            )
 
 
 @pytest.mark.parametrize(
     ("name", "folder", "fault"),
     [
         ("colla", "there", "no task 'colla'. Did you mean 'cola'?"),
+        ("ax", "there", "no task 'ax'"),
         ("cola", None, "no folder was given"),
-        ("rte", "there", "RTE/train.tsv', which does not exist"),
+        ("rte", "there", "holds neither 'RTE/train.tsv' nor 'rte/train-*.parquet'"),
+        ("mnli-subset", "there", "holds no 'MNLI/train_subset.tsv'"),
+        ("rte", "x" * 5000, "Cannot look into"),
         ("sci-citte", "there", "Did you mean 'sci-cite'?"),
         ("sci-cite", None, "needs the files of SciBERT"),
-        ("chemprot", "there", "text_classification/chemprot/train.txt', which does not exist"),
+        ("chemprot", "there", "holds no 'text_classification/chemprot/train.txt'"),
     ],
 )
 def test_missing_files_are_refused(tmp_path: Path, name: str, folder: str | None, fault: str) -> None:
     with pytest.raises(UserError) as caught:
         known_task(name, tmp_path / folder if folder else None)
     assert fault in caught.value.sentence
+
+
+@pytest.mark.parametrize(
+    ("there", "missing"),
+    [
+        ("MNLI/train.tsv", "MNLI/dev_matched.tsv"),
+        ("mnli/train-00000-of-00001.parquet", "mnli/validation_matched-*.parquet"),
+    ],
+)
+def test_half_a_task_names_the_file_that_is_missing(tmp_path: Path, there: str, missing: str) -> None:
+    (tmp_path / there).parent.mkdir()
+    (tmp_path / there).touch()
+    with pytest.raises(UserError) as caught:
+        known_task("mnli", tmp_path)
+    assert caught.value.sentence == f"Task 'mnli' needs '{tmp_path / missing}', which does not exist."
 
 
 @needs_data
@@ -84,8 +150,8 @@ def test_qqp_subsets_are_read_whole() -> None:
         '"How true is what Tony Stark said in Iron Man 3: ""Einstein slept 3 hours a year. Look what he did.""?"',
         "Where are the Avengers in Iron Man 3?",
     ), "read without quoting, by the header's names"
-    answer = constant_answer("classification", data.train.targets, data.task.metric)
-    found = score("classification", 2, data.dev.targets, [answer] * 5_000, [answer] * 5_000)
+    kind = kind_of(data.task)
+    found = kind.score(kind.constant(data, data.dev), data.labels)
     assert found["f1"] == pytest.approx(0.538, abs=0.02), "near the whole task's floor"
     assert found["auc"] == 0.5
 
@@ -146,10 +212,9 @@ def test_scibert_files_have_their_published_sizes(name: str, rows: tuple[int, ..
 
 def test_every_scibert_task_needs_all_three_files(tmp_path: Path) -> None:
     for name, task in SCIBERT.items():
-        assert task.metric in METRICS["classification"]
         for part in (task.train, task.dev, task.test):
             assert part is not None
-            with pytest.raises(UserError, match=str(part)):
+            with pytest.raises(UserError, match=part.as_posix()):
                 known_task(name, tmp_path)
             (tmp_path / part).parent.mkdir(parents=True, exist_ok=True)
             line = {"text": "the [[ odd ]]\n<< line >>", "label": part.stem[:1], "metadata": {}}

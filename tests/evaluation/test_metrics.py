@@ -10,11 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
-from scipy.special import softmax
 from sklearn import metrics as reference
 
-from daybreak.evaluation.finetune import chances
-from daybreak.evaluation.metrics import METRICS, constant_answer, score
+from daybreak.evaluation.metrics import METRICS, calibration_error, constant_answer, score
 
 NUMBERS = st.floats(-100, 100, allow_nan=False, width=32)
 
@@ -41,28 +39,15 @@ def test_classification_equals_scikit_learn(case: tuple[int, list[tuple[int, int
     assert all(map(math.isfinite, found.values()))
 
 
-@given(st.lists(st.tuples(st.booleans(), NUMBERS, NUMBERS), min_size=1, max_size=50))
-def test_the_area_under_the_curve_is_of_chances_not_answers(rows: list[tuple[bool, float, float]]) -> None:
-    targets = [int(target) for target, _, _ in rows]
-    logits = np.array([row[1:] for row in rows], dtype=np.float32)
-    of_one = chances(logits)
-    assert of_one is not None
-    np.testing.assert_allclose(of_one, softmax(logits.astype(np.float64), axis=1)[:, 1], rtol=1e-9)
-    found = score("classification", 2, targets, logits.argmax(axis=1).tolist(), of_one)
+@given(st.lists(st.tuples(st.booleans(), NUMBERS), min_size=1, max_size=50))
+def test_the_area_under_the_curve_is_of_what_orders_the_rows(rows: list[tuple[bool, float]]) -> None:
+    targets, leads = [int(target) for target, _ in rows], [lead for _, lead in rows]
+    found = score("classification", 2, targets, [int(lead > 0) for lead in leads], leads)
     if len(set(targets)) == 2:
-        assert found["auc"] == pytest.approx(reference.roc_auc_score(targets, of_one))
+        assert found["auc"] == pytest.approx(reference.roc_auc_score(targets, leads))
     else:
         assert found["auc"] == 0.5
     assert set(found) == set(METRICS["classification"])
-
-
-def test_auc_ranks_what_argmax_cannot_tell_apart() -> None:
-    logits = np.array([[2.0, 0.0], [2.0, 1.0], [0.0, 20.0], [0.0, 21.0]], dtype=np.float32)
-    found = score("classification", 2, [0, 1, 0, 1], logits.argmax(axis=1).tolist(), chances(logits))
-    assert found["accuracy"] == 0.5
-    assert found["auc"] == 0.75, "answers alone would give 0.5, chances in float32 0.625"
-    assert chances(np.zeros((3, 1), dtype=np.float32)) is None
-    assert chances(np.zeros((3, 4), dtype=np.float32)) is None
 
 
 def test_auc_of_a_constant_answer_is_one_half() -> None:
@@ -92,3 +77,24 @@ def test_constant_answer_is_the_commonest_label_or_the_mean() -> None:
     assert constant_answer("regression", [1.0, 2.0, 6.0]) == 3.0
     assert constant_answer("classification", [0, 0, 1], "accuracy") == 0
     assert constant_answer("classification", [0, 0, 1], "f1") == 1, "the other constant scores 0"
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=1, max_size=60))
+def test_calibration_error_equals_its_definition(rows: list[tuple[float, bool]]) -> None:
+    """Guo et al. 2017, equation 5, bin by bin: bin m holds the confidences in ((m - 1) / 15, m / 15]."""
+    expected = 0.0
+    for place in range(15):
+        inside = [(c, r) for c, r in rows if min(max(math.ceil(c * 15), 1), 15) == place + 1]
+        if inside:
+            accuracy = sum(right for _, right in inside) / len(inside)
+            confidence = sum(c for c, _ in inside) / len(inside)
+            expected += len(inside) / len(rows) * abs(accuracy - confidence)
+    confidences, right = (np.array(side) for side in zip(*rows))
+    assert calibration_error(confidences.astype(float), right) == pytest.approx(expected, abs=1e-12)
+
+
+def test_calibration_error_of_known_cases() -> None:
+    assert calibration_error(np.ones(4), np.array([True] * 4)) == 0.0
+    assert calibration_error(np.ones(4), np.array([True, False] * 2)) == pytest.approx(0.5)
+    assert calibration_error(np.full(4, 0.75), np.array([True, True, True, False])) == pytest.approx(0.0)
+    assert calibration_error(np.array([0.6, 0.9]), np.array([True, False])) == pytest.approx((0.4 + 0.9) / 2)

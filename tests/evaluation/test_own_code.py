@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,8 +16,8 @@ from transformers import AutoModelForSequenceClassification, dynamic_module_util
 from daybreak.base.errors import UserError
 from daybreak.evaluation.classifier import build_classifier, load_config, load_tokenizer, save_classifier
 from daybreak.evaluation.finetune import set_dropout
+from daybreak.evaluation.kinds import KINDS, kind_of, load_task
 from daybreak.evaluation.task_file import read_task_file
-from daybreak.evaluation.tasks import load_task
 from daybreak.models.crammed import MODELLING_FILES, CrammedEncoder
 
 TRAP = "raise SystemExit('foreign code ran')\n"
@@ -24,7 +25,10 @@ TRAP = "raise SystemExit('foreign code ran')\n"
 
 @pytest.fixture(autouse=True)
 def copied_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where transformers puts a copy of code before it runs it."""
+    """Where transformers puts a copy of code before it runs it: a new place, and no package of an earlier one."""
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if not (Path(path) / "transformers_modules").is_dir()])
+    for name in [name for name in sys.modules if name.split(".")[0] == "transformers_modules"]:
+        monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
     yield tmp_path / "modules"
 
@@ -48,8 +52,9 @@ def test_our_export_is_fine_tuned_saved_and_loaded_again(
     crammed: Path, weather: Path, tmp_path: Path, copied_code: Path
 ) -> None:
     data = load_task(read_task_file(weather))
-    model = build_classifier(crammed, data, 0, untrained=False).eval()
-    assert build_classifier(crammed, data, 0, untrained=True).config.num_labels == 2
+    kind = kind_of(data.task)
+    model = build_classifier(crammed, kind, data.labels, 0, untrained=False).eval()
+    assert build_classifier(crammed, kind, data.labels, 0, untrained=True).config.num_labels == 2
     batch = load_tokenizer(crammed)(["the sun", "cold rain in winter"], padding=True, return_tensors="pt")
     save_classifier(model, crammed, tmp_path / "saved")
     assert not copied_code.exists()
@@ -63,8 +68,17 @@ def test_our_export_is_fine_tuned_saved_and_loaded_again(
     assert again.config.id2label == {0: "rainy", 1: "sunny"}
 
 
-def test_changed_code_is_not_run(crammed: Path, copied_code: Path) -> None:
-    [name] = MODELLING_FILES
+@pytest.mark.parametrize("name", KINDS)
+def test_every_kind_of_task_has_a_head_on_our_encoder(name: str, crammed: Path, copied_code: Path) -> None:
+    kind = KINDS[name]
+    for untrained in (False, True):
+        model = build_classifier(crammed, kind, ("rainy", "sunny"), 0, untrained)
+        assert type(model).__name__ == f"Crammed{kind.head}"
+    assert not copied_code.exists()
+
+
+@pytest.mark.parametrize("name", MODELLING_FILES)
+def test_changed_code_is_not_run(name: str, crammed: Path, copied_code: Path) -> None:
     ours = (crammed / name).read_text()
     for code in (TRAP, ours + "\n", None):
         (crammed / name).unlink()

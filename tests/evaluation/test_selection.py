@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import statistics
 from collections.abc import Callable
@@ -10,17 +11,18 @@ from pathlib import Path
 import pytest
 
 from daybreak.base.files import read_json
-from daybreak.base.task_records import SettingTried, TaskResult
+from daybreak.base.task_records import Cell, SettingTried, TaskResult
 from daybreak.evaluate import evaluate
-from daybreak.evaluation import measure
-from daybreak.evaluation.protocols import PROTOCOLS, Setting
+from daybreak.evaluation.cells import Job
+from daybreak.evaluation.protocol import Setting
+from daybreak.evaluation.protocols import PROTOCOLS
 from daybreak.evaluation.selection import Tried, choose, sentence
 
 WriteTask = Callable[..., Path]
 
 
 def tried(*dev: tuple[int, float, list[float]]) -> list[Tried]:
-    return [Tried(Setting(epochs, rate), {"m": values}) for epochs, rate, values in dev]
+    return [Tried(Setting(epochs, rate, 32), {"m": values}) for epochs, rate, values in dev]
 
 
 @pytest.mark.parametrize(
@@ -42,15 +44,22 @@ def tried(*dev: tuple[int, float, list[float]]) -> list[Tried]:
 def test_the_fewest_epochs_within_one_deviation_of_the_best(
     dev: list[tuple[int, float, list[float]]], expected: tuple[int, float]
 ) -> None:
-    assert choose(tried(*dev), "m").setting == Setting(*expected)
+    assert choose(tried(*dev), "m", "shortest").setting == Setting(*expected, 32)
 
 
-def test_the_sentence_names_the_setting() -> None:
-    words = sentence(Setting(4, 2e-5), 16, 3)
+def test_the_best_is_simply_the_best() -> None:
+    dev = tried((2, 1e-5, [0.7, 0.7]), (3, 1e-5, [0.75, 0.75]), (4, 1e-5, [0.6, 1.0]), (5, 1e-5, [0.8, 0.8]))
+    assert choose(dev, "m", "best").setting.epochs == 4, "of equal means the first"
+    assert choose(dev, "m", "shortest").setting.epochs == 2
+
+
+def test_the_sentence_names_the_setting_and_the_rule() -> None:
+    words = sentence(Setting(4, 2e-5, 32), 16, 3, "shortest")
     assert words.startswith("4 epochs, rate 2e-5: of 16 settings the fewest epochs within one deviation of the best")
     assert "dev" in words
     assert "3 seeds" in words
-    assert sentence(Setting(5, 2e-5), 1, 3) == "after the last epoch"
+    assert sentence(Setting(3, 2e-5, 32), 4, 1, "best").startswith("3 epochs, rate 2e-5: of 4 settings the best on dev")
+    assert sentence(Setting(5, 2e-5, 32), 1, 3, "best") == "after the last epoch"
 
 
 def rows(count: int, seed: int) -> list[tuple[str, str]]:
@@ -59,6 +68,11 @@ def rows(count: int, seed: int) -> list[tuple[str, str]]:
         (" ".join(chance.choices("the day was very and it".split(), k=3) + [word]), label)
         for word, label in [("sun", "a"), ("rain", "b"), ("storm", "c")] * (count // 3)
     ]
+
+
+@pytest.fixture(autouse=True)
+def _in_this_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("daybreak.evaluate.thread_count", lambda workers: 1)
 
 
 @pytest.fixture
@@ -71,27 +85,38 @@ def test_dev_decides_and_test_is_reported(
     encoder: Path, task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The sweep on a stubbed fine-tuning, whose scores say which setting and seed they are of."""
-    cells: list[tuple[Setting, int]] = []
+    filled: list[tuple[Setting, int]] = []
     dev = {(e, r): 0.5 + e / 100 for e in (2, 3, 4, 5) for r in (5e-6, 1e-5, 2e-5, 5e-5)} | {(4, 2e-5): 0.9}
 
-    def model(self: object, setting: Setting, seed: int, show: Callable[[float, float], None]) -> tuple[Setting, int]:
-        show(1.0, 0.0)
-        cells.append((setting, seed))
-        return setting, seed
+    def fill(job: Job, show: Callable[[float, float], None] = lambda share, loss: None) -> Cell:
+        value = dev[job.setting.epochs, job.setting.rate] + job.seed / 1000
+        filled.append((job.setting, job.seed))
+        if job.keep is not None:
+            job.keep.mkdir(parents=True)
+            (job.keep / "config.json").write_text(f'{{"of": "{job.setting}, seed {job.seed}"}}')
+        return Cell(
+            fingerprint=job.fingerprint,
+            protocol=job.protocol.name,
+            task=job.task.name,
+            model="pretrained",
+            model_name=job.model_name,
+            epochs=job.setting.epochs,
+            learning_rate=job.setting.rate,
+            batch=job.setting.batch,
+            seed=job.seed,
+            scores={"macro_f1": value, "test_macro_f1": 1.0 - value},
+            judged={},
+            threads=1,
+            seconds=1.0,
+        )
 
-    def scores(self: object, cell: tuple[Setting, int]) -> dict[str, float]:
-        setting, seed = cell
-        value = dev[setting.epochs, setting.rate] + seed / 1000
-        return {"macro_f1": value, "test_macro_f1": 1.0 - value}
-
-    kept = []
-    monkeypatch.setattr(measure._Tuning, "model", model)
-    monkeypatch.setattr(measure._Tuning, "scores", scores)
-    monkeypatch.setattr(measure, "save_classifier", lambda cell, source, folder: kept.append(cell))
-    (result,) = evaluate(encoder, [task], protocol="scibert", seeds=3, out=tmp_path, save=tmp_path / "kept")
-    assert len(cells) == 16 * 3 + 1
-    assert len(set(cells)) == 16 * 3
-    assert kept == [(Setting(4, 2e-5), 0)]
+    monkeypatch.setattr("daybreak.evaluation.fanout.fill", fill)
+    monkeypatch.setattr("daybreak.evaluation.plans.fill", fill)
+    monkeypatch.setattr("daybreak.evaluation.plans.cell_seconds", lambda job, rows: 1.0)
+    (result,) = evaluate(encoder, [task], protocol="scibert", seeds=3, out=tmp_path, save=tmp_path / "kept", workers=1)
+    assert len(filled) == 16 * 3 + 1
+    assert len(set(filled)) == 16 * 3
+    assert read_json(tmp_path / "kept/config.json") == {"of": "4 epochs, rate 2e-5, seed 0"}
     assert (result.settings["epochs"], result.settings["learning_rate"]) == (4, 2e-5)
     assert (result.metric, result.reported, result.judged_rows) == ("test_macro_f1", "test", 33)
     assert result.mean == pytest.approx(1 - 0.901)
@@ -105,7 +130,7 @@ def test_dev_decides_and_test_is_reported(
 
 
 def test_one_stated_setting_of_scibert(encoder: Path, task: str, tmp_path: Path) -> None:
-    (result,) = evaluate(encoder, [task], protocol="scibert", epochs=1, rate=5e-3, seeds=1, out=tmp_path)
+    (result,) = evaluate(encoder, [task], protocol="scibert", epochs=1, rate=5e-3, seeds=1, out=tmp_path, workers=1)
     assert (result.protocol, result.settings_tried) == ("scibert, 1 epoch, rate 5e-3", [])
     assert (result.train_rows, result.settings["batch"], result.settings["dropout"]) == (96, 32, 0.1)
     assert "most_train_rows" not in result.settings
@@ -114,11 +139,9 @@ def test_one_stated_setting_of_scibert(encoder: Path, task: str, tmp_path: Path)
 
 
 def test_a_real_sweep(encoder: Path, task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import dataclasses
-
     small = dataclasses.replace(PROTOCOLS["scibert"], name="small", epochs=(1, 3), rates=((0, (1e-5, 5e-3)),), batch=8)
     monkeypatch.setitem(PROTOCOLS, "small", small)
-    (result,) = evaluate(encoder, [task], protocol="small", seeds=2, out=tmp_path, save=tmp_path / "kept")
+    (result,) = evaluate(encoder, [task], protocol="small", seeds=2, out=tmp_path, save=tmp_path / "kept", workers=1)
     assert result.settings["learning_rate"] == 5e-3, "the other learns nothing"
     assert result.mean > 0.9
     assert [(t.epochs, t.learning_rate) for t in result.settings_tried] == [(1, 1e-5), (1, 5e-3), (3, 1e-5), (3, 5e-3)]

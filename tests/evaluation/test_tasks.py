@@ -1,4 +1,4 @@
-"""Tasks of one's own: TOML files, labels turned into targets, and what is refused."""
+"""Labels turned into targets, rows held out, and rows that are refused."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from daybreak.base.errors import UserError
+from daybreak.evaluation.kinds import load_task
 from daybreak.evaluation.task_file import read_task_file
-from daybreak.evaluation.tasks import load_task
 
 
 def tsv(folder: Path, name: str, *rows: str) -> None:
@@ -73,31 +73,6 @@ def test_without_dev_a_seeded_tenth_is_held_out(folder: Path) -> None:
     assert first == second
     assert (len(first.train), len(first.dev)) == (18, 2)
     assert sorted(first.train.texts + first.dev.texts) == sorted((f"x{i}",) for i in range(20))
-
-
-@pytest.mark.parametrize(
-    ("toml", "fault"),
-    [
-        ("train = ", "is no TOML"),
-        (GOOD + 'labels = "x"', "unknown key 'labels'. Did you mean 'label'?"),
-        ('train = "train.tsv"\nlabel = "label"', "lacks the key 'text'"),
-        (GOOD + 'kind = "tokens"', "kind = 'tokens'"),
-        (GOOD + 'metric = "acuracy"', "metric = 'acuracy'. Did you mean 'accuracy'?"),
-        (GOOD + 'format = "parquet"', "format = 'parquet'"),
-        (GOOD + "header = 1", "header = 1"),
-        (GOOD + 'name = "../up"', "the name '../up'"),
-        (GOOD + 'name = "sci-cite"', "which a built-in task has"),
-        (GOOD.replace("train.tsv", "gone.tsv"), "there is no file"),
-        (GOOD.replace('"a"', '["a", "b", "c"]'), "names 3 text columns"),
-        (GOOD.replace('"a"', "-1"), "text = -1"),
-    ],
-)
-def test_task_files_that_are_refused(folder: Path, toml: str, fault: str) -> None:
-    with pytest.raises(UserError) as caught:
-        read_task_file(described(folder, toml))
-    assert fault in caught.value.sentence
-    assert "mine.toml" in caught.value.sentence
-    assert caught.value.remedy
 
 
 @pytest.mark.parametrize(

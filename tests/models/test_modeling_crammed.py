@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,10 +15,13 @@ from torch import Tensor
 from transformers import (
     AutoModel,
     AutoModelForMaskedLM,
+    AutoModelForMultipleChoice,
+    AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
     dynamic_module_utils,
 )
+from transformers.loss.loss_utils import ForQuestionAnsweringLoss
 
 from daybreak.base.errors import UserError
 from daybreak.models.crammed import Crammed, CrammedEncoder
@@ -39,8 +43,16 @@ LAYOUTS = {
 def modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Code that travels with a model is copied there before it runs, instead of into the user's cache."""
     with pytest.MonkeyPatch.context() as patch:
+        forget_copied_code(patch)
         patch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path_factory.mktemp("modules")))
         yield
+
+
+def forget_copied_code(patch: pytest.MonkeyPatch) -> None:
+    """A process has one such place in its life; a test that looks at another must not find an earlier one's package."""
+    patch.setattr(sys, "path", [path for path in sys.path if not (Path(path) / "transformers_modules").is_dir()])
+    for name in [name for name in sys.modules if name.split(".")[0] == "transformers_modules"]:
+        patch.delitem(sys.modules, name)
 
 
 @pytest.fixture(params=LAYOUTS)
@@ -99,18 +111,19 @@ def test_the_exported_folder_gives_our_logits(shape: CrammedEncoder, tmp_path: P
     assert torch.allclose(masked[2:, :7], alone, atol=1e-4) is not shape.attend_padding
 
 
-def test_the_modelling_file_knows_only_torch_and_transformers() -> None:
-    [(name, source)] = LAYOUTS["version 2"].modelling_files().items()
-    assert name == "modeling_crammed.py"
+def test_the_modelling_files_know_only_each_other_torch_and_transformers() -> None:
+    files = LAYOUTS["version 2"].modelling_files()
+    assert set(files) == {"modeling_crammed.py", "modeling_crammed_layers.py"}
     imported = set()
-    for node in ast.walk(ast.parse(source.read_text())):
-        if isinstance(node, ast.Import):
-            imported |= {alias.name.split(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0 and node.module
-            imported.add(node.module.split(".")[0])
-    assert imported == {"__future__", "math", "torch", "transformers", "typing"}
-    assert "daybreak." not in source.read_text()
+    for source in files.values():
+        for node in ast.walk(ast.parse(source.read_text())):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                assert node.module
+                imported.add("." * node.level + node.module.split(".")[0])
+        assert "daybreak." not in source.read_text()
+    assert imported == {"__future__", "math", "torch", "transformers", "typing", ".modeling_crammed_layers"}
 
 
 @pytest.mark.parametrize("name", ["version 2", "simple"])
@@ -120,7 +133,8 @@ def test_saving_keeps_the_code_and_the_tie(name: str, tmp_path: Path) -> None:
     exported(LAYOUTS[name], first)
     model = AutoModelForMaskedLM.from_pretrained(first, trust_remote_code=True).eval()
     model.save_pretrained(second)
-    assert (second / "modeling_crammed.py").read_bytes() == (first / "modeling_crammed.py").read_bytes()
+    for code in LAYOUTS[name].modelling_files():
+        assert (second / code).read_bytes() == (first / code).read_bytes()
     assert sorted(load_file(second / "model.safetensors")) == sorted(load_file(first / "model.safetensors"))
     assert json.loads((second / "config.json").read_text())["auto_map"]["AutoModel"] == "modeling_crammed.CrammedModel"
     again = AutoModelForMaskedLM.from_pretrained(second, trust_remote_code=True).eval()
@@ -156,9 +170,10 @@ def test_the_encoder_alone_shows_its_layers_and_runs_in_half_precision(tmp_path:
     assert half.dtype == torch.bfloat16 and half.isfinite().all()
 
 
-def learn(model: torch.nn.Module, labels: Tensor) -> float:
+def learn(model: torch.nn.Module, labels: Tensor | None = None, **others: Tensor) -> float:
     """Return the loss without dropout after training with it on three rows, two of them padded."""
-    rows = {"input_ids": tokens(), "attention_mask": padding().long(), "labels": labels}
+    asked = others if labels is None else {"labels": labels}
+    rows = {"input_ids": tokens(), "attention_mask": padding().long(), **asked}
     optimizer = torch.optim.Adam(model.train().parameters(), lr=2e-3)
     for _ in range(60):
         optimizer.zero_grad()
@@ -200,6 +215,59 @@ def test_token_labels_are_learned_by_heart(shape: CrammedEncoder, tmp_path: Path
     labels = torch.where(padding(), tokens() % 4, -100)
     assert model(input_ids=tokens()).logits.shape == (ROWS, LENGTH, 4)
     assert learn(model, labels) < 0.1
+
+
+def test_spans_are_learned_by_heart(shape: CrammedEncoder, tmp_path: Path) -> None:
+    exported(shape, tmp_path)
+    torch.manual_seed(0)
+    model = AutoModelForQuestionAnswering.from_pretrained(tmp_path, trust_remote_code=True)
+    starts, ends = torch.tensor([3, 0, 6]), torch.tensor([9, 0, 6])
+    assert learn(model, start_positions=starts, end_positions=ends) < 0.1
+    output = model(tokens(), padding().long())
+    assert output.start_logits.argmax(1).tolist() == [3, 0, 6] and output.end_logits.argmax(1).tolist() == [9, 0, 6]
+    assert output.loss is None
+
+
+@torch.inference_mode()
+def test_the_loss_of_spans_is_that_of_stock_heads(tmp_path: Path) -> None:
+    exported(LAYOUTS["version 2"], tmp_path)
+    model = AutoModelForQuestionAnswering.from_pretrained(tmp_path, trust_remote_code=True).eval()
+    plain = model(tokens())
+    # A position that lies behind the row is not asked.
+    for starts, ends in ((torch.tensor([3, 0, 6]), torch.tensor([9, 0, 6])), (torch.tensor([3, 20, 99]),) * 2):
+        ours = model(tokens(), start_positions=starts, end_positions=ends).loss
+        theirs = ForQuestionAnsweringLoss(plain.start_logits, plain.end_logits, starts, ends)
+        torch.testing.assert_close(ours, theirs)
+
+
+@torch.inference_mode()
+def test_each_choice_is_judged_as_a_row_of_its_own(shape: CrammedEncoder, tmp_path: Path) -> None:
+    exported(shape, tmp_path)
+    torch.manual_seed(0)
+    model = AutoModelForMultipleChoice.from_pretrained(tmp_path, trust_remote_code=True).eval()
+    single = AutoModelForSequenceClassification.from_pretrained(tmp_path, trust_remote_code=True, num_labels=1).eval()
+    single.load_state_dict(model.state_dict())
+    ids, attend = tokens(6).view(3, 2, -1), torch.cat([padding(), padding().flip(0)]).view(3, 2, -1).long()
+    types = torch.zeros_like(ids)
+    output = model(ids, attend, types, labels=torch.tensor([0, 1, 1]))
+    assert output.logits.shape == (3, 2)
+    expected = single(ids.flatten(0, 1), attend.flatten(0, 1)).logits
+    assert_same(output.logits.flatten(), expected.flatten())
+    assert_same(model(ids).logits.flatten(), single(ids.flatten(0, 1)).logits.flatten())
+    torch.testing.assert_close(output.loss, torch.nn.functional.cross_entropy(output.logits, torch.tensor([0, 1, 1])))
+
+
+def test_choices_are_learned_by_heart(shape: CrammedEncoder, tmp_path: Path) -> None:
+    exported(shape, tmp_path)
+    torch.manual_seed(0)
+    model = AutoModelForMultipleChoice.from_pretrained(tmp_path, trust_remote_code=True)
+    ids, labels = tokens(6).view(3, 2, -1), torch.tensor([1, 0, 1])
+    optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
+    for _ in range(60):
+        optimizer.zero_grad()
+        model(ids, labels=labels).loss.backward()
+        optimizer.step()
+    assert model.eval()(ids, labels=labels).loss.item() < 0.1
 
 
 @torch.inference_mode()

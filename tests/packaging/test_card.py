@@ -8,7 +8,9 @@ import re
 import pytest
 import yaml
 
+from daybreak.base.amounts import score
 from daybreak.base.records import Forgetting
+from daybreak.base.task_records import Average
 from daybreak.packaging.card import render_card
 from daybreak.reporting.runs import read_run
 
@@ -28,6 +30,7 @@ def card(run, **changes):
     parts = {"summary": run.summary, "results": run.results, "recipe": run.recipe, "config": CONFIG} | changes
     return render_card(
         parts["recipe"], parts["summary"], parts["results"], run.environment, run.manifest, parts["config"],
+        changes.get("averages", ()),
     )  # fmt: skip
 
 
@@ -72,7 +75,7 @@ def test_the_numbers_stand_on_it(run):
     ):
         assert said in text
     pretrained = run.results[0]
-    assert f"{100 * pretrained.mean:.1f} +- {100 * pretrained.spread:.1f} (seed 0: " in text
+    assert f"{100 * pretrained.mean:.1f} +- {100 * pretrained.spread:.1f}, median " in text
 
 
 def test_tables_have_as_many_cells_in_every_row(run):
@@ -135,3 +138,29 @@ def test_a_continued_model_says_from_what_and_at_what_price(run):
     assert "| Own text | 3.100 | 1.900 | -1.200 |" in text and "| General text | 2.500 | 2.750 | +0.250 |" in text
     alone = dataclasses.replace(run.summary, forgetting=Forgetting(own_before=3.1, own_after=1.9))
     assert "After continuing, own text 1.20 nats better." in card(run, summary=alone)
+
+
+def test_every_result_says_how_it_was_selected(run):
+    text = card(run)
+    assert "Protocol `quick`. Selection: last epoch." in text
+    assert f"median {score(run.results[0].median)} (seed 0: " in text and "1,000 dev rows" in text
+    chosen = dataclasses.replace(run.results[0], selection="3 epochs | best on dev")
+    text = card(run, results=[chosen, *run.results[1:]])
+    assert "Selection on which-package: 3 epochs \\| best on dev." in text
+    assert "Selection on which-package, cola: last epoch." in text
+
+
+def test_mismatched_stands_beside_matched(run):
+    one = run.results[0]
+    scores = one.scores | {"mismatched_accuracy": [0.5, 0.6, 0.7]}
+    assert "; mismatched 60.0 |" in card(run, results=[dataclasses.replace(one, scores=scores)])
+
+
+def test_averages_stand_on_it_only_where_there_are_any(run):
+    assert "### Averages" not in card(run)
+    average = Average(
+        convention="electra", what="mean of 8 numbers", protocol="quick", model="pretrained", model_name="tiny",
+        value=0.7123, numbers={"cola mcc": 0.7123}, seeds=3, comparable=False,
+    )  # fmt: skip
+    text = card(run, averages=[average])
+    assert "| electra | quick | pretrained | 71.2 | mean of 8 numbers; 3 seeds or more a task |" in text

@@ -19,7 +19,7 @@ from daybreak.base.errors import UserError
 from daybreak.base.files import read_json, write_json
 from daybreak.base.records import Manifest
 from daybreak.data.shards import open_shards
-from daybreak.packaging.hub import MODEL_FILES, local_folder, push_to_hub
+from daybreak.packaging.hub import MODEL_FILES, PINNED, dataset_folder, local_folder, push_to_hub
 from daybreak.packaging.parity import REFUSED
 
 
@@ -35,6 +35,8 @@ class Hub(ThreadingHTTPServer):
         self.files: dict[str, bytes] = {}
         """type/owner/name/path -> content."""
         self.strange: list[str] = []
+        self.asked: list[str] = []
+        """Paths that were read."""
         self.address = f"http://127.0.0.1:{self.server_address[1]}"
 
     def names(self, repository: str) -> list[str]:
@@ -60,19 +62,21 @@ class Answer(BaseHTTPRequestHandler):
 
     def give(self) -> None:
         """A file of a repository, as the library downloads it."""
-        _, owner, name, _, _, file = self.path.split("?")[0].split("/", 5)
-        content = self.server.files.get(f"model/{owner}/{name}/{file}")
+        kind = "dataset" if self.path.startswith("/datasets/") else "model"
+        owner, name, _, revision, file = self.path.split("?")[0].removeprefix("/datasets").split("/", 5)[1:]
+        content = self.server.files.get(f"{kind}/{owner}/{name}/{file}")
         if content is None:
             return self.say({"error": "Entry not found"}, 404)
         self.send_response(200)
         self.send_header("Content-Length", str(len(content)))
-        self.send_header("X-Repo-Commit", "0" * 40)
+        self.send_header("X-Repo-Commit", revision if len(revision) == 40 else "0" * 40)
         self.send_header("ETag", f'"{hashlib.sha1(content).hexdigest()}"')
         self.end_headers()
         if self.command == "GET":
             self.wfile.write(content)
 
     def do_GET(self) -> None:
+        self.server.asked.append(self.path)
         if "/resolve/" in self.path:
             return self.give()
         _, _, plural, owner, name, *_ = [*self.path.split("?")[0].split("/"), "", "", ""]
@@ -261,3 +265,33 @@ def test_a_model_that_is_nowhere_is_one_sentence(hub: Hub, tmp_path: Path, monke
         with pytest.raises(UserError, match=said) as refused:
             local_folder(name)
         assert "\n" not in str(refused.value)
+
+
+def test_a_data_set_comes_in_its_pinned_revision_with_the_named_files_only(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    files = {f"{task}/{split}-00000-of-00001.parquet": b"rows" for task in ("rte", "ax") for split in ("train", "test")}
+    for repository in ("nyu-mll/glue", "me/other"):
+        hub.repositories[f"dataset/{repository}"] = False
+        hub.files |= {f"dataset/{repository}/{file}": content for file, content in files.items()}
+    found = dataset_folder("hf://nyu-mll/glue", ["rte/train.parquet", "rte/train-*.parquet", "RTE/train.tsv"])
+    assert [path.name for path in found.rglob("*.*")] == ["train-00000-of-00001.parquet"]
+    assert next(found.rglob("*.parquet")).read_bytes() == b"rows"
+    assert all(f"/{PINNED['nyu-mll/glue']}" in path for path in hub.asked)
+    for name, revision in (("nyu-mll/glue@v2/x", "v2%2Fx"), ("me/other", "main"), ("me/other@old", "old")):
+        hub.asked.clear()
+        dataset_folder(f"hf://{name}", ["ax/*"])
+        assert hub.asked[0].split("?")[0] == f"/api/datasets/{name.split('@')[0]}/revision/{revision}"
+
+
+def test_a_data_set_that_is_nowhere_is_one_sentence(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    said = {"hf://owner/unknown": "did not give", "hf://glue": "no name of a data set", "hf://a/b@": "no name"}
+    for name, fault in said.items():
+        with pytest.raises(UserError, match=fault) as refused:
+            dataset_folder(name, ["rte/*"])
+        assert "\n" not in str(refused.value) and name in refused.value.sentence
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(UserError, match="did not give"):
+        dataset_folder("hf://owner/unknown", ["rte/*"])

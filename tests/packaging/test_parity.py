@@ -134,7 +134,7 @@ def alter_weights(folder: Path) -> None:
 
 
 def alter_code(folder: Path) -> None:
-    (path,) = folder.glob("*.py")
+    path = folder / "modeling_crammed.py"
     path.write_text(path.read_text() + "\nopen('run-by-the-gate', 'w')\n")
 
 

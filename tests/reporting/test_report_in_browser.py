@@ -79,3 +79,14 @@ def test_the_page_asks_nothing_of_the_network(write_run, tmp_path):
     document, log = opened(page, tmp_path / "profile")
     assert "<title>loaded 0</title>" in document
     assert "Content Security Policy" in log
+
+
+def test_verdicts_and_probes_are_drawn_without_complaint(write_run, write_results, write_probes, tmp_path):
+    runs = [write_run("a"), write_run("b", seed=2)]
+    for run, ability in zip(runs, (0.2, 0.9)):
+        write_results(run, {"rte": ability, "sst2": ability})
+        write_probes(run, ability / 9)
+    document, log = opened(report(runs, tmp_path / "report.html"), tmp_path / "profile", "--window-size=1280,2000")
+    assert "CONSOLE" not in log, log
+    drawn = plots(document)
+    assert len(drawn) == 7 + 1 + 5 and all("main-svg" in plot for plot in drawn)

@@ -57,7 +57,7 @@ class TaskResult:
     """Name of the headline metric, a key of ``scores``; it begins with ``test_`` where test is reported, not dev."""
     scores: dict[str, list[float]]
     """Every metric, one value a seed, in the order of ``seeds``; shares in [0, 1], correlations in [-1, 1]. Those of
-    the labelled test file, where there is one, begin with ``test_``, those of a second dev file with ``mismatched_``."""
+    the labelled test file, where there is one, begin with ``test_``, of a second dev file with ``mismatched_``."""
     seeds: list[int]
     mean: float
     spread: float

@@ -1,4 +1,4 @@
-"""One cell of an evaluation's table: a model, a task, a setting and a seed, fine-tuned once and kept in its own file."""
+"""One cell of an evaluation: a model, a task, a setting and a seed, fine-tuned once and kept in a file of its own."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import dataclasses
 import functools
 import hashlib
 import json
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from daybreak import __version__
 from daybreak.base.errors import UserError
 from daybreak.base.files import read_json, write_text
 from daybreak.base.plain import to_plain
@@ -22,13 +25,15 @@ from daybreak.evaluation.batches import EncodedRows, Padding
 from daybreak.evaluation.classifier import build_classifier, load_config, load_tokenizer, save_classifier
 from daybreak.evaluation.finetune import Show, fine_tune, predict
 from daybreak.evaluation.kinds import kind_of, load_task
-from daybreak.evaluation.protocols import Protocol, Setting
+from daybreak.evaluation.protocol import Protocol, Setting
 from daybreak.evaluation.tasks import LabelledRows, Task, TaskRows
 
 SUBSET_SEED = 0
 """Draws the training rows of a protocol that takes only some: the same ones for every seed and every model."""
 DIGITS = 6
 """Decimals that a cell file keeps of each judged row; its scores are counted before rounding."""
+_ALONE = threading.Lock()
+"""Workers of a cluster may have several threads, and these one stream of random numbers: their cells must queue."""
 
 
 def training_subset(rows: LabelledRows, most: int | None) -> LabelledRows:
@@ -98,6 +103,8 @@ class Job:
     """Answer the files of a submission too."""
     file: Path
     """Where the cell is kept."""
+    source: str
+    """Digest of the files of model and task: of what the encoded rows are made of."""
     fingerprint: str
     keep: Path | None = None
     """Save the fine-tuned model here."""
@@ -108,8 +115,8 @@ class Job:
             return None
         try:
             cell: Cell = read_json(self.file, Cell)
-        except UserError:
-            return None  # of an older version, or torn by hand: filled again
+        except (UserError, TypeError, AttributeError):
+            return None  # of an older version, or changed by hand: filled again
         lacking = self.hidden and {file.name for file in self.task.hidden} - set(cell.hidden)
         return cell if cell.fingerprint == self.fingerprint and not lacking else None
 
@@ -122,9 +129,24 @@ def fill(job: Job, show: Show = lambda share, loss: None) -> Cell:
     """
     if (cell := job.finished()) is not None:
         return cell
-    torch.set_num_threads(job.threads)
+    with _ALONE, using_threads(job.threads):
+        return _filled(job, show)
+
+
+@contextmanager
+def using_threads(count: int) -> Iterator[None]:
+    """Compute with so many threads on the CPU, and leave the process as it was."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _filled(job: Job, show: Show) -> Cell:
     started = time.monotonic()
-    rows = _encoded(job.folder, job.task, job.protocol, job.hidden)
+    rows = _encoded(job.folder, job.task, job.protocol, job.hidden, job.source)
     kind, labels = kind_of(job.task), rows.data.labels
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = build_classifier(job.folder, kind, labels, job.seed, job.untrained).to(device)
@@ -163,13 +185,13 @@ def fill(job: Job, show: Show = lambda share, loss: None) -> Cell:
     if job.keep is not None:
         save_classifier(model, job.folder, job.keep)
     job.file.parent.mkdir(parents=True, exist_ok=True)
-    write_text(job.file, json.dumps(to_plain(cell)) + "\n")
+    write_text(job.file, json.dumps(to_plain(cell), separators=(",", ":")) + "\n")
     return cell
 
 
 @functools.lru_cache(maxsize=2)
-def _encoded(folder: Path, task: Task, protocol: Protocol, hidden: bool) -> EncodedTask:
-    """The cells of one task follow each other in a worker, and read its files once."""
+def _encoded(folder: Path, task: Task, protocol: Protocol, hidden: bool, source: str) -> EncodedTask:
+    """The cells of one task follow each other in a worker, and read its files once, unless those are others now."""
     return encode_task(folder, load_task(task), protocol, hidden)
 
 
@@ -182,34 +204,52 @@ def digest(paths: Sequence[Path]) -> str:
     return total.hexdigest()
 
 
-def model_files(folder: Path, untrained: bool) -> list[Path]:
-    """What a model is made of; without its weights where they are not used."""
+def model_digest(folder: Path, untrained: bool) -> str:
+    """Of what a model is made of; without its weights where they are not used."""
     endings = (".json", ".txt", ".model") + (() if untrained else (".safetensors", ".bin"))
     own = ("results.json", "probes.json")
-    return sorted(path for path in folder.iterdir() if path.suffix in endings and path.name not in own)
+    return digest(sorted(path for path in folder.iterdir() if path.suffix in endings and path.name not in own))
+
+
+def task_digest(task: Task) -> str:
+    """Of a task's rows and how they are read; of what is only said about them (its name, its headline), nothing."""
+    parts = {"train": task.train, "dev": task.dev, "test": task.test, "mismatched": task.mismatched}
+    files = {name: path for name, path in parts.items() if path is not None}
+    files |= {f"hidden {file.name}": file.path for file in task.hidden}
+    told = {
+        "files": {name: digest([path]) for name, path in files.items()},
+        "read": [task.kind, task.text, task.choices, task.label, task.header, task.format, task.labels],
+        "hidden": [[file.name, file.text, file.format] for file in task.hidden],
+    }
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
 
 def fingerprint(model: str, rows: str, protocol: Protocol, setting: Setting, seed: int, untrained: bool) -> str:
-    """Of everything that decides a cell's numbers, software included.
+    """Of everything that decides a cell's numbers, software included; the number of threads and the device are not in.
 
     Args:
-        model, rows: digests of the model's and of the task's files.
+        model, rows: digests of the model and of the task.
     """
+    import tokenizers
     import transformers
 
+    # What a protocol says about other tasks, other settings, and what is made of the cells, changes no cell.
+    alone = dataclasses.replace(
+        protocol, name="", epochs=(), rates=(), batch=0, own=(), seeds=0, reported="", selection="", starts=()
+    )
     told = {
-        "software": [torch.__version__, transformers.__version__],
+        "software": [__version__, torch.__version__, transformers.__version__, tokenizers.__version__],
         "model": [model, untrained],
         "rows": rows,
-        "protocol": to_plain(dataclasses.replace(protocol, name="", epochs=(), rates=(), seeds=0)),
+        "protocol": to_plain(alone),
         "setting": to_plain(setting),
         "seed": seed,
     }
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
 
-def describe_hardware(threads: int) -> str:
-    """The device that a cell runs on, in words."""
+def describe_hardware(threads: Collection[int]) -> str:
+    """The device that cells run on, in words; on a CPU with how many threads."""
     if torch.cuda.is_available():
         return torch.cuda.get_device_name()
-    return f"CPU, {threads} thread{'s' if threads > 1 else ''}"
+    return f"CPU, {' or '.join(map(str, sorted(threads)))} thread{'s' if max(threads) > 1 else ''}"

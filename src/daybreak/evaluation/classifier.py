@@ -22,6 +22,9 @@ from daybreak.evaluation.kind import Kind
 from daybreak.evaluation.kinds import KINDS
 from daybreak.models.crammed import MODEL_TYPE, MODELLING_FILES
 
+LAST_LAYERS = ("classifier.", "qa_outputs.")
+"""What transformers calls the layer of the labels, or of the ends of a span."""
+
 
 @contextmanager
 def _quiet() -> Iterator[None]:
@@ -151,7 +154,18 @@ def build_classifier(folder: Path, kind: Kind, labels: Sequence[str], seed: int,
             f"The weights in '{folder}' lack {len(lacking)} tensors of the encoder, such as '{lacking[0]}'.",
             "Use a folder whose weights belong to its config.json.",
         )
+    if not any(name.startswith(LAST_LAYERS) for name in unfit):
+        _forget_answers(model, source, config, ours)
     return model
+
+
+def _forget_answers(model: Any, source: Any, config: Any, ours: bool) -> None:
+    """Give the model a fresh last layer: what it brings was learned for another task that has as many labels."""
+    fresh = source(config) if ours else source.from_config(config, dtype=torch.float32, trust_remote_code=False)
+    for name in LAST_LAYERS:
+        layer = getattr(model, name.rstrip("."), None)
+        if layer is not None:
+            layer.load_state_dict(getattr(fresh, name.rstrip(".")).state_dict())
 
 
 def _ours(folder: Path, head: str) -> Any:
@@ -169,8 +183,8 @@ def _ours(folder: Path, head: str) -> Any:
 
 def parameter_count(folder: Path) -> int:
     """Of the encoder in ``folder``, about, from its weights' size; 0 where it has none."""
-    sizes = [path.stat().st_size for path in folder.glob("*.safetensors")]
-    return sum(sizes) // 4
+    kept = [*folder.glob("*.safetensors")] or [*folder.glob("*.bin")]
+    return sum(path.stat().st_size for path in kept) // 4
 
 
 def check_save_folder(folder: Path) -> None:
@@ -184,7 +198,7 @@ def check_save_folder(folder: Path) -> None:
     if not folder.is_dir():
         raise UserError(f"'{folder}' is not a folder.", "Choose another folder with --save.")
     config = folder / "config.json"
-    saved = config.is_file() and any(kind.head in config.read_text() for kind in KINDS.values())
+    saved = config.is_file() and any(kind.head in config.read_text(errors="replace") for kind in KINDS.values())
     if any(folder.iterdir()) and not saved:
         raise UserError(f"'{folder}' is not empty and holds no saved classifier.", "Choose another folder with --save.")
 

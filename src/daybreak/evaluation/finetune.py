@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import math
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,24 +14,56 @@ from torch import nn
 
 from daybreak.evaluation.batches import EncodedRows, Padding, prediction_batches, training_batches
 from daybreak.evaluation.kind import Kind
-from daybreak.evaluation.protocols import Protocol, Setting
+from daybreak.evaluation.protocol import Protocol, Setting
 
 Show = Callable[[float, float], None]
 """Called after each step with the share of the work that is done and the loss of that batch."""
 
 
-def rate_share(step: int, steps: int, warmup: int) -> float:
-    """Share of the peak learning rate at ``step`` (from 0): linear up over ``warmup`` steps, linear down to 0."""
-    return (step + 1) / warmup if step < warmup else (steps - step) / max(1, steps - warmup)
+def rate_share(step: int, steps: int, warmup: int, shape: str) -> float:
+    """Share of the peak learning rate at ``step`` (from 0): linear up over ``warmup`` steps, then down to 0.
+
+    Args:
+        shape: of the way down: ``linear``, or ``cosine`` for half a wave.
+    """
+    if step < warmup:
+        return (step + 1) / warmup
+    left = (steps - step) / max(1, steps - warmup)
+    return left if shape == "linear" else 0.5 - 0.5 * math.cos(math.pi * left)
 
 
-def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Matrices decay; norms and biases, which have one dimension, do not."""
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    return [
-        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": weight_decay},
-        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
-    ]
+def layer_scales(model: Any, decay: float) -> dict[str, float]:
+    """Share of the learning rate for each parameter of a stock model, lower for layers nearer to the input.
+
+    As _get_layer_lrs in model/optimization.py of google-research/electra has it: ``decay ** (n + 2 - depth)`` with n
+    layers, where the embeddings have depth 0, layer i (from 0) has i + 1, and the task's head n + 2. The depth between,
+    n + 1, is theirs that come after the layers and before the head: a last norm, BERT's pooler.
+    """
+    names = [name for name, _ in model.named_parameters()]
+    inside = [name for name in names if name.startswith(f"{model.base_model_prefix}.")]
+    layer = {name: int(number[1]) for name in inside if (number := re.search(r"\.(\d+)\.", name))}
+    layers = max(layer.values(), default=-1) + 1
+    scales = dict.fromkeys(names, 1.0)
+    between = 0
+    for name in inside:  # in the order of the way through the model
+        if name in layer:
+            between = layers + 1
+        scales[name] = decay ** (layers + 2 - (layer[name] + 1 if name in layer else between))
+    return scales
+
+
+def parameter_groups(model: Any, weight_decay: float, layer_decay: float = 1.0) -> list[dict[str, Any]]:
+    """What learns, for an optimizer: matrices decay, norms and biases, which have one dimension, do not.
+
+    Each group's ``scale`` is its share of the learning rate.
+    """
+    scales = layer_scales(model, layer_decay)
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            key = (weight_decay if parameter.ndim >= 2 else 0.0, scales[name])
+            groups.setdefault(key, []).append(parameter)
+    return [{"params": found, "weight_decay": decay, "scale": scale} for (decay, scale), found in groups.items()]
 
 
 def set_dropout(model: nn.Module, share: float) -> None:
@@ -37,6 +71,35 @@ def set_dropout(model: nn.Module, share: float) -> None:
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = share
+
+
+def freeze(model: Any) -> None:
+    """Leave learning to the head: the encoder keeps its weights and drops nothing.
+
+    A pooler counts as head wherever it is: pretraining without sentence pairs leaves it random.
+    """
+    encoder = getattr(model, model.base_model_prefix)
+    encoder.eval()
+    for name, parameter in encoder.named_parameters():
+        parameter.requires_grad_("pooler" in name)
+
+
+def epoch_batches(lengths: Sequence[int], batch: int, drop_last: bool, generator: torch.Generator) -> list[list[int]]:
+    """The batches of one epoch; with ``drop_last`` all are full, and the rows left out are drawn, not the longest."""
+    if not drop_last or len(lengths) <= batch:
+        return training_batches(lengths, batch, generator)
+    kept = torch.randperm(len(lengths), generator=generator)[: len(lengths) // batch * batch].tolist()
+    batches = training_batches([lengths[row] for row in kept], batch, generator)
+    return [[kept[place] for place in places] for places in batches]
+
+
+def autocast(device: torch.device, kind: Kind) -> torch.autocast:
+    """bfloat16 where a GPU computes in it, and for classes: 8 bits are too few for a number that is judged by its rank.
+
+    On a CPU everything stays float32: without matrix units, bfloat16 is slower there.
+    """
+    fits = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    return torch.autocast(device.type, torch.bfloat16, enabled=fits and kind.name != "regression")
 
 
 class Batches:
@@ -47,14 +110,14 @@ class Batches:
         features = {name: values for name, values in rows.features.items() if name in taken}
         self._kind, self._padding = kind, padding
         self._rows = EncodedRows(features, rows.targets, rows.lengths, rows.rows, rows.notes)
-        self._device = next(model.parameters()).device
+        self.device = next(model.parameters()).device
 
     def inputs(self, indices: Sequence[int]) -> dict[str, torch.Tensor]:
         found = self._kind.collate(self._padding, self._rows, indices)
-        return {name: value.to(self._device) for name, value in found.items()}
+        return {name: value.to(self.device) for name, value in found.items()}
 
     def targets(self, indices: Sequence[int], width: int) -> torch.Tensor:
-        return self._kind.targets(self._rows, indices, width).to(self._device)
+        return self._kind.targets(self._rows, indices, width).to(self.device)
 
 
 def fine_tune(
@@ -73,24 +136,30 @@ def fine_tune(
         The mean loss of the last epoch; not finite when training diverged.
     """
     batches = Batches(model, kind, padding, rows)
-    optimizer = torch.optim.AdamW(
-        parameter_groups(model, protocol.weight_decay), lr=setting.rate, betas=(0.9, 0.999), eps=1e-8, fused=True
-    )
-    generator = torch.Generator().manual_seed(seed)
-    per_epoch = len(training_batches(rows.lengths, setting.batch, torch.Generator()))
-    steps = setting.epochs * per_epoch
-    warmup = max(1, round(protocol.warmup * steps))
-    step, losses = 0, [0.0]
     if protocol.dropout is not None:
         set_dropout(model, protocol.dropout)
     model.train()
+    if protocol.frozen:
+        freeze(model)
+    layer_decay = protocol.layer_decay_at(model.config.hidden_size)
+    groups = parameter_groups(model, protocol.decay_of(setting), layer_decay)
+    optimizer = torch.optim.AdamW(groups, lr=setting.rate, betas=protocol.betas, eps=protocol.eps, fused=True)
+    precision = autocast(batches.device, kind)
+    generator = torch.Generator().manual_seed(seed)
+    per_epoch = len(epoch_batches(rows.lengths, setting.batch, protocol.drop_last, torch.Generator()))
+    steps = setting.epochs * per_epoch
+    warmup = max(1, round(protocol.warmup * steps))
+    step, losses = 0, [0.0]
     for _ in range(setting.epochs):
         losses = []
-        for indices in training_batches(rows.lengths, setting.batch, generator):
+        for indices in epoch_batches(rows.lengths, setting.batch, protocol.drop_last, generator):
+            rate = setting.rate * rate_share(step, steps, warmup, protocol.shape)
             for group in optimizer.param_groups:
-                group["lr"] = setting.rate * rate_share(step, steps, warmup)
+                group["lr"] = rate * group["scale"]
             inputs = batches.inputs(indices)
-            loss = kind.loss(model(**inputs), batches.targets(indices, inputs["input_ids"].shape[-1]))
+            with precision:
+                outputs = model(**inputs)
+            loss = kind.loss(outputs, batches.targets(indices, inputs["input_ids"].shape[-1]))
             optimizer.zero_grad()
             loss.backward()
             if protocol.clip is not None:
@@ -104,7 +173,7 @@ def fine_tune(
 
 @torch.inference_mode()
 def predict(model: Any, kind: Kind, padding: Padding, rows: EncodedRows) -> list[np.ndarray]:
-    """What the model says of each sample, in the order of ``rows``."""
+    """What the model says of each sample, in the order of ``rows``; in float32 everywhere."""
     model.eval()
     batches = Batches(model, kind, padding, rows)
     found: list[np.ndarray] = [np.empty(0)] * len(rows)

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import torch
 
 from daybreak.evaluation.batches import EncodedRows, prediction_batches, training_batches
-from daybreak.evaluation.cells import EncodedTask, Job
+from daybreak.evaluation.cells import EncodedTask, Job, using_threads
 from daybreak.evaluation.classifier import build_classifier
 from daybreak.evaluation.finetune import Batches, fine_tune
 from daybreak.evaluation.kinds import kind_of
-from daybreak.evaluation.protocols import Setting
+from daybreak.evaluation.protocol import Setting
 
 PROBES = 3
 """Timed training steps of each task, after one that warms up."""
@@ -24,7 +24,11 @@ def cell_seconds(job: Job, rows: EncodedTask) -> float:
     Times PROBES steps on a batch of median length, and one prediction of it; every other batch is taken to cost what
     its padded tokens say.
     """
-    torch.set_num_threads(job.threads)
+    with using_threads(job.threads):
+        return _cell_seconds(job, rows)
+
+
+def _cell_seconds(job: Job, rows: EncodedTask) -> float:
     kind = kind_of(job.task)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     started = time.monotonic()

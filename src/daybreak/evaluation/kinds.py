@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from daybreak.evaluation.choices import Choice
 from daybreak.evaluation.kind import Kind
+from daybreak.evaluation.questions import Questions
 from daybreak.evaluation.sequences import Classification, Regression
 from daybreak.evaluation.tasks import Task, TaskRows
+from daybreak.evaluation.token_labels import TokenLabels
 
-KINDS: dict[str, Kind] = {kind.name: kind for kind in (Classification(), Regression())}
+KINDS: dict[str, Kind] = {
+    kind.name: kind for kind in (Classification(), Regression(), TokenLabels(), Choice(), Questions())
+}
 
 
 def kind_of(task: Task) -> Kind:

@@ -15,13 +15,14 @@ from daybreak.evaluation.cells import (
     EncodedTask,
     Job,
     describe_hardware,
-    digest,
     encode_task,
     fingerprint,
-    model_files,
+    model_digest,
+    task_digest,
 )
+from daybreak.evaluation.classifier import load_config
 from daybreak.evaluation.kinds import kind_of
-from daybreak.evaluation.protocols import Protocol, Setting
+from daybreak.evaluation.protocol import Protocol, Setting
 from daybreak.evaluation.selection import Tried, choose, sentence, spread
 from daybreak.evaluation.tasks import TaskRows
 
@@ -41,7 +42,8 @@ class Measurement:
     protocol: Protocol
     seeds: int
     untrained: bool
-    threads: int
+    threads: int = 1
+    """Of each fine-tuning, on a CPU."""
     hidden: bool
     cells: Path
 
@@ -53,13 +55,15 @@ class Measurement:
         """
         return encode_task(self.folder, self.data, self.protocol, self.hidden)
 
-    def jobs(self, rows: EncodedTask) -> list[Job]:
-        """All cells, setting by setting, seed by seed."""
+    def jobs(self) -> list[Job]:
+        """All cells, setting by setting, seed by seed.
+
+        Raises:
+            UserError: the config cannot be loaded.
+        """
         task = self.data.task
-        settings = self.protocol.settings(rows.width, task.family or task.name)
-        model = digest(model_files(self.folder, self.untrained))
-        files = [task.train, task.dev, task.test, task.mismatched, *(file.path for file in task.hidden)]
-        told = digest([path for path in files if path is not None])
+        settings = self.protocol.settings(load_config(self.folder).hidden_size, task.whole)
+        model, told = model_digest(self.folder, self.untrained), task_digest(task)
         side = "untrained" if self.untrained else "pretrained"
         place = self.cells / _slug(self.protocol.name) / _slug(task.name) / _slug(f"{self.model_name}-{side}")
         return [
@@ -74,6 +78,7 @@ class Measurement:
                 threads=self.threads,
                 hidden=self.hidden,
                 file=place / f"{_slug(str(setting))}-seed-{seed}.json",
+                source=f"{model} {told}",
                 fingerprint=fingerprint(model, told, self.protocol, setting, seed, self.untrained),
             )
             for setting in settings
@@ -109,12 +114,16 @@ class Measurement:
             test_rows=len(data.test) if data.test else 0,
             mismatched_rows=len(data.mismatched) if data.mismatched else 0,
             baseline=baseline,
-            settings=_settings(self.protocol, chosen.setting, rows),
+            settings=self._settings(chosen.setting, rows),
             settings_tried=[each.record(metric) for each in tried] if len(tried) > 1 else [],
             labels=list(data.labels),
-            hardware=describe_hardware(self.threads),
+            hardware=describe_hardware({cell.threads for cell in cells}),
             seconds=sum(cell.seconds for cell in cells),
         )
+
+    def _settings(self, setting: Setting, rows: EncodedTask) -> dict[str, float]:
+        drawn = {} if self.protocol.train_rows is None else {"subset_seed": SUBSET_SEED}
+        return {**self.protocol.recorded(setting, rows.width), "length": rows.length, **drawn}
 
 
 def keeping(job: Job) -> Job:
@@ -128,18 +137,3 @@ def _by_metric(cells: Sequence[Cell]) -> dict[str, list[float]]:
 
 def _slug(name: str) -> str:
     return re.sub(r"[^\w.-]+", "-", name).strip("-")
-
-
-def _settings(protocol: Protocol, setting: Setting, rows: EncodedTask) -> dict[str, float]:
-    settings: dict[str, float] = {
-        "learning_rate": setting.rate,
-        "epochs": setting.epochs,
-        "batch": setting.batch,
-        "length": rows.length,
-        "warmup": protocol.warmup,
-        "weight_decay": protocol.weight_decay,
-    }
-    if protocol.train_rows is not None:
-        settings |= {"most_train_rows": protocol.train_rows, "subset_seed": SUBSET_SEED}
-    told = {"clip": protocol.clip, "dropout": protocol.dropout}
-    return settings | {name: value for name, value in told.items() if value is not None}

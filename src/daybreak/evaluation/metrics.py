@@ -24,7 +24,7 @@ def score(
     classes: int,
     targets: Sequence[float],
     answers: Sequence[float],
-    chances: Sequence[float] | None = None,
+    leads: Sequence[float] | None = None,
 ) -> dict[str, float]:
     """Every metric of ``kind``, by name.
 
@@ -32,7 +32,8 @@ def score(
         kind: classification or regression.
         classes: number of labels; ignored for regression.
         targets, answers: class ids or numbers, one a row, at least one row.
-        chances: for two labels, the probability of label id 1, one a row; ``auc`` exists only with it.
+        leads: for two labels, how much speaks for label id 1, one number a row: its chance, or anything that orders
+            rows as its chance does; ``auc`` exists only with it.
 
     Returns:
         Shares in [0, 1]; ``mcc`` (Matthews 1975) and the correlations in [-1, 1], 0.0 where they are undefined, which
@@ -51,8 +52,8 @@ def score(
     }
     if classes == 2:
         scores["f1"] = float(f1_score(targets, answers, labels=[0, 1], pos_label=1, zero_division=0))
-        if chances is not None:
-            scores["auc"] = float(roc_auc_score(targets, chances)) if len(set(targets)) == 2 else 0.5
+        if leads is not None:
+            scores["auc"] = float(roc_auc_score(targets, leads)) if len(set(targets)) == 2 else 0.5
     return scores
 
 

@@ -1,108 +1,15 @@
-"""Protocols: how a model is fine-tuned, so that two numbers under one name mean the same thing."""
+"""The protocols: how a model is fine-tuned, so that two numbers under one name mean the same thing."""
 
 from __future__ import annotations
 
-import dataclasses
-import math
-from dataclasses import dataclass
-
 from daybreak.base.errors import UserError
 from daybreak.base.plain import nearest
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What a protocol may try several of."""
-
-    epochs: int
-    rate: float
-    """Peak learning rate."""
-    batch: int
-
-    def __str__(self) -> str:
-        return f"{_epochs(self.epochs)}, rate {_power(self.rate)}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Protocol:
-    """How the fine-tuning loop is set. The loop itself is the same for all."""
-
-    name: str
-    train_rows: int | None
-    """At most this many rows of the train file: the first of a shuffle that is the same for every seed. None: all."""
-    epochs: tuple[int, ...]
-    batch: int
-    length: int
-    """Tokens a row at most, special tokens included; less where the model takes less."""
-    rates: tuple[tuple[int, tuple[float, ...]], ...]
-    """(width, peak learning rates): a model takes the entry with the largest width that is not above its own."""
-    warmup: float
-    """Share of the steps in which the learning rate rises linearly; then it falls linearly to 0."""
-    weight_decay: float
-    """Decoupled, on matrices only: not on norms and biases."""
-    clip: float | None
-    """Largest norm of the gradient; None for any."""
-    dropout: float | None = None
-    """Of every dropout layer that the model has; None leaves each as the model's config says."""
-    reported: str = "dev"
-    """The part of the headline number: dev, or test where the task has a labelled test file."""
-    selection: str = "best"
-    """Which of several settings counts: ``best``, or ``shortest`` (``selection.choose``)."""
-    starts: tuple[tuple[str, str], ...] = ()
-    """(task, task whose fine-tuned model it starts from, first seed's); the others start from the model itself."""
-    seeds: int = 3
-    """Fine-tunings of each task, unless the user says otherwise."""
-    frozen: bool = False
-    """Train the head alone; the encoder stays as it is, dropout off."""
-
-    def settings(self, width: int, family: str) -> list[Setting]:
-        """Every epoch count with every rate for a task and a model of this width. Of several, dev chooses one."""
-        fitting = [rates for least, rates in self.rates if least <= width] or [self.rates[0][1]]
-        return [Setting(epochs, rate, self.batch) for epochs in self.epochs for rate in fitting[-1]]
-
-    def changed(
-        self, epochs: int | None = None, rate: float | None = None, rows: int | None = None, frozen: bool = False
-    ) -> Protocol:
-        """The protocol with one epoch count, one peak learning rate, another number of training rows, a frozen encoder.
-
-        The changes become part of its name, so that nothing passes for the protocol that is none.
-
-        Raises:
-            UserError: a value is out of range.
-        """
-        for what, value in (("epochs", epochs), ("training rows", rows)):
-            if value is not None and value < 1:
-                raise UserError(f"{value} {what} are too few.", "Use at least 1.")
-        if rate is not None and not (math.isfinite(rate) and rate > 0):
-            raise UserError(f"The learning rate {rate:g} is out of range.", "Use a positive number, such as 3e-4.")
-        names = [self.name]
-        names += [] if epochs is None else [_epochs(epochs)]
-        names += [] if rate is None else [f"rate {_power(rate)}"]
-        names += [] if rows is None else [f"{rows} rows"]
-        names += ["frozen"] if frozen else []
-        return dataclasses.replace(
-            self,
-            name=", ".join(names),
-            epochs=self.epochs if epochs is None else (epochs,),
-            rates=self.rates if rate is None else ((0, (rate,)),),
-            train_rows=self.train_rows if rows is None else rows,
-            frozen=frozen or self.frozen,
-        )
-
-
-def _epochs(count: int) -> str:
-    return f"{count} epoch{'' if count == 1 else 's'}"
-
-
-def _power(rate: float) -> str:
-    """``0.0003`` -> ``3e-4``."""
-    digits, exponent = f"{rate:e}".split("e")
-    return f"{float(digits):g}e{int(exponent)}"
-
+from daybreak.evaluation.protocol import Own, Protocol
 
 PROTOCOLS = {
     protocol.name: protocol
     for protocol in (
+        # Ours, to be done in minutes on a CPU.
         Protocol(
             name="quick",
             train_rows=2000,
@@ -114,11 +21,89 @@ PROTOCOLS = {
             weight_decay=0.01,
             clip=1.0,
         ),
+        # "GLUE-sane": Geiping and Goldstein 2022, arXiv:2212.14034, section 5, and eval/GLUE_sane.yaml of their
+        # repository. One setting for all tasks. Theirs computes in float16, and gives single sentences an empty second
+        # one, so that there is a [CLS] token: our tokenizers set one anyway.
+        Protocol(
+            name="cramming",
+            epochs=(5,),
+            batch=16,
+            length=128,
+            rates=((0, (4e-5,)),),
+            warmup=0.1,
+            shape="cosine",
+            betas=(0.9, 0.98),
+            eps=1e-6,
+            weight_decay=0.0,
+            clip=None,
+            dropout=0.1,
+            drop_last=True,
+            seeds=5,
+        ),
+        # Clark et al. 2020, arXiv:2003.10555, and configure_finetuning.py, model/optimization.py of their repository;
+        # the rate for small models (3e-4) is the paper's, the repository has 1e-4. Theirs is BERT's Adam without bias
+        # correction, its rate already falls while it rises, MRPC and STS-B train on each pair in both orders (here in
+        # the file's), and the head is one layer (here the stock one).
+        Protocol(
+            name="electra",
+            epochs=(3,),
+            batch=32,
+            length=128,
+            rates=((0, (3e-4,)), (768, (1e-4,)), (1024, (5e-5,))),
+            warmup=0.1,
+            eps=1e-6,
+            weight_decay=0.01,
+            layer_decay=((0, 0.8), (1024, 0.9)),
+            clip=1.0,
+            dropout=0.1,
+            own=(("rte", Own(epochs=10)), ("stsb", Own(epochs=10))),
+            seeds=10,
+        ),
+        # MosaicBERT, arXiv:2312.17482: src/glue/finetuning_jobs.py and yamls/finetuning/glue/ of mosaicml/examples.
+        # Their DecoupledAdamW shrinks a weight by (rate / peak rate) * d a step, AdamW by rate * d: their d is a tenth
+        # of the peak rate (RTE: the peak rate itself), so here it is 0.1 (RTE: 1.0), exactly the same. Theirs shrinks
+        # norms and biases too, and takes the rows in file order. A task that theirs lacks is set as their SST-2.
+        Protocol(
+            name="transfer",
+            epochs=(3,),
+            batch=16,
+            length=256,
+            rates=((0, (3e-5,)),),
+            warmup=0.06,
+            betas=(0.9, 0.98),
+            eps=1e-6,
+            weight_decay=0.1,
+            clip=None,
+            dropout=0.1,
+            own=(
+                ("mnli", Own(rate=5e-5, batch=48, seeds=1)),
+                ("qqp", Own(epochs=5, seeds=1)),
+                ("qnli", Own(epochs=10, rate=1e-5, seeds=1)),
+                ("cola", Own(epochs=10, rate=5e-5, batch=32, seeds=4)),
+                ("rte", Own(rate=1e-5, weight_decay=1.0, seeds=5)),
+                ("mrpc", Own(epochs=10, rate=8e-5, batch=32, seeds=5)),
+                ("stsb", Own(epochs=10, batch=32, seeds=5)),
+            ),
+            starts=(("rte", "mnli"), ("mrpc", "mnli"), ("stsb", "mnli")),
+        ),
+        # Devlin et al. 2019, arXiv:1810.04805, section 4.1, and optimization.py of their repository. Theirs is Adam
+        # without bias correction, and one fine-tuning a rate: here three, so that there is a spread.
+        Protocol(
+            name="bert",
+            epochs=(3,),
+            batch=32,
+            length=128,
+            rates=((0, (5e-5, 4e-5, 3e-5, 2e-5)),),
+            warmup=0.1,
+            eps=1e-6,
+            weight_decay=0.01,
+            clip=1.0,
+            dropout=0.1,
+        ),
         # Beltagy et al. 2019, arXiv:1903.10676, section 3.4, and their text_classification_finetune.json. Theirs is
         # BERT's Adam without bias correction, which clips each tensor alone; here, as everywhere, AdamW.
         Protocol(
             name="scibert",
-            train_rows=None,
             epochs=(2, 3, 4, 5),
             batch=32,
             length=512,
@@ -141,7 +126,6 @@ def find_protocol(name: str) -> Protocol:
         UserError: there is none of that name.
     """
     if name not in PROTOCOLS:
-        raise UserError(
-            f"There is no protocol '{name}'.{nearest(name, PROTOCOLS)}", f"Use one of: {', '.join(PROTOCOLS)}."
-        )
+        known = ", ".join(PROTOCOLS)
+        raise UserError(f"There is no protocol '{name}'.{nearest(name, PROTOCOLS)}", f"Use one of: {known}.")
     return PROTOCOLS[name]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from daybreak.base.task_records import SettingTried
-from daybreak.evaluation.protocols import Setting
+from daybreak.evaluation.protocol import Setting
 
 
 @dataclass(frozen=True)

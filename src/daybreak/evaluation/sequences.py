@@ -53,8 +53,9 @@ class Classification(_Sequences):
     name: ClassVar[str] = "classification"
     metrics = METRICS["classification"]
     headline = "accuracy"
-    judged = ("target", "answer", "chance of label id 1", "confidence", "surprise")
-    """Chances in [0, 1]; the confidence is the answer's chance, the surprise that of the target in nats."""
+    judged = ("target", "answer", "lead of label id 1", "confidence", "surprise")
+    """The lead is over label id 0, in nats; the confidence is the answer's chance, in [0, 1]; the surprise is that of
+    the target, in nats."""
 
     def configure(self, config: Any, labels: Sequence[str]) -> None:
         super().configure(config, labels)
@@ -67,12 +68,14 @@ class Classification(_Sequences):
         return functional.cross_entropy(outputs.logits.float(), targets)
 
     def judge(self, rows: EncodedRows, answers: Sequence[np.ndarray], labels: Sequence[str]) -> np.ndarray:
-        # In float64: in float32 sure answers would all become 1 and lose the order that the area under the curve needs.
-        logs = log_softmax(np.stack(answers).astype(np.float64), axis=1)
+        # Of two labels the lead orders rows as the chance does. Chances of sure answers would all be 1 when rounded,
+        # and lose the order that the area under the curve needs.
+        logits = np.stack(answers).astype(np.float64)
+        logs = log_softmax(logits, axis=1)
         targets = np.asarray(rows.targets)
         everyone = np.arange(len(targets))
         best = logs.argmax(axis=1)
-        columns = (targets, best, np.exp(logs[:, 1]), np.exp(logs[everyone, best]), -logs[everyone, targets])
+        columns = (targets, best, logits[:, 1] - logits[:, 0], np.exp(logs[everyone, best]), -logs[everyone, targets])
         return np.stack(columns, axis=1).astype(np.float64)
 
     def constant(self, data: TaskRows, judged: LabelledRows) -> np.ndarray:
@@ -84,8 +87,8 @@ class Classification(_Sequences):
     def score(self, judged: np.ndarray, labels: Sequence[str]) -> dict[str, float]:
         """Also ``calibration_error`` and ``surprise``, less of which is better, where chances are known."""
         targets, answers = judged[:, 0].astype(int).tolist(), judged[:, 1].astype(int).tolist()
-        chances = judged[:, 2].tolist() if len(labels) == 2 else None
-        scores = score("classification", len(labels), targets, answers, chances)
+        leads = judged[:, 2].tolist() if len(labels) == 2 else None
+        scores = score("classification", len(labels), targets, answers, leads)
         if np.isnan(judged[:, 3]).any():
             return scores
         error = calibration_error(judged[:, 3], judged[:, 0] == judged[:, 1])

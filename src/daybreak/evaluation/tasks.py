@@ -13,7 +13,7 @@ import numpy as np
 from daybreak.base.errors import UserError
 from daybreak.base.plain import nearest
 from daybreak.evaluation.metrics import TWO_LABELS
-from daybreak.evaluation.tables import Cells, read_cells
+from daybreak.evaluation.tables import Cells, place, read_cells, shown
 
 SPLIT_SEED = 0
 DEV_SHARE = 0.1
@@ -59,6 +59,11 @@ class Task:
     format: str = "tsv"
     labels: tuple[tuple[str, str], ...] = ()
     """(value in the file, name), in id order. Empty: the values found in train, sorted, are the names."""
+
+    @property
+    def whole(self) -> str:
+        """The name of the task that this is, or is a part of; protocols look it up."""
+        return self.family or self.name
 
 
 @dataclass(frozen=True)
@@ -127,7 +132,8 @@ def _known_labels(task: Task, train: Cells) -> tuple[dict[str, int], tuple[str, 
     names = tuple(name for _, name in task.labels) or tuple(values)
     if len(names) < 2:
         raise UserError(
-            f"Every row of '{task.train}' has the label '{names[0]}'.", "Give training rows of at least two labels."
+            f"Every row of '{task.train}' has the label {shown(names[0])}.",
+            "Give training rows of at least two labels.",
         )
     if task.metric in TWO_LABELS and len(names) > 2:
         raise UserError(
@@ -161,9 +167,9 @@ def _rows(task: Task, path: Path, cells: Cells, known: dict[str, int]) -> Labell
         return LabelledRows(texts, [_number(path, line, label) for line, label in zip(cells.lines, labels)])
     for line, label in zip(cells.lines, labels):
         if label not in known:
-            shown = ", ".join(f"'{value}'" for value in list(known)[:8]) + (", ..." if len(known) > 8 else "")
+            names = ", ".join(shown(value) for value in list(known)[:8]) + (", ..." if len(known) > 8 else "")
             raise UserError(
-                f"Line {line} of '{path}' has the label '{label}', which is none of {shown}.{nearest(label, known)}",
+                f"{place(path, line)} has the label {shown(label)}, which is none of {names}.{nearest(label, known)}",
                 "Correct the label, or add training rows that have it.",
             )
     return LabelledRows(texts, [known[label] for label in labels])
@@ -176,7 +182,7 @@ def _number(path: Path, line: int, label: str) -> float:
         value = math.nan
     if not math.isfinite(value):
         raise UserError(
-            f"Line {line} of '{path}' has the label '{label}', which is no number.",
+            f"{place(path, line)} has the label {shown(label)}, which is no number.",
             'Correct it, or set kind = "classification".',
         )
     return value

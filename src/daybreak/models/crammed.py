@@ -4,7 +4,8 @@ Pre-norm; a GELU unit, gated or plain; positions by a sinusoid times one learned
 or nothing between the encoder and the tied decoder. By default no dropout: the original pretrains in eval mode. Ours is
 the fast forward: one fused projection, the last layer asks and runs its unit at the chosen positions only.
 
-No class of stock transformers holds it, so one small modelling file, ``modeling_crammed.py``, travels with the export.
+No class of stock transformers holds it, so two small modelling files, ``modeling_crammed.py`` and its layers, travel
+with the export.
 
 B rows, L positions, K chosen positions, D width, H heads, C = D / H, V vocabulary.
 """
@@ -25,13 +26,17 @@ from daybreak.base.records import SpecialIds
 from daybreak.models.layers import attend_heads, attention_mask, dropping, sinusoid_table, take
 
 MODEL_TYPE = "daybreak-crammed"
-MODELLING_FILES = {"modeling_crammed.py": Path(__file__).with_name("modeling_crammed.py")}
+MODELLING_FILES = {
+    name: Path(__file__).with_name(name) for name in ("modeling_crammed.py", "modeling_crammed_layers.py")
+}
 AUTO_MAP = {
-    "AutoConfig": "modeling_crammed.CrammedConfig",
+    "AutoConfig": "modeling_crammed_layers.CrammedConfig",
     "AutoModel": "modeling_crammed.CrammedModel",
     "AutoModelForMaskedLM": "modeling_crammed.CrammedForMaskedLM",
     "AutoModelForSequenceClassification": "modeling_crammed.CrammedForSequenceClassification",
     "AutoModelForTokenClassification": "modeling_crammed.CrammedForTokenClassification",
+    "AutoModelForMultipleChoice": "modeling_crammed.CrammedForMultipleChoice",
+    "AutoModelForQuestionAnswering": "modeling_crammed.CrammedForQuestionAnswering",
 }
 
 CHOICES = {"positions": ("sinusoid", "learned"), "head": ("none", "square", "dense"), "pooling": ("first", "mean")}

@@ -1,117 +1,31 @@
-"""The crammed encoder for transformers: this one file travels with the weights, for ``trust_remote_code=True``.
+"""The crammed encoder for transformers: this file and ``modeling_crammed_layers.py`` travel with the weights.
 
-Architecture of "Cramming" (arXiv 2212.14034): pre-norm, a gated or plain GELU unit, positions by a scaled sinusoid or
-learned. Needs torch and transformers and nothing else; runs on any device in any precision.
+``trust_remote_code=True`` loads them. Architecture of "Cramming" (arXiv 2212.14034): pre-norm, a gated or plain GELU
+unit, positions by a scaled sinusoid or learned. They need torch and transformers and nothing else, and run on any
+device in any precision. All models stand in this one file, because ``save_pretrained`` copies the file of the model at
+hand and what it imports, but not what imports it.
 
-B rows, L positions, D hidden size, H heads, V vocabulary, C labels. ``token_type_ids`` are taken and ignored.
+B rows, L positions, D hidden size, V vocabulary, C labels, N choices. ``token_type_ids`` are taken and ignored.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers.modeling_outputs import (
     BaseModelOutput,
     MaskedLMOutput,
+    MultipleChoiceModelOutput,
+    QuestionAnsweringModelOutput,
     SequenceClassifierOutput,
     TokenClassifierOutput,
 )
 
-
-class CrammedConfig(PretrainedConfig):
-    """Sizes and choices; ``dropout`` is meant for fine-tuning."""
-
-    model_type = "daybreak-crammed"
-
-    vocab_size: int = 32_768
-    hidden_size: int = 768
-    num_hidden_layers: int = 16
-    num_attention_heads: int = 12
-    intermediate_size: int = 1_536  # width of the unit; ``gated`` makes its first map twice as wide
-    gated: bool = True
-    biases: bool = False  # of the linear maps, the decoder too; norms always have theirs
-    positions: str = "sinusoid"  # one learned scale, any length; or "learned": ``longest_row`` of them
-    longest_row: int = 128
-    max_position_embeddings: int = 128  # the trained length
-    mlm_head: str = "none"  # before the decoder: "none", "square" (a linear map) or "dense" (map, GELU, norm)
-    final_norm: bool = True
-    norm_eps: float = 1e-12
-    attend_padding: bool = False  # ignore the attention mask, as version 1 was trained and fine-tuned
-    dropout: float = 0.1  # of states, attention and the classifier
-    classifier_pooling: str = "first"  # or "mean": the state that the sequence classifier reads
-    classifier_width: int = 1_024
-    initializer_range: float = 0.02
-    tie_word_embeddings: bool = True
-    pad_token_id: int | None = 0
-
-
-class Attention(nn.Module):
-    def __init__(self, config: CrammedConfig):
-        super().__init__()
-        self.heads = config.num_attention_heads
-        self.dropout = nn.Dropout(config.dropout)  # SDPA drops; here it holds the share, where others look for it
-        self.qkv = nn.Linear(config.hidden_size, 3 * config.hidden_size, bias=config.biases)
-        self.out = nn.Linear(config.hidden_size, config.hidden_size, bias=config.biases)
-
-    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        rows, length, width = x.shape
-        qkv = self.qkv(x).view(rows, length, 3, self.heads, width // self.heads)
-        query, key, value = qkv.permute(2, 0, 3, 1, 4)
-        dropout = self.dropout.p if self.training else 0.0
-        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
-        return self.out(mixed.transpose(1, 2).reshape(rows, length, width))
-
-
-class Unit(nn.Module):
-    def __init__(self, config: CrammedConfig):
-        super().__init__()
-        self.gated = config.gated
-        inner = config.intermediate_size
-        self.up = nn.Linear(config.hidden_size, 2 * inner if config.gated else inner, bias=config.biases)
-        self.down = nn.Linear(inner, config.hidden_size, bias=config.biases)
-
-    def forward(self, x: Tensor) -> Tensor:
-        inner = self.up(x)
-        if not self.gated:
-            return self.down(F.gelu(inner))
-        passed, gate = inner.chunk(2, dim=-1)
-        return self.down(passed * F.gelu(gate))
-
-
-class Block(nn.Module):
-    def __init__(self, config: CrammedConfig):
-        super().__init__()
-        self.attention_norm = nn.LayerNorm(config.hidden_size, eps=config.norm_eps)
-        self.attention = Attention(config)
-        self.unit_norm = nn.LayerNorm(config.hidden_size, eps=config.norm_eps)
-        self.unit = Unit(config)
-        self.dropout = nn.Dropout(config.dropout)
-
-    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        x = x + self.dropout(self.attention(self.attention_norm(x), mask))
-        return x + self.dropout(self.unit(self.unit_norm(x)))
-
-
-class Head(nn.Module):
-    """What stands between the encoder and the decoder."""
-
-    def __init__(self, config: CrammedConfig):
-        super().__init__()
-        self.kind = config.mlm_head
-        if self.kind != "none":
-            self.dense = nn.Linear(config.hidden_size, config.hidden_size, bias=config.biases)
-        if self.kind == "dense":
-            self.norm = nn.LayerNorm(config.hidden_size, eps=config.norm_eps)
-
-    def forward(self, states: Tensor) -> Tensor:
-        if self.kind == "none":
-            return states
-        return self.dense(states) if self.kind == "square" else self.norm(F.gelu(self.dense(states)))
+from .modeling_crammed_layers import Block, CrammedConfig, Head, sinusoid
 
 
 class CrammedPreTrainedModel(PreTrainedModel):
@@ -219,16 +133,15 @@ class CrammedForMaskedLM(CrammedPreTrainedModel):
         return MaskedLMOutput(loss, logits, encoded.hidden_states)
 
 
-class CrammedForSequenceClassification(CrammedPreTrainedModel):
-    """Logits [B, C]; labels int64 [B], or float for regression (C = 1) and several labels at once ([B, C])."""
+class PooledModel(CrammedPreTrainedModel):
+    """Some numbers for each row, from its first state or the mean of all."""
 
-    def __init__(self, config: CrammedConfig):
+    def __init__(self, config: CrammedConfig, outputs: int):
         super().__init__(config)
-        self.num_labels = int(config.num_labels or 2)
         self.model = CrammedModel(config)
         self.pool = nn.Linear(config.hidden_size, config.classifier_width)
         self.dropout = nn.Dropout(config.dropout)
-        self.classifier = nn.Linear(config.classifier_width, self.num_labels)
+        self.classifier = nn.Linear(config.classifier_width, outputs)
         self.post_init()
 
     def pooled(self, states: Tensor, attention_mask: Tensor | None) -> Tensor:
@@ -240,6 +153,19 @@ class CrammedForSequenceClassification(CrammedPreTrainedModel):
         weight = attention_mask.to(states.dtype)[:, :, None]
         return (states * weight).sum(dim=1) / weight.sum(dim=1).clamp(min=1.0)
 
+    def classified(self, states: Tensor, attention_mask: Tensor | None) -> Tensor:
+        """[B, outputs]."""
+        pooled = torch.tanh(self.pool(self.pooled(states, attention_mask)))
+        return self.classifier(self.dropout(pooled))
+
+
+class CrammedForSequenceClassification(PooledModel):
+    """Logits [B, C]; labels int64 [B], or float for regression (C = 1) and several labels at once ([B, C])."""
+
+    def __init__(self, config: CrammedConfig):
+        super().__init__(config, int(config.num_labels or 2))
+        self.num_labels = self.classifier.out_features
+
     def forward(
         self,
         input_ids: Tensor,
@@ -249,8 +175,7 @@ class CrammedForSequenceClassification(CrammedPreTrainedModel):
         output_hidden_states: bool | None = None,
     ) -> SequenceClassifierOutput:
         encoded = self.model(input_ids, attention_mask, output_hidden_states=output_hidden_states)
-        pooled = torch.tanh(self.pool(self.pooled(encoded.last_hidden_state, attention_mask)))
-        logits = self.classifier(self.dropout(pooled))
+        logits = self.classified(encoded.last_hidden_state, attention_mask)
         loss = None if labels is None else self.loss(logits, labels)
         return SequenceClassifierOutput(loss, logits, encoded.hidden_states)
 
@@ -262,6 +187,27 @@ class CrammedForSequenceClassification(CrammedPreTrainedModel):
         if kind == "multi_label_classification" or (kind is None and labels.is_floating_point()):
             return F.binary_cross_entropy_with_logits(logits.float(), labels.float())
         return F.cross_entropy(logits.float(), labels.flatten())
+
+
+class CrammedForMultipleChoice(PooledModel):
+    """Logits [B, N] for ids [B, N, L], one number a choice; labels int64 [B]."""
+
+    def __init__(self, config: CrammedConfig):
+        super().__init__(config, 1)
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+        output_hidden_states: bool | None = None,
+    ) -> MultipleChoiceModelOutput:
+        mask = None if attention_mask is None else attention_mask.flatten(0, 1)
+        encoded = self.model(input_ids.flatten(0, 1), mask, output_hidden_states=output_hidden_states)
+        logits = self.classified(encoded.last_hidden_state, mask).view(input_ids.shape[:2])
+        loss = None if labels is None else F.cross_entropy(logits.float(), labels)
+        return MultipleChoiceModelOutput(loss, logits, encoded.hidden_states)
 
 
 class CrammedForTokenClassification(CrammedPreTrainedModel):
@@ -289,8 +235,31 @@ class CrammedForTokenClassification(CrammedPreTrainedModel):
         return TokenClassifierOutput(loss, logits, encoded.hidden_states)
 
 
-def sinusoid(length: int, width: int, device: torch.device) -> Tensor:
-    """[L, D]: sines of p * 10000^(-2i/D) in the even channels, cosines in the odd ones (arXiv 1706.03762, 3.5)."""
-    steps = torch.exp(torch.arange(0, width, 2, dtype=torch.float32, device=device) * (-math.log(10_000.0) / width))
-    angles = torch.arange(length, dtype=torch.float32, device=device)[:, None] * steps
-    return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)
+class CrammedForQuestionAnswering(CrammedPreTrainedModel):
+    """Start and end logits [B, L]; positions int64 [B], not asked where they are L or more."""
+
+    def __init__(self, config: CrammedConfig):
+        super().__init__(config)
+        self.model = CrammedModel(config)
+        self.dropout = nn.Dropout(config.dropout)
+        self.classifier = nn.Linear(config.hidden_size, 2)
+        self.post_init()
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        start_positions: Tensor | None = None,
+        end_positions: Tensor | None = None,
+        output_hidden_states: bool | None = None,
+    ) -> QuestionAnsweringModelOutput:
+        encoded = self.model(input_ids, attention_mask, output_hidden_states=output_hidden_states)
+        start, end = self.classifier(self.dropout(encoded.last_hidden_state)).unbind(-1)
+        loss = None
+        if start_positions is not None and end_positions is not None:
+            length = input_ids.shape[1]
+            asked = ((start, start_positions), (end, end_positions))
+            losses = [F.cross_entropy(at.float(), where.clamp(0, length), ignore_index=length) for at, where in asked]
+            loss = (losses[0] + losses[1]) / 2
+        return QuestionAnsweringModelOutput(loss, start, end, encoded.hidden_states)

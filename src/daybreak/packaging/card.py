@@ -7,21 +7,22 @@ from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Any
 
-from daybreak.base.amounts import count, percent, score, signed, significant
+from daybreak.base.amounts import count, percent, signed, significant
 from daybreak.base.files import read_json, write_text
 from daybreak.base.records import Environment, Manifest, Parity, Summary
 from daybreak.base.run_folder import RunFolder
-from daybreak.base.task_pairs import TaskPair, pair_results, several_models
-from daybreak.base.task_records import TaskResult
+from daybreak.base.task_records import Average, TaskResult
 from daybreak.base.terminal import duration
 from daybreak.packaging.budget_files import bare, write_budget_files
+from daybreak.packaging.card_tasks import averages_block, tasks_block
+from daybreak.packaging.card_text import line, table
 
 SOURCES_NAMED = 10
 KINDS = {"modernbert": "ModernBERT", "bert": "BERT", "daybreak-crammed": "crammed BERT"}
 """What config.json calls the architecture -> what readers call it."""
 
 
-def write_card(run: RunFolder, results: list[TaskResult]) -> None:
+def write_card(run: RunFolder, results: list[TaskResult], averages: Sequence[Average] = ()) -> None:
     """Write the card of a finished run's model from the run's records and these results, and the files beside it."""
     write_budget_files(run)
     card = render_card(
@@ -31,6 +32,7 @@ def write_card(run: RunFolder, results: list[TaskResult]) -> None:
         read_json(run.environment, Environment),
         read_json(run.manifest, Manifest),
         read_json(run.model / "config.json"),
+        averages,
     )
     write_text(run.model / "README.md", card)
 
@@ -42,6 +44,7 @@ def render_card(
     environment: Environment,
     manifest: Manifest,
     config: dict[str, Any],
+    averages: Sequence[Average] = (),
 ) -> str:
     """Return the text of README.md, with the front matter that the Hugging Face hub reads.
 
@@ -49,17 +52,19 @@ def render_card(
         recipe: the resolved recipe as plain JSON.
         summary: None while pretraining has not ended.
         config: the export's config.json.
+        averages: over the results, where a convention is complete.
     """
     parity = summary.parity if summary else None
     parts = [
         _front_matter(config, results),
-        f"# {_line(str(recipe.get('name', 'encoder')))}",
+        f"# {line(str(recipe.get('name', 'encoder')))}",
         _banner(parity),
         _what(recipe, config, summary),
         _use("auto_map" in config),
         _quality(summary),
         _worth(summary),
-        _tasks(pair_results(results)),
+        tasks_block(results),
+        averages_block(averages),
         _text(manifest),
         _budget(summary, environment),
         _recipe(recipe),
@@ -83,7 +88,7 @@ def _front_matter(config: dict[str, Any], results: Sequence[TaskResult]) -> str:
 def _banner(parity: Parity | None) -> str:
     if parity is None or parity.passed:
         return ""
-    failure = _line(parity.failure or "the parity gate failed")
+    failure = line(parity.failure or "the parity gate failed")
     return (
         f"> **REFUSED.** This folder failed its parity gate: {failure}. In plain transformers the model does not "
         "behave as it did in training; do not use or publish it."
@@ -97,9 +102,7 @@ def _what(recipe: dict[str, Any], config: dict[str, Any], summary: Summary | Non
     length = f" It was trained on rows of {_lengths(recipe)} tokens." if "length" in recipe else ""
     nexts = summary is not None and summary.validation.next_accuracy is not None
     task = "masked language modelling" + (" and next-sentence prediction" if nexts else "")
-    begun = (
-        f"continued from {_line(summary.parent)}" if summary and summary.parent else "pretrained from random weights"
-    )
+    begun = f"continued from {line(summary.parent)}" if summary and summary.parent else "pretrained from random weights"
     return (
         f"A bidirectional text encoder{kind}{size}, {begun} with {task} by Daybreak within a fixed budget.{length} "
         "It is meant to be fine-tuned."
@@ -166,7 +169,7 @@ def _quality(summary: Summary | None) -> str:
         f"Measured on {count(found.positions)} masked positions of text that was never trained on (15 % of the tokens, "
         "each replaced by the mask token), beside what knowing only token frequencies gives."
     )
-    return f"## Held-out quality\n\n{lead}\n\n{_table(['', 'This model', 'Reference'], rows)}{plateau}"
+    return f"## Held-out quality\n\n{lead}\n\n{table(['', 'This model', 'Reference'], rows)}{plateau}"
 
 
 def _worth(summary: Summary | None) -> str:
@@ -176,39 +179,7 @@ def _worth(summary: Summary | None) -> str:
         return ""
     head = ["Loss (nats per masked token)", "Before", "After", "Change"]
     rows = [[name, f"{old:.3f}", f"{new:.3f}", signed(new - old, 3)] for name, old, new in found.texts]
-    return f"## Was it worth it\n\n{found.verdict}\n\n{_table(head, rows)}"
-
-
-def _tasks(pairs: Sequence[TaskPair]) -> str:
-    blocks = []
-    named = several_models(pairs)
-    for protocol in dict.fromkeys(pair.protocol for pair in pairs):
-        rows = []
-        for pair in pairs:
-            if pair.protocol != protocol:
-                continue
-            gain = "-" if pair.gain is None else f"{signed(100 * pair.gain, 1)} ({pair.verdict})"
-            result = pair.either
-            task = f"{pair.task}, {pair.model_name}" if named else pair.task
-            names = [task, f"{result.metric}, {result.judged_rows:,} rows", score(result.baseline)]
-            rows.append([*names, _score(pair.untrained), _score(pair.pretrained), gain])
-        head = ["Task", "Metric", "Constant answer", "Without pretraining", "With pretraining", "Gain"]
-        blocks.append(f"Protocol `{_line(protocol)}`:\n\n{_table(head, rows)}")
-    if not blocks:
-        return ""
-    lead = (
-        "Scores times 100 after fine-tuning: mean and standard deviation over seeds, with the value of each seed. "
-        '"Without pretraining" is the same network from random weights.'
-    )
-    return "\n\n".join(["## Tasks", lead, *blocks])
-
-
-def _score(result: TaskResult | None) -> str:
-    if result is None:
-        return "-"
-    seeds = ", ".join(f"{seed}: {score(value)}" for seed, value in zip(result.seeds, result.scores[result.metric]))
-    spread = f" +- {score(result.spread)}" if len(result.seeds) > 1 else ""
-    return f"{score(result.mean)}{spread} (seed {seeds})"
+    return f"## Was it worth it\n\n{found.verdict}\n\n{table(head, rows)}"
 
 
 def _text(manifest: Manifest) -> str:
@@ -221,10 +192,10 @@ def _text(manifest: Manifest) -> str:
         ["Left out", ", ".join(f"{number:,} {why}" for why, number in manifest.skipped.items() if number) or "nothing"],
         ["Tokenizer", f"{manifest.tokenizer_kind}, {manifest.vocabulary:,} tokens"],
     ]
-    names = [f"`{_line(PurePath(source.path).name)}`" for source in manifest.sources[:SOURCES_NAMED]]
+    names = [f"`{line(PurePath(source.path).name)}`" for source in manifest.sources[:SOURCES_NAMED]]
     more = len(manifest.sources) - len(names)
     named = ", ".join(names) + (f" and {more} more" if more else "")
-    return f"## Training text\n\nSources: {named}.\n\n{_table(['', ''], rows)}"
+    return f"## Training text\n\nSources: {named}.\n\n{table(['', ''], rows)}"
 
 
 def _budget(summary: Summary | None, environment: Environment) -> str:
@@ -241,12 +212,12 @@ def _budget(summary: Summary | None, environment: Environment) -> str:
             ["Resumed", f"{summary.resumes} times"],
             *rows,
         ]
-    return f"## Budget\n\n{_table(['', ''], rows)}"
+    return f"## Budget\n\n{table(['', ''], rows)}"
 
 
 def _recipe(recipe: dict[str, Any]) -> str:
     rows = [[f"`{name}`", str(value)] for name, value in _flat(bare(recipe))]
-    return f"## Recipe\n\n{_table(['Field', 'Value'], rows)}"
+    return f"## Recipe\n\n{table(['Field', 'Value'], rows)}"
 
 
 def _flat(value: Any, name: str = "") -> list[tuple[str, Any]]:
@@ -264,7 +235,7 @@ def _parity(parity: Parity | None) -> str:
         f"## Parity\n\n{verdict}: this folder was loaded in a clean process that knows only transformers "
         f"{parity.transformers}. Largest logit difference {parity.largest_logit_difference:.1e} "
         f"(allowed {parity.tolerance:.1e}), masked accuracy {percent(parity.masked_accuracy)}.\n\n"
-        f"{_table(['Check', 'Result'], rows)}"
+        f"{table(['Check', 'Result'], rows)}"
     )
 
 
@@ -276,13 +247,3 @@ def _limits() -> str:
         "- It fills gaps and makes features; it does not generate text, and its guesses are not facts.\n"
         "- The licence is not decided by the program: the owner of the training text and of this folder must set it."
     )
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(_line(cell) for cell in line) + " |" for line in lines)
-
-
-def _line(text: str) -> str:
-    """One line that cannot break out of a table cell."""
-    return " ".join(text.split()).replace("|", "\\|")

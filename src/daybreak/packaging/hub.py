@@ -30,6 +30,11 @@ PARENT_FILES = (
 )
 """What continuing a model needs of it; no code, no pickle."""
 HUB_NAME = re.compile(r"[\w.-]*\w(/[\w.-]*\w)?", re.ASCII)
+DATASET = "hf://"
+"""What the name of a data set on the hub begins with: ``hf://OWNER/NAME``, or ``hf://OWNER/NAME@REVISION``."""
+DATASET_NAME = re.compile(rf"{DATASET}(?P<repository>[\w.-]*\w/[\w.-]*\w)(@(?P<revision>[\w./-]+))?", re.ASCII)
+PINNED = {"nyu-mll/glue": "bcdcba79d07bc864c1c254ccfcedcce55bcc9a8c"}
+"""Data sets whose files are known as they were in one commit; a revision in the name overrides it."""
 DATA_CARD = """---
 license: other
 tags:
@@ -94,6 +99,36 @@ def local_folder(name: str) -> Path:
         ) from None
 
 
+def dataset_folder(name: str, patterns: list[str]) -> Path:
+    """Return where the hub's library keeps its copy of a data set, with the files that ``patterns`` name.
+
+    Args:
+        name: ``hf://OWNER/NAME``, with ``@REVISION`` (a commit, tag or branch) if wanted.
+        patterns: paths in the repository, with * for anything; what matches nothing is passed over.
+
+    Raises:
+        UserError: that is no such name, there is no such data set or revision, or the hub cannot be reached.
+    """
+    parts = DATASET_NAME.fullmatch(name)
+    if not parts:
+        raise UserError(
+            f"'{name}' is no name of a data set.", "Give it as hf://OWNER/NAME or hf://OWNER/NAME@REVISION."
+        )
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HTTPError
+
+    repository = parts["repository"]
+    revision = parts["revision"] or PINNED.get(repository)
+    try:
+        found = HfApi().snapshot_download(repository, repo_type="dataset", revision=revision, allow_patterns=patterns)
+    except (HTTPError, OSError, ValueError, RuntimeError) as error:
+        raise UserError(
+            f"The hub did not give the data set '{name}' ({reason(error)}).",
+            "Check the name and the network, or download it elsewhere and name the folder.",
+        ) from None
+    return Path(found)
+
+
 def _model_files(folder: Path) -> list[str]:
     if (folder / REFUSED).exists():
         raise UserError(
@@ -106,7 +141,7 @@ def _model_files(folder: Path) -> list[str]:
     code = read_json(folder / "config.json").get("auto_map", {}).values()
     modules = {f"{place.split('.')[0]}.py" for place in code}
     budget = {path.name for part in ("arch", "data", "train") for path in folder.glob(f"{part}_budget_*.json")}
-    more = [name for name in sorted({"README.md", *modules, *budget}) if (folder / name).is_file()]
+    more = [name for name in sorted({"README.md", "onnx/model.onnx", *modules, *budget}) if (folder / name).is_file()]
     return [*MODEL_FILES, *more]
 
 

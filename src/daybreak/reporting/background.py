@@ -22,7 +22,7 @@ def background(runs: Sequence[RunRecords]) -> Markup:
     """One card a run and topic; in an overlay each run's cards lie behind its name, the differences above them."""
     if len(runs) == 1:
         return section("Background", _cards(runs[0]), _recipe(runs[0]))
-    folds = [fold(run.label, _cards(run), _recipe(run)) for run in runs]
+    folds = [fold(run.label, _cards(run), _recipe(run)) for run in runs if run.pretrained_here]
     return section("Background", _differences(runs), *folds)
 
 
@@ -153,13 +153,14 @@ def _recipe(run: RunRecords) -> Markup:
 
 
 def _differences(runs: Sequence[RunRecords]) -> Markup:
-    flat = [dict(_flat(run.recipe)) for run in runs]
+    told_of = [number for number, run in enumerate(runs) if run.pretrained_here]
+    flat = [dict(_flat(runs[number].recipe)) for number in told_of]
     names = list(dict.fromkeys(name for values in flat for name in values if name != "fingerprint"))
     told = [name for name in names if len({json.dumps(values.get(name)) for values in flat}) > 1]
     if not told:
         return note("The recipes are the same in every value.")
     rows = [[name, *(str(values.get(name, "-")) for values in flat)] for name in told]
-    head = ["Recipe value", *(run_name(runs, number) for number in range(len(runs)))]
+    head = ["Recipe value", *(run_name(runs, number) for number in told_of)]
     return join(tag("h3", "What differs between the recipes"), table(head, rows))
 
 

@@ -20,7 +20,7 @@ def comparison(runs: Sequence[RunRecords]) -> Markup:
     least = min((record.loss for record in found), default=None)
     most = max((record.accuracy for record in found), default=None)
     nexts = any(record.next_accuracy is not None for record in found)
-    rows = [_row(runs, number, least, most, nexts) for number in range(len(runs))]
+    rows = [_row(runs, number, least, most, nexts) for number, run in enumerate(runs) if run.pretrained_here]
     head = (
         "Run",
         "Parameters",

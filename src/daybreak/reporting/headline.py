@@ -35,6 +35,8 @@ def _one(run: RunRecords) -> Markup:
 
 def made_of(run: RunRecords) -> str:
     """What the model is: size, tokens, time and machine."""
+    if not run.pretrained_here:
+        return "A text encoder that was not pretrained in this folder: what stands here is how it did on tasks."
     summary, machine = run.summary, run.environment.device if run.environment else "a machine that left no record"
     size = f" with {count(summary.parameters)} parameters" if summary else ""
     passes = f" ({significant(summary.epochs, 2)} passes over its text)" if summary else ""
@@ -95,7 +97,7 @@ def warnings(runs: Sequence[RunRecords]) -> list[Markup]:
             refused.setdefault(parity.failure or "the parity gate failed", []).append(run.label)
         if run.missing:
             missing.setdefault(", ".join(run.missing), []).append(run.label)
-    young = [run.label for run in runs if run.summary is None]
+    young = [run.label for run in runs if run.summary is None and run.pretrained_here]
     found = []
     for reason, labels in refused.items():
         whose = f" of {together(labels)}" if len(runs) > 1 else ""
@@ -131,7 +133,8 @@ def _tiles(run: RunRecords) -> Markup:
     if run.tokens:
         rate = f"{count(summary.tokens_per_second)} a second" if summary else "so far"
         tiles.append((count(run.tokens), "tokens read", rate))
-    tiles.append((duration(run.elapsed), "of training time", f"budget {budget_words(run)}"))
+    if run.pretrained_here:
+        tiles.append((duration(run.elapsed), "of training time", f"budget {budget_words(run)}"))
     if summary:
         tiles.append((count(summary.parameters), "parameters", f"{summary.steps:,} steps"))
     written = [
@@ -148,7 +151,9 @@ def budget_words(run: RunRecords) -> str:
 
 def _several(runs: Sequence[RunRecords]) -> Markup:
     judged = [(run.validation.loss, run) for run in runs if run.validation is not None]
-    words = "None of them has been validated yet."
+    words = "What they have in common stands side by side."
+    if any(run.pretrained_here for run in runs):
+        words = "Fewer than two of them have been validated, so no losses are compared."
     if len(judged) > 1:
         judged.sort(key=lambda pair: pair[0])
         (best, first), (second, other) = judged[0], judged[1]
@@ -166,7 +171,12 @@ def _several(runs: Sequence[RunRecords]) -> Markup:
     return tag(
         "header",
         tag("p", "Daybreak report", class_="brand"),
-        tag("h1", f"{len(runs)} runs compared"),
+        tag(
+            "h1",
+            f"{len(runs)} models compared"
+            if any(not run.pretrained_here for run in runs)
+            else f"{len(runs)} runs compared",
+        ),
         tag("p", words, class_="lead"),
         *([note(reason, "warning")] if (reason := incomparable(runs)) else []),
         *warnings(runs),

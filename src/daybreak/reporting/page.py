@@ -10,25 +10,41 @@ from datetime import UTC, datetime
 import plotly.offline
 
 from daybreak import __version__
+from daybreak.base.task_records import Comparison
 from daybreak.reporting import figures, sections
 from daybreak.reporting.background import background
 from daybreak.reporting.comparison import comparison, worth
 from daybreak.reporting.headline import headline, load_lines
+from daybreak.reporting.layers import layers
 from daybreak.reporting.look import POLICY, SCRIPT, STYLE
 from daybreak.reporting.markup import Markup, escape, join, section, tag
 from daybreak.reporting.runs import RunRecords
+from daybreak.reporting.task_results import averages, tasks
+from daybreak.reporting.verdicts import verdicts
 
 
-def render_page(runs: Sequence[RunRecords]) -> str:
-    """Return one self-contained HTML page about one run, or about several that are compared in the same plots."""
+def render_page(
+    runs: Sequence[RunRecords], comparisons: Sequence[Comparison] = (), unpaired: Sequence[str] = ()
+) -> str:
+    """Return one self-contained HTML page about one run, or about several that are compared in the same plots.
+
+    Args:
+        comparisons: of tasks, where both sides were fine-tuned on the same rows.
+        unpaired: why other tasks that both sides have are not compared, a sentence each.
+    """
     runs = told_apart(runs)
     body = [headline(runs)]
     if len(runs) > 1:
-        body += [_switches(runs), comparison(runs)]
+        body.append(_switches(runs))
+    if len(runs) > 1 and any(run.pretrained_here for run in runs):
+        body.append(comparison(runs))
     body += [
         sections.training(runs),
         worth(runs),
-        sections.tasks(runs),
+        tasks(runs),
+        averages(runs),
+        verdicts(comparisons, unpaired),
+        layers(runs),
         sections.examples(runs),
         sections.time_spent(runs),
     ]
@@ -36,7 +52,8 @@ def render_page(runs: Sequence[RunRecords]) -> str:
     if exported:
         caption = "The folder is a Hugging Face model; Daybreak is not needed to use it."
         body.append(section("Use it", load_lines(exported), caption=caption))
-    body.append(background(runs))
+    if any(run.pretrained_here for run in runs):
+        body.append(background(runs))
     title = runs[0].name if len(runs) == 1 else f"{len(runs)} runs compared"
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     footer = tag(

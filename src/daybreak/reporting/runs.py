@@ -11,6 +11,7 @@ from typing import Any
 from daybreak.base.errors import UserError
 from daybreak.base.files import read_json, read_json_lines
 from daybreak.base.plain import from_plain
+from daybreak.base.probe_records import Probes
 from daybreak.base.records import (
     Decisions,
     Environment,
@@ -22,19 +23,29 @@ from daybreak.base.records import (
     ValidationRecord,
 )
 from daybreak.base.run_folder import RunFolder
-from daybreak.base.task_records import TaskResult
+from daybreak.base.task_records import Average, TaskResult
 
 _TAIL_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True)
+class Published:
+    """An average that others published, to stand beside one that is counted alike."""
+
+    model: str
+    value: float
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunRecords:
-    """Everything that one run folder tells."""
+    """Everything that one run folder tells, or a folder of results alone."""
 
     path: Path
     label: str
     """Short name for legends: the folder's name; ``report`` makes it unique."""
     recipe: dict[str, Any]
+    """Empty where the model was evaluated but not pretrained here."""
     environment: Environment | None = None
     decisions: Decisions | None = None
     manifest: Manifest | None = None
@@ -43,6 +54,13 @@ class RunRecords:
     validations: list[ValidationRecord] = field(default_factory=list)
     results: list[TaskResult] = field(default_factory=list)
     examples: list[FillMask] = field(default_factory=list)
+    probes: Probes | None = None
+    averages: list[tuple[Average, list[Published]]] = field(default_factory=list)
+    """Over the results; ``report`` counts them."""
+
+    @property
+    def pretrained_here(self) -> bool:
+        return bool(self.recipe)
 
     @property
     def name(self) -> str:
@@ -80,7 +98,9 @@ class RunRecords:
 
     @property
     def missing(self) -> list[str]:
-        """What this folder does not hold yet, in words."""
+        """What this folder does not hold yet, in words; of a folder of results alone nothing is wanted."""
+        if not self.pretrained_here:
+            return []
         wanted = {
             "a summary (pretraining has not ended)": self.summary,
             "training records": self.steps,
@@ -128,6 +148,25 @@ def read_run(path: Path) -> RunRecords:
         validations=list(validations.values()),
         results=_optional(folder.results, list[TaskResult]) or [],
         examples=_optional(folder.examples, list[FillMask]) or [],
+        probes=_optional(folder.probes, Probes),
+    )
+
+
+def read_folder(path: Path) -> RunRecords:
+    """Read a run folder, or one that holds only what ``daybreak evaluate`` or ``daybreak probe`` left there.
+
+    Raises:
+        UserError: the folder is neither, or one of its files is damaged.
+    """
+    folder = RunFolder(path)
+    if folder.recipe.is_file() or not (folder.results.is_file() or folder.probes.is_file()):
+        return read_run(path)
+    return RunRecords(
+        path=path,
+        label=path.name or path.resolve().name,
+        recipe={},
+        results=_optional(folder.results, list[TaskResult]) or [],
+        probes=_optional(folder.probes, Probes),
     )
 
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from daybreak.base.amounts import percent, score, signed, significant
+from daybreak.base.amounts import percent, significant
 from daybreak.base.records import FillMask
-from daybreak.base.task_pairs import TaskPair, pair_results, several_models
-from daybreak.base.task_records import TaskResult
 from daybreak.reporting import figures
-from daybreak.reporting.markup import Markup, escape, figure, fold, join, legend, note, section, table, tag
+from daybreak.reporting.markup import Markup, figure, fold, join, legend, note, section, table, tag
 from daybreak.reporting.runs import RunRecords
-from daybreak.reporting.task_figure import task_scores
 
 EXAMPLES_SHOWN = 8
 NOTHING = Markup("")
@@ -25,6 +22,8 @@ def run_name(runs: Sequence[RunRecords], number: int) -> Markup:
 
 def training(runs: Sequence[RunRecords]) -> Markup:
     """Losses, accuracy, learning rate and throughput."""
+    if not any(run.pretrained_here for run in runs):
+        return NOTHING
     if not any(run.steps or run.validations for run in runs):
         return section("Training", note("No step has been recorded yet."))
     tint = figures.colour(0) if len(runs) == 1 else "var(--ink)"
@@ -84,63 +83,6 @@ def time_spent(runs: Sequence[RunRecords]) -> Markup:
         figure("The budget by use", "Everything from the start of the process counts.", figures.spent(runs), key),
         table(("Run", "Charged", "Training share", *uses, "Parity gate (apart)"), rows),
     )
-
-
-def tasks(runs: Sequence[RunRecords]) -> Markup:
-    """Scores after fine-tuning, with and without pretraining."""
-    if not any(run.results for run in runs):
-        return section("Tasks", note("No task has been evaluated: run `daybreak evaluate` on this folder."))
-    found = [(number, pair) for number, run in enumerate(runs) for pair in pair_results(run.results)]
-    order = list(dict.fromkeys((pair.protocol, pair.task) for _, pair in found))
-    found.sort(key=lambda entry: (order.index((entry[1].protocol, entry[1].task)), entry[0]))
-    named = {number: several_models(pair for at, pair in found if at == number) for number in range(len(runs))}
-    rows = [_task_row(runs, number, pair, named[number]) for number, pair in found]
-    head = (
-        "Task",
-        *(["Run"] if len(runs) > 1 else []),
-        "Metric",
-        "Constant answer",
-        "Without pretraining",
-        "With pretraining",
-        "Gain",
-    )
-    tint = figures.colour(0) if len(runs) == 1 else "var(--ink)"
-    key = legend(
-        ("dot", tint, "with pretraining"),
-        ("dot", "var(--quiet)", "without"),
-        ("bar", tint, "mean"),
-        ("dotbar", "var(--ink)", "constant answer"),
-    )
-    return section(
-        "Tasks",
-        figure(
-            "Scores after fine-tuning",
-            "One dot a seed; the bar is their mean, the whisker their standard deviation.",
-            task_scores(runs),
-            key,
-        ),
-        table(head, rows, words=len(head) - 4),
-        caption="The network was fine-tuned on each task twice: from its pretrained weights, and from random ones.",
-    )
-
-
-def _task_row(runs: Sequence[RunRecords], number: int, pair: TaskPair, named: bool) -> list[Markup | str]:
-    result, gain = pair.either, pair.gain
-    model = f"{pair.model_name}; " if named else ""
-    rows = f"{model}{pair.protocol}; {result.train_rows:,} to learn from, {result.judged_rows:,} to judge"
-    name = join(tag("b", pair.task), tag("small", rows))
-    gained = join(signed(100 * gain, 1), tag("small", pair.verdict)) if gain is not None else UNKNOWN
-    run = [run_name(runs, number)] if len(runs) > 1 else []
-    return [name, *run, result.metric, score(result.baseline), _score(pair.untrained), _score(pair.pretrained), gained]
-
-
-def _score(result: TaskResult | None) -> Markup:
-    if result is None:
-        return escape(UNKNOWN)
-    values = ", ".join(score(value) for value in result.scores.get(result.metric, []))
-    spread = Markup(f" &plusmn; {score(result.spread)}") if len(result.seeds) > 1 else NOTHING
-    seeds = ", ".join(str(seed) for seed in result.seeds)
-    return join(score(result.mean), spread, tag("small", values, title=f"seeds {seeds}"))
 
 
 def examples(runs: Sequence[RunRecords]) -> Markup:

@@ -1,0 +1,127 @@
+"""From measurements to cells: what can begin at once, what waits for another task's model, how long it will take."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from daybreak.base.errors import UserError
+from daybreak.base.files import replace_folder
+from daybreak.base.task_records import Cell, TaskResult
+from daybreak.base.terminal import working
+from daybreak.evaluation.cells import EncodedTask, Job, fill
+from daybreak.evaluation.fanout import forecast_line, run_jobs
+from daybreak.evaluation.forecast import cell_seconds
+from daybreak.evaluation.measure import Measurement, keeping
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A measurement, ready to begin."""
+
+    measurement: Measurement
+    rows: EncodedTask
+    jobs: list[Job]
+
+
+def make_plan(measurement: Measurement, fresh: bool, keep: bool) -> Plan:
+    """Encode the rows and list the cells; ``fresh`` removes those of earlier calls, ``keep`` is for a model to save."""
+    rows = measurement.encoded()
+    jobs = measurement.jobs()
+    one_setting = len(jobs) == measurement.seeds
+    if keep and one_setting:  # of several settings, the model to keep is known when all are done
+        jobs[0] = keeping(jobs[0])
+    if fresh:
+        for job in jobs:
+            job.file.unlink(missing_ok=True)
+    return Plan(measurement, rows, jobs)
+
+
+def amount(measurements: Sequence[Measurement]) -> tuple[int, int]:
+    """How many fine-tunings these take, and how many training rows they see, counted once an epoch."""
+    count = passes = 0
+    for each in measurements:
+        settings = each.protocol.settings(0, each.data.task.whole)
+        rows = min(len(each.data.train), each.protocol.train_rows or len(each.data.train))
+        count += len(settings) * each.seeds
+        passes += rows * sum(setting.epochs for setting in settings) * each.seeds
+    return count, passes
+
+
+def is_start(measurement: Measurement) -> bool:
+    """Whether other tasks may start from this one's model."""
+    return measurement.data.task.whole in dict(measurement.protocol.starts).values()
+
+
+def waves(measurements: Sequence[Measurement]) -> Iterator[list[Measurement]]:
+    """What can be measured at once: first what starts from the model, then what starts from a model of that.
+
+    Raises:
+        UserError: a task is to start from another one that is not there.
+    """
+    starts = dict(measurements[0].protocol.starts)
+    later = [each for each in measurements if each.data.task.whole in starts]
+    now = [each for each in measurements if each not in later]
+    sources = {each.data.task.whole: each for each in now} | {each.data.task.name: each for each in now}
+    for each in later:
+        if starts[each.data.task.whole] not in sources:
+            name, needed = each.data.task.name, starts[each.data.task.whole]
+            raise UserError(
+                f"Under the protocol {each.protocol.name}, {name} starts from a model that learned {needed}.",
+                f"Add {needed} to --tasks, or choose another protocol.",
+            )
+    if now:
+        yield now
+    if later:
+        yield [_following(each, starts[each.data.task.whole], sources) for each in later]
+
+
+def _following(measurement: Measurement, start: str, sources: dict[str, Measurement]) -> Measurement:
+    """The measurement, from the model that was kept of the task ``start``."""
+    parent = sources[start]
+    folder = keeping(parent.jobs()[0]).keep
+    assert folder is not None
+    name = measurement.protocol.name
+    if parent.data.task.name != start:  # a part of the task is not the task: the name of the protocol says so
+        name += f", from {parent.data.task.name}"
+    return replace(measurement, folder=folder, protocol=replace(measurement.protocol, name=name))
+
+
+def filled(plans: Sequence[Plan], workers: int, backend: str) -> Iterator[tuple[Plan, list[Cell]]]:
+    """Each plan with its cells, as soon as they are there."""
+    jobs = [job for plan in plans for job in plan.jobs]
+    with working("Fine-tuning") as work:
+        cells = run_jobs(jobs, workers, backend, work)
+        for plan in plans:
+            yield plan, list(itertools.islice(cells, len(plan.jobs)))
+
+
+def forecast(plans: Sequence[Plan], workers: int, price: float | None) -> str:
+    """What the cells that are still to be filled will take, in words; empty where none are."""
+    seconds, todo = 0.0, 0
+    for plan in plans:
+        left = [job for job in plan.jobs if job.finished() is None]
+        todo += len(left)
+        if left:
+            epochs = sum(job.setting.epochs for job in left)
+            seconds += cell_seconds(left[0], plan.rows) * epochs / left[0].setting.epochs
+    return forecast_line(seconds, todo, workers, price) if todo else ""
+
+
+def keep_model(plan: Plan, result: TaskResult, target: Path) -> None:
+    """Move the first seed's model of the chosen setting to where the user wants it."""
+    chosen = (result.settings["epochs"], result.settings["learning_rate"])
+    job = next(job for job in plan.jobs if (job.setting.epochs, job.setting.rate) == chosen)
+    job = keeping(job)
+    with working(f"{result.task}, to keep") as work:
+        fill(job, lambda share, loss: work.show(share, f"loss {loss:.3f}"))
+    assert job.keep is not None
+    staged = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    shutil.copytree(job.keep, staged)
+    replace_folder(staged, target)
+    if not is_start(plan.measurement):
+        shutil.rmtree(job.keep)

@@ -1,0 +1,74 @@
+"""The card's scores: each under its protocol, with metric, seeds, spread and selection; averages by convention."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from daybreak.base.amounts import score, signed
+from daybreak.base.task_pairs import TaskPair, pair_results, several_models
+from daybreak.base.task_records import Average, TaskResult
+from daybreak.packaging.card_text import line, table
+
+
+def tasks_block(results: Sequence[TaskResult]) -> str:
+    """A table a protocol; empty without results."""
+    pairs = pair_results(results)
+    blocks = [_protocol(protocol, pairs) for protocol in dict.fromkeys(pair.protocol for pair in pairs)]
+    if not blocks:
+        return ""
+    lead = (
+        "Scores times 100 after fine-tuning: mean and standard deviation over seeds, with the value of each seed. "
+        '"Without pretraining" is the same network from random weights.'
+    )
+    return "\n\n".join(["## Tasks", lead, *blocks])
+
+
+def _protocol(protocol: str, pairs: Sequence[TaskPair]) -> str:
+    named = several_models(pairs)
+    these = [pair for pair in pairs if pair.protocol == protocol]
+    head = ["Task", "Metric", "Constant answer", "Without pretraining", "With pretraining", "Gain"]
+    rows = []
+    for pair in these:
+        gain = "-" if pair.gain is None else f"{signed(100 * pair.gain, 1)} ({pair.verdict})"
+        result = pair.either
+        task = f"{pair.task}, {pair.model_name}" if named else pair.task
+        metric = f"{result.metric.replace('_', ' ')}, {result.judged_rows:,} {result.reported} rows"
+        rows.append([task, metric, score(result.baseline), _score(pair.untrained), _score(pair.pretrained), gain])
+    return f"Protocol `{line(protocol)}`. {_selections(these)}\n\n{table(head, rows)}"
+
+
+def _selections(pairs: Sequence[TaskPair]) -> str:
+    """How the numbers were chosen, said once for all tasks of which it is true."""
+    found: dict[str, dict[str, None]] = {}
+    for pair in pairs:
+        for result in (pair.pretrained, pair.untrained):
+            if result is not None:
+                found.setdefault(result.selection, {})[pair.task] = None
+    if len(found) == 1:
+        return f"Selection: {line(next(iter(found)))}."
+    return " ".join(f"Selection on {line(', '.join(tasks))}: {line(words)}." for words, tasks in found.items())
+
+
+def _score(result: TaskResult | None) -> str:
+    if result is None:
+        return "-"
+    values = result.scores[result.metric]
+    seeds = ", ".join(f"{seed}: {score(value)}" for seed, value in zip(result.seeds, values))
+    spread = f" +- {score(result.spread)}, median {score(result.median)}" if len(result.seeds) > 1 else ""
+    other = result.scores.get(f"mismatched_{result.metric}", [])
+    mismatched = f"; mismatched {score(sum(other) / len(other))}" if other else ""
+    return f"{score(result.mean)}{spread} (seed {seeds}){mismatched}"
+
+
+def averages_block(averages: Sequence[Average]) -> str:
+    """One row a convention; empty where none is complete."""
+    if not averages:
+        return ""
+    names = {(average.model_name, average.model) for average in averages}
+    rows = []
+    for average in averages:
+        network = f"{average.model_name}, {average.model}" if len({name for name, _ in names}) > 1 else average.model
+        how = f"{average.what}; {average.seeds} seed{'s' if average.seeds > 1 else ''} or more a task"
+        rows.append([average.convention, average.protocol, network, score(average.value), how])
+    lead = "The same scores, averaged as different publications do: numbers under different names do not compare."
+    return f"### Averages\n\n{lead}\n\n{table(['Convention', 'Protocol', 'Network', 'Average', 'How it counts'], rows)}"
