@@ -34,13 +34,13 @@ import torch
 from daybreak.base.errors import UserError
 from daybreak.base.files import read_json, write_json
 from daybreak.base.task_records import TaskResult
-from daybreak.evaluate import find_tasks
 from daybreak.evaluation.batches import EncodedRows
 from daybreak.evaluation.cells import EncodedTask, encode_task
 from daybreak.evaluation.classifier import build_classifier, load_tokenizer
 from daybreak.evaluation.kinds import kind_of, load_task
 from daybreak.evaluation.protocol import Protocol
 from daybreak.evaluation.protocols import find_protocol
+from daybreak.subject import find_tasks
 
 SAMPLE_SECONDS = 0.2
 

@@ -123,13 +123,22 @@ def test_what_is_wrong_is_said_in_one_sentence_before_anything_is_measured(
     assert not (out / "probes.json").exists()
 
 
-def test_data_of_another_tokenizer_are_refused(finished: Path, data: Path, tmp_path: Path) -> None:
+def test_data_of_another_tokenizer_are_refused_or_left_out(
+    finished: Path, data: Path, corpus: Path, tmp_path: Path
+) -> None:
     run = tmp_path / "run"
     shutil.copytree(finished, run)
+    shutil.copytree(data, run / "data")
+    known = probe(run, text=[str(corpus)], out=tmp_path / "a").masked_words
     path = run / "model/tokenizer.json"
     path.write_text(path.read_text() + "\n")
-    with pytest.raises(UserError, match="were made with another tokenizer than that of"):
-        probe(run, text=[str(data)])
+    for text in ([], [str(data)]):
+        with pytest.raises(UserError, match="were made with another tokenizer than that of"):
+            probe(run, text=text)
+    words = probe(run, text=[str(corpus)], out=tmp_path / "b").masked_words
+    assert known is not None and words is not None
+    assert (known.ranks_from, words.ranks_from) == ("training text", "this text")
+    assert words.lengths == known.lengths
 
 
 def test_a_run_without_a_model_is_refused(finished: Path, tmp_path: Path) -> None:

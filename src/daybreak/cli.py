@@ -453,7 +453,7 @@ def _probe(arguments: list[str]) -> None:
         """Hugging Face folder or run folder."""
         tasks: str = ""
         """By comma: tasks to read off each layer; glue5 when only --task-dir is given."""
-        task_dir: Annotated[str, tyro.conf.arg(aliases=("--glue-dir",))] = ""
+        task_dir: str = ""
         """Folder of the tasks' files as distributed, or hf://nyu-mll/glue."""
         text: tuple[str, ...] = ()
         """Held-out text, or one folder of prepared data; the run's own by default."""

@@ -9,17 +9,19 @@ from pathlib import Path
 
 from daybreak.base.errors import UserError
 from daybreak.base.files import make_folder
+from daybreak.base.run_folder import RunFolder
 from daybreak.base.task_records import Cell, TaskResult
 from daybreak.base.terminal import duration, say
 from daybreak.evaluation.classifier import check_save_folder, parameter_count
 from daybreak.evaluation.conventions import averages
 from daybreak.evaluation.fanout import BACKENDS, obeying_signals, thread_count, worker_count
-from daybreak.evaluation.kinds import load_task
+from daybreak.evaluation.fingerprints import model_digest
+from daybreak.evaluation.kinds import kind_of, load_task
 from daybreak.evaluation.measure import Measurement
-from daybreak.evaluation.plans import Plan, amount, filled, forecast, is_start, keep_model, make_plan, waves
+from daybreak.evaluation.plans import Plan, amount, filled, forecast, foreseen, is_start, keep_model, make_plan, waves
 from daybreak.evaluation.protocols import find_protocol
 from daybreak.evaluation.results import merge_result, read_results
-from daybreak.evaluation.submission import ARCHIVE, chosen_answers, write_submission
+from daybreak.evaluation.submission import ARCHIVE, check_rows, chosen_answers, write_submission
 from daybreak.evaluation.tasks import Task, TaskRows
 from daybreak.packaging.card import write_card
 from daybreak.subject import Subject, find_subject, find_tasks
@@ -86,10 +88,10 @@ def evaluate(
         raise UserError(f"There is no backend '{backend}'.", f"Use one of: {', '.join(BACKENDS)}.")
     found = find_tasks(tasks, task_dir)
     if submission is not None:
-        _check_answered(found)
-    results_file = make_folder(out or (subject.run.path if subject.run else model)) / "results.json"
+        _check_answered(found, submission)
+    results_file = RunFolder(make_folder(out or subject.usual)).results
     read_results(results_file)
-    targets = _save_folders(found, save)
+    targets = _save_folders(found, save, results_file)
     measured = [
         Measurement(
             folder=subject.folder,
@@ -99,14 +101,15 @@ def evaluate(
             seeds=seeds or chosen.seeds_of(task.whole),
             untrained=untrained,
             hidden=submission is not None,
-            cells=results_file.parent / "cells",
+            cells=RunFolder(results_file.parent).cells,
+            weights=model_digest(subject.folder, random=False),
         )
         for task in found
     ]
-    at_once = worker_count(*amount(measured), parameter_count(subject.folder), workers)
+    at_once = worker_count(*amount(measured), parameter_count(subject.folder), workers, backend)
     results, answered = {}, []
     for plan, cells in _carried_out(measured, at_once, backend, price, fresh, targets):
-        result = plan.measurement.result(plan.rows, plan.jobs, cells)
+        result = plan.measurement.result(plan.jobs, cells)
         merge_result(results_file, result)
         if target := targets.get(result.task):
             keep_model(plan, result, target)
@@ -128,11 +131,18 @@ def _carried_out(
     saved: Collection[str],
 ) -> Iterator[tuple[Plan, list[Cell]]]:
     """Fill the cells of each measurement, those first from whose models others start; say before what it will take."""
-    for wave in waves([replace(each, threads=thread_count(workers)) for each in measured]):
-        plans = [make_plan(each, fresh, keep=each.data.task.name in saved or is_start(each)) for each in wave]
-        if told := forecast(plans, workers, price):
-            say(told)
-        yield from filled(plans, workers, backend)
+
+    def planned(wave: Sequence[Measurement]) -> list[Plan]:
+        return [make_plan(each, fresh, keep=each.data.task.name in saved or is_start(each)) for each in wave]
+
+    now, *later = waves([replace(each, threads=thread_count(workers, backend)) for each in measured])
+    plans = planned(now)
+    expected = [foreseen(each, measured[0].folder) for wave in later for each in wave]
+    if told := forecast([*plans, *expected], workers, price):
+        say(told)
+    yield from filled(plans, workers, backend)
+    for wave in later:
+        yield from filled(planned(wave), workers, backend)
 
 
 def _conclude(subject: Subject, results_file: Path, new: Sequence[TaskResult]) -> None:
@@ -146,11 +156,12 @@ def _conclude(subject: Subject, results_file: Path, new: Sequence[TaskResult]) -
         write_card(subject.run, here, averages(here))
 
 
-def _check_answered(tasks: Sequence[Task]) -> None:
-    """A submission has one answer for each test file.
+def _check_answered(tasks: Sequence[Task], folder: Path) -> None:
+    """A submission has one answer for each row of each test file.
 
     Raises:
-        UserError: none of the tasks has one, or two would answer the same.
+        UserError: none of the tasks has one, two would answer the same, one is not as GLUE has it, or ``folder`` cannot
+            be written.
     """
     if not any(task.hidden for task in tasks):
         raise UserError("None of these tasks has a test file of GLUE.", "Leave --submission out, or add such a task.")
@@ -160,6 +171,9 @@ def _check_answered(tasks: Sequence[Task]) -> None:
             raise UserError(
                 f"Both {whole[task.whole]} and {task.name} would answer the test file of {task.whole}.", "Name one."
             )
+        for file in task.hidden:
+            check_rows(file.name, len(kind_of(task).unlabelled(task, file.name)))
+    make_folder(folder)
 
 
 def _submit(folder: Path, answered: Sequence[tuple[Task, Sequence[Cell]]]) -> None:
@@ -169,24 +183,34 @@ def _submit(folder: Path, answered: Sequence[tuple[Task, Sequence[Cell]]]) -> No
     say(f"Submission: {folder / ARCHIVE}")
 
 
-def _save_folders(tasks: list[Task], save: Path | None) -> dict[str, Path]:
+def _save_folders(tasks: list[Task], save: Path | None, results_file: Path) -> dict[str, Path]:
+    """Where the model of each task goes.
+
+    Raises:
+        UserError: what is there would be lost.
+    """
     if save is None:
         return {}
     folders = {tasks[0].name: save} if len(tasks) == 1 else {task.name: save / task.name for task in tasks}
     for folder in folders.values():
         check_save_folder(folder)
+        if RunFolder(folder).cells.exists() or results_file.resolve().is_relative_to(folder.resolve()):
+            raise UserError(f"'{folder}' holds results.", "Choose another folder with --save.")
         make_folder(folder.parent)
     return folders
 
 
 def _line(result: TaskResult, data: TaskRows) -> str:
-    rows = f"{result.train_rows:,} train and {result.judged_rows:,} {result.reported} rows"
-    skipped = f", {data.skipped} rows skipped" if data.skipped else ""
-    chosen = f", {result.selection}" if result.settings_tried else ""
     other = result.scores.get(f"mismatched_{result.metric}")
-    mismatched = f" (mismatched {statistics.fmean(other):.3f})" if other else ""
-    return (
-        f"{result.task} ({result.model}): {result.metric} {result.mean:.3f} +- {result.spread:.3f}{mismatched} over "
-        f"{len(result.seeds)} seed{'s' if len(result.seeds) > 1 else ''}, constant answer {result.baseline:.3f}, "
-        f"{rows}{skipped}{chosen}, {duration(result.seconds)}"
-    )
+    seeds = len(result.seeds)
+    told = [
+        f"{result.task} ({result.model}): {result.metric} {result.mean:.3f} +- {result.spread:.3f}",
+        f"median {result.median:.3f} of {seeds} seed{'s' if seeds > 1 else ''}",
+        f"mismatched {statistics.fmean(other):.3f}" if other else "",
+        f"constant answer {result.baseline:.3f}",
+        f"{result.train_rows:,} train and {result.judged_rows:,} {result.reported} rows",
+        f"{data.skipped} rows skipped" if data.skipped else "",
+        result.selection if result.settings_tried else "",
+        duration(result.seconds),
+    ]
+    return ", ".join(filter(None, told))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from daybreak.base.errors import UserError
 from daybreak.base.files import make_folder, write_json
 from daybreak.base.probe_records import BucketScore, LayerProbe, MaskedWords, Probes, SimilarityProbe
 from daybreak.base.run_folder import RunFolder
-from daybreak.base.terminal import Work, duration, say, working
+from daybreak.base.terminal import duration, say, working
 from daybreak.data.documents import Skips, choose_rule, read_documents
 from daybreak.data.inputs import Meter, find_files
 from daybreak.data.shards import Shards, open_shards
@@ -63,15 +63,15 @@ def probe(
     subject = find_subject(model)
     names = tasks or (USUAL_TASKS if task_dir else ())
     jobs = _load_tasks(find_tasks(names, task_dir) if names else [], rows)
-    prepared = _prepared(subject.run, text, subject.folder)
-    if not jobs and not text and prepared is None:
+    source = _find_text(subject.run, text, subject.folder)
+    if not jobs and source is None:
         raise UserError(
             f"There is nothing to probe '{model}' with.", "Name held-out text with --text, or tasks with --task-dir."
         )
     file = make_folder(out or (subject.run.path if subject.run else model)) / "probes.json"
     encoder = load_encoder(subject.folder) if jobs else None
-    masked = load_masked_model(subject.folder) if text or prepared else None
-    heldout = _held_out(masked, prepared, text) if masked else None
+    masked = load_masked_model(subject.folder) if source else None
+    heldout = _held_out(masked, source) if masked and source else None
     if heldout is None:
         say("No held-out text was named with --text, so no words are hidden.")
     layer_probes = [_probe_task(encoder, job) for job in jobs] if encoder else []
@@ -105,11 +105,21 @@ def _load_tasks(tasks: Sequence[Task], rows: int) -> list[_Job]:
     return [_Job(data, probed_rows(data, rows)) for data in loaded]
 
 
-def _prepared(run: RunFolder | None, text: Sequence[str], folder: Path) -> Shards | None:
-    """The data that the text is in, or whose words the model was trained on; None where there are none.
+@dataclass(frozen=True)
+class _Source:
+    """Where held-out text is found, and what is known of the training text."""
+
+    files: Sequence[str]
+    """The text itself; empty where it is the held-out split of the data."""
+    data: Shards | None
+    """The prepared data of the text, or of the run, whose words the model was trained on."""
+
+
+def _find_text(run: RunFolder | None, text: Sequence[str], folder: Path) -> _Source | None:
+    """None where there is no text.
 
     Raises:
-        UserError: they were made with another tokenizer than the model's.
+        UserError: the text is in prepared data that were made with another tokenizer than the model's.
     """
     given = [Path(each) for each in text if (Path(each) / "manifest.json").is_file()]
     if given and len(text) > 1:
@@ -117,38 +127,40 @@ def _prepared(run: RunFolder | None, text: Sequence[str], folder: Path) -> Shard
             f"'{given[0]}' is a folder of prepared data, which cannot be mixed with other text.",
             "Name it alone with --text.",
         )
+    files = () if given else text
     own = run.path / "data" if run else None
     data = given[0] if given else own
     if data is None or not (data / "manifest.json").is_file():
-        return None
+        return _Source(files, None) if files else None
     shards = open_shards(data)
-    if shards.manifest.tokenizer != tokenizer_fingerprint(folder):
-        raise UserError(
-            f"The data in '{data}' were made with another tokenizer than that of '{folder}'.",
-            "Name the text itself, .txt or .jsonl, with --text.",
-        )
-    return shards
+    if shards.manifest.tokenizer == tokenizer_fingerprint(folder):
+        return _Source(files, shards)
+    if files:
+        return _Source(files, None)  # what is counted in other tokens says nothing of the model's
+    raise UserError(
+        f"The data in '{data}' were made with another tokenizer than that of '{folder}'.",
+        "Name the text itself, .txt or .jsonl, with --text.",
+    )
 
 
-def _held_out(masked: FrozenModel, prepared: Shards | None, text: Sequence[str]) -> HeldOutText:
+def _held_out(masked: FrozenModel, source: _Source) -> HeldOutText:
     """The text as ids, checked to be long enough."""
-    counts = prepared.unigram_counts if prepared else None
-    is_prepared = prepared is not None and (not text or (Path(text[0]) / "manifest.json").is_file())
-    if prepared is not None and is_prepared:
-        ids = prepared.heldout.read(0, min(MOST_TOKENS, len(prepared.heldout))).astype("int64")
+    if source.data is not None and not source.files:
+        split = source.data.heldout
+        ids = split.read(0, min(MOST_TOKENS, len(split))).astype("int64")
         name = "held-out split of the prepared data"
     else:
-        files = find_files(text)
+        files = find_files(source.files)
         documents = read_documents(files, choose_rule(files, "auto"), "text", Skips(), Meter())
         ids = token_stream(masked.tokenizer, (document.text for document in documents))
-        name = ", ".join(Path(each).name for each in text)
+        name = ", ".join(Path(each).name for each in source.files)
     hidden_places(ids, masked.tokenizer.all_special_ids)
-    return HeldOutText(name, ids, counts)
+    return HeldOutText(name, ids, source.data.unigram_counts if source.data else None)
 
 
 def _probe_task(encoder: FrozenModel, job: _Job) -> LayerProbe:
     with working(f"Layers, {job.data.task.name}") as work:
-        found = probe_layers(encoder, job.data, job.train, min(LENGTH, encoder.length), _share(work))
+        found = probe_layers(encoder, job.data, job.train, min(LENGTH, encoder.length), work.show)
     say(
         f"{found.task}: {found.metric} by layer {_row([layer.score for layer in found.layers])}, best "
         f"{found.best.score:.3f} at layer {found.best.layer}; constant answer {found.constant:.3f}, "
@@ -159,16 +171,12 @@ def _probe_task(encoder: FrozenModel, job: _Job) -> LayerProbe:
 
 def _probe_pairs(encoder: FrozenModel, job: _Job) -> SimilarityProbe:
     with working(f"Similarity, {job.data.task.name}") as work:
-        found = probe_similarity(encoder, job.data, min(LENGTH, encoder.length), _share(work))
+        found = probe_similarity(encoder, job.data, min(LENGTH, encoder.length), work.show)
     say(
         f"{found.task}, zero-shot: spearman of cosines by layer {_row([layer.spearman for layer in found.layers])}; "
         f"centred {_row([layer.centred for layer in found.layers])}; {found.pairs:,} pairs"
     )
     return found
-
-
-def _share(work: Work) -> Callable[[float], None]:
-    return lambda share: work.show(share)
 
 
 def _row(scores: Sequence[float]) -> str:
@@ -177,7 +185,7 @@ def _row(scores: Sequence[float]) -> str:
 
 def _probe_words(masked: FrozenModel, text: HeldOutText) -> MaskedWords:
     with working("Masked words") as work:
-        words = probe_masked_words(masked, text, _share(work))
+        words = probe_masked_words(masked, text, work.show)
     lengths = "; ".join(
         f"{run.length} tokens a row: {run.accuracy:.3f} ({run.low:.3f} to {run.high:.3f}), loss {run.loss:.3f}"
         for run in words.lengths

@@ -79,6 +79,8 @@ def _compared(runs: Sequence[RunRecords]) -> tuple[list[Comparison], list[str]]:
             one = compare(
                 a.cells.of(result),
                 b.cells.of(b.result),
+                a.name,
+                b.name,
                 kind=result.kind,
                 metric=result.metric,
                 classes=len(result.labels),
@@ -87,7 +89,7 @@ def _compared(runs: Sequence[RunRecords]) -> tuple[list[Comparison], list[str]]:
             why = f"{b.name} against {a.name}", error.sentence
             unpaired.setdefault(why, []).append(f"{result.task} ({result.protocol})")
         else:
-            found.append(dataclasses.replace(one, model_a=a.name, model_b=b.name))
+            found.append(one)
     return found, [f"{pair}, not compared on {', '.join(on)}: {why}" for (pair, why), on in unpaired.items()]
 
 
@@ -143,7 +145,8 @@ class _CellFiles:
             and cell.scores.get(result.metric) == scores.get(cell.seed, math.nan)
         ]
         if not found:
-            raise UserError(f"The cells behind it are not in '{self.folder}'.", "Evaluate the model again.")
+            here = f"{self.folder.parent.name}/{self.folder.name}"  # the sentence stands on a page that is passed on
+            raise UserError(f"The cells behind it are not in '{here}'.", "Evaluate the model again.")
         return found
 
     def _indexed(self) -> defaultdict[tuple[str, ...], list[Path]]:

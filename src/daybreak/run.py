@@ -99,8 +99,8 @@ def _evaluate(folder: RunFolder, tasks: Sequence[str], task_dir: str | Path | No
     from daybreak.evaluate import evaluate
     from daybreak.evaluation.known_tasks import spelled_out
 
-    done = read_json(folder.results) if folder.results.exists() else []
-    have = {(from_plain(TaskResult, item).task, item["model"]) for item in done}
+    done = read_json(folder.results, list[TaskResult]) if folder.results.exists() else []
+    have = {(item.task, item.model) for item in done if item.protocol == "quick"}
     for untrained in (False, True):
         model = "untrained" if untrained else "pretrained"
         left = [task for task in spelled_out(tasks) if (_task_name(task), model) not in have]

@@ -18,12 +18,12 @@ from daybreak.packaging.hub import DATASET, dataset_folder
 class Subject:
     """A model that is measured."""
 
-    path: Path
-    """As the user named it; results lie there by default."""
     run: RunFolder | None
     """Where it came out of a run of ours."""
     folder: Path
     """Of the model itself."""
+    usual: Path
+    """Where results lie unless the user says otherwise: the folder as it was named."""
     name: str
     """In results: the folder's name, or that of the folder around it where it is called model, as in every run."""
 
@@ -40,7 +40,7 @@ def find_subject(model: Path) -> Subject:
     if run.recipe.is_file():
         if not run.model.is_dir():
             raise UserError(f"The run in '{model}' has no model yet.", "Let pretraining end first.")
-        return Subject(model, run, run.model, name)
+        return Subject(run, run.model, model, name)
     if not model.is_dir():
         raise UserError(f"There is no model folder '{model}'.", "Name a Hugging Face model folder or a run folder.")
     if not (model / "config.json").is_file():
@@ -48,7 +48,7 @@ def find_subject(model: Path) -> Subject:
             f"'{model}' is no model folder: it holds no config.json.",
             "Name a Hugging Face model folder or a run folder.",
         )
-    return Subject(model, None, model, name)
+    return Subject(None, model, model, name)
 
 
 def find_tasks(names: Sequence[str], task_dir: str | Path | None) -> list[Task]:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import settings
+from safetensors.torch import save_file
 
 # No test is timed: machines are busy at times.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
+VOCABULARY = 200
+"""Rows of the embedding tables of the families below, more than the tokenizer has pieces."""
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 SUNNY = "sun warm bright summer beach".split()
 RAINY = "rain cold dark winter storm".split()
@@ -82,6 +88,54 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     torch.manual_seed(7)
     ModernBertForMaskedLM(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tokenizer(encoder: Path) -> Any:
+    """That of ``encoder``. Shared: copy it before changing it."""
+    from daybreak.evaluation.classifier import load_tokenizer
+
+    return load_tokenizer(encoder)
+
+
+WriteCrammed = Callable[..., Path]
+
+
+@pytest.fixture(scope="session")
+def write_crammed(encoder: Path) -> WriteCrammed:
+    """Return ``write(folder, ...)``: an export of a small crammed encoder with the tokenizer of ``encoder``."""
+    from daybreak.models.crammed import CrammedEncoder
+
+    def write(folder: Path, **changes: Any) -> Path:
+        shutil.copytree(encoder, folder)
+        shape = CrammedEncoder(**{"layers": 1, "width": 32, "heads": 2, "inner": 32, **changes})
+        torch.manual_seed(0)
+        weights = shape.export_weights(shape.build(VOCABULARY))
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+        (folder / "config.json").write_text(json.dumps(shape.to_hugging_face(VOCABULARY, 64)))
+        for name, source in shape.modelling_files().items():
+            shutil.copyfile(source, folder / name)
+        return folder
+
+    return write
+
+
+@pytest.fixture(params=["bert", "crammed"])
+def family(request: pytest.FixtureRequest, encoder: Path, write_crammed: WriteCrammed, tmp_path: Path) -> Path:
+    """A stock encoder that knows token types, and one of ours that brings its code, with the toy tokenizer."""
+    from transformers import BertConfig, BertForMaskedLM
+
+    folder = tmp_path / request.param
+    if request.param == "crammed":
+        return write_crammed(folder, classifier_width=32)
+    shutil.copytree(encoder, folder)
+    torch.manual_seed(0)
+    sizes = {"vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 64, "max_position_embeddings": 64}
+    BertForMaskedLM(BertConfig(**sizes, num_hidden_layers=1, num_attention_heads=2)).save_pretrained(folder)
+    told = json.loads((folder / "tokenizer_config.json").read_text())
+    told["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
+    (folder / "tokenizer_config.json").write_text(json.dumps(told))
     return folder
 
 

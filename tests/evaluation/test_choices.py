@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import dataclasses
 import random
 import shutil
 from pathlib import Path
@@ -13,9 +13,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from safetensors.torch import save_file
 from sklearn.metrics import accuracy_score, log_loss
-from transformers import AutoConfig, BertConfig, BertForMaskedLM, DebertaConfig
+from transformers import AutoConfig, DebertaConfig
 
 from daybreak.base.errors import UserError
 from daybreak.evaluation.batches import Padding
@@ -24,35 +23,13 @@ from daybreak.evaluation.classifier import build_classifier, load_tokenizer
 from daybreak.evaluation.finetune import Batches, fine_tune, predict
 from daybreak.evaluation.protocol import Setting
 from daybreak.evaluation.protocols import PROTOCOLS
-from daybreak.evaluation.tasks import Hidden, LabelledRows, Task
-from daybreak.models.crammed import CrammedEncoder
+from daybreak.evaluation.tasks import LabelledRows, Task
 
 KIND = Choice()
 COLUMNS = ("story", "begin", "first", "second", "third", "right")
 VOCABULARY = 200
 SUNNY, RAINY = "sun warm bright summer beach".split(), "rain cold dark winter storm".split()
 FILLER = "the day was very and it will be some more of this there again today town people walk home late".split()
-
-
-@pytest.fixture(params=["bert", "crammed"])
-def family(request: pytest.FixtureRequest, encoder: Path, tmp_path: Path) -> Path:
-    """A stock encoder that knows token types, and one of ours that brings its code, with the toy tokenizer."""
-    folder = tmp_path / request.param
-    shutil.copytree(encoder, folder)
-    torch.manual_seed(0)
-    if request.param == "bert":
-        sizes = {"vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 64, "max_position_embeddings": 64}
-        BertForMaskedLM(BertConfig(**sizes, num_hidden_layers=1, num_attention_heads=2)).save_pretrained(folder)
-        told = json.loads((folder / "tokenizer_config.json").read_text())
-        told["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
-        (folder / "tokenizer_config.json").write_text(json.dumps(told))
-        return folder
-    shape = CrammedEncoder(layers=1, width=32, heads=2, inner=32, classifier_width=32)
-    save_file(shape.export_weights(shape.build(VOCABULARY)), folder / "model.safetensors", metadata={"format": "pt"})
-    (folder / "config.json").write_text(json.dumps(shape.to_hugging_face(VOCABULARY, 64)))
-    for name, source in shape.modelling_files().items():
-        shutil.copyfile(source, folder / name)
-    return folder
 
 
 def told(folder: Path, lines: list[tuple[str, ...]], dev: list[tuple[str, ...]] | None = None, **more: Any) -> Task:
@@ -92,12 +69,13 @@ def test_a_label_that_is_no_number_of_a_choice_is_refused_by_its_line(tmp_path: 
         KIND.load(told(tmp_path, [ROW, (*ROW[:-1], label)], [ROW]))
 
 
-def test_unlabelled_rows_end_with_their_choices(tmp_path: Path) -> None:
-    text = ("story", "begin", "first", "second", "third")
-    task = told(tmp_path, [ROW, ROW], text=text[:2], hidden=(Hidden("out", tmp_path / "train.tsv", text),))
-    rows = KIND.unlabelled(task, "out")
-    assert rows.texts == [("the sun", "people walk home", "people walk late", "people rain")] * 2
-    assert rows.targets == [0, 0]
+def test_a_row_of_a_parquet_file_is_named_as_such(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow.parquet").write_table(
+        pytest.importorskip("pyarrow").table(dict(zip(COLUMNS, zip(ROW, (*ROW[:-1], "4"))))), tmp_path / "x.parquet"
+    )
+    task = dataclasses.replace(told(tmp_path, [ROW]), train=tmp_path / "x.parquet", format="parquet")
+    with pytest.raises(UserError, match=r"^Row 2 of '.*x.parquet' has the label '4'"):
+        KIND.load(task)
 
 
 WORDS = st.lists(st.sampled_from([*FILLER, "zq"]), min_size=1, max_size=40).map(" ".join)
@@ -105,8 +83,7 @@ WORDS = st.lists(st.sampled_from([*FILLER, "zq"]), min_size=1, max_size=40).map(
 
 @given(st.integers(2, 4).flatmap(lambda count: st.lists(st.tuples(*[WORDS] * (count + 1)), min_size=1, max_size=4)))
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_choices_stay_whole_while_the_context_can_give(encoder: Path, texts: list[tuple[str, ...]]) -> None:
-    tokenizer = load_tokenizer(encoder)
+def test_choices_stay_whole_while_the_context_can_give(tokenizer: Any, texts: list[tuple[str, ...]]) -> None:
     alone = {text: tokenizer(text, add_special_tokens=False)["input_ids"] for row in texts for text in row}
     encoded = KIND.encode(tokenizer, LabelledRows(texts, [0] * len(texts)), 32, VOCABULARY)
     for row, sequences in zip(texts, encoded.features["input_ids"], strict=True):
@@ -166,7 +143,7 @@ def test_a_toy_task_is_learned(family: Path) -> None:
     judged = KIND.judge(dev, found, ())
     scores = KIND.score(judged, ())
     assert scores["accuracy"] > 0.95
-    assert scores["accuracy"] == accuracy_score(dev.targets, KIND.decided(found))
+    assert scores["accuracy"] == accuracy_score(dev.targets, np.stack(found).argmax(axis=1))
     chances = torch.tensor(np.stack(found)).double().softmax(1).numpy()
     assert scores["surprise"] == pytest.approx(log_loss(dev.targets, chances))
     np.testing.assert_allclose(judged[:, 2], chances.max(axis=1), atol=1e-9)

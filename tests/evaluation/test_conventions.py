@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daybreak.base.task_records import Average, TaskResult
-from daybreak.evaluation.conventions import CONVENTIONS, averages
+from daybreak.evaluation.conventions import CONVENTIONS, SIZES, averages
 from daybreak.evaluation.glue_tasks import GLUE
 from daybreak.evaluation.protocols import PROTOCOLS
 
@@ -44,8 +44,8 @@ def result(task: str, scores: dict[str, list[float]], protocol: str = "cramming"
         mean=statistics.fmean(scores[metric]),
         spread=0.0,
         selection="",
-        train_rows=1,
-        dev_rows=1,
+        train_rows=SIZES[task][0],
+        dev_rows=SIZES[task][1],
         baseline=0.0,
         settings={},
         seconds=0.0,
@@ -151,6 +151,22 @@ def test_only_the_conventions_own_protocol_and_seeds_are_comparable(name: str) -
     changed = PROTOCOLS[name].changed(epochs=1).name
     assert not any(each.comparable for each in averages(glue(changed, seeds=10)))
     assert not any(each.comparable for each in averages(glue(f"{name}, from mnli-subset", seeds=10)))
+
+
+@pytest.mark.parametrize(("name", "share", "comparable"), [("qqp", 0.9995, True), ("qqp", 0.99, False)])
+@pytest.mark.parametrize("part", ["train_rows", "dev_rows"])
+def test_only_whole_files_are_comparable(name: str, share: float, comparable: bool, part: str) -> None:
+    rows = [
+        dataclasses.replace(each, **{part: round(share * getattr(each, part))}) if each.task == name else each
+        for each in glue()
+    ]
+    assert by_name(rows)["cramming"].comparable == comparable
+
+
+def test_results_of_other_weights_are_another_model() -> None:
+    other = [dataclasses.replace(each, weights="b") for each in glue()]
+    assert averages([*glue()[:4], *other[4:]]) == []
+    assert len(averages([*glue(), *other])) == 2 * len(averages(glue()))
 
 
 def test_dev_numbers_are_never_comparable_with_published_test_numbers() -> None:

@@ -24,9 +24,8 @@ from daybreak.evaluation.embeddings import cosines, probe_similarity, rates_pair
 from daybreak.evaluation.frozen import load_encoder, load_masked_model, longest_row, pooled_states
 from daybreak.evaluation.kinds import load_task
 from daybreak.evaluation.task_file import read_task_file
-from daybreak.models.crammed import CrammedEncoder
 
-WriteTask = Callable[..., Path]
+WriteTask = WriteCrammed = Callable[..., Path]
 WORDS = "the day was very and it will be sun warm bright rain cold dark".split()
 
 
@@ -44,19 +43,6 @@ def rated_pairs(count: int, seed: int) -> list[tuple[str, ...]]:
 @pytest.fixture
 def pairs(write_task: WriteTask) -> Path:
     return write_task(rated_pairs(8, 1), rated_pairs(60, 2), 'kind = "regression"', name="pairs")
-
-
-def crammed_folder(encoder: Path, folder: Path, **shape: object) -> Path:
-    """An export of the crammed family with the tokenizer of ``encoder``."""
-    shutil.copytree(encoder, folder)
-    size = json.loads((encoder / "config.json").read_text())["vocab_size"]
-    built = CrammedEncoder(layers=2, width=32, heads=2, inner=32, **shape)  # type: ignore[arg-type]
-    torch.manual_seed(0)
-    save_file(built.export_weights(built.build(size)), folder / "model.safetensors", metadata={"format": "pt"})
-    (folder / "config.json").write_text(json.dumps(built.to_hugging_face(size, 64)))
-    for name, source in built.modelling_files().items():
-        shutil.copyfile(source, folder / name)
-    return folder
 
 
 def test_similarities_equal_a_loop_over_single_sentences(encoder: Path, pairs: Path) -> None:
@@ -87,11 +73,11 @@ def test_similarities_equal_a_loop_over_single_sentences(encoder: Path, pairs: P
 
 @pytest.mark.parametrize("shape", [{}, {"attend_padding": True}, {"positions": "learned", "longest_row": 64}])
 def test_pooled_states_of_a_crammed_export_equal_its_own_class_on_single_texts(
-    encoder: Path, tmp_path: Path, shape: dict[str, object]
+    write_crammed: WriteCrammed, tmp_path: Path, shape: dict[str, object]
 ) -> None:
     from daybreak.models.modeling_crammed import CrammedModel
 
-    folder = crammed_folder(encoder, tmp_path / "crammed", **shape)
+    folder = write_crammed(tmp_path / "crammed", layers=2, **shape)
     frozen = load_encoder(folder)
     texts = ["sun", "cold rain in winter", "the day was very warm", "cold rain in summer"]
     found = pooled_states(frozen, texts, 64)
@@ -141,11 +127,13 @@ def bert(encoder: Path, folder: Path) -> Path:
     return folder
 
 
-def test_the_longest_row_is_what_config_tokenizer_and_table_allow(encoder: Path, tmp_path: Path) -> None:
+def test_the_longest_row_is_what_config_tokenizer_and_table_allow(
+    encoder: Path, write_crammed: WriteCrammed, tmp_path: Path
+) -> None:
     assert longest_row(load_encoder(encoder).model) is None, "rotary positions have no table"
     frozen = load_encoder(bert(encoder, tmp_path / "bert"))
     assert (longest_row(frozen.model), frozen.length, frozen.layers) == (40, 40, 2)
-    learned = load_encoder(crammed_folder(encoder, tmp_path / "learned", positions="learned", longest_row=50))
+    learned = load_encoder(write_crammed(tmp_path / "learned", layers=2, positions="learned", longest_row=50))
     assert (longest_row(learned.model), learned.length) == (50, 50)
     config = RobertaConfig(
         vocab_size=100, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import shutil
 from collections.abc import Callable
@@ -83,18 +84,31 @@ def test_a_saved_classifier_is_stock_and_scores_the_same(encoder: Path, weather:
     assert sorted(p.name for p in tmp_path.iterdir() if "kept" in p.name) == ["kept"], "nothing half-written stays"
 
 
-@pytest.mark.parametrize("kind", ["Bert", "DistilBert", "Electra", "DebertaV2"])
-def test_other_encoders_are_fine_tuned_too(encoder: Path, weather: Path, tmp_path: Path, kind: str) -> None:
+def stock_encoder(encoder: Path, folder: Path, kind: str) -> Path:
+    """A small encoder of another family, with weights of 16 bits and the toy tokenizer."""
     import transformers
 
     config = getattr(transformers, f"{kind}Config")(
         vocab_size=200, hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2,
         max_position_embeddings=64, pad_token_id=0,
     )  # fmt: skip
-    folder = damaged(encoder, tmp_path / "model", model__safetensors=None)
+    damaged(encoder, folder, model__safetensors=None)
     getattr(transformers, f"{kind}ForMaskedLM")(config).half().save_pretrained(folder)
-    (result,) = evaluate(folder, [str(weather)], seeds=1)
+    return folder
+
+
+def test_another_encoder_learns_too(encoder: Path, weather: Path, tmp_path: Path) -> None:
+    (result,) = evaluate(stock_encoder(encoder, tmp_path / "bert", "Bert"), [str(weather)], seeds=1)
     assert result.mean > 0.9
+
+
+def test_other_families_are_fine_tuned_and_stand_side_by_side(encoder: Path, weather: Path, tmp_path: Path) -> None:
+    kinds = ["Bert", "DistilBert", "Electra", "DebertaV2"]
+    for kind in kinds:
+        folder = stock_encoder(encoder, tmp_path / kind, kind)
+        (result,) = evaluate(folder, [str(weather)], seeds=1, epochs=1, rows=64, out=tmp_path / "out")
+        assert all(math.isfinite(value) for values in result.scores.values() for value in values), kind
+    assert [result.model_name for result in read_results(tmp_path / "out/results.json")] == kinds
 
 
 def test_results_merge_by_protocol_task_and_model(encoder: Path, write_task: WriteTask, tmp_path: Path) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -19,19 +21,19 @@ import torch
 
 from daybreak.base.errors import Interrupted, UserError
 from daybreak.base.task_records import Cell
-from daybreak.evaluate import evaluate
-from daybreak.evaluation import fanout
+from daybreak.evaluation import fanout, pools
 from daybreak.evaluation.cells import Job, fill
 from daybreak.evaluation.fanout import (
     forecast_line,
     obeying_signals,
     run_jobs,
-    start_worker,
     thread_count,
     worker_count,
 )
+from daybreak.evaluation.finetune import Show
 from daybreak.evaluation.kinds import load_task
 from daybreak.evaluation.measure import Measurement
+from daybreak.evaluation.pools import start_worker
 from daybreak.evaluation.protocols import PROTOCOLS
 from daybreak.evaluation.task_file import read_task_file
 
@@ -56,7 +58,7 @@ def jobs(encoder: Path, write_task: Callable[..., Path], tmp_path: Path) -> list
     task = load_task(read_task_file(write_task(ROWS, ROWS[:7])))
     return Measurement(
         folder=encoder, model_name="toy", data=task, protocol=PROTOCOLS["quick"].changed(epochs=2), seeds=4,
-        untrained=False, threads=1, hidden=False, cells=tmp_path / "cells",
+        untrained=False, threads=1, hidden=False, cells=tmp_path / "cells", weights="",
     ).jobs()  # fmt: skip
 
 
@@ -87,60 +89,20 @@ def test_finished_cells_need_no_process(jobs: list[Job], monkeypatch: pytest.Mon
 
 
 @pytest.fixture
-def registered(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[int]]:
-    """Give ``name`` a backend of threads, and return where it writes down how many it is asked for."""
+def threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A backend of threads under the name of dask: for what our code makes of what comes back."""
+    from joblib._parallel_backends import ThreadingBackend
 
-    def register(name: str) -> list[int]:
-        from joblib._parallel_backends import ThreadingBackend
+    @contextmanager
+    def pool(workers: int) -> Iterator[dict[str, object]]:
+        yield {"backend": ThreadingBackend(), "n_jobs": workers}
 
-        asked: list[int] = []
-
-        class Counting(ThreadingBackend):
-            def configure(self, n_jobs: int = 1, *rest: object, **more: object) -> int:
-                asked.append(n_jobs)
-                return super().configure(n_jobs, *rest, **more)
-
-        monkeypatch.setitem(joblib.parallel.BACKENDS, name, Counting)
-        if name == "dask":
-            monkeypatch.setitem(sys.modules, "distributed", ModuleType("distributed"))
-        else:
-            ray = ModuleType("ray.util.joblib")
-            ray.register_ray = lambda: None  # type: ignore[attr-defined]
-            for module, content in (("ray", ModuleType("ray")), ("ray.util", ModuleType("ray.util"))):
-                monkeypatch.setitem(sys.modules, module, content)
-            monkeypatch.setitem(sys.modules, "ray.util.joblib", ray)
-        return asked
-
-    return register
-
-
-@pytest.mark.parametrize("backend", ["ray", "dask"])
-def test_a_cluster_fills_the_cells_through_joblib(
-    jobs: list[Job], registered: Callable[[str], list[int]], backend: str
-) -> None:
-    asked = registered(backend)
-    found = list(run_jobs(jobs[:2], 2, backend, Notes()))
-    assert asked == [2]
-    for job, cell in zip(jobs, found):
-        assert replace(cell, seconds=0.0) == replace(fill(elsewhere(job)), seconds=0.0)
-
-
-@pytest.mark.parametrize(("backend", "package"), [("ray", "ray"), ("dask", "dask[distributed]")])
-def test_a_cluster_that_is_not_installed(
-    encoder: Path, weather: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str, package: str
-) -> None:
-    for name in ("ray", "ray.util.joblib", "distributed"):
-        monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(UserError) as caught:
-        evaluate(encoder, [str(weather)], seeds=1, rows=32, epochs=1, out=tmp_path / "out", backend=backend)
-    assert caught.value.sentence == f"--backend {backend} needs {package}."
-    assert caught.value.remedy == f"Install it: pip install '{package}'."
+    monkeypatch.setitem(pools.POOLS, "dask", pool)
 
 
 def test_what_a_worker_has_to_say_arrives_as_it_was(
-    jobs: list[Job], registered: Callable[[str], list[int]], monkeypatch: pytest.MonkeyPatch
+    jobs: list[Job], threads: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    registered("dask")
     real = fanout.fill
 
     def filled(job: Job) -> Cell:
@@ -155,6 +117,158 @@ def test_what_a_worker_has_to_say_arrives_as_it_was(
         next(cells)
     assert (caught.value.sentence, caught.value.remedy) == ("It diverged.", "Mend it.")
     assert jobs[0].finished() is not None
+
+
+@pytest.mark.parametrize("backend", ["processes", "dask"])
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory."), "The GPU has no memory left for a batch of 16."),
+        (OSError(errno.ENOSPC, "No space left on device"), "Cannot write '{file}': no space left on device."),
+    ],
+)
+def test_a_full_gpu_and_a_full_disk_are_one_sentence(
+    jobs: list[Job], threads: None, monkeypatch: pytest.MonkeyPatch, backend: str, error: Exception, sentence: str
+) -> None:
+    real = fanout.fill
+
+    def filled(job: Job, *rest: Show) -> Cell:
+        if job.seed == 1:
+            raise error
+        return real(job, *rest)
+
+    monkeypatch.setattr(fanout, "fill", filled)
+    cells = run_jobs(jobs, 1 if backend == "processes" else 2, backend, Notes())
+    assert next(cells).seed == 0
+    with pytest.raises(UserError) as caught:
+        next(cells)
+    assert caught.value.sentence == sentence.format(file=jobs[1].file)
+    assert jobs[0].finished() is not None
+
+
+def test_another_error_of_the_system_stays_what_it_is(jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
+    def filled(job: Job, show: Show) -> Cell:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(fanout, "fill", filled)
+    with pytest.raises(OSError, match="Input/output error"):
+        next(run_jobs(jobs, 1, "processes", Notes()))
+
+
+@pytest.mark.parametrize(("backend", "package"), [("ray", "ray"), ("dask", "dask[distributed]")])
+def test_a_cluster_that_is_not_installed(
+    jobs: list[Job], monkeypatch: pytest.MonkeyPatch, backend: str, package: str
+) -> None:
+    for name in ("ray", "ray.util.joblib", "distributed"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(UserError) as caught:
+        next(run_jobs(jobs, 2, backend, Notes()))
+    assert caught.value.sentence == f"--backend {backend} needs {package}."
+    assert caught.value.remedy == f"Install it: pip install '{package}'."
+
+
+@pytest.fixture
+def scheduler(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of a real dask cluster: one worker, a process of one thread."""
+    pytest.importorskip("distributed")
+    from distributed import LocalCluster
+
+    monkeypatch.delenv("DASK_SCHEDULER_ADDRESS", raising=False)
+    with LocalCluster(processes=True, n_workers=1, threads_per_worker=1, dashboard_address=None) as cluster:
+        yield cluster.scheduler_address
+
+
+@pytest.fixture
+def as_in_this_process(jobs: list[Job]) -> Callable[[list[Cell]], None]:
+    """Return a check that these are the cells of the first jobs, and that this process did not fill them."""
+
+    def check(found: list[Cell]) -> None:
+        for job, cell in zip(jobs[: len(found)], found, strict=True):
+            kept = job.finished()
+            assert kept == cell, "a worker wrote it"
+            assert replace(cell, seconds=0.0) == replace(fill(elsewhere(job)), seconds=0.0)
+
+    return check
+
+
+def test_dask_fills_the_same_cells(
+    jobs: list[Job],
+    scheduler: str,
+    as_in_this_process: Callable[[list[Cell]], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from distributed import Client
+
+    monkeypatch.setattr(fanout, "fill", None)  # of this process; a worker has its own
+    monkeypatch.setenv("DASK_SCHEDULER_ADDRESS", scheduler)
+    notes = Notes()
+    as_in_this_process(list(run_jobs(jobs[:2], 1, "dask", notes)))
+    assert notes.notes[-1] == "2/2 fine-tunings, 1 at a time"
+    monkeypatch.delenv("DASK_SCHEDULER_ADDRESS")
+    with pytest.raises(UserError, match="needs a cluster, and none is named"):
+        next(run_jobs(jobs[2:], 1, "dask", Notes()))
+    with Client(scheduler):
+        cells = run_jobs(jobs[2:], 1, "dask", Notes())
+        assert next(cells).seed == 2, "the current client's cluster"
+        cells.close()
+
+
+def test_a_dask_worker_has_its_say_in_one_sentence(
+    jobs: list[Job], scheduler: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DASK_SCHEDULER_ADDRESS", scheduler)
+    nowhere = replace(jobs[1], folder=jobs[1].folder / "nowhere")
+    cells = run_jobs([jobs[0], nowhere, *jobs[2:]], 1, "dask", Notes())
+    assert next(cells).seed == 0
+    with pytest.raises(UserError, match="nowhere"):
+        next(cells)
+
+
+def test_a_dask_scheduler_that_is_not_there(jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
+    dask = pytest.importorskip("dask")
+    pytest.importorskip("distributed")
+    monkeypatch.setenv("DASK_SCHEDULER_ADDRESS", "tcp://127.0.0.1:9")
+    with dask.config.set({"distributed.comm.timeouts.connect": "1s"}), pytest.raises(UserError) as caught:
+        next(run_jobs(jobs, 1, "dask", Notes()))
+    assert "tcp://127.0.0.1:9" in caught.value.sentence
+
+
+@pytest.fixture
+def local_ray(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    ray: ModuleType = pytest.importorskip("ray")
+    monkeypatch.setenv("RAY_ADDRESS", "local")  # never a cluster of somebody who runs the tests
+    return ray
+
+
+def test_ray_fills_the_same_cells(
+    jobs: list[Job],
+    local_ray: ModuleType,
+    as_in_this_process: Callable[[list[Cell]], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Its CPUs are what it is told. joblib gives one worker nothing to do: hence two.
+    local_ray.init(num_cpus=2, logging_level="ERROR", log_to_driver=False)
+    try:
+        monkeypatch.setattr(fanout, "fill", None)  # of this process; a worker has its own
+        notes = Notes()
+        as_in_this_process(list(run_jobs(jobs[:2], 2, "ray", notes)))
+        assert notes.notes[-1] == "2/2 fine-tunings, 2 at a time"
+        nowhere = replace(jobs[3], folder=jobs[3].folder / "nowhere")
+        with pytest.raises(UserError, match="nowhere"):
+            list(run_jobs([jobs[2], nowhere], 2, "ray", Notes()))
+        assert jobs[2].finished() is not None
+        with pytest.raises(UserError, match="room for 2 fine-tunings at a time, not for 3"):
+            list(run_jobs(jobs[3:], 3, "ray", Notes()))
+        assert local_ray.is_initialized(), "it was there before"
+    finally:
+        local_ray.shutdown()
+
+
+def test_ray_begins_and_ends_a_cluster_of_this_machine(jobs: list[Job], local_ray: ModuleType) -> None:
+    if (os.cpu_count() or 1) < 2:
+        pytest.skip("needs 2 cores")
+    assert [cell.seed for cell in run_jobs(jobs[:2], 2, "ray", Notes())] == [0, 1]
+    assert not local_ray.is_initialized()
 
 
 def test_a_process_that_the_system_killed(jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,22 +313,38 @@ def test_workers_follow_gpus_cores_and_memory(
     monkeypatch: pytest.MonkeyPatch, cores: int, gigabytes: float, gpus: int, cells: int, parameters: int, workers: int
 ) -> None:
     worker_counts(monkeypatch, cores, gigabytes, gpus)
-    assert worker_count(cells, MUCH, parameters, None) == workers
+    assert worker_count(cells, MUCH, parameters, None, "processes") == workers
 
 
 def test_little_work_stays_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     worker_counts(monkeypatch, 8, 64, 0)
-    assert worker_count(3, 30_000, 1_500_000, None) == 1
-    assert worker_count(3, 300_000, 1_500_000, None) == 3
-    assert worker_count(3, 30_000, 1_500_000, 2) == 2, "a number that is asked for is obeyed"
-    assert worker_count(3, MUCH, 10**7, 9) == 3
+    assert worker_count(3, 30_000, 1_500_000, None, "processes") == 1
+    assert worker_count(3, 300_000, 1_500_000, None, "processes") == 3
+    assert worker_count(3, 30_000, 1_500_000, 2, "processes") == 2, "a number that is asked for is obeyed"
+    assert worker_count(3, MUCH, 10**7, 9, "processes") == 3
     with pytest.raises(UserError, match="0 workers are too few"):
-        worker_count(3, MUCH, 10**7, 0)
+        worker_count(3, MUCH, 10**7, 0, "processes")
+
+
+def test_this_machine_does_not_count_for_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker_counts(monkeypatch, 8, 64, 4)
+    for backend in ("ray", "dask"):
+        assert worker_count(30, MUCH, 10**7, 20, backend) == 20
+        assert thread_count(2, backend) == 1
+        with pytest.raises(UserError) as caught:
+            worker_count(30, MUCH, 10**7, None, backend)
+        assert caught.value.sentence == f"--backend {backend} spreads over a cluster whose size is not known here."
+        assert caught.value.remedy == "Say how many fine-tunings run at a time with --workers."
+        with pytest.raises(UserError, match="0 workers are too few"):
+            worker_count(30, MUCH, 10**7, 0, backend)
+    assert worker_count(30, MUCH, 10**7, 1, "dask") == 1
+    with pytest.raises(UserError, match="2 workers or more"):
+        worker_count(30, MUCH, 10**7, 1, "ray")
 
 
 def test_threads_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     worker_counts(monkeypatch, 8, 64, 0)
-    assert [thread_count(workers) for workers in (1, 2, 3, 8, 9)] == [8, 4, 2, 1, 1]
+    assert [thread_count(workers, "processes") for workers in (1, 2, 3, 8, 9)] == [8, 4, 2, 1, 1]
 
 
 @pytest.fixture
@@ -223,8 +353,8 @@ def claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], tu
 
     A lock belongs to an open file, so that several in one process stand for one each in several.
     """
-    monkeypatch.setattr(fanout.signal, "signal", lambda *rest: None)
-    monkeypatch.setattr(fanout, "_end_with", lambda parent: None)
+    monkeypatch.setattr(pools.signal, "signal", lambda *rest: None)
+    monkeypatch.setattr(pools, "_end_with", lambda parent: None)
     held: list[int] = []
     real = os.open
 
@@ -232,7 +362,7 @@ def claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], tu
         held.append(real(*rest, **more))
         return held[-1]
 
-    monkeypatch.setattr(fanout.os, "open", opened)
+    monkeypatch.setattr(pools.os, "open", opened)
 
     def begin(devices: str) -> tuple[str | None, int]:
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -259,9 +389,18 @@ def test_gpus_are_those_that_the_user_left_visible(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     for listed, devices in (("0, 1,GPU-abc", ["0", "1", "GPU-abc"]), ("", [])):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", listed)
-        assert fanout._backend("processes", 2, Path("claims"))["initargs"] == ("claims", devices, os.getpid())
+        assert first_arguments() == (devices, os.getpid())
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-    assert fanout._backend("processes", 2, Path("claims"))["initargs"] == ("claims", ["0", "1"], os.getpid())
+    assert first_arguments() == (["0", "1"], os.getpid())
+
+
+def first_arguments() -> tuple[list[str], int]:
+    """What a worker process is told: the GPUs, and its parent."""
+    with pools.POOLS["processes"](2) as told:
+        claims, devices, parent = told["initargs"]
+        assert not list(Path(claims).iterdir())
+    assert not Path(claims).exists()
+    return devices, parent
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -296,3 +435,10 @@ def test_the_forecast_tells_time_and_cost() -> None:
     assert forecast_line(3600.0, 6, 1, 1.5) == "6 fine-tunings: about 1h 00m, cost about 1.50."
     assert forecast_line(3600.0, 6, 3, 0.9) == "6 fine-tunings, 3 at a time: about 20m 10s, cost about 0.30."
     assert forecast_line(3600.0, 2, 6, None) == "2 fine-tunings, 6 at a time: about 30m 10s.", "the longest decides"
+    assert forecast_line(30.0, 1, 1, 0.0) == "1 fine-tuning: about 30s, cost about 0.00."
+
+
+@pytest.mark.parametrize("price", [-0.5, float("nan"), float("inf")])
+def test_a_price_that_is_none(price: float) -> None:
+    with pytest.raises(UserError, match="is no price"):
+        forecast_line(3600.0, 6, 1, price)

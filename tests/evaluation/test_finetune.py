@@ -217,9 +217,7 @@ def test_token_types_are_kept_from_models_that_know_none(encoder: Path, tmp_path
     assert len(predict(classifier(folder), CLASSIFICATION, padding, encoded(folder, PAIRS))) == 3
 
 
-def test_a_crammed_export_is_fine_tuned(
-    encoder: Path, weather: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_crammed_export_is_fine_tuned(encoder: Path, weather: Path, tmp_path: Path) -> None:
     from daybreak.evaluate import evaluate
     from daybreak.models.crammed import CrammedEncoder
     from daybreak.packaging.hugging_face import write_model_folder
@@ -229,7 +227,6 @@ def test_a_crammed_export_is_fine_tuned(
     model = shape.build(VOCABULARY)
     folder = tmp_path / "crammed"
     write_model_folder(folder, model=model, shape=shape, tokenizer=encoder, length=64, vocabulary=VOCABULARY)
-    monkeypatch.setattr("daybreak.evaluate.thread_count", lambda workers: 1)
     (result,) = evaluate(folder, [str(weather)], seeds=1, out=tmp_path, rate=2e-3, workers=1)
     assert result.mean > 0.9
     assert (result.model_name, result.settings["length"]) == ("crammed", 64)

@@ -40,11 +40,9 @@ class Clock:
         self.now += 3 * spent if model.training else spent  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize(
-    ("batch", "token", "loading"), [(0.0, 1e-3, 0.0), (0.02, 0.0, 1.0), (0.01, 1e-4, 2.0), (0.0, 0.0, 5.0)]
-)
+@pytest.mark.parametrize(("batch", "token", "loading"), [(0.0, 1e-3, 0.0), (0.02, 0.0, 1.0), (0.01, 1e-4, 2.0)])
 @pytest.mark.parametrize(("rows", "epochs"), [(640, 3), (20, 1)])
-def test_the_forecast_is_within_a_factor_of_two(
+def test_the_forecast_is_near_the_truth(
     encoder: Path, weather: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: float, token: float,
     loading: float, rows: int, epochs: int,
 ) -> None:  # fmt: skip
@@ -56,8 +54,9 @@ def test_the_forecast_is_within_a_factor_of_two(
     measurement = Measurement(
         folder=encoder, model_name="toy", data=load_task(read_task_file(weather)), seeds=1, untrained=False, threads=1,
         protocol=PROTOCOLS["quick"].changed(epochs=epochs, rows=rows), hidden=False, cells=tmp_path,
+        weights="",
     )  # fmt: skip
     (job,) = measurement.jobs()
-    told = cell_seconds(job, measurement.encoded())
+    told = cell_seconds(job, cells.encoded(job))
     took = fill(job).seconds
-    assert took / 2 <= told <= took * 2
+    assert took / 1.2 <= told <= took * 1.2

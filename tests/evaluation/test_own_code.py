@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
 from transformers import AutoModelForSequenceClassification, dynamic_module_utils
 
 from daybreak.base.errors import UserError
@@ -18,7 +17,7 @@ from daybreak.evaluation.classifier import build_classifier, load_config, load_t
 from daybreak.evaluation.finetune import set_dropout
 from daybreak.evaluation.kinds import KINDS, kind_of, load_task
 from daybreak.evaluation.task_file import read_task_file
-from daybreak.models.crammed import MODELLING_FILES, CrammedEncoder
+from daybreak.models.crammed import MODELLING_FILES
 
 TRAP = "raise SystemExit('foreign code ran')\n"
 
@@ -34,18 +33,8 @@ def copied_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
 
 
 @pytest.fixture
-def crammed(encoder: Path, tmp_path: Path) -> Path:
-    """An export of the crammed family with the tokenizer of ``encoder``."""
-    folder = tmp_path / "crammed"
-    shutil.copytree(encoder, folder)
-    size = json.loads((encoder / "config.json").read_text())["vocab_size"]
-    shape = CrammedEncoder(layers=1, width=32, heads=2, inner=32)
-    torch.manual_seed(0)
-    save_file(shape.export_weights(shape.build(size)), folder / "model.safetensors", metadata={"format": "pt"})
-    (folder / "config.json").write_text(json.dumps(shape.to_hugging_face(size, 64)))
-    for name, source in shape.modelling_files().items():
-        shutil.copyfile(source, folder / name)
-    return folder
+def crammed(write_crammed: Callable[..., Path], tmp_path: Path) -> Path:
+    return write_crammed(tmp_path / "crammed")
 
 
 def test_our_export_is_fine_tuned_saved_and_loaded_again(

@@ -13,8 +13,6 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from safetensors.torch import save_file
-from transformers import BertConfig, BertForMaskedLM
 
 from daybreak.base.errors import UserError
 from daybreak.evaluation.batches import EncodedRows, Padding
@@ -25,34 +23,12 @@ from daybreak.evaluation.protocols import PROTOCOLS
 from daybreak.evaluation.questions import LONGEST_ANSWER, NO_ANSWER, Questions, best_span
 from daybreak.evaluation.squad import Answer, judge_answer
 from daybreak.evaluation.tasks import LabelledRows
-from daybreak.models.crammed import CrammedEncoder
 
 KIND = Questions()
 VOCABULARY, LENGTH = 200, 48
 OVERLAP, QUESTION = LENGTH // 3, (LENGTH - 3) // 3
 SUNNY, RAINY = "sun warm bright summer beach".split(), "rain cold dark winter storm".split()
 FILLER = "the day was very and it will be some more of this there again today town people walk home late".split()
-
-
-@pytest.fixture(params=["bert", "crammed"])
-def family(request: pytest.FixtureRequest, encoder: Path, tmp_path: Path) -> Path:
-    """A stock encoder that knows token types, and one of ours that brings its code, with the toy tokenizer."""
-    folder = tmp_path / request.param
-    shutil.copytree(encoder, folder)
-    torch.manual_seed(0)
-    if request.param == "bert":
-        sizes = {"vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 64, "max_position_embeddings": 64}
-        BertForMaskedLM(BertConfig(**sizes, num_hidden_layers=1, num_attention_heads=2)).save_pretrained(folder)
-        told = json.loads((folder / "tokenizer_config.json").read_text())
-        told["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
-        (folder / "tokenizer_config.json").write_text(json.dumps(told))
-        return folder
-    shape = CrammedEncoder(layers=1, width=32, heads=2, inner=32, classifier_width=32)
-    save_file(shape.export_weights(shape.build(VOCABULARY)), folder / "model.safetensors", metadata={"format": "pt"})
-    (folder / "config.json").write_text(json.dumps(shape.to_hugging_face(VOCABULARY, 64)))
-    for name, source in shape.modelling_files().items():
-        shutil.copyfile(source, folder / name)
-    return folder
 
 
 WORDS = st.sampled_from([*FILLER, *RAINY, "zqx", "a,b", "\u00e9\u00e9", "\u2603"])
@@ -74,9 +50,8 @@ def rows_with_answers(draw: st.DrawFn) -> list[tuple[str, str, tuple[Answer, ...
 @given(rows_with_answers())
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_windows_cover_the_context_and_hold_every_answer(
-    encoder: Path, rows: list[tuple[str, str, tuple[Answer, ...]]]
+    tokenizer: Any, rows: list[tuple[str, str, tuple[Answer, ...]]]
 ) -> None:
-    tokenizer = load_tokenizer(encoder)
     told = LabelledRows([row[:2] for row in rows], [row[2] for row in rows])
     encoded = KIND.encode(tokenizer, told, LENGTH, VOCABULARY)
     ids = encoded.features["input_ids"]

@@ -22,15 +22,20 @@ from daybreak.evaluation.token_labels import TokenLabels
 TAGS = ("B-dose", "B-drug", "I-dose", "I-drug", "O")
 
 
-def cells(tables, name="a", part="dev", model="pretrained"):
+def cells(tables, part="dev"):
     """One cell a seed."""
     return [
         Cell(
-            fingerprint="", protocol="quick", task="toy", model=model, model_name=name, epochs=1, learning_rate=1e-3,
-            batch=16, seed=seed, scores={}, judged={part: np.asarray(table, float).tolist()}, threads=1, seconds=1.0,
+            fingerprint="", protocol="quick", task="toy", model="pretrained", model_name="toy", epochs=1, seed=seed,
+            learning_rate=1e-3, batch=16, scores={}, judged={part: np.asarray(table, float).tolist()}, threads=1,
+            seconds=1.0,
         )
         for seed, table in enumerate(tables)
     ]  # fmt: skip
+
+
+def compared(a, b, **ask):
+    return compare(a, b, "A", "B", **ask)
 
 
 def drawn_rows(chance, rows):
@@ -99,7 +104,7 @@ def test_a_model_is_no_better_than_itself(metric):
     tables = [answers(np.random.default_rng(seed), 120, 2) for seed in range(3)]
     for table in tables:
         table[:, 0] = tables[0][:, 0]
-    found = compare(cells(tables), cells(tables, "b"), kind="classification", metric=metric, classes=2)
+    found = compared(cells(tables), cells(tables), kind="classification", metric=metric, classes=2)
     assert found.a == found.b and (found.low, found.high, found.better) == (0.0, 0.0, 0.5)
     assert found.verdict == "no difference shown"
 
@@ -107,7 +112,7 @@ def test_a_model_is_no_better_than_itself(metric):
 def test_other_correlations_of_a_model_with_itself_do_not_differ_either():
     x = np.random.default_rng(0).normal(size=(200, 2))
     for metric in METRICS["regression"]:
-        found = compare(cells([x, x]), cells([x, x], "b"), kind="regression", metric=metric)
+        found = compared(cells([x, x]), cells([x, x]), kind="regression", metric=metric)
         assert (found.low, found.high, found.better) == (0.0, 0.0, 0.5)
 
 
@@ -119,11 +124,11 @@ def test_to_swap_the_sides_is_to_mirror_the_answer():
         for right in (0.7, 0.4)
     )
     ask = {"kind": "classification", "metric": "mcc", "classes": 3}
-    one, other = compare(cells(a), cells(b, "b"), **ask), compare(cells(b, "b"), cells(a), **ask)
-    assert (one.a, one.b, one.model_a) == (other.b, other.a, other.model_b)
+    one, other = compare(cells(a), cells(b), "x", "y", **ask), compare(cells(b), cells(a), "y", "x", **ask)
+    assert (one.a, one.b, one.model_a, one.model_b) == (other.b, other.a, other.model_b, other.model_a)
     assert (one.low, one.high, one.better) == pytest.approx((-other.high, -other.low, 1 - other.better), abs=1e-12)
     assert one.high < 0 and one.verdict == "A is better" and other.verdict == "B is better"
-    assert one == compare(cells(a), cells(b, "b"), **ask), "the same question has the same answer"
+    assert one == compare(cells(a), cells(b), "x", "y", **ask), "the same question has the same answer"
 
 
 def simulated(chance, rows, seeds, spread, ability):
@@ -137,7 +142,7 @@ def simulated(chance, rows, seeds, spread, ability):
     return sides
 
 
-@pytest.mark.parametrize(("spread", "least", "most"), [(0.0, 0.93, 1.0), (0.06, 0.9, 1.0), (0.12, 0.84, 0.96)])
+@pytest.mark.parametrize(("spread", "least", "most"), [(0.0, 0.95, 1.0), (0.06, 0.92, 1.0), (0.12, 0.82, 0.95)])
 def test_the_interval_covers_the_true_difference(monkeypatch, spread, least, most):
     """Three seeds: too wide where they are alike, about 90 in 100 where their spread is as large as the rows'.
 
@@ -148,9 +153,9 @@ def test_the_interval_covers_the_true_difference(monkeypatch, spread, least, mos
     ability = (0.3, 0.5)
     low, high = (norm.cdf(each / math.sqrt(1 + spread**2)) for each in ability)
     covered = []
-    for _ in range(250):
+    for _ in range(120):
         a, b = simulated(chance, 300, 3, spread, ability)
-        found = compare(cells(a), cells(b, "b"), kind="classification", metric="accuracy", classes=2)
+        found = compared(cells(a), cells(b), kind="classification", metric="accuracy", classes=2)
         covered.append(found.low <= high - low <= found.high)
     assert least <= np.mean(covered) <= most
 
@@ -160,7 +165,7 @@ def test_pairs_tell_more_than_two_intervals_side_by_side():
     a, b = simulated(np.random.default_rng(6), 600, 3, 0.0, (0.3, 0.3))
     wrong = np.random.default_rng(7).random(600) < 0.04
     b = [np.column_stack([table[:, 0], table[:, 1] * ~wrong]) for table in a]
-    found = compare(cells(a), cells(b, "b"), kind="classification", metric="accuracy", classes=2)
+    found = compared(cells(a), cells(b), kind="classification", metric="accuracy", classes=2)
     alone = np.sqrt(found.a * (1 - found.a) / 600)
     assert found.verdict == "B is better" and found.better == 1.0
     assert found.high - found.low < 2 * alone and found.low <= found.b - found.a <= found.high
@@ -168,10 +173,10 @@ def test_pairs_tell_more_than_two_intervals_side_by_side():
 
 def test_common_seeds_and_the_named_part_are_compared():
     tables = [answers(np.random.default_rng(1), 50, 2)] * 3
-    mine, theirs = cells(tables, part="test"), cells(tables, "b", "test", model="untrained")[1:]
-    found = compare(mine, theirs, kind="classification", metric="test_accuracy", classes=2)
+    found = compared(
+        cells(tables, "test"), cells(tables, "test")[1:], kind="classification", metric="test_accuracy", classes=2
+    )
     assert found.seeds == [1, 2] and found.rows == 50 and found.metric == "test_accuracy"
-    assert (found.model_a, found.model_b) == ("a", "b, untrained")
 
 
 def test_what_is_no_pair_is_refused():
@@ -185,6 +190,6 @@ def test_what_is_no_pair_is_refused():
         (cells([table], part="test"), "keep no judged dev rows"),
     ):
         with pytest.raises(UserError, match=said):
-            compare(cells([table]), b, **ask)
+            compared(cells([table]), b, **ask)
     with pytest.raises(UserError, match="cannot be counted again"):
-        compare(cells([table]), cells([table]), kind="classification", metric="surprise", classes=2)
+        compared(cells([table]), cells([table]), kind="classification", metric="surprise", classes=2)

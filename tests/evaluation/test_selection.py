@@ -70,11 +70,6 @@ def rows(count: int, seed: int) -> list[tuple[str, str]]:
     ]
 
 
-@pytest.fixture(autouse=True)
-def _in_this_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("daybreak.evaluate.thread_count", lambda workers: 1)
-
-
 @pytest.fixture
 def task(write_task: WriteTask, tmp_path: Path) -> str:
     write_task(rows(33, 3), rows(33, 4), name="other")

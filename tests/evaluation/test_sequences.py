@@ -16,8 +16,10 @@ from scipy.special import softmax
 from sklearn import metrics as reference
 from torch.nn import functional
 
+from daybreak.base.errors import UserError
 from daybreak.evaluation.batches import EncodedRows
 from daybreak.evaluation.cells import DIGITS
+from daybreak.evaluation.classifier import load_tokenizer
 from daybreak.evaluation.kinds import KINDS
 from daybreak.evaluation.metrics import METRICS
 from daybreak.evaluation.tasks import LabelledRows, Task, TaskRows
@@ -115,6 +117,22 @@ def test_the_mean_is_the_constant_answer_of_numbers() -> None:
     judged = NUMBERS.constant(data, data.dev)
     np.testing.assert_array_equal(judged, [[1.0, 3.0], [4.0, 3.0]])
     assert NUMBERS.score(judged, []) == {"pearson": 0.0, "spearman": 0.0}
+
+
+def test_pairs_keep_their_specials_when_they_are_cut(encoder: Path) -> None:
+    tokenizer = load_tokenizer(encoder)
+    rows = LabelledRows([("sun " * 50, "rain rain"), ("sun", "rain")], [0, 1])
+    found = CLASSES.encode(tokenizer, rows, 12, 200)
+    assert tokenizer.convert_ids_to_tokens(found.features["input_ids"][0]) == [
+        "[CLS]", *["sun"] * 7, "[SEP]", "rain", "rain", "[SEP]",
+    ]  # fmt: skip
+    assert found.lengths == [12, 5]
+    assert set(found.features) == {"input_ids", "attention_mask"}
+
+
+def test_ids_outside_the_model_are_refused(encoder: Path) -> None:
+    with pytest.raises(UserError, match="but the model knows only 10 tokens"):
+        CLASSES.encode(load_tokenizer(encoder), LabelledRows([("sun",)], [0]), 12, 10)
 
 
 class Outputs:

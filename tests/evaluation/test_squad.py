@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import json
 import string
 from collections import Counter
@@ -19,7 +18,7 @@ from pyarrow import parquet
 from daybreak.base.errors import UserError
 from daybreak.evaluation.questions import NO_ANSWER, Questions
 from daybreak.evaluation.squad import Answer, judge_answer, normalised
-from daybreak.evaluation.tasks import Hidden, Task
+from daybreak.evaluation.tasks import Task
 
 KIND = Questions()
 PAPER = {
@@ -132,7 +131,7 @@ HOSTILE = {
     "true": (json.dumps({**ROWS[0], "answers": {"text": ["I"], "answer_start": [False]}}), "jsonl", "no number of"),
     "far": (json.dumps({**ROWS[0], "answers": {"text": ["I"], "answer_start": [2**70]}}), "jsonl", "1 of the 1"),
     "blank": (json.dumps({**ROWS[0], "question": " "}), "jsonl", "1 of the 1 questions"),
-    "parquet": ("PAR1", "parquet", "is no usable parquet file"),
+    "parquet": ("PAR1", "parquet", "cannot be read as parquet"),
 }
 
 
@@ -210,12 +209,3 @@ def test_what_normalisation_leaves() -> None:
 def test_a_constant_answer_is_the_empty_one(tmp_path: Path) -> None:
     data = KIND.load(asked(written(tmp_path / "paper.json", PAPER), tmp_path / "paper.json"))
     assert KIND.score(KIND.constant(data, data.dev), data.labels) == {"f1": 0.5, "exact": 0.5}
-
-
-def test_unlabelled_rows_are_asked_without_answers(tmp_path: Path) -> None:
-    path = written(tmp_path / "rows.jsonl", "\n".join(map(json.dumps, ROWS)))
-    task = dataclasses.replace(
-        asked(path, format="jsonl"), hidden=(Hidden("out", path, ("question", "context"), "jsonl"),)
-    )
-    rows = KIND.unlabelled(task, "out")
-    assert rows.texts[1] == ("Who came?", "It was cold. The storm came late.") and rows.targets == [(), ()]

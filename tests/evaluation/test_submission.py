@@ -48,7 +48,7 @@ def test_all_filler_has_the_servers_files_and_rows(tmp_path: Path) -> None:
         assert sorted(archive.namelist()) == sorted(f"{name}.tsv" for name in names)
     counts = [1063, 1821, 1725, 1379, 9796, 9847, 5463, 390965, 3000, 146, 1104]
     assert {name: len(rows(name, tmp_path)) for name in names} == dict(zip(names, counts))
-    assert len(told) == 11 and told[9] == "WNLI.tsv is filler, 0 in every row: its task was not run."
+    assert len(told) == 11 and told[9] == "WNLI.tsv is filler, 0 in every row: there are no answers for it."
     assert set(rows("WNLI", tmp_path)) == {"0"}
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 import shutil
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +17,6 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from safetensors.torch import save_file
 from seqeval import metrics as seqeval
 from sklearn.metrics import f1_score
 
@@ -27,7 +28,6 @@ from daybreak.evaluation.protocol import Setting
 from daybreak.evaluation.protocols import PROTOCOLS
 from daybreak.evaluation.tasks import LabelledRows, Task, TaskRows
 from daybreak.evaluation.token_labels import IGNORED, TokenLabels
-from daybreak.models.crammed import CrammedEncoder
 
 KIND, VOCABULARY = TokenLabels(), 200
 LABELS = ("O", "B-rainy", "B-sunny", "I-rainy", "I-sunny")
@@ -54,15 +54,15 @@ def write(path: Path, sentences: list[list[tuple[str, str]]]) -> Path:
     return path
 
 
-def tagged(folder: Path, train: str | list, dev: str | list | None = None, **more: Any) -> Task:
+def tagged(folder: Path, train: str | list, dev: str | list | None = None) -> Task:
     """A task of files; a string holds words/tags of one sentence a line."""
     paths = {}
     for part, told in (("train", train), ("dev", dev)):
         if isinstance(told, str):
             told = [[(pair.split("/")[0], pair.split("/")[1]) for pair in line.split()] for line in told.split("\n")]
         paths[part] = None if told is None else write(folder / f"{part}.txt", told)
-    described = {"text": (0,), "label": 2, "kind": "tokens", "metric": "span_f1", "format": "conll", **more}
-    return Task(name="toy", train=paths["train"], dev=paths["dev"], **described)
+    return Task(name="toy", train=paths["train"], dev=paths["dev"], text=(0,), label=2, kind="tokens",
+                metric="span_f1", format="conll")  # fmt: skip
 
 
 @pytest.fixture
@@ -86,32 +86,20 @@ def test_without_a_dev_file_whole_sentences_are_held_out(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("train", "dev", "more", "fault"),
+    ("train", "dev", "fault"),
     [
-        ("sun/O\nwarm/O", None, {}, "Every tag in '{train}' is O."),
+        ("sun/O\nwarm/O", None, "Every tag in '{train}' is O."),
         (
             "sun/B-star warm/O",
             "it/O\nthe/O sun/I-sta",
-            {},
             "Line 4 of '{dev}' has the type 'sta', which no span of '{train}' has. Did you mean 'star'?",
         ),
-        ("sun/B-x", None, {}, "'{train}' holds one row, too few to hold some out."),
-        (
-            "sun/B-x", None, {"label": "ner"},
-            "Task 'toy' names the column 'ner', but the columns of CoNLL files have no names.",
-        ),
-        (
-            "sun/B-x", None, {"text": ("word",)},
-            "Task 'toy' names the column 'word', but the columns of CoNLL files have no names.",
-        ),
-        ("sun/B-x", None, {"text": (0, 1)}, "Task 'toy' names 2 columns of words."),
+        ("sun/B-x", None, "'{train}' holds one row, too few to hold some out."),
     ],
-)  # fmt: skip
-def test_what_cannot_be_learned_is_refused(
-    tmp_path: Path, train: str, dev: str | None, more: dict[str, Any], fault: str
-) -> None:
+)
+def test_what_cannot_be_learned_is_refused(tmp_path: Path, train: str, dev: str | None, fault: str) -> None:
     with pytest.raises(UserError) as caught:
-        KIND.load(tagged(tmp_path, train, dev, **more))
+        KIND.load(tagged(tmp_path, train, dev))
     assert caught.value.sentence == fault.format(train=tmp_path / "train.txt", dev=tmp_path / "dev.txt")
 
 
@@ -123,9 +111,9 @@ WORDS = st.lists(
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(WORDS, st.integers(4, 40), st.booleans())
 def test_tags_stand_where_transformers_finds_the_words(
-    encoder: Path, words: list[str], length: int, left: bool
+    tokenizer: Any, words: list[str], length: int, left: bool
 ) -> None:
-    tokenizer = load_tokenizer(encoder)
+    tokenizer = copy.deepcopy(tokenizer)
     tokenizer.padding_side = "left" if left else "right"
     ids = [place % 5 for place in range(len(words))]
     rows = KIND.encode(tokenizer, LabelledRows([tuple(words), ("sun",)], [ids, [2]]), length, VOCABULARY)
@@ -285,16 +273,9 @@ def test_the_loss_is_the_stock_model_s(encoder: Path, weather_spans: TaskRows) -
     assert KIND.loss(outputs, torch.full_like(targets, IGNORED)).item() == 0.0
 
 
-def test_a_crammed_export_gets_its_own_head(encoder: Path, weather_spans: TaskRows, tmp_path: Path) -> None:
-    folder = tmp_path / "crammed"
-    shutil.copytree(encoder, folder)
-    size = json.loads((encoder / "config.json").read_text())["vocab_size"]
-    shape = CrammedEncoder(layers=1, width=32, heads=2, inner=32)
-    torch.manual_seed(0)
-    save_file(shape.export_weights(shape.build(size)), folder / "model.safetensors", metadata={"format": "pt"})
-    (folder / "config.json").write_text(json.dumps(shape.to_hugging_face(size, 64)))
-    for name, source in shape.modelling_files().items():
-        shutil.copyfile(source, folder / name)
-    model, dev, answers = learned(folder, weather_spans)
+def test_a_crammed_export_gets_its_own_head(
+    write_crammed: Callable[..., Path], weather_spans: TaskRows, tmp_path: Path
+) -> None:
+    model, dev, answers = learned(write_crammed(tmp_path / "crammed"), weather_spans)
     assert type(model).__name__ == "CrammedForTokenClassification"
     assert KIND.score(KIND.judge(dev, answers, weather_spans.labels), weather_spans.labels)["span_f1"] > 0.9

@@ -14,7 +14,7 @@ from daybreak.base.files import write_json
 from daybreak.base.run_folder import RunFolder
 from daybreak.base.task_records import TaskResult
 from daybreak.evaluation.anchors import ANCHORS
-from daybreak.evaluation.conventions import averages
+from daybreak.evaluation.conventions import SIZES, averages
 from daybreak.report import report
 
 GLUE = {
@@ -34,7 +34,8 @@ def glue_results(protocol: str = "cramming", seeds: int = 5, leave_out: str = ""
             TaskResult(
                 protocol=protocol, task=task, model="pretrained", model_name="mini", kind="classification",
                 metric=metrics[0], scores=scores, seeds=list(range(seeds)), mean=sum(scores[metrics[0]]) / seeds,
-                spread=0.0016, selection="after the last epoch", train_rows=1000, dev_rows=100, baseline=0.4,
+                spread=0.0016, selection="after the last epoch", train_rows=SIZES[task][0],
+                dev_rows=SIZES[task][1], baseline=0.4,
                 mismatched_rows=120 if task == "mnli" else 0, settings={"learning_rate": 4e-5, "epochs": 5},
                 hardware="CPU, 2 threads", seconds=1.0,
             )

@@ -25,8 +25,8 @@ def words(page: str) -> str:
 
 def verdict(**changes) -> Comparison:
     given = {
-        "task": "rte", "protocol": "quick", "metric": "accuracy", "model_a": "one", "model_b": "two", "seeds": [0, 1],
-        "rows": 277, "a": 0.55, "b": 0.6, "low": 0.01, "high": 0.09, "better": 0.993,
+        "task": "rte", "protocol": "quick", "metric": "accuracy", "model_a": "one", "model_b": "two",
+        "seeds": [0, 1, 2], "rows": 277, "a": 0.55, "b": 0.6, "low": 0.01, "high": 0.09, "better": 0.993,
     }  # fmt: skip
     return Comparison(**given | changes)
 
@@ -49,7 +49,10 @@ def test_one_run_is_compared_with_its_control(write_results, tmp_path, capsys):
     run = write_results(tmp_path / "mini", {"rte": 0.8}, seeds=1)
     write_results(run, {"rte": 0.0}, model="untrained", seeds=1)
     text = words(report([run], tmp_path / "report.html").read_text())
-    assert "rte (quick), pretrained (B) against untrained (A): B is better." in capsys.readouterr().out
+    assert (
+        "rte (quick), pretrained (B) against untrained (A): B is ahead, no claim from fewer than 3 seeds."
+        in capsys.readouterr().out
+    )
     assert "With one seed the interval knows nothing of how much seeds differ." in text
     assert "not pretrained in this folder" in text and "Side by side" not in text and "No step" not in text
 
@@ -92,7 +95,9 @@ def test_what_cannot_be_compared_says_why(write_results, tmp_path, capsys):
     ("low", "high", "said"),
     [(0.01, 0.09, "B is better"), (-0.09, -0.01, "A is better"), (-0.01, 0.09, "no difference shown")],
 )
-def test_only_an_interval_without_zero_decides(low, high, said):
+def test_only_an_interval_without_zero_decides_and_from_three_seeds_on(low, high, said):
+    few = verdict(low=low, high=high, seeds=[0, 1])
+    assert few.verdict == (said if low < 0 < high else f"{said[0]} is ahead, no claim from fewer than 3 seeds")
     found = verdict(low=low, high=high)
     assert f"two (B) against one (A): {said}. accuracy 60.0 against 55.0, +5.0 [{100 * low:+.1f}, " in line(found)
     page = verdicts([found], [])

@@ -52,6 +52,10 @@ def from_plain(cls: Any, value: Any, where: str = "") -> Any:
         if value is None and type(None) in arguments:
             return None
         return from_plain(next(a for a in arguments if a is not type(None)), value, where)
+    wanted = {tuple: list, list: list, dict: dict}.get(origin) if origin else None
+    if wanted is not None and not isinstance(value, wanted):
+        what = "an object" if wanted is dict else "a list"
+        raise UserError(f"The field '{where}' should be {what}.", "Mend or delete that file.")
     if origin is tuple:
         return tuple(from_plain(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(value))
     if origin is list:

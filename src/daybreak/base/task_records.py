@@ -5,6 +5,9 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass, field
 
+CLAIM_SEEDS = 3
+"""Fewest seeds that a claim rests on (RULES.md)."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
@@ -26,8 +29,17 @@ class Cell:
     """By part (dev, test, mismatched): for each row of the file what the scores are counted from, never text."""
     hidden: dict[str, list[float]] = field(default_factory=dict)
     """By name of a submission's file: the answer for each unlabelled row, a class id or a number."""
+    hidden_rows: str = ""
+    """Digest of those files."""
+    device: str = "CPU"
     threads: int
+    """On a CPU."""
     seconds: float
+
+    @property
+    def hardware(self) -> str:
+        """Device, and on a CPU the threads, in words."""
+        return f"CPU, {self.threads} thread{'s' if self.threads > 1 else ''}" if self.device == "CPU" else self.device
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +64,8 @@ class TaskResult:
     """What was fine-tuned: 'pretrained', or 'untrained' for the same shape with random weights."""
     model_name: str = ""
     """Name of the run's or the model's folder."""
+    weights: str = ""
+    """Digest of the model, so that results of two models of one name are told apart."""
     kind: str
     metric: str
     """Name of the headline metric, a key of ``scores``; it begins with ``test_`` where test is reported, not dev."""
@@ -75,9 +89,14 @@ class TaskResult:
     """What was chosen from; empty where there was one setting."""
     labels: list[str] = field(default_factory=list)
     hardware: str = ""
-    """Device and threads of each fine-tuning."""
+    """Device of the fine-tunings, and on a CPU their threads; several where they differ."""
     seconds: float
     """Of all fine-tunings together, as if one had followed the other."""
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        """What it is a result of; a newer one of the same takes its place."""
+        return self.protocol, self.task, self.model_name, self.model
 
     @property
     def median(self) -> float:
@@ -138,7 +157,9 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """In words; only an interval that leaves out zero decides."""
-        if self.low > 0:
-            return "B is better"
-        return "A is better" if self.high < 0 else "no difference shown"
+        """In words; only an interval that leaves out zero decides, and only from CLAIM_SEEDS seeds on."""
+        if self.low <= 0 <= self.high:
+            return "no difference shown"
+        if len(self.seeds) < CLAIM_SEEDS:
+            return f"{'B' if self.low > 0 else 'A'} is ahead, no claim from fewer than {CLAIM_SEEDS} seeds"
+        return "B is better" if self.low > 0 else "A is better"

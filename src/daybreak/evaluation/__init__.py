@@ -1,1 +1,5 @@
-"""Fine-tuning and scoring: tasks (a table), metrics, the second and last training loop, protocols."""
+"""Tasks, protocols and the loop that fine-tunes.
+
+To read: tasks, kind, sequences, protocol, finetune, cells, fanout, plans, measure. Beside that way: conventions and
+anchors (averages), resampling (is B better), submission, and frozen with what is probed without fine-tuning.
+"""

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import hashlib
 import json
 import threading
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
-from daybreak import __version__
 from daybreak.base.errors import UserError
 from daybreak.base.files import read_json, write_text
 from daybreak.base.plain import to_plain
@@ -30,6 +28,8 @@ from daybreak.evaluation.tasks import LabelledRows, Task, TaskRows
 
 SUBSET_SEED = 0
 """Draws the training rows of a protocol that takes only some: the same ones for every seed and every model."""
+COUNTED_FROM_PADDING = ("camembert", "longformer", "mpnet", "roberta", "roberta-prelayernorm", "xlm-roberta", "xmod")
+"""Families whose position table begins with rows for padding, which no token takes."""
 DIGITS = 6
 """Decimals that a cell file keeps of each judged row; its scores are counted before rounding."""
 _ALONE = threading.Lock()
@@ -48,14 +48,20 @@ class EncodedTask:
 
     data: TaskRows
     padding: Padding
-    width: int
-    length: int
-    """Tokens a sequence at most: what protocol, model and tokenizer all allow."""
     train: EncodedRows
     parts: dict[str, EncodedRows]
     """What is scored, by part, dev first."""
     hidden: dict[str, EncodedRows]
     """What a submission answers, by its file."""
+
+
+def row_length(config: Any, tokenizer: Any, protocol: Protocol) -> int:
+    """Tokens a sequence at most: what protocol, model and tokenizer all allow."""
+    # Some encoders, those with relative positions among them, name no longest row.
+    longest = getattr(config, "max_position_embeddings", protocol.length)
+    if config.model_type in COUNTED_FROM_PADDING:
+        longest -= config.pad_token_id + 1
+    return int(min(protocol.length, longest, tokenizer.model_max_length))
 
 
 def encode_task(folder: Path, data: TaskRows, protocol: Protocol, hidden: bool = False) -> EncodedTask:
@@ -65,9 +71,7 @@ def encode_task(folder: Path, data: TaskRows, protocol: Protocol, hidden: bool =
         UserError: config or tokenizer cannot be loaded, or they do not fit each other.
     """
     config, tokenizer = load_config(folder), load_tokenizer(folder)
-    # Some encoders, those with relative positions among them, name no longest row.
-    longest = getattr(config, "max_position_embeddings", protocol.length)
-    length = min(protocol.length, longest, tokenizer.model_max_length)
+    length = row_length(config, tokenizer, protocol)
     kind = kind_of(data.task)
 
     def encoded(rows: LabelledRows) -> EncodedRows:
@@ -77,8 +81,6 @@ def encode_task(folder: Path, data: TaskRows, protocol: Protocol, hidden: bool =
     return EncodedTask(
         data,
         Padding.of(tokenizer),
-        config.hidden_size,
-        length,
         train=encoded(training_subset(data.train, protocol.train_rows)),
         parts={name: encoded(rows) for name, rows in data.parts.items()},
         hidden={name: encoded(kind.unlabelled(data.task, name)) for name in names},
@@ -96,13 +98,18 @@ class Job:
     protocol: Protocol
     setting: Setting
     seed: int
-    """Draws the fresh head (with ``untrained``: every weight), dropout and the order of the batches."""
+    """Draws the fresh head (with ``random``: every weight), dropout and the order of the batches."""
     untrained: bool
+    """What the result is called."""
+    random: bool
+    """Draw every weight. What starts from the fine-tuned model of another task does not, even of an untrained one."""
     threads: int
     hidden: bool
     """Answer the files of a submission too."""
     file: Path
     """Where the cell is kept."""
+    hidden_rows: str
+    """Digest of those files, where they are to be answered."""
     source: str
     """Digest of the files of model and task: of what the encoded rows are made of."""
     fingerprint: str
@@ -117,8 +124,8 @@ class Job:
             cell: Cell = read_json(self.file, Cell)
         except (UserError, TypeError, AttributeError):
             return None  # of an older version, or changed by hand: filled again
-        lacking = self.hidden and {file.name for file in self.task.hidden} - set(cell.hidden)
-        return cell if cell.fingerprint == self.fingerprint and not lacking else None
+        answered = not self.hidden or cell.hidden_rows == self.hidden_rows
+        return cell if cell.fingerprint == self.fingerprint and answered else None
 
 
 def fill(job: Job, show: Show = lambda share, loss: None) -> Cell:
@@ -146,20 +153,18 @@ def using_threads(count: int) -> Iterator[None]:
 
 def _filled(job: Job, show: Show) -> Cell:
     started = time.monotonic()
-    rows = _encoded(job.folder, job.task, job.protocol, job.hidden, job.source)
+    rows = encoded(job)
     kind, labels = kind_of(job.task), rows.data.labels
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model = build_classifier(job.folder, kind, labels, job.seed, job.untrained).to(device)
+    model = build_classifier(job.folder, kind, labels, job.seed, job.random).to(device)
     loss = fine_tune(model, kind, rows.padding, rows.train, job.protocol, job.setting, job.seed, show)
-    if not np.isfinite(loss):
+    said = {part: predict(model, kind, rows.padding, encoded) for part, encoded in rows.parts.items()}
+    if not np.isfinite(loss) or not all(np.isfinite(answer).all() for part in said.values() for answer in part):
         raise UserError(
             f"Fine-tuning on '{job.task.name}' with seed {job.seed} diverged ({job.setting}).",
             "Check that the model's weights are sound, or lower the learning rate.",
         )
-    judged = {
-        part: kind.judge(encoded, predict(model, kind, rows.padding, encoded), labels)
-        for part, encoded in rows.parts.items()
-    }
+    judged = {part: kind.judge(encoded, said[part], labels) for part, encoded in rows.parts.items()}
     cell = Cell(
         fingerprint=job.fingerprint,
         protocol=job.protocol.name,
@@ -179,77 +184,26 @@ def _filled(job: Job, show: Show) -> Cell:
         hidden={
             name: kind.decided(predict(model, kind, rows.padding, encoded)) for name, encoded in rows.hidden.items()
         },
+        hidden_rows=job.hidden_rows,
+        device=torch.cuda.get_device_name() if device.type == "cuda" else "CPU",
         threads=job.threads,
         seconds=time.monotonic() - started,
     )
     if job.keep is not None:
         save_classifier(model, job.folder, job.keep)
+    if replace(job, keep=None).finished() is not None:
+        return cell  # done again for its model alone: what is on disk is what results were made of
     job.file.parent.mkdir(parents=True, exist_ok=True)
     write_text(job.file, json.dumps(to_plain(cell), separators=(",", ":")) + "\n")
     return cell
+
+
+def encoded(job: Job) -> EncodedTask:
+    """The rows of a job's task in the model's tokens."""
+    return _encoded(job.folder, job.task, job.protocol, job.hidden, job.source)
 
 
 @functools.lru_cache(maxsize=2)
 def _encoded(folder: Path, task: Task, protocol: Protocol, hidden: bool, source: str) -> EncodedTask:
     """The cells of one task follow each other in a worker, and read its files once, unless those are others now."""
     return encode_task(folder, load_task(task), protocol, hidden)
-
-
-def digest(paths: Sequence[Path]) -> str:
-    """SHA-256 of the files' contents, in this order."""
-    total = hashlib.sha256()
-    for path in paths:
-        with path.open("rb") as file:
-            total.update(hashlib.file_digest(file, "sha256").digest())
-    return total.hexdigest()
-
-
-def model_digest(folder: Path, untrained: bool) -> str:
-    """Of what a model is made of; without its weights where they are not used."""
-    endings = (".json", ".txt", ".model") + (() if untrained else (".safetensors", ".bin"))
-    own = ("results.json", "probes.json")
-    return digest(sorted(path for path in folder.iterdir() if path.suffix in endings and path.name not in own))
-
-
-def task_digest(task: Task) -> str:
-    """Of a task's rows and how they are read; of what is only said about them (its name, its headline), nothing."""
-    parts = {"train": task.train, "dev": task.dev, "test": task.test, "mismatched": task.mismatched}
-    files = {name: path for name, path in parts.items() if path is not None}
-    files |= {f"hidden {file.name}": file.path for file in task.hidden}
-    told = {
-        "files": {name: digest([path]) for name, path in files.items()},
-        "read": [task.kind, task.text, task.choices, task.label, task.header, task.format, task.labels],
-        "hidden": [[file.name, file.text, file.format] for file in task.hidden],
-    }
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
-
-
-def fingerprint(model: str, rows: str, protocol: Protocol, setting: Setting, seed: int, untrained: bool) -> str:
-    """Of everything that decides a cell's numbers, software included; the number of threads and the device are not in.
-
-    Args:
-        model, rows: digests of the model and of the task.
-    """
-    import tokenizers
-    import transformers
-
-    # What a protocol says about other tasks, other settings, and what is made of the cells, changes no cell.
-    alone = dataclasses.replace(
-        protocol, name="", epochs=(), rates=(), batch=0, own=(), seeds=0, reported="", selection="", starts=()
-    )
-    told = {
-        "software": [__version__, torch.__version__, transformers.__version__, tokenizers.__version__],
-        "model": [model, untrained],
-        "rows": rows,
-        "protocol": to_plain(alone),
-        "setting": to_plain(setting),
-        "seed": seed,
-    }
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
-
-
-def describe_hardware(threads: Collection[int]) -> str:
-    """The device that cells run on, in words; on a CPU with how many threads."""
-    if torch.cuda.is_available():
-        return torch.cuda.get_device_name()
-    return f"CPU, {' or '.join(map(str, sorted(threads)))} thread{'s' if max(threads) > 1 else ''}"

@@ -8,15 +8,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from scipy.special import log_softmax
 from torch.nn import functional
 
 from daybreak.base.errors import UserError
 from daybreak.evaluation.batches import EncodedRows, Padding, check_ids
 from daybreak.evaluation.kind import Kind
-from daybreak.evaluation.metrics import calibration_error, constant_answer
-from daybreak.evaluation.tables import read_cells, shown
-from daybreak.evaluation.tasks import LabelledRows, Task, TaskRows, split
+from daybreak.evaluation.metrics import calibration_error, commonest
+from daybreak.evaluation.sequences import sureness
+from daybreak.evaluation.tables import place, read_cells, shown
+from daybreak.evaluation.tasks import LabelledRows, Task, TaskRows, assembled
 
 
 class Choice(Kind):
@@ -34,28 +34,9 @@ class Choice(Kind):
     """The confidence is the answer's chance in [0, 1], the surprise that of the target in nats."""
 
     def load(self, task: Task) -> TaskRows:
-        rows, skipped = {}, 0
-        for path in (task.train, task.dev, task.test, task.mismatched):
-            if path is not None and path not in rows:
-                rows[path], missed = _read(task, path)
-                skipped += missed
-        train, dev = (rows[task.train], rows[task.dev]) if task.dev else split(rows[task.train], task)
-        return TaskRows(
-            task,
-            (),
-            train,
-            dev,
-            test=rows[task.test] if task.test else None,
-            mismatched=rows[task.mismatched] if task.mismatched else None,
-            skipped=skipped,
-        )
-
-    def unlabelled(self, task: Task, name: str) -> LabelledRows:
-        """The choices are the last columns of the file's text, as many as ``task.choices`` names."""
-        (found,) = (hidden for hidden in task.hidden if hidden.name == name)
-        cells = read_cells(found.path, found.text, format=found.format, header=True, whole=True)
-        contexts = len(found.text) - len(task.choices)
-        return LabelledRows([_texts(row, contexts) for row in cells.rows], [0] * len(cells.rows))
+        read = {path: _read(task, path) for path in task.files.values()}
+        rows = {path: found for path, (found, _) in read.items()}
+        return assembled(task, (), rows, sum(skipped for _, skipped in read.values()))
 
     def configure(self, config: Any, labels: Sequence[str]) -> None:
         """Nothing: the head gives one score a choice, whatever their number."""
@@ -104,20 +85,13 @@ class Choice(Kind):
     def loss(self, outputs: Any, targets: torch.Tensor) -> torch.Tensor:
         return functional.cross_entropy(outputs.logits.float(), targets)
 
-    def answers(self, outputs: Any) -> list[np.ndarray]:
-        return list(outputs.logits.float().cpu().numpy())
-
     def judge(self, rows: EncodedRows, answers: Sequence[np.ndarray], labels: Sequence[str]) -> np.ndarray:
-        logs = log_softmax(np.stack(answers).astype(np.float64), axis=1)
-        targets = np.asarray(rows.targets)
-        everyone = np.arange(len(targets))
-        best = logs.argmax(axis=1)
-        columns = (targets, best, np.exp(logs[everyone, best]), -logs[everyone, targets])
+        columns = (rows.targets, *sureness(np.stack(answers).astype(np.float64), rows.targets))
         return np.stack(columns, axis=1).astype(np.float64)
 
     def constant(self, data: TaskRows, judged: LabelledRows) -> np.ndarray:
         table = np.full((len(judged), len(self.judged)), np.nan)
-        table[:, 0], table[:, 1] = judged.targets, constant_answer("classification", data.train.targets)
+        table[:, 0], table[:, 1] = judged.targets, commonest(data.train.targets)
         return table
 
     def score(self, judged: np.ndarray, labels: Sequence[str]) -> dict[str, float]:
@@ -129,9 +103,6 @@ class Choice(Kind):
         error = calibration_error(judged[:, 2], right)
         return {**scores, "calibration_error": error, "surprise": float(judged[:, 3].mean())}
 
-    def decided(self, answers: Sequence[np.ndarray]) -> list[float]:
-        return np.stack(answers).argmax(axis=1).astype(float).tolist()
-
 
 def _read(task: Task, path: Path) -> tuple[LabelledRows, int]:
     """The rows, and how many lacked a cell."""
@@ -142,7 +113,7 @@ def _read(task: Task, path: Path) -> tuple[LabelledRows, int]:
         label = row[-1].strip()
         if label not in known:
             raise UserError(
-                f"Line {line} of '{path}' has the label {shown(label)}, which is no number from 0 to {len(known) - 1}.",
+                f"{place(path, line)} has the label {shown(label)}, which is no number from 0 to {len(known) - 1}.",
                 "Give the number of the right choice, counted from 0.",
             )
         targets.append(known[label])

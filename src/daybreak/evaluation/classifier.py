@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -43,8 +43,8 @@ def _quiet() -> Iterator[None]:
 
 
 @contextmanager
-def _reading(folder: Path, what: str) -> Iterator[None]:
-    """Turn what transformers raises about an unusable folder into one sentence."""
+def reading(folder: Path, what: str) -> Iterator[None]:
+    """Turn what transformers raises about an unusable folder into one sentence, and keep its own report away."""
     try:
         with _quiet():
             yield
@@ -92,7 +92,7 @@ def load_tokenizer(folder: Path) -> Any:
     if not any((folder / name).is_file() for name in ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model")):
         raise UserError(f"'{folder}' holds no tokenizer.", "Put the model's tokenizer.json into that folder.")
     config = load_config(folder) if _is_ours(folder) else None
-    with _reading(folder, "tokenizer"):
+    with reading(folder, "tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(folder, config=config, local_files_only=True, trust_remote_code=False)
     if tokenizer.pad_token_id is None:
         raise UserError(f"The tokenizer in '{folder}' has no padding token.", "Use the folder of an encoder.")
@@ -110,9 +110,9 @@ def load_config(folder: Path) -> Any:
     if _is_ours(folder):
         from daybreak.models.modeling_crammed import CrammedConfig
 
-        with _reading(folder, "config"):
+        with reading(folder, "config"):
             return CrammedConfig.from_pretrained(folder, local_files_only=True)
-    with _reading(folder, "config"):
+    with reading(folder, "config"):
         return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
 
 
@@ -124,61 +124,80 @@ def build_classifier(folder: Path, kind: Kind, labels: Sequence[str], seed: int,
     Raises:
         UserError: transformers has no such head for this encoder, or the weights are missing, torn or incomplete.
     """
-    import transformers
-
     config = load_config(folder)
     kind.configure(config, labels)
     torch.manual_seed(seed)
-    with _reading(folder, "model"):
-        ours = config.model_type == MODEL_TYPE
-        source: Any = _ours(folder, kind.head) if ours else getattr(transformers, f"AutoModel{kind.head}")
-        if untrained and ours:
-            return source(config)
+    with reading(folder, "model"):
+        source = model_class(config, kind.head)
         if untrained:
-            return source.from_config(config, dtype=torch.float32, trust_remote_code=False)
-        model, report = source.from_pretrained(
-            folder,
-            config=config,
-            local_files_only=True,
-            output_loading_info=True,
-            dtype=torch.float32,
-            trust_remote_code=False,
-            ignore_mismatched_sizes=True,  # a head for other labels gives way to a fresh one
-        )
-    # transformers fills what it does not find, or what does not fit, with random weights; right for the new head only.
+            return _random(source, config)
+        # A head for other labels gives way to a fresh one.
+        model, report = read_weights(folder, source, config, ignore_mismatched_sizes=True)
     encoder = f"{model.base_model_prefix}."
     unfit = [*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])]
-    lacking = sorted(name for name in unfit if name.startswith(encoder) and "pooler" not in name)
-    if lacking:
-        raise UserError(
-            f"The weights in '{folder}' lack {len(lacking)} tensors of the encoder, such as '{lacking[0]}'.",
-            "Use a folder whose weights belong to its config.json.",
-        )
+    check_complete(folder, (name for name in unfit if name.startswith(encoder)), "the encoder")
     if not any(name.startswith(LAST_LAYERS) for name in unfit):
-        _forget_answers(model, source, config, ours)
+        _forget_answers(model, source, config)
     return model
 
 
-def _forget_answers(model: Any, source: Any, config: Any, ours: bool) -> None:
+def model_class(config: Any, head: str = "") -> Any:
+    """Daybreak's own class or transformers' auto class; ``head`` as ``Kind.head``, empty for the bare encoder."""
+    import transformers
+
+    if config.model_type == MODEL_TYPE:
+        from daybreak.models import modeling_crammed
+
+        return getattr(modeling_crammed, f"Crammed{head or 'Model'}")
+    return getattr(transformers, f"AutoModel{head}")
+
+
+def read_weights(folder: Path, source: Any, config: Any, **more: Any) -> tuple[Any, dict[str, Any]]:
+    """The model in float32, and transformers' report on which weights it found."""
+    model, report = source.from_pretrained(
+        folder,
+        config=config,
+        local_files_only=True,
+        output_loading_info=True,
+        dtype=torch.float32,
+        trust_remote_code=False,
+        **more,
+    )
+    return model, report
+
+
+def check_complete(folder: Path, lacking: Iterable[str], part: str) -> None:
+    """Refuse weights that lack what is needed: transformers fills it with random numbers. A pooler never counts.
+
+    Args:
+        lacking: names of tensors.
+        part: of the model, in words.
+
+    Raises:
+        UserError: there is one.
+    """
+    names = sorted(name for name in lacking if "pooler" not in name)
+    if names:
+        raise UserError(
+            f"The weights in '{folder}' lack {len(names)} tensors of {part}, such as '{names[0]}'.",
+            "Use a folder whose weights belong to its config.json.",
+        )
+
+
+def _random(source: Any, config: Any) -> Any:
+    """A model with random weights."""
+    if config.model_type == MODEL_TYPE:
+        return source(config)
+    return source.from_config(config, dtype=torch.float32, trust_remote_code=False)
+
+
+def _forget_answers(model: Any, source: Any, config: Any) -> None:
     """Give the model a fresh last layer: what it brings was learned for another task that has as many labels."""
-    fresh = source(config) if ours else source.from_config(config, dtype=torch.float32, trust_remote_code=False)
+    fresh = _random(source, config)
     for name in LAST_LAYERS:
         layer = getattr(model, name.rstrip("."), None)
         if layer is not None:
             layer.load_state_dict(getattr(fresh, name.rstrip(".")).state_dict())
-
-
-def _ours(folder: Path, head: str) -> Any:
-    """Daybreak's own class with that head."""
-    from daybreak.models import modeling_crammed
-
-    found = getattr(modeling_crammed, f"Crammed{head}", None)
-    if found is None:
-        raise UserError(
-            f"The crammed encoder in '{folder}' has no head of the kind {head.removeprefix('For')}.",
-            "Use a model of another family for this task.",
-        )
-    return found
 
 
 def parameter_count(folder: Path) -> int:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TextIO
 
 from daybreak.base.errors import UserError
+from daybreak.evaluation.tables import readable
 
 DOCUMENT = "-DOCSTART-"
 BLANK = " \t\r\n"
@@ -35,14 +36,9 @@ def read_sentences(path: Path, word: int, tag: int) -> list[Sentence]:
     Raises:
         UserError: the file is missing, is no UTF-8, holds no sentence, or a line lacks a column or has no such tag.
     """
-    try:
-        # Only line feeds end lines: a stray carriage return must not cut a word in two.
-        with path.open(encoding="utf-8-sig", newline="\n") as file:
-            found = list(_sentences(file, path, word, tag))
-    except OSError as error:
-        raise UserError(f"Cannot read '{path}': {error.strerror or error}.", "Check the path.") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"'{path}' is not UTF-8 text ({error.reason}).", "Convert it to UTF-8.") from None
+    # Only line feeds end lines: a stray carriage return must not cut a word in two.
+    with readable(path), path.open(encoding="utf-8-sig", newline="\n") as file:
+        found = list(_sentences(file, path, word, tag))
     if not found:
         raise UserError(f"'{path}' holds no sentence.", "Give a CoNLL file with at least one tagged word.")
     return found

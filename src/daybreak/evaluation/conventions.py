@@ -56,9 +56,31 @@ class Convention:
             value=statistics.fmean(numbers.values()),
             numbers=numbers,
             seeds=min(len(result.seeds) for result in used),
-            comparable=one.protocol == self.protocol
-            and all(len(result.seeds) >= PROTOCOLS[one.protocol].seeds_of(result.task) for result in used),
+            comparable=one.protocol == self.protocol and all(map(_as_published, used)),
         )
+
+
+SIZES = {
+    "cola": (8551, 1043),
+    "sst2": (67349, 872),
+    "mrpc": (3668, 408),
+    "stsb": (5749, 1500),
+    "qqp": (363846, 40430),
+    "mnli": (392702, 9815),
+    "qnli": (104743, 5463),
+    "rte": (2490, 277),
+    "wnli": (635, 71),
+}
+"""Rows of train and dev (Wang et al. 2019, arXiv:1804.07461, and the ``nyu-mll/glue`` data set)."""
+WHOLE = 0.999
+"""Share of them that a file must have: a few lines of QQP and MNLI are malformed, and left out by some."""
+
+
+def _as_published(result: TaskResult) -> bool:
+    """Whether a result has the protocol's seeds and was made of the whole task."""
+    train, dev = SIZES[result.task]
+    enough = len(result.seeds) >= PROTOCOLS[result.protocol].seeds_of(result.task)
+    return enough and result.train_rows >= WHOLE * train and result.dev_rows >= WHOLE * dev
 
 
 def number_name(number: Number) -> str:
@@ -135,9 +157,13 @@ CONVENTIONS = {
 
 
 def averages(results: Iterable[TaskResult]) -> list[Average]:
-    """Each average that the results give, model by model and protocol by protocol, in the order of CONVENTIONS."""
-    groups: dict[tuple[str, str, str], dict[str, TaskResult]] = {}
+    """Each average that the results give, model by model and protocol by protocol, in the order of CONVENTIONS.
+
+    Results of one name that came from other weights are other models.
+    """
+    groups: dict[tuple[str, ...], dict[str, TaskResult]] = {}
     for result in results:
-        groups.setdefault((result.protocol, result.model_name, result.model), {})[result.task] = result
+        of = result.protocol, result.model_name, result.model, result.weights
+        groups.setdefault(of, {})[result.task] = result
     found = (convention.average(group) for group in groups.values() for convention in CONVENTIONS.values())
     return [average for average in found if average is not None]

@@ -9,18 +9,16 @@ A process takes seconds to begin, most of them for imports, so little work stays
 
 from __future__ import annotations
 
-import fcntl
-import itertools
+import errno
+import math
 import os
 import signal
-import tempfile
 import threading
-import time
 import warnings
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import torch
 
@@ -28,8 +26,9 @@ from daybreak.base.errors import Interrupted, UserError
 from daybreak.base.task_records import Cell
 from daybreak.base.terminal import Work, duration
 from daybreak.evaluation.cells import Job, fill
+from daybreak.evaluation.pools import POOLS
 
-BACKENDS = ("processes", "ray", "dask")
+BACKENDS = tuple(POOLS)
 BYTES_PER_PARAMETER = 24
 """Of a fine-tuning in float32: weight, gradient, two moments, and as much again for what a batch leaves behind."""
 PROCESS_BYTES = 1.5e9
@@ -41,21 +40,33 @@ START_SECONDS = 10
 """Until a worker has imported what it needs."""
 
 
-def worker_count(cells: int, rows: int, parameters: int, asked: int | None) -> int:
+def worker_count(cells: int, rows: int, parameters: int, asked: int | None, backend: str) -> int:
     """How many cells run at once: one a GPU; without one, one a core, as far as the memory goes; one if all is LITTLE.
+
+    Of a cluster this machine says nothing: there it is the number that was asked for.
 
     Args:
         cells: all that were asked for, finished ones too.
         rows: that they train on, counted once an epoch.
         parameters: of the model.
         asked: the user's own number, which is obeyed.
+        backend: one of BACKENDS.
 
     Raises:
-        UserError: fewer than 1 were asked for.
+        UserError: fewer were asked for than can be, or none for a cluster.
     """
+    if asked is not None and asked < 1:
+        raise UserError(f"{asked} workers are too few.", "Use at least 1.")
+    if backend != "processes":
+        if asked is None:
+            raise UserError(
+                f"--backend {backend} spreads over a cluster whose size is not known here.",
+                "Say how many fine-tunings run at a time with --workers.",
+            )
+        if backend == "ray" and asked == 1:  # joblib would fill the cells in this process
+            raise UserError("--backend ray needs 2 workers or more.", "Use more --workers, or leave --backend out.")
+        return asked
     if asked is not None:
-        if asked < 1:
-            raise UserError(f"{asked} workers are too few.", "Use at least 1.")
         return min(asked, cells)
     if rows * parameters <= LITTLE:
         return 1
@@ -66,9 +77,9 @@ def worker_count(cells: int, rows: int, parameters: int, asked: int | None) -> i
     return max(1, min(_cores(), cells, fitting))
 
 
-def thread_count(workers: int) -> int:
-    """Threads of each worker on a CPU."""
-    return max(1, _cores() // workers)
+def thread_count(workers: int, backend: str) -> int:
+    """Threads of each worker on a CPU; one on a cluster, whose workers are counted by cores."""
+    return max(1, _cores() // workers) if backend == "processes" else 1
 
 
 def _cores() -> int:
@@ -110,7 +121,7 @@ def run_jobs(jobs: Sequence[Job], workers: int, backend: str, work: Work) -> Ite
         backend: one of BACKENDS.
 
     Raises:
-        UserError: a cell cannot be filled, the backend is not installed, or memory ran out.
+        UserError: a cell cannot be filled, the backend is not installed or not there, or memory or disk ran out.
     """
     left = [job for job in jobs if job.finished() is None]
     waiting = {job.file for job in left}
@@ -132,108 +143,72 @@ def _one_by_one(jobs: Sequence[Job], work: Work) -> Generator[Cell]:
             place = f"{number}/{len(jobs)}  {job.task.name}, {job.setting}, seed {job.seed}"
             work.show((before + share * job.setting.epochs) / total, f"{place}  loss {loss:.3f}")
 
-        yield fill(job, show)
+        with telling(job):
+            cell = fill(job, show)
+        yield cell
         before += job.setting.epochs
 
 
 def _side_by_side(jobs: Sequence[Job], workers: int, backend: str, work: Work) -> Generator[Cell]:
     import joblib
-    from joblib.externals.loky.process_executor import TerminatedWorkerError
 
     work.show(0.0, f"{len(jobs)} fine-tunings, {workers} at a time")
-    with tempfile.TemporaryDirectory() as claims, joblib.parallel_config(**_backend(backend, workers, Path(claims))):
-        parallel = joblib.Parallel(return_as="generator", batch_size=1, pre_dispatch="2*n_jobs")
-        filled = parallel(joblib.delayed(_outcome)(job) for job in jobs)
+    with POOLS[backend](workers) as settings, joblib.parallel_config(**settings):
+        parallel = joblib.Parallel(
+            return_as="list" if backend == "ray" else "generator",
+            batch_size=1,
+            pre_dispatch=workers if backend == "dask" else "2*n_jobs",  # dask itself has no limit but this
+        )
+        outcomes = _outcomes(parallel, jobs)
         try:
-            for number, outcome in enumerate(filled, start=1):
+            for number, outcome in enumerate(outcomes, start=1):
                 if not isinstance(outcome, Cell):
                     raise UserError(*outcome)
                 work.show(number / len(jobs), f"{number}/{len(jobs)} fine-tunings, {workers} at a time")
                 yield outcome
-        except TerminatedWorkerError:
-            raise UserError(
-                "A process that was fine-tuning is gone; a system kills the largest when memory runs out.",
-                "The same command goes on from here; use fewer --workers.",
-            ) from None
         finally:
-            _end_workers(filled, backend)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # about a generator that is left before its end, which is meant here
+                outcomes.close()
+
+
+def _outcomes(parallel: Any, jobs: Sequence[Job]) -> Generator[Cell | tuple[str, str]]:
+    """What joblib returns, a list or a generator, as a generator that can be closed."""
+    import joblib
+
+    yield from parallel(joblib.delayed(_outcome)(job) for job in jobs)
 
 
 def _outcome(job: Job) -> Cell | tuple[str, str]:
     """The cell, or what the user must be told: a UserError is not fit for a journey between processes."""
     try:
-        return fill(job)
+        with telling(job):
+            return fill(job)
     except UserError as error:
         return error.sentence, error.remedy
 
 
-def _end_workers(filled: Generator[object], backend: str) -> None:
-    """Now, not when the garbage is collected or they have been idle for minutes: they hold memory and GPUs."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about a generator that is left before its end, which is meant here
-        filled.close()
-    if backend == "processes":
-        from joblib.externals.loky import get_reusable_executor
+@contextmanager
+def telling(job: Job) -> Iterator[None]:
+    """What this machine lacks for a job, in one sentence.
 
-        get_reusable_executor(reuse=True).shutdown(wait=True, kill_workers=True)
-
-
-def _backend(name: str, workers: int, claims: Path) -> dict[str, object]:
-    """What joblib must be told."""
-    if name == "processes":
-        # Asked here: a process that has counted the GPUs may no longer be able to choose among them.
-        start = (str(claims), _visible_devices(), os.getpid())
-        return {"backend": "loky", "n_jobs": workers, "initializer": start_worker, "initargs": start}
-    try:
-        if name == "ray":
-            from ray.util.joblib import register_ray
-
-            register_ray()
-        else:
-            import distributed  # noqa: F401 - its import registers the backend
-    except ImportError:
-        package = "ray" if name == "ray" else "dask[distributed]"
-        raise UserError(f"--backend {name} needs {package}.", f"Install it: pip install '{package}'.") from None
-    return {"backend": name, "n_jobs": workers}
-
-
-def start_worker(claims: str, devices: Sequence[str], parent: int) -> None:
-    """Give this process one GPU of its own, before CUDA starts; joblib itself assigns none.
-
-    A GPU is claimed by locking a file. The lock ends with the process, so that a worker that takes the place of another
-    takes its GPU. Where workers outnumber GPUs, they share them evenly.
-
-    Args:
-        claims: an empty folder for the locks.
-        devices: as CUDA_VISIBLE_DEVICES names them.
-        parent: the process that ends its workers; should it be killed itself, they end too.
+    Raises:
+        UserError: the memory of the GPU or the disk is full.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of a terminal, and is the parent's
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    if not devices:
-        return
-    for place, device in ((place, device) for place in itertools.count() for device in devices):
-        lock = os.open(Path(claims, f"{device.replace('/', '-')}.{place}"), os.O_CREAT | os.O_RDWR)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(lock)
-            continue
-        os.environ["CUDA_VISIBLE_DEVICES"] = device
-        return
-
-
-def _end_with(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(1)
-    os._exit(1)
-
-
-def _visible_devices() -> list[str]:
-    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if listed is not None:
-        return [name.strip() for name in listed.split(",") if name.strip()]
-    return [str(number) for number in range(torch.cuda.device_count())]
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise UserError(
+            f"The GPU has no memory left for a batch of {job.setting.batch}.",
+            "Use another GPU or a smaller model; a batch is part of the protocol.",
+        ) from None
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise UserError(
+            f"Cannot write '{job.file}': {os.strerror(error.errno).lower()}.",
+            "Make room, then the same command goes on.",
+        ) from None
 
 
 def forecast_line(seconds: float, fine_tunings: int, workers: int, price: float | None) -> str:
@@ -242,9 +217,14 @@ def forecast_line(seconds: float, fine_tunings: int, workers: int, price: float 
     Args:
         seconds: of all fine-tunings, one after the other.
         price: of an hour of this machine, in any currency.
+
+    Raises:
+        UserError: there is no such price.
     """
+    if price is not None and not 0 <= price < math.inf:
+        raise UserError(f"{price} is no price.", "Say with --price what an hour of this machine costs.")
     if workers > 1:
         seconds = START_SECONDS + max(seconds / workers, seconds / fine_tunings)
     side = f", {workers} at a time" if workers > 1 else ""
     cost = "" if price is None else f", cost about {price * seconds / 3600:.2f}"
-    return f"{fine_tunings} fine-tunings{side}: about {duration(seconds)}{cost}."
+    return f"{fine_tunings} fine-tuning{'s' if fine_tunings > 1 else ''}{side}: about {duration(seconds)}{cost}."

@@ -94,12 +94,12 @@ def epoch_batches(lengths: Sequence[int], batch: int, drop_last: bool, generator
 
 
 def autocast(device: torch.device, kind: Kind) -> torch.autocast:
-    """bfloat16 where a GPU computes in it, and for classes: 8 bits are too few for a number that is judged by its rank.
+    """bfloat16 where a GPU computes in it and the kind of task allows it.
 
     On a CPU everything stays float32: without matrix units, bfloat16 is slower there.
     """
     fits = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-    return torch.autocast(device.type, torch.bfloat16, enabled=fits and kind.name != "regression")
+    return torch.autocast(device.type, torch.bfloat16, enabled=fits and not kind.exact)
 
 
 class Batches:

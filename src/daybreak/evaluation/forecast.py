@@ -32,7 +32,7 @@ def _cell_seconds(job: Job, rows: EncodedTask) -> float:
     kind = kind_of(job.task)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     started = time.monotonic()
-    model = build_classifier(job.folder, kind, rows.data.labels, job.seed, job.untrained).to(device)
+    model = build_classifier(job.folder, kind, rows.data.labels, job.seed, job.random).to(device)
     loading = time.monotonic() - started
     lengths = rows.train.lengths
     epoch = training_batches(lengths, job.setting.batch, torch.Generator().manual_seed(0))

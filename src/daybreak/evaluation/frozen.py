@@ -5,20 +5,24 @@ from __future__ import annotations
 import inspect
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
 from torch import nn
 
-from daybreak.base.errors import UserError, reason
+from daybreak.base.errors import UserError
 from daybreak.evaluation.batches import check_ids
-from daybreak.evaluation.classifier import load_config, load_tokenizer
-from daybreak.models.crammed import MODEL_TYPE
+from daybreak.evaluation.classifier import (
+    check_complete,
+    load_config,
+    load_tokenizer,
+    model_class,
+    read_weights,
+    reading,
+)
 
 BATCH_TOKENS = 4096
 """Tokens that go through the model at a time."""
@@ -55,7 +59,7 @@ def load_encoder(folder: Path) -> FrozenModel:
     Raises:
         UserError: config, tokenizer or weights cannot be used, or the model needs foreign code.
     """
-    return _load(folder, "Model", "the encoder")
+    return _load(folder, "", "the encoder")
 
 
 def load_masked_model(folder: Path) -> FrozenModel:
@@ -74,59 +78,16 @@ def load_masked_model(folder: Path) -> FrozenModel:
     return found
 
 
-def _load(folder: Path, kind: str, part: str) -> FrozenModel:
-    import transformers
-
+def _load(folder: Path, head: str, part: str) -> FrozenModel:
     config, tokenizer = load_config(folder), load_tokenizer(folder)
-    source: Any
-    if config.model_type == MODEL_TYPE:
-        from daybreak.models import modeling_crammed
-
-        source = getattr(modeling_crammed, f"Crammed{kind}")
-    else:
-        source = getattr(transformers, f"AutoModel{kind.removeprefix('Model')}")
-    with _loading(folder):
-        model, report = source.from_pretrained(
-            folder,
-            config=config,
-            local_files_only=True,
-            output_loading_info=True,
-            dtype=torch.float32,
-            trust_remote_code=False,
-        )
-    # transformers fills what it does not find with random weights; a pooler is none of what is read here.
-    lacking = sorted(name for name in report["missing_keys"] if "pooler" not in name)
-    if lacking:
-        raise UserError(
-            f"The weights in '{folder}' lack {len(lacking)} tensors of {part}, such as '{lacking[0]}'.",
-            "Use a folder whose weights belong to its config.json.",
-        )
+    with reading(folder, "model"):
+        model, report = read_weights(folder, model_class(config, head), config)
+    check_complete(folder, report["missing_keys"], part)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     # Some encoders, those with relative positions among them, name no longest row.
     told = [getattr(config, "max_position_embeddings", None), tokenizer.model_max_length, longest_row(model)]
     length = min(rows for rows in told if rows is not None)
     return FrozenModel(model.eval().to(device), tokenizer, config.num_hidden_layers, length)
-
-
-@contextmanager
-def _loading(folder: Path) -> Iterator[None]:
-    """Turn what transformers raises about an unusable folder into one sentence, and keep its own report away."""
-    from transformers.utils import logging
-
-    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:
-        raise UserError(
-            f"transformers cannot load the model in '{folder}': {reason(error)}.",
-            "Name a Hugging Face folder of an encoder with its config, weights and tokenizer.",
-        ) from error
-    finally:
-        logging.set_verbosity(verbosity)
-        if bars:
-            logging.enable_progress_bar()
 
 
 def part_of(show: Show, done: int, parts: int) -> Show:

@@ -31,6 +31,8 @@ class Kind(ABC):
     """The stock classes with such an output, after the family's name: ``ForSequenceClassification``."""
     judged: ClassVar[tuple[str, ...]] = ()
     """Names of the columns of ``judge``, where their number does not depend on the task."""
+    exact: ClassVar[bool] = False
+    """Wants float32 where others compute in bfloat16: 8 bits are too few for a number that is judged by its rank."""
 
     @abstractmethod
     def load(self, task: Task) -> TaskRows:
@@ -40,9 +42,13 @@ class Kind(ABC):
             UserError: a file cannot be used, or there is nothing to learn in it.
         """
 
-    @abstractmethod
     def unlabelled(self, task: Task, name: str) -> LabelledRows:
-        """The rows of the file ``name`` of ``task.hidden``, in file order, none left out; their targets are 0."""
+        """The rows of the file ``name`` of ``task.hidden``, in file order, none left out; their targets are 0.
+
+        Raises:
+            NotImplementedError: no task of this kind has such files.
+        """
+        raise NotImplementedError(f"{self.name} has no answers for a submission")
 
     def configure(self, config: Any, labels: Sequence[str]) -> None:
         """Write into a transformers config what the head must know."""
@@ -57,9 +63,9 @@ class Kind(ABC):
             UserError: an id lies outside the model's embedding table of ``vocabulary`` rows.
         """
 
-    @abstractmethod
     def collate(self, padding: Padding, rows: EncodedRows, indices: Sequence[int]) -> dict[str, torch.Tensor]:
         """The model's inputs for these samples, padded to the longest."""
+        return {name: padding.pad(name, [values[index] for index in indices]) for name, values in rows.features.items()}
 
     @abstractmethod
     def targets(self, rows: EncodedRows, indices: Sequence[int], width: int) -> torch.Tensor:
@@ -69,9 +75,9 @@ class Kind(ABC):
     def loss(self, outputs: Any, targets: torch.Tensor) -> torch.Tensor:
         """Mean loss of a batch, from the stock model's outputs."""
 
-    @abstractmethod
     def answers(self, outputs: Any) -> list[np.ndarray]:
         """What the stock model says of each sample of a batch, float32; padding may hang on."""
+        return list(outputs.logits.float().cpu().numpy())
 
     @abstractmethod
     def judge(self, rows: EncodedRows, answers: Sequence[np.ndarray], labels: Sequence[str]) -> np.ndarray:

@@ -59,8 +59,7 @@ def files_of(names: Sequence[str]) -> list[str]:
     """
     files: list[str] = []
     for layout in (layout for name in names if not name.endswith(".toml") for layout in _layouts(name)):
-        labelled = (layout.train, layout.dev, layout.test, layout.mismatched)
-        paths = [*(path for path in labelled if path is not None), *(hidden.path for hidden in layout.hidden)]
+        paths = [*layout.files.values(), *(hidden.path for hidden in layout.hidden)]
         files += [spelling for path in paths for spelling in _spellings(path)]
     return list(dict.fromkeys(files))
 
@@ -78,10 +77,7 @@ def _layouts(name: str) -> list[Task]:
 def _placed(task: Task, folder: Path) -> Task:
     """The task with the paths of its files, which lie below ``folder``."""
     found: dict[str, Path] = {}
-    for part in ("train", "dev", "test", "mismatched"):
-        path: Path | None = getattr(task, part)
-        if path is None:
-            continue
+    for part, path in task.files.items():
         place = _find(folder, path)
         if place is None:
             raise UserError(

@@ -18,7 +18,7 @@ from daybreak.base.errors import UserError
 from daybreak.base.probe_records import BucketScore, CalibrationBin, MaskedWords, RowLength
 from daybreak.evaluation.batches import check_ids
 from daybreak.evaluation.frozen import BATCH_TOKENS, FrozenModel, Show, longest_row, part_of
-from daybreak.evaluation.metrics import BINS, calibration_error
+from daybreak.evaluation.metrics import BINS, bin_of, calibration_error
 
 SHARE = 0.15
 """Of the tokens, special ones left out."""
@@ -227,7 +227,7 @@ def bucket_scores(values: np.ndarray, ranges: Sequence[Range], guesses: Guesses)
 
 def calibration_bins(confidences: np.ndarray, right: np.ndarray) -> list[CalibrationBin]:
     """The bins behind ``metrics.calibration_error``: BINS of equal width, upper ends included; empty ones left out."""
-    numbers = np.clip(np.ceil(confidences * BINS).astype(int) - 1, 0, BINS - 1)
+    numbers = bin_of(confidences)
     return [
         CalibrationBin(
             low=number / BINS,

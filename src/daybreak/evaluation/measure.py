@@ -5,22 +5,15 @@ from __future__ import annotations
 import dataclasses
 import re
 import statistics
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from daybreak.base.task_records import Cell, TaskResult
-from daybreak.evaluation.cells import (
-    SUBSET_SEED,
-    EncodedTask,
-    Job,
-    describe_hardware,
-    encode_task,
-    fingerprint,
-    model_digest,
-    task_digest,
-)
-from daybreak.evaluation.classifier import load_config
+from daybreak.evaluation.cells import SUBSET_SEED, Job, row_length
+from daybreak.evaluation.classifier import load_config, load_tokenizer
+from daybreak.evaluation.fingerprints import fingerprint, hidden_digest, model_digest, task_digest
 from daybreak.evaluation.kinds import kind_of
 from daybreak.evaluation.protocol import Protocol, Setting
 from daybreak.evaluation.selection import Tried, choose, sentence, spread
@@ -46,14 +39,10 @@ class Measurement:
     """Of each fine-tuning, on a CPU."""
     hidden: bool
     cells: Path
-
-    def encoded(self) -> EncodedTask:
-        """The rows in the model's tokens.
-
-        Raises:
-            UserError: config or tokenizer cannot be loaded, or they do not fit each other.
-        """
-        return encode_task(self.folder, self.data, self.protocol, self.hidden)
+    weights: str
+    """Digest of the model that is measured."""
+    started: bool = False
+    """``folder`` is the fine-tuned model of another task."""
 
     def jobs(self) -> list[Job]:
         """All cells, setting by setting, seed by seed.
@@ -63,29 +52,33 @@ class Measurement:
         """
         task = self.data.task
         settings = self.protocol.settings(load_config(self.folder).hidden_size, task.whole)
-        model, told = model_digest(self.folder, self.untrained), task_digest(task)
+        random = self.untrained and not self.started
+        hidden_rows = hidden_digest(task) if self.hidden else ""
+        model, told = model_digest(self.folder, random), task_digest(task)
         side = "untrained" if self.untrained else "pretrained"
         place = self.cells / _slug(self.protocol.name) / _slug(task.name) / _slug(f"{self.model_name}-{side}")
         return [
             Job(
-                folder=self.folder,
+                folder=self.folder.resolve(),
                 model_name=self.model_name,
                 task=task,
                 protocol=self.protocol,
                 setting=setting,
                 seed=seed,
                 untrained=self.untrained,
+                random=random,
                 threads=self.threads,
                 hidden=self.hidden,
-                file=place / f"{_slug(str(setting))}-seed-{seed}.json",
-                source=f"{model} {told}",
-                fingerprint=fingerprint(model, told, self.protocol, setting, seed, self.untrained),
+                hidden_rows=hidden_rows,
+                file=place.resolve() / f"{_slug(str(setting))}-seed-{seed}.json",
+                source=f"{model} {told} {hidden_rows}",
+                fingerprint=fingerprint(model, told, self.protocol, setting, seed, random),
             )
             for setting in settings
             for seed in range(self.seeds)
         ]
 
-    def result(self, rows: EncodedTask, jobs: Sequence[Job], cells: Sequence[Cell]) -> TaskResult:
+    def result(self, jobs: Sequence[Job], cells: Sequence[Cell]) -> TaskResult:
         """What the cells of ``jobs`` say."""
         data, metric = self.data, self.data.task.metric
         by_setting: dict[Setting, list[Cell]] = {}
@@ -102,6 +95,7 @@ class Measurement:
             task=data.task.name,
             model="untrained" if self.untrained else "pretrained",
             model_name=self.model_name,
+            weights=self.weights,
             kind=data.task.kind,
             metric=headline,
             scores=chosen.scores,
@@ -109,21 +103,23 @@ class Measurement:
             mean=statistics.fmean(chosen.scores[headline]),
             spread=spread(chosen.scores[headline]),
             selection=sentence(chosen.setting, len(tried), self.seeds, self.protocol.selection),
-            train_rows=len(rows.train.rows),
+            train_rows=min(len(data.train), self.protocol.train_rows or len(data.train)),
             dev_rows=len(data.dev),
             test_rows=len(data.test) if data.test else 0,
             mismatched_rows=len(data.mismatched) if data.mismatched else 0,
             baseline=baseline,
-            settings=self._settings(chosen.setting, rows),
+            settings=self._settings(chosen.setting),
             settings_tried=[each.record(metric) for each in tried] if len(tried) > 1 else [],
             labels=list(data.labels),
-            hardware=describe_hardware({cell.threads for cell in cells}),
+            hardware=" and ".join(sorted({cell.hardware for cell in cells})),
             seconds=sum(cell.seconds for cell in cells),
         )
 
-    def _settings(self, setting: Setting, rows: EncodedTask) -> dict[str, float]:
+    def _settings(self, setting: Setting) -> dict[str, float]:
         drawn = {} if self.protocol.train_rows is None else {"subset_seed": SUBSET_SEED}
-        return {**self.protocol.recorded(setting, rows.width), "length": rows.length, **drawn}
+        config = load_config(self.folder)
+        length = row_length(config, load_tokenizer(self.folder), self.protocol)
+        return {**self.protocol.recorded(setting, config.hidden_size), "length": length, **drawn}
 
 
 def keeping(job: Job) -> Job:
@@ -136,4 +132,6 @@ def _by_metric(cells: Sequence[Cell]) -> dict[str, list[float]]:
 
 
 def _slug(name: str) -> str:
-    return re.sub(r"[^\w.-]+", "-", name).strip("-")
+    """The name as a folder's, with a tail where it had to be changed: two names never meet in one folder."""
+    slug = re.sub(r"[^\w.-]+", "-", name).strip("-")
+    return slug if slug == name else f"{slug}-{zlib.crc32(name.encode()):08x}"

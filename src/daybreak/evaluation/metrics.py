@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import warnings
 from collections.abc import Sequence
 
@@ -74,19 +73,20 @@ def _correlation(function, targets: Sequence[float], answers: Sequence[float]) -
     return value if np.isfinite(value) else 0.0
 
 
-def constant_answer(kind: str, targets: Sequence[float], metric: str = "") -> float:
-    """The best answer that ignores the text: the most frequent class id (ties: the lowest), or the mean.
+def commonest(targets: Sequence[int], metric: str = "") -> int:
+    """The best class id that ignores the text: the most frequent one (ties: the lowest).
 
     For the metric f1 it is label id 1, however rare: never giving it scores 0.
     """
-    if kind == "regression":
-        return statistics.fmean(targets)
-    if metric == "f1":
-        return 1.0
-    return float(np.bincount(np.asarray(targets, dtype=np.int64)).argmax())
+    return 1 if metric == "f1" else int(np.bincount(targets).argmax())
 
 
 BINS = 15
+
+
+def bin_of(confidences: np.ndarray) -> np.ndarray:
+    """int64[N]: which of BINS bins of equal width over [0, 1], from 0; a bin's upper end belongs to it."""
+    return np.clip(np.ceil(confidences * BINS).astype(int) - 1, 0, BINS - 1)
 
 
 def calibration_error(confidences: np.ndarray, right: np.ndarray) -> float:
@@ -99,6 +99,5 @@ def calibration_error(confidences: np.ndarray, right: np.ndarray) -> float:
     Returns:
         The mean distance between confidence and accuracy within a bin, weighted by rows, in [0, 1].
     """
-    bins = np.clip(np.ceil(confidences * BINS).astype(int) - 1, 0, BINS - 1)
-    gaps = np.bincount(bins, confidences - right, BINS)
+    gaps = np.bincount(bin_of(confidences), confidences - right, BINS)
     return float(np.abs(gaps).sum() / len(confidences))

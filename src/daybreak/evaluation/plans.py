@@ -13,7 +13,7 @@ from daybreak.base.errors import UserError
 from daybreak.base.files import replace_folder
 from daybreak.base.task_records import Cell, TaskResult
 from daybreak.base.terminal import working
-from daybreak.evaluation.cells import EncodedTask, Job, fill
+from daybreak.evaluation.cells import Job, encoded, fill
 from daybreak.evaluation.fanout import forecast_line, run_jobs
 from daybreak.evaluation.forecast import cell_seconds
 from daybreak.evaluation.measure import Measurement, keeping
@@ -24,21 +24,42 @@ class Plan:
     """A measurement, ready to begin."""
 
     measurement: Measurement
-    rows: EncodedTask
     jobs: list[Job]
+    left: int
+    """Cells that are still to be filled."""
+    seconds: float
+    """What they will take, one after the other."""
 
 
 def make_plan(measurement: Measurement, fresh: bool, keep: bool) -> Plan:
-    """Encode the rows and list the cells; ``fresh`` removes those of earlier calls, ``keep`` is for a model to save."""
-    rows = measurement.encoded()
+    """List the cells, and time a few steps of those to be filled, which also shows whether model and rows fit.
+
+    Args:
+        fresh: remove the cells of earlier calls.
+        keep: a model is to be saved.
+
+    Raises:
+        UserError: config, tokenizer or weights cannot be used, or do not fit each other.
+    """
     jobs = measurement.jobs()
-    one_setting = len(jobs) == measurement.seeds
-    if keep and one_setting:  # of several settings, the model to keep is known when all are done
+    if keep and len(jobs) == measurement.seeds:  # of several settings, the model to keep is known when all are done
         jobs[0] = keeping(jobs[0])
     if fresh:
         for job in jobs:
             job.file.unlink(missing_ok=True)
-    return Plan(measurement, rows, jobs)
+    left = [job for job in jobs if job.finished() is None]
+    if not left:
+        return Plan(measurement, jobs, 0, 0.0)
+    epochs = sum(job.setting.epochs for job in left)
+    seconds = cell_seconds(left[0], encoded(left[0])) * epochs / left[0].setting.epochs
+    return Plan(measurement, jobs, len(left), seconds)
+
+
+def foreseen(measurement: Measurement, folder: Path) -> Plan:
+    """The plan of what starts from another task's model; while that is not there, as if from the one in ``folder``."""
+    if not measurement.folder.is_dir():
+        measurement = replace(measurement, folder=folder, started=False)
+    return make_plan(measurement, fresh=False, keep=False)
 
 
 def amount(measurements: Sequence[Measurement]) -> tuple[int, int]:
@@ -88,7 +109,7 @@ def _following(measurement: Measurement, start: str, sources: dict[str, Measurem
     name = measurement.protocol.name
     if parent.data.task.name != start:  # a part of the task is not the task: the name of the protocol says so
         name += f", from {parent.data.task.name}"
-    return replace(measurement, folder=folder, protocol=replace(measurement.protocol, name=name))
+    return replace(measurement, folder=folder, started=True, protocol=replace(measurement.protocol, name=name))
 
 
 def filled(plans: Sequence[Plan], workers: int, backend: str) -> Iterator[tuple[Plan, list[Cell]]]:
@@ -102,14 +123,8 @@ def filled(plans: Sequence[Plan], workers: int, backend: str) -> Iterator[tuple[
 
 def forecast(plans: Sequence[Plan], workers: int, price: float | None) -> str:
     """What the cells that are still to be filled will take, in words; empty where none are."""
-    seconds, todo = 0.0, 0
-    for plan in plans:
-        left = [job for job in plan.jobs if job.finished() is None]
-        todo += len(left)
-        if left:
-            epochs = sum(job.setting.epochs for job in left)
-            seconds += cell_seconds(left[0], plan.rows) * epochs / left[0].setting.epochs
-    return forecast_line(seconds, todo, workers, price) if todo else ""
+    left = sum(plan.left for plan in plans)
+    return forecast_line(sum(plan.seconds for plan in plans), left, workers, price) if left else ""
 
 
 def keep_model(plan: Plan, result: TaskResult, target: Path) -> None:

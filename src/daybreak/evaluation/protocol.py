@@ -11,7 +11,7 @@ from daybreak.base.errors import UserError
 
 _Value = TypeVar("_Value")
 FROZEN_RATE = 1e-3
-"""Peak learning rate of a head on a frozen encoder, as Beltagy et al. 2019 have it, unless one is given."""
+"""Peak learning rate of a head on a frozen encoder, unless one is given; Beltagy et al. 2019 take it for a BiLSTM."""
 
 
 @dataclass(frozen=True)

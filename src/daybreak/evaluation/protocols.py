@@ -87,7 +87,8 @@ PROTOCOLS = {
             starts=(("rte", "mnli"), ("mrpc", "mnli"), ("stsb", "mnli")),
         ),
         # Devlin et al. 2019, arXiv:1810.04805, section 4.1, and optimization.py of their repository. Theirs is Adam
-        # without bias correction, and one fine-tuning a rate: here three, so that there is a spread.
+        # without bias correction, whose rate already falls while it rises, and one fine-tuning a rate: here three, so
+        # that there is a spread.
         Protocol(
             name="bert",
             epochs=(3,),

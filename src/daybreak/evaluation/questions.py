@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,8 +17,7 @@ from daybreak.base.errors import UserError
 from daybreak.evaluation.batches import EncodedRows, Padding, check_ids, padded
 from daybreak.evaluation.kind import Kind
 from daybreak.evaluation.squad import Answer, judge_answer, read_questions
-from daybreak.evaluation.tables import read_cells
-from daybreak.evaluation.tasks import LabelledRows, Task, TaskRows, split
+from daybreak.evaluation.tasks import LabelledRows, Task, TaskRows, assembled
 
 NO_ANSWER = "no answer"
 OVERLAP = 128
@@ -60,29 +60,12 @@ class Questions(Kind):
     judged = ("exact", "f1")
 
     def load(self, task: Task) -> TaskRows:
-        rows, skipped = {}, 0
-        for path in (task.train, task.dev, task.test, task.mismatched):
-            if path is not None and path not in rows:
-                rows[path], missed = _read(task, path)
-                skipped += missed
-        train, dev = (rows[task.train], rows[task.dev]) if task.dev else split(rows[task.train], task)
-        if not any(train.targets):
+        read = {path: _read(task, path) for path in task.files.values()}
+        rows = {path: found for path, (found, _) in read.items()}
+        data = assembled(task, (), rows, sum(skipped for _, skipped in read.values()))
+        if not any(data.train.targets):
             raise UserError(f"No question in '{task.train}' has an answer.", "Give training rows with answers.")
-        return TaskRows(
-            task,
-            () if all(train.targets) else (NO_ANSWER,),
-            train,
-            dev,
-            test=rows[task.test] if task.test else None,
-            mismatched=rows[task.mismatched] if task.mismatched else None,
-            skipped=skipped,
-        )
-
-    def unlabelled(self, task: Task, name: str) -> LabelledRows:
-        """Rows without answers."""
-        (found,) = (hidden for hidden in task.hidden if hidden.name == name)
-        cells = read_cells(found.path, found.text, format=found.format, header=True, whole=True)
-        return LabelledRows(list(cells.rows), [()] * len(cells.rows))
+        return data if all(data.train.targets) else dataclasses.replace(data, labels=(NO_ANSWER,))
 
     def configure(self, config: Any, labels: Sequence[str]) -> None:
         """Stock heads have as many outputs a token as labels: a start and an end."""

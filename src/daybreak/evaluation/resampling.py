@@ -32,11 +32,14 @@ Recount = Callable[[np.ndarray], np.ndarray]
 """float64[R, B]: how often each of R rows was drawn in each of B resamples -> the metric, float64[B]."""
 
 
-def compare(a: Sequence[Cell], b: Sequence[Cell], *, kind: str, metric: str, classes: int = 0) -> Comparison:
+def compare(
+    a: Sequence[Cell], b: Sequence[Cell], model_a: str, model_b: str, *, kind: str, metric: str, classes: int = 0
+) -> Comparison:
     """Model B against model A on one task and protocol, on the seeds that both have.
 
     Args:
         a, b: one cell a seed, of one setting each.
+        model_a, model_b: names of the models, for the answer.
         kind: of the task, a name of ``kinds.KINDS``.
         metric: as in ``TaskResult.metric``: a prefix ``test_`` or ``mismatched_`` names the part that is judged.
         classes: number of the task's labels.
@@ -65,8 +68,8 @@ def compare(a: Sequence[Cell], b: Sequence[Cell], *, kind: str, metric: str, cla
         task=sample.task,
         protocol=sample.protocol,
         metric=metric,
-        model_a=_named(sample),
-        model_b=_named(second[seeds[0]]),
+        model_a=model_a,
+        model_b=model_b,
         seeds=seeds,
         rows=rows,
         a=here,
@@ -102,10 +105,6 @@ def _part(metric: str) -> tuple[str, str]:
         if metric.startswith(f"{part}_"):
             return part, metric.removeprefix(f"{part}_")
     return "dev", metric
-
-
-def _named(cell: Cell) -> str:
-    return cell.model_name if cell.model == "pretrained" else f"{cell.model_name}, untrained"
 
 
 def _table(cell: Cell, part: str) -> np.ndarray:

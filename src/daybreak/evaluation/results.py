@@ -5,6 +5,8 @@ A new measurement replaces the older one. Files from before models had names are
 
 from __future__ import annotations
 
+import fcntl
+import os
 from pathlib import Path
 
 from daybreak.base.errors import UserError
@@ -28,11 +30,12 @@ def read_results(path: Path) -> list[TaskResult]:
 
 
 def merge_result(path: Path, result: TaskResult) -> list[TaskResult]:
-    """Put ``result`` into the file, in one step, and return what it holds now."""
-    kept = [old for old in read_results(path) if _key(old) != _key(result)]
-    write_json(path, [*kept, result])
+    """Put ``result`` into the file, in one step, and return what it holds now; others may do so at the same time."""
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        kept = [old for old in read_results(path) if old.key != result.key]
+        write_json(path, [*kept, result])
+    finally:
+        os.close(folder)
     return [*kept, result]
-
-
-def _key(result: TaskResult) -> tuple[str, str, str, str]:
-    return result.protocol, result.task, result.model_name, result.model

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+import statistics
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -11,9 +11,9 @@ import torch
 from scipy.special import log_softmax
 from torch.nn import functional
 
-from daybreak.evaluation.batches import EncodedRows, Padding, check_ids
+from daybreak.evaluation.batches import EncodedRows, check_ids
 from daybreak.evaluation.kind import Kind
-from daybreak.evaluation.metrics import METRICS, calibration_error, constant_answer, score
+from daybreak.evaluation.metrics import METRICS, calibration_error, commonest, score
 from daybreak.evaluation.tables import read_cells
 from daybreak.evaluation.tasks import LabelledRows, Task, TaskRows, load_table
 
@@ -37,14 +37,18 @@ class _Sequences(Kind):
         check_ids(ids, vocabulary)
         return EncodedRows(features, list(rows.targets), [len(row) for row in ids], rows)
 
-    def collate(self, padding: Padding, rows: EncodedRows, indices: Sequence[int]) -> dict[str, torch.Tensor]:
-        return {name: padding.pad(name, [values[index] for index in indices]) for name, values in rows.features.items()}
 
-    def answers(self, outputs: Any) -> list[np.ndarray]:
-        return list(outputs.logits.float().cpu().numpy())
+def sureness(logits: np.ndarray, targets: Sequence[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """For each row the answer, its chance, and the surprise of the target in nats.
 
-    @abstractmethod
-    def judge(self, rows: EncodedRows, answers: Sequence[np.ndarray], labels: Sequence[str]) -> np.ndarray: ...
+    Args:
+        logits: float64[R, C].
+        targets: R class ids.
+    """
+    logs = log_softmax(logits, axis=1)
+    everyone = np.arange(len(logs))
+    best = logs.argmax(axis=1)
+    return best, np.exp(logs[everyone, best]), -logs[everyone, np.asarray(targets)]
 
 
 class Classification(_Sequences):
@@ -71,15 +75,12 @@ class Classification(_Sequences):
         # Of two labels the lead orders rows as the chance does. Chances of sure answers would all be 1 when rounded,
         # and lose the order that the area under the curve needs.
         logits = np.stack(answers).astype(np.float64)
-        logs = log_softmax(logits, axis=1)
-        targets = np.asarray(rows.targets)
-        everyone = np.arange(len(targets))
-        best = logs.argmax(axis=1)
-        columns = (targets, best, logits[:, 1] - logits[:, 0], np.exp(logs[everyone, best]), -logs[everyone, targets])
+        best, confidence, surprise = sureness(logits, rows.targets)
+        columns = (rows.targets, best, logits[:, 1] - logits[:, 0], confidence, surprise)
         return np.stack(columns, axis=1).astype(np.float64)
 
     def constant(self, data: TaskRows, judged: LabelledRows) -> np.ndarray:
-        answer = constant_answer("classification", data.train.targets, data.task.metric)
+        answer = commonest(data.train.targets, data.task.metric)
         table = np.full((len(judged), len(self.judged)), np.nan)
         table[:, 0], table[:, 1], table[:, 2] = judged.targets, answer, answer == 1
         return table
@@ -105,6 +106,7 @@ class Regression(_Sequences):
     metrics = METRICS["regression"]
     headline = "spearman"
     judged = ("target", "answer")
+    exact = True
 
     def configure(self, config: Any, labels: Sequence[str]) -> None:
         config.num_labels = 1
@@ -123,7 +125,7 @@ class Regression(_Sequences):
         )
 
     def constant(self, data: TaskRows, judged: LabelledRows) -> np.ndarray:
-        answer = constant_answer("regression", data.train.targets)
+        answer = statistics.fmean(data.train.targets)
         return np.stack([np.asarray(judged.targets, dtype=np.float64), np.full(len(judged), answer)], axis=1)
 
     def score(self, judged: np.ndarray, labels: Sequence[str]) -> dict[str, float]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from daybreak.base.errors import UserError, reason
 from daybreak.base.plain import nearest
-from daybreak.evaluation.tables import MANY, SKIPPED_SHARE, shown
+from daybreak.evaluation.tables import MANY, check_skipped, parquet_of, readable, shown
 
 FORM = "Give the file the form of SQuAD, or name its format."
 ROW_FORM = 'Give each row {"text": [...], "answer_start": [...]}, empty lists where there is no answer.'
@@ -49,26 +49,22 @@ def read_questions(path: Path, columns: Sequence[str | int], format: str) -> tup
     Raises:
         UserError: the file is missing, is of another form, or too many of its rows are unusable.
     """
-    try:
+    with readable(path):
         if format == "squad":
             found = list(_squad_rows(path, _parsed(path.read_text(encoding="utf-8-sig"), path, "")))
         else:
             rows = _parquet_rows(path, columns) if format == "parquet" else _json_rows(path)
             found = [_row(path, place, row, list(map(str, columns))) for place, row in rows]
-    except OSError as error:
-        raise UserError(f"Cannot read '{path}': {error.strerror or reason(error)}.", "Check the path.") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"'{path}' is not UTF-8 text ({error.reason}).", "Convert it to UTF-8.") from None
     if not found:
         raise UserError(f"'{path}' holds no questions.", "Give a file with at least one.")
     usable = [row for row in found if _is_usable(row)]
     skipped = len(found) - len(usable)
-    if not usable or (skipped > 1 and skipped > SKIPPED_SHARE * len(found)):
-        raise UserError(
-            f"{skipped} of the {len(found)} questions in '{path}' are empty, or have an answer that does not stand "
-            "where the file says.",
-            "Count an answer's start in characters of the context, from 0.",
-        )
+    check_skipped(
+        len(usable),
+        skipped,
+        f"questions in '{path}' are empty, or have an answer that does not stand where the file says",
+        "Count an answer's start in characters of the context, from 0.",
+    )
     return usable, skipped
 
 
@@ -120,15 +116,7 @@ def _json_rows(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _parquet_rows(path: Path, columns: Sequence[str | int]) -> Iterator[tuple[str, Any]]:
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError:
-        raise UserError(
-            f"'{path}' is a parquet file, and pyarrow is not installed.", "Run: pip install pyarrow."
-        ) from None
-    try:
-        file = parquet.ParquetFile(path)
+    with parquet_of(path) as file:
         # A name that is missing is told by the row that lacks it.
         there = [str(column) for column in columns if column in file.schema_arrow.names]
         number = 0
@@ -136,8 +124,6 @@ def _parquet_rows(path: Path, columns: Sequence[str | int]) -> Iterator[tuple[st
             for row in batch.to_pylist():
                 number += 1
                 yield f"row {number}", row
-    except (pyarrow.ArrowException, ValueError) as error:
-        raise UserError(f"'{path}' is no usable parquet file: {reason(error)}.", "Mend the file.") from None
 
 
 def _row(path: Path, place: str, row: Any, columns: Sequence[str]) -> Question:

@@ -125,21 +125,31 @@ def write_submission(
             archive.writestr(entry, text, zipfile.ZIP_DEFLATED)
     os.replace(temporary, folder / ARCHIVE)
     return [
-        f"{name}.tsv is filler, {file.filler} in every row: its task was not run."
+        f"{name}.tsv is filler, {file.filler} in every row: there are no answers for it."
         for name, file in FILES.items()
         if name not in answers
     ]
 
 
-def _text(name: str, answers: Sequence[float] | None, labels: Sequence[str]) -> str:
-    file = FILES[name]
-    if answers is None:
-        values = [file.filler] * file.rows
-    elif len(answers) != file.rows:
+def check_rows(name: str, rows: int) -> None:
+    """Refuse a test file of so many rows.
+
+    Raises:
+        UserError: the server wants another number.
+    """
+    if rows != FILES[name].rows:
         raise UserError(
-            f"{name}.tsv takes {file.rows:,} answers, and {len(answers):,} are there.",
+            f"{name}.tsv takes {FILES[name].rows:,} answers, and {rows:,} are there.",
             "Answer the test file as GLUE distributes it, whole and in its order.",
         )
+
+
+def _text(name: str, answers: Sequence[float] | None, labels: Sequence[str]) -> str:
+    file = FILES[name]
+    if answers is not None:
+        check_rows(name, len(answers))
+    if answers is None:
+        values = [file.filler] * file.rows
     elif not all(math.isfinite(answer) for answer in answers):
         raise UserError(f"An answer for {name}.tsv is no number.", "Fine-tune again: the model has diverged.")
     elif file.values:

@@ -16,7 +16,7 @@ LARGEST = 2**26
 """Bytes; the longest honest file, QQP's, has some 4 million."""
 STRANGERS = 10
 """So many files that do not belong there are named, the others counted."""
-NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?")
+NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 Read = Callable[[], "bytes | str"]
 """Returns the content, or the fault that keeps it from being read."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -52,7 +53,7 @@ def read_cells(path: Path, columns: Columns, *, format: str, header: bool, whole
     Raises:
         UserError: the file is missing, is no such table, lacks a column, holds no usable row or too many unusable ones.
     """
-    try:
+    with readable(path):
         if format == "parquet":
             found = _gathered(_read_parquet(path, columns), whole, path, columns)
         else:
@@ -64,21 +65,42 @@ def read_cells(path: Path, columns: Columns, *, format: str, header: bool, whole
                         _split_csv(file) if format == "csv" else _split_tabs(file), path, columns, header
                     )
                 found = _gathered(lines, whole, path, columns)
+    if not found.rows and not found.skipped:
+        raise UserError(f"'{path}' holds no rows.", "Give a file with at least one row.")
+    check_skipped(
+        len(found.rows),
+        found.skipped,
+        f"rows in '{path}' lack a value for one of {_listed(columns)}",
+        "Check the columns, the format and whether the file has a header.",
+    )
+    return found
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Turn what goes wrong while a file is read into one sentence."""
+    try:
+        yield
     except OSError as error:
         raise UserError(f"Cannot read '{path}': {error.strerror or reason(error)}.", "Check the path.") from None
     except UnicodeDecodeError as error:
         raise UserError(f"'{path}' is not UTF-8 text ({error.reason}).", "Convert it to UTF-8.") from None
     except csv.Error as error:
         raise UserError(f"'{path}' cannot be read as csv: {error}.", "Mend the file or name its format.") from None
-    if not found.rows and not found.skipped:
-        raise UserError(f"'{path}' holds no rows.", "Give a file with at least one row.")
-    total = len(found.rows) + found.skipped
-    if not found.rows or (found.skipped > 1 and found.skipped > SKIPPED_SHARE * total):
-        raise UserError(
-            f"{found.skipped} of the {total} rows in '{path}' lack a value for one of {_listed(columns)}.",
-            "Check the columns, the format and whether the file has a header.",
-        )
-    return found
+
+
+def check_skipped(usable: int, skipped: int, fault: str, remedy: str) -> None:
+    """Refuse a file of which no row is usable, or too many are not; a single one is always forgiven.
+
+    Args:
+        fault: what is wrong with those that are not, after "3 of the 9 " and without a full stop.
+
+    Raises:
+        UserError: that is so.
+    """
+    total = usable + skipped
+    if not usable or (skipped > 1 and skipped > SKIPPED_SHARE * total):
+        raise UserError(f"{skipped} of the {total} {fault}.", remedy)
 
 
 def place(path: Path, number: int) -> str:
@@ -87,9 +109,9 @@ def place(path: Path, number: int) -> str:
 
 
 def _gathered(lines: Numbered, whole: bool, path: Path, columns: Columns) -> Cells:
-    cells = Cells([], [], 0)
-    skipped = 0
-    empty_line = 0
+    rows: list[tuple[str, ...]] = []
+    numbers: list[int] = []
+    skipped = empty_line = 0
     for number, row in lines:
         if not row:
             empty_line = empty_line or number
@@ -102,11 +124,11 @@ def _gathered(lines: Numbered, whole: bool, path: Path, columns: Columns) -> Cel
             )
         there = tuple(cell for cell in row if cell is not None and (whole or cell.strip()))
         if len(there) == len(row):
-            cells.rows.append(there)
-            cells.lines.append(number)
+            rows.append(there)
+            numbers.append(number)
         else:
             skipped += 1
-    return Cells(cells.rows, cells.lines, skipped)
+    return Cells(rows, numbers, skipped)
 
 
 def shown(value: object) -> str:
@@ -198,7 +220,13 @@ def _as_text(value: object) -> str | None:
     return json.dumps(value) if isinstance(value, (int, float)) else None
 
 
-def _read_parquet(path: Path, columns: Columns) -> Numbered:
+@contextmanager
+def parquet_of(path: Path) -> Iterator[Any]:
+    """A parquet file, open, as pyarrow's ``ParquetFile``.
+
+    Raises:
+        UserError: pyarrow is not installed, or the file turns out to be damaged or no parquet.
+    """
     try:
         import pyarrow
         from pyarrow import parquet
@@ -206,19 +234,23 @@ def _read_parquet(path: Path, columns: Columns) -> Numbered:
         raise UserError(
             f"'{path}' is a parquet file, and pyarrow is not installed.", "Run: pip install pyarrow."
         ) from None
-    names = [str(column) for column in columns]
     with path.open("rb") as file:
         try:
-            table = parquet.ParquetFile(file)
-            there = table.schema_arrow.names
-            if missing := [name for name in names if name not in there]:
-                raise _no_column(path, missing[0], there)
-            read = table.read(columns=names)
-            values = [_values(read.column(name)) for name in names]
+            yield parquet.ParquetFile(file)
         except (pyarrow.ArrowException, OSError, ValueError, KeyError) as error:
             raise UserError(
                 f"'{path}' cannot be read as parquet ({reason(error)}).", "Download it again, or name its format."
             ) from None
+
+
+def _read_parquet(path: Path, columns: Columns) -> Numbered:
+    names = [str(column) for column in columns]
+    with parquet_of(path) as table:
+        there = table.schema_arrow.names
+        if missing := [name for name in names if name not in there]:
+            raise _no_column(path, missing[0], there)
+        read = table.read(columns=names)
+        values = [_values(read.column(name)) for name in names]
     for number, row in enumerate(zip(*values), start=1):
         yield number, [_as_text(value) for value in row]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,6 +65,12 @@ class Task:
         """The name of the task that this is, or is a part of; protocols look it up."""
         return self.family or self.name
 
+    @property
+    def files(self) -> dict[str, Path]:
+        """The labelled files that there are, by part."""
+        found = {"train": self.train, "dev": self.dev, "test": self.test, "mismatched": self.mismatched}
+        return {part: path for part, path in found.items() if path is not None}
+
 
 @dataclass(frozen=True)
 class LabelledRows:
@@ -107,18 +113,27 @@ def load_table(task: Task) -> TaskRows:
     Raises:
         UserError: a file cannot be used, a label is unknown or no number, or there is nothing to tell apart.
     """
-    read = {path: _read(task, path) for path in (task.train, task.dev, task.test, task.mismatched) if path}
+    read = {path: _read(task, path) for path in task.files.values()}
     known, names = ({}, ()) if task.kind == "regression" else _known_labels(task, read[task.train])
     rows = {path: _rows(task, path, cells, known) for path, cells in read.items()}
-    train, dev = (rows[task.train], rows[task.dev]) if task.dev else split(rows[task.train], task)
+    return assembled(task, names, rows, sum(cells.skipped for cells in read.values()))
+
+
+def assembled(task: Task, labels: tuple[str, ...], rows: Mapping[Path, LabelledRows], skipped: int) -> TaskRows:
+    """A task with the rows of its files; if it has no dev file, some training rows are held out.
+
+    Raises:
+        UserError: there are too few to hold some out.
+    """
+    train, dev = (rows[task.train], rows[task.dev]) if task.dev else _split(rows[task.train], task)
     return TaskRows(
         task,
-        names,
+        labels,
         train,
         dev,
         test=rows[task.test] if task.test else None,
         mismatched=rows[task.mismatched] if task.mismatched else None,
-        skipped=sum(cells.skipped for cells in read.values()),
+        skipped=skipped,
     )
 
 
@@ -143,7 +158,7 @@ def _known_labels(task: Task, train: Cells) -> tuple[dict[str, int], tuple[str, 
     return {value: index for index, value in enumerate(values)}, names
 
 
-def split(rows: LabelledRows, task: Task) -> tuple[LabelledRows, LabelledRows]:
+def _split(rows: LabelledRows, task: Task) -> tuple[LabelledRows, LabelledRows]:
     """Hold out DEV_SHARE of ``rows`` (at least one), drawn with SPLIT_SEED and kept in file order."""
     if len(rows) < 2:
         raise UserError(f"'{task.train}' holds one row, too few to hold some out.", "Give more rows or a dev file.")

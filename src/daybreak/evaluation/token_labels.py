@@ -13,11 +13,11 @@ from torch.nn import functional
 
 from daybreak.base.errors import UserError
 from daybreak.base.plain import nearest
-from daybreak.evaluation.batches import EncodedRows, Padding, check_ids
+from daybreak.evaluation.batches import EncodedRows, check_ids
 from daybreak.evaluation.conll import Sentence, read_sentences
 from daybreak.evaluation.kind import Kind
 from daybreak.evaluation.spans import OUTSIDE, in_iob2, rates, span_counts, spans, word_counts
-from daybreak.evaluation.tasks import LabelledRows, Task, TaskRows, split
+from daybreak.evaluation.tasks import LabelledRows, Task, TaskRows, assembled
 
 IGNORED = -100
 """The target of a piece that is not asked."""
@@ -53,9 +53,9 @@ class TokenLabels(Kind):
         Raises:
             UserError: a file cannot be used, train has no span, or another file has a type that train lacks.
         """
-        word, tag = _columns(task)
-        paths = [path for path in (task.train, task.dev, task.test, task.mismatched) if path]
-        read = {path: read_sentences(path, word, tag) for path in paths}
+        word, tag = task.text[0], task.label
+        assert isinstance(word, int) and isinstance(tag, int)
+        read = {path: read_sentences(path, word, tag) for path in task.files.values()}
         types = sorted({kind for sentence in read[task.train] for kind, _, _ in spans(sentence.tags)})
         if not types:
             raise UserError(
@@ -63,19 +63,7 @@ class TokenLabels(Kind):
             )
         labels = (OUTSIDE, *(f"{mark}-{kind}" for mark in "BI" for kind in types))
         rows = {path: _rows(task, path, sentences, labels) for path, sentences in read.items()}
-        train, dev = (rows[task.train], rows[task.dev]) if task.dev else split(rows[task.train], task)
-        return TaskRows(
-            task,
-            labels,
-            train,
-            dev,
-            test=rows[task.test] if task.test else None,
-            mismatched=rows[task.mismatched] if task.mismatched else None,
-            skipped=0,
-        )
-
-    def unlabelled(self, task: Task, name: str) -> LabelledRows:
-        raise NotImplementedError(f"{self.name} has no answers for a submission")
+        return assembled(task, labels, rows, skipped=0)
 
     def encode(self, tokenizer: Any, rows: LabelledRows, length: int, vocabulary: int) -> EncodedRows:
         """Sentences that are too long lose their last words (their first, where the tokenizer cuts on the left).
@@ -96,9 +84,6 @@ class TokenLabels(Kind):
         notes = [_first_pieces(words, pieces, left) for words, pieces in zip(rows.texts, offsets)]
         return EncodedRows(features, list(rows.targets), [len(row) for row in ids], rows, notes)
 
-    def collate(self, padding: Padding, rows: EncodedRows, indices: Sequence[int]) -> dict[str, torch.Tensor]:
-        return {name: padding.pad(name, [values[index] for index in indices]) for name, values in rows.features.items()}
-
     def targets(self, rows: EncodedRows, indices: Sequence[int], width: int) -> torch.Tensor:
         """int64[len(indices), width], IGNORED wherever no word begins."""
         table = np.full((len(indices), width), IGNORED, dtype=np.int64)
@@ -112,10 +97,6 @@ class TokenLabels(Kind):
         logits = outputs.logits.float().flatten(0, 1)
         total = functional.cross_entropy(logits, targets.flatten(), ignore_index=IGNORED, reduction="sum")
         return total / (targets != IGNORED).sum().clamp(min=1)
-
-    def answers(self, outputs: Any) -> list[np.ndarray]:
-        """float32[width, C] a sample."""
-        return list(outputs.logits.float().cpu().numpy())
 
     def judge(self, rows: EncodedRows, answers: Sequence[np.ndarray], labels: Sequence[str]) -> np.ndarray:
         """float64[R, 6 T] for T types in the order of their names.
@@ -139,20 +120,6 @@ class TokenLabels(Kind):
         precision, recall, f1 = rates(totals[:, 0].sum(axis=0))
         _, _, of_words = rates(totals[:, 1])
         return dict(zip(self.metrics, (float(f1), float(precision), float(recall), float(of_words.mean()))))
-
-
-def _columns(task: Task) -> tuple[int, int]:
-    """The 0-based columns of words and tags."""
-    if len(task.text) != 1:
-        raise UserError(f"Task '{task.name}' names {len(task.text)} columns of words.", "Name one.")
-    word, tag = task.text[0], task.label
-    if not isinstance(word, int) or not isinstance(tag, int):
-        named = tag if isinstance(word, int) else word
-        raise UserError(
-            f"Task '{task.name}' names the column '{named}', but the columns of CoNLL files have no names.",
-            "Give its 0-based number.",
-        )
-    return word, tag
 
 
 def _rows(task: Task, path: Path, sentences: Sequence[Sentence], labels: Sequence[str]) -> LabelledRows:

@@ -76,12 +76,17 @@ def task_sentence(pairs: Sequence[TaskPair]) -> str:
             f"On the task {first.task} it scores {score(first.pretrained.mean)} ({first.pretrained.metric} x 100); the "
             f"same network without pretraining scores {score(first.untrained.mean)}."
         )
-    better = sum(pair.verdict == "more than the seed spread" and (pair.gain or 0) > 0 for pair in gains)
-    mean = sum(pair.gain or 0.0 for pair in gains) / len(gains)
+    better, worse = _moved(gains)
     return (
-        f"On {len(gains)} tasks pretraining moves the score by {signed(100 * mean, 1)} points on average, and helps by "
-        f"more than the seed spread on {better} of {len(gains)}."
+        f"Of {len(gains)} tasks pretraining helps on {better} and harms on {worse} by more than the seed spread; the "
+        "others show no difference."
     )
+
+
+def _moved(pairs: Sequence[TaskPair]) -> tuple[int, int]:
+    """On how many tasks pretraining moved the score by more than the seed spread: up, and down."""
+    gains = [pair.gain or 0.0 for pair in pairs if pair.verdict == "more than the seed spread"]
+    return sum(gain > 0 for gain in gains), sum(gain < 0 for gain in gains)
 
 
 def warnings(runs: Sequence[RunRecords]) -> list[Markup]:
@@ -127,9 +132,13 @@ def _tiles(run: RunRecords) -> Markup:
         if found.next_accuracy is not None:
             tiles.append((percent(found.next_accuracy), "next-sentence accuracy", "guessing gives about 50 %"))
     gains = [pair for pair in pair_results(run.results) if pair.gain is not None]
-    if gains:
+    if len(gains) == 1:
         first = gains[0]
         tiles.append((signed(100 * (first.gain or 0), 1), "points from pretraining", f"{first.task}: {first.verdict}"))
+    elif gains:
+        better, worse = _moved(gains)
+        under = f"{worse} harmed; by more than the spread"
+        tiles.append((f"{better} of {len(gains)}", "tasks helped by pretraining", under))
     if run.tokens:
         rate = f"{count(summary.tokens_per_second)} a second" if summary else "so far"
         tiles.append((count(run.tokens), "tokens read", rate))
