@@ -1,16 +1,17 @@
 """Fine-tuning beside transformers' own Trainer: do they agree, how long does each take, how much memory?
 
-    python benchmarks/trainer_agreement.py MODEL --task-dir GLUE --tasks cola,mrpc --seeds 3 --out agreement.json
+    python benchmarks/trainer_agreement.py MODEL --task-dir GLUE --tasks cola,mrpc+rte --seeds 3 --out agreement.json
     python benchmarks/trainer_agreement.py --short        a toy model on toy rows: shows that the script works
 
 Each side is one command, timed from outside with its imports: `daybreak evaluate`, and a Trainer that fine-tunes the
 seeds one after the other, as its users do, on all cores. Both get the same model, fresh heads from the same seeds, the
-same rows, tokens, learning rate, epochs, batch size, decay, clipping, and a linear schedule with the same warm-up. They
-differ in the order of the rows (the Trainer draws its own), in our batches of similar length, and in how seeds share
-the cores. They take turns, task by task. --padding max pads as run_glue.py does by default, to the longest row allowed;
-longest, as DataCollatorWithPadding does. "agree" means that the means differ by no more than the larger spread over
-seeds. Memory is the largest sum over the processes of a side of what each has to itself (its proportional share of
-what is shared), sampled.
+same rows and tokens, and the settings of the protocol quick: learning rate, epochs, batch size, decay, clipping, a
+linear schedule with the same warm-up. They differ in the order of the rows (the Trainer draws its own), in our batches
+of similar length, and in how seeds share the cores. They take turns, task by task; tasks joined by + are one command on
+each side. --padding max pads as run_glue.py does by default, to the longest row allowed; longest, as
+DataCollatorWithPadding does. "agree" means that the means differ by no more than the larger spread over seeds. Memory
+is the largest sum over the processes of a side of what each has to itself (its proportional share of what is shared),
+sampled.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ from daybreak.base.errors import UserError
 from daybreak.base.files import read_json, write_json
 from daybreak.base.task_records import TaskResult
 from daybreak.evaluation.batches import EncodedRows
-from daybreak.evaluation.cells import EncodedTask, encode_task
-from daybreak.evaluation.classifier import build_classifier, load_tokenizer
+from daybreak.evaluation.cells import EncodedTask, encode_task, row_length
+from daybreak.evaluation.classifier import build_classifier, load_config, load_tokenizer
 from daybreak.evaluation.kinds import kind_of, load_task
 from daybreak.evaluation.protocol import Protocol
 from daybreak.evaluation.protocols import find_protocol
@@ -51,7 +52,8 @@ def trainer_score(folder: Path, rows: EncodedTask, protocol: Protocol, seed: int
 
     task = rows.data.task
     kind = kind_of(task)
-    (setting,) = protocol.settings(rows.width, task.whole)
+    config, tokenizer = load_config(folder), load_tokenizer(folder)
+    (setting,) = protocol.settings(config.hidden_size, task.whole)
 
     def listed(part: EncodedRows) -> list[dict[str, Any]]:
         return [
@@ -59,7 +61,7 @@ def trainer_score(folder: Path, rows: EncodedTask, protocol: Protocol, seed: int
             for i in range(len(part))
         ]
 
-    whole = {"padding": "max_length", "max_length": rows.length} if padding == "max" else {}
+    whole = {"padding": "max_length", "max_length": row_length(config, tokenizer, protocol)} if padding == "max" else {}
     with tempfile.TemporaryDirectory() as scratch:
         arguments = TrainingArguments(
             output_dir=scratch,
@@ -82,7 +84,7 @@ def trainer_score(folder: Path, rows: EncodedTask, protocol: Protocol, seed: int
             build_classifier(folder, kind, rows.data.labels, seed, untrained=False),
             arguments,
             train_dataset=listed(rows.train),
-            data_collator=DataCollatorWithPadding(load_tokenizer(folder), **whole),
+            data_collator=DataCollatorWithPadding(tokenizer, **whole),
         )
         trainer.remove_callback(PrinterCallback)
         trainer.train()
@@ -92,23 +94,25 @@ def trainer_score(folder: Path, rows: EncodedTask, protocol: Protocol, seed: int
 
 
 def trainer_side(chosen: argparse.Namespace) -> None:
-    """What the Trainer's process does: all seeds of one task, scores into --out."""
-    (task,) = find_tasks([chosen.tasks], chosen.task_dir)
+    """What the Trainer's process does: all seeds of each task, scores by task into --out."""
     protocol = changed(chosen)
-    rows = encode_task(chosen.model, load_task(task), protocol)
-    scores = [trainer_score(chosen.model, rows, protocol, seed, chosen.padding) for seed in range(chosen.seeds)]
+    scores = {}
+    for task in find_tasks(chosen.tasks.split(","), chosen.task_dir):
+        rows = encode_task(chosen.model, load_task(task), protocol)
+        each = [trainer_score(chosen.model, rows, protocol, seed, chosen.padding) for seed in range(chosen.seeds)]
+        scores[task.name] = each
     write_json(chosen.out, scores)
 
 
 def changed(chosen: argparse.Namespace) -> Protocol:
-    return find_protocol(chosen.protocol).changed(epochs=chosen.epochs, rows=chosen.rows)
+    return find_protocol("quick").changed(epochs=chosen.epochs, rows=chosen.rows)
 
 
 def flags(chosen: argparse.Namespace, task: str) -> list[str]:
     """What both sides are told."""
     told = {"task-dir": chosen.task_dir, "epochs": chosen.epochs, "rows": chosen.rows}
     given = [word for name, value in told.items() if value for word in (f"--{name}", str(value))]
-    return [str(chosen.model), "--tasks", task, "--protocol", chosen.protocol, "--seeds", str(chosen.seeds), *given]
+    return [str(chosen.model), "--tasks", task, "--seeds", str(chosen.seeds), *given]
 
 
 def watched(command: list[str], log: Path) -> tuple[float, float]:
@@ -155,47 +159,48 @@ def own_memory(pid: int) -> float:
     return sum(1024.0 * int(line.split()[1]) for line in lines if line.startswith("Pss:"))
 
 
-def compare(chosen: argparse.Namespace, task: str, work: Path) -> dict[str, Any]:
-    """Both sides on one task, one after the other."""
-    place = work / Path(task).stem
+def compare(chosen: argparse.Namespace, group: str, work: Path) -> dict[str, Any]:
+    """Both sides on the same tasks, one after the other."""
+    tasks = group.replace("+", ",")
+    place = work / "-".join(Path(task).stem for task in tasks.split(","))
     load_before = shared.load()
-    begun = shared.daybreak("evaluate", *flags(chosen, task), "--out", str(place), "--fresh")
-    our_seconds, our_memory = watched(begun, place.with_suffix(".ours.log"))
-    (ours,) = read_json(place / "results.json", list[TaskResult])
+    command = shared.daybreak("evaluate", *flags(chosen, tasks), "--out", str(place), "--fresh")
+    seconds, gigabytes = watched(command, place.with_suffix(".ours.log"))
+    results = read_json(place / "results.json", list[TaskResult])
     found: dict[str, Any] = {
-        "task": ours.task,
-        "metric": ours.metric,
-        "baseline": ours.baseline,
-        "settings": ours.settings,
-        "train_rows": ours.train_rows,
-        "dev_rows": ours.dev_rows,
-        "seeds": ours.seeds,
-        "ours": {
-            "scores": ours.scores[ours.metric],
-            "mean": ours.mean,
-            "spread": ours.spread,
-            "seconds": our_seconds,
-            "gigabytes": our_memory,
-        },
+        "tasks": [task_facts(result) for result in results],
+        "ours": {"seconds": seconds, "gigabytes": gigabytes},
     }
     for padding in chosen.padding.split(","):
-        told = [*flags(chosen, task), "--padding", padding, "--side", "trainer", "--out", str(place / "trainer.json")]
-        seconds, memory = watched([sys.executable, __file__, *told], place.with_suffix(f".trainer-{padding}.log"))
+        told = [*flags(chosen, tasks), "--padding", padding, "--side", "trainer", "--out", str(place / "trainer.json")]
+        theirs, memory = watched([sys.executable, __file__, *told], place.with_suffix(f".trainer-{padding}.log"))
         scores = read_json(place / "trainer.json")
-        spread = statistics.stdev(scores) if len(scores) > 1 else 0.0
-        difference = ours.mean - statistics.fmean(scores)
         found[f"trainer, padded to {padding}"] = {
-            "scores": scores,
-            "mean": statistics.fmean(scores),
-            "spread": spread,
-            "seconds": seconds,
+            "seconds": theirs,
             "gigabytes": memory,
-            "difference": difference,
-            "agree": abs(difference) <= max(ours.spread, spread),
-            "time_ratio": seconds / our_seconds,
-            "memory_ratio": memory / our_memory,
+            "time_ratio": theirs / seconds,
+            "memory_ratio": memory / gigabytes,
+            "tasks": {result.task: agreement(result, scores[result.task]) for result in results},
         }
     return found | {"load_before": load_before, "load_after": shared.load()}
+
+
+def task_facts(result: TaskResult) -> dict[str, Any]:
+    names = "task metric baseline settings train_rows dev_rows seeds mean spread hardware".split()
+    return {name: getattr(result, name) for name in names} | {"scores": result.scores[result.metric]}
+
+
+def agreement(ours: TaskResult, scores: list[float]) -> dict[str, Any]:
+    """The Trainer's scores beside ours; differences of means beside the larger spread over seeds."""
+    spread = statistics.stdev(scores) if len(scores) > 1 else 0.0
+    difference = ours.mean - statistics.fmean(scores)
+    return {
+        "scores": scores,
+        "mean": statistics.fmean(scores),
+        "spread": spread,
+        "difference": difference,
+        "agree": abs(difference) <= max(ours.spread, spread),
+    }
 
 
 def write_toy(folder: Path) -> tuple[Path, Path]:
@@ -238,9 +243,8 @@ def main() -> None:
     parser = shared.parser(__doc__)
     parser.add_argument("model", type=Path, nargs="?", help="a Hugging Face folder of an encoder")
     parser.add_argument("--task-dir", type=Path)
-    parser.add_argument("--tasks", default="rte,cola", help="GLUE names and .toml files, with commas between")
+    parser.add_argument("--tasks", default="rte,cola", help="GLUE names and .toml files, with commas or + between")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--protocol", default="quick")
     parser.add_argument("--rows", type=int, help="instead of the protocol's")
     parser.add_argument("--epochs", type=int, help="instead of the protocol's")
     parser.add_argument("--padding", default="longest", help="of the Trainer: longest, max, or both with a comma")
@@ -257,10 +261,10 @@ def main() -> None:
             chosen.model, task = write_toy(work / "toy")
             chosen.tasks, chosen.seeds = str(task), 2
         told = {"model": chosen.model.name, "protocol": changed(chosen).name, "seeds": chosen.seeds}
-        found = shared.record("trainer_agreement", told) | {"cores": os.cpu_count(), "tasks": []}
-        for task in chosen.tasks.split(","):
-            found["tasks"].append(compare(chosen, task, work))
-            print(json.dumps(found["tasks"][-1], indent=2), flush=True)
+        found = shared.record("trainer_agreement", told) | {"cores": os.cpu_count(), "groups": []}
+        for group in chosen.tasks.split(","):
+            found["groups"].append(compare(chosen, group, work))
+            print(json.dumps(found["groups"][-1], indent=2), flush=True)
             shared.finish(found, chosen.out)
 
 

@@ -429,7 +429,7 @@ def _evaluate(arguments: list[str]) -> None:
         untrained: bool = False
         """Fine-tune the same shape from random weights: what pretraining is worth."""
         workers: int | None = None
-        """Fine-tunings at a time; one a GPU or a CPU core by default."""
+        """Fine-tunings at a time; one a GPU or a CPU core by default, needed for a cluster."""
         backend: str = "processes"
         """processes of this machine, or a ray or dask cluster."""
         price: float | None = None

@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from daybreak.base.task_records import Cell, TaskResult
 from daybreak.evaluation.cells import SUBSET_SEED, Job, row_length
@@ -17,7 +18,7 @@ from daybreak.evaluation.fingerprints import fingerprint, hidden_digest, model_d
 from daybreak.evaluation.kinds import kind_of
 from daybreak.evaluation.protocol import Protocol, Setting
 from daybreak.evaluation.selection import Tried, choose, sentence, spread
-from daybreak.evaluation.tasks import TaskRows
+from daybreak.evaluation.tasks import Task, TaskRows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +51,7 @@ class Measurement:
         Raises:
             UserError: the config cannot be loaded.
         """
-        task = self.data.task
+        task = _anywhere(self.data.task)
         settings = self.protocol.settings(load_config(self.folder).hidden_size, task.whole)
         random = self.untrained and not self.started
         hidden_rows = hidden_digest(task) if self.hidden else ""
@@ -125,6 +126,13 @@ class Measurement:
 def keeping(job: Job) -> Job:
     """The same cell, whose model is to be kept beside its file."""
     return dataclasses.replace(job, keep=job.file.with_name(f"model-{job.fingerprint[:16]}"))
+
+
+def _anywhere(task: Task) -> Task:
+    """The task with paths that a worker in another folder finds."""
+    files: dict[str, Any] = {name: path.resolve() for name, path in task.files.items()}
+    hidden = tuple(dataclasses.replace(file, path=file.path.resolve()) for file in task.hidden)
+    return dataclasses.replace(task, **files, hidden=hidden)
 
 
 def _by_metric(cells: Sequence[Cell]) -> dict[str, list[float]]:

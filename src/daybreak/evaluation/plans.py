@@ -14,7 +14,7 @@ from daybreak.base.files import replace_folder
 from daybreak.base.task_records import Cell, TaskResult
 from daybreak.base.terminal import working
 from daybreak.evaluation.cells import Job, encoded, fill
-from daybreak.evaluation.fanout import forecast_line, run_jobs
+from daybreak.evaluation.fanout import forecast_line, run_jobs, telling
 from daybreak.evaluation.forecast import cell_seconds
 from daybreak.evaluation.measure import Measurement, keeping
 
@@ -51,7 +51,8 @@ def make_plan(measurement: Measurement, fresh: bool, keep: bool) -> Plan:
     if not left:
         return Plan(measurement, jobs, 0, 0.0)
     epochs = sum(job.setting.epochs for job in left)
-    seconds = cell_seconds(left[0], encoded(left[0])) * epochs / left[0].setting.epochs
+    with telling(left[0]):
+        seconds = cell_seconds(left[0], encoded(left[0])) * epochs / left[0].setting.epochs
     return Plan(measurement, jobs, len(left), seconds)
 
 
@@ -132,7 +133,7 @@ def keep_model(plan: Plan, result: TaskResult, target: Path) -> None:
     chosen = (result.settings["epochs"], result.settings["learning_rate"])
     job = next(job for job in plan.jobs if (job.setting.epochs, job.setting.rate) == chosen)
     job = keeping(job)
-    with working(f"{result.task}, to keep") as work:
+    with working(f"{result.task}, to keep") as work, telling(job):
         fill(job, lambda share, loss: work.show(share, f"loss {loss:.3f}"))
     assert job.keep is not None
     staged = target.with_name(f".{target.name}.{os.getpid()}.tmp")

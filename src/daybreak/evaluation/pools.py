@@ -60,7 +60,10 @@ def _ray(workers: int) -> Iterator[dict[str, Any]]:
     begun = not ray.is_initialized()
     try:
         if begun:
+            obeyed = signal.getsignal(signal.SIGTERM)
             ray.init(logging_level=logging.ERROR, log_to_driver=False)
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, obeyed)  # ray takes it for itself
         there = ray.cluster_resources()
         room = int(min(there.get("CPU", 0), there.get("GPU", math.inf)))
         if room < workers:  # ray would wait for more without an end
@@ -101,9 +104,12 @@ def _dask(workers: int) -> Iterator[dict[str, Any]]:
                 raise UserError(
                     "--backend dask needs a cluster, and none is named.", "Set DASK_SCHEDULER_ADDRESS=tcp://HOST:8786."
                 ) from None
-            client = begun = distributed.Client(address, set_as_default=False)
+            try:
+                client = begun = distributed.Client(address, set_as_default=False)
+            except ValueError as error:
+                raise _failing("dask", error) from None
         yield {"backend": Cluster(client=client), "n_jobs": workers}
-    except (OSError, TimeoutError, distributed.KilledWorker) as error:
+    except (OSError, distributed.KilledWorker, distributed.client.FutureCancelledError) as error:
         raise _failing("dask", error) from None
     finally:
         if begun:
