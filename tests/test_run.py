@@ -158,7 +158,7 @@ def test_without_a_corpus_the_docstrings_are_read_and_their_task_comes_first(
         batch=4,
         budget="20steps",
     )
-    monkeypatch.setattr("daybreak.evaluate.find_tasks", lambda *_: [])  # there are no GLUE files here
+    monkeypatch.setattr("daybreak.subject.find_tasks", lambda *_: [])  # there are no GLUE files here
     page = run.run(recipe, out=tmp_path / "out", tasks=["cola"], seeds=2)
     assert page == tmp_path / "out" / "report.html" and page.is_file()
     task = str(tmp_path / "out" / "corpus" / "task.toml")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from sklearn import metrics as reference
 
-from daybreak.evaluation.metrics import METRICS, calibration_error, commonest, score
+from daybreak.evaluation.metrics import METRICS, calibration_error, classification_scores, commonest, regression_scores
 
 NUMBERS = st.floats(-100, 100, allow_nan=False, width=32)
 
@@ -25,7 +25,7 @@ NUMBERS = st.floats(-100, 100, allow_nan=False, width=32)
 def test_classification_equals_scikit_learn(case: tuple[int, list[tuple[int, int]]]) -> None:
     classes, pairs = case
     targets, answers = (list(side) for side in zip(*pairs))
-    found = score("classification", classes, targets, answers)
+    found = classification_scores(classes, targets, answers)
     assert found["accuracy"] == pytest.approx(reference.accuracy_score(targets, answers))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about rows that all have one label
@@ -42,7 +42,7 @@ def test_classification_equals_scikit_learn(case: tuple[int, list[tuple[int, int
 @given(st.lists(st.tuples(st.booleans(), NUMBERS), min_size=1, max_size=50))
 def test_the_area_under_the_curve_is_of_what_orders_the_rows(rows: list[tuple[bool, float]]) -> None:
     targets, leads = [int(target) for target, _ in rows], [lead for _, lead in rows]
-    found = score("classification", 2, targets, [int(lead > 0) for lead in leads], leads)
+    found = classification_scores(2, targets, [int(lead > 0) for lead in leads], leads)
     if len(set(targets)) == 2:
         assert found["auc"] == pytest.approx(reference.roc_auc_score(targets, leads))
     else:
@@ -51,13 +51,13 @@ def test_the_area_under_the_curve_is_of_what_orders_the_rows(rows: list[tuple[bo
 
 
 def test_auc_of_a_constant_answer_is_one_half() -> None:
-    assert score("classification", 2, [0, 1, 1], [1, 1, 1], [1, 1, 1])["auc"] == 0.5
+    assert classification_scores(2, [0, 1, 1], [1, 1, 1], [1, 1, 1])["auc"] == 0.5
 
 
 @given(st.lists(st.tuples(NUMBERS, NUMBERS), min_size=1, max_size=50))
 def test_regression_equals_scipy_and_is_never_nan(pairs: list[tuple[float, float]]) -> None:
     targets, answers = (list(side) for side in zip(*pairs))
-    found = score("regression", 0, targets, answers)
+    found = regression_scores(targets, answers)
     assert set(found) == set(METRICS["regression"])
     for name, function in (("pearson", stats.pearsonr), ("spearman", stats.spearmanr)):
         if np.ptp(targets) == 0 or np.ptp(answers) == 0:
@@ -68,8 +68,8 @@ def test_regression_equals_scipy_and_is_never_nan(pairs: list[tuple[float, float
 
 
 def test_a_constant_answer_scores_zero_where_it_is_undefined() -> None:
-    assert score("classification", 2, [0, 1, 1], [1, 1, 1])["mcc"] == 0.0
-    assert score("regression", 0, [0.5, 1.5], [1.0, 1.0]) == {"pearson": 0.0, "spearman": 0.0}
+    assert classification_scores(2, [0, 1, 1], [1, 1, 1])["mcc"] == 0.0
+    assert regression_scores([0.5, 1.5], [1.0, 1.0]) == {"pearson": 0.0, "spearman": 0.0}
 
 
 def test_a_constant_answer_is_the_commonest_label_but_for_f1() -> None:

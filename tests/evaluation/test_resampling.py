@@ -14,7 +14,7 @@ from scipy.stats import norm
 from daybreak.base.errors import UserError
 from daybreak.base.task_records import Cell
 from daybreak.evaluation import resampling
-from daybreak.evaluation.metrics import METRICS, score
+from daybreak.evaluation.metrics import METRICS, classification_scores, regression_scores
 from daybreak.evaluation.questions import Questions
 from daybreak.evaluation.resampling import compare, recount
 from daybreak.evaluation.token_labels import TokenLabels
@@ -64,7 +64,7 @@ def test_classification_is_counted_again_as_scikit_learn_counts(seed, rows, clas
         wanted = []
         for each in places:
             targets, given, chances = table[each].T.tolist()
-            wanted.append(score("classification", classes, targets, given, chances if classes == 2 else None)[metric])
+            wanted.append(classification_scores(classes, targets, given, chances if classes == 2 else None)[metric])
         assert found == pytest.approx(wanted, abs=1e-12), metric
 
 
@@ -79,7 +79,7 @@ def test_correlations_are_counted_again_as_scipy_counts(seed, rows, digits, shif
     places, counts = drawn_rows(chance, rows)
     for metric in METRICS["regression"]:
         found = recount("regression", metric, table)(counts)
-        wanted = [score("regression", 0, *table[each].T.tolist())[metric] for each in places]
+        wanted = [regression_scores(*table[each].T.tolist())[metric] for each in places]
         assert found == pytest.approx(wanted, abs=1e-9), metric
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from daybreak.base.probe_records import SimilarityProbe, SimilarityScore
 from daybreak.evaluation.frozen import FrozenModel, Show, pooled_states
-from daybreak.evaluation.metrics import score
+from daybreak.evaluation.metrics import regression_scores
 from daybreak.evaluation.tasks import Task, TaskRows
 
 DIGITS = 9
@@ -31,7 +31,7 @@ def probe_similarity(frozen: FrozenModel, data: TaskRows, length: int, show: Sho
     layers = []
     for layer, states in enumerate(pooled_states(frozen, sentences, length, show).astype(np.float64)):
         scores = [
-            score("regression", 0, data.dev.targets, cosines(each[pairs[:, 0]], each[pairs[:, 1]]).tolist())["spearman"]
+            regression_scores(data.dev.targets, cosines(each[pairs[:, 0]], each[pairs[:, 1]]).tolist())["spearman"]
             for each in (states, states - states.mean(axis=0))
         ]
         layers.append(SimilarityScore(layer=layer, spearman=scores[0], centred=scores[1]))

@@ -18,31 +18,21 @@ METRICS = {
 """By kind of task. With one label a row, ``micro_f1`` equals accuracy; it is there under the name that papers use."""
 
 
-def score(
-    kind: str,
-    classes: int,
-    targets: Sequence[float],
-    answers: Sequence[float],
-    leads: Sequence[float] | None = None,
+def classification_scores(
+    classes: int, targets: Sequence[float], answers: Sequence[float], leads: Sequence[float] | None = None
 ) -> dict[str, float]:
-    """Every metric of ``kind``, by name.
+    """Every metric of classification, by name.
 
     Args:
-        kind: classification or regression.
-        classes: number of labels; ignored for regression.
-        targets, answers: class ids or numbers, one a row, at least one row.
+        classes: number of labels.
+        targets, answers: class ids, one a row, at least one row.
         leads: for two labels, how much speaks for label id 1, one number a row: its chance, or anything that orders
             rows as its chance does; ``auc`` exists only with it.
 
     Returns:
-        Shares in [0, 1]; ``mcc`` (Matthews 1975) and the correlations in [-1, 1], 0.0 where they are undefined, which
-        is when either side is constant. ``auc``, the area under the ROC curve, is 0.5 where all rows have one label.
+        Shares in [0, 1]; ``mcc`` (Matthews 1975) in [-1, 1], 0.0 where either side is constant. ``auc``, the area under
+        the ROC curve, is 0.5 where all rows have one label.
     """
-    if kind == "regression":
-        return {
-            "pearson": _correlation(stats.pearsonr, targets, answers),
-            "spearman": _correlation(stats.spearmanr, targets, answers),
-        }
     scores = {
         "accuracy": float(accuracy_score(targets, answers)),
         "macro_f1": float(f1_score(targets, answers, labels=range(classes), average="macro", zero_division=0)),
@@ -54,6 +44,14 @@ def score(
         if leads is not None:
             scores["auc"] = float(roc_auc_score(targets, leads)) if len(set(targets)) == 2 else 0.5
     return scores
+
+
+def regression_scores(targets: Sequence[float], answers: Sequence[float]) -> dict[str, float]:
+    """Both correlations of numbers, one a row, in [-1, 1]; 0.0 where either side is constant."""
+    return {
+        "pearson": _correlation(stats.pearsonr, targets, answers),
+        "spearman": _correlation(stats.spearmanr, targets, answers),
+    }
 
 
 def _matthews(targets: Sequence[float], answers: Sequence[float]) -> float:

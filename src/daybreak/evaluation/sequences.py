@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from daybreak.evaluation.batches import EncodedRows, check_ids
 from daybreak.evaluation.kind import Kind
-from daybreak.evaluation.metrics import METRICS, calibration_error, commonest, score
+from daybreak.evaluation.metrics import METRICS, calibration_error, classification_scores, commonest, regression_scores
 from daybreak.evaluation.tables import read_cells
 from daybreak.evaluation.tasks import LabelledRows, Task, TaskRows, load_table
 
@@ -89,7 +89,7 @@ class Classification(_Sequences):
         """Also ``calibration_error`` and ``surprise``, less of which is better, where chances are known."""
         targets, answers = judged[:, 0].astype(int).tolist(), judged[:, 1].astype(int).tolist()
         leads = judged[:, 2].tolist() if len(labels) == 2 else None
-        scores = score("classification", len(labels), targets, answers, leads)
+        scores = classification_scores(len(labels), targets, answers, leads)
         if np.isnan(judged[:, 3]).any():
             return scores
         error = calibration_error(judged[:, 3], judged[:, 0] == judged[:, 1])
@@ -129,7 +129,7 @@ class Regression(_Sequences):
         return np.stack([np.asarray(judged.targets, dtype=np.float64), np.full(len(judged), answer)], axis=1)
 
     def score(self, judged: np.ndarray, labels: Sequence[str]) -> dict[str, float]:
-        return score("regression", 0, judged[:, 0].tolist(), judged[:, 1].tolist())
+        return regression_scores(judged[:, 0].tolist(), judged[:, 1].tolist())
 
     def decided(self, answers: Sequence[np.ndarray]) -> list[float]:
         return np.stack(answers)[:, 0].astype(float).tolist()
