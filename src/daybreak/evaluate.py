@@ -92,6 +92,7 @@ def evaluate(
     results_file = RunFolder(make_folder(out or subject.usual)).results
     read_results(results_file)
     targets = _save_folders(found, save, results_file)
+    weights = model_digest(subject.folder, random=False)
     measured = [
         Measurement(
             folder=subject.folder,
@@ -102,7 +103,7 @@ def evaluate(
             untrained=untrained,
             hidden=submission is not None,
             cells=RunFolder(results_file.parent).cells,
-            weights=model_digest(subject.folder, random=False),
+            weights=weights,
         )
         for task in found
     ]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from daybreak.evaluate import evaluate
 from daybreak.evaluation.results import read_results
 from daybreak.evaluation.submission import FILES
 from daybreak.evaluation.submission_check import check
+from daybreak.subject import find_tasks
 
 WriteTask = Callable[..., Path]
 
@@ -47,10 +50,23 @@ def test_a_submission_answers_row_by_row_and_passes_the_check(
     assert "CoLA.tsv is filler" not in told
 
 
-def test_two_tasks_that_would_answer_one_file_are_refused(encoder: Path, weather: Path, tmp_path: Path) -> None:
+def test_a_submission_without_answers_or_with_two_is_refused_before_any_work(
+    encoder: Path, weather: Path, glue: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upload = tmp_path / "upload"
     with pytest.raises(UserError, match="None of these tasks has a test file"):
-        evaluate(encoder, [str(weather)], out=tmp_path, submission=tmp_path / "upload")
-    assert not (tmp_path / "upload").exists()
+        evaluate(encoder, [str(weather)], out=tmp_path, submission=upload)
+    (cola,) = find_tasks(["cola"], glue)
+    part = replace(cola, name="cola-part", family="cola")
+    monkeypatch.setattr("daybreak.evaluate.find_tasks", lambda *_: [cola, part])
+    with pytest.raises(UserError, match="Both cola and cola-part would answer the test file of cola"):
+        evaluate(encoder, ["cola", "cola-part"], task_dir=glue, out=tmp_path, submission=upload)
+    monkeypatch.undo()
+    test = glue / "CoLA/test.tsv"
+    test.write_text("".join(test.read_text().splitlines(keepends=True)[:9]))
+    with pytest.raises(UserError, match=r"CoLA\.tsv takes 1,063 answers, and 8 are there"):
+        evaluate(encoder, ["cola"], task_dir=glue, out=tmp_path, submission=upload)
+    assert not upload.exists() and not (tmp_path / "cells").exists()
 
 
 def test_an_average_is_said_when_its_last_task_comes(
@@ -78,3 +94,18 @@ def test_no_row_is_left_out_when_none_is_to_be(encoder: Path, write_task: WriteT
     usual, whole = (evaluate(encoder, [task], seeds=1, epochs=1, rows=n, out=tmp_path, workers=1) for n in (None, 0))
     assert (usual[0].train_rows, usual[0].protocol) == (2000, "quick, 1 epoch")
     assert (whole[0].train_rows, whole[0].protocol) == (2200, "quick, 1 epoch, all rows")
+
+
+def test_a_model_of_images_and_texts_is_refused(encoder: Path, weather: Path, tmp_path: Path) -> None:
+    from transformers import CLIPConfig
+
+    folder = tmp_path / "clip"
+    shutil.copytree(encoder, folder)
+    CLIPConfig().save_pretrained(folder)
+    with pytest.raises(UserError, match="a clip, is no encoder of text"):
+        evaluate(folder, [str(weather)], out=tmp_path)
+
+
+def test_results_and_models_never_share_a_folder(encoder: Path, weather: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="holds results"):
+        evaluate(encoder, [str(weather)], out=tmp_path / "here", save=tmp_path / "here")

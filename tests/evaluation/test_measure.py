@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -170,8 +171,9 @@ def transferring(monkeypatch: pytest.MonkeyPatch, **changes: object) -> None:
     monkeypatch.setitem(protocols.PROTOCOLS, "passing-on", protocol)
 
 
+@pytest.mark.parametrize("untrained", [False, True])
 def test_a_task_starts_from_the_encoder_of_another(
-    encoder: Path, write_task: WriteTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    encoder: Path, write_task: WriteTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, untrained: bool
 ) -> None:
     transferring(monkeypatch)
     tasks = [str(write_task(ROWS, ROWS[:9], name=name)) for name in ("b", "a")]
@@ -185,7 +187,8 @@ def test_a_task_starts_from_the_encoder_of_another(
 
     monkeypatch.setattr(cells, "build_classifier", watched)
     out = tmp_path / "out"
-    results = evaluate(encoder, tasks, protocol="passing-on", out=out, save=tmp_path / "kept")
+    again = partial(evaluate, encoder, tasks, protocol="passing-on", out=out, untrained=untrained)
+    results = again(save=tmp_path / "kept")
     assert [result.task for result in results] == ["b", "a"]
     assert [folder == encoder for folder, _ in built] == [True, True, False, False], "a from the model, then b"
     (start,) = {folder for folder, _ in built[2:]}
@@ -200,10 +203,10 @@ def test_a_task_starts_from_the_encoder_of_another(
 
     written = cell_files(out)
     built.clear()
-    assert [r.scores for r in evaluate(encoder, tasks, protocol="passing-on", out=out)] == [r.scores for r in results]
+    assert [r.scores for r in again()] == [r.scores for r in results]
     assert (built, cell_files(out)) == ([], written), "nothing is done twice"
     next(path for path in written if path.parent.parent.name == "b").unlink()
-    assert [r.scores for r in evaluate(encoder, tasks, protocol="passing-on", out=out)] == [r.scores for r in results]
+    assert [r.scores for r in again()] == [r.scores for r in results]
     assert [folder for folder, _ in built] == [start]
 
 

@@ -103,7 +103,7 @@ def load_config(folder: Path) -> Any:
     """The folder's transformers configuration.
 
     Raises:
-        UserError: transformers cannot read it, or the model needs foreign code.
+        UserError: transformers cannot read it, the model needs foreign code, or is no encoder of one text.
     """
     from transformers import AutoConfig
 
@@ -113,7 +113,12 @@ def load_config(folder: Path) -> Any:
         with reading(folder, "config"):
             return CrammedConfig.from_pretrained(folder, local_files_only=True)
     with reading(folder, "config"):
-        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    if not all(isinstance(getattr(config, name, None), int) for name in ("hidden_size", "vocab_size")):
+        raise UserError(
+            f"The model in '{folder}', a {config.model_type}, is no encoder of text.", "Name the folder of one."
+        )
+    return config
 
 
 def build_classifier(folder: Path, kind: Kind, labels: Sequence[str], seed: int, untrained: bool) -> Any:
