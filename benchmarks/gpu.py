@@ -5,7 +5,7 @@
     python benchmarks/gpu.py --mode evaluate --task-dir GLUE --work WORK --out evaluate.json
     python benchmarks/gpu.py --dry-run       every mode with toy shapes, also on a CPU: shows that the script works
 
-measure: the device against the CPU, kill -9 with resume and replay, and tokens a second beside transformers' Trainer.
+measure: the device against the CPU, kill -9 with resume and verify, and tokens a second beside transformers' Trainer.
 train: a run of the flagship from raw text or prepared data, left in WORK/run. evaluate: fine-tunes what train left,
 and the same shape from random weights. Each mode writes one JSON file that grows as it goes on, so that a machine that
 is taken away keeps what was measured; no mode reaches the network. Needs torch, transformers with accelerate, and
@@ -28,7 +28,7 @@ import measure
 import throughput
 import torch
 import toy
-from kills import kill_and_replay
+from kills import kill_and_verify
 
 from daybreak.base.files import read_json, read_json_lines
 from daybreak.base.run_folder import RunFolder
@@ -50,7 +50,7 @@ class Deadline:
 
 
 def measure_mode(chosen: argparse.Namespace, work: Path, deadline: Deadline, tell: Callable[..., None]) -> None:
-    """Parity, then kill and replay, then throughput for as long as there is time."""
+    """Parity, then kill and verify, then throughput for as long as there is time."""
     device = probe.choose_device()
     layouts = ["mixed"] if chosen.dry_run else list(device_parity.LAYOUTS)
 
@@ -61,11 +61,11 @@ def measure_mode(chosen: argparse.Namespace, work: Path, deadline: Deadline, tel
 
     def kills() -> None:
         data, flags = chosen.data or toy.toy_data(work), TOY_RUN if chosen.dry_run else chosen.flags
-        found = kill_and_replay(
+        found = kill_and_verify(
             chosen.kill_recipe, data, work, budget=chosen.kill_budget, kills=chosen.kills, flags=flags
         )
         tell(kills=found)
-        print(replay_line(found["weights"]), flush=True)
+        print(found["verify"]["said"], flush=True)
 
     def speed() -> None:
         cells = throughput.sweep(chosen, device, deadline.at, lambda cells: tell(cells=cells))
@@ -81,16 +81,6 @@ def measure_mode(chosen: argparse.Namespace, work: Path, deadline: Deadline, tel
             tell(failures=failures)
     if failures:
         sys.exit(f"Failed: {', '.join(failures)}.")
-
-
-def replay_line(weights: dict[str, Any]) -> str:
-    """One sentence on the comparison of the killed run with its replay."""
-    if weights["equal"]:
-        return "Killed, resumed and replayed: the weights are equal bit for bit."
-    return (
-        f"Killed, resumed and replayed: {weights['tensors_that_differ']} of {weights['tensors']} tensors differ, by at "
-        f"most {weights['largest_difference']:.1e} (largest weight {weights['largest_weight']:.1e})."
-    )
 
 
 def train_mode(chosen: argparse.Namespace, work: Path, deadline: Deadline, tell: Callable[..., None]) -> None:

@@ -1,30 +1,40 @@
-"""Does a run survive kill -9? It is killed at random moments and given the same command again, then replayed whole.
+"""Does a run survive kill -9? It is killed at random moments and given the same command again, then verified whole.
 
-    python benchmarks/kills.py --data DATA --out kills.json
+    OMP_NUM_THREADS=1 python benchmarks/kills.py --data DATA --budget 5m --kills 25 --out kills-1.json
+    OMP_NUM_THREADS=1 python benchmarks/kills.py --data DATA --budget 5m --kills 25 --processes 2 --out kills-2.json
+    python benchmarks/kills.py --data DATA --budget 4m --kills 0 --stop 60 --out stop.json
 
-Shown is that the weights at the end equal those of one unbroken replay of the recorded trace byte for byte, that the
-kills did not stretch the budget (a clock outside, stopped while no process runs), that no line of the metrics was
-lost, and what each kill cost. A process is killed at its moment, or at its first step where that comes later.
+Shown is that what the run left equals the replay of its final trace bit for bit (daybreak verify, on as many
+processes), that the kills did not stretch the budget (a clock outside, stopped while no process runs), that no line of
+the metrics was lost, and what each kill cost. A run is killed at its moment, or at the first step of its processes
+where that comes later. Of several processes, which torchrun starts, either all are killed at once or one worker alone,
+by chance; the others then save, say so and leave. The seconds that torchrun itself takes before it starts a process of
+the run are no part of the budget, and are recorded apart. --stop sends SIGSTOP to all processes in the middle of the
+budget and SIGCONT that many seconds later: shown is that the time is charged and no step is lost.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
+import os
 import random
+import re
 import signal
-import subprocess
+import sys
 import time
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import measure
 import toy
-from safetensors.torch import load_file
 
 from daybreak.base.files import read_json, read_json_lines
 from daybreak.base.run_folder import RunFolder
+
+PATIENCE = 120.0
+"""Seconds in which the processes that are left must have ended after one was killed."""
 
 
 def kill_moments(seconds: float, kills: int, seed: int) -> list[float]:
@@ -56,96 +66,194 @@ def cost_of_kill(run: RunFolder, running: float) -> dict[str, Any]:
         "steps": len(trace),
         "kept_step": kept["step"],
         "lost_steps": sum(line["step"] >= kept["step"] for line in trace),
-        "lost_seconds": round(charged - kept["elapsed"], 3),
+        "lost_seconds": round(max(0.0, charged - kept["elapsed"]), 3),
     }
 
 
-def kill_at(process: subprocess.Popen[bytes], run: RunFolder, wait: float) -> bool:
-    """Kill after ``wait`` seconds, or at the first step of this process; False when it ended by itself."""
-    before = last_elapsed(run)
-    until = time.monotonic() + wait
-    while process.poll() is None:
-        if time.monotonic() >= until and last_elapsed(run) != before:
-            process.send_signal(signal.SIGKILL)
-            return process.wait() == -signal.SIGKILL
+def workers(torchrun: int) -> list[int]:
+    """Process ids of the workers that a torchrun has started, in order of their ranks."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = re.search(r"^PPid:\t(\d+)$", (folder / "status").read_text(), re.MULTILINE)
+            rank = re.search(rb"\0RANK=(\d+)\0", (folder / "environ").read_bytes())
+            if parent and int(parent[1]) == torchrun and rank:
+                found.append((int(rank[1]), int(folder.name)))
+        except OSError:  # it has just ended
+            continue
+    return [process for _, process in sorted(found)]
+
+
+def is_gone(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True
+
+
+def all_gone(processes: list[int]) -> bool:
+    """Wait until all have ended; False when they do not."""
+    until = time.monotonic() + PATIENCE
+    while not all(map(is_gone, processes)):
+        if time.monotonic() > until:
+            return False
         time.sleep(measure.POLL_SECONDS)
-    return False
+    return True
 
 
-def run_with_kills(command: list[str], out: Path, moments: list[float], log: Path) -> dict[str, Any]:
-    """Give ``command`` again and again, killing it at ``moments``, until it has ended."""
-    run = RunFolder(out)
-    running, kills = 0.0, []
-    seen_lines: Counter[str] = Counter()
-    for moment in moments:
-        begun = time.monotonic()
-        process = measure.start(command, log)
-        killed = kill_at(process, run, moment - running)
-        if not killed:
-            measure.check_ended(process, log)
+class Start:
+    """A run under way, and since when: torchrun takes some seconds before it starts a process of the run."""
+
+    def __init__(self, command: list[str], log: Path, run: RunFolder, processes: int):
+        self.run, self.before = run, last_elapsed(run)
+        self.processes = processes
+        self.launched = time.monotonic()
+        self.process = measure.start(command, log)
+        while processes > 1 and not workers(self.process.pid) and self.process.poll() is None:
+            time.sleep(measure.POLL_SECONDS)
+        self.begun = time.monotonic() if processes > 1 else self.launched
+
+    def ranks(self) -> list[int]:
+        return workers(self.process.pid) if self.processes > 1 else [self.process.pid]
+
+    def wait_for_step(self, until: float) -> bool:
+        """Return at ``until`` (monotonic), or at the first step where that is later; False when the run has ended."""
+        while self.process.poll() is None:
+            if time.monotonic() >= until and last_elapsed(self.run) != self.before:
+                return True
+            time.sleep(measure.POLL_SECONDS)
+        return False
+
+    def kill(self, chance: random.Random) -> tuple[str, float]:
+        """Kill all processes, or one worker alone; return which, and the seconds that the first (the clock) lived."""
+        ranks, alone = self.ranks(), self.processes > 1 and chance.random() < 0.5
+        for victim in [chance.choice(ranks)] if alone else [self.process.pid, *ranks]:
+            os.kill(victim, signal.SIGKILL)
+        first_left = all_gone(ranks[:1])
+        ended = time.monotonic()
+        if not first_left or not all_gone(ranks):
+            sys.exit("A worker was killed, and the others do not end.")
+        self.process.wait(PATIENCE)
+        return "one worker" if alone else "all processes", ended - self.begun
+
+    def stop(self, seconds: float) -> dict[str, Any]:
+        """Stop all processes for ``seconds``; what the trace says of it once steps come again."""
+        stopped = [self.process.pid, *self.ranks()]
+        for process in stopped:
+            os.kill(process, signal.SIGSTOP)
+        self.before = last_elapsed(self.run)
+        time.sleep(seconds)
+        for process in stopped:
+            os.kill(process, signal.SIGCONT)
+        self.wait_for_step(time.monotonic() + 1.0)
+        trace = list(read_json_lines(self.run.trace))
+        gaps = [later["elapsed"] - earlier["elapsed"] for earlier, later in pairwise(trace)]
+        whole = [line["step"] for line in trace] == list(range(len(trace)))
+        return {"seconds": seconds, "charged_seconds": round(max(gaps), 3), "no_step_lost": whole}
+
+
+def run_with_kills(
+    command: list[str],
+    out: Path,
+    moments: list[float],
+    log: Path,
+    *,
+    processes: int,
+    stop: tuple[float, float],
+    chance: random.Random,
+) -> dict[str, Any]:
+    """Give ``command`` again and again, killing it at ``moments``, until it has ended.
+
+    Args:
+        moments: in seconds of running time.
+        stop: the moment of a SIGSTOP, and for how long; 0 seconds for none.
+        chance: of which process is killed.
+    """
+    run, going = RunFolder(out), None
+    running, launching, kills, seen_lines = 0.0, 0.0, [], Counter[str]()
+    facts: dict[str, Any] = {}
+    for moment, what in sorted([(moment, "kill") for moment in moments] + [(stop[0], "stop")] * (stop[1] > 0)):
+        if going is None:
+            going = Start(command, log, run, processes)
+            launching += going.begun - going.launched
+        if not going.wait_for_step(going.begun + moment - running):
             break
-        running += time.monotonic() - begun
-        kills.append(cost_of_kill(run, running))
+        if what == "stop":
+            facts["stop"] = going.stop(stop[1])
+            continue
+        killed, lived = going.kill(chance)
+        going, running = None, running + lived
+        kills.append({"killed": killed, **cost_of_kill(run, running)})
         seen_lines |= metric_lines(run)
         print(
-            f"killed at {running:.1f} s, step {kills[-1]['steps']}: {kills[-1]['lost_steps']} steps "
+            f"killed {killed} at {running:.1f} s, step {kills[-1]['steps']}: {kills[-1]['lost_steps']} steps "
             f"({kills[-1]['lost_seconds']:.1f} s) to do again",
             flush=True,
         )
-    begun = time.monotonic()
-    process = measure.start(command, log)
-    seen = measure.wait_for_model(process, out)
-    measure.check_ended(process, log)
+    if going is None:
+        going = Start(command, log, run, processes)
+        launching += going.begun - going.launched
+    seen = measure.wait_for_model(going.process, out)
+    measure.check_ended(going.process, log)
     if seen is not None:
-        running += seen - begun
-    lost_lines = seen_lines - metric_lines(run)
+        running += seen - going.begun
     return {
+        **facts,
         "kills": kills,
         "outside_seconds": round(running, 3),
-        "metric_lines_lost": sum(lost_lines.values()),
+        "launching_seconds": round(launching, 3),
+        "metric_lines_lost": sum((seen_lines - metric_lines(run)).values()),
         **measure.run_facts(out),
     }
 
 
-def compare_weights(left: Path, right: Path) -> dict[str, Any]:
-    """Two model folders: the same bytes, or how far apart the weights are."""
-    files = [folder / "model.safetensors" for folder in (left, right)]
-    hashes = [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
-    ours, theirs = map(load_file, files)
-    apart = {name: (ours[name] - theirs[name]).abs().max().item() for name in ours}
-    worst = max(apart, key=lambda name: apart[name])
-    return {
-        "equal": hashes[0] == hashes[1],
-        "sha256": hashes,
-        "tensors": len(apart),
-        "tensors_that_differ": sum(value > 0 for value in apart.values()),
-        "largest_difference": apart[worst],
-        "largest_weight": max(tensor.abs().max().item() for tensor in ours.values()),
-        "where": worst if apart[worst] else None,
-    }
+def verify(run: Path, data: Path, log: Path, processes: int) -> dict[str, Any]:
+    """Whether ``daybreak verify`` finds the run equal, how long it took, and its last words without paths."""
+    begun, told = time.monotonic(), log.with_name("verify.txt")
+    command = measure.daybreak("verify", str(run), "--data", str(data), processes=processes)
+    code = measure.start(command, told).wait()
+    lines = told.read_text(encoding="utf-8", errors="replace").splitlines()
+    spoken = [line for line in lines if line.startswith(("Verified", "daybreak:"))] or lines[-1:]
+    said = " ".join(spoken).replace(str(run), "the run").replace(str(data), "the data")
+    return {"equal": code == 0, "seconds": round(time.monotonic() - begun, 3), "said": said}
 
 
-def kill_and_replay(
-    recipe: str, data: Path, work: Path, *, budget: str, kills: int, seed: int = 0, flags: str = ""
+def kill_and_verify(
+    recipe: str,
+    data: Path,
+    work: Path,
+    *,
+    budget: str,
+    kills: int,
+    seed: int = 0,
+    flags: str = "",
+    processes: int = 1,
+    stop: float = 0.0,
 ) -> dict[str, Any]:
-    """The whole measurement: kills, end, replay in a fresh folder, comparison."""
+    """The whole measurement: kills, end, verify."""
     seconds = measure.budget_seconds(budget)
-    out, again, log = work / "killed", work / "replayed", work / "log.txt"
-    command = measure.pretrain_command(recipe, data, out, budget, flags)
-    found = run_with_kills(command, out, kill_moments(seconds, kills, seed), log)
-    replay = measure.daybreak("pretrain", "--replay", str(out), "--data", str(data), "--out", str(again))
-    found["replay_seconds"] = round(measure.run(replay, log), 3)
-    found["weights"] = compare_weights(out / "model", again / "model")
+    out, log, chance = work / "killed", work / "log.txt", random.Random(seed + 1)
+    command = measure.pretrain_command(recipe, data, out, budget, flags, processes=processes)
+    moments = kill_moments(seconds, kills, seed)
+    found = run_with_kills(command, out, moments, log, processes=processes, stop=(seconds / 2, stop), chance=chance)
+    found["verify"] = verify(out, data, log, processes)
     allowed, summary = measure.tolerance(seconds), found["summary"]
     found["budget_seconds"] = seconds
     found["off_by_seconds"] = round(found["outside_seconds"] - seconds, 3)
     found["uncharged_seconds"] = round(found["outside_seconds"] - summary["elapsed"], 3)
+    lost = [kill["lost_seconds"] for kill in found["kills"]]
+    if lost:
+        found["lost_seconds_per_kill"] = {"mean": round(sum(lost) / len(lost), 3), "most": max(lost)}
     found["verdict"] = {
         "killed_as_asked": len(found["kills"]) == kills == summary["resumes"],
-        "weights_equal_replay": found["weights"]["equal"],
+        "equal_to_its_replay": found["verify"]["equal"],
         "budget_held": abs(found["off_by_seconds"]) <= allowed and abs(summary["elapsed"] - seconds) <= allowed,
         "no_metric_line_lost": found["metric_lines_lost"] == 0,
     }
+    if stop:
+        told = found.get("stop", {"charged_seconds": 0.0, "no_step_lost": False})
+        found["verdict"]["stop_charged"] = told["charged_seconds"] >= stop
+        found["verdict"]["no_step_lost_by_the_stop"] = told["no_step_lost"]
     return found
 
 
@@ -154,18 +262,23 @@ def main() -> None:
     measure.add_run_flags(parser)
     parser.add_argument("--budget", default="120s")
     parser.add_argument("--kills", type=int, default=3)
+    parser.add_argument("--processes", type=int, default=1, help="several are started through torchrun")
+    parser.add_argument("--stop", type=float, default=0.0, help="seconds of SIGSTOP in the middle")
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
     chosen = parser.parse_args()
     if chosen.short:
         measure.use_one_thread()
         chosen.flags = chosen.flags or measure.SHORT_FLAGS
-        chosen.budget, chosen.kills = "25s", 1
-    settings = {name: getattr(chosen, name) for name in ("recipe", "flags", "budget", "kills", "seed")}
+        chosen.budget, chosen.kills, chosen.stop = "40s", 1, min(chosen.stop, 3.0)
+    settings = {
+        name: getattr(chosen, name) for name in ("recipe", "flags", "budget", "kills", "seed", "processes", "stop")
+    }
     found = measure.record("kills", settings)
     with measure.work_folder(chosen.work) as work:
-        found |= kill_and_replay(
+        found |= kill_and_verify(
             chosen.recipe, toy.data_folder(chosen, work), work,
             budget=chosen.budget, kills=chosen.kills, seed=chosen.seed, flags=chosen.flags,
+            processes=chosen.processes, stop=chosen.stop,
         )  # fmt: skip
     measure.finish(found, chosen.out)
     found["void"] = measure.is_busy(found["load_before"], found["load_after"])
@@ -174,6 +287,7 @@ def main() -> None:
         f"{found['outside_seconds']:.2f} s of running for a budget of {chosen.budget} "
         f"({found['uncharged_seconds']:+.2f} s not charged), {found['summary']['spent']['lost']:.1f} s of work lost."
     )
+    print(found["verify"]["said"])
     for what, holds in found["verdict"].items():
         print(f"{'yes' if holds else 'NO ':3} {what.replace('_', ' ')}")
     if found["void"]:

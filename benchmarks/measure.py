@@ -76,14 +76,20 @@ def use_one_thread() -> None:
 # ---------------------------------------------------------------- Daybreak, from outside
 
 
-def pretrain_command(recipe: str, data: Path, out: Path, budget: str, flags: str = "") -> list[str]:
+def pretrain_command(
+    recipe: str, data: Path, out: Path, budget: str, flags: str = "", *, processes: int = 1
+) -> list[str]:
     """The command of one run; flags in ``flags`` are split as a shell would."""
     whole = ["pretrain", recipe, "--data", str(data), "--out", str(out), "--budget", budget, *shlex.split(flags)]
-    return daybreak(*whole)
+    return daybreak(*whole, processes=processes)
 
 
-def daybreak(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "daybreak", *arguments]
+def daybreak(*arguments: str, processes: int = 1) -> list[str]:
+    """The command of one verb, through torchrun where it takes several processes."""
+    if processes == 1:
+        return [sys.executable, "-m", "daybreak", *arguments]
+    torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+    return [sys.executable, "-m", *torchrun, "-m", "daybreak", *arguments]
 
 
 def start(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:

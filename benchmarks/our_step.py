@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import flops
@@ -16,6 +15,7 @@ import measure
 import numpy as np
 import torch
 
+from daybreak.base.records import Decisions
 from daybreak.base.world import World
 from daybreak.data.sampler import RowSampler
 from daybreak.models.modern import ModernEncoder
@@ -25,6 +25,7 @@ from daybreak.training.clock import ReplayClock
 from daybreak.training.objectives import CausalThenMasked
 from daybreak.training.phases import Later, Stretch
 from daybreak.training.ramp import Ramp
+from daybreak.training.replicas import Replicas
 from daybreak.training.step import Training, take_step
 from daybreak.training.validation import Validation
 
@@ -83,7 +84,9 @@ def our_training(cell: Cell) -> Training:
     validation = Validation(cell.sampler.in_order(1), np.ones(cell.vocabulary, dtype=np.uint64), cell.device)
     return Training(
         model=model,
+        replicas=Replicas(model, World()),
         optimizer=cell.recipe.optimizer.build(model),
+        average=None,
         objective=cell.recipe.objective,
         schedule=cell.recipe.schedule,
         stretches=(
@@ -102,15 +105,22 @@ def our_training(cell: Cell) -> Training:
         clip=cell.recipe.clip,
         seed=0,
         device=cell.device,
-        precision=getattr(torch, cell.precision),
+        decisions=Decisions(
+            device=cell.device.type,
+            threads=torch.get_num_threads(),
+            precision=cell.precision,
+            microbatch=cell.rows,
+            world_size=1,
+            reserve_seconds=0.0,
+            validation_rows=1,
+            validation_marks=0,
+            matmul_gflops={},
+        ),
         validation=validation,
-        validation_rows=1,
-        validation_marks=0,
-        checkpoints=Path(),
-        branch=Path(),
+        run=None,
         journal=None,
         monitors=(),
-        spent={},
+        spent=dict.fromkeys(("train", "data", "communicate"), 0.0),
     )
 
 
@@ -133,10 +143,10 @@ def our_block(cell: Cell, stage: str) -> Callable[[float], Block]:
     def block(seconds: float) -> Block:
         nonlocal progress
         for step in range(WARMUP_STEPS):
-            progress, _, _ = take_step(training, progress, at[step % len(at)])
+            progress = take_step(training, progress, at[step % len(at)]).progress
         begun, steps, done = time.perf_counter(), 0, 0.0
         while time.perf_counter() - begun < seconds:  # a step ends by reading its loss: nothing is left in flight
-            progress, _, _ = take_step(training, progress, at[steps % len(at)])
+            progress = take_step(training, progress, at[steps % len(at)]).progress
             done += cell.rows * cost[steps % len(at)]
             steps += 1
         return Block(steps * cell.rows * cell.length, time.perf_counter() - begun, done)

@@ -8,6 +8,7 @@ import os
 import random
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,8 @@ from daybreak.base.task_records import TaskResult
 
 # Before torch is imported: one thread here and in every process that a test starts, so that runs repeat bit for bit.
 os.environ["OMP_NUM_THREADS"] = "1"
+CACHE = tempfile.TemporaryDirectory(prefix="daybreak-cache-")  # of the session: nothing is written in a home
+os.environ["XDG_CACHE_HOME"] = CACHE.name
 
 UNIGRAM = 6.283
 WriteRun = Callable[..., Path]
@@ -202,10 +205,7 @@ def write_run(tmp_path: Path) -> WriteRun:
             fake_ending(folder, path, validations[-1], seconds, passed)
             write_json(folder.results, fake_results(chance, lift=(4.4 - floor) / 5))
             odds = [0.41, 0.2, 0.11, 0.06, 0.03]
-            shown = [
-                FillMask(text=text, answer=answer, guesses=guesses.split(), probabilities=odds)
-                for text, answer, guesses in EXAMPLES
-            ]
+            shown = [FillMask(text=a, answer=b, guesses=c.split(), probabilities=odds) for a, b, c in EXAMPLES]
             write_json(folder.examples, shown)
         return path
 

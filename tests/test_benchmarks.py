@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -222,17 +222,6 @@ def test_metric_lines_are_counted_in_both_files(tmp_path: Path) -> None:
     assert not before - kills.metric_lines(run)
 
 
-def test_weights_are_compared_by_bytes(tmp_path: Path) -> None:
-    for name, value in (("one", 1.0), ("same", 1.0), ("other", 1.5)):
-        (tmp_path / name).mkdir()
-        save_file({"x": torch.ones(3), "y": torch.full((2,), value)}, tmp_path / name / "model.safetensors")
-    compare = script("kills").compare_weights
-    assert compare(tmp_path / "one", tmp_path / "same")["equal"]
-    found = compare(tmp_path / "one", tmp_path / "other")
-    assert not found["equal"]
-    assert (found["tensors_that_differ"], found["largest_difference"], found["where"]) == (1, 0.5, "y")
-
-
 def test_a_model_is_seen_when_it_is_whole(tmp_path: Path) -> None:
     measure = script("measure")
     ended = subprocess.Popen([sys.executable, "-c", ""])
@@ -255,3 +244,43 @@ def test_relative_difference() -> None:
     assert relative(torch.ones(4), torch.ones(4)) == 0.0
     assert relative(torch.full((4,), 1.5), torch.ones(4)) == pytest.approx(0.5)
     assert np.isfinite(relative(torch.zeros(4), torch.ones(4)))
+
+
+def test_overheads_are_shares_of_what_was_charged() -> None:
+    overheads = script("overheads")
+    spent = {"start": 5.0, "data": 1.0, "train": 80.0, "monitor": 0.5, "checkpoint": 0.9, "clock": 0.1}
+    found = overheads.shares({"elapsed": 100.0, "spent": spent})
+    assert (found["train"], found["monitor"], found["lost"]) == (0.8, 0.005, 0.0)
+    assert overheads.verdict(found) == {
+        "monitor_under_limit": True,
+        "checkpoint_under_limit": True,
+        "clock_under_limit": True,
+        "data_under_limit": False,
+    }
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_kill_ends_all_processes_of_a_run(alone: bool, tmp_path: Path) -> None:
+    """Also those that torchrun puts into sessions of their own; of one that is killed alone the others notice."""
+    kills = script("kills")
+    child = "import time; time.sleep(60)"
+    parent = f"""
+import subprocess, sys, os
+both = [subprocess.Popen([sys.executable, "-c", {child!r}], env={{**os.environ, "RANK": str(rank)}},
+                         start_new_session=True) for rank in (0, 1)]
+os.wait()
+for one in both:
+    one.kill()
+    one.wait()
+"""
+    going = kills.Start([sys.executable, "-c", parent], tmp_path / "log", RunFolder(tmp_path), 2)
+    while len(ranks := going.ranks()) < 2:
+        pass
+
+    class Chance(random.Random):
+        def random(self) -> float:
+            return 0.0 if alone else 1.0
+
+    killed, lived = going.kill(Chance(0))
+    assert killed == ("one worker" if alone else "all processes") and lived > 0
+    assert all(map(kills.is_gone, ranks)) and going.process.poll() is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from daybreak import pretrain
+from daybreak import pretrain, run_end
 from daybreak.base.files import read_json
 from daybreak.base.plain import from_plain
 from daybreak.base.records import Parity, StepRecord, Summary
@@ -33,8 +34,11 @@ NO_PARITY = Parity(
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "choose_device", lambda: torch.device("cpu"))
-    monkeypatch.setattr(pretrain, "check_parity", lambda *_, **__: NO_PARITY)
-    monkeypatch.setattr(loop, "RECORD_SECONDS", 0.0)
+    monkeypatch.setattr(run_end, "check_parity", lambda *_, **__: NO_PARITY)
+    fit = loop.fit
+    monkeypatch.setattr(
+        pretrain, "fit", lambda training, progress: fit(replace(training, record_seconds=0.0), progress)
+    )
 
 
 def command(*words: object) -> None:
@@ -119,11 +123,15 @@ def test_its_records_say_where_it_comes_from(finished: Path, branched: Path) -> 
     assert kept(branched).progress.position > kept(finished).progress.position
 
 
-def test_a_replay_and_a_branch_of_a_branch(finished: Path, branched: Path, data: Path, tmp_path: Path) -> None:
-    again, third = tmp_path / "again", tmp_path / "run3"
-    command("pretrain", "--replay", branched, "--data", data, "--out", again)
-    assert bits(again) == bits(branched) != bits(finished)
-    assert read_json(again / "summary.json", Summary).rows == read_json(branched / "summary.json", Summary).rows
+def test_a_branch_verifies_and_has_a_branch(
+    finished: Path, branched: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    third = tmp_path / "run3"
+    command("verify", branched, "--data", data)
+    said = re.sub(r"\s+", " ", capsys.readouterr().out)
+    assert "the exported model: equal, 60 of 60 steps." in said
+    assert f"Verified: steps 0 to 60 of '{branched}' come out the same bit for bit" in said
+    assert "(60 recorded gradient norms" in said and bits(branched) != bits(finished)
     command("pretrain", "--from", branched, "--extend", "20steps", "--data", data, "--out", third)
     begins = [load_recipe(run).origin.begin for run in (finished, branched, third)]
     assert begins == sorted(set(begins)) and begins[-1] < 1
@@ -136,12 +144,12 @@ def test_a_stopped_branch_goes_on(
     """From its own checkpoint, not from its parent's again, and charges no rows of its parent."""
     step = loop.take_step
 
-    def failing(training: Any, progress: Any, at: float) -> Any:
+    def failing(training: Any, progress: Any, at: float, **more: Any) -> Any:
         if progress.step == 30:
             raise KeyboardInterrupt
-        done = step(training, progress, at)
-        if done[0].step == 25:
-            loop.save(training, done[0])
+        done = step(training, progress, at, **more)
+        if done.progress.step == 25:
+            loop.save(training, done.progress)
         return done
 
     run = tmp_path / "stopped"

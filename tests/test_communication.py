@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from daybreak import pretrain
+from daybreak import run_end
 from daybreak.base.files import read_json
 from daybreak.base.records import Summary
 from daybreak.base.world import World
@@ -23,7 +23,7 @@ def test_devices_that_are_slower_than_one_are_said_so(
     """Of 100 s of steps: n devices that spend more than (n - 1) / n of it waiting were beaten by one alone."""
     summary: Summary = read_json(finished / "summary.json", Summary)
     spent = {**summary.spent, "train": 100.0 - seconds, "communicate": seconds}
-    pretrain._warn_of_communication(replace(summary, spent=spent), World(rank=0, size=devices))
+    run_end.warn_of_communication(replace(summary, spent=spent), World(rank=0, size=devices))
     told = capsys.readouterr().out
     assert (f"over {devices} devices; {seconds:.0f}% of it communication" in told) == (devices > 1)
     assert (f"{devices} devices were slower than one would have been" in told) == slower

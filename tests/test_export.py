@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM
 
 from daybreak import pretrain
@@ -55,6 +56,15 @@ def test_a_stopped_run_gives_its_newest_checkpoint(
     assert 0 < apart < 0.1  # the same run, nine steps earlier
 
 
+def test_the_best_checkpoint_can_be_taken_in_place_of_the_end(finished: Path, data: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(finished, tmp_path / "run"))
+    shutil.copytree(run / "before-decay", run / "best", dirs_exist_ok=True)
+    out = export(run, out=tmp_path / "model", data=data, best=True)
+    (kept,) = (run / "best").glob("step-*/model.safetensors")
+    stock = AutoModelForMaskedLM.from_pretrained(out)
+    assert torch.equal(stock.get_input_embeddings().weight, load_file(kept)["embedding.weight"])
+
+
 def test_what_cannot_be_exported_is_refused(finished: Path, data: Path, refused: Refused, tmp_path: Path) -> None:
     out = tmp_path / "model"
     assert "is no run folder" in refused("export", tmp_path, "--out", out)
@@ -65,4 +75,5 @@ def test_what_cannot_be_exported_is_refused(finished: Path, data: Path, refused:
     (run / "summary.json").unlink()
     assert "no checkpoint yet" in refused("export", run, "--out", out, "--data", data)
     assert "no prepared data" in refused("export", run, "--out", out)
+    assert "keeps no best checkpoint" in refused("export", finished, "--best", "--out", out, "--data", data)
     assert not out.exists()

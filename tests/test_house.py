@@ -27,6 +27,7 @@ FLOORS = [
     {"evaluation", "packaging", "reporting"},
     {"recipe"},
     {"run_start", "assembly", "origins", "subject"},
+    {"deciding", "run_end"},
     {
         "prepare",
         "pretrain",
@@ -38,6 +39,7 @@ FLOORS = [
         "recipes",
         "probe",
         "check_submission",
+        "verify",
     },
     {"run"},
     {"cli"},
@@ -64,6 +66,7 @@ FILE_LINES, FUNCTION_LINES = 300, 60
 LONG = {
     "src/daybreak/cli.py": "the only file that parses arguments holds the flags of every verb, nothing else",
     "src/daybreak/evaluate.py::evaluate": "half of it is what its arguments mean",
+    "tests/test_verify.py": "what verifies and what was changed, on one process and on two, share one stopped run",
 }
 """'path' or 'path::function' (paths from the root) -> why it may be longer."""
 

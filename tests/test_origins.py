@@ -23,7 +23,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from daybreak import pretrain
+from daybreak import run_end
 from daybreak.assembly import starting_weights, yardstick
 from daybreak.base.files import read_json
 from daybreak.base.records import Decisions, Manifest, Parity, SpecialIds, Summary
@@ -54,7 +54,7 @@ def _cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def ungated(monkeypatch: pytest.MonkeyPatch) -> None:
     """The gate's clean process takes seconds."""
-    monkeypatch.setattr(pretrain, "check_parity", lambda *_, **__: NO_PARITY)
+    monkeypatch.setattr(run_end, "check_parity", lambda *_, **__: NO_PARITY)
 
 
 def write_tokenizer(folder: Path, text: str) -> SpecialIds:
@@ -218,10 +218,10 @@ def test_a_continued_run_that_was_stopped_ends_like_one_that_was_not(
     command(*words, "--out", tmp_path / "whole")
     step = loop.take_step
 
-    def stopped(training: Any, progress: Any, at: float) -> Any:
+    def stopped(training: Any, progress: Any, at: float, **more: Any) -> Any:
         if progress.step == 10:
             os.kill(os.getpid(), signal.SIGTERM)
-        return step(training, progress, at)
+        return step(training, progress, at, **more)
 
     monkeypatch.setattr(loop, "take_step", stopped)
     run = tmp_path / "run"
@@ -242,14 +242,14 @@ def bits(run: Path) -> bytes:
 
 
 @pytest.mark.usefixtures("ungated")
-def test_a_replay_starts_from_the_same_model(parents: dict[str, Path], theirs: Path, tmp_path: Path) -> None:
-    run, again = tmp_path / "run", tmp_path / "again"
-    words = ["--init", parents["modernbert"], "--data", theirs, "--out", run, *SMALL]
-    command("pretrain", "daybreak-tiny", *words)
-    command("pretrain", "--replay", run, "--data", theirs, "--out", again)
-    assert bits(run) == bits(again)
-    forgetting = read_json(again / "summary.json", Summary).forgetting
-    assert forgetting and forgetting == read_json(run / "summary.json", Summary).forgetting
+def test_verify_starts_from_the_same_model(
+    parents: dict[str, Path], theirs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    command("pretrain", "daybreak-tiny", "--init", parents["modernbert"], "--data", theirs, "--out", run, *SMALL)
+    command("verify", run, "--data", theirs)
+    said = capsys.readouterr().out
+    assert "the exported model: equal, 30 of 30 steps." in said and "come out the same bit for bit" in said
 
 
 @pytest.mark.usefixtures("ungated")

@@ -1,4 +1,4 @@
-"""Pretraining as a user meets it: finished once, stopped at any moment, resumed, replayed, and refused in words."""
+"""Pretraining as a user meets it: finished once, stopped at any moment, resumed, verified."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from daybreak import pretrain
+from daybreak import pretrain, run_end
+from daybreak.base.course_records import MachineRecord
 from daybreak.base.files import read_json
 from daybreak.base.plain import from_plain
 from daybreak.base.records import Decisions, Environment, Manifest, Parity, StepRecord, Summary, ValidationRecord
@@ -78,7 +79,7 @@ def test_a_run_leaves_its_records(finished: Path, data: Path) -> None:
     run = RunFolder(finished)
     assert sorted(path.name for path in finished.iterdir()) == sorted(
         "recipe.json environment.json decisions.json data.json trace.jsonl metrics.jsonl model summary.json "
-        "before-decay examples.json".split()
+        "before-decay before-end examples.json".split()
     )
     assert [record.step for record in read_trace(run.trace)] == list(range(40))
     read_json(run.environment, Environment)
@@ -100,10 +101,10 @@ def test_every_line_of_the_metrics_is_a_record(finished: Path) -> None:
     elapsed, tokens, finals = [], [], 0
     for line in (finished / "metrics.jsonl").read_text().splitlines():
         plain = json.loads(line)
-        kind = {"step": StepRecord, "validation": ValidationRecord}[plain.pop("type")]
+        kind = {"step": StepRecord, "validation": ValidationRecord, "machine": MachineRecord}[plain.pop("type")]
         record = from_plain(kind, plain)
         elapsed.append(record.elapsed)
-        tokens.append(record.tokens)
+        tokens.append(getattr(record, "tokens", max(tokens, default=0)))
         finals += getattr(record, "final", False)
     assert elapsed == sorted(elapsed) and tokens == sorted(tokens) and finals == 1
 
@@ -121,13 +122,13 @@ def test_the_same_command_again_is_done_at_once(
     assert {path: path.stat().st_mtime_ns for path in finished.rglob("*")} == before
 
 
-# ---------------------------------------------------------------- stopped, killed, resumed, replayed
+# ---------------------------------------------------------------- stopped, killed, resumed, verified
 
 
 def test_stopped_and_killed_runs_go_on_and_equal_their_replay(
     start: Start, daybreak: Daybreak, data: Path, shape: list[str], tmp_path: Path
 ) -> None:
-    run, again = tmp_path / "run", tmp_path / "again"
+    run = tmp_path / "run"
     command = ["pretrain", "tiny", "--data", data, "--out", run, "--budget", "600steps", *shape]
     first = start(*command)
     wait_for_step(run, 60, first)
@@ -155,10 +156,10 @@ def test_stopped_and_killed_runs_go_on_and_equal_their_replay(
     assert summary.resumes == 2 and summary.spent["lost"] > 0
     assert sum(summary.spent.values()) == pytest.approx(summary.elapsed, rel=0.1, abs=0.5)
 
-    replay = daybreak("pretrain", "--replay", run, "--out", again, "--data", data)
-    assert replay.returncode == 0, replay.stderr
-    assert "bit for bit" in replay.stdout
-    assert bits(again) == bits(run)
+    again = daybreak("verify", run, "--data", data)
+    assert again.returncode == 0, again.stderr
+    assert "the exported model: equal, 600 of 600 steps." in again.stdout
+    assert f"Verified: steps 0 to 600 of '{run}' come out the same bit for bit" in again.stdout
 
 
 def test_ctrl_c_saves_and_leaves(start: Start, data: Path, shape: list[str], tmp_path: Path) -> None:
@@ -181,7 +182,7 @@ def test_a_start_that_was_killed_before_it_became_a_run_is_begun_again(
     shutil.copy(finished / "model" / "model.safetensors", run / "checkpoints" / "step-000000000")
     shutil.copy(finished / "environment.json", run)
     (run / ".recipe.json.123.tmp").write_text("{")
-    monkeypatch.setattr(pretrain, "check_parity", lambda *_, **__: PASSED)
+    monkeypatch.setattr(run_end, "check_parity", lambda *_, **__: PASSED)
     pretrain.pretrain(small("40steps"), data=data, out=run)
     assert bits(run) == bits(finished)  # and two runs of one recipe are one run
 
@@ -201,7 +202,7 @@ def test_two_processes_train_as_one(
     assert ranks[0].returncode == 0 and ranks[1].returncode in (0, -signal.SIGABRT), said
     assert read_json(run / "decisions.json", Decisions).microbatch == 4
     # One process that takes the same halves one after the other rounds alike; AdamW would magnify another rounding.
-    monkeypatch.setattr(pretrain, "check_parity", lambda *_, **__: PASSED)
+    monkeypatch.setattr(run_end, "check_parity", lambda *_, **__: PASSED)
     pretrain.pretrain(dataclasses.replace(small("40steps"), microbatch=4), data=data, out=tmp_path / "one")
     one, two = (load_file(folder / "model" / "model.safetensors") for folder in (tmp_path / "one", run))
     assert max((one[name] - two[name]).abs().max().item() for name in one) <= 1e-5
@@ -212,7 +213,7 @@ def test_a_time_budget_ends_by_itself_and_is_accounted_for(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether it ends in time is measured on a quiet machine, by benchmarks/budget.py."""
-    monkeypatch.setattr(pretrain, "check_parity", lambda *_, **__: PASSED)
+    monkeypatch.setattr(run_end, "check_parity", lambda *_, **__: PASSED)
     summary = pretrain.pretrain(small("5s"), data=data, out=tmp_path / "run")
     assert summary.steps >= 20 and summary.elapsed > 2
     assert sum(summary.spent.values()) == pytest.approx(summary.elapsed, rel=0.1)
@@ -224,7 +225,7 @@ def test_a_time_budget_ends_by_itself_and_is_accounted_for(
 
 def test_it_learns_what_the_text_holds(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A few hundred steps of the smallest shape leave word frequencies far behind."""
-    monkeypatch.setattr(pretrain, "check_parity", lambda *_, **__: PASSED)
+    monkeypatch.setattr(run_end, "check_parity", lambda *_, **__: PASSED)
     seen = pretrain.pretrain(small("500steps"), data=data, out=tmp_path / "run").validation
     assert seen.loss < seen.unigram_loss - 0.5
     assert seen.accuracy > 1.3 * seen.commonest_share

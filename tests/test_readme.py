@@ -31,15 +31,7 @@ def test_there_is_something_to_check() -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_each_command_reaches_its_verb(command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
-    if "--replay" in command:
-        from daybreak.base.files import write_json
-        from daybreak.recipe import load_recipe, resolved
-
-        run = tmp_path / "runs/mine"
-        run.mkdir(parents=True)
-        write_json(run / "recipe.json", resolved(load_recipe("tiny")))
+def test_each_command_reaches_its_verb(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     words = shlex.split(command)[1:]
     called: list[Any] = []
     verb = importlib.import_module(f"daybreak.{words[0]}")

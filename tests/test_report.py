@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import plotly.offline
 import pytest
@@ -63,9 +66,49 @@ def test_many_long_runs_stay_under_six_megabytes(write_run, tmp_path):
 
 def test_an_unfinished_run_says_what_is_missing(write_run, tmp_path):
     text = words(report([write_run("killed", ended=False)], tmp_path / "report.html").read_text())
-    assert "killed has not ended" in text
+    assert "killed has not ended: still running, last heartbeat" in text
     assert "task results (run `daybreak evaluate`), fill-mask examples" in text
     assert "Where the time went" not in text
+
+
+def test_the_page_of_a_run_loads_itself_again_until_the_run_has_ended(write_run, tmp_path):
+    again = '<meta http-equiv="refresh" content="60">'
+    young, old = write_run("young", ended=False), write_run("old")
+    assert again in report([young], tmp_path / "young.html").read_text()
+    assert again in report([old, young], tmp_path / "both.html").read_text()
+    assert 'http-equiv="refresh"' not in report([old], tmp_path / "old.html").read_text()
+    long_ago = time.time() - 400
+    os.utime(RunFolder(young).trace, (long_ago, long_ago))
+    text = words(report([young], tmp_path / "silent.html").read_text())
+    assert "silent for 6m 40s when this page was written" in text and "still running" not in text
+
+
+def test_small_shares_of_the_time_can_be_read(write_run, tmp_path):
+    run = write_run()
+    summary = read_json(RunFolder(run).summary)
+    spent = {"start": 4.0, "data": 0.5, "train": 190.0, "communicate": 3.0, "clock": 0.1, "monitor": 0.4, "lost": 2.0}
+    write_json(RunFolder(run).summary, summary | {"spent": spent})
+    text = words(report([run], tmp_path / "report.html").read_text())
+    assert "start data wait train communication clock agreement monitors lost Parity gate (apart)" in text
+    assert "4.0 s 2.00 % 0.5 s 0.25 % 190.0 s 95.00 % 3.0 s 1.50 % 0.1 s 0.05 % 0.4 s 0.20 % 2.0 s 1.00 %" in text
+
+
+RECORDS = sorted(
+    path
+    for path in (Path(__file__).parents[1] / "records").glob("*/summary.json")
+    if not read_json(path).get("machine")  # not known to earlier versions
+)
+
+
+@pytest.mark.parametrize("summary", RECORDS, ids=lambda path: path.parent.name)
+def test_runs_of_earlier_versions_still_have_a_page(summary, tmp_path):
+    page = report([summary.parent], tmp_path / "report.html").read_text()
+    text = words(page)
+    told = read_json(summary)
+    assert f"{told['elapsed']:.1f} s asked: {told['budget']}" in text
+    for new in ("What happened on the way", "The machine", "has not ended", "data wait", "Steps without an update"):
+        assert new not in text
+    assert "refresh" not in page[: page.index("<style>")]
 
 
 def test_a_run_before_its_first_step_has_a_page(tmp_path):

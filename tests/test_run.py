@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from daybreak import pretrain, run
+from daybreak import run, run_end
 from daybreak.base.files import read_json
 from daybreak.base.plain import from_plain
 from daybreak.base.records import FillMask, Parity, Summary
@@ -147,7 +147,7 @@ def test_without_a_corpus_the_docstrings_are_read_and_their_task_comes_first(
     asked: list[tuple[Any, ...]] = []
     monkeypatch.setattr(docstrings, "installed_packages", lambda: site(tmp_path / "site"))
     monkeypatch.setattr(probe, "choose_device", lambda: torch.device("cpu"))
-    monkeypatch.setattr(pretrain, "check_parity", lambda *_, **__: passed)
+    monkeypatch.setattr(run_end, "check_parity", lambda *_, **__: passed)
     monkeypatch.setattr("daybreak.evaluate.evaluate", lambda model, tasks, **more: asked.append((tasks, more)))
     tiny = load_recipe("tiny")
     recipe = dataclasses.replace(

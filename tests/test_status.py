@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 
 import pytest
 
+from daybreak.base.course_records import Change, DeviceUse, MachineRecord
 from daybreak.base.errors import UserError
+from daybreak.base.files import read_json, write_json
+from daybreak.base.plain import to_plain
 from daybreak.base.run_folder import RunFolder
 from daybreak.status import status
 
@@ -67,3 +71,37 @@ def test_a_run_that_has_just_started(tmp_path):
 def test_a_folder_that_is_no_run(tmp_path):
     with pytest.raises(UserError, match=r"holds no recipe\.json"):
         status(tmp_path)
+
+
+def test_an_uneventful_run_says_nothing_of_its_course(write_run):
+    assert not {"course", "machine", "watchdog"} & set(lines(status(write_run(ended=False))))
+
+
+def test_a_night_with_troubles(write_run):
+    folder = RunFolder(write_run(ended=False))
+    last = json.loads(folder.metrics.read_text().splitlines()[100])
+    device = DeviceUse(name="Some GPU", utilisation=0.93, memory=30 << 30, memory_total=40 << 30, watts=310.0)
+    record = MachineRecord(
+        step=700, elapsed=130.0, processor=0.25, load=2.0, memory=3 << 30, memory_free=5 << 30, disk_free=50 << 30,
+        devices=[device],
+    )  # fmt: skip
+    with folder.metrics.open("a") as file:
+        for line in ({"type": "machine"} | to_plain(record), last | {"step": 9000, "dropped": 2}):
+            file.write(json.dumps(line) + "\n")
+    whys = ("resumed on 2 processes", "out of memory: 16 rows at a time")
+    changes = [
+        Change(step=600 * place, why=why, microbatch=16, world_size=2, threads=2)
+        for place, why in enumerate(("a", "b", *whys))
+    ]
+    write_json(folder.decisions, read_json(folder.decisions) | {"changes": to_plain(changes)})
+    folder.stacks.mkdir()
+    (folder.stacks / "rank-1.txt").write_text("where it stands")
+    age(folder.stacks / "rank-1.txt", 90)
+    said = lines(status(folder.path))
+    assert said["course"] == (
+        "2 steps dropped; 1 change before; at step 600 b; at step 1,200 resumed on 2 processes; "
+        "at step 1,800 out of memory: 16 rows at a time"
+    )
+    assert said["machine"].startswith("processor 25%, load 2.0, memory 3.0 GiB, 5.0 GiB free; disk 50.0 GiB free; ")
+    assert said["machine"].endswith("Some GPU 93% busy, 30.0 of 40.0 GiB, 310 W")
+    assert said["watchdog"] == f"wrote where each process stands, 1m 30s ago: {folder.stacks / 'rank-1.txt'}"

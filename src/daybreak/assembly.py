@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,11 +23,13 @@ from daybreak.models.importing import load_pretrained
 from daybreak.models.new_vocabulary import moved
 from daybreak.recipe import Recipe
 from daybreak.training import checkpoint
-from daybreak.training.calibration import PROBE_STEP_ROWS, with_microbatch
-from daybreak.training.clock import Budget, BudgetClock, Clock, ReplayClock, read_trace
+from daybreak.training.averaging import RunningAverage
+from daybreak.training.calibration import PROBE_STEP_ROWS
+from daybreak.training.clock import Budget, BudgetClock, Clock, Tick, read_trace
 from daybreak.training.journal import cut_back
 from daybreak.training.masked import Masked
-from daybreak.training.phases import Stretch
+from daybreak.training.phases import Stretch, with_microbatch, with_quantum
+from daybreak.training.replicas import Replicas
 from daybreak.training.step import Training
 from daybreak.training.validation import ROWS, OwnRows, Validation
 
@@ -34,7 +37,9 @@ YARDSTICK = 128
 """Positions of the rows that every recipe is measured on, where its model can read so many."""
 OWN_ROWS = 256
 """Held-out rows of the recipe's own kind: judged once, at the end, beside twice as many of the yardstick."""
-USES = ("start", "train", "communicate", "validate", "checkpoint", "export", "lost")
+USES = (
+    "start", "data", "train", "communicate", "clock", "monitor", "validate", "checkpoint", "export", "lost"
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,44 +50,71 @@ class Order:
     shards: Shards
     data: Path
     run: RunFolder
-    budget: Budget
-    replay: Path | None
     started: float
     """``time.monotonic()`` from which the budget counts."""
 
+    @property
+    def budget(self) -> Budget:
+        return Budget.parse(self.recipe.budget)
 
-def assemble(order: Order, decisions: Decisions, world: World) -> tuple[Training, checkpoint.Progress, Clock]:
-    """Build every part, and bring it to where the newest checkpoint stands."""
-    recipe, shards, run = order.recipe, order.shards, order.run
-    device = torch.device(decisions.device)
+
+def assemble(order: Order, decisions: Decisions, world: World) -> tuple[Training, checkpoint.Progress]:
+    """Build every part of a run, and bring it to where the newest checkpoint stands."""
+    recipe, run = order.recipe, order.run
+    found, torn = checkpoint.newest(run.checkpoints) if world.is_first else (None, [])
+    for name in torn:
+        say(f"Passing over a torn checkpoint: {name}")
+    found = checkpoint.agreed(found, world)
+    parts = build(recipe, order.shards, order.data, decisions, init=found is None)
+    progress = checkpoint.load(found, *parts) if found else beginning(recipe, *parts, world)
+    progress, heartbeat = _resumed(order, progress, world)
+    reserve = max(decisions.reserve_seconds, progress.reserve)
+    clock = BudgetClock(order.budget, world, started=order.started, already=heartbeat, reserve=reserve)
+    return training_of(order, parts, decisions, world, clock, progress), progress
+
+
+def build(
+    recipe: Recipe, shards: Shards, data: Path, decisions: Decisions, *, init: bool
+) -> tuple[Encoder, torch.optim.Optimizer, RunningAverage | None]:
+    """The model, its optimizer and the average of its weights, if any, as they stand before the first step.
+
+    Args:
+        init: start from the model that the recipe continues; without need where a checkpoint follows.
+    """
     torch.manual_seed(recipe.seed)
     model = recipe.model.build(shards.manifest.vocabulary)
-    found, torn = checkpoint.newest(run.checkpoints)
-    if found is None and recipe.origin.init:
-        parent = starting_weights(recipe, order.data, shards).state_dict()
+    if init and recipe.origin.init:
+        parent = starting_weights(recipe, data, shards).state_dict()
         outcome = model.load_state_dict(
             {name: parent[name] for name in parent if name in model.state_dict()}, strict=False
         )
         if outcome.missing_keys:
             say(f"Not in the model that is continued, and begun afresh: {', '.join(sorted(outcome.missing_keys))}.")
-    model = model.to(device)
+    model = model.to(decisions.device)
+    model.recompute = recipe.recompute
     optimizer = recipe.optimizer.build(model)
     for group in optimizer.param_groups:
         group["lr"] *= decisions.rate_factor
-    for name in torn:
-        say(f"Passing over a torn checkpoint: {name}")
-    progress = checkpoint.load(found, model, optimizer) if found else _beginning(recipe, model, optimizer)
-    progress, heartbeat = _resumed(run, progress, world)
-    clock: Clock
-    if order.replay:
-        clock = ReplayClock(read_trace(RunFolder(order.replay).trace))
-    else:
-        clock = BudgetClock(
-            order.budget, world, started=order.started, already=heartbeat, reserve=decisions.reserve_seconds
-        )
-    training = Training(
+    return model, optimizer, RunningAverage(recipe.average, model) if recipe.average.share else None
+
+
+def training_of(
+    order: Order,
+    parts: tuple[Encoder, torch.optim.Optimizer, RunningAverage | None],
+    decisions: Decisions,
+    world: World,
+    clock: Clock,
+    progress: checkpoint.Progress,
+) -> Training:
+    """Everything that one run is made of, around the parts that learn."""
+    recipe, shards = order.recipe, order.shards
+    device = torch.device(decisions.device)
+    model, optimizer, average = parts
+    return Training(
         model=model,
+        replicas=Replicas(model, world),
         optimizer=optimizer,
+        average=average,
         objective=recipe.objective,
         schedule=recipe.schedule,
         stretches=_stretches(recipe, shards, order.data, decisions),
@@ -93,12 +125,9 @@ def assemble(order: Order, decisions: Decisions, world: World) -> tuple[Training
         clip=recipe.clip,
         seed=recipe.seed,
         device=device,
-        precision=getattr(torch, decisions.precision),
+        decisions=decisions,
         validation=yardstick(recipe, shards, order.data, device),
-        validation_rows=decisions.validation_rows,
-        validation_marks=decisions.validation_marks,
-        checkpoints=run.checkpoints,
-        branch=run.branch,
+        run=order.run,
         journal=None,
         monitors=(),
         spent={use: progress.spent.get(use, 0.0) for use in USES},
@@ -107,37 +136,50 @@ def assemble(order: Order, decisions: Decisions, world: World) -> tuple[Training
         if recipe.objective.whole_words
         else None,
     )
-    return training, progress, clock
 
 
-def _beginning(recipe: Recipe, model: Encoder, optimizer: torch.optim.Optimizer) -> checkpoint.Progress:
+def beginning(
+    recipe: Recipe,
+    model: Encoder,
+    optimizer: torch.optim.Optimizer,
+    average: RunningAverage | None,
+    world: World,
+) -> checkpoint.Progress:
     """Step 0: of a new run, or of one that goes on from before another's decay."""
     if not recipe.origin.branch:
         return checkpoint.START
-    found, _ = checkpoint.newest(RunFolder(Path(recipe.origin.branch)).branch)
+    branch = RunFolder(Path(recipe.origin.branch)).branch
+    found = checkpoint.agreed(checkpoint.newest(branch)[0] if world.is_first else None, world)
     if found is None:
         raise UserError(
             f"'{recipe.origin.branch}' holds no checkpoint from before its decay.",
             "Name a run of this version that got so far, or start a new one.",
         )
-    before = checkpoint.load(found, model, optimizer)
+    before = checkpoint.load(found, model, optimizer)  # what the parent averaged is not this run's
     say(f"Going on from step {before.step:,} of '{recipe.origin.branch}', at {recipe.origin.begin:.1%} of its course.")
     second = None if before.second_from is None else 0.0
     return replace(checkpoint.START, position=before.position, first=before.position, second_from=second)
 
 
-def _resumed(run: RunFolder, progress: checkpoint.Progress, world: World) -> tuple[checkpoint.Progress, float]:
+def _resumed(order: Order, progress: checkpoint.Progress, world: World) -> tuple[checkpoint.Progress, float]:
     """Charge what was lost since the checkpoint up to the last heartbeat; return that too, in seconds."""
-    trace = read_trace(run.trace)
+    run = order.run
+    trace = read_trace(run.trace) if world.is_first else []
     heartbeat = max([progress.elapsed, *(record.elapsed for record in trace[-1:])])
-    if not trace and not progress.step:
+    begun, heartbeat = world.share((run.decisions.exists(), heartbeat))
+    if not begun:
         return progress, heartbeat
     spent = {**progress.spent, "lost": progress.spent.get("lost", 0.0) + heartbeat - progress.elapsed}
     progress = replace(progress, elapsed=heartbeat, resumes=progress.resumes + 1, spent=spent)
     lost = 0
     if world.is_first:
-        # Durably charged first, and only then is the trace cut that proves it.
-        checkpoint.charge(run.checkpoints, progress)
+        # Durably charged first, and only then is the trace cut that proves it. With the time that this process took to
+        # come here: killed before its first step, it would leave no heartbeat of its own.
+        starting = time.monotonic() - order.started
+        charged = {**spent, "start": spent.get("start", 0.0) + starting}
+        checkpoint.charge(run.checkpoints, replace(progress, elapsed=heartbeat + starting, spent=charged))
+        for folder in (run.checkpoints, run.best, run.branch, run.late):
+            checkpoint.drop_after(folder, progress.step)  # what is torn, or of steps that are lost
         lost = cut_back(run, progress.step)
     say(f"Resuming at step {progress.step}, {duration(heartbeat)} charged so far, {lost} steps lost.")
     return progress, heartbeat
@@ -157,7 +199,9 @@ def _stretches(recipe: Recipe, shards: Shards, data: Path, decisions: Decisions)
         built.append(
             Stretch(take=rows.take, length=length, rows_per_epoch=rows.rows_per_epoch, batch=batch, microbatch=1)
         )
-    return with_microbatch(tuple(built), decisions.microbatch or PROBE_STEP_ROWS)
+    # A batch grows by what the first start handled at a time, whatever handles it now.
+    start = with_microbatch(tuple(built), decisions.microbatch or PROBE_STEP_ROWS)
+    return with_quantum(start, decisions.world_size)
 
 
 def sampler(recipe: Recipe, stream: TokenStream, shards: Shards, data: Path, length: int) -> Sampler:
@@ -216,3 +260,15 @@ def general_validation(recipe: Recipe, shards: Shards, device: torch.device) -> 
         )
     rows = StreamRows().build(general.heldout, recipe.length, recipe.seed, general.manifest.special)
     return Validation(rows.in_order(min(ROWS, rows.rows_per_epoch)), general.unigram_counts, device)
+
+
+def heldout_losses(order: Order, training: Training) -> dict[str, float]:
+    """Held-out losses of the model on the run's own text and on general text, where that is given."""
+    general = general_validation(order.recipe, order.shards, training.device)
+    yardsticks = {"own": training.validation, **({"general": general} if general else {})}
+    training.model.eval()
+    now = Tick(0.0, 0.0)
+    return {
+        name: each.measure(training.model, rows=each.rows, step=0, tokens=0, tick=now, final=False).loss
+        for name, each in yardsticks.items()
+    }

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from daybreak import __version__
-from daybreak.base.errors import Interrupted, UserError
+from daybreak.base.errors import Interrupted, PeerLost, UserError
 from daybreak.base.plain import nearest
 
 DEFAULT_RECIPE = "tiny"
@@ -23,6 +23,7 @@ VERBS = {
     "export": "a run's newest checkpoint -> a Hugging Face folder",
     "evaluate": "a model -> results.json: GLUE and your own tasks",
     "probe": "a model -> probes.json: what its layers and words are worth, without fine-tuning",
+    "verify": "a run's recorded steps once more: bit-equal, or the first tensor that differs",
     "report": "run folders -> one self-contained HTML file; of several, which is better and how sure",
     "check-submission": "files for gluebenchmark.com, anyone's -> fit to send, or what is wrong",
     "status": "what a run is doing, from another shell",
@@ -43,6 +44,9 @@ def _outcome(arguments: list[str]) -> int:
         _dispatch(arguments)
     except UserError as error:
         print(f"daybreak: {error}", file=sys.stderr)
+        return 2
+    except PeerLost as lost:
+        print(f"daybreak: {lost} Give the same command again: it goes on from the last checkpoint.", file=sys.stderr)
         return 2
     except Interrupted as stop:
         print("daybreak: stopped; the same command goes on from here.", file=sys.stderr)
@@ -190,21 +194,18 @@ def _run(arguments: list[str]) -> None:
         """Folder of the tasks' files as distributed: GLUE's (CoLA/ ...), SciBERT's data (ner/ ...); hf://nyu-mll/glue."""
         seeds: int = 3
         """Fine-tuning seeds of each task."""
+        track: tuple[str, ...] = ()
+        """Where the numbers go beside the run folder: wandb, tensorboard, trackio; each needs the extra track."""
+        price: float | None = None
+        """Of an hour of this machine, in any currency: the report says what the run cost."""
 
     asked = _with_recipe(Run, "run", arguments)
-    texts = asked.recipe.texts
-    texts = replace(
-        texts,
-        document=asked.document or texts.document,
-        split_sentences=asked.split_sentences or texts.split_sentences,
-    )
-    recipe = replace(asked.recipe, texts=texts)
     _refuse_swallowed_recipe(asked.corpus)
     _refuse_unbudgeted(asked, arguments)
     from daybreak.run import run
 
     run(
-        recipe,
+        _with_texts(asked),
         corpus=asked.corpus,
         general=asked.general,
         text_field=asked.text_field,
@@ -213,7 +214,20 @@ def _run(arguments: list[str]) -> None:
         tasks=_by_comma(asked.tasks),
         task_dir=asked.task_dir or None,
         seeds=asked.seeds,
+        track=asked.track,
+        price=asked.price,
     )
+
+
+def _with_texts(asked: Any) -> Any:
+    """The recipe, with what the flags say of the texts."""
+    texts = asked.recipe.texts
+    texts = replace(
+        texts,
+        document=asked.document or texts.document,
+        split_sentences=asked.split_sentences or texts.split_sentences,
+    )
+    return replace(asked.recipe, texts=texts)
 
 
 def _refuse_swallowed_recipe(corpus: tuple[str, ...]) -> None:
@@ -326,7 +340,7 @@ def _pretrain(arguments: list[str]) -> None:
     import tyro
 
     from daybreak.base.process import process_started
-    from daybreak.recipe import Recipe, load_recipe
+    from daybreak.recipe import Recipe
 
     @dataclass(frozen=True, kw_only=True)
     class Pretrain:
@@ -351,22 +365,39 @@ def _pretrain(arguments: list[str]) -> None:
         """Run folder, runs/tiny and so on by default. The same folder again resumes."""
         fresh: bool = False
         """Delete the run folder first."""
-        replay: Path | None = None
-        """Run this run's recorded trace again, step by step, into --out."""
+        track: tuple[str, ...] = ()
+        """Where the numbers go beside the run folder: wandb, tensorboard, trackio; each needs the extra track."""
+        price: float | None = None
+        """Of an hour of this machine, in any currency: the report says what the run cost."""
 
     started = process_started()
-    replayed = _value_of("--replay", arguments)
-    if replayed:
-        arguments = [str(Path(replayed)), *arguments]
-        load_recipe(Path(replayed) / "recipe.json")
     asked = _with_recipe(Pretrain, "pretrain", arguments, data=tyro.MISSING)
     out = asked.out or _default_folder(asked.recipe.name)
     from daybreak.base.run_folder import RunFolder
-    from daybreak.pretrain import pretrain
+    from daybreak.pretrain import Watching, pretrain
 
     if asked.fresh:
         RunFolder(out).delete()
-    pretrain(asked.recipe, data=asked.data, out=out, replay=asked.replay, started=started)
+    watching = Watching(track=asked.track, price=asked.price)
+    pretrain(asked.recipe, data=asked.data, out=out, watching=watching, started=started)
+
+
+def _verify(arguments: list[str]) -> None:
+    import tyro
+
+    @dataclass(frozen=True, kw_only=True)
+    class Verify:
+        run: Annotated[Path, tyro.conf.Positional]
+        """Run folder, finished or not."""
+        data: Path | None = None
+        """The run's prepared data; RUN/data by default."""
+        last: int = 0
+        """Only the last so many steps, from the newest checkpoint before them; 0 for all from the start."""
+
+    asked = _parse(Verify, "verify", arguments)
+    from daybreak.verify import verify
+
+    verify(asked.run, data=asked.data, last=asked.last)
 
 
 def _export(arguments: list[str]) -> None:
@@ -382,6 +413,8 @@ def _export(arguments: list[str]) -> None:
         """Of a published crammed BERT: whether words look at padding; as it was trained by default."""
         data: Path | None = None
         """The run's prepared data; RUN/data by default."""
+        best: bool = False
+        """The checkpoint of the best interim validation in place of the newest."""
         onnx: bool = False
         """Also write onnx/model.onnx, checked in ONNX Runtime; needs the extra serve."""
         push_to_hub: str = ""
@@ -390,7 +423,14 @@ def _export(arguments: list[str]) -> None:
     asked = _parse(Export, "export", arguments)
     from daybreak.export import export
 
-    folder = export(asked.run, out=asked.out, data=asked.data, attend_padding=asked.attend_padding, onnx=asked.onnx)
+    folder = export(
+        asked.run,
+        out=asked.out,
+        data=asked.data,
+        attend_padding=asked.attend_padding,
+        best=asked.best,
+        onnx=asked.onnx,
+    )
     if asked.push_to_hub:
         from daybreak.packaging.hub import push_to_hub
 

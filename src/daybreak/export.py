@@ -35,7 +35,13 @@ SAMPLE = "The river was quiet that evening, and nobody spoke of the long way hom
 
 
 def export(
-    run: Path, *, out: Path, data: Path | None = None, attend_padding: bool | None = None, onnx: bool = False
+    run: Path,
+    *,
+    out: Path,
+    data: Path | None = None,
+    attend_padding: bool | None = None,
+    best: bool = False,
+    onnx: bool = False,
 ) -> Path:
     """Write the model of ``run`` to ``out``: the finished one, or the newest checkpoint of a run under way.
 
@@ -44,6 +50,7 @@ def export(
             is written in ours: for the CPU, without autocast, with heads that work.
         data: the run's prepared data, for its tokenizer and held-out rows; ``run/data`` when None.
         attend_padding: of a crammed BERT, whether words look at padding; None for as it was trained.
+        best: the checkpoint of the best interim validation in place of the newest.
         onnx: also write ``onnx/model.onnx``, unless the folder was refused; it needs the packages of the extra serve.
 
     Raises:
@@ -64,11 +71,11 @@ def export(
         raise UserError(
             "--attend-padding is for a published checkpoint.", "Leave it out: a run knows how it was trained."
         )
-    elif source.summary.exists():
+    elif source.summary.exists() and not best:
         shutil.copytree(source.model, out, dirs_exist_ok=True)
         say(f"Copied the finished model to {out}.")
     else:
-        _export_checkpoint(source, out, data or run / "data")
+        _export_checkpoint(source, source.best if best else source.checkpoints, out, data or run / "data")
     if onnx and not (out / REFUSED).exists():
         found = write_onnx(out)
         say(
@@ -78,11 +85,16 @@ def export(
     return out
 
 
-def _export_checkpoint(source: RunFolder, out: Path, data: Path) -> None:
+def _export_checkpoint(source: RunFolder, checkpoints: Path, out: Path, data: Path) -> None:
     recipe = load_recipe(source.recipe)
     shards = open_shards(data)
     model = recipe.model.build(shards.manifest.vocabulary)
-    progress, _ = checkpoint.load_newest(source.checkpoints, model, recipe.optimizer.build(model))
+    progress, _ = checkpoint.load_newest(checkpoints, model, recipe.optimizer.build(model))
+    if progress is None and checkpoints == source.best:
+        raise UserError(
+            f"'{source.path}' keeps no best checkpoint: it had no interim validation, or its end is the best.",
+            "Leave --best out.",
+        )
     if progress is None:
         raise UserError(f"The run in '{source.path}' has no checkpoint yet.", "Wait for its first, or start it.")
     validation = yardstick(recipe, shards, data, torch.device("cpu"))

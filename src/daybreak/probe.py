@@ -68,7 +68,7 @@ def probe(
         raise UserError(
             f"There is nothing to probe '{model}' with.", "Name held-out text with --text, or tasks with --task-dir."
         )
-    file = make_folder(out or (subject.run.path if subject.run else model)) / "probes.json"
+    file = RunFolder(make_folder(out or subject.usual)).probes
     encoder = load_encoder(subject.folder) if jobs else None
     masked = load_masked_model(subject.folder) if source else None
     heldout = _held_out(masked, source) if masked and source else None

@@ -23,6 +23,8 @@ from daybreak.models import bert as _bert
 from daybreak.models import crammed as _crammed
 from daybreak.models import modern as _modern
 from daybreak.training import calibration
+from daybreak.training import muon as _muon
+from daybreak.training.averaging import Averaging
 from daybreak.training.clock import Budget
 from daybreak.training.masked import Masked
 from daybreak.training.objectives import Objective
@@ -31,13 +33,14 @@ from daybreak.training.phases import Later
 from daybreak.training.ramp import Ramp
 from daybreak.training.schedule import Schedule
 
-KINDS = (_chunks, _tokenizer_import, _bert, _crammed, _modern)
+KINDS = (_chunks, _tokenizer_import, _bert, _crammed, _modern, _muon)
 """Files whose kinds must be known before JSON is read."""
 
 FAMILY = "daybreak-"
 """Prefix that a user may leave out: 'tiny' is 'daybreak-tiny'."""
 SIZES = ("tiny", "mini", "small", "base", "large")
 RATE_RULES = ("none", "linear", "sqrt")
+COMPILE = ("auto", "on", "off")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +107,12 @@ class Recipe:
     clip: float = 1.0
     """Largest norm of the gradient."""
     precision: str = "auto"
-    """Of training: float32, bfloat16, or auto for the one whose step this machine does faster."""
+    """Of training: float32, bfloat16, float16, or auto for the one whose step this machine does faster."""
+    compile: str = "auto"
+    """Run the blocks through torch.compile: on, off, or auto for where it pays."""
+    recompute: bool = False
+    """Gradient checkpointing: compute blocks twice instead of keeping what they computed. Less memory, same result."""
+    average: Averaging = Averaging()
     seed: int = 0
     budget: str = "24h"
     """Time (90s 30m 24h 2d), tokens (2e9tok) or optimizer steps (10000steps)."""
@@ -123,7 +131,9 @@ class Recipe:
                 "Give the rows of each device with --devices.batch and --batch 0, or those of all the other way round.",
             )
         if self.precision not in calibration.PRECISIONS:
-            raise UserError(f"--precision cannot be '{self.precision}'.", "Use auto, float32 or bfloat16.")
+            raise UserError(f"--precision cannot be '{self.precision}'.", f"Use {', '.join(calibration.PRECISIONS)}.")
+        if self.compile not in COMPILE:
+            raise UserError(f"--compile cannot be '{self.compile}'.", f"Use {', '.join(COMPILE)}.")
         if self.clip <= 0 or self.optimizer.lr <= 0:
             raise UserError("--clip and --optimizer.lr must be positive.", "Correct the number.")
         if self.devices.rate_rule not in RATE_RULES:

@@ -137,7 +137,7 @@ class _CellFiles:
             self._index = self._indexed()
         scores = dict(zip(result.seeds, result.scores.get(result.metric, [])))
         chosen = result.settings.get("epochs"), result.settings.get("learning_rate")
-        cells = [read_json(file, Cell) for file in self._index[_key(result)]]
+        cells = [read_json(file, Cell) for file in self._index[result.key]]
         found = [
             cell
             for cell in cells
@@ -158,7 +158,3 @@ class _CellFiles:
             except (UserError, KeyError, TypeError):
                 continue  # torn, or of an older version: the next evaluation fills it again
         return index
-
-
-def _key(result: TaskResult) -> tuple[str, ...]:
-    return result.protocol, result.task, result.model_name, result.model

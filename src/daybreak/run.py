@@ -30,6 +30,8 @@ def run(
     tasks: Sequence[str] = (),
     task_dir: str | Path | None = None,
     seeds: int = 3,
+    track: Sequence[str] = (),
+    price: float | None = None,
 ) -> Path:
     """Go from text to a tested encoder and its report.
 
@@ -39,6 +41,7 @@ def run(
         general: text on which a continued model shows what it forgets; empty for none.
         fresh: delete ``out`` first.
         tasks: what to fine-tune on, with and without pretraining.
+        track, price: see ``pretrain.Watching``.
 
     Returns:
         The path of the report.
@@ -55,18 +58,10 @@ def run(
     if not corpus:
         make_folder(out)
         corpus, tasks = _docstrings(folder, tasks)
-    from daybreak.prepare import prepare
+    recipe = _prepare(recipe, out, corpus, general, text_field)
+    from daybreak.pretrain import Watching, pretrain
 
-    texts = to_plain(recipe.texts)
-    prepare(corpus, out / "data", tokenizer=recipe.tokenizer, text_field=text_field, **texts)
-    if general:
-        same = Existing(folder=str(out / "data" / "tokenizer"))
-        prepare(general, out / "general", tokenizer=same, text_field=text_field)
-        recipe = replace(recipe, origin=replace(recipe.origin, general=str(out / "general")))
-
-    from daybreak.pretrain import pretrain
-
-    pretrain(recipe, data=out / "data", out=out)
+    pretrain(recipe, data=out / "data", out=out, watching=Watching(track=tuple(track), price=price))
     _evaluate(folder, tasks, task_dir, seeds)
     _show_examples(folder)
 
@@ -78,6 +73,21 @@ def run(
     say(f"Report  {page}")
     say(f"All of it took {duration(time.monotonic() - begun)}.")
     return page
+
+
+def _prepare(
+    recipe: Recipe, out: Path, corpus: Sequence[str | Path], general: Sequence[str | Path], text_field: str
+) -> Recipe:
+    """Prepare all text; return the recipe, with the place of the general text in it."""
+    from daybreak.prepare import prepare
+
+    texts = to_plain(recipe.texts)
+    prepare(corpus, out / "data", tokenizer=recipe.tokenizer, text_field=text_field, **texts)
+    if not general:
+        return recipe
+    same = Existing(folder=str(out / "data" / "tokenizer"))
+    prepare(general, out / "general", tokenizer=same, text_field=text_field)
+    return replace(recipe, origin=replace(recipe.origin, general=str(out / "general")))
 
 
 def _docstrings(folder: RunFolder, tasks: Sequence[str]) -> tuple[list[Path], list[str]]:

@@ -12,79 +12,13 @@ from daybreak.base.errors import UserError
 from daybreak.base.files import read_json, write_json
 from daybreak.base.records import Decisions, Manifest, Split
 from daybreak.base.run_folder import RunFolder
-from daybreak.base.terminal import say
-from daybreak.base.world import World
 from daybreak.data.shards import Shards
 from daybreak.recipe import Recipe, first_difference, load_recipe, resolved
 from daybreak.training import probe
-from daybreak.training.clock import read_trace
-
-MANY_ROWS = 32
-"""A device's share up to this many rows is handled at a time; of more the fastest number is found by measuring."""
 
 
-def first_decisions(recipe: Recipe, world: World) -> Decisions:
-    """Measure what is fast here; what needs the model follows in ``calibration.decide``."""
-    device = probe.choose_device()
-    rates = probe.matmul_rates(device)
-    batch = recipe.global_batch(world.size)
-    for rows in (batch, recipe.later.batch):
-        if rows % world.size:
-            raise UserError(
-                f"A batch of {rows} rows cannot be shared by {world.size} processes.",
-                f"Choose --batch as a multiple of {world.size}.",
-            )
-    if recipe.ramp.quantum % world.size:
-        raise UserError(
-            f"A batch that grows by {recipe.ramp.quantum} rows cannot be shared by {world.size} processes.",
-            f"Choose --ramp.quantum as a multiple of {world.size}.",
-        )
-    share = batch // world.size
-    microbatch = recipe.microbatch or (share if share <= MANY_ROWS else 0)
-    if world.size > 1 or recipe.devices.batch:
-        rule = f", learning rate x{recipe.rate_factor(world.size):g}" if recipe.devices.rate_rule != "none" else ""
-        say(f"Batch: {share} rows a device x {world.size} devices = {batch} rows a step{rule}.")
-    return Decisions(
-        device=device.type,
-        threads=torch.get_num_threads(),
-        precision="float32",
-        microbatch=min(microbatch, share),
-        batch=batch,
-        rate_factor=recipe.rate_factor(world.size),
-        world_size=world.size,
-        reserve_seconds=0.0,
-        validation_rows=1,
-        validation_marks=0,
-        matmul_gflops=rates,
-    )
-
-
-def obey(decisions: Decisions, world: World) -> None:
-    """Set up torch as decided, and refuse where this machine cannot."""
-    torch.set_num_threads(decisions.threads)
-    if decisions.device == "cuda" and not torch.cuda.is_available():
-        raise UserError("The run was started on a GPU and there is none now.", "Resume it on such a machine.")
-    if decisions.device == "cuda":
-        torch.cuda.set_device(probe.choose_device())
-    if decisions.world_size != world.size:
-        raise UserError(
-            f"The run was started with {decisions.world_size} processes and has {world.size} now.",
-            f"Resume it with {decisions.world_size}.",
-        )
-
-
-def is_other(run: RunFolder, recipe: Recipe) -> bool:
-    """Whether the folder's recipe is not ``recipe``."""
-    return first_difference(load_recipe(run.recipe), recipe) is not None
-
-
-def check_folder(run: RunFolder, recipe: Recipe, shards: Shards, replay: Path | None) -> None:
+def check_folder(run: RunFolder, recipe: Recipe, shards: Shards) -> None:
     """Refuse a run folder of another recipe, another budget or other data."""
-    if replay:
-        source = RunFolder(replay)
-        if not read_trace(source.trace):
-            raise UserError(f"'{replay}' has no recorded steps to replay.", "Name a run folder with a trace.jsonl.")
-        _refuse_other_data(source, shards)
     if not run.recipe.exists():
         if run.path.is_dir() and any(run.path.iterdir()) and not _only_data(run):
             raise UserError(f"'{run.path}' holds other files and is no run folder.", "Choose another --out.")
@@ -102,7 +36,7 @@ def check_folder(run: RunFolder, recipe: Recipe, shards: Shards, replay: Path | 
             f"The run folder '{run.path}' belongs to another recipe: '{different}' differs.",
             "Choose another --out, or --fresh to start again.",
         )
-    _refuse_other_data(run, shards)
+    refuse_other_data(run, shards)
 
 
 def _only_data(run: RunFolder) -> bool:
@@ -111,11 +45,12 @@ def _only_data(run: RunFolder) -> bool:
     found = {path.name for path in run.path.iterdir()}
     if run.checkpoints.is_dir() and any("step-000000000" not in path.name for path in run.checkpoints.iterdir()):
         return False
-    known = {"data", "general", "corpus", run.checkpoints.name, *early}
+    known = {"data", "general", "corpus", run.checkpoints.name, run.stacks.name, *early}
     return {name for name in found if not name.endswith(".tmp")} <= known
 
 
-def _refuse_other_data(run: RunFolder, shards: Shards) -> None:
+def refuse_other_data(run: RunFolder, shards: Shards) -> None:
+    """Raise UserError where ``shards`` are not what the run was trained on."""
     known = read_json(run.manifest, Manifest)
     now = shards.manifest
     if (known.tokenizer, known.train.tokens) != (now.tokenizer, now.train.tokens):

@@ -9,10 +9,11 @@ from daybreak.base.amounts import count, percent, signed, significant
 from daybreak.base.records import TraceRecord
 from daybreak.base.run_folder import RunFolder
 from daybreak.base.terminal import duration
-from daybreak.reporting.runs import RunRecords, last_trace, read_run
+from daybreak.reporting.events import dropped_words
+from daybreak.reporting.machine import machine_words
+from daybreak.reporting.runs import SILENCE, RunRecords, last_trace, read_run
 
-SILENCE = 60.0
-"""Seconds without a heartbeat after which a run no longer counts as running."""
+CHANGES_SHOWN = 3
 
 
 def status(run: Path) -> str:
@@ -30,23 +31,24 @@ def status(run: Path) -> str:
         ("budget", _budget(found, trace)),
         ("training", _training(found, trace)),
         ("held out", _heldout(found)),
+        ("course", _course(found)),
+        ("machine", machine_words(found.machine[-1]) if found.machine else ""),
+        ("watchdog", _stacks(folder)),
         ("export", _export(found)),
     ]
     return "\n".join(f"{name:<9}{words}" for name, words in lines if words)
 
 
 def _state(found: RunRecords, folder: RunFolder) -> str:
-    """Ended, running or silent; the heartbeat is the time at which the trace was last written."""
+    """Ended, running or silent."""
     if found.summary is not None:
         ago = duration(time.time() - folder.summary.stat().st_mtime)
         times = f", after {found.summary.resumes} resumes" if found.summary.resumes else ""
         return f"ended {ago} ago{times}"
-    heartbeat = folder.trace if folder.trace.exists() else folder.recipe
-    silent = time.time() - heartbeat.stat().st_mtime
-    started = "running" if heartbeat == folder.trace else "starting"
-    if silent <= SILENCE:
-        return f"{started}, last heartbeat {duration(silent)} ago"
-    return f"silent for {duration(silent)}: stopped, killed or stuck; the same command resumes it"
+    started = "running" if folder.trace.exists() else "starting"
+    if found.silent <= SILENCE:
+        return f"{started}, last heartbeat {duration(found.silent)} ago"
+    return f"silent for {duration(found.silent)}: stopped, killed or stuck; the same command resumes it"
 
 
 def _budget(found: RunRecords, trace: TraceRecord | None) -> str:
@@ -81,6 +83,23 @@ def _heldout(found: RunRecords) -> str:
         f"loss {last.loss:.3f} nats at step {last.step:,}, loss - unigram = {gap}; accuracy {percent(last.accuracy)}, "
         f"commonest token {percent(last.commonest_share)}"
     )
+
+
+def _course(found: RunRecords) -> str:
+    """What went otherwise than planned: steps without an update, and the last decisions in mid-course."""
+    told = [f"at step {change.step:,} {change.why}" for change in found.changes]
+    earlier = len(told) - CHANGES_SHOWN
+    dropped = [dropped_words(found.dropped)] if found.dropped else []
+    before = [f"{earlier} change{'s' if earlier > 1 else ''} before"] if earlier > 0 else []
+    return "; ".join([*dropped, *before, *told[-CHANGES_SHOWN:]])
+
+
+def _stacks(folder: RunFolder) -> str:
+    written = sorted(file for file in folder.stacks.glob("*.txt") if file.stat().st_size)
+    if not written:
+        return ""
+    ago = duration(time.time() - max(file.stat().st_mtime for file in written))
+    return f"wrote where each process stands, {ago} ago: {', '.join(str(file) for file in written[:8])}"
 
 
 def _export(found: RunRecords) -> str:

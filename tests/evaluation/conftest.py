@@ -14,6 +14,12 @@ import torch
 from hypothesis import settings
 from safetensors.torch import save_file
 
+from daybreak.evaluation.cells import Job
+from daybreak.evaluation.kinds import load_task
+from daybreak.evaluation.measure import Measurement
+from daybreak.evaluation.protocols import PROTOCOLS
+from daybreak.evaluation.task_file import read_task_file
+
 # No test is timed: machines are busy at times.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
@@ -43,7 +49,7 @@ def weather_rows(count: int, seed: int) -> list[tuple[str, str]]:
 def _one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread that waits for another one on a busy machine makes a fast test slow."""
     torch.set_num_threads(1)
-    monkeypatch.setattr("daybreak.evaluation.fanout._cores", lambda: 1)
+    monkeypatch.setattr("daybreak.evaluation.fanout.usable_cores", lambda: 1)
 
 
 @pytest.fixture(scope="session")
@@ -167,3 +173,30 @@ def write_task(tmp_path: Path) -> WriteTask:
 @pytest.fixture
 def weather(write_task: WriteTask) -> Path:
     return write_task(weather_rows(640, seed=1), weather_rows(101, seed=2))
+
+
+@pytest.fixture
+def jobs(encoder: Path, write_task: WriteTask, tmp_path: Path) -> list[Job]:
+    """Four short fine-tunings."""
+    rows = [("sun", "a"), ("rain", "b")] * 10
+    task = load_task(read_task_file(write_task(rows, rows[:7])))
+    return Measurement(
+        folder=encoder, model_name="toy", data=task, protocol=PROTOCOLS["quick"].changed(epochs=2), seeds=4,
+        untrained=False, threads=1, hidden=False, cells=tmp_path / "cells", weights="",
+    ).jobs()  # fmt: skip
+
+
+class Notes:
+    """Stands for what the user sees."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def show(self, share: float, note: str = "") -> None:
+        assert 0 <= share <= 1
+        self.notes.append(note)
+
+
+@pytest.fixture
+def notes() -> Notes:
+    return Notes()

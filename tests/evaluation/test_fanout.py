@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
+from typing import Any
 
 import joblib
 import psutil
@@ -22,49 +22,22 @@ from daybreak.base.task_records import Cell
 from daybreak.evaluation import fanout, pools
 from daybreak.evaluation.cells import Job, fill
 from daybreak.evaluation.fanout import (
-    forecast_line,
     obeying_signals,
     run_jobs,
     thread_count,
     worker_count,
 )
 from daybreak.evaluation.finetune import Show
-from daybreak.evaluation.kinds import load_task
-from daybreak.evaluation.measure import Measurement
-from daybreak.evaluation.protocols import PROTOCOLS
-from daybreak.evaluation.task_file import read_task_file
+from daybreak.evaluation.forecast import forecast_line
 
-ROWS = [("sun", "a"), ("rain", "b")] * 10
 MUCH = 10**12
-
-
-class Notes:
-    """Stands for what the user sees."""
-
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def show(self, share: float, note: str = "") -> None:
-        assert 0 <= share <= 1
-        self.notes.append(note)
-
-
-@pytest.fixture
-def jobs(encoder: Path, write_task: Callable[..., Path], tmp_path: Path) -> list[Job]:
-    """Four short fine-tunings."""
-    task = load_task(read_task_file(write_task(ROWS, ROWS[:7])))
-    return Measurement(
-        folder=encoder, model_name="toy", data=task, protocol=PROTOCOLS["quick"].changed(epochs=2), seeds=4,
-        untrained=False, threads=1, hidden=False, cells=tmp_path / "cells", weights="",
-    ).jobs()  # fmt: skip
 
 
 def elsewhere(job: Job) -> Job:
     return replace(job, file=job.file.with_name(f"again-{job.file.name}"))
 
 
-def test_processes_fill_the_same_cells(jobs: list[Job]) -> None:
-    notes = Notes()
+def test_processes_fill_the_same_cells(jobs: list[Job], notes: Any) -> None:
     apart = run_jobs([elsewhere(job) for job in jobs], 2, "processes", notes)
     first = next(apart)
     assert elsewhere(jobs[0]).finished() is not None, "on disk before the others are done"
@@ -77,12 +50,12 @@ def test_processes_fill_the_same_cells(jobs: list[Job]) -> None:
         assert replace(cell, seconds=0.0) == replace(here, seconds=0.0)
 
 
-def test_finished_cells_need_no_process(jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finished_cells_need_no_process(jobs: list[Job], monkeypatch: pytest.MonkeyPatch, notes: Any) -> None:
     for job in (jobs[0], *jobs[2:]):
         fill(job)
     monkeypatch.setattr(fanout, "_side_by_side", None)
-    assert [cell.seed for cell in run_jobs(jobs, 2, "processes", Notes())] == [0, 1, 2, 3]
-    assert [cell.seed for cell in run_jobs(jobs, 2, "dask", Notes())] == [0, 1, 2, 3]
+    assert [cell.seed for cell in run_jobs(jobs, 2, "processes", notes)] == [0, 1, 2, 3]
+    assert [cell.seed for cell in run_jobs(jobs, 2, "dask", notes)] == [0, 1, 2, 3]
 
 
 @pytest.fixture
@@ -98,7 +71,10 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_a_worker_has_to_say_arrives_as_it_was(
-    jobs: list[Job], threads: None, monkeypatch: pytest.MonkeyPatch
+    jobs: list[Job],
+    threads: None,
+    monkeypatch: pytest.MonkeyPatch,
+    notes: Any,
 ) -> None:
     real = fanout.fill
 
@@ -108,7 +84,7 @@ def test_what_a_worker_has_to_say_arrives_as_it_was(
         return real(job)
 
     monkeypatch.setattr(fanout, "fill", filled)
-    cells = run_jobs(jobs, 2, "dask", Notes())
+    cells = run_jobs(jobs, 2, "dask", notes)
     assert next(cells).seed == 0
     with pytest.raises(UserError) as caught:
         next(cells)
@@ -125,7 +101,13 @@ def test_what_a_worker_has_to_say_arrives_as_it_was(
     ],
 )
 def test_a_full_gpu_and_a_full_disk_are_one_sentence(
-    jobs: list[Job], threads: None, monkeypatch: pytest.MonkeyPatch, backend: str, error: Exception, sentence: str
+    jobs: list[Job],
+    threads: None,
+    monkeypatch: pytest.MonkeyPatch,
+    backend: str,
+    error: Exception,
+    sentence: str,
+    notes: Any,
 ) -> None:
     real = fanout.fill
 
@@ -135,7 +117,7 @@ def test_a_full_gpu_and_a_full_disk_are_one_sentence(
         return real(job, *rest)
 
     monkeypatch.setattr(fanout, "fill", filled)
-    cells = run_jobs(jobs, 1 if backend == "processes" else 2, backend, Notes())
+    cells = run_jobs(jobs, 1 if backend == "processes" else 2, backend, notes)
     assert next(cells).seed == 0
     with pytest.raises(UserError) as caught:
         next(cells)
@@ -143,16 +125,18 @@ def test_a_full_gpu_and_a_full_disk_are_one_sentence(
     assert jobs[0].finished() is not None
 
 
-def test_another_error_of_the_system_stays_what_it_is(jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_error_of_the_system_stays_what_it_is(
+    jobs: list[Job], monkeypatch: pytest.MonkeyPatch, notes: Any
+) -> None:
     def filled(job: Job, show: Show) -> Cell:
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(fanout, "fill", filled)
     with pytest.raises(OSError, match="Input/output error"):
-        next(run_jobs(jobs, 1, "processes", Notes()))
+        next(run_jobs(jobs, 1, "processes", notes))
 
 
-def test_a_process_that_the_system_killed(jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_the_system_killed(jobs: list[Job], monkeypatch: pytest.MonkeyPatch, notes: Any) -> None:
     from joblib.externals.loky.process_executor import TerminatedWorkerError
 
     def killed(*rest: object, **more: object) -> Callable[..., Iterator[Cell]]:
@@ -163,14 +147,14 @@ def test_a_process_that_the_system_killed(jobs: list[Job], monkeypatch: pytest.M
         return gone
 
     monkeypatch.setattr(joblib, "Parallel", killed)
-    cells = run_jobs(jobs, 2, "processes", Notes())
+    cells = run_jobs(jobs, 2, "processes", notes)
     next(cells)
     with pytest.raises(UserError, match="memory runs out"):
         next(cells)
 
 
 def worker_counts(monkeypatch: pytest.MonkeyPatch, cores: int, gigabytes: float, gpus: int) -> None:
-    monkeypatch.setattr(fanout, "_cores", lambda: cores)
+    monkeypatch.setattr(fanout, "usable_cores", lambda: cores)
     sizes = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": int(gigabytes * 1e9 / 4096)}
     monkeypatch.setattr(fanout.os, "sysconf", sizes.__getitem__)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)

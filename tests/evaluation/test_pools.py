@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -18,34 +19,7 @@ from daybreak.base.task_records import Cell
 from daybreak.evaluation import fanout, pools
 from daybreak.evaluation.cells import Job, fill
 from daybreak.evaluation.fanout import run_jobs
-from daybreak.evaluation.kinds import load_task
-from daybreak.evaluation.measure import Measurement
 from daybreak.evaluation.pools import start_worker
-from daybreak.evaluation.protocols import PROTOCOLS
-from daybreak.evaluation.task_file import read_task_file
-
-ROWS = [("sun", "a"), ("rain", "b")] * 10
-
-
-class Notes:
-    """Stands for what the user sees."""
-
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def show(self, share: float, note: str = "") -> None:
-        assert 0 <= share <= 1
-        self.notes.append(note)
-
-
-@pytest.fixture
-def jobs(encoder: Path, write_task: Callable[..., Path], tmp_path: Path) -> list[Job]:
-    """Four short fine-tunings."""
-    task = load_task(read_task_file(write_task(ROWS, ROWS[:7])))
-    return Measurement(
-        folder=encoder, model_name="toy", data=task, protocol=PROTOCOLS["quick"].changed(epochs=2), seeds=4,
-        untrained=False, threads=1, hidden=False, cells=tmp_path / "cells", weights="",
-    ).jobs()  # fmt: skip
 
 
 def elsewhere(job: Job) -> Job:
@@ -54,12 +28,16 @@ def elsewhere(job: Job) -> Job:
 
 @pytest.mark.parametrize(("backend", "package"), [("ray", "ray"), ("dask", "dask[distributed]")])
 def test_a_cluster_that_is_not_installed(
-    jobs: list[Job], monkeypatch: pytest.MonkeyPatch, backend: str, package: str
+    jobs: list[Job],
+    monkeypatch: pytest.MonkeyPatch,
+    backend: str,
+    package: str,
+    notes: Any,
 ) -> None:
     for name in ("ray", "ray.util.joblib", "distributed"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(UserError) as caught:
-        next(run_jobs(jobs, 2, backend, Notes()))
+        next(run_jobs(jobs, 2, backend, notes))
     assert caught.value.sentence == f"--backend {backend} needs {package}."
     assert caught.value.remedy == f"Install it: pip install '{package}'."
 
@@ -93,41 +71,46 @@ def test_dask_fills_the_same_cells(
     scheduler: str,
     as_in_this_process: Callable[[list[Cell]], None],
     monkeypatch: pytest.MonkeyPatch,
+    notes: Any,
 ) -> None:
     from distributed import Client
 
     monkeypatch.setattr(fanout, "fill", None)  # of this process; a worker has its own
     monkeypatch.setenv("DASK_SCHEDULER_ADDRESS", scheduler)
-    notes = Notes()
     as_in_this_process(list(run_jobs(jobs[:2], 1, "dask", notes)))
     assert notes.notes[-1] == "2/2 fine-tunings, 1 at a time"
     monkeypatch.delenv("DASK_SCHEDULER_ADDRESS")
     with pytest.raises(UserError, match="needs a cluster, and none is named"):
-        next(run_jobs(jobs[2:], 1, "dask", Notes()))
+        next(run_jobs(jobs[2:], 1, "dask", notes))
     with Client(scheduler):
-        cells = run_jobs(jobs[2:], 1, "dask", Notes())
+        cells = run_jobs(jobs[2:], 1, "dask", notes)
         assert next(cells).seed == 2, "the current client's cluster"
         cells.close()
 
 
 def test_a_dask_worker_has_its_say_in_one_sentence(
-    jobs: list[Job], scheduler: str, monkeypatch: pytest.MonkeyPatch
+    jobs: list[Job],
+    scheduler: str,
+    monkeypatch: pytest.MonkeyPatch,
+    notes: Any,
 ) -> None:
     monkeypatch.setenv("DASK_SCHEDULER_ADDRESS", scheduler)
     nowhere = replace(jobs[1], folder=jobs[1].folder / "nowhere")
-    cells = run_jobs([jobs[0], nowhere, *jobs[2:]], 1, "dask", Notes())
+    cells = run_jobs([jobs[0], nowhere, *jobs[2:]], 1, "dask", notes)
     assert next(cells).seed == 0
     with pytest.raises(UserError, match="nowhere"):
         next(cells)
 
 
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "nowhere"])
-def test_a_dask_scheduler_that_is_not_there(jobs: list[Job], monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+def test_a_dask_scheduler_that_is_not_there(
+    jobs: list[Job], monkeypatch: pytest.MonkeyPatch, address: str, notes: Any
+) -> None:
     dask = pytest.importorskip("dask")
     pytest.importorskip("distributed")
     monkeypatch.setenv("DASK_SCHEDULER_ADDRESS", address)
     with dask.config.set({"distributed.comm.timeouts.connect": "1s"}), pytest.raises(UserError) as caught:
-        next(run_jobs(jobs, 1, "dask", Notes()))
+        next(run_jobs(jobs, 1, "dask", notes))
     assert address in caught.value.sentence
 
 
@@ -143,30 +126,30 @@ def test_ray_fills_the_same_cells(
     local_ray: ModuleType,
     as_in_this_process: Callable[[list[Cell]], None],
     monkeypatch: pytest.MonkeyPatch,
+    notes: Any,
 ) -> None:
     # Its CPUs are what it is told. joblib gives one worker nothing to do: hence two.
     local_ray.init(num_cpus=2, logging_level="ERROR", log_to_driver=False)
     try:
         monkeypatch.setattr(fanout, "fill", None)  # of this process; a worker has its own
-        notes = Notes()
         as_in_this_process(list(run_jobs(jobs[:2], 2, "ray", notes)))
         assert notes.notes[-1] == "2/2 fine-tunings, 2 at a time"
         nowhere = replace(jobs[3], folder=jobs[3].folder / "nowhere")
         with pytest.raises(UserError, match="nowhere"):
-            list(run_jobs([jobs[2], nowhere], 2, "ray", Notes()))
+            list(run_jobs([jobs[2], nowhere], 2, "ray", notes))
         assert jobs[2].finished() is not None
         with pytest.raises(UserError, match="room for 2 fine-tunings at a time, not for 3"):
-            list(run_jobs(jobs[3:], 3, "ray", Notes()))
+            list(run_jobs(jobs[3:], 3, "ray", notes))
         assert local_ray.is_initialized(), "it was there before"
     finally:
         local_ray.shutdown()
 
 
-def test_ray_begins_and_ends_a_cluster_of_this_machine(jobs: list[Job], local_ray: ModuleType) -> None:
+def test_ray_begins_and_ends_a_cluster_of_this_machine(jobs: list[Job], local_ray: ModuleType, notes: Any) -> None:
     if (os.cpu_count() or 1) < 2:
         pytest.skip("needs 2 cores")
     obeyed = signal.getsignal(signal.SIGTERM)
-    cells = run_jobs(jobs[:2], 2, "ray", Notes())
+    cells = run_jobs(jobs[:2], 2, "ray", notes)
     assert next(cells).seed == 0
     assert signal.getsignal(signal.SIGTERM) is obeyed
     assert next(cells).seed == 1

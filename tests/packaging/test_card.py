@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from daybreak.base.amounts import score
+from daybreak.base.course_records import Change, MachineUse
 from daybreak.base.records import Forgetting
 from daybreak.base.task_records import Average
 from daybreak.packaging.card import render_card
@@ -164,3 +165,37 @@ def test_averages_stand_on_it_only_where_there_are_any(run):
     )  # fmt: skip
     text = card(run, averages=[average])
     assert "| electra | quick | pretrained | 71.2 | mean of 8 numbers; 3 seeds or more a task |" in text
+
+
+def test_a_straight_run_without_meters_says_nothing_of_them(run):
+    text = card(run)
+    assert "Energy" not in text and "mid-course" not in text and "work was lost" not in text
+    mute = dataclasses.replace(run.summary, machine=MachineUse(processor=0.5, load=1.0, memory=1 << 30))
+    assert "Energy" not in card(run, summary=mute)
+
+
+def test_what_went_otherwise_than_planned_is_on_it(run):
+    changes = [
+        Change(
+            step=1200 * place,
+            why=f"out of memory: {64 >> place} | rows\nat a time",
+            microbatch=64 >> place,
+            world_size=1,
+            threads=2,
+        )
+        for place in range(1, 7)
+    ]
+    summary = dataclasses.replace(
+        run.summary, resumes=2, dropped=3, changes=changes, spent=run.summary.spent | {"lost": 41.25},
+        machine=MachineUse(processor=0.5, load=1.0, memory=1 << 30, kilowatt_hours=2.613, cost=12.4),
+    )  # fmt: skip
+    text = card(run, summary=summary)
+    assert "| Resumed | 2 times |" in text
+    assert "| Energy | 2.61 kWh of the accelerators, cost 12.40 at the price given for the run |" in text
+    assert "41.2 s of work was lost" in text and "3 steps left the weights as they were" in text
+    assert "at step 1,200, out of memory: 32 \\| rows at a time; " in text and text.count("out of memory") == 5
+    assert "; and 1 more." in text
+    priced = dataclasses.replace(summary.machine, kilowatt_hours=None)
+    assert "| Cost | 12.40 at the price given for the run |" in card(
+        run, summary=dataclasses.replace(summary, machine=priced)
+    )

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
 
 import pytest
 
+from daybreak.base.course_records import DeviceUse, MachineRecord
+from daybreak.base.plain import to_plain
+from daybreak.base.run_folder import RunFolder
 from daybreak.report import report
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -90,3 +94,21 @@ def test_verdicts_and_probes_are_drawn_without_complaint(write_run, write_result
     assert "CONSOLE" not in log, log
     drawn = plots(document)
     assert len(drawn) == 7 + 1 + 5 and all("main-svg" in plot for plot in drawn)
+
+
+def test_the_machine_of_a_run_that_goes_on_is_drawn(write_run, tmp_path):
+    run = write_run(ended=False)
+    size = 1 << 32
+    device = DeviceUse(name="A <GPU>", utilisation=0.9, memory=size, memory_total=size, temperature=61.0, watts=310.0)
+    with RunFolder(run).metrics.open("a") as file:
+        for place in range(4):
+            record = MachineRecord(
+                step=100 * place, elapsed=30.0 * place, processor=0.3, load=2.0, memory=size, memory_free=size,
+                disk_free=size, devices=[device, device],
+            )  # fmt: skip
+            file.write(json.dumps({"type": "machine"} | to_plain(record)) + "\n")
+    document, log = opened(report([run], tmp_path / "report.html"), tmp_path / "profile", "--window-size=1280,3000")
+    assert "CONSOLE" not in log, log
+    drawn = plots(document)
+    assert len(drawn) == 5 + 7 and all("main-svg" in plot for plot in drawn)
+    assert [plot.count('class="trace scatter') for plot in drawn[5:]] == [1, 1, 1, 2, 2, 2, 2]

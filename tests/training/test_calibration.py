@@ -12,7 +12,8 @@ import torch
 from daybreak.base.errors import UserError
 from daybreak.base.world import World
 from daybreak.training import calibration, checkpoint
-from daybreak.training.phases import Stretch
+from daybreak.training.clock import Budget
+from daybreak.training.phases import Stretch, with_microbatch
 from daybreak.training.step import Training
 
 LENGTHS = (32, 64)
@@ -74,9 +75,15 @@ def test_it_stops_where_memory_does(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert "32 rows at a time do not fit into this device's memory." in capsys.readouterr().out
 
 
+def test_it_halves_where_the_first_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Device(monkeypatch, fixed=1.0, each=0.0, memory=3)
+    assert calibration.fastest_microbatch(training(), checkpoint.START, 64) == 2
+    assert device.tried == [8, 4, 2]
+
+
 def test_a_device_that_holds_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    Device(monkeypatch, fixed=1.0, each=0.0, memory=4)
-    with pytest.raises(UserError, match="Not even 8 rows at a time fit"):
+    Device(monkeypatch, fixed=1.0, each=0.0, memory=0)
+    with pytest.raises(UserError, match="Not even a single row fits"):
         calibration.fastest_microbatch(training(), checkpoint.START, 64)
 
 
@@ -91,6 +98,18 @@ def test_a_processor_stops_before_its_memory_is_full(monkeypatch: pytest.MonkeyP
 
 
 def test_longer_rows_come_fewer_at_a_time() -> None:
-    found = calibration.with_microbatch(training().stretches, 16)
+    found = with_microbatch(training().stretches, 16)
     assert [stretch.microbatch for stretch in found] == [16, 8]
-    assert [stretch.microbatch for stretch in calibration.with_microbatch(found, 1)] == [1, 1]
+    assert [stretch.microbatch for stretch in with_microbatch(found, 1)] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("budget", "epochs"),
+    # 64 rows of 32 positions a step, 1,000 rows a pass; a step takes 0.5 s, and 20 s are charged or kept back.
+    [("120s", 200 * 64 / 1000), ("100steps", 6.4), ("2048000tok", 64.0)],
+)
+def test_how_often_a_run_will_read_its_text_is_known_before_its_first_step(budget: str, epochs: float) -> None:
+    decisions = types.SimpleNamespace(precision="float32", step_seconds={"float32": 0.5}, reserve_seconds=5.0)
+    stretches = tuple(dataclasses.replace(stretch, rows_per_epoch=1000) for stretch in training().stretches)
+    made = training(stretches=stretches, decisions=decisions)
+    assert calibration.expected_epochs(made, Budget.parse(budget), 15.0) == pytest.approx(epochs)

@@ -14,7 +14,9 @@ import torch
 from daybreak.base.errors import UserError
 from daybreak.models.modern import ModernBert, ModernEncoder
 from daybreak.training import checkpoint
+from daybreak.training.averaging import Averaging, RunningAverage
 from daybreak.training.checkpoint import Progress
+from daybreak.training.guard import Health
 from daybreak.training.optimizers import AdamW
 
 IDS = torch.randint(5, 40, (4, 10), generator=torch.Generator().manual_seed(0))
@@ -159,3 +161,71 @@ def test_a_charge_is_on_disk_before_the_next_step(tmp_path: Path) -> None:
     charged = replace(at(3), elapsed=77.5, resumes=3)
     checkpoint.charge(tmp_path, charged)
     assert checkpoint.load_newest(tmp_path, *fresh(2)) == (charged, [])
+
+
+def ill(step: int, recent: int) -> Progress:
+    return replace(at(step), health=Health(recent=recent, dropped=recent.bit_count()))
+
+
+def names(folder: Path) -> list[int]:
+    return sorted(int(path.name.removeprefix("step-")) for path in folder.iterdir())
+
+
+def test_of_a_run_that_leaves_out_steps_one_from_before_stays(tmp_path: Path) -> None:
+    """Steps 4, 5 ... are left out: 3 is the newest that was followed by a good step."""
+    model, optimizer = fresh(1)
+    kept = []
+    for step, recent in ((2, 0), (3, 0), (4, 0), (5, 0b1), (6, 0b11), (7, 0b111), (8, 0b1111)):
+        checkpoint.save(tmp_path, ill(step, recent), model, optimizer)
+        kept.append(names(tmp_path))
+    assert kept == [[2], [2, 3], [3, 4], [3, 4, 5], [3, 5, 6], [3, 6, 7], [3, 7, 8]]
+    # Two good steps later the window still holds them.
+    checkpoint.save(tmp_path, ill(10, 0b111100), model, optimizer)
+    assert names(tmp_path) == [3, 8, 10]
+    checkpoint.save(tmp_path, at(40), model, optimizer)
+    assert names(tmp_path) == [10, 40]
+    # Of those that are kept one at a time there is only one.
+    checkpoint.save(tmp_path / "best", ill(4, 0), model, optimizer, keep=1)
+    checkpoint.save(tmp_path / "best", ill(6, 0b11), model, optimizer, keep=1)
+    assert names(tmp_path / "best") == [6]
+
+
+def test_the_newest_before_a_step_is_found(tmp_path: Path) -> None:
+    model, optimizer = fresh(1)
+    for step in (3, 7, 12):
+        checkpoint.save(tmp_path, at(step), model, optimizer, keep=9)
+    for before, expected in ((13, 12), (12, 7), (7, 3), (4, 3)):
+        found, torn = checkpoint.newest(tmp_path, before=before)
+        assert found is not None and found.progress == at(expected) and torn == []
+    assert checkpoint.newest(tmp_path, before=3) == (None, [])
+    (tmp_path / "step-000000007" / "model.safetensors").unlink()
+    found, torn = checkpoint.newest(tmp_path, before=12)
+    assert found is not None and found.progress == at(3) and torn[0].startswith("step-000000007")
+
+
+def test_checkpoints_of_a_course_that_was_left_are_dropped(tmp_path: Path) -> None:
+    for step in (3, 7, 12, 100):
+        checkpoint.save(tmp_path, at(step), *fresh(1), keep=9)
+    checkpoint.drop_after(tmp_path, 7)
+    assert names(tmp_path) == [3, 7]
+    checkpoint.drop_after(tmp_path / "none", 7)
+
+
+def test_the_average_comes_back_with_the_weights(tmp_path: Path) -> None:
+    model, optimizer = fresh(1)
+    average = RunningAverage(Averaging(share=1.0, every=1), model)
+    for step in range(3):
+        train(model, optimizer, 1)
+        average.update(step, 1.0)
+    checkpoint.save(tmp_path, at(3), model, optimizer, average)
+    found, torn = checkpoint.newest(tmp_path)
+    assert found is not None and torn == []
+    other, theirs = fresh(2)
+    again = RunningAverage(Averaging(share=1.0, every=1), other)
+    assert checkpoint.load(found, other, theirs, again) == at(3)
+    for each, run in ((average, model), (again, other)):
+        each.update(4, 1.0)  # counts as the fourth, not as the first
+        each.put_in(run)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
+    assert int(again.tensors()["count"]) == 4
+    assert checkpoint.bytes_of(model, average) == 4 * 4 * model.parameter_count() > checkpoint.bytes_of(model)

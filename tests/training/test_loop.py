@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -18,23 +17,29 @@ from torch import Tensor
 
 from daybreak.base import world as worlds
 from daybreak.base.batch import Batch
+from daybreak.base.course_records import MachineRecord
 from daybreak.base.encoder import Encoder, LossSum
-from daybreak.base.errors import Interrupted, UserError
-from daybreak.base.records import StepRecord, ValidationRecord
+from daybreak.base.plain import to_plain
+from daybreak.base.records import Decisions, StepRecord, ValidationRecord
+from daybreak.base.run_folder import RunFolder
 from daybreak.base.world import World
 from daybreak.models.modern import ModernEncoder
 from daybreak.training import checkpoint, loop
+from daybreak.training.checkpoint import Progress
 from daybreak.training.clock import Budget, BudgetClock
+from daybreak.training.guard import Health
 from daybreak.training.loop import fit, next_mark
 from daybreak.training.objectives import CausalThenMasked, Objective, decoded
 from daybreak.training.optimizers import AdamW
 from daybreak.training.phases import Later, Stretch
 from daybreak.training.ramp import Ramp
+from daybreak.training.replicas import Replicas
 from daybreak.training.schedule import Trapezoid
 from daybreak.training.step import Training, take_step
 from daybreak.training.validation import Validation
 
 VOCABULARY, LENGTH, BATCH = 40, 12, 8
+USES = ("start", "data", "train", "communicate", "clock", "monitor", "validate", "checkpoint", "lost")
 
 
 def take(position: int, rows: int) -> Batch:
@@ -65,24 +70,15 @@ class Uneven(Objective):
         return LossSum(sum=torch.stack([part.sum for part in parts]).sum(), count=sum(part.count for part in parts))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Broken(Uneven):
-    """Infinite from step ``after`` on."""
-
-    after: int
-
-    def loss(self, model: Encoder, batch: Batch, *, position: int, **_: Any) -> LossSum:
-        found = super().loss(model, batch, position=position)
-        return replace(found, sum=found.sum * float("inf")) if position >= BATCH * self.after else found
-
-
 class Watch:
     """A monitor that keeps what it sees."""
 
     def __init__(self) -> None:
         self.steps: list[StepRecord] = []
         self.validations: list[ValidationRecord] = []
+        self.machines: list[MachineRecord] = []
         self.on_step, self.on_validation = self.steps.append, self.validations.append
+        self.on_machine = self.machines.append
 
 
 def stretch(**changes: Any) -> Stretch:
@@ -99,13 +95,35 @@ def training(folder: Path, *, steps: int = 30, world: World | None = None, **cha
     parts: dict[str, Any] = {
         "model": model, "optimizer": AdamW(lr=1e-2).build(model), "objective": Uneven(),
         "schedule": Trapezoid(warmup=0.2, decay=0.5), "clock": clock, "world": world,
-        "stretches": (stretch(),), "later": Later(), "ramp": Ramp(), "branch": folder / "before-decay", "clip": 1.0,
-        "seed": 0, "device": torch.device("cpu"), "precision": torch.float32,
-        "validation": Validation(take(10_000, 12), counts, torch.device("cpu")), "validation_rows": 4,
-        "validation_marks": 0, "checkpoints": folder / "checkpoints", "journal": None, "monitors": (),
-        "spent": dict.fromkeys(("start", "train", "communicate", "validate", "checkpoint", "export", "lost"), 0.0),
+        "stretches": (stretch(),), "later": Later(), "ramp": Ramp(), "clip": 1.0, "seed": 0, "average": None,
+        "device": torch.device("cpu"), "validation": Validation(take(10_000, 12), counts, torch.device("cpu")),
+        "run": RunFolder(folder), "journal": None, "monitors": (), "spent": dict.fromkeys(USES, 0.0),
     }  # fmt: skip
-    return Training(**{**parts, **changes})
+    parts |= changes
+    microbatch = parts["stretches"][0].microbatch
+    parts.setdefault("decisions", decisions(microbatch=microbatch, world_size=world.size))
+    return Training(**{"replicas": Replicas(parts["model"], world), **parts})
+
+
+def decisions(**changes: Any) -> Decisions:
+    """What the loop asks of a run's decisions; no interim validation."""
+    made = Decisions(
+        device="cpu", threads=torch.get_num_threads(), precision="float32", microbatch=BATCH, world_size=1,
+        reserve_seconds=0.0, validation_rows=4, validation_marks=0, matmul_gflops={},
+    )  # fmt: skip
+    return replace(made, **changes)
+
+
+def step(made: Training, progress: Progress, at: float) -> tuple[Progress, float, float]:
+    """A step that is taken: (progress after it, loss, norm)."""
+    found = take_step(made, progress, at)
+    assert found.taken
+    return found.progress, found.loss, found.norm
+
+
+def folder_of(made: Training) -> Path:
+    assert made.run
+    return made.run.checkpoints
 
 
 def weights(made: Training) -> list[Tensor]:
@@ -124,12 +142,13 @@ def test_microbatches_make_the_same_step(tmp_path: Path, microbatch: int) -> Non
         made = training(tmp_path, stretches=(stretch(microbatch=size),), clip=1e9)
         made = replace(made, optimizer=torch.optim.SGD(made.model.parameters(), lr=1.0))
         start = replace(checkpoint.START, position=3)
-        done, loss, norm = take_step(made, start, 0.5)
+        done, loss, norm = step(made, start, 0.5)
         found.append((weights(made), loss, norm, done))
     (first, loss, norm, done), (second, other_loss, other_norm, other_done) = found
     assert_near(first, second, 1e-6)
     assert (loss, norm) == (pytest.approx(other_loss, rel=1e-6), pytest.approx(other_norm, rel=1e-5))
-    assert done == other_done
+    assert replace(done, health=Health()) == replace(other_done, health=Health())
+    assert to_plain(done.health) == pytest.approx(to_plain(other_done.health), rel=1e-5)
     assert done.targets == sum(1 + p % 5 for p in range(3, 3 + BATCH))
     assert (done.step, done.position, done.tokens) == (1, 3 + BATCH, BATCH * LENGTH)
 
@@ -140,7 +159,7 @@ def test_the_step_is_the_gradient_of_the_mean_over_targets(tmp_path: Path) -> No
     before = weights(made)
     found = Uneven().loss(made.model, take(0, BATCH).on("cpu"), position=0)
     expected = torch.autograd.grad(found.sum / found.count, list(made.model.parameters()))
-    _, loss, norm = take_step(made, checkpoint.START, 0.0)
+    _, loss, norm = step(made, checkpoint.START, 0.0)
     assert loss == pytest.approx((found.sum / found.count).item(), rel=1e-5)
     assert norm == pytest.approx(torch.cat([g.reshape(-1) for g in expected]).norm().item(), rel=1e-5)
     assert_near([b - a for b, a in zip(before, weights(made))], list(expected), 1e-6)
@@ -151,7 +170,7 @@ def test_large_gradients_are_clipped_and_small_ones_are_not(tmp_path: Path, clip
     made = training(tmp_path, clip=clip)
     made = replace(made, optimizer=torch.optim.SGD(made.model.parameters(), lr=1.0))
     before = weights(made)
-    _, _, norm = take_step(made, checkpoint.START, 0.0)
+    _, _, norm = step(made, checkpoint.START, 0.0)
     moved = torch.cat([(b - a).reshape(-1) for b, a in zip(before, weights(made))]).norm().item()
     assert moved == pytest.approx(clip if factor else norm, rel=2e-3)
     assert norm > 1e-2
@@ -185,43 +204,9 @@ def test_two_processes_train_as_one(tmp_path: Path) -> None:
     assert_near(ranks[0][1], weights(made), 1e-5)
 
 
-def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_checkpoint(tmp_path: Path) -> None:
-    made = training(tmp_path, objective=Broken(after=12))
-    checkpoint.save(made.checkpoints, checkpoint.START, made.model, made.optimizer)
-    with pytest.raises(UserError, match="not finite at step 12") as error:
-        fit(made, checkpoint.START)
-    assert "--optimizer.lr 0.005" in error.value.remedy
-    assert [path.name for path in made.checkpoints.iterdir()] == ["step-000000000"]
-    assert all(torch.isfinite(tensor).all() for tensor in weights(made))
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_saves_and_leaves_and_the_rest_gives_the_same_weights(tmp_path: Path, number: int) -> None:
-    whole = training(tmp_path / "whole")
-    fit(whole, checkpoint.START)
-
-    def interrupting(position: int, rows: int) -> Batch:
-        if position == 11 * BATCH:
-            os.kill(os.getpid(), number)
-        return take(position, rows)
-
-    made = training(tmp_path / "part", stretches=(stretch(take=interrupting),))
-    before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
-    with pytest.raises(Interrupted) as stop:
-        fit(made, checkpoint.START)
-    assert stop.value.exit_code == 128 + number
-    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
-    again = training(tmp_path / "part")
-    progress, torn = checkpoint.load_newest(again.checkpoints, again.model, again.optimizer)
-    assert progress is not None and progress.step == 12 and torn == []
-    fit(again, progress)
-    assert all(torch.equal(a, b) for a, b in zip(weights(whole), weights(again)))
-
-
-def test_the_learning_rate_follows_the_schedule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "RECORD_SECONDS", 0.0)
+def test_the_learning_rate_follows_the_schedule(tmp_path: Path) -> None:
     watch = Watch()
-    made = training(tmp_path, monitors=(watch,))
+    made = training(tmp_path, monitors=(watch,), record_seconds=0.0)
     fit(made, checkpoint.START)
     assert [record.step for record in watch.steps] == list(range(1, 31))
     for record in watch.steps:
@@ -238,10 +223,10 @@ def test_a_record_is_the_mean_since_the_one_before(tmp_path: Path, monkeypatch: 
     losses: list[float] = []
     inner = take_step
 
-    def slow(*arguments: Any) -> Any:
+    def slow(*arguments: Any, **more: Any) -> Any:
         now[0] += 0.25
-        found = inner(*arguments)
-        losses.append(found[1])
+        found = inner(*arguments, **more)
+        losses.append(found.loss)
         return found
 
     monkeypatch.setattr(loop, "take_step", slow)
@@ -256,7 +241,7 @@ def test_a_record_is_the_mean_since_the_one_before(tmp_path: Path, monkeypatch: 
 
 
 def test_marks_part_the_run_evenly(tmp_path: Path) -> None:
-    made = training(tmp_path, validation_marks=4)
+    made = training(tmp_path, decisions=decisions(validation_marks=4))
     assert [next_mark(made, p) for p in (0.0, 0.1, 0.2, 0.79)] == [0.2, 0.2, 0.4, 0.8]
     assert next_mark(made, 0.8) == next_mark(made, 0.99) == float("inf")
     assert next_mark(training(tmp_path), 0.0) == float("inf")
@@ -265,7 +250,8 @@ def test_marks_part_the_run_evenly(tmp_path: Path) -> None:
 def test_validations_come_at_the_marks_of_the_masked_stage_only(tmp_path: Path) -> None:
     watch = Watch()
     objective = CausalThenMasked(causal_share=0.5)
-    made = training(tmp_path, steps=40, validation_marks=9, objective=objective, monitors=(watch,))
+    nine = decisions(validation_marks=9)
+    made = training(tmp_path, steps=40, decisions=nine, objective=objective, monitors=(watch,))
     fit(made, checkpoint.START)
     assert [record.step for record in watch.validations] == [20, 24, 28, 32, 36]
     assert {record.positions for record in watch.validations} == {4 * 2}
@@ -275,7 +261,7 @@ def test_validations_come_at_the_marks_of_the_masked_stage_only(tmp_path: Path) 
 def test_validating_changes_nothing(tmp_path: Path) -> None:
     found = []
     for marks in (0, 9):
-        made = training(tmp_path, validation_marks=marks)
+        made = training(tmp_path, decisions=decisions(validation_marks=marks))
         fit(made, checkpoint.START)
         found.append(weights(made))
     assert all(torch.equal(a, b) for a, b in zip(*found))
@@ -286,9 +272,9 @@ def test_checkpoints_come_at_their_interval_and_hold_the_sums(tmp_path: Path, mo
     monkeypatch.setattr(loop, "CHECKPOINT_SHARE", 1e9)
     made = training(tmp_path)
     fit(made, checkpoint.START)
-    assert sorted(path.name for path in made.checkpoints.iterdir()) == ["step-000000029", "step-000000030"]
+    assert sorted(path.name for path in folder_of(made).iterdir()) == ["step-000000029", "step-000000030"]
     again = training(tmp_path)
-    progress, _ = checkpoint.load_newest(made.checkpoints, again.model, again.optimizer)
+    progress, _ = checkpoint.load_newest(folder_of(made), again.model, again.optimizer)
     assert progress is not None and progress.position == 30 * BATCH
     assert 0 < progress.spent["train"] <= made.spent["train"]
 

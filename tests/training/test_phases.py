@@ -13,6 +13,7 @@ import torch
 from daybreak.base.batch import Batch
 from daybreak.base.errors import UserError
 from daybreak.base.plain import from_plain, to_plain
+from daybreak.base.records import Decisions
 from daybreak.base.run_folder import RunFolder
 from daybreak.base.world import World
 from daybreak.models.modern import ModernEncoder
@@ -24,6 +25,7 @@ from daybreak.training.masked import Masked
 from daybreak.training.optimizers import AdamW
 from daybreak.training.phases import Later, LossHistory, Stretch, begins, scheduled
 from daybreak.training.ramp import Ramp
+from daybreak.training.replicas import Replicas
 from daybreak.training.schedule import Trapezoid
 from daybreak.training.step import Training
 from daybreak.training.validation import Validation
@@ -64,11 +66,14 @@ def training(folder: Path, seen: Seen, later: Later, **changes: Any) -> Training
         "model": model, "optimizer": AdamW(lr=1e-2).build(model), "objective": Masked(),
         "schedule": Trapezoid(warmup=0.0, decay=0.5), "stretches": (seen.stretch(12, 8), seen.stretch(24, 4)),
         "later": later, "ramp": Ramp(), "clock": BudgetClock(Budget.parse(f"{STEPS}steps"), World(), started=0.0),
-        "world": World(), "clip": 1.0, "seed": 0, "device": torch.device("cpu"), "precision": torch.float32,
+        "world": World(), "clip": 1.0, "seed": 0, "device": torch.device("cpu"), "average": None,
         "validation": Validation(rows_of(12)(9_000, 8), np.ones(VOCABULARY, np.uint64), torch.device("cpu")),
-        "validation_rows": 4, "validation_marks": 0, "checkpoints": folder / "checkpoints",
-        "branch": folder / "before-decay", "journal": None, "monitors": (),
-        "spent": dict.fromkeys(("start", "train", "communicate", "validate", "checkpoint", "export", "lost"), 0.0),
+        "replicas": Replicas(model, World()), "run": RunFolder(folder), "journal": None, "monitors": (),
+        "spent": dict.fromkeys(("data", "train", "communicate", "clock", "monitor", "validate", "checkpoint"), 0.0),
+        "decisions": Decisions(
+            device="cpu", threads=torch.get_num_threads(), precision="float32", microbatch=4, world_size=1,
+            reserve_seconds=0.0, validation_rows=4, validation_marks=0, matmul_gflops={},
+        ),
     }  # fmt: skip
     return Training(**{**parts, **changes})
 
@@ -113,7 +118,7 @@ def test_a_run_stopped_in_the_second_phase_goes_on_there(tmp_path: Path, monkeyp
         patch.setattr(loop, "CHECKPOINT_SHARE", 1e9)
         fit(part, checkpoint.START)
     rest = training(tmp_path / "part", Seen(), later)
-    progress, torn = checkpoint.load_newest(rest.checkpoints, rest.model, rest.optimizer)
+    progress, torn = checkpoint.load_newest(tmp_path / "part" / "checkpoints", rest.model, rest.optimizer)
     assert progress is not None and torn == []
     assert progress.step == 20 and progress.second_from == pytest.approx(0.5)
     fit(rest, progress)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from daybreak.base.errors import UserError
+
 _SCALES = ((1e12, "trillion"), (1e9, "billion"), (1e6, "million"), (1e3, "thousand"))
 
 
@@ -44,3 +46,9 @@ def score(value: float) -> str:
 def signed(value: float, places: int = 2) -> str:
     """With its sign, also for gains: ``+1.20``, ``-0.35``."""
     return f"{value:+.{places}f}"
+
+
+def check_price(price: float | None) -> None:
+    """Raise UserError unless ``price``, of an hour of a machine in any currency, is one, or None."""
+    if price is not None and not 0 <= price < math.inf:
+        raise UserError(f"{price} is no price.", "Say with --price what an hour of this machine costs.")

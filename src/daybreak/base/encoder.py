@@ -6,12 +6,14 @@ B rows, L positions, K chosen positions a row, D width, V vocabulary.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from daybreak.base.plain import Component
 from daybreak.base.records import SpecialIds
@@ -22,6 +24,12 @@ class Encoder(nn.Module, ABC):
 
     vocabulary: int
     width: int
+    blocks: nn.ModuleList
+    """The layers of the trunk, first to last: called through ``run_block``, they get plain tensors and a flag."""
+    recompute: bool = False
+    """Gradient checkpointing (arXiv 1604.06174): keep only what enters a block, and run it again on the way back."""
+    compiled: Callable[..., Tensor] | None = None
+    """Calls a block by compiled code, while training only; takes what ``called`` takes. None calls it as written."""
 
     @abstractmethod
     def states(
@@ -73,6 +81,32 @@ class Encoder(nn.Module, ABC):
         """Return [B, K or L, V]."""
         return self.decoder(self.features(ids, slots, attend=attend, types=types))
 
+    def run_block(
+        self, block: nn.Module, x: Tensor, mask: Tensor | None, causal: bool, slots: Tensor | None, *tables: Tensor
+    ) -> Tensor:
+        """Call a block; while training, by compiled code and once more for its gradients, where that is asked.
+
+        Run again, dropout draws the same, so the gradients are those of a plain call to the last bit.
+
+        Args:
+            x: [B, L, D].
+            mask: bool [1 or B, 1, L or K, L] of who sees whom; None for everyone, or as ``causal`` says.
+            slots: int64 [B, K], positions whose states are wanted; all of them when None.
+            tables: what else the architecture's blocks read.
+
+        Returns:
+            [B, K, D], or [B, L, D] without ``slots``.
+        """
+        # Judging has shapes of its own and comes seldom: compiling for them would not pay.
+        call = self.compiled if self.training and self.compiled else called
+        if self.recompute and self.training and torch.is_grad_enabled():
+            return checkpoint(call, block, x, mask, causal, slots, *tables, use_reentrant=False)
+        return call(block, x, mask, causal, slots, *tables)
+
+    def parts(self, name: str) -> int:
+        """How many matrices of equal shape the parameter ``name`` stacks along its first dimension."""
+        return 1
+
     def next_logits(self, states: Tensor) -> Tensor:
         """Return the next-sentence logits [B, 2] from the states [B, D] of each row's first position."""
         raise NotImplementedError
@@ -80,6 +114,13 @@ class Encoder(nn.Module, ABC):
     def parameter_count(self) -> int:
         """Trainable numbers, shared ones counted once."""
         return sum(parameter.numel() for parameter in self.parameters())
+
+
+def called(
+    block: nn.Module, x: Tensor, mask: Tensor | None, causal: bool, slots: Tensor | None, *tables: Tensor
+) -> Tensor:
+    """Call a block as it is written; the arguments are those of ``Encoder.run_block``."""
+    return block(x, mask, causal, slots, *tables)
 
 
 @dataclass(frozen=True, kw_only=True)

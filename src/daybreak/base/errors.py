@@ -1,8 +1,9 @@
-"""What can go wrong, in two kinds: the user can mend it, or it is our bug.
+"""What can go wrong: the user can mend it, the world ended the run, or, by any other exception, it is our bug.
 
 Exception
   +-- UserError    one sentence, one remedy, exit code 2
   +-- Interrupted  a signal asked us to leave; state is saved; exit code 128 + signal
+  +-- PeerLost     another process of the run is gone; this one can only save and leave
 """
 
 
@@ -30,6 +31,18 @@ class Interrupted(Exception):
     @property
     def exit_code(self) -> int:
         return 128 + self.signal_number
+
+
+class PeerLost(Exception):
+    """Another process of this run ended or is cut off: nothing can be agreed on any more.
+
+    Args:
+        sentence: what is known of it. Ends with a full stop.
+    """
+
+    def __init__(self, sentence: str):
+        super().__init__(sentence)
+        self.sentence = sentence
 
 
 def reason(error: Exception) -> str:

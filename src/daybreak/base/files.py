@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -10,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from daybreak.base.errors import UserError
+from daybreak.base.errors import UserError, reason
 from daybreak.base.plain import from_plain, to_plain
 
 
@@ -34,13 +35,24 @@ def make_folder(path: Path) -> Path:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace ``path`` by ``text`` in one step: readers see the old file or the new one, never half."""
+    """Replace ``path`` by ``text`` in one step: readers see the old file or the new one, never half.
+
+    Raises:
+        UserError: the disk is full or refuses.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise UserError(
+            f"'{path}' cannot be written ({reason(error)}).", "Free disk space or mend the permissions, and go on."
+        ) from None
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -109,14 +109,13 @@ def _hints(cls: type) -> dict[str, Any]:
 
 
 def _final_subclasses(cls: Any) -> list[Any]:
-    found: list[Any] = [cls] if dataclasses.is_dataclass(cls) and not _subclasses(cls) else []
-    for subclass in _subclasses(cls):
+    """The kinds below ``cls``; a class of a user's below one of ours does not make ours abstract."""
+    below = type.__subclasses__(cls)
+    ours = [kind for kind in below if kind.__module__.startswith("daybreak.")]
+    found: list[Any] = [cls] if dataclasses.is_dataclass(cls) and not ours else []
+    for subclass in below:
         found += _final_subclasses(subclass)
     return found
-
-
-def _subclasses(cls: Any) -> list[Any]:
-    return type.__subclasses__(cls)
 
 
 def fingerprint(value: Any) -> str:

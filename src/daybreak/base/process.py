@@ -1,4 +1,4 @@
-"""When this process began, so that a budget can count its imports."""
+"""This process: when it began, so that a budget can count its imports, and the cores that it may use."""
 
 from __future__ import annotations
 
@@ -16,3 +16,8 @@ def process_started() -> float:
         return time.monotonic() - max(0.0, age)
     except (OSError, ValueError, IndexError, AttributeError):
         return time.monotonic()
+
+
+def usable_cores() -> int:
+    """How many cores this process may use, of those that the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

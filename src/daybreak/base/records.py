@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from daybreak.base.course_records import Change, MachineUse
+
 SHARD_FORMAT = 1
 PLATEAU_MARGIN = 0.15
 """Nats below the unigram loss that a model must have come before it counts as having left the plateau."""
@@ -114,7 +116,7 @@ class Decisions:
     device: str
     threads: int
     precision: str
-    """float32 or bfloat16, of training; validation and export are float32."""
+    """float32, bfloat16 or float16, of training; validation and export are float32."""
     microbatch: int
     """Rows that one device handles at a time."""
     world_size: int
@@ -134,6 +136,10 @@ class Decisions:
     """What the recipe's rule for several devices made of the learning rate."""
     before: dict[str, float] = field(default_factory=dict)
     """Held-out losses of a model that is continued, as it came: on the run's own text, and on general text."""
+    compiled: bool = False
+    """Whether the blocks run through torch.compile."""
+    changes: list[Change] = field(default_factory=list)
+    """What was decided anew in mid-course, in order of steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +167,10 @@ class StepRecord:
     """Predicted positions since the start of the run."""
     learning_rate: float
     gradient_norm: float
+    """Of the last of these steps, before clipping."""
     tokens_per_second: float
+    dropped: int = 0
+    """Steps since the start whose update was left out, because something in it was not finite or exploded."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,7 +260,7 @@ class Summary:
     wall: float
     """Seconds from the first start to the end, the time between a stop and a resume included."""
     spent: dict[str, float]
-    """Seconds by use: start, train, communicate, validate, checkpoint, export, lost."""
+    """Seconds by use: start, data, train, communicate, clock, monitor, validate, checkpoint, export, lost."""
     steps: int
     tokens: int
     epochs: float
@@ -270,6 +279,12 @@ class Summary:
     """Hub name, or folder name without its path, of the model that was continued; empty from random weights."""
     forgetting: Forgetting | None = None
     """None from random weights."""
+    dropped: int = 0
+    """Steps whose update was left out, see ``StepRecord.dropped``."""
+    changes: list[Change] = field(default_factory=list)
+    """See ``Decisions.changes``."""
+    machine: MachineUse | None = None
+    """None where nothing was measured."""
 
 
 @dataclass(frozen=True, kw_only=True)

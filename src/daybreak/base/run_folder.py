@@ -49,6 +49,21 @@ class RunFolder:
         return self.path / "before-decay"
 
     @property
+    def best(self) -> Path:
+        """The checkpoint of the best interim validation."""
+        return self.path / "best"
+
+    @property
+    def late(self) -> Path:
+        """A checkpoint from near the end, from which ``daybreak verify`` runs the last steps again; it stays."""
+        return self.path / "before-end"
+
+    @property
+    def stacks(self) -> Path:
+        """Where each process stood when no step ended for too long."""
+        return self.path / "stacks"
+
+    @property
     def model(self) -> Path:
         return self.path / "model"
 

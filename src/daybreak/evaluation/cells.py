@@ -20,7 +20,13 @@ from daybreak.base.files import read_json, write_text
 from daybreak.base.plain import to_plain
 from daybreak.base.task_records import Cell
 from daybreak.evaluation.batches import EncodedRows, Padding
-from daybreak.evaluation.classifier import build_classifier, load_config, load_tokenizer, save_classifier
+from daybreak.evaluation.classifier import (
+    build_classifier,
+    compute_device,
+    load_config,
+    load_tokenizer,
+    save_classifier,
+)
 from daybreak.evaluation.finetune import Show, fine_tune, predict
 from daybreak.evaluation.kinds import kind_of, load_task
 from daybreak.evaluation.protocol import Protocol, Setting
@@ -122,7 +128,7 @@ class Job:
             return None
         try:
             cell: Cell = read_json(self.file, Cell)
-        except (UserError, TypeError, AttributeError):
+        except UserError:
             return None  # of an older version, or changed by hand: filled again
         answered = not self.hidden or cell.hidden_rows == self.hidden_rows
         return cell if cell.fingerprint == self.fingerprint and answered else None
@@ -155,7 +161,7 @@ def _filled(job: Job, show: Show) -> Cell:
     started = time.monotonic()
     rows = encoded(job)
     kind, labels = kind_of(job.task), rows.data.labels
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = compute_device()
     model = build_classifier(job.folder, kind, labels, job.seed, job.random).to(device)
     loss = fine_tune(model, kind, rows.padding, rows.train, job.protocol, job.setting, job.seed, show)
     said = {part: predict(model, kind, rows.padding, encoded) for part, encoded in rows.parts.items()}

@@ -8,19 +8,17 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch.nn import functional
 
 from daybreak.base.errors import UserError
 from daybreak.evaluation.batches import EncodedRows, Padding, check_ids
-from daybreak.evaluation.kind import Kind
-from daybreak.evaluation.metrics import calibration_error, commonest
-from daybreak.evaluation.sequences import sureness
+from daybreak.evaluation.metrics import commonest
+from daybreak.evaluation.sequences import OneOfSeveral, sureness, sureness_scores
 from daybreak.evaluation.tables import place, read_cells, shown
 from daybreak.evaluation.tasks import LabelledRows, Task, TaskRows, assembled
 
 
-class Choice(Kind):
-    """The number of the right choice, from 0: cross-entropy over one score a choice.
+class Choice(OneOfSeveral):
+    """The number of the right choice, from 0; one score a choice.
 
     A row's texts are its context and then its choices, every row with equally many. With two context columns the second
     begins every choice, as in SWAG: (first, second + " " + choice).
@@ -79,12 +77,6 @@ class Choice(Kind):
             found[name] = padding.pad(name, flat).unflatten(0, (len(indices), -1))
         return found
 
-    def targets(self, rows: EncodedRows, indices: Sequence[int], width: int) -> torch.Tensor:
-        return torch.tensor([rows.targets[index] for index in indices])
-
-    def loss(self, outputs: Any, targets: torch.Tensor) -> torch.Tensor:
-        return functional.cross_entropy(outputs.logits.float(), targets)
-
     def judge(self, rows: EncodedRows, answers: Sequence[np.ndarray], labels: Sequence[str]) -> np.ndarray:
         columns = (rows.targets, *sureness(np.stack(answers).astype(np.float64), rows.targets))
         return np.stack(columns, axis=1).astype(np.float64)
@@ -96,12 +88,8 @@ class Choice(Kind):
 
     def score(self, judged: np.ndarray, labels: Sequence[str]) -> dict[str, float]:
         """Also ``calibration_error`` and ``surprise``, less of which is better, where chances are known."""
-        right = judged[:, 0] == judged[:, 1]
-        scores = {"accuracy": float(right.mean())}
-        if np.isnan(judged[:, 2]).any():
-            return scores
-        error = calibration_error(judged[:, 2], right)
-        return {**scores, "calibration_error": error, "surprise": float(judged[:, 3].mean())}
+        accuracy = float((judged[:, 0] == judged[:, 1]).mean())
+        return {"accuracy": accuracy, **sureness_scores(*judged.T)}
 
 
 def _read(task: Task, path: Path) -> tuple[LabelledRows, int]:

@@ -10,7 +10,6 @@ A process takes seconds to begin, most of them for imports, so little work stays
 from __future__ import annotations
 
 import errno
-import math
 import os
 import signal
 import threading
@@ -23,8 +22,9 @@ from typing import Any
 import torch
 
 from daybreak.base.errors import Interrupted, UserError
+from daybreak.base.process import usable_cores
 from daybreak.base.task_records import Cell
-from daybreak.base.terminal import Work, duration
+from daybreak.base.terminal import Work
 from daybreak.evaluation.cells import Job, fill
 from daybreak.evaluation.pools import POOLS
 
@@ -36,8 +36,6 @@ PROCESS_BYTES = 1.5e9
 LITTLE = 1e11
 """Training rows, counted once an epoch, times parameters: a minute of two cores. Up to here other processes do not pay.
 """
-START_SECONDS = 10
-"""Until a worker has imported what it needs."""
 
 
 def worker_count(cells: int, rows: int, parameters: int, asked: int | None, backend: str) -> int:
@@ -74,16 +72,12 @@ def worker_count(cells: int, rows: int, parameters: int, asked: int | None, back
         return min(torch.cuda.device_count(), cells)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 0.6
     fitting = int(memory // (PROCESS_BYTES + BYTES_PER_PARAMETER * parameters))
-    return max(1, min(_cores(), cells, fitting))
+    return max(1, min(usable_cores(), cells, fitting))
 
 
 def thread_count(workers: int, backend: str) -> int:
     """Threads of each worker on a CPU; one on a cluster, whose workers are counted by cores."""
-    return max(1, _cores() // workers) if backend == "processes" else 1
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, usable_cores() // workers) if backend == "processes" else 1
 
 
 @contextmanager
@@ -123,13 +117,13 @@ def run_jobs(jobs: Sequence[Job], workers: int, backend: str, work: Work) -> Ite
     Raises:
         UserError: a cell cannot be filled, the backend is not installed or not there, or memory or disk ran out.
     """
-    left = [job for job in jobs if job.finished() is None]
-    waiting = {job.file for job in left}
+    done = {job.file: cell for job in jobs if (cell := job.finished()) is not None}
+    left = [job for job in jobs if job.file not in done]
     apart = bool(left) if backend != "processes" else min(workers, len(left)) > 1
     filled = _side_by_side(left, workers, backend, work) if apart else _one_by_one(left, work)
     try:
         for job in jobs:
-            yield next(filled) if job.file in waiting else fill(job)
+            yield done[job.file] if job.file in done else next(filled)
     finally:
         filled.close()
 
@@ -209,22 +203,3 @@ def telling(job: Job) -> Iterator[None]:
             f"Cannot write '{job.file}': {os.strerror(error.errno).lower()}.",
             "Make room, then the same command goes on.",
         ) from None
-
-
-def forecast_line(seconds: float, fine_tunings: int, workers: int, price: float | None) -> str:
-    """What is about to be spent, in words.
-
-    Args:
-        seconds: of all fine-tunings, one after the other.
-        price: of an hour of this machine, in any currency.
-
-    Raises:
-        UserError: there is no such price.
-    """
-    if price is not None and not 0 <= price < math.inf:
-        raise UserError(f"{price} is no price.", "Say with --price what an hour of this machine costs.")
-    if workers > 1:
-        seconds = START_SECONDS + max(seconds / workers, seconds / fine_tunings)
-    side = f", {workers} at a time" if workers > 1 else ""
-    cost = "" if price is None else f", cost about {price * seconds / 3600:.2f}"
-    return f"{fine_tunings} fine-tuning{'s' if fine_tunings > 1 else ''}{side}: about {duration(seconds)}{cost}."

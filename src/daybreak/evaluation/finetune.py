@@ -6,6 +6,7 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -109,7 +110,7 @@ class Batches:
         taken = inspect.signature(model.forward).parameters
         features = {name: values for name, values in rows.features.items() if name in taken}
         self._kind, self._padding = kind, padding
-        self._rows = EncodedRows(features, rows.targets, rows.lengths, rows.rows, rows.notes)
+        self._rows = replace(rows, features=features)
         self.device = next(model.parameters()).device
 
     def inputs(self, indices: Sequence[int]) -> dict[str, torch.Tensor]:

@@ -7,15 +7,19 @@ from collections.abc import Sequence
 
 import torch
 
+from daybreak.base.amounts import check_price
+from daybreak.base.terminal import duration
 from daybreak.evaluation.batches import EncodedRows, prediction_batches, training_batches
 from daybreak.evaluation.cells import EncodedTask, Job, using_threads
-from daybreak.evaluation.classifier import build_classifier
+from daybreak.evaluation.classifier import build_classifier, compute_device
 from daybreak.evaluation.finetune import Batches, fine_tune
 from daybreak.evaluation.kinds import kind_of
 from daybreak.evaluation.protocol import Setting
 
 PROBES = 3
 """Timed training steps of each task, after one that warms up."""
+START_SECONDS = 10
+"""Until a worker has imported what it needs."""
 
 
 def cell_seconds(job: Job, rows: EncodedTask) -> float:
@@ -30,9 +34,8 @@ def cell_seconds(job: Job, rows: EncodedTask) -> float:
 
 def _cell_seconds(job: Job, rows: EncodedTask) -> float:
     kind = kind_of(job.task)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     started = time.monotonic()
-    model = build_classifier(job.folder, kind, rows.data.labels, job.seed, job.random).to(device)
+    model = build_classifier(job.folder, kind, rows.data.labels, job.seed, job.random).to(compute_device())
     loading = time.monotonic() - started
     lengths = rows.train.lengths
     epoch = training_batches(lengths, job.setting.batch, torch.Generator().manual_seed(0))
@@ -72,3 +75,21 @@ def _only(rows: EncodedRows, indices: Sequence[int]) -> EncodedRows:
         rows.rows,
         [rows.notes[i] for i in indices] if rows.notes else [],
     )
+
+
+def forecast_line(seconds: float, fine_tunings: int, workers: int, price: float | None) -> str:
+    """What is about to be spent, in words.
+
+    Args:
+        seconds: of all fine-tunings, one after the other.
+        price: of an hour of this machine, in any currency.
+
+    Raises:
+        UserError: there is no such price.
+    """
+    check_price(price)
+    if workers > 1:
+        seconds = START_SECONDS + max(seconds / workers, seconds / fine_tunings)
+    side = f", {workers} at a time" if workers > 1 else ""
+    cost = "" if price is None else f", cost about {price * seconds / 3600:.2f}"
+    return f"{fine_tunings} fine-tuning{'s' if fine_tunings > 1 else ''}{side}: about {duration(seconds)}{cost}."

@@ -17,6 +17,7 @@ from daybreak.base.errors import UserError
 from daybreak.evaluation.batches import check_ids
 from daybreak.evaluation.classifier import (
     check_complete,
+    compute_device,
     load_config,
     load_tokenizer,
     model_class,
@@ -83,11 +84,10 @@ def _load(folder: Path, head: str, part: str) -> FrozenModel:
     with reading(folder, "model"):
         model, report = read_weights(folder, model_class(config, head), config)
     check_complete(folder, report["missing_keys"], part)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     # Some encoders, those with relative positions among them, name no longest row.
     told = [getattr(config, "max_position_embeddings", None), tokenizer.model_max_length, longest_row(model)]
     length = min(rows for rows in told if rows is not None)
-    return FrozenModel(model.eval().to(device), tokenizer, config.num_hidden_layers, length)
+    return FrozenModel(model.eval().to(compute_device()), tokenizer, config.num_hidden_layers, length)
 
 
 def part_of(show: Show, done: int, parts: int) -> Show:

@@ -45,6 +45,11 @@ class Measurement:
     started: bool = False
     """``folder`` is the fine-tuned model of another task."""
 
+    @property
+    def train_rows(self) -> int:
+        """Rows that each fine-tuning learns from."""
+        return min(len(self.data.train), self.protocol.train_rows or len(self.data.train))
+
     def jobs(self) -> list[Job]:
         """All cells, setting by setting, seed by seed.
 
@@ -104,7 +109,7 @@ class Measurement:
             mean=statistics.fmean(chosen.scores[headline]),
             spread=spread(chosen.scores[headline]),
             selection=sentence(chosen.setting, len(tried), self.seeds, self.protocol.selection),
-            train_rows=min(len(data.train), self.protocol.train_rows or len(data.train)),
+            train_rows=self.train_rows,
             dev_rows=len(data.dev),
             test_rows=len(data.test) if data.test else 0,
             mismatched_rows=len(data.mismatched) if data.mismatched else 0,

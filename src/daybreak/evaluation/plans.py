@@ -14,8 +14,8 @@ from daybreak.base.files import replace_folder
 from daybreak.base.task_records import Cell, TaskResult
 from daybreak.base.terminal import working
 from daybreak.evaluation.cells import Job, encoded, fill
-from daybreak.evaluation.fanout import forecast_line, run_jobs, telling
-from daybreak.evaluation.forecast import cell_seconds
+from daybreak.evaluation.fanout import run_jobs, telling
+from daybreak.evaluation.forecast import cell_seconds, forecast_line
 from daybreak.evaluation.measure import Measurement, keeping
 
 
@@ -68,9 +68,8 @@ def amount(measurements: Sequence[Measurement]) -> tuple[int, int]:
     count = passes = 0
     for each in measurements:
         settings = each.protocol.settings(0, each.data.task.whole)
-        rows = min(len(each.data.train), each.protocol.train_rows or len(each.data.train))
         count += len(settings) * each.seeds
-        passes += rows * sum(setting.epochs for setting in settings) * each.seeds
+        passes += each.train_rows * sum(setting.epochs for setting in settings) * each.seeds
     return count, passes
 
 
@@ -99,18 +98,17 @@ def waves(measurements: Sequence[Measurement]) -> Iterator[list[Measurement]]:
     if now:
         yield now
     if later:
-        yield [_following(each, starts[each.data.task.whole], sources) for each in later]
-
-
-def _following(measurement: Measurement, start: str, sources: dict[str, Measurement]) -> Measurement:
-    """The measurement, from the model that was kept of the task ``start``."""
-    parent = sources[start]
-    folder = keeping(parent.jobs()[0]).keep
-    assert folder is not None
-    name = measurement.protocol.name
-    if parent.data.task.name != start:  # a part of the task is not the task: the name of the protocol says so
-        name += f", from {parent.data.task.name}"
-    return replace(measurement, folder=folder, started=True, protocol=replace(measurement.protocol, name=name))
+        # Once for each: jobs() digests the files of the task.
+        kept = {start: keeping(sources[start].jobs()[0]).keep for start in {starts[e.data.task.whole] for e in later}}
+        following = []
+        for each in later:
+            start = starts[each.data.task.whole]
+            folder, learned = kept[start], sources[start].data.task.name
+            assert folder is not None
+            # A part of the task is not the task: the name of the protocol says so.
+            name = each.protocol.name if learned == start else f"{each.protocol.name}, from {learned}"
+            following.append(replace(each, folder=folder, started=True, protocol=replace(each.protocol, name=name)))
+        yield following
 
 
 def filled(plans: Sequence[Plan], workers: int, backend: str) -> Iterator[tuple[Plan, list[Cell]]]:

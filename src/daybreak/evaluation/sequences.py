@@ -18,6 +18,16 @@ from daybreak.evaluation.tables import read_cells
 from daybreak.evaluation.tasks import LabelledRows, Task, TaskRows, load_table
 
 
+class OneOfSeveral(Kind):
+    """A class id a sample, of one logit for each class: cross-entropy."""
+
+    def targets(self, rows: EncodedRows, indices: Sequence[int], width: int) -> torch.Tensor:
+        return torch.tensor([rows.targets[index] for index in indices])
+
+    def loss(self, outputs: Any, targets: torch.Tensor) -> torch.Tensor:
+        return functional.cross_entropy(outputs.logits.float(), targets)
+
+
 class _Sequences(Kind):
     head = "ForSequenceClassification"
 
@@ -51,8 +61,18 @@ def sureness(logits: np.ndarray, targets: Sequence[int]) -> tuple[np.ndarray, np
     return best, np.exp(logs[everyone, best]), -logs[everyone, np.asarray(targets)]
 
 
-class Classification(_Sequences):
-    """A label a row: cross-entropy."""
+def sureness_scores(
+    targets: np.ndarray, answers: np.ndarray, confidence: np.ndarray, surprise: np.ndarray
+) -> dict[str, float]:
+    """Metrics of which less is better, from float64[R] each; none where the answers came without chances."""
+    if np.isnan(confidence).any():
+        return {}
+    error = calibration_error(confidence, targets == answers)
+    return {"calibration_error": error, "surprise": float(surprise.mean())}
+
+
+class Classification(OneOfSeveral, _Sequences):
+    """A label a row."""
 
     name: ClassVar[str] = "classification"
     metrics = METRICS["classification"]
@@ -64,12 +84,6 @@ class Classification(_Sequences):
     def configure(self, config: Any, labels: Sequence[str]) -> None:
         super().configure(config, labels)
         config.problem_type = "single_label_classification"
-
-    def targets(self, rows: EncodedRows, indices: Sequence[int], width: int) -> torch.Tensor:
-        return torch.tensor([rows.targets[index] for index in indices])
-
-    def loss(self, outputs: Any, targets: torch.Tensor) -> torch.Tensor:
-        return functional.cross_entropy(outputs.logits.float(), targets)
 
     def judge(self, rows: EncodedRows, answers: Sequence[np.ndarray], labels: Sequence[str]) -> np.ndarray:
         # Of two labels the lead orders rows as the chance does. Chances of sure answers would all be 1 when rounded,
@@ -89,11 +103,7 @@ class Classification(_Sequences):
         """Also ``calibration_error`` and ``surprise``, less of which is better, where chances are known."""
         targets, answers = judged[:, 0].astype(int).tolist(), judged[:, 1].astype(int).tolist()
         leads = judged[:, 2].tolist() if len(labels) == 2 else None
-        scores = classification_scores(len(labels), targets, answers, leads)
-        if np.isnan(judged[:, 3]).any():
-            return scores
-        error = calibration_error(judged[:, 3], judged[:, 0] == judged[:, 1])
-        return {**scores, "calibration_error": error, "surprise": float(judged[:, 4].mean())}
+        return classification_scores(len(labels), targets, answers, leads) | sureness_scores(*judged[:, [0, 1, 3, 4]].T)
 
     def decided(self, answers: Sequence[np.ndarray]) -> list[float]:
         return np.stack(answers).argmax(axis=1).astype(float).tolist()

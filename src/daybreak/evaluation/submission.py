@@ -146,19 +146,18 @@ def check_rows(name: str, rows: int) -> None:
 
 def _text(name: str, answers: Sequence[float] | None, labels: Sequence[str]) -> str:
     file = FILES[name]
-    if answers is not None:
-        check_rows(name, len(answers))
-    if answers is None:
-        values = [file.filler] * file.rows
-    elif not all(math.isfinite(answer) for answer in answers):
-        raise UserError(f"An answer for {name}.tsv is no number.", "Fine-tune again: the model has diverged.")
-    elif file.values:
-        told = dict(file.values)
-        if unknown := [label for label in labels if label not in told]:
-            raise UserError(
-                f"{name}.tsv has no answer for the label '{unknown[0]}'.", f"The labels are {', '.join(told)}."
-            )
-        values = [told[labels[int(answer)]] for answer in answers]
-    else:
-        values = [f"{min(MOST, max(LEAST, answer)):.3f}" for answer in answers]
+    values = [file.filler] * file.rows if answers is None else _values(name, answers, labels)
     return "".join(f"{line}\n" for line in (HEADER, *(f"{index}\t{value}" for index, value in enumerate(values))))
+
+
+def _values(name: str, answers: Sequence[float], labels: Sequence[str]) -> list[str]:
+    """What the file says for each answer."""
+    check_rows(name, len(answers))
+    if not all(math.isfinite(answer) for answer in answers):
+        raise UserError(f"An answer for {name}.tsv is no number.", "Fine-tune again: the model has diverged.")
+    told = dict(FILES[name].values)
+    if not told:
+        return [f"{min(MOST, max(LEAST, answer)):.3f}" for answer in answers]
+    if unknown := [label for label in labels if label not in told]:
+        raise UserError(f"{name}.tsv has no answer for the label '{unknown[0]}'.", f"The labels are {', '.join(told)}.")
+    return [told[labels[int(answer)]] for answer in answers]

@@ -160,7 +160,7 @@ class Block(nn.Module):
         self.unit_norm = nn.LayerNorm(shape.width, eps=shape.epsilon)
         self.drop = dropping(shape.dropout)
 
-    def forward(self, x: Tensor, mask: Tensor | None, causal: bool, slots: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None, causal: bool, slots: Tensor | None) -> Tensor:
         stream = x if slots is None else take(x, slots)
         stream = self.attention_norm(stream + self.drop(self.attention(x, stream, mask, causal)))
         inner = F.gelu(self.up(stream), approximate=self.approximation)
@@ -168,8 +168,6 @@ class Block(nn.Module):
 
 
 class Bert(Encoder):
-    blocks: nn.ModuleList
-
     def __init__(self, shape: BertEncoder, vocabulary: int):
         super().__init__()
         self.shape = shape
@@ -212,9 +210,12 @@ class Bert(Encoder):
         # SDPA knows plain causal attention by itself and is faster without a mask; not from chosen positions only.
         mask = mask_of(None, causal and attend is not None)
         for block in self.blocks[:-1]:
-            x = block(x, mask, causal)
+            x = self.run_block(block, x, mask, causal, None)
         last = mask if slots is None else mask_of(slots, causal)
-        return self.blocks[-1](x, last, causal, slots)
+        return self.run_block(self.blocks[-1], x, last, causal, slots)
+
+    def parts(self, name: str) -> int:
+        return 3 if name.endswith(("attention.qkv.weight", "attention.qkv.bias")) else 1
 
     def transform(self, states: Tensor) -> Tensor:
         return self.head_norm(F.gelu(self.head_dense(states), approximate=APPROXIMATIONS[self.shape.activation]))

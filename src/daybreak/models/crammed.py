@@ -212,8 +212,6 @@ class Head(nn.Module):
 
 
 class Crammed(Encoder):
-    blocks: nn.ModuleList
-
     def __init__(self, shape: CrammedEncoder, vocabulary: int):
         super().__init__()
         self.shape = shape
@@ -267,10 +265,15 @@ class Crammed(Encoder):
         for index, block in enumerate(self.blocks):
             if index == last and slots is not None:
                 mask = attention_mask(length, causal=causal, window=None, attend=attend, slots=slots, device=device)
-                x = block(x, mask, False, slots)
+                x = self.run_block(block, x, mask, False, slots)
             else:
-                x = block(x, mask, causal, None)
+                x = self.run_block(block, x, mask, causal, None)
         return self.final_norm(x)
+
+    def parts(self, name: str) -> int:
+        if name.endswith(("attention.qkv.weight", "attention.qkv.bias")):
+            return 3
+        return 2 if self.shape.gated and name.endswith(("unit.up.weight", "unit.up.bias")) else 1
 
     def transform(self, states: Tensor) -> Tensor:
         return self.head(states)

@@ -13,7 +13,6 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -113,20 +112,18 @@ class ModernEncoder(EncoderConfig):
 
 
 class Attention(nn.Module):
-    def __init__(self, shape: ModernEncoder, is_global: bool):
+    def __init__(self, shape: ModernEncoder):
         super().__init__()
         self.heads = shape.heads
         self.channels = shape.width // shape.heads
-        self.window = None if is_global else shape.window // 2
-        self.rope_base = shape.global_rope_base if is_global else shape.local_rope_base
         self.qkv = nn.Linear(shape.width, 3 * shape.width, bias=False)
         self.out = nn.Linear(shape.width, shape.width, bias=False)
 
-    def forward(self, x: Tensor, tables: Tables, slots: Tensor | None) -> Tensor:
-        """[B, L, D] -> [B, L, D], or [B, K, D] with ``slots``."""
+    def forward(
+        self, x: Tensor, mask: Tensor | None, causal: bool, slots: Tensor | None, cosine: Tensor, sine: Tensor
+    ) -> Tensor:
+        """[B, L, D] -> [B, L, D], or [B, K, D] with ``slots``; ``cosine`` and ``sine`` are [L, C / 2]."""
         rows, length, width = x.shape
-        cosine, sine = tables.rotary[self.rope_base]
-        mask = tables.mask(self.window, slots)
         if slots is None:
             qkv = self.qkv(x).view(rows, length, 3, self.heads, self.channels)
             query, key = rotate(qkv[:, :, :2], cosine[:, None, None], sine[:, None, None]).unbind(2)
@@ -136,9 +133,7 @@ class Attention(nn.Module):
             query = rotate(asked, cosine[slots][:, :, None], sine[slots][:, :, None])
             kv = F.linear(x, self.qkv.weight[width:]).view(rows, length, 2, self.heads, self.channels)
             key, value = rotate(kv[:, :, 0], cosine[:, None], sine[:, None]), kv[:, :, 1]
-        mixed = attend_heads(
-            query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), mask, causal=tables.causal
-        )
+        mixed = attend_heads(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), mask, causal=causal)
         return self.out(mixed)
 
 
@@ -160,48 +155,19 @@ class Block(nn.Module):
         super().__init__()
         norm = nn.LayerNorm(shape.width, eps=EPSILON, bias=False)
         self.attention_norm = nn.Identity() if index == 0 else norm
-        self.attention = Attention(shape, shape.is_global(index))
+        self.attention = Attention(shape)
         self.unit_norm = nn.LayerNorm(shape.width, eps=EPSILON, bias=False)
         self.unit = GatedUnit(shape)
 
-    def forward(self, x: Tensor, tables: Tables, slots: Tensor | None) -> Tensor:
+    def forward(
+        self, x: Tensor, mask: Tensor | None, causal: bool, slots: Tensor | None, cosine: Tensor, sine: Tensor
+    ) -> Tensor:
         stream = x if slots is None else take(x, slots)
-        stream = stream + self.attention(self.attention_norm(x), tables, slots)
+        stream = stream + self.attention(self.attention_norm(x), mask, causal, slots, cosine, sine)
         return stream + self.unit(self.unit_norm(stream))
 
 
-class Tables:
-    """Rotary tables and attention masks of one forward pass, made once and shared by its layers."""
-
-    def __init__(self, model: ModernBert, length: int, causal: bool, attend: Tensor | None, device: torch.device):
-        self.causal = causal
-        self.length = length
-        self.device = device
-        self.attend = attend
-        self.rotary = {
-            base: rotary_table(length, model.shape.width // model.shape.heads, base, device)
-            for base in (model.shape.global_rope_base, model.shape.local_rope_base)
-        }
-        self._masks: dict[int | None, Tensor | None] = {}
-
-    def mask(self, window: int | None, slots: Tensor | None) -> Tensor | None:
-        if slots is None and window not in self._masks:
-            # SDPA knows plain causal attention by itself and is faster without a mask.
-            local = window is not None and window < self.length - 1
-            causal = self.causal and (local or self.attend is not None)
-            self._masks[window] = attention_mask(
-                self.length, causal=causal, window=window, attend=self.attend, slots=None, device=self.device
-            )
-        if slots is None:
-            return self._masks[window]
-        return attention_mask(
-            self.length, causal=self.causal, window=window, attend=self.attend, slots=slots, device=self.device
-        )
-
-
 class ModernBert(Encoder):
-    blocks: nn.ModuleList
-
     def __init__(self, shape: ModernEncoder, vocabulary: int):
         super().__init__()
         self.shape = shape
@@ -229,12 +195,36 @@ class ModernBert(Encoder):
         attend: Tensor | None = None,
         types: Tensor | None = None,
     ) -> Tensor:
-        tables = Tables(self, ids.shape[1], causal, attend, ids.device)
+        length, device, shape = ids.shape[1], ids.device, self.shape
+
+        def mask_of(window: int | None, asking: Tensor | None) -> Tensor | None:
+            # SDPA knows plain causal attention by itself and is faster without a mask.
+            local = window is not None and window < length - 1
+            by_mask = causal and (local or attend is not None or asking is not None)
+            return attention_mask(length, causal=by_mask, window=window, attend=attend, slots=asking, device=device)
+
+        def rotary_of(base: float) -> tuple[Tensor, Tensor]:
+            return rotary_table(length, shape.width // shape.heads, base, device)
+
+        rotary = {True: rotary_of(shape.global_rope_base), False: rotary_of(shape.local_rope_base)}
+        masks: dict[int | None, Tensor | None] = {}
         x = self.embedding_norm(self.embedding(ids))
         last = len(self.blocks) - 1
         for index, block in enumerate(self.blocks):
-            x = block(x, tables, slots if index == last else None)
+            is_global = shape.is_global(index)
+            window = None if is_global else shape.window // 2
+            if index == last and slots is not None:
+                x = self.run_block(block, x, mask_of(window, slots), causal, slots, *rotary[is_global])
+                continue
+            if window not in masks:
+                masks[window] = mask_of(window, None)
+            x = self.run_block(block, x, masks[window], causal, None, *rotary[is_global])
         return self.final_norm(x)
+
+    def parts(self, name: str) -> int:
+        if name.endswith("attention.qkv.weight"):
+            return 3
+        return 2 if name.endswith("unit.up.weight") else 1
 
     def transform(self, states: Tensor) -> Tensor:
         return self.head_norm(F.gelu(self.head_dense(states)))

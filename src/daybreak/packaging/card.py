@@ -8,6 +8,7 @@ from pathlib import PurePath
 from typing import Any
 
 from daybreak.base.amounts import count, percent, signed, significant
+from daybreak.base.course_records import MachineUse
 from daybreak.base.files import read_json, write_text
 from daybreak.base.records import Environment, Manifest, Parity, Summary
 from daybreak.base.run_folder import RunFolder
@@ -18,6 +19,7 @@ from daybreak.packaging.card_tasks import averages_block, tasks_block
 from daybreak.packaging.card_text import line, table
 
 SOURCES_NAMED = 10
+CHANGES_NAMED = 5
 KINDS = {"modernbert": "ModernBERT", "bert": "BERT", "daybreak-crammed": "crammed BERT"}
 """What config.json calls the architecture -> what readers call it."""
 
@@ -210,9 +212,36 @@ def _budget(summary: Summary | None, environment: Environment) -> str:
             ["Steps", f"{summary.steps:,}"],
             ["Tokens read", f"{count(summary.tokens)} ({significant(summary.epochs, 2)} passes over the text)"],
             ["Resumed", f"{summary.resumes} times"],
+            *_energy(summary.machine),
             *rows,
         ]
-    return f"## Budget\n\n{table(['', ''], rows)}"
+    course = f"\n\n{_course(summary)}" if summary and _course(summary) else ""
+    return f"## Budget\n\n{table(['', ''], rows)}{course}"
+
+
+def _energy(machine: MachineUse | None) -> list[list[str]]:
+    """A row with the energy that was measured, and the cost where a price was given; none where neither was."""
+    energy, cost = (machine.kilowatt_hours, machine.cost) if machine else (None, None)
+    price = "" if cost is None else f"{cost:,.2f} at the price given for the run"
+    if energy is None:
+        return [["Cost", price]] if price else []
+    return [["Energy", f"{significant(energy)} kWh of the accelerators{f', cost {price}' if price else ''}"]]
+
+
+def _course(summary: Summary) -> str:
+    """What did not go straight: lost work, steps without an update, decisions in mid-course."""
+    found = []
+    if lost := summary.spent.get("lost", 0.0):
+        found.append(f"{lost:.1f} s of work was lost when training stopped, and done again within the budget.")
+    if summary.dropped:
+        steps = "1 step" if summary.dropped == 1 else f"{summary.dropped:,} steps"
+        found.append(f"{steps} left the weights as they were, because something was not finite or exploded.")
+    if summary.changes:
+        told = [f"at step {change.step:,}, {line(change.why).rstrip('.')}" for change in summary.changes]
+        more = len(told) - CHANGES_NAMED
+        named = [*told[:CHANGES_NAMED], *([f"and {more} more"] if more > 0 else [])]
+        found.append(f"Decided in mid-course: {'; '.join(named)}.")
+    return " ".join(found)
 
 
 def _recipe(recipe: dict[str, Any]) -> str:

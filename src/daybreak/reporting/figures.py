@@ -13,6 +13,7 @@ from typing import Any
 
 from daybreak.base.amounts import significant
 from daybreak.base.records import StepRecord, ValidationRecord
+from daybreak.reporting.events import Event, events
 from daybreak.reporting.runs import RunRecords
 from daybreak.reporting.series import POINTS_PER_PAGE, POINTS_PER_TRACE, thinned, time_unit, token_unit
 
@@ -30,12 +31,25 @@ CROWD = 5
 USE_COLOURS = {
     "train": "#3b6fd4",
     "communicate": "#6b5fc7",
+    "data": "#b5489c",
+    "clock": "#7a8290",
+    "monitor": "#8fb52f",
     "validate": "#2a9d78",
     "start": "#d9a441",
     "checkpoint": "#8d7cc3",
     "export": "#5aa9bd",
     "lost": "#c44e52",
 }
+USE_WORDS = {
+    "communicate": "communication",
+    "data": "data wait",
+    "clock": "clock agreement",
+    "monitor": "monitors",
+}
+"""What readers call a use, where the key in the record is too short."""
+EVENT_COLOURS = {"resumed": "var(--quiet)", "dropped": "#d9a441", "changed": "var(--accent)"}
+EVENTS_MARKED = 60
+"""Most events that are drawn into one figure; the table holds all."""
 TRACES_PER_RUN = 9
 """Long traces that one run puts on the page, to share out the points."""
 
@@ -51,7 +65,7 @@ def mark(run: int, runs: Sequence[RunRecords]) -> dict[str, Any]:
 
 def losses(runs: Sequence[RunRecords], against: str) -> Figure:
     """Training and held-out losses, the unigram plateau and the change of stage, against ``time`` or ``tokens``."""
-    axis = _Axis(runs, against)
+    axis = Axis(runs, against)
     data: list[Trace] = []
     for number, run in enumerate(runs):
         for stage in dict.fromkeys(step.stage for step in run.steps):
@@ -72,12 +86,13 @@ def losses(runs: Sequence[RunRecords], against: str) -> Figure:
     for words, height in plateaus.items():
         _level(layout, height, f"unigram plateau {words}", side)
     _mark_stages(layout, runs, axis)
+    _mark_events(layout, runs, axis)
     return {"data": data, "layout": layout}
 
 
 def accuracy(runs: Sequence[RunRecords]) -> Figure:
     """Share of the hidden held-out tokens that are guessed right, with the level of always guessing the commonest."""
-    axis = _Axis(runs, "time")
+    axis = Axis(runs, "time")
     data = [
         axis.trace(
             runs, number, run.validations, "masked accuracy", lambda record: 100 * record.accuracy,
@@ -105,7 +120,7 @@ def throughput(runs: Sequence[RunRecords]) -> Figure:
 
 
 def _of_steps(runs: Sequence[RunRecords], words: str, title: str, value: Callable[[StepRecord], float]) -> Figure:
-    axis = _Axis(runs, "time")
+    axis = Axis(runs, "time")
     data = [
         axis.trace(runs, number, run.steps, words, value, line={"color": colour(number), "width": 1.8})
         for number, run in enumerate(runs)
@@ -128,14 +143,15 @@ def spent(runs: Sequence[RunRecords]) -> Figure:
         labels = [html.escape(run.label) for run in told]
         if not any(seconds):
             continue
+        words = USE_WORDS.get(use, use)
         data.append(
             {
-                "type": "bar", "orientation": "h", "name": use, "y": labels, "x": shares,
+                "type": "bar", "orientation": "h", "name": words, "y": labels, "x": shares,
                 "customdata": seconds, "marker": {"color": USE_COLOURS.get(use, "#888888")},
-                "text": [f"{use} {share:.0f} %" if share >= 12 else "" for share in shares],
+                "text": [f"{words} {share:.0f} %" if share >= 12 else "" for share in shares],
                 "textposition": "inside", "insidetextanchor": "middle", "textangle": 0,
                 "insidetextfont": {"color": "#ffffff"},
-                "hovertemplate": f"%{{y}}: {use} %{{customdata:.1f}} s (%{{x:.1f}} %)<extra></extra>",
+                "hovertemplate": f"%{{y}}: {words} %{{customdata:.1f}} s (%{{x:.2f}} %)<extra></extra>",
             }
         )  # fmt: skip
     layout = base_layout("% of the time charged", "")
@@ -145,7 +161,7 @@ def spent(runs: Sequence[RunRecords]) -> Figure:
     return {"data": data, "layout": layout}
 
 
-class _Axis:
+class Axis:
     """The x axis that all runs share: elapsed time or tokens read."""
 
     def __init__(self, runs: Sequence[RunRecords], against: str):
@@ -156,7 +172,7 @@ class _Axis:
         else:
             self.size, self.unit = token_unit(max((run.tokens for run in runs), default=0))
 
-    def of(self, record: StepRecord | ValidationRecord) -> float:
+    def of(self, record: StepRecord | ValidationRecord | Event) -> float:
         return (record.elapsed if self.against == "time" else record.tokens) / self.size
 
     def trace(
@@ -165,7 +181,7 @@ class _Axis:
         number: int,
         records: Sequence[Any],
         words: str,
-        value: Callable[[Any], float],
+        value: Callable[[Any], float | None],
         **look: Any,
     ) -> Trace:
         """One line of one run; in an overlay its name carries the run's label."""
@@ -227,7 +243,7 @@ def _level(layout: Figure, height: float, words: str, side: str = "right") -> No
     )  # fmt: skip
 
 
-def _mark_stages(layout: Figure, runs: Sequence[RunRecords], axis: _Axis, words: str = "{} stage") -> None:
+def _mark_stages(layout: Figure, runs: Sequence[RunRecords], axis: Axis, words: str = "{} stage") -> None:
     """A thin vertical line where a run changes its objective; named where there is only one run."""
     for number, run in enumerate(runs):
         for step in run.stage_changes:
@@ -242,3 +258,15 @@ def _mark_stages(layout: Figure, runs: Sequence[RunRecords], axis: _Axis, words:
                         "text": words.format(step.stage), "font": {"color": "var(--quiet)", "size": 12}, "xshift": 4,
                     }
                 )  # fmt: skip
+
+
+def _mark_events(layout: Figure, runs: Sequence[RunRecords], axis: Axis) -> None:
+    """A thin vertical line for each resume, dropped steps and change of course; of a crowd none."""
+    if axis.crowded:
+        return
+    for run in runs:
+        for event in events(run)[:EVENTS_MARKED]:
+            x, line = axis.of(event), {"color": EVENT_COLOURS[event.kind], "width": 1}
+            layout["shapes"].append(
+                {"type": "line", "x0": x, "x1": x, "yref": "paper", "y0": 0, "y1": 1, "line": line, "opacity": 0.6}
+            )

@@ -9,7 +9,7 @@ from daybreak.base.records import Manifest, ValidationRecord
 from daybreak.base.task_pairs import TaskPair, pair_results
 from daybreak.base.terminal import duration
 from daybreak.reporting.markup import Markup, join, note, tag
-from daybreak.reporting.runs import RunRecords
+from daybreak.reporting.runs import SILENCE, RunRecords
 
 NAMED = 6
 """Most labels that a sentence lists."""
@@ -102,16 +102,28 @@ def warnings(runs: Sequence[RunRecords]) -> list[Markup]:
             refused.setdefault(parity.failure or "the parity gate failed", []).append(run.label)
         if run.missing:
             missing.setdefault(", ".join(run.missing), []).append(run.label)
-    young = [run.label for run in runs if run.summary is None and run.pretrained_here]
+    young = [run for run in runs if run.going_on]
     found = []
     for reason, labels in refused.items():
         whose = f" of {together(labels)}" if len(runs) > 1 else ""
         found.append(note(f"Export{whose} refused: {reason}", "alarm"))
     if young:
         verb = "has" if len(young) == 1 else "have"
-        found.append(note(f"{together(young)} {verb} not ended: figures below are those so far.", "warning"))
-    found += [note(f"Not in the folder of {together(names)}: {what}.", "quiet") for what, names in missing.items()]
+        beats = "; ".join(
+            f"{run.label} {heartbeat(run)}" if len(young) > 1 else heartbeat(run) for run in young[:NAMED]
+        )
+        names = together([run.label for run in young])
+        found.append(note(f"{names} {verb} not ended: {beats}. Figures below are those so far.", "warning"))
+    found += [note(f"Not in the folder of {together(labels)}: {what}.", "quiet") for what, labels in missing.items()]
     return found
+
+
+def heartbeat(run: RunRecords) -> str:
+    """Whether a run that has not ended is alive, as it was when its files were read."""
+    ago = duration(run.silent)
+    if run.silent <= SILENCE:
+        return f"still running, last heartbeat {ago} before this page was written"
+    return f"silent for {ago} when this page was written (stopped, killed or stuck; the same command resumes it)"
 
 
 def together(labels: Sequence[str]) -> str:

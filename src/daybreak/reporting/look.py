@@ -36,6 +36,8 @@ figure { margin: 16px 0 0; padding: 16px 18px; min-width: 0; }
 .plot { width: 100%; overflow: hidden; }
 .pair > figure, .pair > .card { margin-top: 0; }
 .pair { margin-top: 16px; display: grid; grid-template-columns: repeat(2, minmax(0, 1fr)); gap: 16px; }
+.three { margin-top: 16px; display: grid; grid-template-columns: repeat(3, minmax(0, 1fr)); gap: 16px; }
+.three > figure { margin-top: 0; }
 .card { padding: 14px 18px; margin-top: 16px; min-width: 0; }
 .legend { display: flex; flex-wrap: wrap; gap: 4px 18px; font-size: 13px; color: var(--quiet); margin-bottom: 6px; }
 .legend span { display: inline-flex; align-items: center; }
@@ -51,15 +53,15 @@ figure { margin: 16px 0 0; padding: 16px 18px; min-width: 0; }
   flex-wrap: wrap; border-bottom: 1px solid var(--grid); margin-top: 24px; }
 .runs button { font: inherit; font-size: 14px; color: inherit; background: var(--card); border: 1px solid var(--grid);
   border-radius: 16px; padding: 3px 12px 3px 10px; cursor: pointer; }
-.runs button i, td i { display: inline-block; width: 10px; height: 10px; border-radius: 50%; background: var(--c);
+.runs button i, td i, h3 i { display: inline-block; width: 10px; height: 10px; border-radius: 50%; background: var(--c);
   margin-right: 8px; }
 .runs button[aria-pressed=false] { opacity: 0.45; text-decoration: line-through; }
-.scroll { overflow-x: auto; margin-top: 12px; }
+.scroll { overflow-x: auto; margin-top: 12px; } .scroll + p { margin-top: 12px; }
 table { border-collapse: collapse; width: 100%; font-size: 14px; line-height: 1.4; }
 th { font-weight: 600; color: var(--quiet); font-size: 13px; vertical-align: bottom; }
 th, td { padding: 7px 14px 7px 0; border-bottom: 1px solid var(--grid); vertical-align: top; }
 th:last-child, td:last-child { padding-right: 0; }
-.w { text-align: left; } .n { text-align: right; white-space: nowrap; }
+.w { text-align: left; } .n { text-align: right; white-space: nowrap; } th.n { white-space: normal; }
 .w { min-width: 84px; } td.w:first-child small { min-width: 150px; }
 td small { display: block; color: var(--quiet); font-size: 12.5px;}
 td.w span { white-space: nowrap; }
@@ -89,7 +91,8 @@ details { margin-top: 12px; font-size: 14px; } summary { cursor: pointer; color:
 footer { margin-top: 56px; color: var(--quiet); font-size: 13px; }
 @media (max-width: 760px) {
   main { padding: 24px 14px 48px; } h1 { font-size: 27px; } h1 small { display: block; margin: 4px 0 0; }
-  .lead { font-size: 16px; } .pair { grid-template-columns: minmax(0, 1fr); gap: 16px; } section { margin-top: 36px; }
+  .lead { font-size: 16px; } .pair, .three { grid-template-columns: minmax(0, 1fr); gap: 16px; }
+  section { margin-top: 36px; }
   figure, .card { padding: 12px; } .tiles { grid-template-columns: repeat(2, minmax(0, 1fr)); gap: 8px; }
   .tile { padding: 10px 12px; } .tile b { font-size: 19px; } .example { grid-template-columns: minmax(0, 1fr); }
 }

@@ -14,13 +14,18 @@ from daybreak.base.task_records import Comparison
 from daybreak.reporting import figures, sections
 from daybreak.reporting.background import background
 from daybreak.reporting.comparison import comparison, worth
+from daybreak.reporting.course import course
 from daybreak.reporting.headline import headline, load_lines
 from daybreak.reporting.layers import layers
 from daybreak.reporting.look import POLICY, SCRIPT, STYLE
+from daybreak.reporting.machine import machine
 from daybreak.reporting.markup import Markup, escape, join, section, tag
 from daybreak.reporting.runs import RunRecords
 from daybreak.reporting.task_results import averages, tasks
 from daybreak.reporting.verdicts import verdicts
+
+REFRESH_SECONDS = 60
+"""How often the page of a run that has not ended loads itself again."""
 
 
 def render_page(
@@ -47,6 +52,8 @@ def render_page(
         layers(runs),
         sections.examples(runs),
         sections.time_spent(runs),
+        course(runs),
+        machine(runs),
     ]
     exported = [run for run in runs if (run.path / "model").is_dir()]
     if exported:
@@ -59,9 +66,10 @@ def render_page(
     footer = tag(
         "footer", f"Made by Daybreak {__version__} on {now} from the files of the run. This page loads nothing."
     )
+    again = f'<meta http-equiv="refresh" content="{REFRESH_SECONDS}">\n' if any(run.going_on for run in runs) else ""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n{again}'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(title)} - Daybreak report</title>\n<style>{STYLE}</style>\n</head>\n"
         f"<body>\n{tag('main', *body, footer)}\n"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from daybreak.base.course_records import Change, MachineRecord
 from daybreak.base.errors import UserError
 from daybreak.base.files import read_json, read_json_lines
 from daybreak.base.plain import from_plain
@@ -25,6 +27,11 @@ from daybreak.base.records import (
 from daybreak.base.run_folder import RunFolder
 from daybreak.base.task_records import Average, TaskResult
 
+Line = StepRecord | ValidationRecord | MachineRecord
+"""A line of metrics.jsonl."""
+KINDS: dict[str, type[Line]] = {"step": StepRecord, "validation": ValidationRecord, "machine": MachineRecord}
+SILENCE = 60.0
+"""Seconds without a heartbeat after which a run no longer counts as running."""
 _TAIL_BYTES = 1 << 16
 
 
@@ -52,6 +59,11 @@ class RunRecords:
     summary: Summary | None = None
     steps: list[StepRecord] = field(default_factory=list)
     validations: list[ValidationRecord] = field(default_factory=list)
+    machine: list[MachineRecord] = field(default_factory=list)
+    lost: list[Line] = field(default_factory=list)
+    """What was recorded of work that was undone later: metrics.lost.jsonl."""
+    silent: float = 0.0
+    """Seconds since the last heartbeat, the time at which the trace was last written, when this was read."""
     results: list[TaskResult] = field(default_factory=list)
     examples: list[FillMask] = field(default_factory=list)
     probes: Probes | None = None
@@ -61,6 +73,25 @@ class RunRecords:
     @property
     def pretrained_here(self) -> bool:
         return bool(self.recipe)
+
+    @property
+    def going_on(self) -> bool:
+        """Whether pretraining has not ended, running or not."""
+        return self.pretrained_here and self.summary is None
+
+    @property
+    def dropped(self) -> int:
+        """Steps so far whose update was left out."""
+        if self.summary is not None:
+            return self.summary.dropped
+        return max((step.dropped for step in self.steps[-1:]), default=0)
+
+    @property
+    def changes(self) -> list[Change]:
+        """What was decided in mid-course."""
+        if self.summary is not None and self.summary.changes:
+            return self.summary.changes
+        return self.decisions.changes if self.decisions else []
 
     @property
     def name(self) -> str:
@@ -129,13 +160,15 @@ def read_run(path: Path) -> RunRecords:
         raise UserError(f"'{folder.recipe}' holds no recipe.", "Restore the file, or start the run afresh.")
     steps: dict[int, StepRecord] = {}
     validations: dict[int, ValidationRecord] = {}
+    machine: list[MachineRecord] = []
     for number, line in enumerate(_lines(folder.metrics), start=1):
-        where = f"{folder.metrics.name}, line {number}"
-        kind = line.pop("type", None)
-        if kind == "step":
-            steps[line.get("step", -1)] = from_plain(StepRecord, line, where)
-        elif kind == "validation":
-            validations[line.get("step", -1)] = from_plain(ValidationRecord, line, where)
+        record = _record(line, f"{folder.metrics.name}, line {number}")
+        if isinstance(record, StepRecord):
+            steps[record.step] = record
+        elif isinstance(record, ValidationRecord):
+            validations[record.step] = record
+        elif record is not None:
+            machine.append(record)
     return RunRecords(
         path=path,
         label=path.name or path.resolve().name,
@@ -146,6 +179,9 @@ def read_run(path: Path) -> RunRecords:
         summary=_optional(folder.summary, Summary),
         steps=list(steps.values()),
         validations=list(validations.values()),
+        machine=machine,
+        lost=_lost(folder.lost_metrics),
+        silent=time.time() - (folder.trace if folder.trace.exists() else folder.recipe).stat().st_mtime,
         results=_optional(folder.results, list[TaskResult]) or [],
         examples=_optional(folder.examples, list[FillMask]) or [],
         probes=_optional(folder.probes, Probes),
@@ -182,6 +218,24 @@ def last_trace(path: Path) -> TraceRecord | None:
         return None
     record: TraceRecord = from_plain(TraceRecord, json.loads(complete.rpartition(b"\n")[2]), path.name)
     return record
+
+
+def _record(line: dict[str, Any], where: str) -> Line | None:
+    """A line of metrics.jsonl; None of a kind that this version does not know."""
+    kind = KINDS.get(str(line.pop("type", None)))
+    return None if kind is None else from_plain(kind, line, where)
+
+
+def _lost(path: Path) -> list[Line]:
+    """What can be read of it: the report of a run does not hang on the lines that are no part of the run."""
+    found: list[Line] = []
+    for number, line in enumerate(path.read_bytes().splitlines() if path.exists() else [], start=1):
+        try:
+            record = _record(json.loads(line), f"{path.name}, line {number}")
+        except (ValueError, TypeError, AttributeError, UserError):
+            continue
+        found += [record] if record is not None else []
+    return found
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:

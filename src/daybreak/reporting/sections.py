@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from daybreak.base.amounts import percent, significant
+from daybreak.base.amounts import significant
 from daybreak.base.records import FillMask
 from daybreak.reporting import figures
+from daybreak.reporting.events import events
 from daybreak.reporting.markup import Markup, figure, fold, join, legend, note, section, table, tag
 from daybreak.reporting.runs import RunRecords
 
@@ -30,7 +31,9 @@ def training(runs: Sequence[RunRecords]) -> Markup:
     entries = [("dotted", tint, "next-token loss (causal stage)")] if _has_causal(runs) else []
     entries += [("thin", tint, "masked loss, training")]
     entries += [("marked", tint, "masked loss, held out")]
-    key = legend(*entries, ("dashed", "var(--quiet)", "unigram plateau"))
+    kinds = {event.kind for run in runs for event in events(run)} if len(runs) <= figures.CROWD else set()
+    marks = [("bar", tint, kind) for kind, tint in figures.EVENT_COLOURS.items() if kind in kinds]
+    key = legend(*entries, ("dashed", "var(--quiet)", "unigram plateau"), *marks)
     causal = (
         " The dotted part is the loss of predicting the next token, another quantity than the masked loss: it shows "
         "that the first stage learned, not how well."
@@ -72,17 +75,22 @@ def time_spent(runs: Sequence[RunRecords]) -> Markup:
     uses = list(dict.fromkeys(use for _, summary in told for use, seconds in summary.spent.items() if seconds))
     rows = []
     for number, summary in told:
-        cells = [f"{summary.spent.get(use, 0.0):.1f} s" for use in uses]
         asked = join(f"{summary.elapsed:.1f} s", tag("small", f"asked: {summary.budget}"))
         whole = sum(summary.spent.values())
-        share = percent(summary.spent.get("train", 0.0) / whole) if whole else UNKNOWN
-        rows.append([run_name(runs, number), asked, share, *cells, f"{summary.parity_seconds:.1f} s"])
-    key = legend(*(("dot", figures.USE_COLOURS.get(use, "#888888"), use) for use in uses))
+        cells = [_seconds(summary.spent.get(use, 0.0), whole) for use in uses]
+        rows.append([run_name(runs, number), asked, *cells, f"{summary.parity_seconds:.1f} s"])
+    key = legend(*(("dot", figures.USE_COLOURS.get(use, "#888888"), figures.USE_WORDS.get(use, use)) for use in uses))
+    head = [figures.USE_WORDS.get(use, use) for use in uses]
     return section(
         "Where the time went",
         figure("The budget by use", "Everything from the start of the process counts.", figures.spent(runs), key),
-        table(("Run", "Charged", "Training share", *uses, "Parity gate (apart)"), rows),
+        table(("Run", "Charged", *head, "Parity gate (apart)"), rows),
     )
+
+
+def _seconds(part: float, whole: float) -> Markup:
+    """A use and its share, of which small ones matter: what watches a run should cost less than 1 % of it."""
+    return join(f"{part:.1f} s", tag("small", f"{100 * part / whole:.2f} %" if whole else UNKNOWN))
 
 
 def examples(runs: Sequence[RunRecords]) -> Markup:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import resource
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,10 +17,10 @@ from daybreak.base.terminal import duration, say
 from daybreak.training.checkpoint import Progress
 from daybreak.training.clock import Budget, Tick, reserve_for
 from daybreak.training.loop import save
-from daybreak.training.phases import Stretch
-from daybreak.training.step import Training, accumulate
+from daybreak.training.phases import with_microbatch
+from daybreak.training.step import Training, accumulate, no_room
 
-PRECISIONS = ("auto", "float32", "bfloat16")
+PRECISIONS = ("auto", "float32", "bfloat16", "float16")
 FEWEST_STEPS = 20
 VALIDATION_SHARE = 0.02
 """Of a time budget, for all validations together."""
@@ -31,6 +32,10 @@ TRIALS = 3
 SMALLEST = 8
 PAYS = 1.02
 """A microbatch twice as large must be this much faster."""
+COMPILE_FROM = 1200.0
+"""Seconds of a budget from which a minute of compilation is repaid."""
+MANY_EPOCHS = 4.0
+"""Up to about so many passes text is nearly as good as new (arXiv 2305.16264)."""
 SMALLEST_INTERIM = 32
 """Rows below which an interim validation says too little."""
 
@@ -61,7 +66,10 @@ def fastest_microbatch(training: Training, start: Progress, share: int) -> int:
         if seconds == math.inf:
             torch.cuda.empty_cache()
             say(f"{rows} rows at a time do not fit into this device's memory.")
-            break
+            if best or rows == 1:
+                break
+            rows //= 2
+            continue
         (rate,) = training.world.agree(rows / seconds)
         if rate < best_rate * PAYS:
             break
@@ -71,32 +79,16 @@ def fastest_microbatch(training: Training, start: Progress, share: int) -> int:
             break
         rows *= 2
     if best == 0:
-        raise UserError(
-            f"Not even {rows} rows at a time fit into this device's memory.", "Choose a smaller --size or --length."
-        )
+        raise no_room()
     return best
 
 
 def _trials(training: Training, start: Progress, rows: int) -> float:
     """Seconds of the fastest of TRIALS steps; infinity where one rank has no room, and then on all of them."""
-    least = math.inf
-    for _ in range(TRIALS):
-        seconds, fits = math.inf, True
-        try:
-            seconds = _time_rows(training, start, rows)
-        except torch.OutOfMemoryError:
-            fits = False
-        # After each trial, for a step may hold messages, which all ranks have to wait for.
-        if training.world.any(not fits):
-            return math.inf
-        least = min(least, seconds)
-    return least
-
-
-def with_microbatch(stretches: tuple[Stretch, ...], rows: int) -> tuple[Stretch, ...]:
-    """Give the phases this many rows at a time; in a phase of longer rows, as many fewer as these are longer."""
-    first = stretches[0].length
-    return tuple(replace(each, microbatch=max(1, rows * first // each.length)) for each in stretches)
+    try:
+        return min(_time_rows(training, start, rows) for _ in range(TRIALS))
+    except torch.OutOfMemoryError:
+        return math.inf
 
 
 def _peak_bytes() -> int:
@@ -112,21 +104,15 @@ def _free_bytes() -> float:
         return math.inf
 
 
-def measure_costs(training: Training, start: Progress, asked: str, rates: dict[str, float]) -> Costs:
-    """Time a step without its update in each precision worth trying, a small validation and a checkpoint.
+def measure_costs(training: Training, start: Progress, precisions: Sequence[str]) -> Costs:
+    """Time a step without its update in each of ``precisions``, a small validation and a checkpoint.
 
     The first of each warms up and does not count. The checkpoint at step 0 stays: a run that is killed in its first
     seconds has one to resume from.
-
-    Args:
-        asked: one of PRECISIONS.
-        rates: of a square product by precision. bfloat16 is not tried by itself where its products are slower: on a
-            CPU without instructions for it they are 3 to 50 times slower.
     """
-    worth_trying = ["float32"] + ["bfloat16"] * (rates["bfloat16"] > rates["float32"])
     step = {}
-    for precision in worth_trying if asked == "auto" else [asked]:
-        trial = replace(training, precision=getattr(torch, precision))
+    for precision in precisions:
+        trial = replace(training, decisions=replace(training.decisions, precision=precision))
         step[precision] = min(_time_step(trial, start) for _ in range(TRIALS))
     row = min(_time_validation(training, start) for _ in range(2)) / min(PROBE_ROWS, training.validation.rows)
     first = training.rows_of_step(start, 0.0) / training.stretches[0].batch
@@ -196,6 +182,28 @@ def _refuse_short(budget: Budget, elapsed: float, reserve: float, step: float) -
             f"{duration(needed + 0.5)} on this machine.",
             f"Give at least --budget {max(1, round(needed * 1.5 + 0.5))}s.",
         )
+
+
+def expected_epochs(training: Training, budget: Budget, elapsed: float) -> float:
+    """How often a run of this budget will read its text, at the speed that was measured.
+
+    Args:
+        elapsed: seconds already charged.
+    """
+    decisions, stretch = training.decisions, training.stretches[0]
+    if budget.unit == "seconds":
+        step = decisions.step_seconds[decisions.precision]
+        steps = max(0.0, budget.amount - elapsed - decisions.reserve_seconds) / step
+    else:
+        steps = budget.amount / (1 if budget.unit == "steps" else stretch.batch * stretch.length)
+    return steps * stretch.batch / stretch.rows_per_epoch
+
+
+def worth_compiling(asked: str, device: torch.device, budget: Budget) -> bool:
+    """Whether to try torch.compile: where it is asked for, or by itself on a GPU with time to repay it."""
+    if asked != "auto":
+        return asked == "on"
+    return device.type == "cuda" and (budget.unit != "seconds" or budget.amount >= COMPILE_FROM)
 
 
 def refuse_few_steps(budget: Budget, tokens_per_step: int) -> None:

@@ -13,10 +13,14 @@ from safetensors.torch import load_file, save_file
 
 from daybreak.base.encoder import Encoder
 from daybreak.base.errors import UserError
-from daybreak.base.files import read_json, write_json
+from daybreak.base.files import read_json, replace_folder, write_json
+from daybreak.base.world import World
+from daybreak.training.averaging import RunningAverage
+from daybreak.training.guard import Health, LossScale
 from daybreak.training.phases import LossHistory
 
 KEEP = 2
+WEIGHTS, MOMENTS, AVERAGE = "model.safetensors", "optimizer.safetensors", "average.safetensors"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,44 +46,83 @@ class Progress:
     """Progress at which the checkpoint before the decay was kept; None before."""
     first: int = 0
     """``position`` at the run's first step: above 0 where it goes on from before another's decay."""
+    health: Health = Health()
+    scale: LossScale = LossScale()
+    best: float | None = None
+    """Lowest held-out loss of an interim validation, of the checkpoint that is kept for it; None before."""
+    reserve: float = 0.0
+    """Seconds kept back for the end, as measured lately."""
+    late_at: float | None = None
+    """Progress at which the checkpoint near the end was kept, for ``daybreak verify``; None before."""
 
     @property
     def rows(self) -> int:
         """Rows that this run read itself."""
         return self.position - self.first
 
+    @property
+    def first_bad(self) -> int:
+        """The first bad one of the last steps, this step if none: earlier checkpoints were followed by a good one."""
+        return self.step - self.health.recent.bit_length()
+
 
 START = Progress(step=0, position=0, tokens=0, targets=0, elapsed=0.0, resumes=0, spent={})
 
 
-def save(folder: Path, progress: Progress, model: Encoder, optimizer: torch.optim.Optimizer) -> Path:
-    """Write ``folder/step-N`` in one step and drop all but the newest KEEP.
+def bytes_of(model: Encoder, average: RunningAverage | None = None) -> int:
+    """Roughly how large a checkpoint is: the weights, two moments of each, and their average where there is one."""
+    weights = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+    return weights * (4 if average else 3)
+
+
+def save(
+    folder: Path,
+    progress: Progress,
+    model: Encoder,
+    optimizer: torch.optim.Optimizer,
+    average: RunningAverage | None = None,
+    *,
+    keep: int = KEEP,
+) -> Path:
+    """Write ``folder/step-N`` in one step and drop all but the newest ``keep``.
+
+    Of a run that leaves out steps the newest one that was followed by a good step stays too, where ``keep`` is 2 or
+    more: it may be needed to go back to.
 
     Raises:
         UserError: the disk is full or not writable; earlier checkpoints stay.
     """
-    final = folder / f"step-{progress.step:09d}"
+    final = folder_of(folder, progress.step)
     temporary = folder / f".{final.name}.tmp"
     try:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
-        save_file(dict(unique_state(model)), temporary / "model.safetensors")
-        save_file(optimizer_tensors(optimizer), temporary / "optimizer.safetensors")
+        save_file(dict(unique_state(model)), temporary / WEIGHTS)
+        save_file(optimizer_tensors(optimizer), temporary / MOMENTS)
+        if average:
+            save_file(average.tensors(), temporary / AVERAGE)
         write_json(temporary / "progress.json", progress)
         for file in temporary.iterdir():
             with file.open("rb") as handle:
                 os.fsync(handle.fileno())
-        shutil.rmtree(final, ignore_errors=True)
-        os.replace(temporary, final)
+        replace_folder(temporary, final)
     except (OSError, RuntimeError, SafetensorError) as error:
         shutil.rmtree(temporary, ignore_errors=True)
         raise UserError(
             f"The checkpoint at step {progress.step} cannot be written in '{folder}' ({error}).",
             "Free disk space or mend the permissions, then give the same command to go on from the last one.",
         ) from None
-    for old in sorted(folder.glob("step-*"))[:-KEEP]:
-        shutil.rmtree(old, ignore_errors=True)
+    paths = sorted(folder.glob("step-*"))
+    good = [path for path in paths if keep > 1 and step_of(path) < progress.first_bad][-1:]
+    for old in paths[:-keep]:
+        if old not in good:
+            shutil.rmtree(old, ignore_errors=True)
     return final
+
+
+def folder_of(folder: Path, step: int) -> Path:
+    """Where the checkpoint of a step lies in ``folder``."""
+    return folder / f"step-{step:09d}"
 
 
 def charge(folder: Path, progress: Progress) -> None:
@@ -88,7 +131,7 @@ def charge(folder: Path, progress: Progress) -> None:
     A resume cuts the trace, which holds the last heartbeat, so what it charges must be on disk before: otherwise a
     second kill, before the next step, would give the time back.
     """
-    path = folder / f"step-{progress.step:09d}"
+    path = folder_of(folder, progress.step)
     if path.is_dir():  # all may be torn, and the run begins again
         write_json(path / "progress.json", progress)
 
@@ -100,31 +143,66 @@ class Found:
     progress: Progress
     weights: dict[str, torch.Tensor]
     moments: dict[str, torch.Tensor]
+    average: dict[str, torch.Tensor]
+    """Empty where nothing is averaged."""
 
 
-def newest(folder: Path) -> tuple[Found | None, list[str]]:
+def step_of(path: Path) -> int:
+    """The step of a checkpoint, by its name."""
+    return int(path.name.removeprefix("step-"))
+
+
+def newest(folder: Path, *, before: int | None = None) -> tuple[Found | None, list[str]]:
     """Read the newest checkpoint that is whole.
+
+    Args:
+        before: only of earlier steps than this one.
 
     Returns:
         It, or None when there is none, and the names of those that could not be read.
     """
     torn: list[str] = []
     for path in sorted(folder.glob("step-*"), reverse=True):
+        if before is not None and step_of(path) >= before:
+            continue
         try:
             progress = read_json(path / "progress.json", Progress)
-            weights = load_file(path / "model.safetensors")
-            return Found(progress, weights, load_file(path / "optimizer.safetensors")), torn
+            average = load_file(path / AVERAGE) if (path / AVERAGE).exists() else {}
+            return Found(progress, load_file(path / WEIGHTS), load_file(path / MOMENTS), average), torn
         except (UserError, OSError, SafetensorError) as error:
             torn.append(f"{path.name} ({error})")
     return None, torn
 
 
-def load(found: Found, model: Encoder, optimizer: torch.optim.Optimizer) -> Progress:
-    """Bring ``model`` and ``optimizer`` to where the checkpoint stands."""
+def agreed(found: Found | None, world: World) -> Found | None:
+    """The first rank's checkpoint on every rank; others need no disk in common with it."""
+    if world.size == 1:
+        return found
+    progress = world.share(found.progress if found else None)
+    if progress is None:
+        return None
+    kinds = ("weights", "moments", "average")
+    mine = None
+    if found:
+        mine = {f"{kind}/{name}": tensor for kind in kinds for name, tensor in getattr(found, kind).items()}
+    tensors = world.spread(mine)
+    parts = {
+        kind: {key.partition("/")[2]: tensor for key, tensor in tensors.items() if key.startswith(f"{kind}/")}
+        for kind in kinds
+    }
+    return Found(progress, **parts)
+
+
+def load(
+    found: Found, model: Encoder, optimizer: torch.optim.Optimizer, average: RunningAverage | None = None
+) -> Progress:
+    """Bring ``model``, ``optimizer`` and ``average`` to where the checkpoint stands."""
     outcome = model.load_state_dict(found.weights, strict=False)
     tied = set(model.state_dict()) - {name for name, _ in model.named_parameters()}
     assert not outcome.unexpected_keys and set(outcome.missing_keys) <= tied
     restore_optimizer(optimizer, found.moments)
+    if average:
+        average.restore(found.average)
     return found.progress
 
 
@@ -136,6 +214,13 @@ def load_newest(folder: Path, model: Encoder, optimizer: torch.optim.Optimizer) 
     """
     found, torn = newest(folder)
     return (load(found, model, optimizer) if found else None), torn
+
+
+def drop_after(folder: Path, step: int) -> None:
+    """Delete the checkpoints of later steps: they belong to a course that the run has left."""
+    for path in folder.glob("step-*"):
+        if step_of(path) > step:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def unique_state(model: Encoder) -> list[tuple[str, torch.Tensor]]:

@@ -64,6 +64,9 @@ class Tick:
 
 
 class Clock(ABC):
+    reserve: float = 0.0
+    """Seconds of a time budget that are kept for what comes after the last step."""
+
     @abstractmethod
     def tick(self, step: int, tokens: int) -> Tick:
         """Read the clock before optimizer step ``step``, when ``tokens`` tokens have been read."""

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
+from daybreak.base.course_records import MachineRecord
 from daybreak.base.errors import UserError
-from daybreak.base.files import read_json_lines, write_text
+from daybreak.base.files import read_json_lines, write_json, write_text
 from daybreak.base.plain import to_plain
-from daybreak.base.records import StepRecord, TraceRecord, ValidationRecord
+from daybreak.base.records import Decisions, StepRecord, TraceRecord, ValidationRecord
 from daybreak.base.run_folder import RunFolder
 
 
@@ -18,9 +21,15 @@ class Journal:
     """Appends to trace.jsonl and metrics.jsonl, a whole line at a time, so that a kill loses no earlier line."""
 
     def __init__(self, run: RunFolder):
-        self._folder = run.path
-        self._trace = run.trace.open("a", buffering=1, encoding="utf-8")
-        self._metrics = run.metrics.open("a", buffering=1, encoding="utf-8")
+        self._run = run
+        self._open()
+
+    def _open(self) -> None:
+        try:
+            self._trace = self._run.trace.open("a", buffering=1, encoding="utf-8")
+            self._metrics = self._run.metrics.open("a", buffering=1, encoding="utf-8")
+        except OSError as error:
+            raise unwritable(self._run, error) from None
 
     def trace(self, record: TraceRecord) -> None:
         # One write a step; six digits of elapsed are microseconds, progress keeps all its bits for the replay.
@@ -33,14 +42,34 @@ class Journal:
     def on_validation(self, record: ValidationRecord) -> None:
         self._append(self._metrics, json.dumps({"type": "validation", **to_plain(record)}) + "\n")
 
+    def on_machine(self, record: MachineRecord) -> None:
+        self._append(self._metrics, json.dumps({"type": "machine", **to_plain(record)}) + "\n")
+
+    def go_back(self, step: int) -> int:
+        """Cut to what was known before ``step``, as a resume does; return the number of steps lost."""
+        self.close()
+        lost = cut_back(self._run, step)
+        self._open()
+        return lost
+
+    def decided(self, decisions: Decisions) -> None:
+        """Put what was decided in mid-course where resumes and replays find it."""
+        write_json(self._run.decisions, decisions)
+
     def _append(self, file: TextIO, line: str) -> None:
         try:
             file.write(line)
         except OSError as error:
-            raise UserError(
-                f"The run's records cannot be written in '{self._folder}' ({error}).",
-                "Free disk space or mend the permissions; the same command goes on from the last checkpoint.",
-            ) from None
+            raise unwritable(self._run, error) from None
+
+    def sync(self) -> None:
+        """Put on the disk what was written: a checkpoint must not outlive the records that lead to it."""
+        try:
+            for file in (self._trace, self._metrics):
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise unwritable(self._run, error) from None
 
     def close(self) -> None:
         for file in (self._trace, self._metrics):
@@ -48,22 +77,48 @@ class Journal:
                 file.close()
 
 
+def unwritable(run: RunFolder, error: OSError) -> UserError:
+    """What to say when the disk refuses the run's records."""
+    return UserError(
+        f"The run's records cannot be written in '{run.path}' ({error}).",
+        "Free disk space or mend the permissions; the same command goes on from the last checkpoint.",
+    )
+
+
 def cut_back(run: RunFolder, step: int) -> int:
     """Cut trace and metrics to what the checkpoint at ``step`` knows; lost metric lines go to metrics.lost.jsonl.
+
+    They are there, durably, before they leave metrics.jsonl: a kill in between repeats lines and loses none.
 
     Returns:
         The number of steps lost.
     """
-    lost_steps = _cut(run.trace, lambda line: line["step"] < step)
-    lost_lines = _cut(run.metrics, lambda line: line["step"] <= step)
-    if lost_lines:
-        with run.lost_metrics.open("a", encoding="utf-8") as file:
-            file.writelines(json.dumps(line) + "\n" for line in lost_lines)
-    return len(lost_steps)
+    kept, lost = _parted(run.metrics, lambda line: line["step"] <= step)
+    if lost:
+        try:
+            _append_durably(run.lost_metrics, lost)
+        except OSError as error:
+            raise unwritable(run, error) from None
+    write_text(run.metrics, kept)  # also where nothing is lost: a line that was torn must not be gone on with
+    kept, lost_steps = _parted(run.trace, lambda line: line["step"] < step)
+    write_text(run.trace, kept)
+    return lost_steps.count("\n")
 
 
-def _cut(path: Path, keep: Any) -> list[dict[str, Any]]:
-    lines = list(read_json_lines(path))
-    kept = [line for line in lines if keep(line)]
-    write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
-    return [line for line in lines if not keep(line)]
+def _parted(path: Path, keep: Callable[[dict[str, Any]], bool]) -> tuple[str, str]:
+    """The lines of ``path`` that ``keep`` wants, and the others."""
+    parts: dict[bool, list[str]] = {True: [], False: []}
+    for line in read_json_lines(path):
+        parts[keep(line)].append(json.dumps(line) + "\n")
+    return "".join(parts[True]), "".join(parts[False])
+
+
+def _append_durably(path: Path, lines: str) -> None:
+    """Append whole lines; what an earlier kill left of a line goes, for its source was not yet cut."""
+    with path.open("ab+") as file:
+        file.seek(0)
+        whole = file.read().rpartition(b"\n")
+        file.truncate(len(whole[0]) + len(whole[1]))
+        file.write(lines.encode())
+        file.flush()
+        os.fsync(file.fileno())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from daybreak.base.course_records import MachineRecord
 from daybreak.base.records import PLATEAU_MARGIN, StepRecord, ValidationRecord
 from daybreak.base.terminal import Work, duration, say
 
@@ -14,6 +15,9 @@ class Monitor(Protocol):
 
     def on_validation(self, record: ValidationRecord) -> None:
         """See a validation."""
+
+    def on_machine(self, record: MachineRecord) -> None:
+        """See what the first process' machine is doing."""
 
 
 class Live:
@@ -33,6 +37,9 @@ class Live:
 
     def on_validation(self, record: ValidationRecord) -> None:
         self._validation = f"  held-out {record.loss:.3f}"
+
+    def on_machine(self, record: MachineRecord) -> None:
+        """Nothing: the report shows the machine."""
 
 
 class Plateau:
@@ -58,3 +65,6 @@ class Plateau:
 
     def on_validation(self, record: ValidationRecord) -> None:
         """Nothing: training losses come sooner."""
+
+    def on_machine(self, record: MachineRecord) -> None:
+        """Nothing."""

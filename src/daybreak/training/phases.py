@@ -57,6 +57,19 @@ class Stretch:
     """Rows of a step over all devices, at the end of the ramp."""
     microbatch: int
     """Rows that one device handles at a time."""
+    quantum: int = 0
+    """Rows by which a batch grows: those that all devices handled at a time when the run began; 0 for now."""
+
+
+def with_microbatch(stretches: tuple[Stretch, ...], rows: int) -> tuple[Stretch, ...]:
+    """Give the phases this many rows at a time; in a phase of longer rows, as many fewer as these are longer."""
+    first = stretches[0].length
+    return tuple(replace(each, microbatch=max(1, rows * first // each.length)) for each in stretches)
+
+
+def with_quantum(stretches: tuple[Stretch, ...], devices: int) -> tuple[Stretch, ...]:
+    """Let batches grow by what ``devices`` handle at a time now."""
+    return tuple(replace(each, quantum=each.microbatch * devices) for each in stretches)
 
 
 @dataclass(frozen=True, kw_only=True)

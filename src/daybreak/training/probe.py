@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import time
@@ -11,20 +12,35 @@ import torch
 
 from daybreak import __version__
 from daybreak.base.errors import UserError
+from daybreak.base.process import usable_cores
 from daybreak.base.records import Environment
+from daybreak.base.terminal import say
 
 SIZE = {"cpu": 768, "cuda": 4096}
 """Side of the square product that is timed: 15 ms on a slow CPU, 0.2 ms on a fast card."""
 
 
 def choose_device() -> torch.device:
-    """Return the GPU if there is a usable one, else the CPU.
+    """Return the GPU if there is a usable one, else the CPU, and say once what is unusual about it.
+
+    AMD cards come under the name of cuda, as torch calls them.
 
     Raises:
         UserError: an NVIDIA card is present but this torch cannot use it: never a silent night on the CPU.
     """
     if torch.cuda.is_available():
-        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        if torch.version.hip:
+            _say_once(
+                f"This torch runs on ROCm ({torch.version.hip}): Daybreak should run on AMD cards but was never tested "
+                "on one."
+            )
+        rank, cards = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+        if rank >= cards:
+            raise UserError(
+                f"Process {rank + 1} of this host has no GPU of its own: there are {cards}.",
+                f"Start --nproc-per-node {cards}, or set CUDA_VISIBLE_DEVICES= to train on the CPU.",
+            )
+        return torch.device("cuda", rank)
     driver = Path("/proc/driver/nvidia/version")
     if driver.exists() and os.environ.get("CUDA_VISIBLE_DEVICES") != "":
         found = driver.read_text(encoding="utf-8").splitlines()[0]
@@ -32,14 +48,43 @@ def choose_device() -> torch.device:
             f"An NVIDIA card is here ({found}) but torch {torch.__version__} cannot use it.",
             "Install the torch build that fits the driver, or set CUDA_VISIBLE_DEVICES= to train on the CPU.",
         )
+    if torch.backends.mps.is_available():
+        _say_once("Daybreak does not use Apple's GPU: it trains on the CPU of this machine.")
     return torch.device("cpu")
 
 
+@functools.cache
+def _say_once(line: str) -> None:
+    say(line)
+
+
+def precisions(device: torch.device) -> tuple[str, ...]:
+    """Return the precisions that are worth timing a step in.
+
+    A CPU without instructions for bfloat16 is 3 to 50 times slower in it: there it is not tried.
+    """
+    half = half_precision(device)
+    if device.type == "cpu":
+        rates = matmul_rates(device)
+        return ("float32", half) if rates[half] > rates["float32"] else ("float32",)
+    return ("float32", half)
+
+
+def half_precision(device: torch.device) -> str:
+    """Return bfloat16, or float16 on cards that only pretend to have bfloat16: those before Ampere."""
+    native = device.type == "cpu" or torch.cuda.is_bf16_supported(including_emulation=False)
+    return "bfloat16" if native else "float16"
+
+
+@functools.cache
 def matmul_rates(device: torch.device) -> dict[str, float]:
-    """Return GFLOP/s of a square product in float32 and bfloat16, the best of five."""
+    """Return GFLOP/s of a square product in float32 and in the device's half precision, the best of five.
+
+    Measured once a process: half precision on a CPU that has none takes seconds.
+    """
     size = SIZE[device.type]
     rates = {}
-    for dtype in (torch.float32, torch.bfloat16):
+    for dtype in (torch.float32, getattr(torch, half_precision(device))):
         left, right = torch.randn(2, size, size, device=device).to(dtype)
         best = float("inf")
         for _ in range(5):
@@ -60,7 +105,7 @@ def describe(device: torch.device, started: float) -> Environment:
         torch=torch.__version__,
         platform=f"{platform.system()} {platform.release()} {platform.machine()}",
         device=torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name(),
-        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        cores=usable_cores(),
         memory_gib=round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         started=started,
     )

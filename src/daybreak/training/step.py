@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -17,16 +17,23 @@ import torch
 from daybreak.base.batch import Batch
 from daybreak.base.encoder import Encoder
 from daybreak.base.errors import UserError
+from daybreak.base.records import Decisions
+from daybreak.base.run_folder import RunFolder
 from daybreak.base.world import World
+from daybreak.training.averaging import RunningAverage
 from daybreak.training.checkpoint import Progress
 from daybreak.training.clock import Clock
+from daybreak.training.compiling import failed_to_compile
 from daybreak.training.journal import Journal
 from daybreak.training.monitors import Monitor
 from daybreak.training.objectives import Objective
 from daybreak.training.phases import Later, Stretch, scheduled
 from daybreak.training.ramp import Ramp
+from daybreak.training.replicas import Replicas
 from daybreak.training.schedule import Schedule
+from daybreak.training.telemetry import Telemetry
 from daybreak.training.validation import Validation
+from daybreak.training.watchdog import Watchdog
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +41,10 @@ class Training:
     """Everything that one run is made of, built."""
 
     model: Encoder
+    replicas: Replicas
+    """The same model, as one of several that share their gradients."""
     optimizer: torch.optim.Optimizer
+    average: RunningAverage | None
     objective: Objective
     schedule: Schedule
     stretches: tuple[Stretch, ...]
@@ -46,22 +56,35 @@ class Training:
     clip: float
     seed: int
     device: torch.device
-    precision: torch.dtype
+    decisions: Decisions
+    """With what was decided in mid-course, which the loop adds to."""
     validation: Validation
-    validation_rows: int
-    validation_marks: int
-    checkpoints: Path
-    branch: Path
-    """Folder of the checkpoint before the decay, from which a longer run can branch."""
+    run: RunFolder | None
+    """Where checkpoints go; None for a replay, which leaves none."""
     journal: Journal | None
     """None on all ranks but the first."""
     monitors: Sequence[Monitor]
     spent: dict[str, float]
-    """Seconds by use, over all processes of the run; the loop adds to train, communicate, validate and checkpoint."""
+    """Seconds by use, over all processes of the run, see ``Summary.spent``."""
+    rate: float = 1.0
+    """What the peak learning rate is multiplied by: less than 1 after the run has diverged."""
     begin: float = 0.0
     """Where in the objective's course this run begins: above 0 for one that branched off another."""
     continues: np.ndarray | None = None
     """bool [V], the pieces that go on a word; needed where whole words are masked."""
+    record_seconds: float = 1.0
+    """A metrics line at most this often; 0 for one a step."""
+    telemetry: Telemetry | None = None
+    watchdog: Watchdog | None = None
+
+    @property
+    def saves(self) -> bool:
+        """Whether this process writes checkpoints."""
+        return self.run is not None and self.world.is_first
+
+    @property
+    def precision(self) -> torch.dtype:
+        return getattr(torch, self.decisions.precision)
 
     def stretch(self, progress: Progress) -> Stretch:
         """The phase that the run is in."""
@@ -72,21 +95,68 @@ class Training:
         return progress.position / self.stretch(progress).rows_per_epoch
 
     def rows_of_step(self, progress: Progress, at: float) -> int:
-        """Rows of the next step over all devices."""
+        """Rows of the next step over all devices, however many these are by now."""
         stretch = self.stretch(progress)
         # In the second phase the ramp is over, whatever it says.
         at = 1.0 if progress.second_from is not None else at
-        return self.ramp.rows(stretch.batch, at, progress.position, stretch.microbatch * self.world.size)
+        quantum = stretch.quantum or stretch.microbatch * self.world.size
+        return self.ramp.rows(stretch.batch, at, progress.position, quantum)
+
+    def share(self, rows: int) -> tuple[int, int]:
+        """This rank's rows of a step: [first, last + 1), counted from the step's first."""
+        size, rank = self.world.size, self.world.rank
+        return rows * rank // size, rows * (rank + 1) // size
 
     def rows(self, stretch: Stretch, position: int, count: int) -> Batch:
         """The rows from ``position`` on, on the device."""
+        begun = time.monotonic()
         batch = stretch.take(position, count)
         if self.continues is not None:
             batch = replace(batch, continues=self.continues[batch.ids])
-        return batch.on(self.device)
+        batch = batch.on(self.device)
+        self.charge("data", time.monotonic() - begun)
+        return batch
+
+    def charge(self, use: str, seconds: float) -> None:
+        """Count a part of a step under ``use``; the loop counts whole steps as training."""
+        self.spent[use] += seconds
+        self.spent["train"] -= seconds
+
+    def pause(self) -> AbstractContextManager[None]:
+        """For what takes longer than a step: no hang."""
+        return self.watchdog.pause() if self.watchdog else nullcontext()
 
     def autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, self.precision, enabled=self.precision != torch.float32)
+
+
+class TooManyRows(torch.OutOfMemoryError):
+    """A microbatch that does not fit into the memory of one of the devices: fewer rows at a time may."""
+
+
+def no_room() -> UserError:
+    """What to say when there are no fewer rows to try."""
+    return UserError(
+        "Not even a single row fits into this device's memory.",
+        "Choose a smaller --size or --length, or add --recompute.",
+    )
+
+
+class NotCompiled(RuntimeError):
+    """torch.compile cannot do what a new stage asks of it: the blocks must run as they are written."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What came of a step."""
+
+    progress: Progress
+    loss: float
+    """Mean over masked words, nats."""
+    norm: float
+    """Of the gradient, before clipping."""
+    taken: bool
+    """Whether the weights were updated."""
 
 
 def course(training: Training, progress: float) -> float:
@@ -97,80 +167,112 @@ def course(training: Training, progress: float) -> float:
 def learning_rate(training: Training, progress: Progress, at: float, peaks: Sequence[float]) -> float:
     """Set each group's learning rate for the next step and return the first."""
     second = progress.second_from is not None
-    share = training.schedule(scheduled(training.later, progress.second_from, at), progress.position)
+    share = training.schedule(scheduled(training.later, progress.second_from, at), progress.position) * training.rate
     factor = training.later.lr / peaks[0] if second and training.later.lr > 0 else 1.0
     for group, peak in zip(training.optimizer.param_groups, peaks, strict=True):
         group["lr"] = peak * factor * share
     return peaks[0] * factor * share
 
 
-def take_step(training: Training, progress: Progress, at: float) -> tuple[Progress, float, float]:
+def take_step(training: Training, progress: Progress, at: float, *, forget: bool = False) -> Outcome:
     """One optimizer step on the next rows, shared out over ranks and microbatches.
 
     The gradient is that of the sum of losses over all targets of all ranks, divided once by their true number, so it
-    does not depend on how the batch was split.
+    does not depend on how the batch was split. A step with something in it that is not finite, or that explodes, is
+    left out: the rows are passed over and the weights stay (see ``guard``).
 
-    Returns:
-        The new progress, the mean loss on masked words, and the gradient's norm before clipping.
+    Args:
+        forget: begin with an optimizer that remembers nothing, for a phase with a schedule of its own.
+
+    Raises:
+        TooManyRows, NotCompiled: on all ranks, where one cannot go on like this; nothing has changed.
     """
-    parameters = list(training.model.parameters())
     rows = training.rows_of_step(progress, at)
-    total, tokens = accumulate(training, progress, at, rows)
-    begun = time.monotonic()
-    total = training.world.sum_gradients(parameters, total)
-    loss_sum, count = total.tolist()
-    count = max(count, 1.0)  # independent draws may choose nothing in a tiny batch
-    if training.world.size > 1:
-        # Waiting for the slowest rank is part of what communication costs. The loop counts the whole step as training.
-        seconds = time.monotonic() - begun
-        training.spent["communicate"] += seconds
-        training.spent["train"] -= seconds
-    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    norm = float(torch.nn.utils.get_total_norm(gradients)) / count
-    if not math.isfinite(loss_sum) or not math.isfinite(norm):
-        raise UserError(
-            f"The loss is not finite at step {progress.step}; the last checkpoint is kept.",
-            f"Start in another folder with half the rate: --optimizer.lr {training.optimizer.defaults['lr'] / 2:g}.",
-        )
-    torch._foreach_mul_(gradients, min(1.0, training.clip / (norm + 1e-6)) / count)
-    training.optimizer.step()
+    loss_sum, targets = accumulate(training, progress, at, rows)
+    if forget:  # not before the losses are there: without them the step begins anew
+        training.optimizer.state.clear()
+    count = max(targets, 1.0)  # independent draws may choose nothing in a tiny batch
+    gradients = [parameter.grad for parameter in training.model.parameters() if parameter.grad is not None]
+    divisor = count * progress.scale.factor
+    norm = float(torch.nn.utils.get_total_norm(gradients)) / divisor
+    loss, health, scale = loss_sum / count, progress.health, progress.scale
+    taken = not health.is_bad(loss, norm, training.clip)
+    if taken:
+        torch._foreach_mul_(gradients, min(1.0, training.clip / (norm + 1e-6)) / divisor)
+        training.optimizer.step()
+        health, scale = health.after_good(loss, norm), scale.after_good()
+    elif scale.can_shrink and math.isfinite(loss) and not math.isfinite(norm):
+        health, scale = health.after_overflow(), scale.after_overflow()
+    else:
+        health = health.after_bad()
     training.optimizer.zero_grad(set_to_none=True)
     done = replace(
         progress,
         step=progress.step + 1,
         position=progress.position + rows,
-        tokens=progress.tokens + tokens * training.world.size,
-        targets=progress.targets + int(count),
-        losses=progress.losses.add(at, loss_sum / count) if training.later.when_flat else progress.losses,
+        tokens=progress.tokens + rows * training.stretch(progress).length,
+        targets=progress.targets + int(targets),
+        losses=progress.losses.add(at, loss) if taken and training.later.when_flat else progress.losses,
+        health=health,
+        scale=scale,
     )
-    return done, loss_sum / count, norm
+    return Outcome(progress=done, loss=loss, norm=norm, taken=taken)
 
 
-def accumulate(training: Training, progress: Progress, at: float, rows: int) -> tuple[torch.Tensor, int]:
+def accumulate(training: Training, progress: Progress, at: float, rows: int) -> tuple[float, float]:
     """Add this rank's share of a step of ``rows`` rows to the gradients, one microbatch after the other.
 
     Returns:
-        float32 [2], the sum of losses on masked words and the number of targets; and the tokens read.
+        The sum of the losses on masked words and the number of targets, of all ranks, like the gradients.
+
+    Raises:
+        TooManyRows, NotCompiled: on all ranks, with the gradients cleared.
     """
-    stretch, objective = training.stretch(progress), training.objective
-    total = torch.zeros(2, dtype=torch.float32, device=training.device)
-    share = rows // training.world.size
-    first = progress.position + training.world.rank * share
+    stretch, objective, world = training.stretch(progress), training.objective, training.world
+    begin, end = training.share(rows)
+    first = progress.position + begin
     seed, now = training.seed, course(training, at)
-    whole = training.rows(stretch, first, share)
+    whole = training.rows(stretch, first, end - begin)
     per_row = 1.0
     if objective.averages_rows:
         targets = objective.targets(whole, seed=seed, position=first, progress=now)
-        per_row = training.world.sum(targets) / rows
-    for start in range(0, share, stretch.microbatch):
+        per_row = world.sum(targets) / rows
+    told, count = torch.zeros((), dtype=torch.float64, device=training.device), 0
+    full = broken = False
+    starts = range(0, end - begin, stretch.microbatch)
+    for start in starts:
         part = whole.part(start, start + stretch.microbatch)
         # Dropout too is a function of (seed, position): nothing to save, and a replay draws the same.
         torch.manual_seed(seed * 1_000_003 + first + start)
-        with training.autocast():
-            loss = objective.loss(
-                training.model, part, seed=seed, position=first + start, progress=now, per_row=per_row
-            )
-        loss.sum.backward()
-        told = loss.sum.detach() if loss.masked is None else loss.masked
-        total += torch.stack((told, torch.tensor(float(loss.count), device=training.device)))
-    return total, whole.ids.numel()
+        with training.replicas.sharing(start == starts[-1]):
+            if full or broken:
+                continue  # the other ranks learn of it below, all messages of the step exchanged
+            try:
+                with training.autocast():
+                    loss = training.replicas.loss(
+                        objective, part, seed=seed, position=first + start, progress=now, per_row=per_row
+                    )
+                (loss.sum * progress.scale.factor).backward()
+            except torch.OutOfMemoryError:
+                full = True
+                continue
+            except Exception as error:
+                if training.model.compiled is None or not failed_to_compile(error):
+                    raise
+                broken = True
+                continue
+        told += loss.sum.detach() if loss.masked is None else loss.masked
+        count += loss.count
+    begun = time.monotonic()
+    if training.device.type == "cuda":
+        full = world.any(full)  # between processors: a lost peer is noticed before this rank waits inside NCCL
+    numbers = torch.tensor((count, full, broken), dtype=torch.float64, device=training.device)
+    loss_sum, targets, full, broken = world.add(torch.cat((told[None], numbers))).tolist()
+    training.charge("communicate", training.replicas.take_wait() + (time.monotonic() - begun) * (world.size > 1))
+    if full or broken:
+        training.optimizer.zero_grad(set_to_none=True)
+        training.replicas.renew()
+        if full:
+            raise TooManyRows(f"{stretch.microbatch} rows at a time do not fit")
+        raise NotCompiled("a block cannot be compiled")
+    return loss_sum, targets

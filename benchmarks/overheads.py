@@ -1,0 +1,65 @@
+"""What a run spends beside training: monitors, checkpoints, agreeing on the clock and waiting for data, each under 1 %.
+
+    python benchmarks/overheads.py RUN --out overheads.json
+    python benchmarks/overheads.py --data DATA --recipe tiny --budget 2m --out overheads.json
+
+The shares are of the wall time that was charged to the run, from the start of its process to the exported model, as
+the run itself counted them (summary.json). Without RUN one is trained now. The start, the validations and what kills
+undid are told too; communication is the time in which a process waits for others.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import measure
+import toy
+
+LIMIT = 0.01
+"""Of the uses in WATCHED."""
+WATCHED = ("monitor", "checkpoint", "clock", "data")
+TOLD = ("start", "train", "communicate", "validate", "export", "lost")
+
+
+def shares(summary: dict[str, Any]) -> dict[str, float]:
+    """Share of the charged wall time by use."""
+    return {use: summary["spent"].get(use, 0.0) / summary["elapsed"] for use in (*WATCHED, *TOLD)}
+
+
+def verdict(found: dict[str, float]) -> dict[str, bool]:
+    return {f"{use}_under_limit": found[use] < LIMIT for use in WATCHED}
+
+
+def main() -> None:
+    parser = measure.parser(__doc__)
+    measure.add_run_flags(parser)
+    parser.add_argument("run", nargs="?", type=Path, help="a finished run; without it one is trained")
+    parser.add_argument("--budget", default="2m")
+    parser.add_argument("--processes", type=int, default=1, help="several are started through torchrun")
+    chosen = parser.parse_args()
+    if chosen.short:
+        measure.use_one_thread()
+        chosen.flags, chosen.budget = chosen.flags or measure.SHORT_FLAGS, "40steps"
+    settings = {name: getattr(chosen, name) for name in ("recipe", "flags", "budget", "processes")}
+    found = measure.record("overheads", settings if chosen.run is None else {})
+    with measure.work_folder(chosen.work) as work:
+        run = chosen.run
+        if run is None:
+            data, run, log = toy.data_folder(chosen, work), work / "run", work / "log.txt"
+            command = measure.pretrain_command(
+                chosen.recipe, data, run, chosen.budget, chosen.flags, processes=chosen.processes
+            )
+            measure.run(command, log)
+        found |= measure.run_facts(run)
+    found["shares"] = shares(found["summary"])
+    found["verdict"] = verdict(found["shares"])
+    measure.finish(found, chosen.out)
+    rows = [(use, f"{share:.2%}", "under 1 %" if use in WATCHED else "") for use, share in found["shares"].items()]
+    print(measure.table(("use", "share of wall time", "asked"), rows))
+    for what, holds in found["verdict"].items():
+        print(f"{'yes' if holds else 'NO ':3} {what.replace('_', ' ')}")
+
+
+if __name__ == "__main__":
+    main()

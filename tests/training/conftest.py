@@ -1,0 +1,195 @@
+"""A run small enough to go wrong on purpose: a model of a few thousand numbers, rows that are a function of place."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from daybreak.base.batch import Batch
+from daybreak.base.encoder import Encoder, LossSum
+from daybreak.base.files import read_json, read_json_lines
+from daybreak.base.records import Decisions
+from daybreak.base.run_folder import RunFolder
+from daybreak.base.world import World
+from daybreak.models.modern import ModernEncoder
+from daybreak.training import loop
+from daybreak.training.checkpoint import START, Progress
+from daybreak.training.clock import Budget, BudgetClock, ReplayClock, read_trace
+from daybreak.training.guard import LossScale
+from daybreak.training.journal import Journal
+from daybreak.training.loop import fit
+from daybreak.training.objectives import Objective, decoded
+from daybreak.training.optimizers import AdamW
+from daybreak.training.phases import Later, Stretch
+from daybreak.training.ramp import Ramp
+from daybreak.training.replicas import Replicas
+from daybreak.training.schedule import Trapezoid
+from daybreak.training.step import Training
+from daybreak.training.validation import Validation
+
+VOCABULARY, LENGTH, ROWS = 40, 12, 8
+USES = ("data", "train", "communicate", "clock", "monitor", "validate", "checkpoint", "lost")
+
+
+def take(position: int, rows: int) -> Batch:
+    places = np.arange(position, position + rows)[:, None] * 7 + np.arange(LENGTH)[None] * 3
+    ids = 5 + (places + places // 11) % (VOCABULARY - 5)
+    ids[:, 0] = 2
+    return Batch(ids=ids)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Neighbours(Objective):
+    """Each position names the token on its right; row p of the run has 1 + p % 5 such positions."""
+
+    def stage(self, progress: float) -> str:
+        return "masked"
+
+    def targets(self, batch: Batch, *, seed: int, position: int, progress: float) -> int:
+        return sum(1 + (position + row) % 5 for row in range(len(batch)))
+
+    def loss(self, model: Encoder, batch: Batch, *, position: int, **_: Any) -> LossSum:
+        features = model.features(batch.ids)
+        counts = [1 + (position + row) % 5 for row in range(len(batch))]
+        found = [
+            decoded(model, features[row, 1 : 1 + count], batch.ids[row, 2 : 2 + count])
+            for row, count in enumerate(counts)
+        ]
+        return LossSum(sum=torch.stack([each.sum for each in found]).sum(), count=sum(counts))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Around(Objective):
+    """Another objective, with something that goes wrong."""
+
+    inner: Objective
+
+    def stage(self, progress: float) -> str:
+        return self.inner.stage(progress)
+
+    def targets(self, batch: Batch, *, seed: int, position: int, progress: float) -> int:
+        return self.inner.targets(batch, seed=seed, position=position, progress=progress)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Poisoned(Around):
+    """NaN wherever a row from ``first`` to ``last`` is read."""
+
+    first: int
+    last: int
+
+    def loss(self, model: Encoder, batch: Batch, *, position: int, **more: Any) -> LossSum:
+        found = self.inner.loss(model, batch, position=position, **more)
+        ill = position <= self.last and position + len(batch) > self.first
+        return replace(found, sum=found.sum * torch.nan) if ill else found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tight(Around):
+    """A device that holds ``room`` rows at a time from row ``since`` of the run on."""
+
+    room: int
+    since: int = 0
+
+    def loss(self, model: Encoder, batch: Batch, *, position: int, **more: Any) -> LossSum:
+        found = self.inner.loss(model, batch, position=position, **more)
+        if len(batch) > self.room and position + len(batch) > self.since:
+            raise torch.OutOfMemoryError("no room")
+        return found
+
+
+class Recorded:
+    """Which rows a run took, step by step."""
+
+    def __init__(self, made: Training):
+        self.rows: list[tuple[int, int]] = []
+        inner = made.stretches[0].take
+
+        def take(position: int, rows: int) -> Batch:
+            self.rows.append((position, rows))
+            return inner(position, rows)
+
+        self.training = replace(made, stretches=(replace(made.stretches[0], take=take), *made.stretches[1:]))
+
+
+def lines(path: Path, kind: str = "step") -> list[dict[str, Any]]:
+    return [line for line in read_json_lines(path) if line.get("type", "step") == kind]
+
+
+def training(folder: Path, *, steps: int = 30, microbatch: int = ROWS, **changes: Any) -> Training:
+    """A run of ``steps`` steps of 8 rows into ``folder``; ``precision`` and ``marks`` are decisions."""
+    torch.manual_seed(0)
+    folder.mkdir(exist_ok=True)
+    model = changes.pop("model", None) or ModernEncoder(layers=1, width=16, heads=2, inner=12, init_std=0.2).build(
+        VOCABULARY
+    )
+    decisions = Decisions(
+        device="cpu", threads=torch.get_num_threads(), precision=changes.pop("precision", "float32"),
+        microbatch=microbatch, world_size=1, reserve_seconds=0.0, validation_rows=4,
+        validation_marks=changes.pop("marks", 0), matmul_gflops={},
+    )  # fmt: skip
+    stretch = Stretch(take=take, length=LENGTH, rows_per_epoch=1000, batch=ROWS, microbatch=microbatch)
+    parts: dict[str, Any] = {
+        "model": model, "replicas": Replicas(model, World()), "optimizer": AdamW(lr=1e-2).build(model),
+        "average": None, "objective": Neighbours(), "schedule": Trapezoid(warmup=0.2, decay=0.5),
+        "stretches": (stretch,), "later": Later(), "ramp": Ramp(), "world": World(), "clip": 1.0, "seed": 0,
+        "clock": BudgetClock(Budget.parse(f"{steps}steps"), World(), started=0.0), "device": torch.device("cpu"),
+        "decisions": decisions, "run": RunFolder(folder), "journal": None, "monitors": (), "record_seconds": 0.0,
+        "validation": Validation(take(10_000, 12), np.ones(VOCABULARY, np.uint64), torch.device("cpu")),
+        "spent": dict.fromkeys(USES, 0.0),
+    }  # fmt: skip
+    return Training(**{**parts, **changes})
+
+
+def journaled(made: Training, progress: Progress = START) -> Progress:
+    """Run to the end with records in the run's folder; decisions.json is there even where nothing changed."""
+    assert made.run
+    journal = Journal(made.run)
+    journal.decided(made.decisions)
+    try:
+        return fit(replace(made, journal=journal), progress)
+    finally:
+        journal.close()
+
+
+def replayed(made: Training, records: Path) -> tuple[Training, Progress]:
+    """The steps of the records once more, with ``made``'s parts and without a folder to go back to."""
+    run = RunFolder(records)
+    decisions = read_json(run.decisions, Decisions)
+    made = replace(made, run=None, clock=ReplayClock(read_trace(run.trace)), decisions=decisions)
+    return made, fit(made, replace(START, scale=LossScale.first(decisions.precision)))
+
+
+def weights(made: Training) -> list[Tensor]:
+    return [parameter.detach().clone() for parameter in made.model.parameters()]
+
+
+def equal(left: Training, right: Training) -> bool:
+    """Bit for bit."""
+    return all(torch.equal(a, b) for a, b in zip(weights(left), weights(right), strict=True))
+
+
+@pytest.fixture
+def checkpoint_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worst case for going back: the newest checkpoints are all of weights that are ill already."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)  # nothing here cuts the power
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(loop, "CHECKPOINT_SHARE", 1e9)
+
+
+@pytest.fixture(scope="session")
+def toy() -> Any:
+    """What a test needs of the small run, under one name."""
+    return SimpleNamespace(
+        ROWS=ROWS, Neighbours=Neighbours, Around=Around, Poisoned=Poisoned, Tight=Tight, Recorded=Recorded,
+        lines=lines, take=take, training=training, journaled=journaled, replayed=replayed, weights=weights,
+        equal=equal,
+    )  # fmt: skip

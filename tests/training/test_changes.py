@@ -1,0 +1,80 @@
+"""Decisions in mid-course: which one holds, what a new one replaces, and what a resume forgets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from daybreak.base.course_records import Change
+from daybreak.base.plain import from_plain, to_plain
+from daybreak.base.records import Decisions
+from daybreak.training.changes import changed, cut, in_force
+
+STEPS = 30
+PLAIN = Decisions(
+    device="cpu", threads=2, precision="float32", microbatch=64, world_size=1, reserve_seconds=0.0,
+    validation_rows=4, validation_marks=0, matmul_gflops={},
+)  # fmt: skip
+VALUES = st.fixed_dictionaries(
+    {},
+    optional={
+        "microbatch": st.integers(1, 64),
+        "world_size": st.integers(1, 8),
+        "threads": st.integers(1, 8),
+        "rate": st.sampled_from([1.0, 0.5, 0.25, 0.125]),
+    },
+)
+Course = list[tuple[str, int, dict[str, Any]]]
+COURSES = st.lists(st.tuples(st.sampled_from(["changed", "changed", "cut"]), st.integers(0, STEPS), VALUES), max_size=8)
+
+
+def naive(course: Course) -> list[dict[str, Any]]:
+    """What holds for each step, in a table with a row a step: a new decision holds for all steps from its own on."""
+    start = {"microbatch": 64, "world_size": 1, "threads": 2, "rate": 1.0}
+    table = [start] * (STEPS + 1)
+    for kind, step, values in course:
+        if kind == "changed":
+            table = table[:step] + [{**table[step], **values}] * (STEPS + 1 - step)
+        else:
+            table = table[: step + 1] + [table[step]] * (STEPS - step)
+    return table
+
+
+@given(COURSES)
+def test_what_holds_for_a_step_is_the_last_decision_up_to_it(course: Course) -> None:
+    decisions = PLAIN
+    for kind, step, values in course:
+        decisions = changed(decisions, step, "why", **values) if kind == "changed" else cut(decisions, step)
+    for step, expected in enumerate(naive(course)):
+        held = in_force(decisions, step)
+        assert {name: getattr(held, name) for name in expected} == expected
+    steps = [change.step for change in decisions.changes]
+    assert steps == sorted(set(steps))  # in order, one a step
+    assert replace(decisions, changes=[]) == PLAIN
+    assert from_plain(Decisions, to_plain(decisions)) == decisions
+
+
+def test_without_changes_the_start_holds() -> None:
+    held = in_force(PLAIN, 10**9)
+    assert (held.step, held.microbatch, held.world_size, held.threads) == (0, 64, 1, 2)
+    assert (held.rate, held.skip_to) == (1.0, None)
+
+
+def test_rows_are_passed_over_once() -> None:
+    """The jump belongs to its step: a later decision must not jump again, one at the same step must still."""
+    jumped = changed(PLAIN, 5, "diverged", rate=0.5, skip_to=80)
+    assert in_force(jumped, 5).skip_to == 80
+    later = changed(jumped, 9, "out of memory", microbatch=32)
+    assert later.changes[1] == Change(step=9, why="out of memory", microbatch=32, world_size=1, threads=2, rate=0.5)
+    same = changed(jumped, 5, "out of memory", microbatch=32)
+    assert same.changes == [replace(jumped.changes[0], why="out of memory", microbatch=32)]
+    assert cut(later, 8) == jumped and cut(later, 4) == PLAIN
+
+
+def test_nothing_that_was_decided_before_is_touched() -> None:
+    first = changed(PLAIN, 5, "one", rate=0.5)
+    changed(first, 3, "two", rate=0.25)
+    assert PLAIN.changes == [] and [change.why for change in first.changes] == ["one"]

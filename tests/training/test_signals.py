@@ -1,0 +1,63 @@
+"""Leaving when asked to, and coming back as if nothing had been."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from daybreak.base.batch import Batch
+from daybreak.base.errors import Interrupted
+from daybreak.base.run_folder import RunFolder
+from daybreak.training import checkpoint
+from daybreak.training.loop import fit
+from daybreak.training.signals import OBEYED, Signals
+
+
+@pytest.fixture(autouse=True)
+def _attended() -> Iterator[None]:
+    """As in a terminal, wherever these tests run: under nohup SIGHUP is ignored."""
+    old = {number: signal.signal(number, signal.SIG_DFL) for number in OBEYED}
+    yield
+    for number, handler in old.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", OBEYED)
+def test_a_signal_saves_and_leaves_and_the_rest_gives_the_same_weights(tmp_path: Path, toy: Any, number: int) -> None:
+    whole = toy.training(tmp_path / "whole")
+    fit(whole, checkpoint.START)
+
+    def interrupting(position: int, rows: int) -> Batch:
+        if position == 11 * toy.ROWS:
+            os.kill(os.getpid(), number)
+        return toy.take(position, rows)
+
+    made = toy.training(tmp_path / "part")
+    made = replace(made, stretches=(replace(made.stretches[0], take=interrupting),))
+    before = [signal.getsignal(each) for each in OBEYED]
+    with pytest.raises(Interrupted) as stop:
+        fit(made, checkpoint.START)
+    assert stop.value.exit_code == 128 + number
+    assert [signal.getsignal(each) for each in OBEYED] == before
+    again = toy.training(tmp_path / "part")
+    progress, torn = checkpoint.load_newest(RunFolder(tmp_path / "part").checkpoints, again.model, again.optimizer)
+    assert progress is not None and progress.step == 12 and torn == []
+    fit(again, progress)
+    assert all(torch.equal(a, b) for a, b in zip(toy.weights(whole), toy.weights(again)))
+
+
+def test_under_nohup_only_a_closed_terminal_is_ignored() -> None:
+    for number in OBEYED:
+        signal.signal(number, signal.SIG_IGN)
+    with Signals() as signals:
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert signals.received is None
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert signals.received == signal.SIGTERM
