@@ -174,9 +174,11 @@ def test_a_host_that_is_cut_off_is_named_and_the_other_goes_on_from_there(
     said = flowing(log)
     assert "Another process of this run did not answer in time." in said
     assert "this is a bug" not in said
-    # Not a step was lost: the checkpoint is of the last one that both had done.
-    saved = len(read_trace(run / "trace.jsonl")) - 1
-    assert f"step {saved:,} is saved" in said
+    # Not a step was lost: the checkpoint is of the last one that both had done, and another may have been begun.
+    told = re.search(r"step ([\d,]+) is saved", said)
+    assert told, said
+    saved = int(told[1].replace(",", ""))
+    assert len(read_trace(run / "trace.jsonl")) - saved in (0, 1)
     assert (run / "checkpoints" / f"step-{saved:09d}" / "progress.json").is_file()
 
     last = daybreak(*words, "--out", run)
@@ -189,7 +191,6 @@ def test_a_host_that_is_cut_off_is_named_and_the_other_goes_on_from_there(
 # ---------------------------------------------------------------- one host, workers killed
 
 
-@pytest.mark.xfail(reason="open: after torchrun starts all again, gloo is refused now and then", strict=False)
 def test_killed_workers_are_started_again_and_the_run_goes_on(
     started: list[Process], data: Path, shape: list[str], tmp_path: Path
 ) -> None:

@@ -9,10 +9,12 @@ import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from daybreak.base import world as worlds
@@ -33,6 +35,8 @@ def agreed(world: World) -> None:
     assert world.agree(0.1 + rank, 2.0 * rank) == (0.1, 0.0)
     assert world.share({"text": f"of {rank}"}) == {"text": "of 0"}
     assert world.any(rank == 1) and world.any(rank == 0) and not world.any(False)
+    for flags in ({0}, {1}, {0, 1}, set[int]()):
+        assert world.agree_and_any((0.1 + rank, -3e300), rank in flags) == ((0.1, -3e300), bool(flags))
     assert world.sum(0.1 * (rank + 1)) == pytest.approx(0.3, abs=1e-15)
     vector = torch.tensor([1.0, rank])
     assert world.add(vector).tolist() == [2.0, 1.0] and vector.tolist() == [1.0, rank]
@@ -87,10 +91,36 @@ def test_one_process_agrees_with_itself() -> None:
     assert world == World(rank=0, size=1) and world.is_first
     vector = torch.tensor([1.0, 2.0])
     assert world.add(vector) is vector and world.sum(0.1) == 0.1
+    assert world.agree_and_any((0.1, 2.0), True) == ((0.1, 2.0), True)
     assert world.agree(0.1, 2.0) == (0.1, 2.0) and world.share("so") == "so"
     assert world.any(True) and not world.any(False)
     assert same(world.spread(TENSORS), TENSORS)
     worlds.stop(world)
+
+
+@pytest.mark.parametrize("late", [0, 1, 2])
+def test_what_an_earlier_start_left_in_the_store_is_never_read(late: int) -> None:
+    """torchrun keeps its store over restarts; whoever comes last, nobody takes the others' old names for new."""
+    store = dist.HashStore()
+    for _ in range(3):
+        with ThreadPoolExecutor(3) as pool:
+            waiting = []
+            for rank in sorted(range(3), key=lambda rank: rank == late):
+                waiting.append(pool.submit(worlds.met, store, rank, 3, timedelta(seconds=30)))
+                time.sleep(0.1)
+            parts = [one.result() for one in waiting]
+        for rank, part in enumerate(parts):
+            assert not part.check([f"address {rank}"])
+            part.set(f"address {rank}", str(rank))
+        assert all(part.get(f"address {rank}") == str(rank).encode() for part in parts for rank in range(3))
+
+
+def test_a_rank_that_never_comes_again_is_not_taken_for_the_one_that_came_before() -> None:
+    store = dist.HashStore()
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda rank: worlds.met(store, rank, 2, timedelta(seconds=30)), range(2)))
+    with pytest.raises(PeerLost, match="did not answer in time"):
+        worlds.met(store, 0, 2, timedelta(seconds=0.3))
 
 
 def test_ranks_agree_and_a_killed_one_is_noticed_at_once() -> None:

@@ -89,7 +89,7 @@ class Ticking:
     def __init__(self) -> None:
         self.read = 0
 
-    def tick(self, step: int, tokens: int) -> Tick:
+    def tick(self, step: int, tokens: int, *, leaving: bool = False) -> Tick:
         self.read += 1
         return Tick(float(self.read), self.read / 40)
 

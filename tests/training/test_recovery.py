@@ -237,8 +237,8 @@ class Stop:
     def __init__(self, made: Training, step: int):
         self._inner, self._step = made.clock, step
 
-    def tick(self, step: int, tokens: int) -> Tick:
-        found = self._inner.tick(step, tokens)
+    def tick(self, step: int, tokens: int, *, leaving: bool = False) -> Tick:
+        found = self._inner.tick(step, tokens, leaving=leaving)
         return Tick(found.elapsed, 1.0) if step >= self._step else found
 
     def elapsed(self) -> float:

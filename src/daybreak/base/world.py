@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+import time
+import uuid
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -53,6 +55,18 @@ class World:
         with peers():
             dist.broadcast(shared, src=0)
         return tuple(shared.tolist())
+
+    def agree_and_any(self, values: Sequence[float], flag: bool) -> tuple[tuple[float, ...], bool]:
+        """Return rank 0's float64 values and whether any rank holds ``flag``, in one message."""
+        if self.size == 1:
+            return tuple(values), flag
+        # Nothing but zeros is added to what rank 0 holds: the sum is its numbers, bit for bit.
+        held = [*(values if self.is_first else [0.0] * len(values)), float(flag)]
+        shared = torch.tensor(held, dtype=torch.float64)
+        with peers():
+            dist.all_reduce(shared)
+        *agreed, flags = shared.tolist()
+        return tuple(agreed), flags > 0
 
     def share(self, value: Any) -> Any:
         """Return rank 0's value, any small object, on every rank."""
@@ -150,11 +164,36 @@ def start() -> World:
     with peers():
         # Some take long to load: only once all are there does the time for a message count.
         store, rank, _ = next(dist.rendezvous("env://", timeout=max(TIMEOUT, patience)))
-        store.set(f"daybreak {rank}", "here")
-        store.wait([f"daybreak {other}" for other in range(size)], max(TIMEOUT, patience))
+        store = met(store, rank, size, max(TIMEOUT, patience))
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=patience)
     return World(rank=rank, size=size)
+
+
+def met(store: dist.Store, rank: int, size: int, patience: timedelta) -> dist.Store:
+    """Wait until all ranks are there; return a part of ``store`` that nobody has written to.
+
+    torchrun keeps one store over its restarts, and what a process of the last start wrote there (the address at which
+    it listened) would be taken for its successor's. Restarts are counted by each host for itself, so their number
+    cannot tell the starts apart: every process draws a name, rank 0 puts those that it finds on a list, a name of the
+    last start perhaps among them, and renews the list until all who are on it have seen it.
+
+    Raises:
+        PeerLost: not all ranks came.
+    """
+    name, deadline = uuid.uuid4().hex, time.monotonic() + patience.total_seconds()
+    store.set(f"daybreak {rank}", name)
+    while time.monotonic() < deadline:
+        if rank == 0:
+            names = [store.get(f"daybreak {other}").decode() for other in range(size)]
+            store.set("daybreak ranks", " ".join(names))
+        ranks = store.get("daybreak ranks").decode()
+        if name in ranks.split():
+            store.set(f"{ranks}: {rank}", "seen")
+            if store.check([f"{ranks}: {other}" for other in range(size)]):
+                return dist.PrefixStore(ranks, store)
+        time.sleep(0.02)
+    raise PeerLost("Another process of this run did not answer in time.")
 
 
 def stop(world: World) -> None:

@@ -61,6 +61,8 @@ class Tick:
 
     elapsed: float
     progress: float
+    leaving: bool = False
+    """Whether any process of the run was asked to leave."""
 
 
 class Clock(ABC):
@@ -68,8 +70,12 @@ class Clock(ABC):
     """Seconds of a time budget that are kept for what comes after the last step."""
 
     @abstractmethod
-    def tick(self, step: int, tokens: int) -> Tick:
-        """Read the clock before optimizer step ``step``, when ``tokens`` tokens have been read."""
+    def tick(self, step: int, tokens: int, *, leaving: bool = False) -> Tick:
+        """Read the clock before optimizer step ``step``, when ``tokens`` tokens have been read.
+
+        Args:
+            leaving: whether this process was asked to leave.
+        """
 
     @abstractmethod
     def elapsed(self) -> float:
@@ -113,16 +119,16 @@ class BudgetClock(Clock):
     def keep_back(self, seconds: float) -> None:
         self.reserve = seconds
 
-    def tick(self, step: int, tokens: int) -> Tick:
+    def tick(self, step: int, tokens: int, *, leaving: bool = False) -> Tick:
         # The reserve too: each rank measured its own validations.
-        elapsed, reserve = self._world.agree(self.elapsed(), self.reserve)
+        (elapsed, reserve), leaving = self._world.agree_and_any((self.elapsed(), self.reserve), leaving)
         if self._budget.unit == "seconds":
             progress = elapsed / max(self._budget.amount - reserve, 1e-9)
         else:
             progress = (tokens if self._budget.unit == "tokens" else step) / self._budget.amount
         # Never back, also when less is reserved than before.
         self._progress = max(self._progress, min(progress, 1.0))
-        return Tick(elapsed, self._progress)
+        return Tick(elapsed, self._progress, leaving)
 
 
 class ReplayClock(Clock):
@@ -131,12 +137,12 @@ class ReplayClock(Clock):
     def __init__(self, trace: list[TraceRecord]):
         self._trace = trace
 
-    def tick(self, step: int, tokens: int) -> Tick:
+    def tick(self, step: int, tokens: int, *, leaving: bool = False) -> Tick:
         if step >= len(self._trace):
-            return Tick(self._trace[-1].elapsed if self._trace else 0.0, 1.0)
+            return Tick(self._trace[-1].elapsed if self._trace else 0.0, 1.0, leaving)
         record = self._trace[step]
         assert record.step == step
-        return Tick(record.elapsed, record.progress)
+        return Tick(record.elapsed, record.progress, leaving)
 
     def elapsed(self) -> float:
         return self._trace[-1].elapsed if self._trace else 0.0

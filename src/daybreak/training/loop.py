@@ -47,10 +47,10 @@ def fit(training: Training, progress: Progress) -> Progress:
         while True:
             try:
                 training, progress = steer(training, progress)
-                tick, leaving = read_clock(training, progress, leaving=signals.received is not None)
+                tick = read_clock(training, progress, leaving=signals.received is not None)
                 if tick.progress >= 1.0:
                     return progress
-                if leaving:
+                if tick.leaving:
                     save(training, progress)
                     raise Interrupted(signals.received or signal.SIGTERM)
                 mark = next_mark(training, tick.progress) if mark is None else mark
@@ -118,15 +118,14 @@ def steer(training: Training, progress: Progress) -> tuple[Training, Progress]:
     return training, progress
 
 
-def read_clock(training: Training, progress: Progress, *, leaving: bool) -> tuple[Tick, bool]:
+def read_clock(training: Training, progress: Progress, *, leaving: bool) -> Tick:
     """The agreed time before a step, and whether any process was asked to leave."""
     begun = time.monotonic()
-    tick = training.clock.tick(progress.step, progress.tokens)
-    leaving = training.world.any(leaving)
+    tick = training.clock.tick(progress.step, progress.tokens, leaving=leaving)
     training.spent["clock"] += time.monotonic() - begun
     if training.watchdog:
         training.watchdog.beat(progress.step)
-    return tick, leaving
+    return tick
 
 
 def keep_milestones(training: Training, progress: Progress, tick: Tick) -> Progress:
