@@ -13,6 +13,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -266,6 +267,30 @@ def test_under_nohup_a_closed_terminal_is_not_noticed(
 
 
 # ---------------------------------------------------------------- time
+
+
+def test_a_run_that_was_stopped_for_a_while_is_charged_for_it_and_loses_nothing(
+    start: Start, data: Path, shape: list[str], tmp_path: Path
+) -> None:
+    """SIGSTOP and SIGCONT, as a scheduler or a laptop's lid sends them; the schedule goes on at the later hour."""
+    run, pause = tmp_path / "run", 4.0
+    process = start(*words(data, run, "90s", shape))
+    wait_for(lambda: steps(run) >= 20, process)
+    process.send_signal(signal.SIGSTOP)
+    time.sleep(pause)
+    before = read_trace(run / "trace.jsonl")
+    process.send_signal(signal.SIGCONT)
+    wait_for(lambda: steps(run) >= len(before) + 20, process)
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 143 and "is left out" not in said, said
+    trace = read_trace(run / "trace.jsonl")
+    assert [record.step for record in trace] == list(range(len(trace))) and trace[: len(before)] == before
+    late, now = max(pairwise(trace), key=lambda pair: pair[1].elapsed - pair[0].elapsed)
+    waited, all_seconds = now.elapsed - late.elapsed, 90.0
+    assert pause * 0.9 <= waited and abs(late.step - len(before)) <= 2
+    assert now.progress - late.progress == pytest.approx(waited / all_seconds, rel=0.2)  # less is kept for the end
+
 
 BACKWARDS = """
 import time
