@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import torch
 
-from daybreak import pretrain, run_end
+from daybreak import pretrain
 from daybreak.base.files import read_json
 from daybreak.base.plain import from_plain
-from daybreak.base.records import Parity, StepRecord, Summary
+from daybreak.base.records import StepRecord, Summary
 from daybreak.base.run_folder import RunFolder
 from daybreak.cli import main
 from daybreak.origins import continued
@@ -25,16 +25,10 @@ from daybreak.training import checkpoint, loop, probe
 from daybreak.training.clock import read_trace
 from daybreak.training.schedule import Trapezoid
 
-NO_PARITY = Parity(
-    passed=True, checks={}, largest_logit_difference=0.0, tolerance=1.0, masked_accuracy=0.0, transformers="",
-    seconds=0.0,
-)  # fmt: skip
-
 
 @pytest.fixture(autouse=True)
-def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
+def _fast(monkeypatch: pytest.MonkeyPatch, ungated: None) -> None:
     monkeypatch.setattr(probe, "choose_device", lambda: torch.device("cpu"))
-    monkeypatch.setattr(run_end, "check_parity", lambda *_, **__: NO_PARITY)
     fit = loop.fit
     monkeypatch.setattr(
         pretrain, "fit", lambda training, progress: fit(replace(training, record_seconds=0.0), progress)

@@ -23,10 +23,9 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from daybreak import run_end
 from daybreak.assembly import starting_weights, yardstick
 from daybreak.base.files import read_json
-from daybreak.base.records import Decisions, Manifest, Parity, SpecialIds, Summary
+from daybreak.base.records import Decisions, Manifest, SpecialIds, Summary
 from daybreak.cli import main
 from daybreak.data.shards import open_shards
 from daybreak.data.tokenizer import WordPiece
@@ -40,21 +39,11 @@ from daybreak.training.clock import read_trace
 
 SMALL = ["--length", "32", "--batch", "8", "--precision", "float32", "--budget", "30steps"]
 FAMILIES = ("bert", "modernbert")
-NO_PARITY = Parity(
-    passed=True, checks={}, largest_logit_difference=0.0, tolerance=1.0, masked_accuracy=0.0, transformers="",
-    seconds=0.0,
-)  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
 def _cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "choose_device", lambda: torch.device("cpu"))
-
-
-@pytest.fixture
-def ungated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The gate's clean process takes seconds."""
-    monkeypatch.setattr(run_end, "check_parity", lambda *_, **__: NO_PARITY)
 
 
 def write_tokenizer(folder: Path, text: str) -> SpecialIds:

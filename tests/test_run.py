@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 import torch
 
-from daybreak import run, run_end
+from daybreak import run
 from daybreak.base.files import read_json
 from daybreak.base.plain import from_plain
-from daybreak.base.records import FillMask, Parity, Summary
+from daybreak.base.records import FillMask, Summary
 from daybreak.base.task_records import TaskResult
 from daybreak.data import docstrings
 from daybreak.data.docstring_scan import Package
@@ -137,17 +137,13 @@ def site(folder: Path) -> list[Package]:
     return found
 
 
+@pytest.mark.usefixtures("ungated")
 def test_without_a_corpus_the_docstrings_are_read_and_their_task_comes_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    passed = Parity(
-        passed=True, checks={}, largest_logit_difference=0.0, tolerance=1.0, masked_accuracy=0.0, transformers="",
-        seconds=0.0,
-    )  # fmt: skip
     asked: list[tuple[Any, ...]] = []
     monkeypatch.setattr(docstrings, "installed_packages", lambda: site(tmp_path / "site"))
     monkeypatch.setattr(probe, "choose_device", lambda: torch.device("cpu"))
-    monkeypatch.setattr(run_end, "check_parity", lambda *_, **__: passed)
     monkeypatch.setattr("daybreak.evaluate.evaluate", lambda model, tasks, **more: asked.append((tasks, more)))
     tiny = load_recipe("tiny")
     recipe = dataclasses.replace(

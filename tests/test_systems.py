@@ -17,10 +17,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from daybreak import pretrain, run_end
+from daybreak import pretrain
 from daybreak.base.errors import UserError
 from daybreak.base.files import read_json
-from daybreak.base.records import Decisions, Manifest, Parity, Summary
+from daybreak.base.records import Decisions, Manifest, Summary
 from daybreak.cli import main
 from daybreak.data.tokenizer import WordPiece
 from daybreak.prepare import prepare
@@ -32,10 +32,6 @@ from daybreak.training.step import Training
 TOY = (
     "--model.layers 1 --model.width 32 --model.heads 2 --model.inner 64 --length 32 --batch 8 --precision float32"
 ).split()
-NO_PARITY = Parity(
-    passed=True, checks={}, largest_logit_difference=0.0, tolerance=1.0, masked_accuracy=0.0, transformers="",
-    seconds=0.0,
-)  # fmt: skip
 LATER = ["--later.length", "64", "--later.batch", "4"]
 RAMP = ["--ramp.quantum", "2"]
 FLAGS = {
@@ -61,12 +57,6 @@ JUDGED = {"bert-2018", "bert-8gb", "crammed"}
 @pytest.fixture(autouse=True)
 def _cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "choose_device", lambda: torch.device("cpu"))
-
-
-@pytest.fixture
-def ungated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The gate's clean process takes seconds."""
-    monkeypatch.setattr(run_end, "check_parity", lambda *_, **__: NO_PARITY)
 
 
 @pytest.fixture(scope="session")

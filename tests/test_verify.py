@@ -19,10 +19,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from daybreak import pretrain, run_end
+from daybreak import pretrain
 from daybreak.base.files import read_json
 from daybreak.base.plain import to_plain
-from daybreak.base.records import Decisions, Parity, StepRecord
+from daybreak.base.records import Decisions, StepRecord
 from daybreak.cli import main
 from daybreak.training import loop, probe
 from daybreak.training.clock import BudgetClock, Tick, read_trace
@@ -34,17 +34,12 @@ Start = Callable[..., "subprocess.Popen[str]"]
 Verified = Callable[..., str]
 
 BUDGET = ["--budget", "40steps"]
-NO_PARITY = Parity(
-    passed=True, checks={}, largest_logit_difference=0.0, tolerance=1.0, masked_accuracy=0.0, transformers="",
-    seconds=0.0,
-)  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
-def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bits of the CPU are those that are compared; the gate takes seconds; every step leaves its line."""
+def _fast(monkeypatch: pytest.MonkeyPatch, ungated: None) -> None:
+    """The bits of the CPU are those that are compared; every step leaves its line."""
     monkeypatch.setattr(probe, "choose_device", lambda: torch.device("cpu"))
-    monkeypatch.setattr(run_end, "check_parity", lambda *_, **__: NO_PARITY)
     fit = loop.fit
     monkeypatch.setattr(
         pretrain, "fit", lambda training, progress: fit(replace(training, record_seconds=0.0), progress)

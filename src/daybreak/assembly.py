@@ -35,6 +35,7 @@ from daybreak.training.validation import ROWS, OwnRows, Validation
 
 YARDSTICK = 128
 """Positions of the rows that every recipe is measured on, where its model can read so many."""
+SAMPLE_TOKENS = 40
 OWN_ROWS = 256
 """Held-out rows of the recipe's own kind: judged once, at the end, beside twice as many of the yardstick."""
 USES = (
@@ -211,6 +212,12 @@ def sampler(recipe: Recipe, stream: TokenStream, shards: Shards, data: Path, len
         return load_tokenizer(data / "tokenizer").token_to_id(token)  # only one order of rows ever asks
 
     return recipe.rows.build(stream, length, recipe.seed, shards.manifest.special, token_ids=token_id)
+
+
+def sample_text(shards: Shards, data: Path) -> str:
+    """A few dozen held-out tokens as text, for the tokenizer round trip."""
+    ids = shards.heldout.read(0, min(SAMPLE_TOKENS, len(shards.heldout)))
+    return load_tokenizer(data / "tokenizer").decode([int(i) for i in ids])
 
 
 def yardstick(recipe: Recipe, shards: Shards, data: Path, device: torch.device) -> Validation:

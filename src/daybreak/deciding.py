@@ -17,7 +17,7 @@ from daybreak.base.terminal import say
 from daybreak.base.world import World
 from daybreak.recipe import Recipe
 from daybreak.training import calibration, microbatch_cache, probe
-from daybreak.training.changes import changed, cut, in_force
+from daybreak.training.changes import changed, cut, in_force, uncompiled
 from daybreak.training.checkpoint import START, Progress
 from daybreak.training.compiling import try_compiled
 from daybreak.training.phases import with_microbatch, with_quantum
@@ -84,8 +84,7 @@ def going_on(training: Training, progress: Progress, run: RunFolder) -> Training
     stretches = with_microbatch(training.stretches, in_force(decisions, progress.step).microbatch)
     training = replace(training, stretches=stretches, decisions=decisions)
     if in_force(decisions, progress.step).compiled and not compiled_everywhere(training, progress):
-        why = "no longer compiled: torch.compile failed"
-        decisions = changed(decisions, progress.step, why, compiled=False)
+        decisions = uncompiled(decisions, progress.step)
         if world.is_first:
             write_json(run.decisions, decisions)
     return replace(training, decisions=decisions)

@@ -10,14 +10,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from daybreak.assembly import YARDSTICK, yardstick
+from daybreak.assembly import YARDSTICK, sample_text, yardstick
 from daybreak.base.batch import Batch
 from daybreak.base.errors import UserError
 from daybreak.base.files import make_folder
 from daybreak.base.run_folder import RunFolder
 from daybreak.base.terminal import say
 from daybreak.data.shards import open_shards
-from daybreak.data.tokenizer import load_tokenizer
 from daybreak.data.tokenizer_import import Existing
 from daybreak.models.crammed import CrammedEncoder
 from daybreak.models.importing import load_pretrained
@@ -98,12 +97,13 @@ def _export_checkpoint(source: RunFolder, checkpoints: Path, out: Path, data: Pa
     if progress is None:
         raise UserError(f"The run in '{source.path}' has no checkpoint yet.", "Wait for its first, or start it.")
     validation = yardstick(recipe, shards, data, torch.device("cpu"))
+    length = max(recipe.longest_row, validation.length)
     write_model_folder(
         out,
         model=model,
         shape=recipe.model,
         tokenizer=data / "tokenizer",
-        length=max(recipe.longest_row, validation.length),
+        length=length,
         vocabulary=shards.manifest.vocabulary,
         special=shards.manifest.special,
     )
@@ -116,18 +116,15 @@ def _export_checkpoint(source: RunFolder, checkpoints: Path, out: Path, data: Pa
         tick=Tick(progress.elapsed, 0.0),
         final=False,
     )
-    text = load_tokenizer(data / "tokenizer").decode(
-        [int(i) for i in shards.heldout.read(0, min(40, len(shards.heldout)))]
-    )
     say(f"Step {progress.step:,}: held-out loss {seen.loss:.3f}, masked accuracy {seen.accuracy:.1%}.")
     parity = check_parity(
         out,
         model=model,
         shape=recipe.model,
-        length=max(recipe.longest_row, validation.length),
+        length=length,
         validation=validation,
         accuracy=seen.accuracy,
-        text=text,
+        text=sample_text(shards, data),
     )
     say(verdict(parity))
 

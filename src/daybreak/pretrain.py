@@ -25,7 +25,6 @@ from daybreak.run_start import check_folder, write_start
 from daybreak.training import calibration, checkpoint
 from daybreak.training.clock import Budget
 from daybreak.training.disk import check_room
-from daybreak.training.guard import LossScale
 from daybreak.training.journal import Journal
 from daybreak.training.live_page import LivePage
 from daybreak.training.loop import fit, observe_machine
@@ -104,8 +103,7 @@ def _pretrain(order: Order, world: World, watching: Watching) -> Summary | None:
             check_room(run.path, checkpoint_bytes=size, model_bytes=4 * training.model.parameter_count())
         charged = dict(training.spent)
         training = measured(order, training, progress) if fresh else going_on(training, progress, run)
-        if not progress.step:
-            progress = replace(progress, scale=LossScale.first(training.decisions.precision))
+        progress = progress.scaled_for(training.decisions.precision)
         if fresh and world.is_first:
             write_start(run, order.recipe, training.decisions, order.shards, training.device, order.started)
     except BaseException:

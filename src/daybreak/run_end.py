@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from itertools import chain
 from pathlib import PurePath
 
-from daybreak.assembly import Order, heldout_losses
-from daybreak.base.course_records import MachineRecord
+from daybreak.assembly import Order, heldout_losses, sample_text
+from daybreak.base.course_records import MachineRecord, MachineUse
 from daybreak.base.files import read_json, read_json_lines, write_json
 from daybreak.base.plain import from_plain
 from daybreak.base.records import Decisions, Forgetting, Summary, ValidationRecord
@@ -28,7 +27,6 @@ from daybreak.training.clock import Tick
 from daybreak.training.journal import Journal
 from daybreak.training.loop import save, validate
 from daybreak.training.step import Training
-from daybreak.training.telemetry import summarise
 
 EXAMPLE_TOKENS = 200_000
 """Held-out tokens among which fill-mask sentences are looked for."""
@@ -46,13 +44,14 @@ def finish(order: Order, training: Training, progress: Progress, price: float | 
         training = replace(training, journal=journal)
         tick = Tick(training.clock.elapsed(), 1.0)
         final = validate(training, progress, tick, rows=training.validation.rows, final=True)
+    length = max(recipe.longest_row, training.validation.length)
     begun = time.monotonic()
     write_model_folder(
         run.model,
         model=training.model,
         shape=recipe.model,
         tokenizer=order.data / "tokenizer",
-        length=max(recipe.longest_row, training.validation.length),
+        length=length,
         vocabulary=shards.manifest.vocabulary,
         special=shards.manifest.special,
     )
@@ -65,10 +64,10 @@ def finish(order: Order, training: Training, progress: Progress, price: float | 
         run.model,
         model=training.model,
         shape=recipe.model,
-        length=max(recipe.longest_row, training.validation.length),
+        length=length,
         validation=training.validation,
         accuracy=final.accuracy,
-        text=_sample_text(order),
+        text=sample_text(shards, order.data),
     )
     say(verdict(parity))
     forgetting = _forgetting(order, training, final)
@@ -134,15 +133,15 @@ def _summarise(
         parent=order.recipe.origin.parent or PurePath(order.recipe.origin.branch).name,
         dropped=progress.health.dropped,
         changes=read_json(order.run.decisions, Decisions).changes,
-        machine=summarise(_machine_lines(order.run), hours=elapsed / 3600, price=price),
+        machine=_machine_use(order.run, hours=elapsed / 3600, price=price),
     )
 
 
-def _machine_lines(run: RunFolder) -> Iterator[MachineRecord]:
-    """What the machine was doing, over all processes of the run, in lost work too."""
-    for line in chain(read_json_lines(run.metrics), read_json_lines(run.lost_metrics)):
-        if line.pop("type") == "machine":
-            yield from_plain(MachineRecord, line)
+def _machine_use(run: RunFolder, *, hours: float, price: float | None) -> MachineUse | None:
+    """What the machine was doing over all processes of the run, in lost work too; ``price`` is of an hour."""
+    lines = chain(read_json_lines(run.metrics), read_json_lines(run.lost_metrics))
+    records = (from_plain(MachineRecord, line) for line in lines if line.pop("type") == "machine")
+    return MachineUse.of(records, cost=None if price is None else hours * price)
 
 
 def warn_of_communication(summary: Summary, world: World) -> None:
@@ -156,13 +155,6 @@ def warn_of_communication(summary: Summary, world: World) -> None:
         )
     if share > (world.size - 1) / world.size > 0:
         say(f"{world.size} devices were slower than one would have been: use fewer, or give each a larger batch.")
-
-
-def _sample_text(order: Order) -> str:
-    """A few dozen held-out tokens as text, for the tokenizer round trip."""
-    heldout = order.shards.heldout
-    ids = [int(i) for i in heldout.read(0, min(40, len(heldout)))]
-    return load_tokenizer(order.data / "tokenizer").decode(ids)
 
 
 def _headline(summary: Summary) -> str:

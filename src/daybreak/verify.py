@@ -29,7 +29,6 @@ from daybreak.training import checkpoint, probe
 from daybreak.training.changes import in_force
 from daybreak.training.checkpoint import Found
 from daybreak.training.clock import ReplayClock, read_trace
-from daybreak.training.guard import LossScale
 from daybreak.training.loop import fit
 from daybreak.training.monitors import Live
 from daybreak.training.phases import with_microbatch
@@ -153,9 +152,8 @@ def _replay(
     """Go from witness to witness, and compare with each."""
     parts = build(order.recipe, order.shards, order.data, decisions, init=start is None)
     progress = checkpoint.load(start, *parts) if start else beginning(order.recipe, *parts, world)
+    progress = progress.scaled_for(decisions.precision)
     begun = progress.step
-    if not begun:
-        progress = replace(progress, scale=LossScale.first(decisions.precision))
     quiet = replace(decisions, validation_marks=0)
     training = training_of(order, parts, quiet, world, ReplayClock(trace), progress)
     norms = Norms({line["step"]: line["gradient_norm"] for line in _step_lines(order.run)})

@@ -5,7 +5,10 @@ Units: seconds, bytes, watts, degrees Celsius; shares in [0, 1].
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from statistics import fmean
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,3 +83,35 @@ class MachineUse:
     kilowatt_hours: float | None = None
     cost: float | None = None
     """Of all hours charged, at the price that was given."""
+
+    @staticmethod
+    def of(records: Iterable[MachineRecord], cost: float | None = None) -> MachineUse | None:
+        """Return a run's machine use in short; None without records. What is no number is left out.
+
+        Each process counts its kilowatt hours from zero. In the order of the clock, a value below the one before is the
+        first of a new process.
+
+        Args:
+            records: of all processes, those that a resume cut away too: that work was done as well.
+        """
+        ordered = sorted(records, key=lambda record: record.elapsed)
+        if not ordered:
+            return None
+        devices = [device for record in ordered for device in record.devices]
+        counts = _numbers(record.kilowatt_hours for record in ordered)
+        ends = [count for count, following in zip(counts, [*counts[1:], -math.inf]) if following < count]
+        busy = _numbers(device.utilisation for device in devices)
+        return MachineUse(
+            processor=fmean(_numbers(record.processor for record in ordered) or [0.0]),
+            load=fmean(_numbers(record.load for record in ordered) or [0.0]),
+            memory=max(record.memory for record in ordered),
+            utilisation=fmean(busy) if busy else None,
+            device_memory=max((device.memory for device in devices), default=None),
+            temperature=max(_numbers(device.temperature for device in devices), default=None),
+            kilowatt_hours=sum(ends) if counts else None,
+            cost=cost,
+        )
+
+
+def _numbers(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None and math.isfinite(value)]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import html
 import math
-import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from statistics import fmean
 
 from daybreak.base.amounts import percent, significant
 from daybreak.base.course_records import DeviceUse, MachineRecord, MachineUse
@@ -68,31 +67,12 @@ def machine_use(run: RunRecords) -> MachineUse | None:
         return run.summary.machine
     if not run.machine:
         return None
-    devices = [device for record in run.machine for device in record.devices]
-    return MachineUse(
-        processor=_mean(record.processor for record in run.machine) or 0.0,
-        load=_mean(record.load for record in run.machine) or 0.0,
-        memory=max(record.memory for record in run.machine),
-        utilisation=_mean(device.utilisation for device in devices),
-        device_memory=max((device.memory for device in devices), default=None),
-        temperature=max((device.temperature for device in devices if device.temperature is not None), default=None),
-        kilowatt_hours=_energy(run),
-    )
-
-
-def _energy(run: RunRecords) -> float | None:
-    """The meter starts anew with each process; what lost work drew was drawn all the same."""
-    lost = [record for record in run.lost if isinstance(record, MachineRecord)]
-    read = sorted([*run.machine, *lost], key=lambda record: record.elapsed)
-    meter = [record.kilowatt_hours for record in read if record.kilowatt_hours is not None]
-    if not meter:
-        return None
-    return sum(before for before, now in pairwise(meter) if now < before) + meter[-1]
+    return MachineUse.of([*run.machine, *(record for record in run.lost if isinstance(record, MachineRecord))])
 
 
 def _mean(values: Iterator[float]) -> float | None:
     finite = [value for value in values if math.isfinite(value)]
-    return statistics.fmean(finite) if finite else None
+    return fmean(finite) if finite else None
 
 
 def machine_figure(runs: Sequence[RunRecords], quantity: Quantity) -> Figure:

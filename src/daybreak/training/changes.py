@@ -33,6 +33,11 @@ def changed(decisions: Decisions, step: int, why: str, **values: Any) -> Decisio
     return replace(decisions, changes=[*kept, replace(change, **values)])
 
 
+def uncompiled(decisions: Decisions, step: int) -> Decisions:
+    """Decisions of a run that can no longer be compiled from ``step`` on."""
+    return changed(decisions, step, "no longer compiled: torch.compile failed", compiled=False)
+
+
 def cut(decisions: Decisions, step: int) -> Decisions:
     """Decisions of a run that goes on from the checkpoint at ``step``: later steps are lost, with their changes."""
     return replace(decisions, changes=[change for change in decisions.changes if change.step <= step])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -64,6 +64,10 @@ class Progress:
     def first_bad(self) -> int:
         """The first bad one of the last steps, this step if none: earlier checkpoints were followed by a good one."""
         return self.step - self.health.recent.bit_length()
+
+    def scaled_for(self, precision: str) -> Progress:
+        """At step 0, where it is saved before the precision is chosen, with the loss scale to begin with."""
+        return self if self.step else replace(self, scale=LossScale.first(precision))
 
 
 START = Progress(step=0, position=0, tokens=0, targets=0, elapsed=0.0, resumes=0, spent={})

@@ -10,9 +10,8 @@ from daybreak.base.errors import UserError
 from daybreak.base.records import Decisions
 from daybreak.base.terminal import say
 from daybreak.training import checkpoint
-from daybreak.training.changes import changed, in_force
+from daybreak.training.changes import changed, in_force, uncompiled
 from daybreak.training.checkpoint import Found, Progress
-from daybreak.training.guard import LossScale
 from daybreak.training.step import Training, no_room
 
 LOWEST_RATE = 1 / 8
@@ -79,9 +78,7 @@ def go_back(training: Training, progress: Progress) -> tuple[Training, Progress]
         elapsed=training.clock.elapsed(),
         spent=dict(training.spent),
         health=replace(before.health, dropped=progress.health.dropped),
-        # The checkpoint of step 0 is written before the precision is chosen.
-        scale=before.scale if before.step else LossScale.first(training.decisions.precision),
-    )
+    ).scaled_for(training.decisions.precision)
     if training.run and training.world.is_first:
         # What was lost is charged before the trace is cut that proves it. A resume looks nowhere but here.
         if checkpoint.folder_of(training.run.checkpoints, before.step).is_dir():
@@ -98,8 +95,7 @@ def go_back(training: Training, progress: Progress) -> tuple[Training, Progress]
 def uncompile(training: Training, progress: Progress) -> Training:
     """Go on from this step on without torch.compile."""
     say("The model could not be compiled any further; training goes on without.")
-    why = "no longer compiled: torch.compile failed"
-    return _decided(training, changed(training.decisions, progress.step, why, compiled=False), progress.step)
+    return _decided(training, uncompiled(training.decisions, progress.step), progress.step)
 
 
 def _last_good(training: Training, progress: Progress) -> Found | None:

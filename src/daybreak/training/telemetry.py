@@ -8,14 +8,12 @@ import shutil
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean
 from types import ModuleType
 from typing import Any, Protocol
 
-from daybreak.base.course_records import DeviceUse, MachineRecord, MachineUse
+from daybreak.base.course_records import DeviceUse, MachineRecord
 
 SECONDS = 30.0
 FIRST_SECONDS = 1.0
@@ -257,32 +255,3 @@ def _card(nvml: Any, cards: list[Any], entry: str) -> Any:
     if entry.startswith("GPU-"):
         return next((card for card in cards if nvml.nvmlDeviceGetUUID(card).startswith(entry)), None)
     return nvml.nvmlDeviceGetHandleByUUID(entry) if entry.startswith("MIG-") else None
-
-
-def summarise(records: Iterable[MachineRecord], *, hours: float, price: float | None) -> MachineUse | None:
-    """Return a run's machine use in short; None without records.
-
-    Each process counts its kilowatt hours from zero. In the order of the clock, a value below the one before is the
-    first of a new process.
-
-    Args:
-        records: of all processes, those that a resume cut away too: their energy was used as well.
-        hours: charged.
-        price: of the machine per hour, in any currency.
-    """
-    ordered = sorted(records, key=lambda record: record.elapsed)
-    if not ordered:
-        return None
-    uses = [use for record in ordered for use in record.devices]
-    counts = [record.kilowatt_hours for record in ordered if record.kilowatt_hours is not None]
-    ends = [count for count, following in zip(counts, [*counts[1:], -1.0]) if following < count]
-    return MachineUse(
-        processor=fmean(record.processor for record in ordered),
-        load=fmean(record.load for record in ordered),
-        memory=max(record.memory for record in ordered),
-        utilisation=fmean(use.utilisation for use in uses) if uses else None,
-        device_memory=max((use.memory for use in uses), default=None),
-        temperature=max((use.temperature for use in uses if use.temperature is not None), default=None),
-        kilowatt_hours=sum(ends) if counts else None,
-        cost=None if price is None else hours * price,
-    )

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daybreak.base.course_records import DeviceUse, MachineRecord
-from daybreak.training.telemetry import summarise
+from daybreak.base.course_records import DeviceUse, MachineRecord, MachineUse
 
 
 def record(elapsed: float, kilowatt_hours: float | None = None, devices: tuple[DeviceUse, ...] = ()) -> MachineRecord:
@@ -42,7 +41,7 @@ def test_the_energy_of_all_processes_is_added(processes: list[list[int]], order:
             elapsed += 1
         expected += meter
     order.shuffle(records)
-    use = summarise(records, hours=1.0, price=None)
+    use = MachineUse.of(records)
     assert (use is None) == (not processes)
     if use is not None:
         assert use.kilowatt_hours == pytest.approx(expected / 1000)
@@ -59,10 +58,10 @@ device_uses = st.builds(
 )
 
 
-@given(st.lists(st.lists(device_uses, max_size=3), min_size=1, max_size=6), st.floats(0, 1000), st.floats(0, 100))
-def test_a_summary_is_means_and_maxima(uses: list[list[DeviceUse]], hours: float, price: float) -> None:
+@given(st.lists(st.lists(device_uses, max_size=3), min_size=1, max_size=6), st.floats(0, 1000))
+def test_a_summary_is_means_and_maxima(uses: list[list[DeviceUse]], cost: float) -> None:
     records = [record(place / 4, devices=tuple(devices)) for place, devices in enumerate(uses)]
-    found = summarise(iter(records), hours=hours, price=price)
+    found = MachineUse.of(iter(records), cost=cost)
     assert found is not None
     number = len(records)
     assert found.processor == pytest.approx(sum(each.processor for each in records) / number)
@@ -77,4 +76,4 @@ def test_a_summary_is_means_and_maxima(uses: list[list[DeviceUse]], hours: float
     told = sorted(use.temperature for use in flat if use.temperature is not None)
     assert found.temperature == (told[-1] if told else None)
     assert found.kilowatt_hours is None
-    assert found.cost == hours * price
+    assert found.cost == cost
