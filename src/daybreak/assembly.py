@@ -26,6 +26,7 @@ from daybreak.training import checkpoint
 from daybreak.training.averaging import RunningAverage
 from daybreak.training.calibration import PROBE_STEP_ROWS
 from daybreak.training.clock import Budget, BudgetClock, Clock, Tick, read_trace
+from daybreak.training.heartbeat import read_heartbeat
 from daybreak.training.journal import cut_back
 from daybreak.training.masked import Masked
 from daybreak.training.phases import Stretch, with_microbatch, with_quantum
@@ -166,7 +167,8 @@ def _resumed(order: Order, progress: checkpoint.Progress, world: World) -> tuple
     """Charge what was lost since the checkpoint up to the last heartbeat; return that too, in seconds."""
     run = order.run
     trace = read_trace(run.trace) if world.is_first else []
-    heartbeat = max([progress.elapsed, *(record.elapsed for record in trace[-1:])])
+    seen = read_heartbeat(run.heartbeat) if world.is_first else 0.0
+    heartbeat = max([progress.elapsed, seen, *(record.elapsed for record in trace[-1:])])
     begun, heartbeat = world.share((run.decisions.exists(), heartbeat))
     if not begun:
         return progress, heartbeat

@@ -25,6 +25,7 @@ from daybreak.run_start import check_folder, write_start
 from daybreak.training import calibration, checkpoint
 from daybreak.training.clock import Budget
 from daybreak.training.disk import check_room
+from daybreak.training.heartbeat import Heartbeat
 from daybreak.training.journal import Journal
 from daybreak.training.live_page import LivePage
 from daybreak.training.loop import fit, observe_machine
@@ -117,6 +118,7 @@ def _pretrain(order: Order, world: World, watching: Watching) -> Summary | None:
         charged | {"checkpoint": charged["checkpoint"] + saving, "start": charged["start"] + starting}
     )
     remote = _remote(order, watching) if world.is_first and watching.track else None
+    heartbeat = Heartbeat(run.heartbeat, training.clock.elapsed) if world.is_first else None
     try:
         progress = _train(training, progress, order, remote)
         # Every rank holds the same weights; the first one speaks for all, and the others do not wait for it.
@@ -125,6 +127,8 @@ def _pretrain(order: Order, world: World, watching: Watching) -> Summary | None:
             remote.on_validation(summary.validation)
         return summary
     finally:
+        if heartbeat:
+            heartbeat.close()
         if remote:
             remote.close()  # after the export: it may take some seconds
 

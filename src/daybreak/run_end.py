@@ -79,6 +79,7 @@ def finish(order: Order, training: Training, progress: Progress, price: float | 
     write_json(run.summary, summary)
     write_card(run, [])
     shutil.rmtree(run.checkpoints, ignore_errors=True)
+    run.heartbeat.unlink(missing_ok=True)
     return summary
 
 

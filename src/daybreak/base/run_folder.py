@@ -32,6 +32,11 @@ class RunFolder:
         return self.path / "trace.jsonl"
 
     @property
+    def heartbeat(self) -> Path:
+        """The seconds charged at this moment; only while the run is not finished."""
+        return self.path / "heartbeat"
+
+    @property
     def metrics(self) -> Path:
         return self.path / "metrics.jsonl"
 
