@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -52,9 +53,9 @@ class Time:
 class Deaf(World):
     """A rank other than the first: it hears the first rank's values, whatever its own."""
 
-    def agree(self, *values: float) -> tuple[float, ...]:
-        assert len(values) == 2
-        return (50.0, 10.0)
+    def agree_and_any(self, values: Sequence[float], flag: bool) -> tuple[tuple[float, ...], bool]:
+        assert len(values) == 2 and not flag
+        return (50.0, 10.0), True
 
 
 def test_a_time_budget_counts_from_the_start_and_keeps_the_reserve() -> None:
@@ -101,7 +102,7 @@ def test_a_rank_obeys_the_first_ones_clock_and_reserve() -> None:
     clock = BudgetClock(Budget.parse("110s"), Deaf(rank=1, size=2), started=1_000.0, now=Time())
     clock.keep_back(37.0)
     tick = clock.tick(0, 0)
-    assert (tick.elapsed, tick.progress) == (50.0, 0.5)
+    assert (tick.elapsed, tick.progress, tick.leaving) == (50.0, 0.5, True)
 
 
 def test_a_recorded_run_is_repeated_bit_for_bit() -> None:
