@@ -65,6 +65,8 @@ HEAVY = {"torch", "transformers", "tokenizers", "safetensors", "sklearn", "scipy
 FILE_LINES, FUNCTION_LINES = 300, 60
 LONG = {
     "src/daybreak/cli.py": "the only file that parses arguments holds the flags of every verb, nothing else",
+    "src/daybreak/cli.py::_prepare": "a flag a line, with what it means",
+    "tests/test_faults.py": "one fault after the other, with the same few helpers",
     "src/daybreak/evaluate.py::evaluate": "half of it is what its arguments mean",
     "tests/test_verify.py": "what verifies and what was changed, on one process and on two, share one stopped run",
 }

@@ -262,11 +262,13 @@ def _prepare(arguments: list[str]) -> None:
     import tyro
 
     from daybreak.data.tokenizer import TokenizerConfig, WordPiece
+    from daybreak.data.treatment import AS_IT_IS, Treatment
 
     @dataclass(frozen=True, kw_only=True)
     class Prepare:
         text: Annotated[tuple[str, ...], tyro.conf.Positional]
-        """Files, folders or globs of .txt .md .jsonl, plain, .gz or .zst; hf://owner/name for a data set of the hub."""
+        """Files, folders or globs: .txt .md .jsonl .csv .tsv .parquet .html, Wikipedia dumps; hf://owner/name; - for
+        standard input."""
         out: Path
         """Folder for the tokenizer and the shards."""
         recipe: str = ""
@@ -275,6 +277,8 @@ def _prepare(arguments: list[str]) -> None:
         """Of the recipe: tiny, mini, small, base or large."""
         faithful: bool = False
         """The recipe as the original was."""
+        tokenizer_kind: str = ""
+        """WordPiece or ByteBPE; the recipe's, or WordPiece, by default."""
         tokenizer: TokenizerConfig = field(default_factory=WordPiece)
         tokenizer_from: str = ""
         """Take over the tokenizer in this folder (a model's) instead of training one."""
@@ -287,7 +291,10 @@ def _prepare(arguments: list[str]) -> None:
         chunk_characters: int = 0
         """Cut documents at spaces into documents of about so many characters; 0 for whole ones."""
         text_field: str = "text"
-        """Field of a .jsonl object that holds the text."""
+        """Field of a record, or column of a table, that holds the text."""
+        treatment: Annotated[Treatment, tyro.conf.arg(name="")] = AS_IT_IS
+        workers: int = 0
+        """Processes that read side by side; 0 for as many as there are cores. They change nothing of the result."""
         push_to_hub: str = ""
         """owner/name of a private data set on the hub to put the result into; needs --with-text."""
         with_text: bool = False
@@ -311,6 +318,8 @@ def _prepare(arguments: list[str]) -> None:
         split_sentences=asked.split_sentences,
         chunk_characters=asked.chunk_characters,
         compare=asked.compare,
+        treatment=asked.treatment,
+        workers=asked.workers,
     )
     if asked.push_to_hub:
         from daybreak.packaging.hub import push_to_hub
@@ -319,7 +328,7 @@ def _prepare(arguments: list[str]) -> None:
 
 
 def _preparation(arguments: list[str]) -> dict[str, Any]:
-    """What --recipe and --tokenizer-from make the defaults of the other flags."""
+    """What --recipe, --tokenizer-kind and --tokenizer-from make the defaults of the other flags."""
     recipe, model = _value_of("--recipe", arguments), _value_of("--tokenizer-from", arguments)
     chosen: dict[str, Any] = {}
     if recipe:
@@ -328,6 +337,15 @@ def _preparation(arguments: list[str]) -> dict[str, Any]:
 
         found = load_recipe(recipe, size=_value_of("--size", arguments) or "", faithful="--faithful" in arguments)
         chosen = {"tokenizer": found.tokenizer, **to_plain(found.texts)}
+    if kind := _value_of("--tokenizer-kind", arguments):
+        from daybreak.base.plain import nearest
+        from daybreak.data.byte_bpe import ByteBPE
+        from daybreak.data.tokenizer import WordPiece
+
+        kinds = {"WordPiece": WordPiece, "ByteBPE": ByteBPE}
+        if kind not in kinds:
+            raise UserError(f"'{kind}' is no kind of tokenizer.{nearest(kind, kinds)}", f"Use {' or '.join(kinds)}.")
+        chosen["tokenizer"] = kinds[kind](vocabulary=chosen["tokenizer"].vocabulary) if chosen else kinds[kind]()
     if model:
         from daybreak.data.tokenizer_import import Existing
         from daybreak.packaging.hub import local_folder
@@ -535,7 +553,8 @@ def _report(arguments: list[str]) -> None:
     @dataclass(frozen=True, kw_only=True)
     class Report:
         runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
-        """Run folders, or folders with results.json; several are overlaid, and each is compared with the first."""
+        """Run folders, or folders with results.json; several are overlaid, and each is compared with the first. Or one
+        folder of prepared data, for a page about the text."""
         out: Path | None = None
         """The page; RUN/report.html of the first run by default."""
 

@@ -1,7 +1,9 @@
-"""Verb: any text -> tokenizer + token shards.
+"""Verb: any text -> tokenizer + token shards, and an account of the text.
 
-Two passes over the text, neither of which keeps it: the first cleans, spots duplicates, decides what is held out and
-samples text for the tokenizer; the second encodes. All is written to a folder beside ``out`` and renamed at the end.
+The text is read twice, part by part, and never kept: the first reading cleans, judges documents, spots copies and
+samples text for the tokenizer; the second encodes. (A case of steps may need a further reading, and says so.) What a
+part gave lies in a folder beside ``out`` until all is done, so that a preparation that was killed goes on where it was;
+for that, disk for the tokens is needed twice. What comes out depends neither on the number of workers nor on kills.
 """
 
 from __future__ import annotations
@@ -10,83 +12,44 @@ import errno
 import os
 import shutil
 import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from daybreak.base.errors import UserError
-from daybreak.base.files import make_folder, read_json, replace_folder, write_json
-from daybreak.base.plain import fingerprint
+from daybreak.base.files import make_folder, replace_folder, write_json
+from daybreak.base.plain import fingerprint, to_plain
 from daybreak.base.records import SHARD_FORMAT, Manifest, Source
-from daybreak.base.terminal import Work, duration, say, working
-from daybreak.data.deduplication import Ledger, Verdict, document_key
-from daybreak.data.documents import Document, DocumentRule, Skips, choose_rule, cut_documents, read_documents
-from daybreak.data.encoding import Encoder
-from daybreak.data.inputs import DATA_SET, RECORDS, TEXT, InputFile, Meter, find_files
-from daybreak.data.sample import SampleSpool, SampleTexts
-from daybreak.data.sentences import with_sentences
-from daybreak.data.shards import open_shards
+from daybreak.base.terminal import say, working, working_through
+from daybreak.data import encoding, survey
+from daybreak.data.contamination import EvaluationText
+from daybreak.data.corpus import Corpus, bundled
+from daybreak.data.corpus_facts import count, report
+from daybreak.data.documents import choose_rule
+from daybreak.data.findings import Survey, decide
+from daybreak.data.inputs import DATA_SET, InputFile, Meter, find_files
+from daybreak.data.resuming import earlier, work_folder
+from daybreak.data.standard_input import spool_stdin
+from daybreak.data.steps import Context, DocumentStep
 from daybreak.data.tokenizer import (
     TokenizerConfig,
     load_tokenizer,
     overlap,
     special_ids,
     tokenizer_fingerprint,
+    vocabulary_size,
 )
+from daybreak.data.treatment import AS_IT_IS, Treatment, epochs_of
+from daybreak.data.workers import cores, over_parts
 
-SHOW_EVERY = 256
-"""Documents between two updates of the progress line."""
-
-
-@dataclass(frozen=True)
-class _Reading:
-    """What is read and how: the same in both passes."""
-
-    files: list[InputFile]
-    rule: DocumentRule
-    text_field: str
-    split_sentences: bool
-    chunk_characters: int
-
-    @property
-    def sentences(self) -> bool:
-        """Whether every document has its sentences."""
-        told = self.rule.sentences and not self.chunk_characters and all(file.form == TEXT for file in self.files)
-        return self.split_sentences or told
-
-    @property
-    def rule_name(self) -> str:
-        forms = {file.form for file in self.files}
-        record = ["record"] if forms & {RECORDS, DATA_SET} else []
-        return " and ".join(record + ([self.rule.kind] if TEXT in forms else []))
-
-    def _read(self, skips: Skips, meter: Meter) -> Iterator[Document]:
-        found = read_documents(self.files, self.rule, self.text_field, skips, meter)
-        if self.chunk_characters:
-            found = cut_documents(found, self.chunk_characters, skips)
-        return with_sentences(found) if self.split_sentences else found
-
-    def documents(self, skips: Skips, work: Work) -> Iterator[Document]:
-        meter, total, started = Meter(), max(1, sum(file.bytes for file in self.files)), time.monotonic()
-        for number, document in enumerate(self._read(skips, meter)):
-            if number % SHOW_EVERY == SHOW_EVERY - 1:
-                share = min(1.0, meter.bytes / total)
-                passed = time.monotonic() - started
-                left = f", {duration(passed / share - passed)} left" if share > 0 and passed > 1 else ""
-                work.show(share, f"{number + 1:,} documents{left}")
-            yield document
-
-
-@dataclass(frozen=True)
-class _Survey:
-    """What the first pass found."""
-
-    verdict: Verdict
-    sample: SampleTexts
-    characters: int
-    sources: list[Source]
-    skips: Skips
+REPORT = "corpus.json"
+FAST_CHARACTERS = 20_000_000
+"""From here on a fast encoder is looked for; its check takes some seconds in each process."""
+TIDY_EVERY = 16
+"""Parts, of whose samples the disk holds all the text until then."""
 
 
 def prepare(
@@ -99,91 +62,100 @@ def prepare(
     split_sentences: bool = False,
     chunk_characters: int = 0,
     compare: str = "",
+    treatment: Treatment = AS_IT_IS,
+    workers: int = 0,
 ) -> Manifest:
     """Make the data folder ``out`` from text; one that was made from the same files and settings is kept.
 
     Args:
-        inputs: files (.txt, .md, .jsonl; plain, .gz, .zst), folders, globs, or data sets
-            (hf://owner/name[@revision][:config/split]).
+        inputs: files, folders, globs, or data sets (hf://owner/name[@revision][:config/split]); see ``data/inputs``.
         out: the data folder; absent, empty, or made by an earlier call with the same arguments.
         tokenizer: what to train on the text, or to take over.
         document: what one document of plain text is: auto, file, line or blank-line.
-        text_field: the field of a record that holds its text.
+        text_field: the field of a record, or the column of a table, that holds its text.
         split_sentences: cut prose into sentences, so that their ends are recorded (see ``data/sentences``).
         chunk_characters: cut documents at spaces into documents of about this length; 0 leaves them whole.
         compare: a tokenizer folder; how many pieces the two vocabularies share is said and recorded.
+        treatment: how the text is cleaned and mixed.
+        workers: processes that read parts side by side; 0 for as many as there are cores.
 
     Raises:
         UserError: the inputs cannot be used, or ``out`` cannot be written or holds something else. Nothing is left.
     """
     started = time.monotonic()
     out = Path(out)
-    files = find_files(inputs)
+    treatment.check(len(inputs))
     if chunk_characters < 0:
         raise UserError(f"A chunk of {chunk_characters} characters holds no text.", "Give a number above 0.")
-    rule = choose_rule(files, document)
-    reading = _Reading(files, rule, text_field, split_sentences, chunk_characters)
-    identity = _identity(reading, tokenizer, document, compare)
-    if (manifest := _earlier(out, identity)) is not None:
-        say(f"Data: {out} is ready ({_figures(manifest)}).")
-        return manifest
     final = Path(os.path.abspath(out))  # "." has no name to put beside
     make_folder(final.parent)
-    work_folder = final.with_name(f".{final.name}.preparing")
-    shutil.rmtree(work_folder, ignore_errors=True)
-    try:
-        make_folder(work_folder)
-        manifest = _make(reading, work_folder, tokenizer, identity, started, compare)
-        replace_folder(work_folder, final)
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        raise UserError(
-            f"The disk of '{out}' is full.", "Free some space, or choose another folder with --out."
-        ) from None
-    finally:
-        shutil.rmtree(work_folder, ignore_errors=True)
+    given = [str(one) for one in inputs]
+    with ExitStack() as stack:
+        stdin = spool_stdin(_beside(final, "stdin", stack)) if "-" in given else None
+        files = find_files(inputs, stdin)
+        rule = choose_rule(files, document)
+        identity = _identity(
+            files,
+            tokenizer=tokenizer.identity(),
+            document=document,
+            text_field=text_field,
+            split_sentences=split_sentences,
+            chunk_characters=chunk_characters,
+            compare=tokenizer_fingerprint(Path(compare)) if compare else "",
+            treatment=to_plain(treatment),
+        )
+        if (manifest := earlier(out, identity)) is not None:
+            say(f"Data: {out} is ready ({_figures(manifest)}).")
+            return manifest
+        corpus = Corpus(bundled(files, rule), rule, text_field, split_sentences, chunk_characters)
+        order = Order(corpus, treatment, given, tokenizer, identity, compare, workers or cores())
+        manifest = _make_at(final, order, started)
     say(f"Data: {_figures(manifest)}, {manifest.seconds:.1f} s.")
     return manifest
 
 
-def _identity(reading: _Reading, tokenizer: TokenizerConfig, document: str, compare: str) -> str:
-    return fingerprint(
-        {
-            "format": SHARD_FORMAT,
-            "files": [
-                [file.given if file.form == DATA_SET else str(file.path.resolve()), file.bytes, file.modified]
-                + ([file.revision] if file.revision else [])
-                for file in reading.files
-            ],
-            "tokenizer": tokenizer.identity(),
-            "document": document,
-            "text_field": reading.text_field,
-            "split_sentences": reading.split_sentences,
-            "chunk_characters": reading.chunk_characters,
-            "compare": tokenizer_fingerprint(Path(compare)) if compare else "",
-        }
-    )
+@dataclass(frozen=True)
+class Order:
+    """What is asked for."""
+
+    corpus: Corpus
+    treatment: Treatment
+    inputs: list[str]
+    tokenizer: TokenizerConfig
+    identity: str
+    compare: str
+    workers: int
 
 
-def _earlier(out: Path, identity: str) -> Manifest | None:
-    """The manifest of a complete ``out`` of the same origin; None where there is nothing yet."""
+def _make_at(final: Path, order: Order, started: float) -> Manifest:
+    beside = final.with_name(f".{final.name}.preparing")
     try:
-        if not out.exists() or (out.is_dir() and not any(out.iterdir())):
-            return None
-        if not out.is_dir():
-            raise UserError(f"'{out}' is a file, not a folder.", "Choose another folder with --out.")
-        if not (out / "manifest.json").is_file():
-            raise UserError(f"'{out}' holds something else than prepared data.", "Choose another folder with --out.")
-    except PermissionError:
-        raise UserError(f"'{out}' cannot be read: permission denied.", "Choose another folder with --out.") from None
-    found = read_json(out / "manifest.json")
-    if not isinstance(found, dict) or found.get("inputs_fingerprint") != identity:
+        with work_folder(beside, order.identity):
+            manifest = _make(order, beside, started)
+            replace_folder(beside / "data", final)
+            return manifest
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
         raise UserError(
-            f"'{out}' was prepared from other text or with other settings.",
-            "Choose another folder with --out, or delete it.",
-        )
-    return open_shards(out).manifest
+            f"The disk of '{final}' is full.", "Free some space, or choose another folder with --out."
+        ) from None
+
+
+def _beside(final: Path, what: str, stack: ExitStack) -> Path:
+    """A folder beside ``final`` that is there until ``stack`` is left."""
+    folder = final.with_name(f".{final.name}.{what}-{os.getpid()}")
+    stack.callback(shutil.rmtree, folder, ignore_errors=True)
+    return make_folder(folder)
+
+
+def _identity(files: list[InputFile], **settings: object) -> str:
+    read = [
+        [file.given if file.form == DATA_SET or file.revision else str(file.path.resolve()), file.bytes, file.modified]
+        + ([file.revision] if file.revision else [])
+        for file in files
+    ]
+    return fingerprint({"format": SHARD_FORMAT, "files": read, **settings})
 
 
 def _figures(manifest: Manifest) -> str:
@@ -194,81 +166,132 @@ def _figures(manifest: Manifest) -> str:
     )
 
 
-def _make(
-    reading: _Reading, folder: Path, config: TokenizerConfig, identity: str, started: float, compare: str
-) -> Manifest:
-    spool = folder / "spool"
-    spool.mkdir()
-    survey = _survey(reading, spool)
-    _report(reading, survey)
+def _make(order: Order, work: Path, started: float) -> Manifest:
+    """All of it, stage after stage; each stage finds what an earlier try has left of it."""
+    corpus, steps = order.corpus, order.treatment.steps()
+    found = _survey(order, work)
+    _report(order, found)
     with working("Making the tokenizer"):
-        tokenizer = config.make(survey.sample, folder / "tokenizer")
-    shared = overlap(tokenizer, load_tokenizer(Path(compare))) if compare else None
+        folder = _made(work / "tokenizer", lambda to: order.tokenizer.make(found.sample, to))
+    made = load_tokenizer(folder)
+    shared = overlap(made, load_tokenizer(Path(order.compare))) if order.compare else None
     if shared is not None:
-        say(f"Tokenizer: {shared:.1%} of its pieces are in '{compare}' too.")
-    special = special_ids(tokenizer, folder / "tokenizer")
-    encoder = Encoder(folder, tokenizer, special, sentences=reading.sentences)
-    with working("Encoding") as work:
-        encoder.run(reading.documents(Skips(), work), survey.verdict)
-    shutil.rmtree(spool)
+        say(f"Tokenizer: {shared:.1%} of its pieces are in '{order.compare}' too.")
+    special, vocabulary = special_ids(made, folder), vocabulary_size(made)
+    epochs = epochs_of(order.treatment, order.inputs, found.characters_by_source())
+    asked = encoding.Asked(
+        corpus=corpus,
+        tokenizer=folder,
+        special=special,
+        fates=found.verdict.path,
+        offsets=found.offsets,
+        fast=found.characters >= FAST_CHARACTERS,
+        epochs=tuple(epochs[corpus.source(number)] for number in range(len(corpus.parts))),
+    )
+    deque(_over_parts(order, "Encoding", partial(encoding.encode_part, asked, work / "encoded")), maxlen=0)
+    data = work / "data"
+    shutil.rmtree(data, ignore_errors=True)
+    shutil.copytree(folder, data / "tokenizer")
+    train, heldout, counts, density = encoding.join(
+        work / "encoded", len(corpus.parts), data, vocabulary=vocabulary, sentences=corpus.sentences
+    )
+    facts = count(found, steps, epochs)
+    seconds = round(time.monotonic() - started, 3)
+    write_json(
+        data / REPORT,
+        report(order.treatment, found, facts, density, made, tokens=train.tokens + heldout.tokens, seconds=seconds),
+    )
     manifest = Manifest(
         format=SHARD_FORMAT,
-        tokenizer=tokenizer_fingerprint(folder / "tokenizer"),
-        tokenizer_kind=type(config).__name__,
-        vocabulary=encoder.vocabulary,
-        token_bytes=encoder.token_bytes,
-        document_rule=reading.rule_name,
-        train=encoder.train.close(),
-        heldout=encoder.heldout.close(),
-        unigram_counts=encoder.write_counts(),
-        sources=survey.sources,
-        duplicates=survey.verdict.duplicates,
-        skipped=dict(survey.skips.counts),
-        characters=survey.characters,
-        seconds=round(time.monotonic() - started, 3),
-        inputs_fingerprint=identity,
+        tokenizer=tokenizer_fingerprint(folder),
+        tokenizer_kind=type(order.tokenizer).__name__,
+        vocabulary=vocabulary,
+        token_bytes=encoding.token_bytes(vocabulary),
+        document_rule=corpus.rule_name,
+        train=train,
+        heldout=heldout,
+        unigram_counts=counts,
+        sources=[Source(path=one.path, documents=one.documents, characters=one.characters) for one in facts.sources],
+        duplicates=found.verdict.duplicates,
+        skipped=found.skips.counts,
+        characters=found.characters,
+        seconds=seconds,
+        inputs_fingerprint=order.identity,
         special=special,
         overlap=shared,
     )
-    write_json(folder / "manifest.json", manifest)
+    write_json(data / "manifest.json", manifest)
     return manifest
 
 
-def _survey(reading: _Reading, spool: Path) -> _Survey:
-    """The first pass."""
+def _made(folder: Path, make: Callable[[Path], object]) -> Path:
+    """``folder`` as ``make`` fills it: whole, or from an earlier try."""
+    if not folder.exists():
+        work = folder.with_name(f".{folder.name}")
+        shutil.rmtree(work, ignore_errors=True)
+        make(work)
+        os.replace(work, folder)
+    return folder
+
+
+def _survey(order: Order, work: Path) -> Survey:
+    """The first reading; before it another one, where a step needs a tokenizer of the text as it came."""
+    corpus, steps = order.corpus, order.treatment.steps()
+    judging = tuple(step for step in steps if isinstance(step, DocumentStep) and not isinstance(step, EvaluationText))
+    evaluation = next((step.index() for step in steps if isinstance(step, EvaluationText)), None)
     # Pairs of sentences need a second document to draw a random one from, also among the held-out ones.
-    ledger = Ledger(spool / "keys", least=2 if reading.sentences else 1)
-    sample, skips = SampleSpool(spool / "sample"), Skips()
-    documents: Counter[str] = Counter()
-    characters: Counter[str] = Counter()
-    with working("Reading") as work:
-        for number, document in enumerate(reading.documents(skips, work)):
-            key = document_key(document.text)
-            ledger.add(key, len(document.text))
-            sample.add(number, key, document.text)
-            documents[document.source] += 1
-            characters[document.source] += len(document.text)
-    if ledger.documents == 0:
-        raise UserError("The corpus is empty: no document holds any text.", "Give files with text in them.")
-    verdict = ledger.decide()
-    if verdict.train == 0:
-        raise UserError(
-            "The corpus is a single document, so that none can be held out to measure with.",
-            "Give more text, or part it with --document line or --document blank-line.",
-        )
-    sources = [Source(path=path, documents=documents[path], characters=characters[path]) for path in documents]
-    return _Survey(verdict, sample.texts(verdict), ledger.characters, sources, skips)
+    least = 2 if corpus.sentences else 1
+    context = Context()
+    if any(step.needs_tokenizer for step in steps):
+        before = survey.Asked(corpus=corpus)
+        _survey_parts(order, "Reading for a first tokenizer", before, work / "before")
+        untreated = decide(work / "before", len(corpus.parts), least=least)
+        with working("Making a first tokenizer"):
+            first = _made(work / "first", lambda to: order.tokenizer.make(untreated.sample, to))
+        context = Context(tokenizer=first)
+    asked = survey.Asked(
+        corpus=corpus,
+        steps=judging,
+        context=context,
+        evaluation=evaluation,
+        remove=order.treatment.remove_evaluation,
+        near=work / "near" if order.treatment.near else None,
+        show_text=order.treatment.show_text,
+    )
+    _survey_parts(order, "Reading", asked, work / "survey")
+    return decide(work / "survey", len(corpus.parts), least=least, signatures=asked.near)
 
 
-def _report(reading: _Reading, survey: _Survey) -> None:
+def _survey_parts(order: Order, label: str, asked: survey.Asked, folder: Path) -> None:
+    for done, _ in enumerate(_over_parts(order, label, partial(survey.survey_part, asked, folder)), 1):
+        if done % TIDY_EVERY == 0:
+            survey.tidy(folder)
+
+
+def _over_parts(order: Order, label: str, task: Callable[[Meter, int], int]) -> Iterator[int]:
+    """Do ``task`` for every part, and say how far it is; yield the parts as they are done."""
+    parts, meter = order.corpus.parts, Meter()
+    of_file = Counter(part.file for bundle in parts for part in bundle)
+    sizes = [sum(part.file.bytes / of_file[part.file] for part in bundle) for bundle in parts]
+    done = [0.0]
+    with working_through(label, sum(sizes), lambda: max(done[0], meter.bytes)):  # workers have meters of their own
+        for number in over_parts(partial(task, meter), range(len(parts)), order.workers):
+            done[0] += sizes[number]
+            yield number
+
+
+def _report(order: Order, found: Survey) -> None:
     meaning = {
         "file": "one document a file",
         "line": "one document a line",
         "blank-line": "documents parted by blank lines",
         "record": "one document a record",
+        "page": "one document a page",
+        "article": "one document an article",
     }
-    rules = " and ".join(meaning[name] for name in reading.rule_name.split(" and "))
-    cut = f", in chunks of about {reading.chunk_characters:,} characters" if reading.chunk_characters else ""
-    say(f"Text: {len(survey.verdict.fates):,} documents ({rules}{cut}), {survey.characters:,} characters.")
-    for reason, count in survey.skips.counts.items():
-        say(f"Left out: {count:,} {reason}, the first in {survey.skips.first[reason]}.")
+    rules = " and ".join(meaning[name] for name in order.corpus.rule_name.split(" and "))
+    size = order.corpus.chunk_characters
+    cut = f", in chunks of about {size:,} characters" if size else ""
+    say(f"Text: {found.offsets[-1]:,} documents ({rules}{cut}), {found.characters:,} characters.")
+    for reason, skipped in found.skips.counts.items():
+        say(f"Left out: {skipped:,} {reason}, the first in {found.skips.first[reason]}.")

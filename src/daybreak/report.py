@@ -17,13 +17,14 @@ from daybreak.base.terminal import say
 from daybreak.evaluation.anchors import anchors_for
 from daybreak.evaluation.conventions import averages
 from daybreak.evaluation.resampling import compare
+from daybreak.reporting.corpus import is_data_folder, write_corpus_page
 from daybreak.reporting.page import render_page, told_apart
 from daybreak.reporting.runs import Published, RunRecords, read_folder
 from daybreak.reporting.verdicts import line
 
 
 def report(runs: Sequence[Path], out: Path) -> Path:
-    """Write the report of one run, or of several laid over each other, and return its path.
+    """Write the report of one run, of several laid over each other, or of a folder of prepared data; return its path.
 
     Unfinished runs are welcome: the page says what they lack. A folder of results alone is one too. Each further folder
     is compared with the first on every task that both have under one protocol; of a single one, the pretrained network
@@ -36,6 +37,8 @@ def report(runs: Sequence[Path], out: Path) -> Path:
         raise UserError("No run folder was named.", "Give at least one, as in `daybreak report runs/tiny`.")
     if out.is_dir():
         raise UserError(f"'{out}' is a folder.", "Name the file to write, as in `--out report.html`.")
+    if len(runs) == 1 and is_data_folder(runs[0]):
+        return write_corpus_page(runs[0], out)
     read = told_apart([_with_averages(read_folder(path)) for path in dict.fromkeys(runs)])
     comparisons, unpaired = _compared(read)
     page = render_page(read, comparisons, unpaired)

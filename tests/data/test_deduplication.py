@@ -1,23 +1,31 @@
 from __future__ import annotations
 
 import random
+import tempfile
 from pathlib import Path
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from daybreak.data import deduplication
 from daybreak.data.deduplication import DROPPED, HELDOUT, TRAIN, Ledger, Verdict, document_key
 
 
-def decide(texts: list[str], folder: Path) -> Verdict:
-    ledger = Ledger(folder)
-    for text in texts:
-        ledger.add(document_key(text), len(text))
+def decide(texts: list[str], folder: Path, *, least: int = 1, at_once: int = 700) -> Verdict:
+    ledger = Ledger(folder, least=least)
+    for start in range(0, len(texts), at_once):
+        add(ledger, texts[start : start + at_once])
     return ledger.decide()
 
 
-def test_duplicates_go_as_a_set_would_drop_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deduplication, "SPOOL_ROWS", 500)  # many spools
+def add(ledger: Ledger, texts: list[str], stays: list[bool] | None = None) -> None:
+    keys, lengths = np.array([document_key(text) for text in texts], np.uint64), np.array([len(text) for text in texts])
+    ledger.add(keys, lengths, np.array(stays or [True] * len(texts)))
+
+
+def test_duplicates_go_as_a_set_would_drop_them(tmp_path: Path) -> None:
     chance = random.Random(1)
     texts = [f"document {chance.randrange(3000)}" for _ in range(5000)]
     verdict = decide(texts, tmp_path / "keys")
@@ -60,9 +68,27 @@ def test_a_large_corpus_holds_out_a_bounded_amount(tmp_path: Path, monkeypatch: 
 
 def test_two_documents_are_held_out_where_pairs_need_them(tmp_path: Path) -> None:
     for count, held in ((2, 1), (3, 2), (9, 2)):
-        ledger = Ledger(tmp_path / f"{count}", least=2)
-        for number in range(count):
-            ledger.add(document_key(f"document {number}"), 10)
-            ledger.add(document_key(f"document {number}"), 10)
-        verdict = ledger.decide()
+        texts = [f"document {number}" for number in range(count) for _ in range(2)]
+        verdict = decide(texts, tmp_path / f"{count}", least=2, at_once=3)
         assert (verdict.heldout, verdict.train, verdict.duplicates) == (held, count - held, count)
+
+
+def test_what_was_left_out_before_is_neither_kept_nor_a_duplicate(tmp_path: Path) -> None:
+    """Nor does it hide an equal document that stays."""
+    texts = [f"document {number % 300}" for number in range(600)]
+    ledger = Ledger(tmp_path / "keys")
+    add(ledger, texts, [number >= 100 for number in range(600)])
+    verdict = ledger.decide()
+    assert (ledger.documents, ledger.kept, verdict.duplicates) == (600, 500, 200)
+    assert not verdict.fates[:100].any() and verdict.fates[100:400].all() and not verdict.fates[400:].any()
+    assert (verdict.train + verdict.heldout, ledger.characters) == (300, sum(map(len, texts[100:])))
+
+
+@settings(deadline=None)
+@given(st.integers(0, 3), st.randoms(use_true_random=False))
+def test_the_split_does_not_depend_on_how_many_are_added_at_once(power: int, chance: random.Random) -> None:
+    texts = [f"{chance.randrange(40)}" for _ in range(chance.randrange(2, 60))]
+    with tempfile.TemporaryDirectory() as folder:
+        one = decide(texts, Path(folder) / "a", at_once=10**power)
+        other = decide(texts, Path(folder) / "b")
+    assert one.fates.tolist() == other.fates.tolist() and (one.train, one.heldout) == (other.train, other.heldout)

@@ -6,6 +6,8 @@ Exception
   +-- PeerLost     another process of the run is gone; this one can only save and leave
 """
 
+from __future__ import annotations
+
 
 class UserError(Exception):
     """A fault that the user can mend: printed as one sentence and one remedy, without a traceback.
@@ -19,6 +21,9 @@ class UserError(Exception):
         super().__init__(f"{sentence} {remedy}")
         self.sentence = sentence
         self.remedy = remedy
+
+    def __reduce__(self) -> tuple[type[UserError], tuple[str, str]]:
+        return type(self), (self.sentence, self.remedy)  # so that it travels between processes
 
 
 class Interrupted(Exception):

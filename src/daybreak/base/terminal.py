@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -15,6 +16,7 @@ from rich.text import Text
 
 PLAIN_INTERVAL = 10.0
 """Seconds between two plain lines about the same work."""
+SHOW_SECONDS = 0.5
 
 console = Console(soft_wrap=True, highlight=False)
 
@@ -71,3 +73,24 @@ def working(label: str) -> Iterator[Work]:
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(24), TextColumn("{task.percentage:3.0f}%"))
     with Progress(*columns, TextColumn("{task.fields[note]}"), console=console, transient=True) as bars:
         yield _LiveWork(bars, label)
+
+
+@contextmanager
+def working_through(label: str, total: float, done: Callable[[], float]) -> Iterator[None]:
+    """Show, while it lasts, how many bytes of ``total`` are ``done()``, which another thread asks now and then."""
+    begun, ended = time.monotonic(), threading.Event()
+
+    def show(work: Work) -> None:
+        while not ended.wait(SHOW_SECONDS):
+            share, passed = min(1.0, done() / max(1.0, total)), time.monotonic() - begun
+            left = f", {duration(passed / share - passed)} left" if share > 0 else ""
+            work.show(share, f"{share * total / 1e6:,.0f} of {total / 1e6:,.0f} MB{left}")
+
+    with working(label) as work:
+        thread = threading.Thread(target=show, args=[work], daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()

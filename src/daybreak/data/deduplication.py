@@ -1,7 +1,7 @@
 """Which documents stay, and in which split: decided on disk, so that memory does not grow with the corpus.
 
-The first pass over the text spools (hash, number) of each document into buckets by the hash's first byte. Equal texts
-meet in one bucket, which fits in memory where the whole would not.
+After the first pass over the text, (hash, number) of each document is spooled into buckets by the hash's first byte.
+Equal texts meet in one bucket, which fits in memory where the whole would not: 16 bytes x documents / 256.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 
-SPOOL_ROWS = 1 << 16
 HELDOUT_SHARE = 1 / 50
 HELDOUT_CHARACTERS = 32_000_000
 """Of a large corpus only about this much is held out."""
@@ -30,9 +29,12 @@ def document_key(text: str) -> int:
 class Verdict:
     """What became of each document, in the order of reading."""
 
+    path: Path
+    """Where ``fates`` are on disk."""
     fates: np.ndarray
-    """uint8[documents] on disk: DROPPED (a duplicate), TRAIN or HELDOUT."""
+    """uint8[documents] on disk: DROPPED (a duplicate, or left out before), TRAIN or HELDOUT."""
     duplicates: int
+    """Exact ones, among those that were not left out before."""
     train: int
     heldout: int
 
@@ -50,31 +52,33 @@ class Ledger:
     def __init__(self, folder: Path, least: int = 1):
         self._folder, self._least = folder, least
         folder.mkdir()
-        self._rows = np.empty(SPOOL_ROWS, _ROW)
-        self._held = 0
         self._smallest, self._second, self._largest = 1 << 64, 1 << 64, -1
-        self.documents = self.characters = 0
+        self.documents = self.kept = self.characters = 0
 
-    def add(self, key: int, characters: int) -> None:
-        self._rows[self._held] = key, self.documents
-        self._held += 1
-        self.documents += 1
-        self.characters += characters
-        self._largest = max(self._largest, key)
-        if key < self._smallest:
-            self._smallest, self._second = key, self._smallest
-        elif self._smallest < key < self._second:
-            self._second = key
-        if self._held == SPOOL_ROWS:
-            self._spool()
+    def add(self, keys: np.ndarray, characters: np.ndarray, stays: np.ndarray) -> None:
+        """Add documents in the order of reading.
 
-    def _spool(self) -> None:
-        rows = self._rows[: self._held]
-        buckets = rows["key"] >> np.uint64(56)
+        Args:
+            keys: uint64[documents], see ``document_key``.
+            characters: their lengths.
+            stays: bool[documents]: False for those that are left out already.
+        """
+        numbers = np.arange(self.documents, self.documents + len(keys), dtype=np.uint64)[stays]
+        self.documents += len(keys)
+        self.characters += int(characters[stays].sum(dtype=np.int64))
+        keys = keys[stays]
+        self.kept += len(keys)
+        if not len(keys):
+            return
+        rows = np.empty(len(keys), _ROW)
+        rows["key"], rows["number"] = keys, numbers
+        least = sorted({self._smallest, self._second, *np.unique(keys)[:2].tolist()})
+        self._smallest, self._second = [*least, 1 << 64][:2]
+        self._largest = max(self._largest, int(keys.max()))
+        buckets = keys >> np.uint64(56)
         for bucket in np.unique(buckets):
             with (self._folder / f"{bucket:02x}").open("ab") as file:
                 file.write(rows[buckets == bucket].tobytes())
-        self._held = 0
 
     def _border(self) -> int:
         """Keys below this are held out: at least one document, and never all of them."""
@@ -84,11 +88,10 @@ class Ledger:
         return border if border <= self._largest else self._smallest + 1
 
     def decide(self) -> Verdict:
-        """Settle every document. At least one must have been added."""
-        self._spool()
+        """Settle every document. At least one must stay."""
         fates = np.memmap(self._folder / "fates", np.uint8, "w+", shape=(self.documents,))
         border = np.uint64(self._border())
-        train = heldout = 0
+        train = heldout = duplicates = 0
         for path in sorted(self._folder.glob("??")):
             rows = np.fromfile(path, _ROW)
             path.unlink()
@@ -97,4 +100,6 @@ class Ledger:
             fates[rows["number"][first]] = np.where(held, HELDOUT, TRAIN)
             heldout += int(held.sum())
             train += len(keys) - int(held.sum())
-        return Verdict(fates, self.documents - train - heldout, train, heldout)
+            duplicates += len(rows) - len(keys)
+        fates.flush()
+        return Verdict(self._folder / "fates", fates, duplicates, train, heldout)

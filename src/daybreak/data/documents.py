@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from daybreak.base.errors import UserError
 from daybreak.base.plain import nearest
-from daybreak.data import hub
 from daybreak.data.cleaning import clean
 from daybreak.data.counting import cut_at_whitespace
-from daybreak.data.inputs import DATA_SET, RECORDS, TEXT, InputFile, Meter, read_lines
+from daybreak.data.inputs import DATA_SET, DUMP, PAGE, PARQUET, RECORDS, TABLE, TEXT, InputFile, Meter, read_lines
+from daybreak.data.markup import read_page
+from daybreak.data.reading import BadLines, Reading, Skips
+from daybreak.data.tables import read_data_set, read_parquet, read_records, read_table
+from daybreak.data.wikipedia import read_dump
 
 RULES = ("auto", "file", "line", "blank-line")
 SAMPLE_BYTES = 1 << 20
@@ -23,8 +23,6 @@ WHOLE_FILE_BYTES = 1 << 20
 """Several files of at most this mean size are taken as one document each."""
 LARGEST_DOCUMENT = 4 << 20
 """Characters. A longer document is cut at a line border, so that memory does not grow with it."""
-FEW_BAD, BAD_SHARE = 10, 0.01
-"""A file is refused when it has more bad lines than the first number and a larger share than the second."""
 SHORTEST_CHUNK, LONGEST_CHUNK = 200 / 820, 1000 / 820
 """Chunks under and over these shares of the length asked for are left out (pretraining-BERT's limits)."""
 _SENTENCE_END = re.compile(r"""[.!?\u2026\u3002]["'\u201d\u2019)\]]*\s*$""")
@@ -46,18 +44,6 @@ class DocumentRule:
     """file, line or blank-line."""
     sentences: bool = False
     """Whether each line is a sentence; only with blank-line."""
-
-
-class Skips:
-    """Counts what was left out, by reason, and remembers where each reason was first met."""
-
-    def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
-        self.first: dict[str, str] = {}
-
-    def add(self, reason: str, where: str) -> None:
-        self.counts[reason] += 1
-        self.first.setdefault(reason, where)
 
 
 def choose_rule(files: Sequence[InputFile], asked: str) -> DocumentRule:
@@ -107,60 +93,90 @@ def read_documents(
         UserError: a file is binary, damaged, or has too many bad lines; records lack ``text_field``.
     """
     for file in files:
-        if file.form == RECORDS:
-            found: Iterator[Document] = _records(file, text_field, skips, meter)
-        elif file.form == DATA_SET:
-            found = _data_set(file, text_field, skips)
+        yield from read_file(file, rule, text_field, skips, meter)
+
+
+def read_file(
+    file: InputFile,
+    rule: DocumentRule,
+    text_field: str,
+    skips: Skips,
+    meter: Meter,
+    start: int = 0,
+    stop: int | None = None,
+) -> Iterator[Document]:
+    """Yield the documents of one file, or of the part of it from ``start`` to ``stop`` (see ``parts``).
+
+    Raises:
+        UserError: see ``read_documents``; the bad lines of a part are left for ``skips.judge``.
+    """
+    own = Skips()
+    reading = Reading(file, own, meter, start, stop)
+    try:
+        if file.form == TEXT:
+            yield from _text(reading, rule)
+        elif file.form in (PAGE, DUMP):
+            read = read_page if file.form == PAGE else read_dump
+            yield from (Document(text, file.given) for text in read(reading))
         else:
-            lines = _text_lines(file, skips, meter)
-            if rule.kind == "line":
-                found = (Document(text, file.given) for line in lines if (text := clean(line)))
-            else:
-                found = _paragraphs(lines, file.given, rule)
-        yield from found
+            texts = _READERS[file.form](reading, text_field)
+            yield from (Document(text, file.given) for text in texts)
+    finally:
+        skips.merge(own)
 
 
-class _BadLines:
-    """The bad lines of one file: skipped and counted while they are few."""
-
-    def __init__(self, file: InputFile, kind: str, remedy: str, skips: Skips):
-        self._path, self._kind, self._remedy, self._skips = file.path, kind, remedy, skips
-        self._bad = 0
-        self._first = ""
-
-    def add(self, line: int, problem: str = "") -> None:
-        self._bad += 1
-        self._first = self._first or f"line {line}{problem and ': ' + problem}"
-        self._skips.add(f"{self._kind} lines", f"'{self._path}' line {line}")
-
-    def judge(self, lines: int) -> None:
-        """Call at the end of the file with its number of lines."""
-        if self._bad == lines > 0 or (self._bad > FEW_BAD and self._bad > BAD_SHARE * lines):
-            raise UserError(
-                f"'{self._path}' has {self._bad} {self._kind} lines of {lines}, the first in {self._first}.",
-                self._remedy,
-            )
+_READERS: dict[str, Callable[[Reading, str], Iterator[str]]] = {
+    RECORDS: read_records,
+    TABLE: read_table,
+    PARQUET: read_parquet,
+    DATA_SET: read_data_set,
+}
 
 
-def _text_lines(file: InputFile, skips: Skips, meter: Meter) -> Iterator[str]:
-    bad = _BadLines(file, "undecodable", "Convert the file to UTF-8, or leave it out.", skips)
-    number = 0
-    for number, line in enumerate(read_lines(file, meter), 1):
+def _text(reading: Reading, rule: DocumentRule) -> Iterator[Document]:
+    if rule.kind == "line":
+        for inside, line in _text_lines(reading):
+            if not inside:
+                return
+            if text := clean(line):
+                yield Document(text, reading.file.given)
+    else:
+        yield from _paragraphs(_text_lines(reading), reading, rule)
+
+
+def _text_lines(reading: Reading) -> Iterator[tuple[bool, str]]:
+    """The lines, and whether they begin in the part that is read; those beyond are not counted."""
+    bad = BadLines(reading.file.name, "undecodable", "Convert the file to UTF-8, or leave it out.")
+    inside = True
+    for position, line in reading.lines():
+        if inside and reading.outside(position):
+            inside = False
+            reading.settle(bad)
+        bad.lines += inside
         if b"\0" in line:
+            where = f" ({reading.place(bad.lines)})" if inside else ""
             raise UserError(
-                f"'{file.path}' is binary, not text (line {number}).", "Leave it out, or convert it to UTF-8 text."
+                f"'{reading.file.name}' is binary, not text{where}.", "Leave it out, or convert it to UTF-8 text."
             )
         try:
-            yield line.decode("utf-8")
+            text = line.decode("utf-8")
         except UnicodeDecodeError:
-            bad.add(number)
-    bad.judge(number)
+            if inside:
+                reading.bad_line(bad, bad.lines)
+            continue
+        yield inside, text
+    if inside:
+        reading.settle(bad)
 
 
-def _paragraphs(lines: Iterator[str], source: str, rule: DocumentRule) -> Iterator[Document]:
-    """Group lines into documents: at blank lines, or the whole file; cut at LARGEST_DOCUMENT in any case."""
+def _paragraphs(lines: Iterator[tuple[bool, str]], reading: Reading, rule: DocumentRule) -> Iterator[Document]:
+    """Group lines into documents: at blank lines, or the whole file; cut at LARGEST_DOCUMENT in any case.
+
+    A part of a file begins at its first blank line and ends at the first blank line beyond it.
+    """
     held: list[str] = []
     size = 0
+    begun = reading.start == 0
 
     def close() -> Iterator[Document]:
         if rule.kind == "file":
@@ -170,71 +186,25 @@ def _paragraphs(lines: Iterator[str], source: str, rule: DocumentRule) -> Iterat
             text = "\n".join(sentences)
         held.clear()
         if text:
-            yield Document(text, source, sentences if rule.sentences else None)
+            yield Document(text, reading.file.given, sentences if rule.sentences else None)
 
-    for line in lines:
-        if size >= LARGEST_DOCUMENT or (rule.kind == "blank-line" and not line.strip()):
+    for inside, line in lines:
+        if not inside and not begun:
+            return
+        if rule.kind == "blank-line" and not line.strip():
+            yield from close()
+            size, begun = 0, True
+            if not inside:
+                return
+            continue
+        if not begun:
+            continue
+        if size >= LARGEST_DOCUMENT:
             yield from close()
             size = 0
         held.append(line)
         size += len(line)
     yield from close()
-
-
-def _records(file: InputFile, field: str, skips: Skips, meter: Meter) -> Iterator[Document]:
-    bad = _BadLines(file, "malformed", "Mend these lines, or leave the file out.", skips)
-    texts = _TextField(file, field, "line", skips)
-    number = 0
-    for number, line in enumerate(read_lines(file, meter), 1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
-        except (ValueError, RecursionError) as error:
-            bad.add(number, "no UTF-8" if isinstance(error, UnicodeDecodeError) else str(error))
-            continue
-        if not isinstance(record, dict):
-            bad.add(number, "no object")
-            continue
-        if text := texts.pick(record, number):
-            yield Document(text, file.given)
-    bad.judge(number)
-
-
-def _data_set(file: InputFile, field: str, skips: Skips) -> Iterator[Document]:
-    texts = _TextField(file, field, "record", skips)
-    for number, record in enumerate(hub.read_records(hub.parse(file.given), file.revision, field), 1):
-        if text := texts.pick(record, number):
-            yield Document(text, file.given)
-
-
-class _TextField:
-    """Takes the text out of the records of one input."""
-
-    def __init__(self, file: InputFile, field: str, unit: str, skips: Skips):
-        self._name, self._field, self._unit, self._skips = file.name, field, unit, skips
-        self._seen = False
-
-    def pick(self, record: dict[str, Any], number: int) -> str:
-        """Clean text, empty where the record has none.
-
-        Raises:
-            UserError: the first record has no such field.
-        """
-        if not self._seen and self._field not in record:
-            names = ", ".join(sorted(map(str, record))[:12]) or "none"
-            raise UserError(
-                f"'{self._name}' {self._unit} {number} has no field '{self._field}', but: {names}."
-                f"{nearest(self._field, record)}",
-                "Name the field that holds the text with --text-field."
-                + (" Token ids cannot be prepared." if "input_ids" in record else ""),
-            )
-        self._seen = True
-        text = record.get(self._field)
-        if isinstance(text, str):
-            return clean(text)
-        self._skips.add("records without text", f"'{self._name}' {self._unit} {number}")
-        return ""
 
 
 def cut_documents(documents: Iterable[Document], characters: int, skips: Skips) -> Iterator[Document]:

@@ -1,106 +1,245 @@
-"""From documents to shards: the second pass over the text."""
+"""From documents to shards: the second reading, part by part, and the joining of what the parts gave.
+
+A part's tokens are a folder that appears whole or not at all, as its survey does. The shards are the parts' tokens in
+the order of the parts, whoever encoded them and when.
+
+    ENCODED/00007/train.tokens train.documents [train.sentences]  heldout...  counts  density
+"""
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Iterable
+import math
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from tokenizers import Tokenizer
 
 from daybreak.base.errors import UserError
-from daybreak.base.records import BlockFile, SpecialIds
+from daybreak.base.records import BlockFile, SpecialIds, Split
+from daybreak.data.corpus import Corpus
 from daybreak.data.counting import cut_at_whitespace
-from daybreak.data.deduplication import DROPPED, HELDOUT, Verdict
-from daybreak.data.documents import Document
-from daybreak.data.shards import BlockWriter, ShardWriter
-from daybreak.data.tokenizer import vocabulary_size
+from daybreak.data.deduplication import DROPPED, HELDOUT, document_key
+from daybreak.data.documents import Document, Skips
+from daybreak.data.fast_encoding import Encode, TextEncoder, fast_encoder, plain_encoder
+from daybreak.data.inputs import Meter
+from daybreak.data.shards import BlockWriter, ShardWriter, token_type
+from daybreak.data.survey import part_folder, settle
+from daybreak.data.tokenizer import load_tokenizer, tokenizer_fingerprint, vocabulary_size
 
 BATCH_CHARACTERS = 2 << 20
+JOINED_TOKENS = 1 << 20
+"""Tokens that the joining holds at a time, or a longer document whole."""
+DENSITIES = np.linspace(0.0, 1.0, 41)
+"""Edges of the histogram of tokens per character."""
+SPLITS = ("train", "heldout")
+END = np.dtype("<u8")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What is to be encoded, and how."""
+
+    corpus: Corpus
+    tokenizer: Path
+    """Its folder. It reads special tokens in text as mere text: only we close documents."""
+    special: SpecialIds
+    fates: Path
+    """uint8[documents] of the whole corpus, see ``Verdict``."""
+    offsets: tuple[int, ...]
+    """The number of each part's first document, and the number of all."""
+    epochs: tuple[float, ...]
+    """How often each part's documents stand in the train split; of a fraction, a share of them once more."""
+    fast: bool = False
+    """Whether the text is long enough for a fast encoder to win back the seconds that its check takes."""
 
 
 class _Flat:
-    """The ids of some documents in one list, with the ends of documents and sentences."""
+    """The ids of some documents in one array, with the ends of documents and sentences."""
 
     def __init__(self, separator: int) -> None:
-        self._separator = separator
-        self.ids: list[int] = []
+        self._separator = np.array([separator], np.uint32)
+        self._ids: list[np.ndarray] = []
+        self._size = 0
         self.documents: list[int] = []
         self.sentences: list[int] = []
 
-    def add(self, sentences: list[list[int]]) -> None:
+    def add(self, sentences: list[np.ndarray], times: int = 1) -> None:
+        """Add a document ``times`` times, as the ids of its sentences, or as one."""
         # A sentence of which the tokenizer leaves nothing is none; the separator belongs to the last one.
-        for sentence in list(filter(None, sentences)) or [[]]:
-            self.ids += sentence
-            self.sentences.append(len(self.ids))
-        self.ids.append(self._separator)
-        self.sentences[-1] = len(self.ids)
-        self.documents.append(len(self.ids))
+        sentences = [sentence for sentence in sentences if len(sentence)]
+        for _ in range(times):
+            for sentence in sentences or [self._separator[:0]]:
+                self._ids.append(sentence)
+                self._size += len(sentence)
+                self.sentences.append(self._size)
+            self._ids.append(self._separator)
+            self._size += 1
+            self.sentences[-1] = self._size
+            self.documents.append(self._size)
+
+    def ids(self) -> np.ndarray:
+        return np.concatenate(self._ids) if self._ids else np.zeros(0, np.uint32)
 
 
-class Encoder:
-    """Encodes each document that stays into its split, and counts the ids of the train split.
+class _PartWriter:
+    """Writes what a part gives to one split: tokens, and where documents and sentences end, counted in the part."""
+
+    def __init__(self, folder: Path, name: str, kind: np.dtype, sentences: bool):
+        self._kind, self._tokens = kind, 0
+        self._ids = (folder / f"{name}.tokens").open("wb")
+        self._documents = (folder / f"{name}.documents").open("wb")
+        self._sentences = (folder / f"{name}.sentences").open("wb") if sentences else None
+
+    def write(self, flat: _Flat) -> np.ndarray:
+        ids = flat.ids()
+        self._ids.write(ids.astype(self._kind).tobytes())
+        self._documents.write((np.array(flat.documents, END) + np.uint64(self._tokens)).tobytes())
+        if self._sentences:
+            self._sentences.write((np.array(flat.sentences, END) + np.uint64(self._tokens)).tobytes())
+        self._tokens += len(ids)
+        return ids
+
+    def close(self) -> None:
+        for file in filter(None, (self._ids, self._documents, self._sentences)):
+            file.close()
+
+
+def token_bytes(vocabulary: int) -> int:
+    return 2 if vocabulary <= 1 << 16 else 4
+
+
+def encode_part(asked: Asked, folder: Path, meter: Meter, number: int) -> int:
+    """Encode one part and leave ``folder/NUMBER``; return the number. What is there already is kept.
+
+    Raises:
+        UserError: the part holds more or fewer documents than it did when it was read first.
+    """
+    final = part_folder(folder, number)
+    if final.exists():
+        return number
+    work = final.with_name(f".{final.name}.{os.getpid()}")
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    _encode(asked, work, meter, number)
+    settle(work, final)
+    return number
+
+
+@functools.lru_cache(maxsize=1)
+def opened(folder: Path, fingerprint: str, fast: bool) -> tuple[int, TextEncoder]:
+    """The vocabulary of a tokenizer, and its encoder: made once in a process, for a fast one is checked at length.
 
     Args:
-        folder: an existing folder, ours until it is finished.
-        tokenizer: trained; from now on it reads special tokens in text as mere text.
-        special: its special ids.
-        sentences: whether sentence ends are recorded; then every document must have sentences.
+        fingerprint: tells it from another one that was in ``folder`` before.
     """
+    tokenizer = load_tokenizer(folder)
+    return vocabulary_size(tokenizer), (fast_encoder if fast else plain_encoder)(tokenizer)
 
-    def __init__(self, folder: Path, tokenizer: Tokenizer, special: SpecialIds, *, sentences: bool):
-        self._folder, self._tokenizer, self._separator = folder, tokenizer, special.sep
-        # "[SEP]" written in the text is text: only we close documents.
-        tokenizer.encode_special_tokens = True
-        self.vocabulary = vocabulary_size(tokenizer)
-        self.token_bytes = 2 if self.vocabulary <= 1 << 16 else 4
-        self.train = ShardWriter(folder, "train", self.token_bytes, sentences=sentences)
-        self.heldout = ShardWriter(folder, "heldout", self.token_bytes, sentences=sentences)
-        self._counts = np.zeros(self.vocabulary, np.uint64)
 
-    def run(self, documents: Iterable[Document], verdict: Verdict) -> None:
-        """Encode ``documents``, in the order in which ``verdict`` knows them.
+def _encode(asked: Asked, work: Path, meter: Meter, number: int) -> None:
+    vocabulary, encode = opened(asked.tokenizer, tokenizer_fingerprint(asked.tokenizer), asked.fast)
+    sentences = asked.corpus.sentences
+    kind = token_type(token_bytes(vocabulary))
+    writers = {name: _PartWriter(work, name, kind, sentences) for name in SPLITS}
+    counts = np.zeros(vocabulary, np.uint64)
+    density = np.zeros(len(DENSITIES) - 1, np.int64)
+    for batch in _batches(asked, meter, number):
+        flats = {name: _Flat(asked.special.sep) for name in SPLITS}
+        for (document, held, times), ids in zip(batch, _ids(batch, encode), strict=True):
+            flats["heldout" if held else "train"].add(ids, times)
+            share = sum(map(len, ids)) / len(document.text)
+            density[min(len(density) - 1, int(share * len(density)))] += 1
+        for name, flat in flats.items():
+            written = writers[name].write(flat)
+            if name == "train":
+                counts += np.bincount(written, minlength=vocabulary).astype(np.uint64)
+    for writer in writers.values():
+        writer.close()
+    counts.tofile(work / "counts")
+    density.tofile(work / "density")
 
-        Raises:
-            UserError: there are more or fewer of them than ``verdict`` knows.
-        """
-        batch: list[tuple[Document, bool]] = []
-        size = number = 0
-        for number, document in enumerate(documents, 1):
-            fate = verdict.fates[number - 1] if number <= len(verdict.fates) else DROPPED
-            if fate == DROPPED:
-                continue
-            batch.append((document, fate == HELDOUT))
-            size += len(document.text)
-            if size >= BATCH_CHARACTERS:
-                self._encode(batch)
-                batch, size = [], 0
-        self._encode(batch)
-        if number != len(verdict.fates):
-            raise UserError("The input changed while it was read.", "Start again when nothing writes to it.")
 
-    def _encode(self, batch: list[tuple[Document, bool]]) -> None:
-        # A sentence, or a document without sentences, is a part; long parts go to the tokenizer in pieces.
-        parts = [list(document.sentences or (document.text,)) for document, _ in batch]
-        pieces = [list(cut_at_whitespace(part)) for part in itertools.chain.from_iterable(parts)]
-        flat = list(itertools.chain.from_iterable(pieces))
-        encoded = iter(self._tokenizer.encode_batch_fast(flat, add_special_tokens=False))
-        part_ids = [list(itertools.chain.from_iterable(next(encoded).ids for _ in piece)) for piece in pieces]
-        split: dict[bool, _Flat] = {held: _Flat(self._separator) for held in (False, True)}
-        place = 0
-        for (_, held), own in zip(batch, parts, strict=True):
-            split[held].add(part_ids[place : place + len(own)])
-            place += len(own)
-        for held, writer in ((False, self.train), (True, self.heldout)):
-            if split[held].ids:
-                ids = np.array(split[held].ids, np.uint32)
-                writer.write(ids, np.array(split[held].documents), np.array(split[held].sentences))
-                if not held:
-                    self._counts += np.bincount(ids, minlength=len(self._counts)).astype(np.uint64)
+def _batches(asked: Asked, meter: Meter, number: int) -> Iterator[list[tuple[Document, bool, int]]]:
+    """The documents of a part that stay, a few megabytes at a time: (document, held out, times)."""
+    first, stop = asked.offsets[number : number + 2]
+    fates = np.memmap(asked.fates, np.uint8, "r")[first:stop] if stop > first else np.zeros(0, np.uint8)
+    batch: list[tuple[Document, bool, int]] = []
+    size = read = 0
+    for read, document in enumerate(asked.corpus.documents(number, Skips(), meter), 1):
+        fate = fates[read - 1] if read <= len(fates) else DROPPED
+        times = 1 if fate == HELDOUT else _times(document.text, asked.epochs[number])
+        if fate == DROPPED or not times:
+            continue
+        batch.append((document, bool(fate == HELDOUT), times))
+        size += len(document.text)
+        if size >= BATCH_CHARACTERS:
+            yield batch
+            batch, size = [], 0
+    if read != len(fates):
+        raise UserError("The input changed while it was read.", "Start again when nothing writes to it.")
+    if batch:
+        yield batch
 
-    def write_counts(self) -> BlockFile:
-        """Write the unigram counts, uint64[vocabulary]."""
-        file = BlockWriter(self._folder / "unigram.bin")
-        file.write(self._counts.astype("<u8"))
-        return file.close()
+
+def _times(text: str, epochs: float) -> int:
+    """How often a document is written: ``epochs`` on average, a function of the text."""
+    whole = math.floor(epochs)
+    # The key's leading bits choose what is held out, so its lowest are taken.
+    return whole + (epochs > whole and (document_key(text) & 0xFFFFFFFF) < (epochs - whole) * 2**32)
+
+
+def _ids(batch: list[tuple[Document, bool, int]], encode: Encode) -> Iterator[list[np.ndarray]]:
+    """The ids of each document, sentence by sentence, or all in one."""
+    parts = [list(document.sentences or (document.text,)) for document, _, _ in batch]
+    # Long ones go to the tokenizer in pieces, which feeds every core and bounds memory.
+    pieces = [list(cut_at_whitespace(part)) for part in itertools.chain.from_iterable(parts)]
+    ids, lengths = encode(list(itertools.chain.from_iterable(pieces)))
+    ends = np.cumsum(lengths)[np.cumsum([len(piece) for piece in pieces]) - 1]
+    of_parts = iter(np.split(ids, ends[:-1]))
+    for own in parts:
+        yield [next(of_parts) for _ in own]
+
+
+def join(
+    parts: Path, number: int, folder: Path, *, vocabulary: int, sentences: bool
+) -> tuple[Split, Split, BlockFile, np.ndarray]:
+    """Write the shards in ``folder`` from the ``number`` parts in ``parts``, which stay: a kill costs the joining only.
+
+    Returns:
+        The train split, the held-out split, the file of unigram counts (uint64[vocabulary]), and how many documents
+        have how many tokens per character (DENSITIES).
+    """
+    width = token_bytes(vocabulary)
+    writers = {name: ShardWriter(folder, name, width, sentences=sentences) for name in SPLITS}
+    counts, density = np.zeros(vocabulary, np.uint64), np.zeros(len(DENSITIES) - 1, np.int64)
+    for part in (part_folder(parts, place) for place in range(number)):
+        for name, writer in writers.items():
+            _append(part, name, writer, token_type(width), sentences)
+        counts += np.fromfile(part / "counts", np.uint64)
+        density += np.fromfile(part / "density", np.int64)
+    file = BlockWriter(folder / "unigram.bin")
+    file.write(counts.astype("<u8"))
+    return writers["train"].close(), writers["heldout"].close(), file.close(), density
+
+
+def _append(part: Path, name: str, writer: ShardWriter, kind: np.dtype, sentences: bool) -> None:
+    if not (part / f"{name}.tokens").stat().st_size:
+        return  # nothing cannot be mapped
+    ends = np.memmap(part / f"{name}.documents", END, "r").view(np.int64)
+    of_sentences = np.memmap(part / f"{name}.sentences", END, "r").view(np.int64) if sentences else None
+    first = start = 0
+    while first < len(ends):
+        last = max(first + 1, int(np.searchsorted(ends, start + JOINED_TOKENS, side="right")))
+        stop = int(ends[last - 1])
+        own = None
+        if of_sentences is not None:
+            low, high = np.searchsorted(of_sentences, [start, stop], side="right")
+            own = of_sentences[low:high] - start
+        ids = np.fromfile(part / f"{name}.tokens", kind, stop - start, offset=start * kind.itemsize)
+        writer.write(ids, ends[first:last] - start, own)
+        first, start = last, stop

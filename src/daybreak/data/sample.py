@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from daybreak.data.deduplication import TRAIN, Verdict
@@ -15,7 +15,7 @@ _HEAD = struct.Struct("<QI")
 
 
 class SampleSpool:
-    """Keeps between half and all of ``limit`` bytes of a large corpus, and all of a small one.
+    """Keeps between half and all of ``limit`` bytes of one part of a large corpus, and all of a small one.
 
     Each document belongs by its key to a layer: half of them to layer 0, a quarter to layer 1, and so on. When the
     spool is over its limit, the lowest layer goes. What stays depends on the texts alone, not on their order.
@@ -29,6 +29,11 @@ class SampleSpool:
         self._lowest = 0
 
     def add(self, number: int, key: int, text: str) -> None:
+        """Add a document.
+
+        Args:
+            number: its place in the part.
+        """
         # The key's leading bits choose the split, so the layer is taken from a hash of the key.
         bits = int.from_bytes(hashlib.blake2b(key.to_bytes(8, "big"), digest_size=8).digest(), "big")
         layer = min(LAYERS - 1, 64 - bits.bit_length())
@@ -42,24 +47,53 @@ class SampleSpool:
             (self._folder / f"{self._lowest:02d}").unlink()
             self._lowest += 1
 
-    def texts(self, verdict: Verdict) -> SampleTexts:
-        """Close the spool; return the texts that train, each once."""
+    def close(self) -> None:
         for file in self._files:
             file.close()
-        return SampleTexts([self._folder / f"{layer:02d}" for layer in range(self._lowest, LAYERS)], verdict)
+
+
+def shrink(folders: Sequence[Path], limit: int = SAMPLE_BYTES) -> None:
+    """Drop the lowest layers of all parts' spools until together they keep to ``limit``, as one spool would.
+
+    What goes with some of the parts would also go with all of them, so this may be called as parts are finished: the
+    disk never holds much more than ``limit``.
+    """
+    sizes = [[_size(folder / f"{layer:02d}") for folder in folders] for layer in range(LAYERS)]
+    # A layer that one part has dropped is none, whatever the others still have of it.
+    lowest = max((layer + 1 for layer, found in enumerate(sizes) if None in found), default=0)
+    while lowest < LAYERS - 1 and sum(size or 0 for found in sizes[lowest:] for size in found) > limit:
+        lowest += 1
+    for layer in range(lowest):
+        for folder in folders:
+            (folder / f"{layer:02d}").unlink(missing_ok=True)
+
+
+def _size(path: Path) -> int | None:
+    """Bytes of a spool's layer, with its documents' heads; None where it was dropped."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return None
 
 
 class SampleTexts:
-    """Iterable as often as one likes; reads from disk each time."""
+    """The sampled texts of one split, each once. Iterable as often as one likes; reads from disk each time.
 
-    def __init__(self, paths: list[Path], verdict: Verdict):
-        self._paths, self._verdict = paths, verdict
+    Args:
+        folders: the spools of all parts, in order.
+        offsets: the number of each part's first document in the whole corpus.
+        fate: TRAIN or HELDOUT.
+    """
+
+    def __init__(self, folders: Sequence[Path], offsets: Sequence[int], verdict: Verdict, fate: int = TRAIN):
+        self._folders, self._offsets, self._verdict, self._fate = folders, offsets, verdict, fate
 
     def __iter__(self) -> Iterator[str]:
-        for path in self._paths:
-            with path.open("rb") as file:
-                while head := file.read(_HEAD.size):
-                    number, size = _HEAD.unpack(head)
-                    data = file.read(size)
-                    if self._verdict.fates[number] == TRAIN:
-                        yield data.decode()
+        for folder, offset in zip(self._folders, self._offsets, strict=True):
+            for path in sorted(folder.iterdir()):
+                with path.open("rb") as file:
+                    while head := file.read(_HEAD.size):
+                        number, size = _HEAD.unpack(head)
+                        data = file.read(size)
+                        if self._verdict.fates[offset + number] == self._fate:
+                            yield data.decode()

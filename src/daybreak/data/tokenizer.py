@@ -6,23 +6,26 @@ A tokenizer folder holds ``tokenizer.json`` (everything, also for ``tokenizers``
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from tokenizers import decoders as token_decoders
 
 from daybreak.base.errors import UserError
 from daybreak.base.files import write_json
 from daybreak.base.plain import Component, nearest, to_plain
 from daybreak.base.records import SpecialIds
-from daybreak.data.counting import alphabet_limit, alphabet_of, cut_at_whitespace, document_counts
+from daybreak.data.byte_pieces import SPACE, goes_on
+from daybreak.data.counting import Alphabet, alphabet_of, document_counts, training_pieces
+from daybreak.data.word_cutting import UNSPACED, UNSPACED_SHARE, cramming_normalizer, word_cutter
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 PAD, UNK, CLS, SEP, MASK = range(len(SPECIAL_TOKENS))
@@ -47,6 +50,9 @@ MANY_DOCUMENTS = 100
 SEVERAL_DOCUMENTS = 2
 SURPLUS = 1 / 4
 """Share of pieces trained beyond the vocabulary wanted, to fill the places of those that too few documents use."""
+
+
+_Assemble = Callable[[dict[str, int]], Tokenizer]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +85,8 @@ class WordPiece(TokenizerConfig):
     vocabulary: int = 32768
     """Number of ids wanted, special tokens included; a small text may give fewer."""
     cased: bool = False
-    """Keep capitals and accents; otherwise both are folded away."""
+    """Keep capitals and accents; otherwise both are folded away. That suits English: Finnish loses its dots, Hindi and
+    Thai lose vowels, and Korean and Japanese syllables fall apart."""
     normalizer: str = "bert"
     """bert: as BERT cleans text. cramming: straight quotes, and nothing but ASCII (Geiping and Goldstein 2022)."""
     punctuation: str = "single"
@@ -104,49 +111,77 @@ class WordPiece(TokenizerConfig):
         Raises:
             UserError: the vocabulary is too small to hold an alphabet.
         """
-        if self.vocabulary < SMALLEST_VOCABULARY:
+        return self.train_sizes(texts, (self.vocabulary,))[0]
+
+    def train_sizes(self, texts: Iterable[str], sizes: Sequence[int]) -> list[Tokenizer]:
+        """Learn once, at the largest of ``sizes``, and cut the smaller vocabularies from that.
+
+        The largest is what ``train`` gives. Pieces are in the order in which they were merged, so a smaller one is
+        nearly what training at its size gives: it has the characters that fit its size, but merges that went through
+        others are lost. The text is encoded once for each size.
+
+        Raises:
+            UserError: a vocabulary is too small to hold an alphabet.
+        """
+        if min(sizes) < SMALLEST_VOCABULARY:
             raise UserError(
-                f"A vocabulary of {self.vocabulary} cannot hold an alphabet.",
-                f"Ask for {SMALLEST_VOCABULARY} or more.",
+                f"A vocabulary of {min(sizes)} cannot hold an alphabet.", f"Ask for {SMALLEST_VOCABULARY} or more."
             )
         if iter(texts) is texts:
             texts = list(texts)
-        blank = self._assemble({token: id for id, token in enumerate(SPECIAL_TOKENS)})
-        alphabet, continuations = alphabet_of(texts, blank, alphabet_limit(self.vocabulary))
-        # The trainer numbers "##x" pieces as it meets them in a hash map, in a new order each time, and breaks ties
-        # between merges by these numbers. Naming them all beforehand, sorted, takes that freedom away.
-        trainer = trainers.WordPieceTrainer(
-            vocab_size=self.vocabulary + int(SURPLUS * self.vocabulary),
-            min_frequency=2,
-            special_tokens=[*SPECIAL_TOKENS, *(f"##{character}" for character in continuations)],
-            initial_alphabet=alphabet,
-            limit_alphabet=len(alphabet),
-            show_progress=False,
-        )
-        blank.train_from_iterator((piece for text in texts for piece in cut_at_whitespace(text)), trainer)
-        # The trainer has also entered the "##x" pieces as added tokens, which would be found inside any text:
-        # a fresh tokenizer around the same vocabulary has none of that.
-        surplus = blank.get_vocab(with_added_tokens=False)
-        uses, documents = document_counts(texts, self._assemble(surplus))
-        several = SEVERAL_DOCUMENTS if documents >= MANY_DOCUMENTS else 0
-        pieces = sorted(surplus, key=surplus.__getitem__)
-        # What is always needed comes first in this order, so that the cut at the end falls on the rarest merges.
-        kept = [
-            p for p in pieces if len(p.removeprefix("##")) == 1 or p in SPECIAL_TOKENS or uses[surplus[p]] >= several
-        ]
-        return self._assemble({piece: id for id, piece in enumerate(kept[: self.vocabulary])})
+        characters = alphabet_of(texts, self._assemble({token: id for id, token in enumerate(SPECIAL_TOKENS)}))
+        assemble = functools.partial(self._assemble, unspaced=characters.share(UNSPACED) >= UNSPACED_SHARE)
+        pieces = _learn(assemble, texts, characters, max(sizes))
+        return [assemble(_cut(assemble, texts, pieces, characters, size)) for size in sizes]
 
-    def _assemble(self, vocabulary: dict[str, int]) -> Tokenizer:
+    def _assemble(self, vocabulary: dict[str, int], unspaced: bool = False) -> Tokenizer:
         normalizer = (
-            _cramming_normalizer(self.cased)
+            cramming_normalizer(self.cased)
             if self.normalizer == "cramming"
             else normalizers.BertNormalizer(lowercase=not self.cased, strip_accents=not self.cased)
         )
-        # Whitespace() is Cramming's expression \w+|[^\w\s]+.
-        runs = self.punctuation == "runs"
-        return assemble(
-            vocabulary, normalizer, pre_tokenizers.Whitespace() if runs else pre_tokenizers.BertPreTokenizer()
-        )
+        return assemble(vocabulary, normalizer, word_cutter(runs=self.punctuation == "runs", unspaced=unspaced))
+
+
+def _learn(assemble: _Assemble, texts: Iterable[str], characters: Alphabet, size: int) -> list[str]:
+    """More than ``size`` pieces in their order: special tokens, characters, then merges."""
+    alphabet, continuations = characters.fitted(size)
+    # The trainer numbers "##x" pieces as it meets them in a hash map, in a new order each time, and breaks ties
+    # between merges by these numbers. Naming them all beforehand, sorted, takes that freedom away.
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=size + int(SURPLUS * size),
+        min_frequency=2,
+        special_tokens=[*SPECIAL_TOKENS, *(f"##{character}" for character in continuations)],
+        initial_alphabet=alphabet,
+        limit_alphabet=len(alphabet),
+        show_progress=False,
+    )
+    blank = assemble({token: id for id, token in enumerate(SPECIAL_TOKENS)})
+    blank.train_from_iterator(training_pieces(texts), trainer)
+    # Only the pieces: it also enters "##x" as added tokens, which would be found inside any text.
+    surplus = blank.get_vocab(with_added_tokens=False)
+    return sorted(surplus, key=surplus.__getitem__)
+
+
+def _cut(
+    assemble: _Assemble, texts: Iterable[str], pieces: list[str], characters: Alphabet, size: int
+) -> dict[str, int]:
+    """The first ``size`` of ``pieces`` that are in their alphabet and, but for single characters, used enough."""
+    fitted = [set(kept) for kept in characters.fitted(size)]
+
+    def single(piece: str) -> bool:
+        return len(piece.removeprefix("##")) == 1 or piece in SPECIAL_TOKENS
+
+    def fits(piece: str) -> bool:
+        body = piece.removeprefix("##")
+        return fitted[piece != body and len(body) == 1].issuperset(body) or piece in SPECIAL_TOKENS
+
+    surplus = {piece: id for id, piece in enumerate(list(filter(fits, pieces))[: size + int(SURPLUS * size)])}
+    uses, documents = document_counts(texts, assemble(surplus))
+    several = SEVERAL_DOCUMENTS if documents >= MANY_DOCUMENTS else 0
+    # What is always needed comes first in this order, so that the cut falls on the rarest merges.
+    kept = [piece for piece, id in surplus.items() if single(piece) or uses[id] >= several]
+    return {piece: id for id, piece in enumerate(kept[:size])}
 
 
 def assemble(
@@ -164,14 +199,6 @@ def assemble(
     )
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS])
     return tokenizer
-
-
-def _cramming_normalizer(cased: bool) -> normalizers.Normalizer:
-    """Cramming's steps in their order (NFKC where accents stay)."""
-    quotes = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
-    fold = [normalizers.NFKC()] if cased else [normalizers.NFD(), normalizers.Lowercase(), normalizers.StripAccents()]
-    ascii_only = [normalizers.Replace(Regex(" {2,}"), " "), normalizers.Replace(Regex(r"[^\x00-\x7F]+"), "")]
-    return normalizers.Sequence([*quotes, *fold, *ascii_only])
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
@@ -241,9 +268,12 @@ def vocabulary_size(tokenizer: Tokenizer) -> int:
 
 
 def continuation_table(tokenizer: Tokenizer) -> np.ndarray:
-    """Return bool[vocabulary]: the ids whose piece goes on a word (``##``); special tokens never do."""
+    """Return bool[vocabulary]: the ids whose piece goes on a word (``##``, or see ``goes_on``); special ones never."""
     table = np.zeros(vocabulary_size(tokenizer), bool)
-    table[[id for piece, id in tokenizer.get_vocab().items() if piece.startswith("##")]] = True
+    parted = tokenizer.pre_tokenizer.pre_tokenize_str(" a") if tokenizer.pre_tokenizer else []
+    byte_level = bool(parted) and parted[0][0].startswith(SPACE)
+    for piece, id in tokenizer.get_vocab().items():
+        table[id] = goes_on(piece) if byte_level else piece.startswith("##")
     table[[id for id, token in tokenizer.get_added_tokens_decoder().items() if token.special]] = False
     return table
 

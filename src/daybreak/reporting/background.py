@@ -32,7 +32,7 @@ def _cards(run: RunRecords) -> Markup:
         ("Exported model", _parity(summary.parity)) if summary and summary.parity else None,
         ("Machine", _environment(run.environment)) if run.environment else None,
         ("Decisions made by measuring", _decisions(run.decisions)) if run.decisions else None,
-        ("Text", _data(run.manifest)) if run.manifest else None,
+        ("Text", text_facts(run.manifest)) if run.manifest else None,
         ("Run", _run(run)),
     ]
     written = [tag("div", tag("h3", title), body, class_="card") for title, body in filter(None, cards)]
@@ -118,7 +118,8 @@ def _decisions(found: Decisions) -> Markup:
     )
 
 
-def _data(found: Manifest) -> Markup:
+def text_facts(found: Manifest) -> Markup:
+    """What the text was made into."""
     skipped = ", ".join(f"{number:,} {reason}" for reason, number in found.skipped.items() if number)
     shown = found.sources[:SOURCES_SHOWN]
     names = {

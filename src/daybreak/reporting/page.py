@@ -14,6 +14,7 @@ from daybreak.base.task_records import Comparison
 from daybreak.reporting import figures, sections
 from daybreak.reporting.background import background
 from daybreak.reporting.comparison import comparison, worth
+from daybreak.reporting.corpus_parts import the_text
 from daybreak.reporting.course import course
 from daybreak.reporting.headline import headline, load_lines
 from daybreak.reporting.layers import layers
@@ -54,6 +55,7 @@ def render_page(
         sections.time_spent(runs),
         course(runs),
         machine(runs),
+        the_text(runs),
     ]
     exported = [run for run in runs if (run.path / "model").is_dir()]
     if exported:
@@ -62,20 +64,31 @@ def render_page(
     if any(run.pretrained_here for run in runs):
         body.append(background(runs))
     title = runs[0].name if len(runs) == 1 else f"{len(runs)} runs compared"
+    again = REFRESH_SECONDS if any(run.going_on for run in runs) else None
+    return document(f"{title} - Daybreak report", body, "the files of the run", again)
+
+
+def document(title: str, body: Sequence[Markup], made_from: str, again: int | None = None) -> str:
+    """Return a whole page that needs nothing else.
+
+    Args:
+        made_from: whose files the page tells of, for its last line.
+        again: seconds after which the page loads itself once more; None for never.
+    """
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    footer = tag(
-        "footer", f"Made by Daybreak {__version__} on {now} from the files of the run. This page loads nothing."
-    )
-    again = f'<meta http-equiv="refresh" content="{REFRESH_SECONDS}">\n' if any(run.going_on for run in runs) else ""
-    return (
+    footer = tag("footer", f"Made by Daybreak {__version__} on {now} from {made_from}. This page loads nothing.")
+    refresh = f'<meta http-equiv="refresh" content="{again}">\n' if again is not None else ""
+    page = (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n{again}'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n{refresh}'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)} - Daybreak report</title>\n<style>{STYLE}</style>\n</head>\n"
+        f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n"
         f"<body>\n{tag('main', *body, footer)}\n"
         "<noscript><p>The plots need JavaScript; every table reads without it.</p></noscript>\n"
         f'<script id="plotly">{plotly.offline.get_plotlyjs()}</script>\n<script>{SCRIPT}</script>\n</body>\n</html>\n'
     )
+    # A file name that is no UTF-8 reaches us with half characters, which no file of text can hold.
+    return page.encode("utf-8", "replace").decode("utf-8")
 
 
 def told_apart(runs: Sequence[RunRecords]) -> list[RunRecords]:

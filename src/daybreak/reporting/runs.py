@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from daybreak.base.corpus_records import CorpusReport
 from daybreak.base.course_records import Change, MachineRecord
 from daybreak.base.errors import UserError
 from daybreak.base.files import read_json, read_json_lines
@@ -30,6 +31,8 @@ from daybreak.base.task_records import Average, TaskResult
 Line = StepRecord | ValidationRecord | MachineRecord
 """A line of metrics.jsonl."""
 KINDS: dict[str, type[Line]] = {"step": StepRecord, "validation": ValidationRecord, "machine": MachineRecord}
+CORPUS = "corpus.json"
+"""In a data folder, and in a run beside the copy of its manifest."""
 SILENCE = 60.0
 """Seconds without a heartbeat after which a run no longer counts as running."""
 _TAIL_BYTES = 1 << 16
@@ -56,6 +59,8 @@ class RunRecords:
     environment: Environment | None = None
     decisions: Decisions | None = None
     manifest: Manifest | None = None
+    corpus: CorpusReport | None = None
+    """None where the text was prepared before there was such a file, or lies in a folder that the run does not hold."""
     summary: Summary | None = None
     steps: list[StepRecord] = field(default_factory=list)
     validations: list[ValidationRecord] = field(default_factory=list)
@@ -176,6 +181,7 @@ def read_run(path: Path) -> RunRecords:
         environment=_optional(folder.environment, Environment),
         decisions=_optional(folder.decisions, Decisions),
         manifest=_optional(folder.manifest, Manifest),
+        corpus=_corpus(folder),
         summary=_optional(folder.summary, Summary),
         steps=list(steps.values()),
         validations=list(validations.values()),
@@ -243,6 +249,13 @@ def _lines(path: Path) -> list[dict[str, Any]]:
         return list(read_json_lines(path))
     except ValueError as error:
         raise UserError(f"'{path}' is damaged: {error}.", "Restore the file, or start the run afresh.") from None
+
+
+def _corpus(folder: RunFolder) -> CorpusReport | None:
+    """The copy that pretraining takes of it; else the file of the data that ``daybreak run`` keeps in the run."""
+    copies = folder.manifest.with_name(CORPUS), folder.path / "data" / CORPUS
+    found: CorpusReport | None = next((_optional(path, CorpusReport) for path in copies if path.exists()), None)
+    return found
 
 
 def _optional(path: Path, cls: Any) -> Any:

@@ -1,0 +1,210 @@
+"""What a preparation found, put together into the record that people read: DATA/corpus.json."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from daybreak.base.corpus_records import (
+    Contamination,
+    CorpusReport,
+    DroppedText,
+    Histogram,
+    SourceReport,
+    StepReport,
+)
+from daybreak.data.contamination import EvaluationTexts
+from daybreak.data.deduplication import DROPPED
+from daybreak.data.encoding import DENSITIES
+from daybreak.data.findings import Survey, near_copies
+from daybreak.data.steps import Step
+from daybreak.data.survey import EXAMPLES, Reason
+from daybreak.data.tokenizer_quality import measure_quality
+from daybreak.data.treatment import Treatment
+
+LENGTHS = [float(1 << power) for power in range(4, 25)]
+"""Characters of a document: edges of their histogram."""
+QUALITY_CHARACTERS = 2_000_000
+"""Of held-out text, on which the tokenizer is judged."""
+
+
+@dataclass
+class _Passage:
+    """What went into one step, and what came out."""
+
+    name: str
+    why: str
+    passes: int
+    documents: list[int] = field(default_factory=lambda: [0, 0])
+    characters: list[int] = field(default_factory=lambda: [0, 0])
+    reasons: Counter[str] = field(default_factory=Counter)
+    examples: list[DroppedText] = field(default_factory=list)
+
+    def report(self) -> StepReport:
+        return StepReport(
+            name=self.name,
+            why=self.why,
+            passes=self.passes,
+            documents_in=self.documents[0],
+            documents_out=self.documents[1],
+            characters_in=self.characters[0],
+            characters_out=self.characters[1],
+            reasons=dict(self.reasons.most_common()),
+            examples=self.examples,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorpusFacts:
+    """Counts of documents and characters: read off the survey, a million rows at a time."""
+
+    steps: list[StepReport]
+    sources: list[SourceReport]
+    lengths: Histogram
+    documents: int
+    characters: int
+    words: int
+
+
+def count(survey: Survey, steps: Sequence[Step], epochs: dict[str, float]) -> CorpusFacts:
+    """Count what each step let through, what each source gave and how long documents are.
+
+    Args:
+        steps: in the order in which they judged; near copies, where they are looked for, last.
+        epochs: of each source.
+    """
+    passages = [_Passage(step.name, step.why(), step.passes) for step in steps]
+    passages.append(_Passage("ExactDuplicates", "all but one of documents that are equal", 0))
+    sources: dict[str, np.ndarray] = {}
+    lengths = np.zeros(len(LENGTHS) - 1, np.int64)
+    words = 0
+    for part, facts in enumerate(survey.facts):
+        source = sources.setdefault(facts.source, np.zeros(4, np.int64))
+        number = survey.offsets[part]
+        for rows, fates in survey.documents(part):
+            near = near_copies(survey.near, number, len(rows)) & (rows["reason"] == 0)
+            number += len(rows)
+            kept = fates != DROPPED
+            characters = rows["characters"].astype(np.int64)
+            _pass_through(passages, facts.reasons, rows["reason"], characters, kept, near)
+            source += [len(rows), characters.sum(), kept.sum(), characters[kept].sum()]
+            lengths += np.histogram(np.clip(characters[kept], LENGTHS[0], LENGTHS[-1] - 1), LENGTHS)[0]
+            words += int(rows["words"][kept].sum(dtype=np.int64))
+        for example in facts.examples:
+            told = passages[example.step].examples
+            if sum(one.reason == example.text.reason for one in told) < EXAMPLES:
+                told.append(example.text)
+    totals = sum(sources.values(), np.zeros(4, np.int64))
+    return CorpusFacts(
+        steps=[passage.report() for passage in passages],
+        sources=[
+            SourceReport(
+                path=path,
+                documents=int(found[0]),
+                characters=int(found[1]),
+                kept_documents=int(found[2]),
+                kept_characters=int(found[3]),
+                epochs=epochs.get(path, 1.0),
+            )
+            for path, found in sources.items()
+        ],
+        lengths=Histogram(edges=LENGTHS, counts=lengths.tolist()),
+        documents=int(totals[2]),
+        characters=int(totals[3]),
+        words=words,
+    )
+
+
+def _pass_through(
+    passages: list[_Passage],
+    reasons: Sequence[Reason],
+    codes: np.ndarray,
+    characters: np.ndarray,
+    kept: np.ndarray,
+    near: np.ndarray,
+) -> None:
+    """Count documents through the steps: each sees what those before it let by."""
+    step_of = np.array([len(passages), *(reason.step for reason in reasons)])[codes]
+    equal = (codes == 0) & ~kept & ~near
+    step_of[equal] = len(passages) - 1
+    if near.any():
+        step_of[near] = len(passages) - 2
+        passages[-2].reasons["nearly the same as another"] += int(near.sum())
+    for place, passage in enumerate(passages):
+        there, out = step_of >= place, step_of > place
+        passage.documents = [passage.documents[0] + int(there.sum()), passage.documents[1] + int(out.sum())]
+        passage.characters = [
+            passage.characters[0] + int(characters[there].sum()),
+            passage.characters[1] + int(characters[out].sum()),
+        ]
+    for code, reason in enumerate(reasons, 1):
+        passages[reason.step].reasons[reason.why] += int((codes == code).sum())
+    if equal.any():
+        passages[-1].reasons["equal to another"] += int(equal.sum())
+
+
+def report(
+    treatment: Treatment,
+    survey: Survey,
+    facts: CorpusFacts,
+    density: np.ndarray,
+    tokenizer: Tokenizer,
+    *,
+    tokens: int,
+    seconds: float,
+) -> CorpusReport:
+    """Put the record together, with how the tokenizer treats held-out text.
+
+    Args:
+        density: documents by tokens per character, between the edges ``encoding.DENSITIES``.
+        tokens: in all shards.
+    """
+    letters: Counter[str] = Counter()
+    for part in survey.facts:
+        letters.update(part.scripts)
+    whole = max(1, letters.total())
+    return CorpusReport(
+        case=treatment.case,
+        documents=facts.documents,
+        characters=facts.characters,
+        words=facts.words,
+        tokens=tokens,
+        seconds=seconds,
+        steps=facts.steps,
+        sources=facts.sources,
+        lengths=facts.lengths,
+        compressibility=Histogram(edges=DENSITIES.tolist(), counts=density.tolist()),
+        scripts={script: round(number / whole, 6) for script, number in letters.most_common()},
+        contamination=_contamination(treatment, survey),
+        tokenizer=measure_quality(tokenizer, _first(survey.heldout_sample, QUALITY_CHARACTERS)),
+    )
+
+
+def _contamination(treatment: Treatment, survey: Survey) -> list[Contamination]:
+    if not treatment.evaluation:
+        return []
+    met = {item for part in survey.facts for item in part.items}
+    counts = EvaluationTexts.read(treatment.evaluation).counts
+    return [
+        Contamination(
+            path=path,
+            items=counts[place],
+            items_found=sum(evaluation == place for evaluation, _ in met),
+            documents=sum(part.contaminated.get(str(place), 0) for part in survey.facts),
+            removed=treatment.remove_evaluation,
+        )
+        for place, path in enumerate(treatment.evaluation)
+    ]
+
+
+def _first(texts: Iterable[str], characters: int) -> Iterator[str]:
+    """Texts up to about so many characters in all."""
+    for text in texts:
+        if characters <= 0:
+            return
+        yield text[:characters]
+        characters -= len(text)

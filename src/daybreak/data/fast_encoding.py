@@ -1,0 +1,279 @@
+"""Text to ids faster than ``tokenizers`` does it, and to the same ids.
+
+Two young libraries, tokie and kitoken, are many times as fast, and right on most text: tokie takes unassigned and
+newer characters otherwise, cuts long texts where it has processors for, and reads some settings not at all. So neither
+is believed. A layer sends a word through its library only where each of its characters is trusted; the other words go
+to the layer below, and the last layer is ``tokenizers`` itself. A character is trusted when ``tokenizers``, asked at
+its first appearance, gave the same ids for it in a dozen surroundings; what joins with its neighbours (marks, joiners,
+Hangul letters) never is, unless the text is in Unicode's NFC and nothing else is folded.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import random
+import re
+import unicodedata
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from daybreak.data.counting import cut_at_whitespace
+from daybreak.data.fast_libraries import LIBRARIES, Kind, Library, Unsuited, kind_of
+
+Flat = tuple[np.ndarray, np.ndarray]
+"""uint32[tokens] of all texts in turn, and int64[texts], how many of them each text has. No special tokens."""
+Encode = Callable[[Sequence[str]], Flat]
+
+SPAN_CHARACTERS = 2000
+"""A span stays under the 10,000 bytes from which tokie cuts a text by the number of processors."""
+SURROUNDINGS = (
+    "{0}", "ab {0} cd", "a{0}b", "a{0}", "{0}b c", "1{0}2", ".{0}.", "({0}a", "a {0}{0}\n{0}.", "\n{0}\n",
+    "'{0}s {0}'s", "the {0}x\n\n{0}", "x{0}{0}y",
+)  # fmt: skip
+UNKNOWN, TRUSTED, DOUBTED = range(3)
+JOINING = {"Cc", "Cf", "Cn", "Co", "Cs", "Mn", "Mc", "Me"}
+"""Unicode categories of what changes its neighbours, or what versions of Unicode disagree on."""
+MARKS = {"Mn", "Mc", "Me"}
+ODD = {"Nl", "Zs", "Zl", "Zp"}
+"""Letter numbers and other spaces (with circled letters): whether they are letters depends on whom one asks, and in a
+byte-level vocabulary that shows only in a word with pieces of both."""
+_JAMO = re.compile("[\u1100-\u11ff\ua960-\ua97f\ud7b0-\ud7ff]")
+_WORD = re.compile(r"[^ \n]+")
+LONGEST = 2000
+"""Characters; longer words and gaps go down, so that no span is long."""
+_LONG = re.compile(rf"[^ \n]{{{LONGEST},}}|[ \n]{{{LONGEST},}}")
+
+
+@dataclasses.dataclass(frozen=True)
+class TextEncoder:
+    """Turns texts into flat arrays of ids, special tokens in them read as mere text."""
+
+    name: str
+    """Which libraries it goes through, fastest first."""
+    reason: str
+    """Why not through a faster one; empty where the fastest known is used."""
+    encode: Encode
+    _judge: Encode
+
+    def __call__(self, texts: Sequence[str]) -> Flat:
+        return self.encode(texts)
+
+    def identical(self, texts: Sequence[str]) -> bool:
+        """Whether ``tokenizers`` gives the same ids for all of ``texts``: to be asked on a sample of the corpus."""
+        return same(self.encode(texts), self._judge(texts))
+
+
+def fast_encoder(tokenizer: Tokenizer) -> TextEncoder:
+    """Return the fastest encoder that agrees with ``tokenizer`` on the hostile texts: ``tokenizers`` if none does.
+
+    Memory: a few MB, and what a call's texts and ids take.
+
+    Args:
+        tokenizer: without padding and truncation; from now on it reads special tokens in text as mere text.
+    """
+    plain = functools.partial(_plain, tokenizer)
+    tokenizer.encode_special_tokens = True
+    encode: Encode = plain
+    names, reasons = ["tokenizers"], list[str]()
+    hostile = hostile_texts(tokenizer)
+    try:
+        kind = kind_of(tokenizer)
+        for library in LIBRARIES:  # the slowest first: each layer stands on the one before
+            try:
+                layer = Layer(library(tokenizer, kind), plain, encode, kind)
+                if not same(layer(hostile), plain(hostile)):
+                    raise Unsuited(f"{library.name} gives other ids")
+            except Unsuited as error:
+                reasons.append(str(error))
+                continue
+            encode = layer
+            names.insert(0, library.name)
+    except Unsuited as error:
+        reasons.append(str(error))
+    return TextEncoder(", ".join(names), "; ".join(reasons), encode, plain)
+
+
+def plain_encoder(tokenizer: Tokenizer) -> TextEncoder:
+    """Return ``tokenizers`` itself in the same clothes."""
+    tokenizer.encode_special_tokens = True
+    plain = functools.partial(_plain, tokenizer)
+    return TextEncoder("tokenizers", "", plain, plain)
+
+
+def same(one: Flat, other: Flat) -> bool:
+    """Whether two encodings are equal, text by text."""
+    return np.array_equal(one[1], other[1]) and np.array_equal(one[0], other[0])
+
+
+def _plain(tokenizer: Tokenizer, texts: Sequence[str]) -> Flat:
+    found = [encoding.ids for encoding in tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
+    lengths = np.fromiter(map(len, found), np.int64, len(found))
+    return np.fromiter(itertools.chain.from_iterable(found), np.uint32, int(lengths.sum())), lengths
+
+
+class Layer:
+    """Sends what it trusts through one library, and the rest to the layer below.
+
+    Args:
+        library: encodes spans of text.
+        judge: ``tokenizers``.
+        below: takes what is not trusted.
+        kind: what the tokenizer does to neighbours.
+
+    Raises:
+        Unsuited: the library errs in plain ASCII text, so that it would be of no use.
+    """
+
+    def __init__(self, library: Library, judge: Encode, below: Encode, kind: Kind):
+        self._library, self._judge, self._below, self._kind = library, judge, below, kind
+        self._states = np.zeros(0x110000, np.uint8)
+        ascii_text = np.arange(0x20, 0x7F)
+        self._ask(np.append(ascii_text, 0x0A))
+        if (self._states[ascii_text] != TRUSTED).any() or self._states[0x0A] != TRUSTED:
+            wrong = "".join(chr(code) for code in ascii_text if self._states[code] != TRUSTED)[:12]
+            raise Unsuited(f"{library.name} gives other ids around {wrong!r}")
+
+    def __call__(self, texts: Sequence[str]) -> Flat:
+        spans: tuple[list[str], list[str]] = ([], [])
+        trusted: list[bool] = []
+        counts = np.zeros(len(texts), np.int64)
+        for number, text in enumerate(texts):
+            before = len(trusted)
+            for span, fast in self._spans(text):
+                spans[fast].append(span)
+                trusted.append(fast)
+            counts[number] = len(trusted) - before
+        below, own = self._below(spans[False]), self._library.encode(spans[True])
+        return _woven(below, own, np.array(trusted, bool), counts)
+
+    def _spans(self, text: str) -> list[tuple[str, bool]]:
+        """Cut ``text`` where whitespace begins into spans, each with whether it may go through the library."""
+        doubted = self._doubted(text)
+        found: list[tuple[str, bool]] = []
+        start = 0
+        for place in doubted.tolist():
+            if place < start:
+                continue
+            end = min((at for mark in " \n" if (at := text.find(mark, place + 1)) >= 0), default=len(text))
+            word = max(text.rfind(mark, start, place) for mark in " \n")
+            begin = start + len(text[start:word].rstrip(" \n")) if word >= 0 else start
+            if begin > start:
+                found += ((span, True) for span in cut_at_whitespace(text[start:begin], SPAN_CHARACTERS))
+            if found and not found[-1][1]:
+                found[-1] = (found[-1][0] + text[begin:end], False)
+            else:
+                found.append((text[begin:end], False))
+            start = end
+        if start < len(text):
+            found += ((span, True) for span in cut_at_whitespace(text[start:], SPAN_CHARACTERS))
+        return found
+
+    def _doubted(self, text: str) -> np.ndarray:
+        """Places of characters that this layer does not trust, ascending."""
+        if text.isascii():
+            codes: np.ndarray = np.frombuffer(text.encode(), np.uint8)
+        else:
+            codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+        states = self._states[codes]
+        if (new := states == UNKNOWN).any():
+            self._ask(np.unique(codes[new]))
+            states = self._states[codes]
+        doubts = states == DOUBTED
+        if len(text) > LONGEST:
+            for long in _LONG.finditer(text):
+                # A long run of whitespace goes with the word behind it, if there is one.
+                doubts[min(long.end(), len(text) - 1) if long[0].isspace() else long.start()] = True
+        if self._kind.runs:
+            for hashes in re.finditer("##", text):  # the libraries take these for a piece that goes on
+                doubts[hashes.start()] = True
+        if self._kind.byte_level and not text.isascii() and not unicodedata.is_normalized("NFC", text):
+            for word in _WORD.finditer(text):
+                if not unicodedata.is_normalized("NFC", word[0]):
+                    doubts[word.start()] = True
+        return np.flatnonzero(doubts)
+
+    def _ask(self, codes: np.ndarray) -> None:
+        """Settle whether each of these characters is trusted."""
+        self._states[codes] = DOUBTED
+        asked = [int(code) for code in codes if not self._joins(chr(code))]
+        texts = [frame.format(chr(code)) for code in asked for frame in SURROUNDINGS]
+        mine, theirs = (_lists(flat) for flat in (self._library.encode(texts), self._judge(texts)))
+        wide = len(SURROUNDINGS)
+        for place, code in enumerate(asked):
+            if mine[place * wide : (place + 1) * wide] == theirs[place * wide : (place + 1) * wide]:
+                self._states[code] = TRUSTED
+
+    def _joins(self, character: str) -> bool:
+        """Whether it must not be trusted, whatever the answers: what it does may show only beside others."""
+        if character.isascii():
+            return not character.isprintable() and character != "\n"
+        category = unicodedata.category(character)
+        if category in MARKS:
+            # Unicode sorts the marks of a letter; where BERT strips those of class Mn, others may have moved.
+            moved = category != "Mn" and unicodedata.combining(character) > 0
+            return self._kind.folds or moved or (self._kind.byte_level and not self._library.knows_marks)
+        if self._kind.byte_level and (
+            category in ODD or (category == "So" and "LATIN" in unicodedata.name(character, ""))
+        ):
+            return True
+        return category in JOINING or bool(_JAMO.match(character))
+
+
+def _lists(flat: Flat) -> list[list[int]]:
+    ids, lengths = flat
+    return [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])]
+
+
+def _woven(below: Flat, own: Flat, trusted: np.ndarray, counts: np.ndarray) -> Flat:
+    """Bring the ids of spans into the order of the text; ``counts`` says how many spans each text has."""
+    lengths = np.zeros(len(trusted), np.int64)
+    lengths[trusted], lengths[~trusted] = own[1], below[1]
+    ids = np.empty(int(lengths.sum()), np.uint32)
+    of_own = np.repeat(trusted, lengths)
+    ids[of_own], ids[~of_own] = own[0], below[0]
+    totals = np.append(0, np.cumsum(lengths))[np.append(0, np.cumsum(counts))]
+    return ids, np.diff(totals)
+
+
+def hostile_texts(tokenizer: Tokenizer, seed: int = 0) -> list[str]:
+    """Texts on which libraries are known to differ, or might; always the same for the same vocabulary."""
+    chance = random.Random(seed)
+    texts = [f"a {token} b{token}" for token in sorted(tokenizer.get_vocab()) if token[:1] in "[<" and len(token) > 2][
+        :40
+    ]
+    texts += ["[SEP]", "[CLS][PAD]", "x[MASK]y [UNK] [sep]", "", " ", "\n", "\n\n\n", " \n a \n\n\n b  ", "a\t\r\nb"]
+    texts += ["a" * size + tail for size in (99, 100, 101, 1999, 2001, 9000, 12000) for tail in ("", " b", "\n\nb")]
+    texts += ["it's I'LL they'd 'sa ''s x's' \"''``", "...!!! a_b __x__ --- ###a ##a #", "3.14 1,000 x12y 12" * 3]
+    texts += [
+        "a\u0301 e\u0301\u0323 \ufb01 \u212b",
+        "\u200b\u200d\ufeff\u00ad a\u200bb",
+        "\U0001f469\u200d\U0001f4bb \U0001f1e9\U0001f1ea",
+    ]
+    texts += [
+        "\u05e9\u05dc\u05d5\u05dd \u0627\u0644\u0633\u0644\u0627\u0645",
+        "\u4f60\u597d\u3002a\u4f60b",
+        "\u0e2a\u0e27\u0e31\u0e2a\u0e14\u0e35" * 40,
+    ]
+    texts += [
+        "\u0939\u093f\u0928\u094d\u0926\u0940",
+        "\u110b\u1161\u11ab \uc548",
+        "\u03a3\u0391\u03a3 \u0130I\u0131",
+        "\0 a\x01b\x7f \x85 \u2028",
+    ]
+    every = [chr(code) for code in range(0x80, 0x110000, 173) if not 0xD800 <= code <= 0xDFFF]
+    texts += [" ".join(f"a{one} {one}b" for one in every[place : place + 40]) for place in range(0, len(every), 40)]
+    usual = [chr(code) for code in range(0x20, 0x600) if unicodedata.category(chr(code)) != "Cc"]
+    texts += ["".join(chance.choices(usual, k=60)) for _ in range(200)]
+    letters = "etaoinshrdlu" + "".join(map(chr, range(0x21, 0x7F)))
+    texts += [
+        " ".join("".join(chance.choices(letters, k=chance.randint(1, 12))) for _ in range(40)) for _ in range(100)
+    ]
+    count = tokenizer.get_vocab_size()
+    pieces = [tokenizer.decode([id]) for id in chance.sample(range(count), min(400, count))]
+    glued = ["".join(chance.choices(pieces, k=3)) for _ in range(1000)]
+    lines = ["\n" * chance.randint(1, 3) + "word " * chance.randint(1, 400) for _ in range(60)]
+    return [*texts, " ".join(glued), "".join(glued), "".join(lines)]

@@ -1,0 +1,209 @@
+"""The first reading: what each part of the text holds, what the steps leave out of it, and a sample for the tokenizer.
+
+A part's findings are a folder that appears whole or not at all, so a preparation that was killed goes on where it was:
+
+    SURVEY/00007/documents.bin  sample/  facts.json
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from daybreak.base.corpus_records import DroppedText
+from daybreak.base.files import write_json
+from daybreak.data.contamination import REASON as CONTAMINATED
+from daybreak.data.contamination import EvaluationTexts
+from daybreak.data.corpus import Corpus
+from daybreak.data.deduplication import document_key
+from daybreak.data.documents import Skips
+from daybreak.data.inputs import Meter
+from daybreak.data.near_duplicates import write_signatures
+from daybreak.data.sample import SampleSpool, shrink
+from daybreak.data.scripts import script_shares
+from daybreak.data.steps import Context, DocumentStep
+
+ROW = np.dtype([("key", "<u8"), ("characters", "<u4"), ("words", "<u4"), ("reason", "<u4")])
+"""Of each document: reason is 0 where it stays, else the place of its reason in ``Facts.reasons``, counted from 1."""
+BUFFERED_ROWS = 1 << 14
+EXAMPLES = 3
+"""Of each reason, where examples are wanted."""
+EXAMPLE_CHARACTERS = 400
+SCRIPT_CHARACTERS = 2000
+"""Of a document that are looked at for its script."""
+PART_BITS = 40
+"""A document is known by its part, above these bits, and its place in the part until all parts are counted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What is to be found out about every part."""
+
+    corpus: Corpus
+    steps: tuple[DocumentStep, ...] = ()
+    context: Context = field(default_factory=Context)
+    evaluation: EvaluationTexts | None = None
+    remove: bool = False
+    """Leave out documents in which an evaluation text was met."""
+    near: Path | None = None
+    """Where the signatures of the documents that stay go, for ``near_duplicates``."""
+    show_text: bool = False
+    """Keep examples of what is left out."""
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why a document was left out, and by which step; evaluation text stands behind the last that judges."""
+
+    step: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Example:
+    step: int
+    text: DroppedText
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What was found in one part: facts.json."""
+
+    source: str
+    """The input, as the user typed it."""
+    skips: Skips
+    reasons: list[Reason]
+    scripts: dict[str, int]
+    """Letters by script, of the documents that stay."""
+    items: list[tuple[int, int]] = field(default_factory=list)
+    """(evaluation text, item) that were met."""
+    contaminated: dict[str, int] = field(default_factory=dict)
+    """Documents in which each evaluation text was met, by its place."""
+    examples: list[Example] = field(default_factory=list)
+
+
+def survey_part(asked: Asked, folder: Path, meter: Meter, number: int) -> int:
+    """Read one part and leave ``folder/NUMBER``; return the number. What is there already is kept."""
+    final = part_folder(folder, number)
+    if final.exists():
+        return number
+    work = final.with_name(f".{final.name}.{os.getpid()}")
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    facts = _read(asked, work, meter, number)
+    write_json(work / "facts.json", facts)
+    settle(work, final)
+    return number
+
+
+def settle(work: Path, final: Path) -> None:
+    """Give a part's finished folder its name; where an orphan of a killed preparation was faster, its work stays."""
+    try:
+        os.replace(work, final)
+    except OSError:
+        if not final.exists():
+            raise
+        shutil.rmtree(work)
+
+
+def tidy(folder: Path) -> None:
+    """Keep the samples of the parts that are done within what one sample may take."""
+    shrink([part / "sample" for part in sorted(folder.glob("[0-9]*"))])
+
+
+def part_folder(folder: Path, number: int) -> Path:
+    return folder / f"{number:05d}"
+
+
+def _read(asked: Asked, work: Path, meter: Meter, number: int) -> Facts:
+    reader = _Reader(asked, work, meter, number)
+    staying = reader.staying()
+    if asked.near:
+        write_signatures(staying, asked.near, number)
+    for _ in staying:  # all of them; or none, where their signatures were written
+        pass
+    return reader.facts()
+
+
+class _Reader:
+    """Goes through one part and keeps account."""
+
+    def __init__(self, asked: Asked, work: Path, meter: Meter, number: int):
+        self._asked, self._work, self._meter, self._number = asked, work, meter, number
+        self._judges = [step.open(asked.context) for step in asked.steps]
+        self._skips = Skips()
+        self._reasons: dict[Reason, int] = {}
+        self._scripts: Counter[str] = Counter()
+        self._items: set[tuple[int, int]] = set()
+        self._contaminated: Counter[str] = Counter()
+        self._examples: list[Example] = []
+        self._shown: Counter[int] = Counter()
+
+    def staying(self) -> Iterator[tuple[int, str]]:
+        """Read the part; yield (number, text) of the documents that stay."""
+        spool, rows = SampleSpool(self._work / "sample"), _Rows(self._work / "documents.bin")
+        for place, document in enumerate(self._asked.corpus.documents(self._number, self._skips, self._meter)):
+            text = document.text
+            why = self._why_not(text)
+            key = document_key(text)
+            code = self._reasons.setdefault(why, len(self._reasons) + 1) if why else 0
+            rows.add((key, len(text), text.count(" ") + text.count("\n") + 1, code))
+            if why is None:
+                spool.add(place, key, text)
+                self._scripts.update(script_shares(text[:SCRIPT_CHARACTERS]))
+                yield self._number << PART_BITS | place, text
+            elif self._asked.show_text and self._shown[code] < EXAMPLES:
+                self._shown[code] += 1
+                shown = DroppedText(reason=why.why, text=text[:EXAMPLE_CHARACTERS])
+                self._examples.append(Example(why.step, shown))
+        spool.close()
+        rows.close()
+
+    def _why_not(self, text: str) -> Reason | None:
+        """The first step that leaves ``text`` out, with its reason."""
+        for step, judge in enumerate(self._judges):
+            if (why := judge(text)) is not None:
+                return Reason(step, why)
+        if self._asked.evaluation is None or not (met := self._asked.evaluation.find(text)):
+            return None
+        self._items |= met
+        self._contaminated.update({str(evaluation) for evaluation, _ in met})
+        return Reason(len(self._judges), CONTAMINATED) if self._asked.remove else None
+
+    def facts(self) -> Facts:
+        return Facts(
+            source=self._asked.corpus.source(self._number),
+            skips=self._skips,
+            reasons=list(self._reasons),
+            scripts=dict(self._scripts),
+            items=sorted(self._items),
+            contaminated=dict(self._contaminated),
+            examples=self._examples,
+        )
+
+
+class _Rows:
+    """Writes rows of ROW; memory does not grow with their number."""
+
+    def __init__(self, path: Path):
+        self._file = path.open("wb")
+        self._held: list[tuple[int, int, int, int]] = []
+
+    def add(self, row: tuple[int, int, int, int]) -> None:
+        self._held.append(row)
+        if len(self._held) == BUFFERED_ROWS:
+            self._flush()
+
+    def _flush(self) -> None:
+        self._file.write(np.array(self._held, ROW).tobytes())
+        self._held.clear()
+
+    def close(self) -> None:
+        self._flush()
+        self._file.close()

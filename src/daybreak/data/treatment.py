@@ -1,0 +1,109 @@
+"""What is done with the text beside making tokens of it: its case, its steps, and how much of each source is wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from daybreak.base.errors import UserError
+from daybreak.data.cases import PLAIN, steps_of
+from daybreak.data.compressibility import SELF, Compressibility
+from daybreak.data.contamination import EvaluationText
+from daybreak.data.languages import Language
+from daybreak.data.near_duplicates import NearDuplicates
+from daybreak.data.steps import DocumentStep, Step
+
+
+@dataclass(frozen=True, kw_only=True)
+class Treatment:
+    """How a text is cleaned and mixed."""
+
+    case: str = PLAIN
+    """plain, books, web or crammed."""
+    evaluation: tuple[str, ...] = ()
+    """Evaluation texts that are looked for in the corpus."""
+    remove_evaluation: bool = False
+    """Leave out the documents in which one is met."""
+    language_model: str = ""
+    """File of a fastText model for the language of a document."""
+    languages: tuple[str, ...] = ()
+    """Codes of the languages that stay."""
+    filter_tokenizer: str = SELF
+    """Of the case crammed: a tokenizer folder, or self for one that is trained on the text before it is filtered."""
+    epochs: tuple[float, ...] = ()
+    """How often the documents of each input stand in the training text; empty for once."""
+    weights: tuple[float, ...] = ()
+    """Each input's share of the training text, in its place; what is too small is repeated."""
+    show_text: bool = False
+    """Keep examples of what is left out in corpus.json."""
+
+    def check(self, inputs: int) -> None:
+        """Refuse what cannot be meant.
+
+        Args:
+            inputs: how many were given.
+
+        Raises:
+            UserError: no such case, settings that need another, or not one number for each input.
+        """
+        self.steps()
+        if self.epochs and self.weights:
+            raise UserError("Both --epochs and --weights say how much of each source is wanted.", "Give one of them.")
+        for name, values in (("--epochs", self.epochs), ("--weights", self.weights)):
+            if values and len(values) != inputs:
+                raise UserError(
+                    f"{name} has {len(values)} numbers for {inputs} inputs.", "Give one for each, in their order."
+                )
+            if values and (min(values) < 0 or not 0 < max(values) <= 1000):
+                raise UserError(f"{name} cannot be {', '.join(map(str, values))}.", "Give numbers from 0 to 1000.")
+        if self.remove_evaluation and not self.evaluation:
+            raise UserError("There is no evaluation text to remove.", "Name its files with --evaluation.")
+
+    def steps(self) -> tuple[Step, ...]:
+        """All steps in their order: those that judge a document by its text come first."""
+        if bool(self.languages) != bool(self.language_model):
+            raise UserError(
+                "Languages are told by a model.", "Give both --languages and --language-model, or neither of them."
+            )
+        language = Language(model=self.language_model, languages=self.languages) if self.languages else None
+        found = list(steps_of(self.case, language))
+        if self.filter_tokenizer != SELF:
+            if not any(isinstance(step, Compressibility) for step in found):
+                raise UserError(f"The case {self.case} filters by no tokenizer.", "Leave --filter-tokenizer out.")
+            found = [
+                replace(step, tokenizer=self.filter_tokenizer) if isinstance(step, Compressibility) else step
+                for step in found
+            ]
+        if self.evaluation:
+            place = sum(isinstance(step, DocumentStep) for step in found)
+            found.insert(place, EvaluationText(paths=self.evaluation, remove=self.remove_evaluation))
+        return tuple(found)
+
+    @property
+    def near(self) -> bool:
+        return any(isinstance(step, NearDuplicates) for step in self.steps())
+
+
+AS_IT_IS = Treatment()
+"""The text as it comes, every input once."""
+
+
+def epochs_of(treatment: Treatment, inputs: Sequence[str], characters: dict[str, int]) -> dict[str, float]:
+    """How often each input's documents stand in the training text.
+
+    Weights keep the training text as long as it is: of a source with half of the text and a weight of 1 in 4, half is
+    taken. What is given twice counts once.
+
+    Args:
+        characters: of each input, those that the steps kept.
+    """
+    if treatment.epochs:
+        return dict(zip(inputs, treatment.epochs, strict=True))
+    if not treatment.weights:
+        return dict.fromkeys(inputs, 1.0)
+    weights = dict(zip(inputs, treatment.weights, strict=True))
+    weights = {given: weight for given, weight in weights.items() if characters.get(given)}
+    total, whole = sum(weights.values()), sum(characters.values())
+    return dict.fromkeys(inputs, 0.0) | {
+        given: weight / total * whole / characters[given] for given, weight in weights.items() if total
+    }

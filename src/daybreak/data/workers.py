@@ -1,0 +1,74 @@
+"""The same work on many parts, in this process or in several: what comes out depends on the parts alone."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+from daybreak.base.errors import UserError
+
+Result = TypeVar("Result")
+WATCH_SECONDS = 1.0
+
+
+def cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def over_parts(task: Callable[[int], Result], numbers: Sequence[int], workers: int) -> Iterator[Result]:
+    """Yield ``task(number)`` for all numbers, as they are done.
+
+    Args:
+        task: picklable where there are several workers. What it needs of this process, it is given.
+        workers: processes; with 1, or a single number, all is done here, and nothing is started.
+
+    Raises:
+        UserError: of a task; or a worker was killed.
+    """
+    if workers <= 1 or len(numbers) <= 1:
+        yield from map(task, numbers)
+        return
+    # loky starts fresh interpreters, not copies of this one with its threads, and does not import the caller's script.
+    import joblib
+    from joblib.externals.loky.process_executor import TerminatedWorkerError
+
+    parallel = joblib.Parallel(n_jobs=min(workers, len(numbers)), backend="loky", return_as="generator_unordered")
+    try:
+        yield from parallel(joblib.delayed(_in_worker)(task, number, os.getpid()) for number in numbers)
+    except TerminatedWorkerError:
+        raise UserError(
+            "A worker process was killed, most likely because the memory was full.", "Use fewer with --workers."
+        ) from None
+
+
+def _in_worker(task: Callable[[int], Result], number: int, parent: int) -> Result:
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes fill the cores already
+    _end_with(parent)
+    return task(number)
+
+
+def _end_with(parent: int) -> None:
+    """See to it, once, that this worker ends when the process that started it does, even by kill -9."""
+    if any(thread.name == "end with the parent" for thread in threading.enumerate()):
+        return
+
+    def watch() -> None:
+        while _is_alive(parent):
+            time.sleep(WATCH_SECONDS)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="end with the parent", daemon=True).start()
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass
+    return True

@@ -1,0 +1,225 @@
+"""Parts, workers and kills: what comes out of a preparation depends on the text and the settings alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_texts import left_over, write_records
+
+from daybreak import prepare as module
+from daybreak.base.errors import UserError
+from daybreak.data import encoding, survey
+from daybreak.data.corpus import bundled
+from daybreak.data.shards import open_shards
+from daybreak.data.tokenizer import WordPiece
+from daybreak.prepare import prepare
+
+PART = 6_000
+"""Bytes."""
+SMALL = WordPiece(vocabulary=600)
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    return write_records(tmp_path / "corpus.jsonl")
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "bundled", lambda files, rule: bundled(files, rule, PART))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """All files by name; what only tells the time is taken out."""
+    found = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    for name in ("manifest.json", "corpus.json"):
+        told = json.loads(found[name])
+        told.pop("seconds")
+        found[name] = json.dumps(told).encode()
+    return found
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_the_number_of_workers_changes_nothing(corpus: Path, tmp_path: Path) -> None:
+    made = []
+    for workers in (1, 2, 4):
+        prepare([corpus], tmp_path / f"{workers}", tokenizer=SMALL, workers=workers)
+        made.append(contents(tmp_path / f"{workers}"))
+    assert len(made[0]) >= 9 and made[0] == made[1] == made[2]
+    assert left_over(tmp_path) == []
+
+
+def test_neither_do_parts_change_what_is_made(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepare([corpus], tmp_path / "whole", tokenizer=SMALL)
+    for size in (700, PART):
+        monkeypatch.setattr(module, "bundled", lambda files, rule, size=size: bundled(files, rule, size))
+        prepare([corpus], tmp_path / f"{size}", tokenizer=SMALL, workers=1)
+        assert contents(tmp_path / f"{size}") == contents(tmp_path / "whole")
+
+
+SCRIPT = """
+import os, signal, sys
+from pathlib import Path
+from daybreak import prepare as module
+from daybreak.data.corpus import bundled
+from daybreak.data.documents import choose_rule
+from daybreak.data.inputs import find_files
+from daybreak.data.tokenizer import WordPiece
+
+module.bundled = lambda files, rule: bundled(files, rule, {part})
+left = int(sys.argv[3])
+def counted(task):
+    def one(*arguments):
+        global left
+        left -= 1
+        if left < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return task(*arguments)
+    return one
+stages = module.survey.survey_part, module.encoding.encode_part
+module.survey.survey_part, module.encoding.encode_part = map(counted, stages)
+module.prepare([sys.argv[1]], Path(sys.argv[2]), tokenizer=WordPiece(vocabulary=600), workers=1)
+"""
+
+
+@pytest.mark.parametrize("share", [0.3, 0.6, 0.9])
+def test_killed_on_the_way_it_goes_on_and_comes_out_the_same(corpus: Path, tmp_path: Path, share: float) -> None:
+    parts = -(-corpus.stat().st_size // PART)
+    before = round(share * 2 * parts)
+
+    def run(out: str, tasks: int) -> subprocess.CompletedProcess[str]:
+        script = SCRIPT.format(part=PART)
+        command = [sys.executable, "-c", script, str(corpus), str(tmp_path / out), str(tasks)]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert run("straight", 10_000).returncode == 0
+    assert run("killed", before).returncode == -signal.SIGKILL
+    work = tmp_path / ".killed.preparing"
+    done = [path for stage in ("survey", "encoded") for path in (work / stage).glob("[0-9]*")]
+    assert len(done) == before and not (tmp_path / "killed").exists()
+    kept = {path: path.stat().st_mtime_ns for path in done}
+    # What is left must be enough for the parts that are missing, and for no more.
+    again = run("killed", 10_000)
+    assert again.returncode == 0 and "Going on with the preparation that was stopped." in again.stdout, again.stderr
+    assert contents(tmp_path / "killed") == contents(tmp_path / "straight")
+    assert kept and left_over(tmp_path) == []
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_what_is_done_is_not_done_again(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    take, encode = survey._read, encoding._encode
+
+    def stopping(*arguments: object) -> None:
+        if len(read) == 5:
+            raise KeyboardInterrupt
+        read.append(arguments[3])  # type: ignore[arg-type]
+        encode(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(encoding, "_encode", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        prepare([corpus], tmp_path / "data", tokenizer=SMALL, workers=1)
+    monkeypatch.setattr(survey, "_read", lambda *arguments: pytest.fail("read again"))
+    monkeypatch.setattr(WordPiece, "make", lambda *arguments: pytest.fail("made again"))
+    again: list[int] = []
+    monkeypatch.setattr(
+        encoding,
+        "_encode",
+        lambda *arguments: (again.append(arguments[3]), encode(*arguments)),  # type: ignore[arg-type]
+    )
+    prepare([corpus], tmp_path / "data", tokenizer=SMALL, workers=1)
+    assert sorted(read + again) == list(range(len(read) + len(again))) and len(read) == 5 < len(again)
+    assert take is not None and left_over(tmp_path) == []
+
+
+def test_what_was_left_of_other_text_is_not_gone_on_with(
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    work = tmp_path / ".data.preparing"
+    (work / "survey" / "00000").mkdir(parents=True)
+    (work / "identity").write_text("of something else\n")
+    manifest = prepare([corpus], tmp_path / "data", tokenizer=SMALL)
+    assert manifest.train.documents + manifest.heldout.documents == 600
+    assert "Going on" not in capsys.readouterr().out
+
+
+def test_two_preparations_of_one_folder_do_not_meet(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = WordPiece.make
+
+    def another(*arguments: Any) -> Any:
+        with pytest.raises(UserError, match=r"Another preparation is writing the same folder."):
+            prepare([corpus], tmp_path / "data", tokenizer=SMALL)
+        return make(*arguments)
+
+    monkeypatch.setattr(WordPiece, "make", another)
+    prepare([corpus], tmp_path / "data", tokenizer=SMALL)
+    open_shards(tmp_path / "data")
+    assert left_over(tmp_path) == []
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_a_killed_worker_is_told_in_one_sentence(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed_by_the_kernel(*arguments: object) -> int:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return 0
+
+    monkeypatch.setattr(module.survey, "survey_part", killed_by_the_kernel)
+    with pytest.raises(UserError, match=r"A worker process was killed.*Use fewer with --workers."):
+        prepare([corpus], tmp_path / "data", tokenizer=SMALL, workers=2)
+    assert left_over(tmp_path) == []
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_an_error_in_a_worker_is_the_users_as_it_is_here(tmp_path: Path) -> None:
+    path = write_records(tmp_path / "t.jsonl")
+    path.write_text(path.read_text().replace('{"text"', '"text"'))
+    said = []
+    for workers in (1, 2):
+        with pytest.raises(UserError) as caught:
+            prepare([path], tmp_path / "data", tokenizer=SMALL, workers=workers)
+        said.append((caught.value.sentence, caught.value.remedy))
+    assert said[0] == said[1] and "malformed" in said[0][0]
+    assert left_over(tmp_path) == []
+
+
+def test_workers_end_with_the_process_that_started_them(tmp_path: Path) -> None:
+    path = write_records(tmp_path / "t.jsonl", 3000)
+    script = SCRIPT.format(part=PART).replace("workers=1", "workers=2").replace("= map(counted, stages)", "= stages")
+    command = [sys.executable, "-c", script, str(path), str(tmp_path / "data"), "0"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob(".data.preparing/survey/[0-9]*")) and time.monotonic() < deadline:
+        assert process.poll() is None
+        time.sleep(0.01)
+    workers = children(process.pid)
+    assert len(workers) >= 2
+    process.kill()
+    process.wait()
+    deadline = time.monotonic() + 30
+    while any(alive(worker) for worker in workers):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def children(parent: int) -> list[int]:
+    try:
+        return [int(one) for one in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def alive(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

@@ -1,0 +1,162 @@
+"""Cases, mixtures and the account of the text; every form of input."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+from pathlib import Path
+
+import pytest
+from small_texts import left_over, write_records
+
+from daybreak import prepare as module
+from daybreak.base.corpus_records import CorpusReport
+from daybreak.base.errors import UserError
+from daybreak.base.files import read_json
+from daybreak.base.records import Manifest
+from daybreak.data.corpus import bundled
+from daybreak.data.documents import choose_rule
+from daybreak.data.inputs import find_files
+from daybreak.data.shards import open_shards
+from daybreak.data.tokenizer import WordPiece
+from daybreak.data.treatment import Treatment
+from daybreak.prepare import prepare
+
+SMALL = WordPiece(vocabulary=600)
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    return write_records(tmp_path / "corpus.jsonl")
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "bundled", lambda files, rule: bundled(files, rule, 6_000))
+
+
+# ---------------------------------------------------------------- how much of each source
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_epochs_say_how_often_a_source_is_read(tmp_path: Path) -> None:
+    one, two = write_records(tmp_path / "a.jsonl"), write_records(tmp_path / "b.jsonl", seed=6)
+    plain = prepare([one, two], tmp_path / "plain", tokenizer=SMALL)
+    asked = Treatment(epochs=(2.5, 0.0))
+    mixed = prepare([one, two], tmp_path / "mixed", tokenizer=SMALL, treatment=asked)
+    first = open_shards(tmp_path / "mixed")
+    assert mixed.heldout == plain.heldout  # is never repeated, nor left out
+    from_one = prepare([one], tmp_path / "one", tokenizer=SMALL).train.documents
+    assert 2.4 * from_one < mixed.train.documents < 2.6 * from_one
+    assert int(first.unigram_counts.sum()) == mixed.train.tokens
+    report = read_json(tmp_path / "mixed" / "corpus.json", CorpusReport)
+    assert [source.epochs for source in report.sources] == [2.5, 0.0]
+
+
+def test_weights_are_shares_of_the_training_text(tmp_path: Path) -> None:
+    large, small = write_records(tmp_path / "a.jsonl", 900), write_records(tmp_path / "b.jsonl", 100, seed=6)
+    plain: Manifest = prepare([large, small], tmp_path / "plain", tokenizer=SMALL)
+    asked = Treatment(weights=(1.0, 1.0))
+    even = prepare([large, small], tmp_path / "even", tokenizer=SMALL, treatment=asked)
+    assert even.train.tokens == pytest.approx(plain.train.tokens, rel=0.08)  # as much text as before
+    report = read_json(tmp_path / "even" / "corpus.json", CorpusReport)
+    characters = [source.epochs * source.kept_characters for source in report.sources]
+    assert characters[0] == pytest.approx(characters[1], rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (Treatment(epochs=(1.0, 2.0)), "--epochs has 2 numbers for 1 inputs"),
+        (Treatment(weights=(-1.0,)), "--weights cannot be -1.0"),
+        (Treatment(weights=(1.0,), epochs=(1.0,)), "Both --epochs and --weights"),
+        (Treatment(case="webb"), "'webb' is no case. Did you mean 'web'"),
+        (Treatment(languages=("en",)), "Languages are told by a model"),
+        (Treatment(remove_evaluation=True), "no evaluation text to remove"),
+        (Treatment(filter_tokenizer="folder"), "The case plain filters by no tokenizer"),
+    ],
+)
+def test_a_treatment_that_cannot_be_meant_is_refused(corpus: Path, tmp_path: Path, asked: Treatment, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        prepare([corpus], tmp_path / "data", tokenizer=SMALL, treatment=asked)
+    assert left_over(tmp_path) == []
+
+
+# ---------------------------------------------------------------- the account of the text
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_the_account_adds_up(corpus: Path, tmp_path: Path) -> None:
+    evaluation = tmp_path / "task.txt"
+    texts = [json.loads(line)["text"] for line in corpus.read_text().splitlines()]
+    long = [text for text in dict.fromkeys(texts) if len(text.split()) >= 20]
+    evaluation.write_text(f"{long[0].upper()}!\nOf this not a word stands in the corpus, which is about rivers.\n")
+    asked = Treatment(evaluation=(str(evaluation),), remove_evaluation=True, show_text=True)
+    prepare([corpus], tmp_path / "data", tokenizer=SMALL, treatment=asked, workers=2)
+    report = read_json(tmp_path / "data" / "corpus.json", CorpusReport)
+    found, equal = report.steps
+    assert (found.documents_in, found.documents_out) == (660, 660 - texts.count(long[0]))
+    assert (equal.documents_in, equal.documents_out) == (found.documents_out, 599)
+    assert sum(equal.reasons.values()) == equal.documents_in - equal.documents_out
+    assert found.examples[0].text.startswith(long[0][:40]) and not equal.examples
+    (contamination,) = report.contamination
+    assert (contamination.items, contamination.items_found, contamination.removed) == (2, 1, True)
+    assert contamination.documents == texts.count(long[0])
+    assert report.documents == 599 == sum(report.lengths.counts) == sum(report.compressibility.counts)
+    kept = [text for text in dict.fromkeys(texts) if text != long[0]]
+    assert (report.characters, report.words) == (sum(map(len, kept)), sum(len(text.split()) for text in kept))
+    shards = open_shards(tmp_path / "data")
+    assert report.tokens == len(shards.train) + len(shards.heldout)
+    assert report.scripts == {"Latin": 1.0} and report.tokenizer is not None
+    assert report.sources[0].documents == 660 and report.sources[0].kept_documents == 599
+
+
+def test_a_case_that_needs_a_first_tokenizer_reads_once_more(tmp_path: Path) -> None:
+    """Cramming's filter leaves out what a tokenizer of the text itself cannot compress."""
+    path = write_records(tmp_path / "t.jsonl")
+    chance = random.Random(1)
+    noise = ["".join(chance.choices("qxzjkvw0189#%", k=200)) for _ in range(5)]
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in noise) + path.read_text())
+    prepare([path], tmp_path / "data", tokenizer=SMALL, treatment=Treatment(case="crammed", show_text=True))
+    report = read_json(tmp_path / "data" / "corpus.json", CorpusReport)
+    assert report.case == "crammed" and report.steps[0].passes == 1
+    assert report.steps[0].documents_in - report.steps[0].documents_out >= 5
+    assert [example.text for example in report.steps[0].examples] == noise[:3]
+    assert left_over(tmp_path) == []
+
+
+# ---------------------------------------------------------------- many files, other forms
+
+
+def test_small_files_are_read_together_and_inputs_apart(tmp_path: Path) -> None:
+    for folder, sizes in (("a", [3000] * 7), ("b", [100] * 40 + [20_000])):
+        (tmp_path / folder).mkdir()
+        for number, size in enumerate(sizes):
+            (tmp_path / folder / f"{number:03d}.txt").write_text("word " * (size // 5))
+    files = find_files([tmp_path / "a", tmp_path / "b"])
+    parts = bundled(files, choose_rule(files, "file"), 10_000)
+    assert [[part.file.path.name for part in bundle][-1] for bundle in parts] == [
+        "002.txt",
+        "005.txt",
+        "006.txt",
+        "039.txt",
+        "040.txt",
+    ]
+    assert [part.file for bundle in parts for part in bundle] == files
+    lines = bundled(files, choose_rule(files, "line"), 10_000)
+    assert len(lines) == 6 and [part.start for part in lines[-1]] == [10_000]  # the big one is cut
+
+
+def test_every_form_of_text_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.csv").write_text('id,text\n1,"A cell, with a comma."\n2,Another cell.\n')
+    (tmp_path / "b.html").write_text("<title>A page</title><p>It says something.</p>")
+    (tmp_path / "c.txt").write_text("A line of text.\nAnother line of text.\n")
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b'{"text": "From a pipe."}\n')))
+    inputs = [*(tmp_path / name for name in ("a.csv", "b.html", "c.txt")), "-"]
+    manifest = prepare(inputs, tmp_path / "data", tokenizer=SMALL)
+    assert manifest.document_rule == "record and page and line"
+    assert [source.documents for source in manifest.sources] == [2, 1, 2, 1]
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b'{"text": "From a pipe."}\n')))
+    assert prepare(inputs, tmp_path / "data", tokenizer=SMALL) == manifest  # the same text again
+    assert left_over(tmp_path) == []
