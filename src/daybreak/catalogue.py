@@ -10,6 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from daybreak.base.amounts import count
 from daybreak.base.plain import to_plain
+from daybreak.data.byte_bpe import ByteBPE
 from daybreak.data.tokenizer import WordPiece, load_tokenizer, vocabulary_size
 from daybreak.data.tokenizer_import import Existing
 from daybreak.recipe import Recipe, load_recipe, promise, recipe_module, recipe_names, resolved
@@ -88,10 +89,10 @@ def deviations(recipe: Recipe, size: str, faithful: bool) -> list[str]:
 
 
 def _vocabulary(recipe: Recipe) -> int:
-    if isinstance(recipe.tokenizer, WordPiece):
-        return recipe.tokenizer.vocabulary
-    assert isinstance(recipe.tokenizer, Existing)
-    return vocabulary_size(load_tokenizer(Path(recipe.tokenizer.folder)))
+    if isinstance(recipe.tokenizer, Existing):
+        return vocabulary_size(load_tokenizer(Path(recipe.tokenizer.folder)))
+    assert isinstance(recipe.tokenizer, WordPiece | ByteBPE)
+    return recipe.tokenizer.vocabulary
 
 
 def _value(plain: object, dotted: str) -> object:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from daybreak.base.corpus_records import CORPUS_FILE
 from daybreak.base.errors import UserError
 from daybreak.base.files import make_folder, replace_folder, write_json
 from daybreak.base.plain import fingerprint, to_plain
@@ -45,7 +46,6 @@ from daybreak.data.tokenizer import (
 from daybreak.data.treatment import AS_IT_IS, Treatment, epochs_of
 from daybreak.data.workers import cores, over_parts
 
-REPORT = "corpus.json"
 FAST_CHARACTERS = 20_000_000
 """From here on a fast encoder is looked for; its check takes some seconds in each process."""
 TIDY_EVERY = 16
@@ -197,10 +197,13 @@ def _make(order: Order, work: Path, started: float) -> Manifest:
     )
     facts = count(found, steps, epochs)
     seconds = round(time.monotonic() - started, 3)
-    write_json(
-        data / REPORT,
-        report(order.treatment, found, facts, density, made, tokens=train.tokens + heldout.tokens, seconds=seconds),
+    tokens = train.tokens + heldout.tokens
+    account = report(
+        order.treatment, found, facts, density, made, config=order.tokenizer, tokens=tokens, seconds=seconds
     )
+    write_json(data / CORPUS_FILE, account)
+    if account.advice:
+        say(f"Vocabulary: {account.advice.recommended:,} would suit this text. {account.advice.why}")
     manifest = Manifest(
         format=SHARD_FORMAT,
         tokenizer=tokenizer_fingerprint(folder),

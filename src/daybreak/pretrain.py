@@ -106,7 +106,8 @@ def _pretrain(order: Order, world: World, watching: Watching) -> Summary | None:
         training = measured(order, training, progress) if fresh else going_on(training, progress, run)
         progress = progress.scaled_for(training.decisions.precision)
         if fresh and world.is_first:
-            write_start(run, order.recipe, training.decisions, order.shards, training.device, order.started)
+            decided, device = training.decisions, training.device
+            write_start(run, order.recipe, decided, order.shards, order.data, device, order.started)
     except BaseException:
         if fresh and world.is_first:
             shutil.rmtree(run.path if created else run.checkpoints, ignore_errors=True)

@@ -8,6 +8,7 @@ from pathlib import Path, PurePath
 
 import torch
 
+from daybreak.base.corpus_records import CORPUS_FILE, CorpusReport
 from daybreak.base.errors import UserError
 from daybreak.base.files import read_json, write_json
 from daybreak.base.records import Decisions, Manifest, Split
@@ -41,7 +42,7 @@ def check_folder(run: RunFolder, recipe: Recipe, shards: Shards) -> None:
 
 def _only_data(run: RunFolder) -> bool:
     """Whether the folder holds nothing but what ``daybreak run`` prepared in it, and a start that was killed left."""
-    early = {run.environment.name, run.manifest.name}
+    early = {run.environment.name, run.manifest.name, run.corpus.name}
     found = {path.name for path in run.path.iterdir()}
     if run.checkpoints.is_dir() and any("step-000000000" not in path.name for path in run.checkpoints.iterdir()):
         return False
@@ -68,17 +69,36 @@ def _refuse_other_pieces(recipe: Recipe, shards: Shards) -> None:
 
 
 def write_start(
-    run: RunFolder, recipe: Recipe, decisions: Decisions, shards: Shards, device: torch.device, started: float
+    run: RunFolder,
+    recipe: Recipe,
+    decisions: Decisions,
+    shards: Shards,
+    data: Path,
+    device: torch.device,
+    started: float,
 ) -> None:
     """Write what is known before the first step; recipe.json and decisions.json last, for they make it a run.
 
     Args:
+        data: the folder of ``shards``.
         started: ``time.monotonic()`` from which the budget counts.
     """
     write_json(run.environment, probe.describe(device, time.time() - (time.monotonic() - started)))
     write_json(run.manifest, _for_readers(shards.manifest))
+    if (data / CORPUS_FILE).is_file():  # older data have none
+        write_json(run.corpus, _without_places(read_json(data / CORPUS_FILE, CorpusReport)))
     write_json(run.recipe, resolved(recipe))
     write_json(run.decisions, decisions)
+
+
+def _without_places(corpus: CorpusReport) -> CorpusReport:
+    """The account of the text without what tells of this machine: paths, and the text that was shown as examples."""
+    return replace(
+        corpus,
+        steps=[replace(step, examples=[]) for step in corpus.steps],
+        sources=[replace(source, path=PurePath(source.path).name) for source in corpus.sources],
+        contamination=[replace(found, path=PurePath(found.path).name) for found in corpus.contamination],
+    )
 
 
 def _for_readers(manifest: Manifest) -> Manifest:

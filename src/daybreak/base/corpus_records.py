@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+CORPUS_FILE = "corpus.json"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Histogram:

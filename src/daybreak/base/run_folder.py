@@ -6,6 +6,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from daybreak.base.corpus_records import CORPUS_FILE
 from daybreak.base.errors import UserError
 
 
@@ -101,6 +102,11 @@ class RunFolder:
     def manifest(self) -> Path:
         """A copy of the data folder's manifest without hashes and paths, so that a report needs only this folder."""
         return self.path / "data.json"
+
+    @property
+    def corpus(self) -> Path:
+        """A copy of the data folder's account of the text, without paths and examples."""
+        return self.path / CORPUS_FILE
 
     def delete(self) -> None:
         """Remove the folder with all it holds, and only what looks like a run.

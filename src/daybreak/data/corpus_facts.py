@@ -23,7 +23,8 @@ from daybreak.data.encoding import DENSITIES
 from daybreak.data.findings import Survey, near_copies
 from daybreak.data.steps import Step
 from daybreak.data.survey import EXAMPLES, Reason
-from daybreak.data.tokenizer_quality import measure_quality
+from daybreak.data.tokenizer import TokenizerConfig
+from daybreak.data.tokenizer_quality import advise, measure_quality
 from daybreak.data.treatment import Treatment
 
 LENGTHS = [float(1 << power) for power in range(4, 25)]
@@ -154,19 +155,22 @@ def report(
     density: np.ndarray,
     tokenizer: Tokenizer,
     *,
+    config: TokenizerConfig,
     tokens: int,
     seconds: float,
 ) -> CorpusReport:
     """Put the record together, with how the tokenizer treats held-out text.
 
     Args:
+        config: what ``tokenizer`` was made from.
         density: documents by tokens per character, between the edges ``encoding.DENSITIES``.
         tokens: in all shards.
     """
     letters: Counter[str] = Counter()
+    languages: Counter[str] = Counter()
     for part in survey.facts:
         letters.update(part.scripts)
-    whole = max(1, letters.total())
+        languages.update(part.languages)
     return CorpusReport(
         case=treatment.case,
         documents=facts.documents,
@@ -178,10 +182,18 @@ def report(
         sources=facts.sources,
         lengths=facts.lengths,
         compressibility=Histogram(edges=DENSITIES.tolist(), counts=density.tolist()),
-        scripts={script: round(number / whole, 6) for script, number in letters.most_common()},
+        scripts=_shares(letters),
+        languages=_shares(languages),
         contamination=_contamination(treatment, survey),
         tokenizer=measure_quality(tokenizer, _first(survey.heldout_sample, QUALITY_CHARACTERS)),
+        advice=advise(survey.sample, survey.heldout_sample, config, characters=facts.characters)
+        if treatment.advise
+        else None,
     )
+
+
+def _shares(found: Counter[str]) -> dict[str, float]:
+    return {name: round(number / found.total(), 6) for name, number in found.most_common()}
 
 
 def _contamination(treatment: Treatment, survey: Survey) -> list[Contamination]:

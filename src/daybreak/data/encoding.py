@@ -32,6 +32,8 @@ from daybreak.data.survey import part_folder, settle
 from daybreak.data.tokenizer import load_tokenizer, tokenizer_fingerprint, vocabulary_size
 
 BATCH_CHARACTERS = 2 << 20
+CHECKED, CHECKED_CHARACTERS = 50, 10_000
+"""Documents of each part, and characters of each, on which a fast encoder must agree with tokenizers once more."""
 JOINED_TOKENS = 1 << 20
 """Tokens that the joining holds at a time, or a longer document whole."""
 DENSITIES = np.linspace(0.0, 1.0, 41)
@@ -143,12 +145,16 @@ def opened(folder: Path, fingerprint: str, fast: bool) -> tuple[int, TextEncoder
 
 def _encode(asked: Asked, work: Path, meter: Meter, number: int) -> None:
     vocabulary, encode = opened(asked.tokenizer, tokenizer_fingerprint(asked.tokenizer), asked.fast)
-    sentences = asked.corpus.sentences
+    sentences, checked = asked.corpus.sentences, not asked.fast
     kind = token_type(token_bytes(vocabulary))
     writers = {name: _PartWriter(work, name, kind, sentences) for name in SPLITS}
     counts = np.zeros(vocabulary, np.uint64)
     density = np.zeros(len(DENSITIES) - 1, np.int64)
     for batch in _batches(asked, meter, number):
+        if not checked:
+            checked = True
+            if not encode.identical([document.text[:CHECKED_CHARACTERS] for document, _, _ in batch[:CHECKED]]):
+                encode = plain_encoder(load_tokenizer(asked.tokenizer))
         flats = {name: _Flat(asked.special.sep) for name in SPLITS}
         for (document, held, times), ids in zip(batch, _ids(batch, encode), strict=True):
             flats["heldout" if held else "train"].add(ids, times)

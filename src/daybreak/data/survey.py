@@ -24,6 +24,7 @@ from daybreak.data.corpus import Corpus
 from daybreak.data.deduplication import document_key
 from daybreak.data.documents import Skips
 from daybreak.data.inputs import Meter
+from daybreak.data.languages import Language, open_identifier
 from daybreak.data.near_duplicates import write_signatures
 from daybreak.data.sample import SampleSpool, shrink
 from daybreak.data.scripts import script_shares
@@ -81,6 +82,8 @@ class Facts:
     reasons: list[Reason]
     scripts: dict[str, int]
     """Letters by script, of the documents that stay."""
+    languages: dict[str, int] = field(default_factory=dict)
+    """Documents that stay by language, where a model tells it."""
     items: list[tuple[int, int]] = field(default_factory=list)
     """(evaluation text, item) that were met."""
     contaminated: dict[str, int] = field(default_factory=dict)
@@ -140,6 +143,9 @@ class _Reader:
         self._skips = Skips()
         self._reasons: dict[Reason, int] = {}
         self._scripts: Counter[str] = Counter()
+        self._languages: Counter[str] = Counter()
+        models = [step.model for step in asked.steps if isinstance(step, Language)]
+        self._identify = open_identifier(models[0]) if models else None
         self._items: set[tuple[int, int]] = set()
         self._contaminated: Counter[str] = Counter()
         self._examples: list[Example] = []
@@ -157,6 +163,8 @@ class _Reader:
             if why is None:
                 spool.add(place, key, text)
                 self._scripts.update(script_shares(text[:SCRIPT_CHARACTERS]))
+                if self._identify:
+                    self._languages[self._identify(text)] += 1
                 yield self._number << PART_BITS | place, text
             elif self._asked.show_text and self._shown[code] < EXAMPLES:
                 self._shown[code] += 1
@@ -182,6 +190,7 @@ class _Reader:
             skips=self._skips,
             reasons=list(self._reasons),
             scripts=dict(self._scripts),
+            languages=dict(self._languages),
             items=sorted(self._items),
             contaminated=dict(self._contaminated),
             examples=self._examples,

@@ -34,6 +34,8 @@ class Treatment:
     """How often the documents of each input stand in the training text; empty for once."""
     weights: tuple[float, ...] = ()
     """Each input's share of the training text, in its place; what is too small is repeated."""
+    advise: bool = False
+    """Say what size of vocabulary suits the text; it trains another tokenizer, on a few megabytes."""
     show_text: bool = False
     """Keep examples of what is left out in corpus.json."""
 

@@ -56,9 +56,16 @@ def piece_sources(old: Tokenizer, new: Tokenizer, old_special: SpecialIds, new_s
         elif piece in known:
             sources[place] = [known[piece]]
         else:
-            spelled = old.encode(piece.removeprefix(CONTINUES), add_special_tokens=False).ids
+            spelled = old.encode(_text(new, piece), add_special_tokens=False).ids
             sources[place] = spelled or [old_special.unk]
     return sources
+
+
+def _text(tokenizer: Tokenizer, piece: str) -> str:
+    """What ``piece`` writes: without WordPiece's mark of going on, and byte-level pieces as characters."""
+    if piece.startswith(CONTINUES) and len(piece) > len(CONTINUES):
+        return piece.removeprefix(CONTINUES)
+    return str(tokenizer.decoder.decode([piece])) if tokenizer.decoder else piece
 
 
 def _ids(tokenizer: Tokenizer) -> int:

@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 
 from daybreak.base.amounts import count, significant
-from daybreak.base.corpus_records import CorpusReport
+from daybreak.base.corpus_records import CORPUS_FILE, CorpusReport
 from daybreak.base.errors import UserError
 from daybreak.base.files import make_folder, read_json, write_text
 from daybreak.base.records import Manifest
@@ -16,7 +16,6 @@ from daybreak.reporting.background import text_facts
 from daybreak.reporting.corpus_tables import many, share
 from daybreak.reporting.markup import Markup, note, section, tag
 from daybreak.reporting.page import document
-from daybreak.reporting.runs import CORPUS
 from daybreak.reporting.sections import UNKNOWN
 
 MANIFEST = "manifest.json"
@@ -50,11 +49,12 @@ def corpus_page(folder: Path) -> str:
     if not is_data_folder(folder):
         there = f"holds no {MANIFEST}" if folder.is_dir() else "does not exist"
         raise UserError(f"'{folder}' is no data folder: it {there}.", "Give the folder that `daybreak prepare` wrote.")
-    if not (folder / CORPUS).is_file():
+    if not (folder / CORPUS_FILE).is_file():
         raise UserError(
-            f"'{folder}' holds no {CORPUS}: an earlier version prepared it.", "Prepare the text again, with this one."
+            f"'{folder}' holds no {CORPUS_FILE}: an earlier version prepared it.",
+            "Prepare the text again, with this one.",
         )
-    report = read_json(folder / CORPUS, CorpusReport)
+    report = read_json(folder / CORPUS_FILE, CorpusReport)
     manifest = read_json(folder / MANIFEST, Manifest)
     name = folder.resolve().name
     body = [

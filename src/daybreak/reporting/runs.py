@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from daybreak.base.corpus_records import CorpusReport
+from daybreak.base.corpus_records import CORPUS_FILE, CorpusReport
 from daybreak.base.course_records import Change, MachineRecord
 from daybreak.base.errors import UserError
 from daybreak.base.files import read_json, read_json_lines
@@ -31,7 +31,6 @@ from daybreak.base.task_records import Average, TaskResult
 Line = StepRecord | ValidationRecord | MachineRecord
 """A line of metrics.jsonl."""
 KINDS: dict[str, type[Line]] = {"step": StepRecord, "validation": ValidationRecord, "machine": MachineRecord}
-CORPUS = "corpus.json"
 """In a data folder, and in a run beside the copy of its manifest."""
 SILENCE = 60.0
 """Seconds without a heartbeat after which a run no longer counts as running."""
@@ -253,7 +252,7 @@ def _lines(path: Path) -> list[dict[str, Any]]:
 
 def _corpus(folder: RunFolder) -> CorpusReport | None:
     """The copy that pretraining takes of it; else the file of the data that ``daybreak run`` keeps in the run."""
-    copies = folder.manifest.with_name(CORPUS), folder.path / "data" / CORPUS
+    copies = folder.corpus, folder.path / "data" / CORPUS_FILE
     found: CorpusReport | None = next((_optional(path, CorpusReport) for path in copies if path.exists()), None)
     return found
 
