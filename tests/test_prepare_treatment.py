@@ -112,6 +112,18 @@ def test_the_account_adds_up(corpus: Path, tmp_path: Path) -> None:
     assert report.sources[0].documents == 660 and report.sources[0].kept_documents == 599
 
 
+def test_another_evaluation_text_is_another_preparation(corpus: Path, tmp_path: Path) -> None:
+    evaluation = tmp_path / "task.txt"
+    asked = Treatment(evaluation=(str(evaluation),))
+    with pytest.raises(UserError, match=r"task.txt' cannot be read: .*No such file"):
+        prepare([corpus], tmp_path / "data", tokenizer=SMALL, treatment=asked)
+    evaluation.write_text("A line of at least eight words, so that it is looked for.\n")
+    prepare([corpus], tmp_path / "data", tokenizer=SMALL, treatment=asked)
+    evaluation.write_text("Another line of at least eight words, so that it is looked for.\n")
+    with pytest.raises(UserError, match="from other text or with other settings"):
+        prepare([corpus], tmp_path / "data", tokenizer=SMALL, treatment=asked)
+
+
 def test_a_case_that_needs_a_first_tokenizer_reads_once_more(tmp_path: Path) -> None:
     """Cramming's filter leaves out what a tokenizer of the text itself cannot compress."""
     path = write_records(tmp_path / "t.jsonl")

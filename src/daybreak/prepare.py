@@ -22,7 +22,7 @@ from pathlib import Path
 from daybreak.base.corpus_records import CORPUS_FILE
 from daybreak.base.errors import UserError
 from daybreak.base.files import make_folder, replace_folder, write_json
-from daybreak.base.plain import fingerprint, to_plain
+from daybreak.base.plain import fingerprint
 from daybreak.base.records import SHARD_FORMAT, Manifest, Source
 from daybreak.base.terminal import say, working, working_through
 from daybreak.data import encoding, survey
@@ -102,7 +102,7 @@ def prepare(
             split_sentences=split_sentences,
             chunk_characters=chunk_characters,
             compare=tokenizer_fingerprint(Path(compare)) if compare else "",
-            treatment=to_plain(treatment),
+            treatment=treatment.identity(),
         )
         if (manifest := earlier(out, identity)) is not None:
             say(f"Data: {out} is ready ({_figures(manifest)}).")

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
-from daybreak.base.errors import UserError
+from daybreak.base.errors import UserError, reason
+from daybreak.base.plain import to_plain
 from daybreak.data.cases import PLAIN, steps_of
 from daybreak.data.compressibility import SELF, Compressibility
 from daybreak.data.contamination import EvaluationText
 from daybreak.data.languages import Language
 from daybreak.data.near_duplicates import NearDuplicates
 from daybreak.data.steps import DocumentStep, Step
+from daybreak.data.tokenizer import tokenizer_fingerprint
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +84,21 @@ class Treatment:
             place = sum(isinstance(step, DocumentStep) for step in found)
             found.insert(place, EvaluationText(paths=self.evaluation, remove=self.remove_evaluation))
         return tuple(found)
+
+    def identity(self) -> Any:
+        """A plain value that tells this treatment from another, with the state of the files that it names.
+
+        Raises:
+            UserError: one cannot be read.
+        """
+        try:
+            facts = [Path(path).expanduser().stat() for path in (*self.evaluation, self.language_model) if path]
+        except OSError as error:
+            raise UserError(f"'{error.filename}' cannot be read: {reason(error)}.", "Check the path.") from None
+        pieces = (
+            "" if self.filter_tokenizer == SELF else tokenizer_fingerprint(Path(self.filter_tokenizer).expanduser())
+        )
+        return [to_plain(self), [[fact.st_size, fact.st_mtime_ns] for fact in facts], pieces]
 
     @property
     def near(self) -> bool:
