@@ -103,7 +103,7 @@ def test_killed_on_the_way_it_goes_on_and_comes_out_the_same(corpus: Path, tmp_p
     assert run("straight", 10_000).returncode == 0
     assert run("killed", before).returncode == -signal.SIGKILL
     work = tmp_path / ".killed.preparing"
-    done = [path for stage in ("survey", "encoded") for path in (work / stage).glob("[0-9]*")]
+    done = [path for stage in ("survey", "encoded") for path in work.glob(f"*/{stage}/[0-9]*")]
     assert len(done) == before and not (tmp_path / "killed").exists()
     kept = {path: path.stat().st_mtime_ns for path in done}
     # What is left must be enough for the parts that are missing, and for no more.
@@ -143,9 +143,7 @@ def test_what_is_done_is_not_done_again(corpus: Path, tmp_path: Path, monkeypatc
 def test_what_was_left_of_other_text_is_not_gone_on_with(
     corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    work = tmp_path / ".data.preparing"
-    (work / "survey" / "00000").mkdir(parents=True)
-    (work / "identity").write_text("of something else\n")
+    (tmp_path / ".data.preparing" / "something else" / "survey" / "00000").mkdir(parents=True)
     manifest = prepare([corpus], tmp_path / "data", tokenizer=SMALL)
     assert manifest.train.documents + manifest.heldout.documents == 600
     assert "Going on" not in capsys.readouterr().out
@@ -174,8 +172,10 @@ def test_a_killed_worker_is_told_in_one_sentence(corpus: Path, tmp_path: Path, m
         return 0
 
     monkeypatch.setattr(module.survey, "survey_part", killed_by_the_kernel)
-    with pytest.raises(UserError, match=r"A worker process was killed.*Use fewer with --workers."):
+    with pytest.raises(UserError, match=r"A worker process was killed.*Use fewer with --workers"):
         prepare([corpus], tmp_path / "data", tokenizer=SMALL, workers=2)
+    monkeypatch.undo()
+    prepare([corpus], tmp_path / "data", tokenizer=SMALL, workers=1)  # goes on from there
     assert left_over(tmp_path) == []
 
 
@@ -198,7 +198,7 @@ def test_workers_end_with_the_process_that_started_them(tmp_path: Path) -> None:
     command = [sys.executable, "-c", script, str(path), str(tmp_path / "data"), "0"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
-    while not list(tmp_path.glob(".data.preparing/survey/[0-9]*")) and time.monotonic() < deadline:
+    while not list(tmp_path.glob(".data.preparing/*/survey/[0-9]*")) and time.monotonic() < deadline:
         assert process.poll() is None
         time.sleep(0.01)
     workers = children(process.pid)
@@ -223,3 +223,30 @@ def alive(process: int) -> bool:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def test_the_same_files_given_otherwise_are_another_preparation(tmp_path: Path) -> None:
+    """Parts are cut by input: what one way of naming the files has left must not be gone on with by the other."""
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    paths = [write_records(folder / f"{name}.jsonl", 40, seed) for seed, name in enumerate("abc")]
+
+    def stop(*arguments: object, **more: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(encoding, "join", stop)
+        prepare(paths, tmp_path / "data", tokenizer=SMALL)
+    manifest = prepare([folder], tmp_path / "data", tokenizer=SMALL)
+    assert manifest.train.documents + manifest.heldout.documents == 120
+    assert [source.documents for source in manifest.sources] == [132]
+
+
+def test_a_link_is_followed_and_a_disk_refused(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "large").mkdir()
+    (tmp_path / "data").symlink_to(tmp_path / "large" / "data")
+    prepare([corpus], tmp_path / "data", tokenizer=SMALL)
+    assert (tmp_path / "data").is_symlink() and (tmp_path / "large" / "data" / "manifest.json").is_file()
+    monkeypatch.setattr("os.path.ismount", lambda path: True)
+    with pytest.raises(UserError, match="is a whole disk"):
+        prepare([corpus], tmp_path / "other", tokenizer=SMALL)

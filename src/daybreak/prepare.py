@@ -22,7 +22,6 @@ from pathlib import Path
 from daybreak.base.corpus_records import CORPUS_FILE
 from daybreak.base.errors import UserError
 from daybreak.base.files import make_folder, replace_folder, write_json
-from daybreak.base.plain import fingerprint
 from daybreak.base.records import SHARD_FORMAT, Manifest, Source
 from daybreak.base.terminal import say, working, working_through
 from daybreak.data import encoding, survey
@@ -31,8 +30,8 @@ from daybreak.data.corpus import Corpus, bundled
 from daybreak.data.corpus_facts import count, report
 from daybreak.data.documents import choose_rule
 from daybreak.data.findings import Survey, decide
-from daybreak.data.inputs import DATA_SET, InputFile, Meter, find_files
-from daybreak.data.resuming import earlier, work_folder
+from daybreak.data.inputs import Meter, find_files
+from daybreak.data.resuming import earlier, folder_beside, identity_of, work_folder
 from daybreak.data.standard_input import spool_stdin
 from daybreak.data.steps import Context, DocumentStep
 from daybreak.data.tokenizer import (
@@ -44,7 +43,7 @@ from daybreak.data.tokenizer import (
     vocabulary_size,
 )
 from daybreak.data.treatment import AS_IT_IS, Treatment, epochs_of
-from daybreak.data.workers import cores, over_parts
+from daybreak.data.workers import cores, over_parts, released
 
 FAST_CHARACTERS = 20_000_000
 """From here on a fast encoder is looked for; its check takes some seconds in each process."""
@@ -87,15 +86,19 @@ def prepare(
     treatment.check(len(inputs))
     if chunk_characters < 0:
         raise UserError(f"A chunk of {chunk_characters} characters holds no text.", "Give a number above 0.")
-    final = Path(os.path.abspath(out))  # "." has no name to put beside
+    final = Path(os.path.realpath(out))  # "." has no name to put beside, and a link leads to where the room is
+    if os.path.ismount(final):
+        raise UserError(f"'{out}' is a whole disk, which cannot be replaced.", "Name a folder in it with --out.")
     make_folder(final.parent)
     given = [str(one) for one in inputs]
     with ExitStack() as stack:
-        stdin = spool_stdin(_beside(final, "stdin", stack)) if "-" in given else None
+        stdin = spool_stdin(folder_beside(final, "stdin", stack)) if "-" in given else None
         files = find_files(inputs, stdin)
+        treatment.check_sources(given, {file.given for file in files})
         rule = choose_rule(files, document)
-        identity = _identity(
+        identity = identity_of(
             files,
+            given,
             tokenizer=tokenizer.identity(),
             document=document,
             text_field=text_field,
@@ -130,9 +133,9 @@ class Order:
 def _make_at(final: Path, order: Order, started: float) -> Manifest:
     beside = final.with_name(f".{final.name}.preparing")
     try:
-        with work_folder(beside, order.identity):
-            manifest = _make(order, beside, started)
-            replace_folder(beside / "data", final)
+        with work_folder(beside, order.identity) as work, released():
+            manifest = _make(order, work, started)
+            replace_folder(work / "data", final)
             return manifest
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
@@ -140,22 +143,6 @@ def _make_at(final: Path, order: Order, started: float) -> Manifest:
         raise UserError(
             f"The disk of '{final}' is full.", "Free some space, or choose another folder with --out."
         ) from None
-
-
-def _beside(final: Path, what: str, stack: ExitStack) -> Path:
-    """A folder beside ``final`` that is there until ``stack`` is left."""
-    folder = final.with_name(f".{final.name}.{what}-{os.getpid()}")
-    stack.callback(shutil.rmtree, folder, ignore_errors=True)
-    return make_folder(folder)
-
-
-def _identity(files: list[InputFile], **settings: object) -> str:
-    read = [
-        [file.given if file.form == DATA_SET or file.revision else str(file.path.resolve()), file.bytes, file.modified]
-        + ([file.revision] if file.revision else [])
-        for file in files
-    ]
-    return fingerprint({"format": SHARD_FORMAT, "files": read, **settings})
 
 
 def _figures(manifest: Manifest) -> str:
@@ -195,6 +182,8 @@ def _make(order: Order, work: Path, started: float) -> Manifest:
     train, heldout, counts, density = encoding.join(
         work / "encoded", len(corpus.parts), data, vocabulary=vocabulary, sentences=corpus.sentences
     )
+    if not train.tokens:
+        raise UserError("No text is left to train on.", "Give an input that has some an epoch or a weight above 0.")
     facts = count(found, steps, epochs)
     seconds = round(time.monotonic() - started, 3)
     tokens = train.tokens + heldout.tokens

@@ -7,6 +7,7 @@ Equal texts meet in one bucket, which fits in memory where the whole would not: 
 from __future__ import annotations
 
 import hashlib
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,15 +46,15 @@ class Ledger:
     Whether a document is held out depends on its text and on the size of the corpus, never on its place or source.
 
     Args:
-        folder: does not exist yet.
+        folder: holds nothing, or the fates of an earlier try.
         least: held out at least, 1 or 2, where that leaves a document to train on.
     """
 
     def __init__(self, folder: Path, least: int = 1):
         self._folder, self._least = folder, least
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         self._smallest, self._second, self._largest = 1 << 64, 1 << 64, -1
-        self.documents = self.kept = self.characters = 0
+        self.documents = self.kept = self.characters = self._duplicates = 0
 
     def add(self, keys: np.ndarray, characters: np.ndarray, stays: np.ndarray) -> None:
         """Add documents in the order of reading.
@@ -70,9 +71,13 @@ class Ledger:
         self.kept += len(keys)
         if not len(keys):
             return
+        # Of equal ones added together one row is enough: many copies of one text all fall into one bucket.
+        keys, first = np.unique(keys, return_index=True)
+        self._duplicates += len(numbers) - len(keys)
+        numbers = numbers[first]
         rows = np.empty(len(keys), _ROW)
         rows["key"], rows["number"] = keys, numbers
-        least = sorted({self._smallest, self._second, *np.unique(keys)[:2].tolist()})
+        least = sorted({self._smallest, self._second, *keys[:2].tolist()})
         self._smallest, self._second = [*least, 1 << 64][:2]
         self._largest = max(self._largest, int(keys.max()))
         buckets = keys >> np.uint64(56)
@@ -89,10 +94,12 @@ class Ledger:
 
     def decide(self) -> Verdict:
         """Settle every document. At least one must stay."""
-        fates = np.memmap(self._folder / "fates", np.uint8, "w+", shape=(self.documents,))
+        # Under its name only when it is whole: an orphan of a killed process may be reading the one of before.
+        begun = self._folder / "fates.tmp"
+        fates = np.memmap(begun, np.uint8, "w+", shape=(self.documents,))
         border = np.uint64(self._border())
-        train = heldout = duplicates = 0
-        for path in sorted(self._folder.glob("??")):
+        train, heldout, duplicates = 0, 0, self._duplicates
+        for path in sorted(self._folder.glob("[0-9a-f][0-9a-f]")):
             rows = np.fromfile(path, _ROW)
             path.unlink()
             keys, first = np.unique(rows["key"], return_index=True)  # rows are in reading order: the first one stays
@@ -102,4 +109,5 @@ class Ledger:
             train += len(keys) - int(held.sum())
             duplicates += len(rows) - len(keys)
         fates.flush()
+        os.replace(begun, self._folder / "fates")
         return Verdict(self._folder / "fates", fates, duplicates, train, heldout)

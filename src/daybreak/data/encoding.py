@@ -16,6 +16,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -58,6 +59,16 @@ class Asked:
     """How often each part's documents stand in the train split; of a fraction, a share of them once more."""
     fast: bool = False
     """Whether the text is long enough for a fast encoder to win back the seconds that its check takes."""
+
+
+class Given(NamedTuple):
+    """A document that is to be written."""
+
+    document: Document
+    held: bool
+    times: int
+    first: bool
+    """Whether it was not handed over before: many copies come in several goes."""
 
 
 class _Flat:
@@ -153,13 +164,13 @@ def _encode(asked: Asked, work: Path, meter: Meter, number: int) -> None:
     for batch in _batches(asked, meter, number):
         if not checked:
             checked = True
-            if not encode.identical([document.text[:CHECKED_CHARACTERS] for document, _, _ in batch[:CHECKED]]):
+            if not encode.identical([document.text[:CHECKED_CHARACTERS] for document, *_ in batch[:CHECKED]]):
                 encode = plain_encoder(load_tokenizer(asked.tokenizer))
         flats = {name: _Flat(asked.special.sep) for name in SPLITS}
-        for (document, held, times), ids in zip(batch, _ids(batch, encode), strict=True):
+        for (document, held, times, first), ids in zip(batch, _ids(batch, encode), strict=True):
             flats["heldout" if held else "train"].add(ids, times)
             share = sum(map(len, ids)) / len(document.text)
-            density[min(len(density) - 1, int(share * len(density)))] += 1
+            density[min(len(density) - 1, int(share * len(density)))] += first
         for name, flat in flats.items():
             written = writers[name].write(flat)
             if name == "train":
@@ -170,22 +181,26 @@ def _encode(asked: Asked, work: Path, meter: Meter, number: int) -> None:
     density.tofile(work / "density")
 
 
-def _batches(asked: Asked, meter: Meter, number: int) -> Iterator[list[tuple[Document, bool, int]]]:
-    """The documents of a part that stay, a few megabytes at a time: (document, held out, times)."""
+def _batches(asked: Asked, meter: Meter, number: int) -> Iterator[list[Given]]:
+    """The documents of a part that stay, a few megabytes at a time."""
     first, stop = asked.offsets[number : number + 2]
     fates = np.memmap(asked.fates, np.uint8, "r")[first:stop] if stop > first else np.zeros(0, np.uint8)
-    batch: list[tuple[Document, bool, int]] = []
+    batch: list[Given] = []
     size = read = 0
     for read, document in enumerate(asked.corpus.documents(number, Skips(), meter), 1):
         fate = fates[read - 1] if read <= len(fates) else DROPPED
         times = 1 if fate == HELDOUT else _times(document.text, asked.epochs[number])
         if fate == DROPPED or not times:
             continue
-        batch.append((document, bool(fate == HELDOUT), times))
-        size += len(document.text)
-        if size >= BATCH_CHARACTERS:
-            yield batch
-            batch, size = [], 0
+        whole = times
+        while times:
+            at_once = min(times, 1 + BATCH_CHARACTERS // len(document.text))
+            batch.append(Given(document, bool(fate == HELDOUT), at_once, times == whole))
+            times -= at_once
+            size += at_once * len(document.text)
+            if size >= BATCH_CHARACTERS:
+                yield batch
+                batch, size = [], 0
     if read != len(fates):
         raise UserError("The input changed while it was read.", "Start again when nothing writes to it.")
     if batch:
@@ -199,9 +214,9 @@ def _times(text: str, epochs: float) -> int:
     return whole + (epochs > whole and (document_key(text) & 0xFFFFFFFF) < (epochs - whole) * 2**32)
 
 
-def _ids(batch: list[tuple[Document, bool, int]], encode: Encode) -> Iterator[list[np.ndarray]]:
+def _ids(batch: list[Given], encode: Encode) -> Iterator[list[np.ndarray]]:
     """The ids of each document, sentence by sentence, or all in one."""
-    parts = [list(document.sentences or (document.text,)) for document, _, _ in batch]
+    parts = [list(document.sentences or (document.text,)) for document, *_ in batch]
     # Long ones go to the tokenizer in pieces, which feeds every core and bounds memory.
     pieces = [list(cut_at_whitespace(part)) for part in itertools.chain.from_iterable(parts)]
     ids, lengths = encode(list(itertools.chain.from_iterable(pieces)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -93,7 +92,8 @@ def decide(folder: Path, parts: int, *, least: int, signatures: Path | None = No
     for part in facts:
         skips.merge(part.skips)
     skips.judge()
-    shutil.rmtree(folder / "keys", ignore_errors=True)
+    for spooled in (folder / "keys").glob("[0-9a-f][0-9a-f]"):
+        spooled.unlink()
     ledger = Ledger(folder / "keys", least=least)
     for one in folders:
         for rows in _read_rows(one):

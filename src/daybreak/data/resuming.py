@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from daybreak import __version__
 from daybreak.base.errors import UserError
-from daybreak.base.files import make_folder, read_json, write_text
-from daybreak.base.records import Manifest
+from daybreak.base.files import make_folder, read_json
+from daybreak.base.plain import fingerprint
+from daybreak.base.records import SHARD_FORMAT, Manifest
 from daybreak.base.terminal import say
+from daybreak.data.inputs import DATA_SET, InputFile
 from daybreak.data.shards import open_shards
+from daybreak.data.workers import WorkerLost, is_alive
 
 
 @contextmanager
-def work_folder(folder: Path, identity: str) -> Iterator[None]:
-    """Make ``folder``, or find what a preparation of the same text by the same Daybreak left there; hold it alone.
+def work_folder(folder: Path, identity: str) -> Iterator[Path]:
+    """Hold ``folder`` alone; yield the place in it for this preparation, with what an earlier try left of it.
 
-    It is removed at the end, and at every exception but Ctrl-C, which leaves it as a kill does.
+    The place has the name of the preparation, so that an orphan of another one cannot write into it. All is removed at
+    the end and at every exception; but a killed worker, a full memory and Ctrl-C leave it as a kill does.
 
     Raises:
         UserError: another process holds it.
@@ -35,16 +40,19 @@ def work_folder(folder: Path, identity: str) -> Iterator[None]:
             ) from None
         except OSError:  # a file system without locks
             pass
-        mark, wanted = folder / "identity", f"{identity} {__version__}\n"
-        if mark.is_file() and mark.read_text(errors="replace") == wanted:
+        place = folder / f"{identity}-{__version__}"
+        for path in folder.iterdir():
+            if path.is_dir() and path != place:
+                shutil.rmtree(path, ignore_errors=True)
+        if place.is_dir():
             say("Going on with the preparation that was stopped.")
-        else:
-            for path in folder.iterdir():
-                if path.is_dir():
-                    shutil.rmtree(path)
-            write_text(mark, wanted)
+            for begun in place.glob("*/.[0-9]*"):  # parts that were not finished
+                shutil.rmtree(begun, ignore_errors=True)
+        place.mkdir(exist_ok=True)
         try:
-            yield
+            yield place
+        except (WorkerLost, MemoryError):
+            raise
         except Exception:
             shutil.rmtree(folder, ignore_errors=True)
             raise
@@ -73,3 +81,28 @@ def earlier(out: Path, identity: str) -> Manifest | None:
             "Choose another folder with --out, or delete it.",
         )
     return open_shards(out).manifest
+
+
+def folder_beside(final: Path, what: str, stack: ExitStack) -> Path:
+    """A folder beside ``final`` that is there until ``stack`` is left."""
+    folder = final.with_name(f".{final.name}.{what}-{os.getpid()}")
+    for left in final.parent.glob(f".{final.name}.{what}-*"):
+        if not is_alive(int(left.name.rpartition("-")[2])):
+            shutil.rmtree(left, ignore_errors=True)  # of one that was killed
+    stack.callback(shutil.rmtree, folder, ignore_errors=True)
+    return make_folder(folder)
+
+
+def identity_of(files: list[InputFile], given: list[str], **settings: object) -> str:
+    """What tells this preparation from others: the files as they are, the input that each belongs to, the settings."""
+    read = [
+        [
+            given.index(file.given),
+            file.given if file.form == DATA_SET or file.revision else str(file.path.resolve()),
+            file.bytes,
+            file.modified,
+        ]
+        + ([file.revision] if file.revision else [])
+        for file in files
+    ]
+    return fingerprint({"format": SHARD_FORMAT, "files": read, **settings})

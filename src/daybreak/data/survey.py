@@ -32,7 +32,7 @@ from daybreak.data.steps import Context, DocumentStep
 
 ROW = np.dtype([("key", "<u8"), ("characters", "<u4"), ("words", "<u4"), ("reason", "<u4")])
 """Of each document: reason is 0 where it stays, else the place of its reason in ``Facts.reasons``, counted from 1."""
-BUFFERED_ROWS = 1 << 14
+BUFFERED_ROWS = 1 << 12
 EXAMPLES = 3
 """Of each reason, where examples are wanted."""
 EXAMPLE_CHARACTERS = 400

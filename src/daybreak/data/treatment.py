@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from daybreak.base.errors import UserError, reason
+from daybreak.base.errors import UserError
 from daybreak.base.plain import to_plain
 from daybreak.data.cases import PLAIN, steps_of
 from daybreak.data.compressibility import SELF, Compressibility
@@ -16,6 +18,8 @@ from daybreak.data.languages import Language
 from daybreak.data.near_duplicates import NearDuplicates
 from daybreak.data.steps import DocumentStep, Step
 from daybreak.data.tokenizer import tokenizer_fingerprint
+
+MOST_EPOCHS = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,10 +64,26 @@ class Treatment:
                 raise UserError(
                     f"{name} has {len(values)} numbers for {inputs} inputs.", "Give one for each, in their order."
                 )
-            if values and (min(values) < 0 or not 0 < max(values) <= 1000):
+            if values and (min(values) < 0 or not 0 < max(values) <= MOST_EPOCHS):
                 raise UserError(f"{name} cannot be {', '.join(map(str, values))}.", "Give numbers from 0 to 1000.")
         if self.remove_evaluation and not self.evaluation:
             raise UserError("There is no evaluation text to remove.", "Name its files with --evaluation.")
+
+    def check_sources(self, given: Sequence[str], owners: set[str]) -> None:
+        """Refuse a mixture in which it is not clear what a number is for.
+
+        Args:
+            given: the inputs.
+            owners: those that a file was found for first.
+
+        Raises:
+            UserError: an input is there twice, or all of its files belong to others.
+        """
+        if not self.epochs and not self.weights:
+            return
+        for place, one in enumerate(given):
+            if one in given[:place] or one not in owners:
+                raise UserError(f"All of '{one}' is in other inputs too.", "Name each text once to mix sources.")
 
     def steps(self) -> tuple[Step, ...]:
         """All steps in their order: those that judge a document by its text come first."""
@@ -91,14 +111,20 @@ class Treatment:
         Raises:
             UserError: one cannot be read.
         """
+        beside: list[Any] = []
         try:
-            facts = [Path(path).expanduser().stat() for path in (*self.evaluation, self.language_model) if path]
+            for path in self.evaluation:
+                with Path(path).expanduser().open("rb") as file:
+                    beside.append(hashlib.file_digest(file, "blake2b").hexdigest())
+            if self.language_model:  # may be gigabytes
+                model = Path(self.language_model).expanduser().resolve()
+                beside.append([str(model), model.stat().st_size, model.stat().st_mtime_ns])
         except OSError as error:
-            raise UserError(f"'{error.filename}' cannot be read: {reason(error)}.", "Check the path.") from None
-        pieces = (
-            "" if self.filter_tokenizer == SELF else tokenizer_fingerprint(Path(self.filter_tokenizer).expanduser())
-        )
-        return [to_plain(self), [[fact.st_size, fact.st_mtime_ns] for fact in facts], pieces]
+            why = os.strerror(error.errno or 0).lower()
+            raise UserError(f"'{error.filename}' cannot be read: {why}.", "Check the path.") from None
+        if self.filter_tokenizer != SELF:
+            beside.append(tokenizer_fingerprint(Path(self.filter_tokenizer).expanduser()))
+        return [to_plain(replace(self, evaluation=(), language_model="", filter_tokenizer=SELF)), beside]
 
     @property
     def near(self) -> bool:
@@ -125,6 +151,11 @@ def epochs_of(treatment: Treatment, inputs: Sequence[str], characters: dict[str,
     weights = dict(zip(inputs, treatment.weights, strict=True))
     weights = {given: weight for given, weight in weights.items() if characters.get(given)}
     total, whole = sum(weights.values()), sum(characters.values())
-    return dict.fromkeys(inputs, 0.0) | {
-        given: weight / total * whole / characters[given] for given, weight in weights.items() if total
-    }
+    epochs = {given: weight / total * whole / characters[given] for given, weight in weights.items() if total}
+    for given, times in epochs.items():
+        if times > MOST_EPOCHS:
+            raise UserError(
+                f"'{given}' would be read {times:,.0f} times for its weight.",
+                "Give it less, or give more of such text.",
+            )
+    return dict.fromkeys(inputs, 0.0) | epochs

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
 
 from daybreak.base.errors import UserError
 
 Result = TypeVar("Result")
+
+
+class WorkerLost(UserError):
+    """A worker was killed; the others did nothing wrong, and what is done can be gone on with."""
+
+
 WATCH_SECONDS = 1.0
 
 
@@ -34,15 +42,28 @@ def over_parts(task: Callable[[int], Result], numbers: Sequence[int], workers: i
         return
     # loky starts fresh interpreters, not copies of this one with its threads, and does not import the caller's script.
     import joblib
-    from joblib.externals.loky.process_executor import TerminatedWorkerError
+    from joblib.externals.loky.process_executor import BrokenProcessPool
 
     parallel = joblib.Parallel(n_jobs=min(workers, len(numbers)), backend="loky", return_as="generator_unordered")
     try:
         yield from parallel(joblib.delayed(_in_worker)(task, number, os.getpid()) for number in numbers)
-    except TerminatedWorkerError:
-        raise UserError(
-            "A worker process was killed, most likely because the memory was full.", "Use fewer with --workers."
+    except BrokenProcessPool:
+        raise WorkerLost(
+            "A worker process was killed, most likely because the memory was full.",
+            "Use fewer with --workers: what is done is kept.",
         ) from None
+
+
+@contextmanager
+def released() -> Iterator[None]:
+    """End the workers on leaving; otherwise they wait for minutes for more to do, with all their memory."""
+    try:
+        yield
+    finally:
+        if "joblib.externals.loky" in sys.modules:
+            from joblib.externals.loky import get_reusable_executor
+
+            get_reusable_executor().shutdown(wait=True, kill_workers=True)
 
 
 def _in_worker(task: Callable[[int], Result], number: int, parent: int) -> Result:
@@ -57,14 +78,18 @@ def _end_with(parent: int) -> None:
         return
 
     def watch() -> None:
-        while _is_alive(parent):
+        while os.getppid() == parent:  # an orphan has another parent at once
             time.sleep(WATCH_SECONDS)
+        os._exit(1)
+
+    if os.getppid() != parent:
         os._exit(1)
 
     threading.Thread(target=watch, name="end with the parent", daemon=True).start()
 
 
-def _is_alive(process: int) -> bool:
+def is_alive(process: int) -> bool:
+    """Whether there is a process of this number."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:
