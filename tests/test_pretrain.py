@@ -17,11 +17,13 @@ import torch
 from safetensors.torch import load_file
 
 from daybreak import pretrain
+from daybreak.base.corpus_records import CorpusReport
 from daybreak.base.course_records import MachineRecord
 from daybreak.base.files import read_json
 from daybreak.base.plain import from_plain
 from daybreak.base.records import Decisions, Environment, Manifest, Parity, StepRecord, Summary, ValidationRecord
 from daybreak.base.run_folder import RunFolder
+from daybreak.data.shards import open_shards
 from daybreak.recipe import Recipe, load_recipe
 from daybreak.training import probe
 from daybreak.training.clock import read_trace
@@ -72,14 +74,17 @@ def bits(run: Path) -> bytes:
 def test_a_run_leaves_its_records(finished: Path, data: Path) -> None:
     run = RunFolder(finished)
     assert sorted(path.name for path in finished.iterdir()) == sorted(
-        "recipe.json environment.json decisions.json data.json trace.jsonl metrics.jsonl model summary.json "
-        "before-decay before-end examples.json".split()
+        "recipe.json environment.json decisions.json data.json corpus.json trace.jsonl metrics.jsonl model "
+        "summary.json before-decay before-end examples.json".split()
     )
     assert [record.step for record in read_trace(run.trace)] == list(range(40))
     read_json(run.environment, Environment)
     decisions = read_json(run.decisions, Decisions)
     assert (decisions.device, decisions.threads, decisions.microbatch, decisions.world_size) == ("cpu", 1, 8, 1)
     own, theirs = read_json(run.manifest, Manifest), read_json(data / "manifest.json", Manifest)
+    account = read_json(run.corpus, CorpusReport)
+    assert account.tokens == len(open_shards(data).train) + len(open_shards(data).heldout)
+    assert not any("/" in source.path for source in account.sources)
     assert own.tokenizer == theirs.tokenizer and own.train.token_files[0].hashes == []
     summary = read_json(run.summary, Summary)
     assert (summary.steps, summary.tokens, summary.resumes) == (40, 40 * 8 * 32, 0)
