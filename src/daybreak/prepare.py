@@ -21,7 +21,7 @@ from pathlib import Path
 
 from daybreak.base.corpus_records import CORPUS_FILE
 from daybreak.base.errors import UserError
-from daybreak.base.files import make_folder, replace_folder, write_json
+from daybreak.base.files import replace_folder, write_json
 from daybreak.base.records import SHARD_FORMAT, Manifest, Source
 from daybreak.base.terminal import say, working, working_through
 from daybreak.data import encoding, survey
@@ -31,7 +31,7 @@ from daybreak.data.corpus_facts import count, report
 from daybreak.data.documents import choose_rule
 from daybreak.data.findings import Survey, decide
 from daybreak.data.inputs import Meter, find_files
-from daybreak.data.resuming import earlier, folder_beside, identity_of, work_folder
+from daybreak.data.resuming import earlier, final_place, folder_beside, identity_of, work_folder
 from daybreak.data.standard_input import spool_stdin
 from daybreak.data.steps import Context, DocumentStep
 from daybreak.data.tokenizer import (
@@ -86,10 +86,7 @@ def prepare(
     treatment.check(len(inputs))
     if chunk_characters < 0:
         raise UserError(f"A chunk of {chunk_characters} characters holds no text.", "Give a number above 0.")
-    final = Path(os.path.realpath(out))  # "." has no name to put beside, and a link leads to where the room is
-    if os.path.ismount(final):
-        raise UserError(f"'{out}' is a whole disk, which cannot be replaced.", "Name a folder in it with --out.")
-    make_folder(final.parent)
+    final = final_place(out)
     given = [str(one) for one in inputs]
     with ExitStack() as stack:
         stdin = spool_stdin(folder_beside(final, "stdin", stack)) if "-" in given else None
@@ -155,8 +152,7 @@ def _figures(manifest: Manifest) -> str:
 
 def _make(order: Order, work: Path, started: float) -> Manifest:
     """All of it, stage after stage; each stage finds what an earlier try has left of it."""
-    corpus, steps = order.corpus, order.treatment.steps()
-    found = _survey(order, work)
+    corpus, found = order.corpus, _survey(order, work)
     _report(order, found)
     with working("Making the tokenizer"):
         folder = _made(work / "tokenizer", lambda to: order.tokenizer.make(found.sample, to))
@@ -184,15 +180,13 @@ def _make(order: Order, work: Path, started: float) -> Manifest:
     )
     if not train.tokens:
         raise UserError("No text is left to train on.", "Give an input that has some an epoch or a weight above 0.")
-    facts = count(found, steps, epochs)
+    facts = count(found, order.treatment.steps(), epochs)
     seconds = round(time.monotonic() - started, 3)
     tokens = train.tokens + heldout.tokens
-    account = report(
-        order.treatment, found, facts, density, made, config=order.tokenizer, tokens=tokens, seconds=seconds
-    )
-    write_json(data / CORPUS_FILE, account)
-    if account.advice:
-        say(f"Vocabulary: {account.advice.recommended:,} would suit this text. {account.advice.why}")
+    told = report(order.treatment, found, facts, density, made, config=order.tokenizer, tokens=tokens, seconds=seconds)
+    write_json(data / CORPUS_FILE, told)
+    if told.advice:
+        say(f"Vocabulary: {told.advice.recommended:,} would suit this text. {told.advice.why}")
     manifest = Manifest(
         format=SHARD_FORMAT,
         tokenizer=tokenizer_fingerprint(folder),

@@ -83,6 +83,19 @@ def earlier(out: Path, identity: str) -> Manifest | None:
     return open_shards(out).manifest
 
 
+def final_place(out: Path) -> Path:
+    """Return where ``out`` really is, in a folder that we may write in: a link leads to where the room is.
+
+    Raises:
+        UserError: it is a whole disk, which a finished folder cannot be put in the place of.
+    """
+    final = Path(os.path.realpath(out))
+    if os.path.ismount(final):
+        raise UserError(f"'{out}' is a whole disk, which cannot be replaced.", "Name a folder in it with --out.")
+    make_folder(final.parent)
+    return final
+
+
 def folder_beside(final: Path, what: str, stack: ExitStack) -> Path:
     """A folder beside ``final`` that is there until ``stack`` is left."""
     folder = final.with_name(f".{final.name}.{what}-{os.getpid()}")
