@@ -82,11 +82,10 @@ def prepare(
         UserError: the inputs cannot be used, or ``out`` cannot be written or holds something else. Nothing is left.
     """
     started = time.monotonic()
-    out = Path(out)
     treatment.check(len(inputs))
     if chunk_characters < 0:
         raise UserError(f"A chunk of {chunk_characters} characters holds no text.", "Give a number above 0.")
-    final = final_place(out)
+    final = final_place(Path(out))
     given = [str(one) for one in inputs]
     with ExitStack() as stack:
         stdin = spool_stdin(folder_beside(final, "stdin", stack)) if "-" in given else None
@@ -104,7 +103,7 @@ def prepare(
             compare=tokenizer_fingerprint(Path(compare)) if compare else "",
             treatment=treatment.identity(),
         )
-        if (manifest := earlier(out, identity)) is not None:
+        if (manifest := earlier(Path(out), identity)) is not None:
             say(f"Data: {out} is ready ({_figures(manifest)}).")
             return manifest
         corpus = Corpus(bundled(files, rule), rule, text_field, split_sentences, chunk_characters)
