@@ -159,12 +159,13 @@ def _make(order: Order, work: Path, started: float) -> Manifest:
     shared = overlap(made, load_tokenizer(Path(order.compare))) if order.compare else None
     if shared is not None:
         say(f"Tokenizer: {shared:.1%} of its pieces are in '{order.compare}' too.")
-    special, vocabulary = special_ids(made, folder), vocabulary_size(made)
-    epochs = epochs_of(order.treatment, order.inputs, found.characters_by_source())
+    vocabulary = vocabulary_size(made)
+    facts = count(found, order.treatment.steps())
+    epochs = epochs_of(order.treatment, order.inputs, facts.kept)
     asked = encoding.Asked(
         corpus=corpus,
         tokenizer=folder,
-        special=special,
+        special=special_ids(made, folder),
         fates=found.verdict.path,
         offsets=found.offsets,
         fast=found.characters >= FAST_CHARACTERS,
@@ -179,10 +180,11 @@ def _make(order: Order, work: Path, started: float) -> Manifest:
     )
     if not train.tokens:
         raise UserError("No text is left to train on.", "Give an input that has some an epoch or a weight above 0.")
-    facts = count(found, order.treatment.steps(), epochs)
     seconds = round(time.monotonic() - started, 3)
-    tokens = train.tokens + heldout.tokens
-    told = report(order.treatment, found, facts, density, made, config=order.tokenizer, tokens=tokens, seconds=seconds)
+    told = report(
+        order.treatment, found, facts, density, made, epochs,
+        config=order.tokenizer, tokens=train.tokens + heldout.tokens, seconds=seconds,
+    )  # fmt: skip
     write_json(data / CORPUS_FILE, told)
     if told.advice:
         say(f"Vocabulary: {told.advice.recommended:,} would suit this text. {told.advice.why}")
@@ -202,7 +204,7 @@ def _make(order: Order, work: Path, started: float) -> Manifest:
         characters=found.characters,
         seconds=seconds,
         inputs_fingerprint=order.identity,
-        special=special,
+        special=asked.special,
         overlap=shared,
     )
     write_json(data / "manifest.json", manifest)
@@ -244,7 +246,8 @@ def _survey(order: Order, work: Path) -> Survey:
         show_text=order.treatment.show_text,
     )
     _survey_parts(order, "Reading", asked, work / "survey")
-    return decide(work / "survey", len(corpus.parts), least=least, signatures=asked.near)
+    items = evaluation.counts if evaluation else ()
+    return decide(work / "survey", len(corpus.parts), least=least, signatures=asked.near, evaluation_items=items)
 
 
 def _survey_parts(order: Order, label: str, asked: survey.Asked, folder: Path) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -17,14 +17,13 @@ from daybreak.base.corpus_records import (
     SourceReport,
     StepReport,
 )
-from daybreak.data.contamination import EvaluationTexts
 from daybreak.data.deduplication import DROPPED
 from daybreak.data.encoding import DENSITIES
 from daybreak.data.findings import Survey, near_copies
 from daybreak.data.steps import Step
 from daybreak.data.survey import EXAMPLES, Reason
 from daybreak.data.tokenizer import TokenizerConfig
-from daybreak.data.tokenizer_quality import advise, measure_quality
+from daybreak.data.tokenizer_quality import advise, first_characters, measure_quality
 from daybreak.data.treatment import Treatment
 
 LENGTHS = [float(1 << power) for power in range(4, 25)]
@@ -70,13 +69,17 @@ class CorpusFacts:
     characters: int
     words: int
 
+    @property
+    def kept(self) -> dict[str, int]:
+        """Characters that stay, by source."""
+        return {source.path: source.kept_characters for source in self.sources}
 
-def count(survey: Survey, steps: Sequence[Step], epochs: dict[str, float]) -> CorpusFacts:
+
+def count(survey: Survey, steps: Sequence[Step]) -> CorpusFacts:
     """Count what each step let through, what each source gave and how long documents are.
 
     Args:
         steps: in the order in which they judged; near copies, where they are looked for, last.
-        epochs: of each source.
     """
     passages = [_Passage(step.name, step.why(), step.passes) for step in steps]
     passages.append(_Passage("ExactDuplicates", "all but one of documents that are equal", 0))
@@ -109,7 +112,6 @@ def count(survey: Survey, steps: Sequence[Step], epochs: dict[str, float]) -> Co
                 characters=int(found[1]),
                 kept_documents=int(found[2]),
                 kept_characters=int(found[3]),
-                epochs=epochs.get(path, 1.0),
             )
             for path, found in sources.items()
         ],
@@ -154,6 +156,7 @@ def report(
     facts: CorpusFacts,
     density: np.ndarray,
     tokenizer: Tokenizer,
+    epochs: dict[str, float],
     *,
     config: TokenizerConfig,
     tokens: int,
@@ -162,8 +165,9 @@ def report(
     """Put the record together, with how the tokenizer treats held-out text.
 
     Args:
-        config: what ``tokenizer`` was made from.
         density: documents by tokens per character, between the edges ``encoding.DENSITIES``.
+        epochs: of each source.
+        config: what ``tokenizer`` was made from.
         tokens: in all shards.
     """
     letters: Counter[str] = Counter()
@@ -179,13 +183,13 @@ def report(
         tokens=tokens,
         seconds=seconds,
         steps=facts.steps,
-        sources=facts.sources,
+        sources=[replace(source, epochs=epochs[source.path]) for source in facts.sources],
         lengths=facts.lengths,
         compressibility=Histogram(edges=DENSITIES.tolist(), counts=density.tolist()),
         scripts=_shares(letters),
         languages=_shares(languages),
         contamination=_contamination(treatment, survey),
-        tokenizer=measure_quality(tokenizer, _first(survey.heldout_sample, QUALITY_CHARACTERS)),
+        tokenizer=measure_quality(tokenizer, first_characters(survey.heldout_sample, QUALITY_CHARACTERS)),
         advice=advise(survey.sample, survey.heldout_sample, config, characters=facts.characters)
         if treatment.advise
         else None,
@@ -200,23 +204,13 @@ def _contamination(treatment: Treatment, survey: Survey) -> list[Contamination]:
     if not treatment.evaluation:
         return []
     met = {item for part in survey.facts for item in part.items}
-    counts = EvaluationTexts.read(treatment.evaluation).counts
     return [
         Contamination(
             path=path,
-            items=counts[place],
+            items=survey.evaluation_items[place],
             items_found=sum(evaluation == place for evaluation, _ in met),
             documents=sum(part.contaminated.get(str(place), 0) for part in survey.facts),
             removed=treatment.remove_evaluation,
         )
         for place, path in enumerate(treatment.evaluation)
     ]
-
-
-def _first(texts: Iterable[str], characters: int) -> Iterator[str]:
-    """Texts up to about so many characters in all."""
-    for text in texts:
-        if characters <= 0:
-            return
-        yield text[:characters]
-        characters -= len(text)

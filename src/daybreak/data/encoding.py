@@ -11,8 +11,6 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-import os
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +27,7 @@ from daybreak.data.documents import Document, Skips
 from daybreak.data.fast_encoding import Encode, TextEncoder, fast_encoder, plain_encoder
 from daybreak.data.inputs import Meter
 from daybreak.data.shards import BlockWriter, ShardWriter, token_type
-from daybreak.data.survey import part_folder, settle
+from daybreak.data.survey import fill_part, part_folder
 from daybreak.data.tokenizer import load_tokenizer, tokenizer_fingerprint, vocabulary_size
 
 BATCH_CHARACTERS = 2 << 20
@@ -132,15 +130,7 @@ def encode_part(asked: Asked, folder: Path, meter: Meter, number: int) -> int:
     Raises:
         UserError: the part holds more or fewer documents than it did when it was read first.
     """
-    final = part_folder(folder, number)
-    if final.exists():
-        return number
-    work = final.with_name(f".{final.name}.{os.getpid()}")
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(parents=True)
-    _encode(asked, work, meter, number)
-    settle(work, final)
-    return number
+    return fill_part(folder, number, lambda work: _encode(asked, work, meter, number))
 
 
 @functools.lru_cache(maxsize=1)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import numpy as np
 
 from daybreak.base.errors import UserError
 from daybreak.base.files import read_json
-from daybreak.data.deduplication import DROPPED, HELDOUT, TRAIN, Ledger, Verdict
+from daybreak.data.deduplication import HELDOUT, TRAIN, Ledger, Verdict
 from daybreak.data.documents import Skips
 from daybreak.data.near_duplicates import near_duplicates
 from daybreak.data.sample import SampleTexts, shrink
@@ -34,16 +33,10 @@ class Survey:
     """Of the documents that the steps kept, copies included."""
     skips: Skips
     """What could not be read."""
+    evaluation_items: tuple[int, ...]
+    """Of each evaluation text, the items that are long enough to be looked for."""
     near: np.ndarray | None
     """Ascending numbers of documents that are left out as near copies of others; None where none were looked for."""
-
-    def characters_by_source(self) -> dict[str, int]:
-        """Of the documents that stay, by input."""
-        found: Counter[str] = Counter()
-        for part, facts in enumerate(self.facts):
-            for rows, fates in self.documents(part):
-                found[facts.source] += int(rows["characters"][fates != DROPPED].sum(dtype=np.int64))
-        return dict(found)
 
     def documents(self, part: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """The rows of one part (ROW) and what became of each document (uint8), a million at a time."""
@@ -68,7 +61,9 @@ def _read_rows(part: Path) -> Iterator[np.ndarray]:
             yield np.frombuffer(data, ROW)
 
 
-def decide(folder: Path, parts: int, *, least: int, signatures: Path | None = None) -> Survey:
+def decide(
+    folder: Path, parts: int, *, least: int, signatures: Path | None = None, evaluation_items: Sequence[int] = ()
+) -> Survey:
     """Put the findings of all parts together and decide what becomes of each document.
 
     Holds a million rows at a time, and 1/256 of all keys; with ``signatures``, see ``near_duplicates`` too.
@@ -76,6 +71,7 @@ def decide(folder: Path, parts: int, *, least: int, signatures: Path | None = No
     Args:
         least: documents to hold out at least.
         signatures: where those of all parts lie, to leave out near copies.
+        evaluation_items: see ``Survey``.
 
     Raises:
         UserError: no document stays, or a single one; a file has too many bad lines.
@@ -119,5 +115,6 @@ def decide(folder: Path, parts: int, *, least: int, signatures: Path | None = No
         heldout_sample=SampleTexts(spools, starts, verdict, HELDOUT),
         characters=ledger.characters,
         skips=skips,
+        evaluation_items=tuple(evaluation_items),
         near=near,
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -93,15 +93,22 @@ class Facts:
 
 def survey_part(asked: Asked, folder: Path, meter: Meter, number: int) -> int:
     """Read one part and leave ``folder/NUMBER``; return the number. What is there already is kept."""
+
+    def fill(work: Path) -> None:
+        write_json(work / "facts.json", _read(asked, work, meter, number))
+
+    return fill_part(folder, number, fill)
+
+
+def fill_part(folder: Path, number: int, fill: Callable[[Path], None]) -> int:
+    """Have ``folder/NUMBER`` filled, whole or not at all; what is there already is kept. Return the number."""
     final = part_folder(folder, number)
-    if final.exists():
-        return number
-    work = final.with_name(f".{final.name}.{os.getpid()}")
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(parents=True)
-    facts = _read(asked, work, meter, number)
-    write_json(work / "facts.json", facts)
-    settle(work, final)
+    if not final.exists():
+        work = final.with_name(f".{final.name}.{os.getpid()}")
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir(parents=True)
+        fill(work)
+        settle(work, final)
     return number
 
 
