@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from fake_runs import write_run
+from hypothesis import settings
 
 from daybreak.base.records import Parity
 
@@ -22,6 +23,12 @@ __all__ = ["write_run"]
 os.environ["OMP_NUM_THREADS"] = "1"
 CACHE = tempfile.TemporaryDirectory(prefix="daybreak-cache-")  # of the session: nothing is written in a home
 os.environ["XDG_CACHE_HOME"] = CACHE.name
+
+# No example is timed, for machines are busy at times. Everybody tries the same ones, so that a change is never refused
+# for what it did not touch; pytest --hypothesis-profile search looks for new ones.
+settings.register_profile("search", deadline=None, print_blob=True)
+settings.register_profile("same", deadline=None, derandomize=True)
+settings.load_profile("same")
 
 Daybreak = Callable[..., "subprocess.CompletedProcess[str]"]
 

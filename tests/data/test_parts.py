@@ -53,11 +53,11 @@ def whole(file: InputFile, rule: DocumentRule) -> tuple[object, ...]:
 
 
 def parted(file: InputFile, rule: DocumentRule, size: int) -> tuple[object, ...]:
-    found, skips = in_parts(file, rule, size)
-    try:
+    try:  # a part that is the whole file is judged where it is read
+        found, skips = in_parts(file, rule, size)
         skips.judge()
     except UserError as error:
-        return outcome(error, skips)
+        return outcome(error, Skips())
     return outcome(found, skips)
 
 

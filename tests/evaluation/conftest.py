@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import settings
 from safetensors.torch import save_file
 
 from daybreak.evaluation.cells import Job
@@ -19,10 +18,6 @@ from daybreak.evaluation.kinds import load_task
 from daybreak.evaluation.measure import Measurement
 from daybreak.evaluation.protocols import PROTOCOLS
 from daybreak.evaluation.task_file import read_task_file
-
-# No test is timed: machines are busy at times.
-settings.register_profile("untimed", deadline=None)
-settings.load_profile("untimed")
 
 VOCABULARY = 200
 """Rows of the embedding tables of the families below, more than the tokenizer has pieces."""
