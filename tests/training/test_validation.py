@@ -60,6 +60,29 @@ def test_fewer_rows_are_the_first_ones_of_the_same() -> None:
     assert (found.accuracy, found.positions) == (float(right.double().mean()), 33 * 6)
 
 
+class Warming(torch.nn.Module):
+    """A model whose first look takes ten seconds more than the two that a row takes, on a clock of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.now = model(), 0.0
+
+    def logits(self, ids: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+        self.now += 2.0 * len(ids) + (10.0 if self.now == 0 else 0.0)
+        return self.inner.logits(ids, slots)
+
+
+@pytest.mark.parametrize(("rows", "expected"), [(33, 2.0), (16, 2.0 + 10 / 16)])
+def test_what_a_row_takes_leaves_out_the_first_look(
+    rows: int, expected: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow, validation = Warming(), made()
+    monkeypatch.setattr("daybreak.training.validation.time.monotonic", lambda: slow.now)
+    measured(validation, slow, rows=rows)  # type: ignore[arg-type]
+    assert validation.row_seconds == pytest.approx(expected)
+    assert validation.whole_seconds(validation.row_seconds) == pytest.approx(expected * ROWS)
+
+
 def test_the_yardsticks_equal_numpy() -> None:
     found = measured(made(), model())
     answers = made().cases()[2].numpy().reshape(-1)

@@ -114,7 +114,7 @@ def measure_costs(training: Training, start: Progress, precisions: Sequence[str]
     for precision in precisions:
         trial = replace(training, decisions=replace(training.decisions, precision=precision))
         step[precision] = min(_time_step(trial, start) for _ in range(TRIALS))
-    row = min(_time_validation(training, start) for _ in range(2)) / min(PROBE_ROWS, training.validation.rows)
+    row = min(_time_row(training, start) for _ in range(2))
     first = training.rows_of_step(start, 0.0) / training.stretches[0].batch
     return Costs(step=step, row=row, save=save(training, start), first=first)
 
@@ -135,16 +135,10 @@ def _time_rows(training: Training, start: Progress, rows: int) -> float:
     return time.monotonic() - begun
 
 
-def _time_validation(training: Training, start: Progress) -> float:
-    rows = min(PROBE_ROWS, training.validation.rows)
-    return training.validation.measure(
-        training.model,
-        rows=rows,
-        step=start.step,
-        tokens=0,
-        tick=Tick(0.0, 0.0),
-        final=False,
-    ).seconds
+def _time_row(training: Training, start: Progress) -> float:
+    rows, validation = min(PROBE_ROWS, training.validation.rows), training.validation
+    validation.measure(training.model, rows=rows, step=start.step, tokens=0, tick=Tick(0.0, 0.0), final=False)
+    return validation.row_seconds
 
 
 def decide(decisions: Decisions, budget: Budget, costs: Costs, rows: int, final: float, elapsed: float) -> Decisions:

@@ -155,7 +155,7 @@ def interim_validation(training: Training, progress: Progress, tick: Tick, saver
     rows = training.decisions.validation_rows
     seen = validate(training, progress, tick, rows=rows)
     # The end takes as long as things take now, not as they took at the start.
-    whole = training.validation.whole_seconds(seen.seconds / rows)
+    whole = training.validation.whole_seconds(training.validation.row_seconds)
     training.clock.keep_back(reserve_for(validation=whole, save=saver.saving, step=saver.stepping))
     better = seen.loss < (math.inf if progress.best is None else progress.best)
     if not better or not training.run or saver.saving >= CHECKPOINT_SHARE * tick.elapsed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from dataclasses import dataclass
 
@@ -21,7 +22,8 @@ SEED = 15_000_000
 """Of the masks; no run's seed, so that no recipe can train on the same draw."""
 ROWS = 512
 """Held-out rows that the final validation reads, or all where there are fewer."""
-BATCH_ROWS = 32
+BATCH_ROWS = 16
+"""At a time: at least two of them in an interim validation, of which the first one warms up."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,8 @@ class Validation:
         self._commonest = int(unigram_counts.argmax())
         self._own = own
         self.rows, self.length = ids.shape
+        self.row_seconds = 0.0
+        """What a row took in the last measurement, its first rows left out: they wait for memory and for kernels."""
         self.special = batch.special
 
     def whole_seconds(self, row: float) -> float:
@@ -79,16 +83,19 @@ class Validation:
         """Judge ``model`` on the first ``rows`` rows, in float32 whatever it trains in: so it will be used."""
         begun = time.monotonic()
         guesses: list[Tensor] = []
+        paces: list[float] = []
         total = torch.zeros((), dtype=torch.float64)
         answers = self._answers[:rows]
         with torch.inference_mode():
             for start in range(0, rows, BATCH_ROWS):
-                part = slice(start, min(start + BATCH_ROWS, rows))
+                since, part = time.monotonic(), slice(start, min(start + BATCH_ROWS, rows))
                 logits = model.logits(self._masked[part], self._slots[part]).float()
                 picked = logits.gather(2, self._answers[part][:, :, None])[:, :, 0]
                 total += (logits.logsumexp(dim=2) - picked).sum().double().cpu()
                 guesses.append(logits.argmax(dim=2))
+                paces.append((time.monotonic() - since) / (part.stop - part.start))
         guess = torch.cat(guesses)
+        self.row_seconds = statistics.median(paces[1:] or paces)
         own = self._own.judge(model) if final and self._own else None
         return ValidationRecord(
             step=step,
