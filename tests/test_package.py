@@ -1,0 +1,73 @@
+"""What a stranger installs: the wheel holds every module, starts, and has no more than the package."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import daybreak
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from a copy of what git would give, so that nothing of this folder gets in."""
+    pytest.importorskip("setuptools")
+    folder = tmp_path_factory.mktemp("wheel")
+    copy = folder / "source"
+    for name in ["pyproject.toml", "README.md", "LICENSE", *map(str, (ROOT / "src").rglob("*"))]:
+        path = ROOT / name
+        if path.is_file() and path.suffix in {".py", ".typed", ".toml", ".md", ""} and ".egg-info" not in str(path):
+            target = copy / path.relative_to(ROOT)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(path.read_bytes())
+    build = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--no-deps",
+        "--no-build-isolation",
+        "-q",
+        "-w",
+        str(folder),
+        str(copy),
+    ]
+    done = subprocess.run(build, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (found,) = folder.glob("*.whl")
+    return found
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
+    names = [name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name]
+    sources = [path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src" / "daybreak").rglob("*.py")]
+    assert sorted(names) == sorted([*sources, "daybreak/py.typed"])
+    assert wheel.name.startswith(f"daybreak-{daybreak.__version__}-")
+
+
+def test_the_command_of_the_wheel_runs_in_an_environment_of_its_own(wheel: Path, tmp_path: Path) -> None:
+    """The libraries are borrowed from here (they are hundreds of megabytes), Daybreak comes from the wheel alone."""
+    venv.create(tmp_path / "env", with_pip=False)
+    python = tmp_path / "env" / "bin" / "python"
+    site = next((tmp_path / "env" / "lib").glob("python*/site-packages"))
+    zipfile.ZipFile(wheel).extractall(site)
+    borrowed = next(path for path in sys.path if (Path(path) / "tyro").is_dir())
+    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"PYTHONPATH": ""}
+    ask = f"import sys; sys.path.append({borrowed!r}); from daybreak.cli import main; main()"
+    for arguments, expected in (["--version"], daybreak.__version__), (["recipes", "tiny"], "ModernEncoder"):
+        done = subprocess.run(
+            [python, "-c", ask, *arguments], capture_output=True, text=True, cwd=tmp_path, env=clean, check=False
+        )
+        assert (done.returncode, expected in done.stdout) == (0, True), done.stdout + done.stderr
+    where = [python, "-c", "import daybreak; print(daybreak.__file__)"]
+    assert (
+        str(site) in subprocess.run(where, capture_output=True, text=True, cwd=tmp_path, env=clean, check=True).stdout
+    )
