@@ -16,6 +16,8 @@ DEFAULT_RECIPE = "tiny"
 
 ATTACHED = {"--extend": "--from", "--general": "--init", "--new-vocabulary": "--init"}
 """Flags that mean nothing without another."""
+STUDY_GIVES = ("--data", "--out", "--budget", "--seed", "--fresh", "--from", "--extend")
+"""Flags that a contender of a study cannot have: they are the same for all, or the study's own."""
 VERBS = {
     "run": "all of it, in order: prepare, pretrain, evaluate, report",
     "prepare": "any text -> tokenizer and token shards",
@@ -24,6 +26,8 @@ VERBS = {
     "evaluate": "a model -> results.json: GLUE and your own tasks",
     "probe": "a model -> probes.json: what its layers and words are worth, without fine-tuning",
     "verify": "a run's recorded steps once more: bit-equal, or the first tensor that differs",
+    "study": "recipes against each other at equal clock, in turns: which is better, and how sure",
+    "study-data": "texts and what is done with them against each other, likewise: is filtering worth it?",
     "report": "run folders -> one self-contained HTML file; of several, which is better and how sure",
     "check-submission": "files for gluebenchmark.com, anyone's -> fit to send, or what is wrong",
     "status": "what a run is doing, from another shell",
@@ -354,10 +358,10 @@ def _preparation(arguments: list[str]) -> dict[str, Any]:
     return chosen
 
 
-def _pretrain(arguments: list[str]) -> None:
+def _asked_pretrain(arguments: list[str]) -> Any:
+    """The flags of ``pretrain``, which are those of a contender of ``study`` too."""
     import tyro
 
-    from daybreak.base.process import process_started
     from daybreak.recipe import Recipe
 
     @dataclass(frozen=True, kw_only=True)
@@ -388,8 +392,14 @@ def _pretrain(arguments: list[str]) -> None:
         price: float | None = None
         """Of an hour of this machine, in any currency: the report says what the run cost."""
 
+    return _with_recipe(Pretrain, "pretrain", arguments, data=tyro.MISSING)
+
+
+def _pretrain(arguments: list[str]) -> None:
+    from daybreak.base.process import process_started
+
     started = process_started()
-    asked = _with_recipe(Pretrain, "pretrain", arguments, data=tyro.MISSING)
+    asked = _asked_pretrain(arguments)
     out = asked.out or _default_folder(asked.recipe.name)
     from daybreak.base.run_folder import RunFolder
     from daybreak.pretrain import Watching, pretrain
@@ -416,6 +426,66 @@ def _verify(arguments: list[str]) -> None:
     from daybreak.verify import verify
 
     verify(asked.run, data=asked.data, last=asked.last)
+
+
+def _study(arguments: list[str]) -> None:
+    import tyro
+
+    @dataclass(frozen=True, kw_only=True)
+    class Study:
+        contenders: Annotated[tuple[str, ...], tyro.conf.Positional]
+        """Two or more, each in quotes: a recipe with flags as pretrain takes them, with a name before it if you like:
+        "high=mini --optimizer.lr 4e-3"."""
+        data: Path
+        """Folder made by daybreak prepare, the same for all."""
+        budget: str
+        """Of each run: 3m, 8h; in steps or tokens no claim is made."""
+        seeds: int = 2
+        """Runs of each contender; a claim needs 3."""
+        out: Path
+        """Folder of the study. The same folder again resumes, with more --seeds too."""
+        threads: int = 0
+        """Of each run; 0 for as many as there are usable cores."""
+        repeat_void: bool = False
+        """Run once more what another process of this machine disturbed."""
+        question: str = ""
+        """Heading of study.md and of the entry in --log."""
+        log: Path | None = None
+        """A Markdown file, such as docs/log.md, that gets the result above its other entries."""
+
+    asked = _parse(Study, "study", arguments)
+    contenders = [_contender(text, asked.data) for text in asked.contenders]
+    from daybreak.study import study
+
+    told = vars(asked)
+    study(contenders, **{name: value for name, value in told.items() if name != "contenders"})
+
+
+def _contender(text: str, data: Path) -> Any:
+    """``high=mini --optimizer.lr 4e-3`` -> its name and its recipe, read as ``pretrain`` reads it."""
+    import re
+    import shlex
+
+    found = re.match(r"([^\s=/-][^\s=/]*)=(.*)", text, re.DOTALL)
+    name, flags = (found[1], found[2]) if found else (text, text)
+    try:
+        words = shlex.split(flags)
+    except ValueError as error:
+        raise UserError(f"The contender '{text}' cannot be read: {error}.", "Correct its quotes.") from None
+    if not words:
+        raise UserError(f"The contender '{text}' names no recipe.", 'Write "NAME=RECIPE FLAGS".')
+    for word in words:
+        if word.partition("=")[0] in STUDY_GIVES:
+            raise UserError(
+                f"The contender '{name}' cannot have {word.partition('=')[0]}: the study gives it.", "Leave it out."
+            )
+    from daybreak.contest import Contender
+
+    try:
+        recipe = _asked_pretrain([*words, "--data", str(data)]).recipe
+    except UserError as error:
+        raise UserError(f"The contender '{name}': {error.sentence}", error.remedy) from None
+    return Contender(name=" ".join(name.split()), recipe=recipe, words=tuple(words))
 
 
 def _export(arguments: list[str]) -> None:
@@ -556,14 +626,19 @@ def _report(arguments: list[str]) -> None:
         """Run folders, or folders with results.json; several are overlaid, and each is compared with the first. Or one
         folder of prepared data, for a page about the text."""
         out: Path | None = None
-        """The page; RUN/report.html of the first run by default."""
+        """The page; RUN/report.html (or .md) of the first run by default."""
+        format: str = "html"
+        """html, or md: its words and tables without the plots."""
+        text: bool = True
+        """Quote held-out sentences, and what was left out of a corpus."""
 
     asked = _parse(Report, "report", arguments)
     if not asked.runs:
         raise UserError("No run folder was named.", "Write it first: daybreak report RUN --out report.html.")
     from daybreak.report import report
 
-    print(report(asked.runs, asked.out or asked.runs[0] / "report.html"))
+    out = asked.out or asked.runs[0] / f"report.{asked.format}"
+    print(report(asked.runs, out, form=asked.format, text=asked.text))
 
 
 def _status(arguments: list[str]) -> None:

@@ -18,32 +18,42 @@ from daybreak.evaluation.anchors import anchors_for
 from daybreak.evaluation.conventions import averages
 from daybreak.evaluation.resampling import compare
 from daybreak.reporting.corpus import is_data_folder, write_corpus_page
+from daybreak.reporting.markdown import as_markdown
 from daybreak.reporting.page import render_page, told_apart
 from daybreak.reporting.runs import Published, RunRecords, read_folder
 from daybreak.reporting.verdicts import line
 
+FORMS = ("html", "md")
 
-def report(runs: Sequence[Path], out: Path) -> Path:
+
+def report(runs: Sequence[Path], out: Path, *, form: str = "html", text: bool = True) -> Path:
     """Write the report of one run, of several laid over each other, or of a folder of prepared data; return its path.
 
     Unfinished runs are welcome: the page says what they lack. A folder of results alone is one too. Each further folder
     is compared with the first on every task that both have under one protocol; of a single one, the pretrained network
     with the untrained. The verdicts are printed, a line a task.
 
+    Args:
+        form: html, or md for its words and tables without the plots.
+        text: whether the page may quote the text: held-out sentences, and what was left out of a corpus.
+
     Raises:
-        UserError: no run was named, a folder is no run or holds a damaged file, or ``out`` cannot be written.
+        UserError: no run was named, there is no such form, a folder is no run or holds a damaged file, or ``out``
+            cannot be written.
     """
     if not runs:
         raise UserError("No run folder was named.", "Give at least one, as in `daybreak report runs/tiny`.")
+    if form not in FORMS:
+        raise UserError(f"'{form}' is no form of a report.", f"Choose {' or '.join(FORMS)}.")
     if out.is_dir():
         raise UserError(f"'{out}' is a folder.", "Name the file to write, as in `--out report.html`.")
     if len(runs) == 1 and is_data_folder(runs[0]):
-        return write_corpus_page(runs[0], out)
+        return write_corpus_page(runs[0], out, form=form, text=text)
     read = told_apart([_with_averages(read_folder(path)) for path in dict.fromkeys(runs)])
     comparisons, unpaired = _compared(read)
-    page = render_page(read, comparisons, unpaired)
+    page = render_page(read, comparisons, unpaired, text=text)
     make_folder(out.parent)
-    write_text(out, page)
+    write_text(out, as_markdown(page) if form == "md" else page)
     for sentence in [*map(line, comparisons), *unpaired]:
         say(sentence)
     return out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 from daybreak.base.amounts import count, significant
@@ -14,6 +15,7 @@ from daybreak.base.terminal import duration
 from daybreak.reporting import corpus_parts
 from daybreak.reporting.background import text_facts
 from daybreak.reporting.corpus_tables import many, share
+from daybreak.reporting.markdown import as_markdown
 from daybreak.reporting.markup import Markup, note, section, tag
 from daybreak.reporting.page import document
 from daybreak.reporting.sections import UNKNOWN
@@ -26,22 +28,25 @@ def is_data_folder(path: Path) -> bool:
     return (path / MANIFEST).is_file()
 
 
-def write_corpus_page(folder: Path, out: Path) -> Path:
-    """Write the page about a data folder and return its path.
+def write_corpus_page(folder: Path, out: Path, *, form: str = "html", text: bool = True) -> Path:
+    """Write the page about a data folder and return its path; ``form`` and ``text`` as for ``report``.
 
     Raises:
         UserError: the folder holds no report on its text or a damaged one, or ``out`` cannot be written.
     """
     if out.is_dir():
         raise UserError(f"'{out}' is a folder.", "Name the file to write, as in `--out corpus.html`.")
-    page = corpus_page(folder)
+    page = corpus_page(folder, text=text)
     make_folder(out.parent)
-    write_text(out, page)
+    write_text(out, as_markdown(page) if form == "md" else page)
     return out
 
 
-def corpus_page(folder: Path) -> str:
+def corpus_page(folder: Path, *, text: bool = True) -> str:
     """Return the page about a data folder.
+
+    Args:
+        text: whether examples of what was left out may stand on it.
 
     Raises:
         UserError: the folder is none, was prepared before there were reports on text, or holds a damaged file.
@@ -55,6 +60,8 @@ def corpus_page(folder: Path) -> str:
             "Prepare the text again, with this one.",
         )
     report = read_json(folder / CORPUS_FILE, CorpusReport)
+    if not text:
+        report = replace(report, steps=[replace(step, examples=[]) for step in report.steps])
     manifest = read_json(folder / MANIFEST, Manifest)
     name = folder.resolve().name
     body = [

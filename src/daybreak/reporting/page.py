@@ -30,13 +30,18 @@ REFRESH_SECONDS = 60
 
 
 def render_page(
-    runs: Sequence[RunRecords], comparisons: Sequence[Comparison] = (), unpaired: Sequence[str] = ()
+    runs: Sequence[RunRecords],
+    comparisons: Sequence[Comparison] = (),
+    unpaired: Sequence[str] = (),
+    *,
+    text: bool = True,
 ) -> str:
     """Return one self-contained HTML page about one run, or about several that are compared in the same plots.
 
     Args:
         comparisons: of tasks, where both sides were fine-tuned on the same rows.
         unpaired: why other tasks that both sides have are not compared, a sentence each.
+        text: whether held-out sentences may stand on the page.
     """
     runs = told_apart(runs)
     body = [headline(runs)]
@@ -51,7 +56,7 @@ def render_page(
         averages(runs),
         verdicts(comparisons, unpaired),
         layers(runs),
-        sections.examples(runs),
+        sections.examples(runs) if text else sections.NOTHING,
         sections.time_spent(runs),
         course(runs),
         machine(runs),

@@ -1,0 +1,131 @@
+"""The page as Markdown, for a README, an issue or a terminal: its words and tables, without its plots."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+LEFT_OUT = {"head", "script", "style", "figure", "nav", "noscript"}
+"""What is drawn or clicked, and what no reader sees."""
+HEADINGS = {"h1": "# ", "h2": "## ", "h3": "### "}
+ASIDES = {"small", "em"}
+"""What the page writes small, under or behind a value."""
+SPECIAL = re.compile(r"([\\`*_\[\]<>|~])")
+LEADING = re.compile(r"^(\d*)([#+.)-])")
+"""What a line may not begin with, lest it become a heading or an item."""
+
+
+def as_markdown(page: str) -> str:
+    """Return a page of ours as GitHub-flavoured Markdown.
+
+    Only the tags that this folder writes are known: the page is the one source of both forms, so that nothing can be
+    said in one and forgotten in the other.
+    """
+    writer = _Writer()
+    writer.feed(page)
+    writer.close()
+    return "\n\n".join(_without_empty_sections(writer.blocks)) + "\n"
+
+
+def _without_empty_sections(blocks: list[str]) -> list[str]:
+    """A section that holds nothing but plots leaves a heading with nothing under it."""
+    kept: list[str] = []
+    for block in reversed(blocks):
+        last = block.startswith("## ") and (not kept or kept[-1].startswith("## "))
+        if not last:
+            kept.append(block)
+    return kept[::-1]
+
+
+class _Writer(HTMLParser):
+    """Collects blocks: a paragraph, a heading, a list, a table or a fold's border each."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.blocks: list[str] = []
+        self._words: list[str] = []
+        self._rows: list[list[str]] = []
+        self._rules: list[str] = []
+        self._asides: list[bool] = []
+        """Of those that are open: whether a bracket was opened."""
+        self._skipping = 0
+        self._verbatim = False
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._skipping += tag in LEFT_OUT
+        if self._skipping:
+            return
+        if tag in ("p", "div", "pre", "table", "details", "dt", "footer", "section", *HEADINGS):
+            self._paragraph()
+        if tag in ASIDES:
+            self._asides.append(bool(self._said()))
+            self._words.append(" (" * self._asides[-1])
+        elif tag == "tr":
+            self._rows.append([])
+        elif tag == "th":
+            self._rules.append("---:" if ("class", "n") in attrs else "---")
+        elif tag == "pre":
+            self._verbatim = True
+        else:
+            self._words.append({"dd": ": ", "b": "**"}.get(tag, " "))
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in LEFT_OUT:
+            self._skipping -= 1
+        elif self._skipping:
+            return
+        elif tag in ASIDES:
+            self._words.append(")" * self._asides.pop())
+        elif tag == "b":
+            self._words.append("**")
+        elif tag in ("th", "td"):
+            self._rows[-1].append(self._taken())
+        elif tag == "table":
+            self._table()
+        elif tag == "pre":
+            self._add("```\n" + "".join(self._words).strip("\n") + "\n```")
+            self._words, self._verbatim = [], False
+        elif tag == "summary":
+            self._add(f"<details><summary>{self._taken()}</summary>")
+        elif tag == "details":
+            self._paragraph()
+            self._add("</details>")
+        elif tag in HEADINGS:
+            self._paragraph(HEADINGS[tag])
+        elif tag in ("div", "dd"):
+            self._paragraph("- ")
+        elif tag in ("p", "footer"):
+            self._paragraph()
+
+    def handle_data(self, data: str) -> None:
+        if not self._skipping:
+            self._words.append(data if self._verbatim else SPECIAL.sub(r"\\\1", data))
+
+    def close(self) -> None:
+        super().close()
+        self._paragraph()
+
+    def _said(self) -> str:
+        """The words since the last block, in one line."""
+        words = re.sub(r"\s+", " ", "".join(self._words)).replace("( ", "(").replace(" )", ")")
+        return words.replace("****", "").replace(" ()", "").strip()
+
+    def _taken(self) -> str:
+        words, self._words = self._said(), []
+        return words
+
+    def _paragraph(self, before: str = "") -> None:
+        if words := self._taken():
+            self._add(before + LEADING.sub(r"\1\\\2", words))
+
+    def _add(self, block: str) -> None:
+        if block.startswith("- ") and self.blocks and self.blocks[-1].startswith("- "):
+            self.blocks[-1] += "\n" + block
+        else:
+            self.blocks.append(block)
+
+    def _table(self) -> None:
+        head, *rows = self._rows
+        lines = [head, self._rules, *rows]
+        self._rows, self._rules = [], []
+        self._add("\n".join("| " + " | ".join(line) + " |" for line in lines))
