@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import html
 import os
 import re
+import shlex
 import subprocess
 import sys
 import time
@@ -12,10 +15,12 @@ from pathlib import Path
 import plotly.offline
 import pytest
 
+from daybreak import cli
 from daybreak.base.errors import UserError
 from daybreak.base.files import read_json, write_json
 from daybreak.base.records import FillMask
 from daybreak.base.run_folder import RunFolder
+from daybreak.recipe import load_recipe, resolved
 from daybreak.report import report
 
 MEGABYTE = 1 << 20
@@ -215,3 +220,14 @@ def test_what_cannot_be_reported_is_refused(write_run, tmp_path):
     with pytest.raises(UserError, match="is a folder"):
         report([write_run()], tmp_path)
     assert not (tmp_path / "report.html").exists()
+
+
+def test_the_command_on_the_page_trains_the_same_again(write_run, tmp_path, monkeypatch):
+    wanted = dataclasses.replace(load_recipe("mini"), seed=7, budget="9m")
+    run = write_run("a run", recipe=resolved(wanted))
+    page = html.unescape(words(report([run], tmp_path / "report.html").read_text()))
+    command = re.search(r"daybreak (pretrain .*?) +#", page)
+    seen = []
+    monkeypatch.setattr("daybreak.pretrain.pretrain", lambda recipe, **more: seen.append((recipe, more["out"])))
+    cli._dispatch(shlex.split(command[1]))
+    assert seen == [(wanted, Path(f"{run}-again"))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 
 from daybreak.base.amounts import count, percent, score, signed, significant
@@ -230,5 +231,11 @@ def load_lines(runs: Sequence[RunRecords]) -> Markup:
         f'fill = pipeline("fill-mask", model=folder{trust})\n'
         'fill(f"The {fill.tokenizer.mask_token} of the function is a list.")'
     )
-    shell = f"daybreak evaluate {folder} --tasks my_task.toml\ndaybreak status {runs[0].path}"
+    run = runs[0].path
+    data = shlex.quote(str(run / "data")) if (run / "data").is_dir() else "DATA"
+    model, first, again = (shlex.quote(name) for name in (folder, str(run), f"{run}-again"))
+    shell = (
+        f"daybreak evaluate {model} --tasks my_task.toml\ndaybreak status {first}\n"
+        f"daybreak pretrain {first} --data {data} --out {again}    # the same recipe, seed and budget once more"
+    )
     return join(tag("pre", code), tag("pre", shell))
