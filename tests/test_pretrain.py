@@ -8,6 +8,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +28,7 @@ from daybreak.data.shards import open_shards
 from daybreak.recipe import Recipe, load_recipe
 from daybreak.training import probe
 from daybreak.training.clock import read_trace
+from daybreak.training.heartbeat import read_heartbeat
 
 Daybreak = Callable[..., "subprocess.CompletedProcess[str]"]
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -184,6 +186,38 @@ def test_a_start_that_was_killed_before_it_became_a_run_is_begun_again(
     (run / ".recipe.json.123.tmp").write_text("{")
     pretrain.pretrain(small("40steps"), data=data, out=run)
     assert bits(run) == bits(finished)  # and two runs of one recipe are one run
+
+
+@pytest.mark.usefixtures("ungated")
+def test_what_a_resume_does_before_its_first_step_is_charged_while_it_does_it(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as compiling for minutes: a kill in the middle of it must not be free."""
+    run = RunFolder(tmp_path / "run")
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(pretrain, "fit", stop)
+        pretrain.pretrain(small("40steps"), data=data, out=run.path)
+    seen: list[float] = []
+
+    def compile_long(*_: object) -> None:
+        deadline = time.monotonic() + 30
+        while len(seen) < 3 and time.monotonic() < deadline:
+            if (now := read_heartbeat(run.heartbeat)) > max(seen, default=0.0):
+                seen.append(now)
+            time.sleep(0.01)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pretrain, "going_on", compile_long)
+    with pytest.raises(KeyboardInterrupt):
+        pretrain.pretrain(small("40steps"), data=data, out=run.path)
+    assert len(seen) == 3
+    assert read_heartbeat(run.heartbeat) >= seen[-1] and not [
+        thread for thread in threading.enumerate() if thread.name == "heartbeat"
+    ]
 
 
 @pytest.mark.usefixtures("ungated")

@@ -85,6 +85,7 @@ def pretrain(
 def _pretrain(order: Order, world: World, watching: Watching) -> Summary | None:
     run = order.run
     fresh, created = world.share((not run.decisions.exists(), not run.path.exists()))
+    heartbeat: Heartbeat | None = None
     if world.any(run.decisions.exists()) and fresh:
         raise UserError(
             f"Another host holds the run '{run.path}', and that of the first process does not.",
@@ -99,6 +100,8 @@ def _pretrain(order: Order, world: World, watching: Watching) -> Summary | None:
         if fresh and world.is_first:
             shutil.rmtree(run.checkpoints, ignore_errors=True)  # of a start that was killed before it became a run
         training, progress = assemble(order, decisions, world)
+        if world.is_first and not fresh:  # before blocks are compiled again, which may take minutes
+            heartbeat = Heartbeat(run.heartbeat, training.clock.elapsed)
         if world.is_first:
             size = checkpoint.bytes_of(training.model, training.average)
             check_room(run.path, checkpoint_bytes=size, model_bytes=4 * training.model.parameter_count())
@@ -109,6 +112,8 @@ def _pretrain(order: Order, world: World, watching: Watching) -> Summary | None:
             decided, device = training.decisions, training.device
             write_start(run, order.recipe, decided, order.shards, order.data, device, order.started)
     except BaseException:
+        if heartbeat:
+            heartbeat.close()
         if fresh and world.is_first:
             shutil.rmtree(run.path if created else run.checkpoints, ignore_errors=True)
         raise
@@ -119,7 +124,8 @@ def _pretrain(order: Order, world: World, watching: Watching) -> Summary | None:
         charged | {"checkpoint": charged["checkpoint"] + saving, "start": charged["start"] + starting}
     )
     remote = _remote(order, watching) if world.is_first and watching.track else None
-    heartbeat = Heartbeat(run.heartbeat, training.clock.elapsed) if world.is_first else None
+    if world.is_first and fresh:
+        heartbeat = Heartbeat(run.heartbeat, training.clock.elapsed)
     try:
         progress = _train(training, progress, order, remote)
         # Every rank holds the same weights; the first one speaks for all, and the others do not wait for it.
