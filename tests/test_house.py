@@ -26,8 +26,8 @@ FLOORS = [
     {"data", "models", "training"},
     {"evaluation", "packaging", "reporting"},
     {"recipe"},
-    {"run_start", "assembly", "origins", "subject"},
-    {"deciding", "run_end"},
+    {"run_start", "assembly", "origins", "subject", "turns"},
+    {"deciding", "run_end", "contest"},
     {
         "prepare",
         "pretrain",
@@ -41,7 +41,7 @@ FLOORS = [
         "check_submission",
         "verify",
     },
-    {"run"},
+    {"run", "study", "study_data"},
     {"cli"},
     {"__main__"},
 ]

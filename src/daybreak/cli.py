@@ -271,8 +271,8 @@ def _prepare(arguments: list[str]) -> None:
     @dataclass(frozen=True, kw_only=True)
     class Prepare:
         text: Annotated[tuple[str, ...], tyro.conf.Positional]
-        """Files, folders or globs: .txt .md .jsonl .csv .tsv .parquet .html, Wikipedia dumps; hf://owner/name; - for
-        standard input."""
+        """Files, folders or globs: .txt .md .jsonl .csv .tsv .parquet .html, Wikipedia dumps, datatrove's .ds;
+        hf://owner/name; - for standard input."""
         out: Path
         """Folder for the tokenizer and the shards."""
         recipe: str = ""
@@ -285,7 +285,7 @@ def _prepare(arguments: list[str]) -> None:
         """WordPiece or ByteBPE; the recipe's, or WordPiece, by default."""
         tokenizer: TokenizerConfig = field(default_factory=WordPiece)
         tokenizer_from: str = ""
-        """Take over the tokenizer in this folder (a model's) instead of training one."""
+        """Take over the tokenizer in this folder (a model's) instead of training one; for .ds, the one they are of."""
         compare: str = ""
         """A tokenizer folder: say how many pieces the two vocabularies share."""
         document: str = "auto"
@@ -459,6 +459,75 @@ def _study(arguments: list[str]) -> None:
 
     told = vars(asked)
     study(contenders, **{name: value for name, value in told.items() if name != "contenders"})
+
+
+def _study_data(arguments: list[str]) -> None:
+    import tyro
+
+    @dataclass(frozen=True, kw_only=True)
+    class StudyData:
+        texts: Annotated[tuple[str, ...], tyro.conf.Positional]
+        """NAME=TEXT: a source, and a file, folder or glob of it; a name may come again with more of its text."""
+        recipe: str = DEFAULT_RECIPE
+        """What is trained, in quotes with flags as pretrain takes them: "tiny --batch 8"."""
+        treatments: str = "raw,filtered,sorted,deduplicated"
+        """By comma: raw, then what is to be compared with it; each stands on those before it."""
+        order: str = "full-stops"
+        """Of the rows where they are sorted."""
+        threshold: float = 0.25
+        """Of the filter: documents with so many tokens a character or more are left out."""
+        tokenizer_from: str = ""
+        """Take over the tokenizer in this folder (a model's) instead of training one on all sources."""
+        document: str = "auto"
+        """What one document of a text file is: file, line, blank-line or auto."""
+        text_field: str = "text"
+        """Field of a record, or column of a table, that holds the text."""
+        workers: int = 0
+        """Processes that read side by side; 0 for as many as there are cores. They change nothing of the result."""
+        budget: str
+        """Of each run: 3m, 8h; in steps or tokens no claim is made."""
+        seeds: int = 2
+        """Runs of each source and treatment; a claim needs 3."""
+        out: Path
+        """Folder of the study. The same folder again resumes, with more --seeds too."""
+        threads: int = 0
+        """Of each run; 0 for as many as there are usable cores."""
+        repeat_void: bool = False
+        """Run once more what another process of this machine disturbed."""
+        question: str = ""
+        """Heading of study-data.md and of the entry in --log."""
+        log: Path | None = None
+        """A Markdown file, such as docs/log.md, that gets the result above its other entries."""
+
+    asked = _parse(StudyData, "study-data", arguments)
+    texts = _named_texts(asked.texts)
+    recipe = _contender(asked.recipe, Path("data")).recipe
+    from daybreak.study_data import Preparation, study_data
+
+    tokenizer = None
+    if asked.tokenizer_from:
+        from daybreak.data.tokenizer_import import Existing
+        from daybreak.packaging.hub import local_folder
+
+        tokenizer = Existing(folder=str(local_folder(asked.tokenizer_from)))
+    preparation = Preparation(
+        treatments=_by_comma(asked.treatments),
+        tokenizer=tokenizer,
+        **{name: getattr(asked, name) for name in ("order", "threshold", "document", "text_field", "workers")},
+    )
+    shared = ("out", "budget", "seeds", "threads", "repeat_void", "question", "log")
+    study_data(texts, recipe=recipe, preparation=preparation, **{name: getattr(asked, name) for name in shared})
+
+
+def _named_texts(texts: tuple[str, ...]) -> dict[str, list[str]]:
+    """``wiki=a.txt wiki=b.txt books=books/`` -> the texts of each name."""
+    found: dict[str, list[str]] = {}
+    for word in texts:
+        name, mark, text = word.partition("=")
+        if not mark or not name or not text:
+            raise UserError(f"'{word}' is no NAME=TEXT.", "Give every text a name, as in wiki=wiki.jsonl.")
+        found.setdefault(name, []).append(text)
+    return found
 
 
 def _contender(text: str, data: Path) -> Any:

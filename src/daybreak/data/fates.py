@@ -1,0 +1,145 @@
+"""What becomes of each document of a source under a treatment, for a study of what treatments are worth.
+
+The names are those of Cramming (Geiping and Goldstein 2022, section 4.4), whose sweep is raw, filtered, filtered and
+sorted, and deduplicated as well: treatments add up, in the order in which they are asked for. What is held out is set
+aside before any of them; they apply to the training text alone.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+
+from daybreak.base.errors import UserError
+from daybreak.base.files import make_folder
+from daybreak.base.plain import nearest
+from daybreak.base.terminal import working
+from daybreak.data import survey
+from daybreak.data.compressibility import Compressibility
+from daybreak.data.corpus import Corpus
+from daybreak.data.deduplication import DROPPED, HELDOUT, TRAIN
+from daybreak.data.documents import Skips
+from daybreak.data.findings import Survey, decide
+from daybreak.data.inputs import Meter
+from daybreak.data.near_duplicates import near_duplicates, write_signatures
+from daybreak.data.steps import missing_extra
+from daybreak.data.survey import ROW, part_folder
+from daybreak.data.workers import over_parts
+
+RAW, FILTERED, SORTED, DEDUPLICATED = "raw", "filtered", "sorted", "deduplicated"
+TREATMENTS = (RAW, FILTERED, SORTED, DEDUPLICATED)
+TIDY_EVERY = 16
+"""Parts, of whose samples the disk holds all the text until then."""
+
+
+def check_treatments(treatments: Sequence[str]) -> None:
+    """Raise UserError for an unknown one, one named twice, what is not compared with raw, or a missing library."""
+    for one in treatments:
+        if one not in TREATMENTS:
+            raise UserError(f"'{one}' is no treatment.{nearest(one, TREATMENTS)}", f"Use {', '.join(TREATMENTS)}.")
+    if len(set(treatments)) < len(treatments) or len(treatments) < 2 or treatments[0] != RAW:
+        raise UserError(
+            "The treatments are compared with the raw text, and each adds to those before it.",
+            "Write raw first and then others, such as --treatments raw,filtered.",
+        )
+    if DEDUPLICATED in treatments and not (find_spec("datatrove") and find_spec("xxhash")):
+        raise missing_extra("Finding near duplicates", "datatrove with xxhash")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One source, as it is read again and again."""
+
+    name: str
+    corpus: Corpus
+    place: Path
+    """Holds what was found so far."""
+    workers: int
+
+    def over(self, task: Callable[[int], int]) -> Iterable[int]:
+        """Do ``task`` for every part."""
+        return over_parts(task, range(len(self.corpus.parts)), self.workers)
+
+    def survey(self, what: str, folder: Path, steps: tuple[Compressibility, ...] = ()) -> None:
+        """Read all parts and leave what ``steps`` say of each document."""
+        asked = survey.Asked(corpus=self.corpus, steps=steps)
+        with working(f"{what} {self.name}"):
+            for done, _ in enumerate(self.over(partial(survey.survey_part, asked, folder, Meter())), 1):
+                if done % TIDY_EVERY == 0:
+                    survey.tidy(folder)
+
+
+def surveyed(reading: Reading) -> Survey:
+    """Read a source once, untreated: what is held out and what is a copy is decided on this.
+
+    Raises:
+        UserError: it cannot be read, or is too little; with its name.
+    """
+    folder = make_folder(reading.place) / "survey"
+    try:
+        reading.survey("Reading", folder)
+        return decide(folder, len(reading.corpus.parts), least=2 if reading.corpus.sentences else 1)
+    except UserError as error:
+        raise UserError(f"The source '{reading.name}': {error.sentence}", error.remedy) from None
+
+
+def fates_under(reading: Reading, found: Survey, until: Sequence[str], step: Compressibility) -> Path:
+    """Write uint8[documents], DROPPED, TRAIN or HELDOUT, under the treatments ``until``; return the file.
+
+    Raises:
+        UserError: nothing is left to train on.
+    """
+    place = reading.place
+    fates = untreated(found)
+    if FILTERED in until:
+        reading.survey("Filtering", place / "filter", (step,))
+        fates[_left_out(place / "filter", len(reading.corpus.parts)) & (fates == TRAIN)] = DROPPED
+    if DEDUPLICATED in until:
+        fates[(np.asarray(found.verdict.fates) == DROPPED) & (fates == TRAIN)] = DROPPED  # exact copies
+        path = _written(place / "fates-exact", fates)
+        with working(f"Looking for near duplicates in {reading.name}"):
+            task = partial(sign_part, reading.corpus, path, found.offsets, place / "near")
+            deque(reading.over(task), maxlen=0)
+            fates[near_duplicates(place / "near").astype(np.int64)] = DROPPED
+    if not (fates == TRAIN).any():
+        raise UserError(f"The source '{reading.name}' has no text left when {until[-1]}.", "Leave that treatment out.")
+    return _written(place / f"fates-{until[-1]}", fates)
+
+
+def _written(path: Path, fates: np.ndarray) -> Path:
+    fates.tofile(path)
+    return path
+
+
+def untreated(found: Survey) -> np.ndarray:
+    """uint8[documents]: copies of what is trained on are trained on too; copies of what is held out are left out."""
+    fates = np.array(found.verdict.fates)
+    held = [rows["key"][own == HELDOUT] for part in range(len(found.folders)) for rows, own in found.documents(part)]
+    keys = np.concatenate(held)
+    start = 0
+    for part in range(len(found.folders)):
+        for rows, own in found.documents(part):
+            copies = (own == DROPPED) & ~np.isin(rows["key"], keys)
+            fates[start : start + len(rows)][copies] = TRAIN
+            start += len(rows)
+    return fates
+
+
+def _left_out(folder: Path, parts: int) -> np.ndarray:
+    """bool[documents]: whether a step of the survey in ``folder`` left a document out."""
+    found = [np.fromfile(part_folder(folder, number) / "documents.bin", ROW)["reason"] for number in range(parts)]
+    return np.concatenate(found) != 0
+
+
+def sign_part(corpus: Corpus, fates: Path, offsets: Sequence[int], folder: Path, number: int) -> int:
+    """Hash the training documents of one part, known by their numbers in the source; return the part's number."""
+    own = np.fromfile(fates, np.uint8)[offsets[number] : offsets[number + 1]]
+    documents = zip(range(offsets[number], offsets[number + 1]), own, corpus.documents(number, Skips(), Meter()))
+    write_signatures(((place, one.text) for place, fate, one in documents if fate == TRAIN), folder, number)
+    return number

@@ -1,0 +1,245 @@
+"""Verb: texts x what is done with them, at equal clock: what a filter, an order or deduplication is worth.
+
+The data experiment of Cramming (Geiping and Goldstein 2022, section 4.4) on one's own text. A cell is a source under a
+treatment, with a seed; each model is judged on the held-out text of every source.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from daybreak.assembly import yardstick
+from daybreak.base.errors import UserError
+from daybreak.base.files import make_folder, read_json, write_json, write_text
+from daybreak.base.plain import fingerprint
+from daybreak.base.run_folder import RunFolder
+from daybreak.base.study_records import DATA_STUDY_FILE, DataStudy, LossComparison, StudyCell, StudySettings
+from daybreak.base.terminal import say
+from daybreak.contest import Contender, agreed, cells_of, forecast, play, refuse_others, settled, yardsticks
+from daybreak.data.fates import RAW, SORTED, TREATMENTS, check_treatments
+from daybreak.data.resuming import work_folder
+from daybreak.data.sampler import PackedRows, StreamRows
+from daybreak.data.shards import open_shards
+from daybreak.data.tokenizer import TokenizerConfig
+from daybreak.data.treated import find_text, make_texts
+from daybreak.data.workers import cores, released
+from daybreak.evaluation.paired_losses import compare
+from daybreak.models.importing import load_pretrained
+from daybreak.recipe import Recipe
+from daybreak.report import report
+from daybreak.reporting.study_log import check_log, put_on_top
+from daybreak.reporting.study_table import data_contender, data_log_entry, data_study_text
+from daybreak.training import probe
+from daybreak.training.clock import Budget, Tick
+from daybreak.turns import Place, held, slug
+
+__all__ = ["Preparation", "study_data"]
+
+NOW = Tick(0.0, 1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preparation:
+    """How the texts are read and treated, beside what the recipe says of them."""
+
+    treatments: tuple[str, ...] = TREATMENTS
+    """raw first, then filtered, sorted, deduplicated or some of them; each stands on those before it."""
+    order: str = "full-stops"
+    """Of the rows where they are sorted: an order of ``PackedRows``."""
+    threshold: float = 0.25
+    """Of the filter: documents with so many tokens a character or more are left out; Cramming's value."""
+    tokenizer: TokenizerConfig | None = None
+    """In the recipe's place; trained on the training text of all sources, or taken over."""
+    document: str = "auto"
+    """What one document of plain text is: auto, file, line or blank-line."""
+    text_field: str = "text"
+    """The field of a record, or the column of a table, that holds its text."""
+    workers: int = 0
+    """Processes that read side by side; 0 for as many as there are cores."""
+
+
+def study_data(
+    texts: Mapping[str, Sequence[str]],
+    *,
+    recipe: Recipe,
+    out: Path,
+    budget: str,
+    preparation: Preparation = Preparation(),
+    seeds: int = 2,
+    threads: int = 0,
+    repeat_void: bool = False,
+    question: str = "",
+    log: Path | None = None,
+) -> DataStudy:
+    """Pretrain ``recipe`` on every source under every treatment, in turns, and judge all on the same held-out text.
+
+    The held-out documents of a source are set aside before any treatment. All share one tokenizer. Where rows are
+    sorted, the others are cut in the same way (``PackedRows``) and shuffled, so that only the order differs. The same
+    call again keeps what is done.
+
+    Args:
+        texts: name of a source -> its files, folders or globs, see ``prepare``.
+        recipe: what is trained in every cell.
+        out: folder for study-data.json, study-data.md, report.html, data/ and cells/.
+        budget, seeds, threads, repeat_void, question, log: see ``study.study``.
+
+    Raises:
+        UserError: a text, the recipe, a treatment, the budget or ``out`` cannot be used.
+        Interrupted: a signal came; the same call goes on.
+    """
+    check_treatments(preparation.treatments)
+    check_log(log)
+    _check_names(texts)
+    contenders = _contenders(texts, recipe, preparation)
+    settings = settled(contenders, budget, seeds, threads)
+    with held(out) as lock:
+        begun = _prepared(texts, recipe, out, preparation, settings, question, seeds)
+        data = {data_contender(text.source, text.treatment): out / "data" / text.folder for text in begun.texts}
+        for one in contenders:
+            yardsticks([one], data[one.name])
+        place = Place(out=out, budget=budget, threads=settings.threads)
+        cells = cells_of(contenders, place, seeds, lambda one: data[one.name])
+        forecast(cells, place)
+        judge = _Judge(begun, {one.name: agreed(one, budget) for one in contenders}, out)
+
+        def written(done: Sequence[StudyCell], finished: bool = False) -> DataStudy:
+            judged = [judge.everywhere(cell) for cell in done]
+            now = replace(begun, cells=judged, comparisons=_against_raw(begun, judged, budget), finished=finished)
+            write_json(out / DATA_STUDY_FILE, now)
+            write_text(out / "study-data.md", data_study_text(now) + "\n")
+            return now
+
+        ended = written(play(cells, place, lock, repeat_void=repeat_void, done=written), finished=True)
+    say()
+    say(data_study_text(ended))
+    page = report([out / cell.folder for cell in ended.cells], out / "report.html")
+    if log is not None:
+        put_on_top(log, data_log_entry(ended, datetime.date.today().isoformat()))
+    say(f"\nReport  {page}")
+    return ended
+
+
+def _check_names(texts: Mapping[str, Sequence[str]]) -> None:
+    if not texts:
+        raise UserError("No text was named.", "Write each as NAME=TEXT: daybreak study-data wiki=wiki/ --out OUT.")
+    for name in texts:
+        if slug(name) != name:
+            raise UserError(f"'{name}' cannot be the name of a source.", "Use letters, digits, dots and dashes.")
+
+
+def _contenders(texts: Mapping[str, Sequence[str]], recipe: Recipe, preparation: Preparation) -> list[Contender]:
+    """Each source under each treatment; rows are cut in one way in all of them."""
+    treatments = preparation.treatments
+    ordered = PackedRows(order=preparation.order)
+    if ordered.order == PackedRows().order:
+        raise UserError(f"Rows in the order '{ordered.order}' are not sorted.", "Give another --order.")
+    if SORTED in treatments and not isinstance(recipe.rows, StreamRows | PackedRows):
+        raise UserError(
+            f"Rows of the kind {type(recipe.rows).__name__} cannot be sorted.", "Leave sorted out of --treatments."
+        )
+    found = []
+    for source in texts:
+        for place, treatment in enumerate(treatments):
+            rows = recipe.rows
+            if SORTED in treatments:
+                rows = ordered if SORTED in treatments[: place + 1] else PackedRows()
+            found.append(Contender(name=data_contender(source, treatment), recipe=replace(recipe, rows=rows)))
+    return found
+
+
+def _prepared(
+    texts: Mapping[str, Sequence[str]],
+    recipe: Recipe,
+    out: Path,
+    preparation: Preparation,
+    settings: StudySettings,
+    question: str,
+    seeds: int,
+) -> DataStudy:
+    """The study before its first cell; what was prepared earlier from the same texts is kept."""
+    found = [
+        find_text(
+            name,
+            inputs,
+            document=preparation.document,
+            text_field=preparation.text_field,
+            split_sentences=recipe.texts.split_sentences,
+            chunk_characters=recipe.texts.chunk_characters,
+        )
+        for name, inputs in texts.items()
+    ]
+    config = preparation.tokenizer or recipe.tokenizer
+    how = [preparation.treatments, preparation.threshold, config.identity()]
+    identity = fingerprint([[text.name, text.identity] for text in found] + how)
+    if (out / DATA_STUDY_FILE).exists():
+        before: DataStudy = read_json(out / DATA_STUDY_FILE, DataStudy)
+        if before.identity != identity:
+            raise UserError(f"The study in '{out}' was begun on other text.", "Name its own, or choose another --out.")
+        refuse_others(out, before.settings, settings)
+        return replace(before, seeds=seeds, question=question or before.question)
+    with work_folder(out / ".preparing", identity) as work, released():
+        sources, treated = make_texts(
+            found,
+            preparation.treatments,
+            config,
+            work,
+            make_folder(out / "data"),
+            threshold=preparation.threshold,
+            workers=preparation.workers or cores(),
+        )
+    study = DataStudy(
+        question=question or f"{', '.join(texts)} x {', '.join(preparation.treatments)}, {settings.budget} each",
+        settings=settings,
+        treatments=list(preparation.treatments),
+        order=preparation.order if SORTED in preparation.treatments else "",
+        sources=sources,
+        tokenizer=open_shards(out / "data" / treated[0].folder).manifest.tokenizer,
+        identity=identity,
+        seeds=seeds,
+        finished=False,
+        texts=treated,
+        cells=[],
+        comparisons=[],
+    )
+    write_json(out / DATA_STUDY_FILE, study)
+    return study
+
+
+def _against_raw(study: DataStudy, cells: Sequence[StudyCell], budget: str) -> list[LossComparison]:
+    """Of each source every treatment against the raw text, on the source's own held-out text."""
+    found = []
+    for source in study.sources:
+        raw = {cell.seed: cell for cell in cells if cell.contender == data_contender(source.name, RAW)}
+        for treatment in study.treatments[1:]:
+            name = data_contender(source.name, treatment)
+            other = {cell.seed: cell for cell in cells if cell.contender == name}
+            seeds = sorted(raw.keys() & other.keys())
+            if seeds:
+                a, b = ([side[seed] for seed in seeds] for side in (raw, other))
+                found.append(compare(a, b, Budget.parse(budget).unit))
+    return found
+
+
+class _Judge:
+    """Judges the models of finished cells on the held-out text of every source, each once."""
+
+    def __init__(self, study: DataStudy, recipes: Mapping[str, Recipe], out: Path):
+        self._recipes, self._out = recipes, out
+        # The held-out split of a source is the same under every treatment.
+        self._data = {text.source: out / "data" / text.folder for text in reversed(study.texts)}
+        self._known = {cell.folder: cell.others for cell in study.cells}
+
+    def everywhere(self, cell: StudyCell) -> StudyCell:
+        """The cell with its losses by source."""
+        if cell.folder not in self._known:
+            self._known[cell.folder] = {source: self._loss(cell, data) for source, data in self._data.items()}
+        return replace(cell, others=self._known[cell.folder])
+
+    def _loss(self, cell: StudyCell, data: Path) -> float:
+        device = probe.choose_device()
+        judged = yardstick(self._recipes[cell.contender], open_shards(data), data, device)
+        model = load_pretrained(RunFolder(self._out / cell.folder).model).model.to(device).eval()
+        return judged.measure(model, rows=judged.rows, step=0, tokens=0, tick=NOW, final=False).loss

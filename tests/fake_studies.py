@@ -1,0 +1,53 @@
+"""Cells of a study that were never trained."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from daybreak import contest
+from daybreak.base.run_folder import RunFolder
+from daybreak.base.study_records import CurvePoint, StudyCell, Turn
+from daybreak.turns import Cell, Place
+
+QUIET = Turn(before=[0.1, 0.1, 0.1], most=2.0, mean=1.5, after=[2.0, 1.0, 0.5], seconds=60.0, others=0.05)
+
+
+def cell(contender: str, seed: int, loss: float, *, void: str = "", curve: list[CurvePoint] | None = None) -> StudyCell:
+    """A finished cell."""
+    return StudyCell(
+        contender=contender, seed=seed, folder=f"cells/{contender}-seed-{seed}", recipe="0" * 16, loss=loss,
+        accuracy=0.1, unigram_loss=6.0, positions=100, steps=50, tokens=1000, epochs=0.5, tokens_per_second=100.0,
+        elapsed=60.0, resumes=0, threads=1, precision="float32", curve=curve or [], turns=[QUIET], void=void,
+    )  # fmt: skip
+
+
+def pair(differences: list[float], *, a: list[float] | None = None, **more: Any) -> tuple[list[StudyCell], ...]:
+    losses = a or [4.0] * len(differences)
+    return (
+        [cell("a", seed, loss) for seed, loss in enumerate(losses)],
+        [cell("b", seed, loss + more_) for seed, (loss, more_) in enumerate(zip(losses, differences))],
+    )
+
+
+def fake_cells(place: Place, monkeypatch: pytest.MonkeyPatch, void: dict[str, str]) -> list[str]:
+    """Cells end at once with what ``void`` says of them; return the list that their names are put on."""
+    ran: list[str] = []
+
+    def train(one: Cell, place: Place, lock: object) -> None:
+        ran.append(one.name)
+        place.folder(one).mkdir(parents=True)
+        RunFolder(place.folder(one)).summary.write_text("{}")
+
+    def read(one: Cell, place: Place) -> StudyCell:
+        return replace(cell(one.contender, one.seed, 4.0, void=void.get(one.name, "")), attempt=one.attempt)
+
+    def once(one: Cell, place: Place, lock: object) -> None:
+        if not place.folder(one).exists():
+            train(one, place, lock)
+
+    monkeypatch.setattr(contest, "train_cell", once)
+    monkeypatch.setattr(contest, "read_cell", read)
+    return ran

@@ -1,0 +1,22 @@
+"""A study in words: its tables, and its entry in a log."""
+
+from __future__ import annotations
+
+from daybreak.reporting.study_log import with_entry
+from daybreak.reporting.study_table import table
+
+
+def test_a_log_gets_the_entry_on_top_and_once() -> None:
+    log = "# Log\n\nHow it is kept.\n\n## 2026-01-01: older\n\nWords.\n"
+    once = with_entry(log, "## 2026-01-02: which\n\nFirst try.")
+    assert once == "# Log\n\nHow it is kept.\n\n## 2026-01-02: which\n\nFirst try.\n\n## 2026-01-01: older\n\nWords.\n"
+    again = with_entry(once, "## 2026-01-02: which\n\nSecond try.\n")
+    assert again == once.replace("First", "Second")
+    assert with_entry("", "## 2026-01-02: which\n\nFirst try.") == "## 2026-01-02: which\n\nFirst try.\n"
+
+
+def test_a_table_is_one_in_markdown_whatever_stands_in_it() -> None:
+    first, line, *rows = table(("a|b", "c"), [("1", "long words"), ("x|y", "")]).splitlines()
+    assert {text.count("|") for text in (first, line, *rows)} == {3} and len(
+        {len(text) for text in (first, line, *rows)}
+    ) == 1
