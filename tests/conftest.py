@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from fake_runs import write_run
 from hypothesis import settings
+from small_texts import small_text
 
 from daybreak.base.records import Parity
 
@@ -37,25 +38,6 @@ SHAPE = (
     "--tokenizer.vocabulary 400"
 ).split()
 """Flags that make the recipe tiny so small that a step takes milliseconds."""
-
-WHO = "teacher farmer doctor painter sailor baker singer driver writer hunter".split()
-DOES = "finds paints carries watches cleans sells hides breaks mends draws".split()
-WHAT = "table window garden letter basket bridge mirror candle ladder bottle".split()
-WHERE = "near the river|behind the church|in the old town|under the great tree|at the market".split("|")
-WHEN = "every morning|before the winter|after the long war|on a quiet evening|without a single word".split("|")
-
-
-def small_text(chance: random.Random, sentences: int) -> str:
-    """Sentences of a small grammar: enough rule in them that a model of a few thousand numbers learns something."""
-    kinds = "the {who} {does} the {what} {where} .|{when} the {who} {does} a {what} ."
-    kinds += "|the {who} and the {other} talk about the {what} {when} ."
-    return " ".join(
-        chance.choice(kinds.split("|")).format(
-            who=chance.choice(WHO), other=chance.choice(WHO), does=chance.choice(DOES), what=chance.choice(WHAT),
-            where=chance.choice(WHERE), when=chance.choice(WHEN),
-        )
-        for _ in range(sentences)
-    )  # fmt: skip
 
 
 @pytest.fixture(scope="session")

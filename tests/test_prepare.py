@@ -226,7 +226,8 @@ def write_large(path: Path, copies: int) -> None:
 
 
 def peak_bytes(text: Path, out: Path) -> int:
-    script = SCRIPT + "import resource; print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    # Not ru_maxrss: a process inherits that from the one that started it.
+    script = SCRIPT + "print(pathlib.Path('/proc/self/status').read_text().split('VmHWM:')[1].split()[0])"
     run = subprocess.run(
         [sys.executable, "-c", script, str(text), str(out)], capture_output=True, text=True, check=True
     )
@@ -235,14 +236,14 @@ def peak_bytes(text: Path, out: Path) -> int:
 
 def test_memory_does_not_grow_with_the_input(tmp_path: Path) -> None:
     write_large(tmp_path / "small.txt", 4)
-    write_large(tmp_path / "large.txt", 16)
+    write_large(tmp_path / "large.txt", 36)
     grown = (tmp_path / "large.txt").stat().st_size - (tmp_path / "small.txt").stat().st_size
-    assert grown > 9 << 20
+    assert grown > 28 << 20
     small, large = (
         peak_bytes(tmp_path / "small.txt", tmp_path / "a"),
         peak_bytes(tmp_path / "large.txt", tmp_path / "b"),
     )
-    assert large - small < grown / 2
+    assert large - small < 0.75 * grown  # what is read from the disk through a map counts as well
 
 
 def test_real_text(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import shutil
 import signal
-import socket
 import subprocess
 import threading
 import time
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from rendezvous import free_port
 from safetensors.torch import load_file
 
 from daybreak import pretrain
@@ -222,12 +222,9 @@ def test_what_a_resume_does_before_its_first_step_is_charged_while_it_does_it(
 
 @pytest.mark.usefixtures("ungated")
 def test_two_processes_train_as_one(start: Start, data: Path, shape: list[str], tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     run = tmp_path / "run"
     command = ["pretrain", "tiny", "--data", data, "--out", run, "--budget", "40steps", *shape]
-    torchrun = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    torchrun = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     ranks = [start(*command, **torchrun, RANK=str(rank)) for rank in (0, 1)]
     said = [process.communicate(timeout=200) for process in ranks]
     # Threads of gloo abort a second rank now and then as it ends on a busy machine, with all its work done.

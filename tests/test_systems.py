@@ -7,7 +7,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from rendezvous import free_port
 from safetensors.torch import load_file
 
 from daybreak import pretrain
@@ -209,13 +209,10 @@ def gpu(**changes: object) -> Recipe:
 @pytest.mark.usefixtures("ungated")
 def test_two_devices_train_as_one(start: Callable[..., subprocess.Popen[str]], tales: Path, tmp_path: Path) -> None:
     """Also with dropout, whose draws belong to a row's place in the run, and with a label for each pair."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
     run = tmp_path / "run"
     words = ["pretrain", "bert-gpu", "--data", tales, "--out", run, "--budget", "20steps", *TOY]
     words += ["--batch", "0", "--devices.batch", "4", "--devices.rate-rule", "linear", "--devices.reference", "4"]
-    torchrun = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    torchrun = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     ranks = [start(*words, **torchrun, RANK=str(rank)) for rank in (0, 1)]
     said = [process.communicate(timeout=200) for process in ranks]
     # Threads of gloo abort a second rank now and then as it ends on a busy machine, with all its work done.

@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from rendezvous import free_port
 from safetensors.torch import load_file, save_file
 
 from daybreak import pretrain
@@ -283,10 +283,7 @@ def test_an_exported_model_that_is_gone_is_one_sentence(run: Path, data: Path, r
 
 def two(start: Start, *words: object) -> list[subprocess.Popen[str]]:
     """The two processes of one run, as torchrun would start them."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
-    torchrun = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    torchrun = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     return [start(*words, **torchrun, RANK=str(rank)) for rank in (0, 1)]
 
 

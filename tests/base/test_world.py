@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -68,10 +67,9 @@ def lost(world: World, number: int) -> None:
 
 def ranks(*arguments: str) -> tuple[int, str]:
     """Run this file as two ranks; return how rank 0 ended and what it said. Rank 1 is killed after that."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "CUDA_VISIBLE_DEVICES": ""}
+    from rendezvous import free_port  # this file is also run by itself, where it could not be found
+
+    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, __file__, *arguments]
     both = [
         subprocess.Popen(command, env={**os.environ, **place, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True)

@@ -5,7 +5,7 @@ import random
 from pathlib import Path
 
 import pytest
-from conftest import small_text
+from small_texts import small_text
 from tokenizers import Tokenizer
 
 from daybreak.base.errors import UserError

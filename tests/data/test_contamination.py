@@ -3,6 +3,7 @@ from __future__ import annotations
 import gzip
 import itertools
 import json
+import os
 import pickle
 import random
 import re
@@ -138,7 +139,7 @@ def test_an_index_is_the_same_in_every_process(tmp_path: Path) -> None:
     done = [
         subprocess.run(
             [sys.executable, "-c", code, str(tmp_path / "index"), str(tmp_path / "text")],
-            env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True,
+            env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True,
         ).stdout
         for seed in ("1", "2")
     ]  # fmt: skip

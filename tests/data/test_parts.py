@@ -77,7 +77,9 @@ def test_parts_of_text_hold_what_the_whole_holds(
 
 
 RECORD = st.one_of(
-    st.sampled_from([b"", b"{oops", b"[]", b'{"text": 1}', b"\xff", b'{"text": "' + b"x " * 60 + b'"}']),
+    st.sampled_from(
+        [b"", b"{oops", b"[]", b'{"text": 1}', b'{"title": 1}', b"\xff", b'{"text": "' + b"x " * 60 + b'"}']
+    ),
     st.text(max_size=8).map(lambda text: json.dumps({"text": text}, ensure_ascii=False).encode("utf-8", "replace")),
 )
 

@@ -6,9 +6,9 @@ import sys
 from collections.abc import Callable
 
 import pytest
-from conftest import small_text
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_texts import small_text
 
 from daybreak.base.errors import UserError
 from daybreak.base.plain import from_plain, to_plain

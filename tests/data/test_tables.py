@@ -40,6 +40,17 @@ def test_what_the_csv_module_writes_is_read_back(
     assert skips.counts == {}
 
 
+def test_a_bare_quote_in_a_table_with_tabs_is_a_character(tmp_path: Path) -> None:
+    """As in GLUE's files, which are written without quoting; what is quoted by the letter stays one cell."""
+    rows = ["1\t" + '"Oh', "2\tplain", "3\t" + 'he said "no"', "4\t" + '5" wide', "5\t" + '"quite" so', "6\t" + '"open']
+    (tmp_path / "bare.tsv").write_text("\n".join(["id\ttext", *rows, "7\tlast"]) + "\n")
+    skips = Skips()
+    wanted = ['"Oh', "plain", 'he said "no"', '5" wide', "quite so", '"open', "last"]
+    assert texts(tmp_path / "bare.tsv", skips=skips) == wanted and skips.counts == {}
+    (tmp_path / "quoted.tsv").write_text('id\ttext\n1\t"two\nlines"\n2\t"a\tb\nc\td"\n')
+    assert texts(tmp_path / "quoted.tsv") == ["two\nlines", "a b\nc d"]
+
+
 def test_a_csv_file_may_be_parted_by_semicolons(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("id;text\n1;one, two\n2;three\n")
     assert texts(tmp_path / "t.csv") == ["one, two", "three"]
@@ -156,3 +167,11 @@ def test_without_pyarrow_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "t.parquet").write_bytes(b"")
     with pytest.raises(UserError, match=r"needs pyarrow, which is not installed. pip install 'daybreak\[hub\]'"):
         texts(tmp_path / "t.parquet")
+
+
+def test_values_that_python_has_no_type_for_are_no_text(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    times = pyarrow.array([1, None, 1], pyarrow.timestamp("ns"))
+    pytest.importorskip("pyarrow.parquet").write_table(pyarrow.table({"text": times}), tmp_path / "t.parquet")
+    skips = Skips()
+    assert texts(tmp_path / "t.parquet", skips=skips) == [] and skips.counts == {"records without text": 3}

@@ -55,6 +55,18 @@ def test_a_multistream_dump_gives_its_articles(tmp_path: Path) -> None:
     assert sum(element.tag.endswith("}page") for element in tree.iter()) == 305
 
 
+@pytest.mark.parametrize("encoding", ["gbk", "euc-jp", "no-such-encoding"])
+def test_an_encoding_that_cannot_be_read_is_said(tmp_path: Path, encoding: str) -> None:
+    (tmp_path / "wiki.xml").write_text(f'<?xml version="1.0" encoding="{encoding}"?>\n{HEAD}</mediawiki>')
+    with pytest.raises(UserError, match="is damaged"):
+        texts(tmp_path / "wiki.xml")
+
+
+def test_pages_of_old_dumps_have_no_number_of_a_namespace(tmp_path: Path) -> None:
+    (tmp_path / "wiki.xml").write_text(HEAD + page("Some text.").replace("<ns>0</ns>", "") + "</mediawiki>")
+    assert texts(tmp_path / "wiki.xml") == ["Some text."]
+
+
 def test_memory_does_not_grow_with_the_dump(tmp_path: Path) -> None:
     path = tmp_path / "wiki.xml"
     path.write_text(HEAD + page("Some text. " * 500) * 800 + "</mediawiki>")

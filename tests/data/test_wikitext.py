@@ -151,3 +151,8 @@ def test_time_grows_with_the_text_only(pattern: str) -> None:
 )
 def test_pages_that_list_meanings(text: str, answer: bool) -> None:
     assert is_disambiguation(text) == answer
+
+
+def test_a_file_by_an_older_name_of_its_namespace_leaves_no_caption() -> None:
+    text = "[[Kuva:b.jpg|thumb|the caption of a picture]]Text with [[help:it|a link]] and [[one|two]]."
+    assert list(passages(text)) == ["Text with a link and two."]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from dataclasses import dataclass, replace
@@ -188,10 +187,9 @@ def one_rank(folder: Path) -> None:
 
 
 def test_two_processes_train_as_one(tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    torchrun = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    from rendezvous import free_port  # this file is also run by itself, where it could not be found
+
+    torchrun = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     command = [sys.executable, __file__, str(tmp_path)]
     processes = [subprocess.Popen(command, env={**os.environ, **torchrun, "RANK": rank}) for rank in "01"]
     for process in processes:

@@ -6,7 +6,6 @@ Each process runs this file (see the end) and leaves what it found in a file of 
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -188,10 +187,9 @@ def launch(tmp_path_factory: pytest.TempPathFactory) -> Launch:
 
     def run(size: int, *names: str) -> list[Found]:
         folder = tmp_path_factory.mktemp("ranks")
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        place = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        from rendezvous import free_port  # this file is also run by itself, where it could not be found
+
+        place = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
         place |= {"CUDA_VISIBLE_DEVICES": "", "DAYBREAK_PEER_TIMEOUT": "60"}
         command = [sys.executable, __file__, str(folder), *names]
         pipe = subprocess.PIPE

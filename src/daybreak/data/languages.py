@@ -5,6 +5,7 @@ A model is never fetched. Rules of the project on pretrained models (RULES.md, D
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,28 +21,46 @@ LONGEST_IDENTIFIED = 1 << 16
 OTHER, UNSURE = "another language", "language not certain"
 
 
-def _load(model: str) -> Any:
+class _Model:
+    """A fastText model that remembers its last answer: the step and the corpus report ask of the same text."""
+
+    def __init__(self, model: Any):
+        self.names = {label.removeprefix(LABEL) for label in model.labels}
+        self._predict = model.predict
+        self._last: tuple[str, dict[str, float]] | None = None
+
+    def scores(self, text: str) -> dict[str, float]:
+        """Language -> probability, most likely first, as datatrove asks its models: line breaks are spaces."""
+        asked = text[:LONGEST_IDENTIFIED].replace("\n", " ")
+        if self._last is None or self._last[0] != asked:
+            labels, scores = self._predict(asked, k=-1)
+            found = {label.removeprefix(LABEL): float(score) for label, score in zip(labels, scores, strict=True)}
+            self._last = asked, found
+        return self._last[1]
+
+
+def _load(model: str) -> _Model:
     path = Path(model).expanduser()
     if not path.is_file():
         raise UserError(
             f"There is no language model '{model}'.", "Give the path of a fastText model, such as lid.176.bin."
         )
+    return _loaded(path, path.stat().st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=1)
+def _loaded(path: Path, changed: int) -> _Model:
+    """One for all parts that a process reads."""
     try:
         from fasttext.FastText import _FastText  # an extra; the public name warns on each load
     except ImportError:
         raise missing_extra("Telling languages apart", "fasttext-numpy2-wheel") from None
     try:
-        return _FastText(str(path))
+        return _Model(_FastText(str(path)))
     except (ValueError, RuntimeError, MemoryError) as error:
         raise UserError(
-            f"'{model}' is no fastText model: {reason(error)}.", "Give one in fastText's own .bin or .ftz form."
+            f"'{path}' is no fastText model: {reason(error)}.", "Give one in fastText's own .bin or .ftz form."
         ) from None
-
-
-def _scores(model: Any, text: str) -> dict[str, float]:
-    """Language -> probability, most likely first, as datatrove asks its models: line breaks are spaces."""
-    labels, scores = model.predict(text[:LONGEST_IDENTIFIED].replace("\n", " "), k=-1)
-    return {label.removeprefix(LABEL): float(score) for label, score in zip(labels, scores, strict=True)}
 
 
 def open_identifier(model: str) -> Callable[[str], str]:
@@ -53,7 +72,7 @@ def open_identifier(model: str) -> Callable[[str], str]:
     loaded = _load(model)
 
     def identify(text: str) -> str:
-        return next(iter(_scores(loaded, text)), "")
+        return next(iter(loaded.scores(text)), "")
 
     return identify
 
@@ -82,17 +101,16 @@ class Language(DocumentStep):
 
     def open(self, context: Context) -> Judge:
         model = _load(self.model)
-        known = {label.removeprefix(LABEL) for label in model.labels}
-        wanted = {name for name in known if name in self.languages or name.partition("_")[0] in self.languages}
+        wanted = {name for name in model.names if name in self.languages or name.partition("_")[0] in self.languages}
         for language in self.languages:
             if language not in wanted | {name.partition("_")[0] for name in wanted}:
                 raise UserError(
-                    f"The model '{self.model}' knows no language '{language}'.{nearest(language, known)}",
-                    f"Use its names, such as {', '.join(sorted(known)[:5])}.",
+                    f"The model '{self.model}' knows no language '{language}'.{nearest(language, model.names)}",
+                    f"Use its names, such as {', '.join(sorted(model.names)[:5])}.",
                 )
 
         def judge(text: str) -> str | None:
-            scores = _scores(model, text)
+            scores = model.scores(text)
             if any(scores.get(name, 0.0) > self.least for name in wanted):
                 return None
             return UNSURE if next(iter(scores), "") in wanted else OTHER

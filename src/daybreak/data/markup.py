@@ -41,6 +41,10 @@ _BLOCKS = frozenset(
 _CONTAINERS = frozenset("article blockquote body center details div html main section table td ul ol dl pre".split())
 """What may hold something that is left out, so that its end ends that too."""
 _HIDEABLE = (_CONTAINERS | {"p", "span", "li"}) - {"html", "body"}
+_UNCLOSED = frozenset({"p", "li"})
+"""What the next one of its kind ends, where nothing that may hold another was opened within."""
+_LOOKED_BACK = 64
+"""Open elements among which one that was not closed is looked for: broken markup must not take quadratic time."""
 _OPENS = re.compile(r"<(?:!--|[!?]|(?P<close>/?)(?P<name>[A-Za-z][^\s/>]*+))")
 _ENDS = re.compile(r"""(?P<end>>)|=\s*+(?P<quote>["'])""")
 _UNSEEN = re.compile(
@@ -131,7 +135,7 @@ def visible_text(page: str) -> str:
         if name in _RAW:
             end = re.compile(rf"</{name}(?=[\s/>])", re.IGNORECASE).search(page, place)
             inside = page[place : end.start()] if end else ""
-            if name == "title" and not prose.title:
+            if name == "title" and not prose.title and not prose.in_drawing:
                 prose.title = _line(inside)
             place = _tag_end(page, end.end()) if end else len(page)
         else:
@@ -168,6 +172,10 @@ class _Prose:
         self._unseen = 0
         self._in_paragraph = False
 
+    @property
+    def in_drawing(self) -> bool:
+        return bool(self._count["svg"])
+
     def text(self, text: str) -> None:
         if text and not self._unseen and (self._in_paragraph or not self._count["table"]):
             self._pieces.append(text)
@@ -178,11 +186,11 @@ class _Prose:
             return
         if name in _BLOCKS and name != "html":
             self.end("head")  # if it was not closed
-        if name == "p":
-            self.end("p")  # likewise
-            self._in_paragraph = True
+        if name in _UNCLOSED:
+            self.end(name)
+        self._in_paragraph = self._in_paragraph or name == "p"
         unseen = name in _LEFT_OUT or (name in _HIDEABLE and _UNSEEN.search(attributes) is not None)
-        if unseen or name in _CONTAINERS or self._count[name]:
+        if unseen or name in _CONTAINERS or name in _UNCLOSED or self._count[name]:
             self._open.append((name, unseen))
             self._count[name] += 1
             self._unseen += unseen
@@ -190,12 +198,23 @@ class _Prose:
     def end(self, name: str) -> None:
         """Close the innermost element of this name, and what is open in it."""
         self._block(name)
+        if name in _UNCLOSED and not self._is_innermost(name):
+            return
         while self._count[name]:
             inner, unseen = self._open.pop()
             self._count[inner] -= 1
             self._unseen -= unseen
             if inner == name:
                 break
+
+    def _is_innermost(self, name: str) -> bool:
+        """Whether an element of this name is open, and nothing in it that may hold another."""
+        for inner, _ in self._open[: -_LOOKED_BACK - 1 : -1] if self._count[name] else ():
+            if inner == name:
+                return True
+            if inner in _CONTAINERS:
+                return False
+        return False
 
     def _block(self, name: str) -> None:
         if name in _BLOCKS:

@@ -37,6 +37,10 @@ class _TextField:
         self._name, self._field, self._unit, self._skips = reading.file.name, field, unit, reading.skips
         self._seen = False
 
+    def expect_any(self) -> None:
+        """Of a part that is not the first of its file: what its first record has says nothing."""
+        self._seen = True
+
     def check(self, names: Collection[str], number: int) -> None:
         """
         Raises:
@@ -72,6 +76,8 @@ def read_records(reading: Reading, field: str) -> Iterator[str]:
     """
     bad = BadLines(reading.file.name, "malformed", "Mend these lines, or leave the file out.")
     texts = _TextField(reading, field, "line")
+    if reading.start:
+        texts.expect_any()
     for position, line in reading.lines():
         if reading.outside(position):
             break
@@ -114,6 +120,8 @@ class _Lines:
         self.number = 0
         self.first = 1
         """Number of the line at which the present row begins."""
+        self.row: list[str] = []
+        """The lines of that row so far."""
 
     def __iter__(self) -> _Lines:
         return self
@@ -128,16 +136,18 @@ class _Lines:
         self._size += len(line)
         if not line or self._size > LARGEST_ROW:
             raise csv.Error(f"a row of over {min(LARGEST_ROW, LONGEST_LINE[TABLE]) >> 20} MiB")
-        return line.decode("utf-8-sig" if position == 0 else "utf-8", "surrogateescape")
+        self.row.append(line.decode("utf-8-sig" if position == 0 else "utf-8", "surrogateescape"))
+        return self.row[-1]
 
     def begin_row(self) -> None:
-        self._size, self.first = 0, self.number + 1
+        self._size, self.first, self.row = 0, self.number + 1, []
 
 
 def read_table(reading: Reading, field: str) -> Iterator[str]:
     """Yield the cells of one column of a .csv or .tsv file with a header, as the csv module reads it.
 
-    Quoted cells may hold line breaks. A .csv file may be parted by semicolons or tabs, if then its header has the
+    Quoted cells may hold line breaks; where cells are parted by tabs, a quote that swallows whole rows is a character
+    like any other, as in GLUE's files. A .csv file may be parted by semicolons or tabs, if then its header has the
     column. A row that is too long, is no UTF-8 or has more or fewer cells than the header is malformed.
 
     Raises:
@@ -147,28 +157,52 @@ def read_table(reading: Reading, field: str) -> Iterator[str]:
     bad = BadLines(reading.file.name, "malformed", "Mend these lines, or leave the file out.")
     texts = _TextField(reading, field, "line")
     lines = _Lines(reading)
-    rows = csv.reader(lines, delimiter=_delimiter(reading.file, field))
     width = column = 0
-    while True:
-        lines.begin_row()
-        try:
-            row = next(rows)
-            problem = "no UTF-8" if _ESCAPED.search("".join(row)) else ""
-        except StopIteration:
-            break
-        except csv.Error as error:
-            row, problem = [], str(error)
+    for first, count, row, problem in _rows(lines, _delimiter(reading.file, field)):
+        problem = problem or ("no UTF-8" if _ESCAPED.search("".join(row)) else "")
         if not width and row and not problem:
-            texts.check(row, lines.first)
+            texts.check(row, first)
             width, column = len(row), row.index(field)
         elif row and len(row) != width:
             problem = problem or f"{len(row)} cells, but the header has {width}"
-        elif row and not problem and (text := texts.take(row[column], lines.first)):
+        elif row and not problem and (text := texts.take(row[column], first)):
             yield text
         if problem:
-            reading.bad_line(bad, lines.first, problem, lines.number + 1 - lines.first)
+            reading.bad_line(bad, first, problem, count)
     bad.lines = lines.number
     reading.settle(bad)
+
+
+def _rows(lines: _Lines, delimiter: str) -> Iterator[tuple[int, int, list[str], str]]:
+    """Yield (number of the first line, lines, cells, what is wrong with them) of each row; empty lines have no cells.
+
+    A cell of a table with tabs that runs through several lines, each of as many cells as the header has, and whose
+    closing quote no tab follows, is none: its quote is a character like any other.
+    """
+    rows = csv.reader(lines, delimiter=delimiter)
+    width = 0
+    while True:
+        lines.begin_row()
+        try:
+            row, problem = next(rows), ""
+        except StopIteration:
+            return
+        except csv.Error as error:
+            row, problem = [], str(error)
+        width = width or len(row)
+        bare = [line.rstrip("\r\n").split(delimiter) for line in lines.row] if delimiter == "\t" else []
+        if len(bare) > 1 and all(len(cells) == width for cells in bare) and not _is_quoted(lines.row, delimiter):
+            yield from ((number, 1, cells, "") for number, cells in enumerate(bare, lines.first))
+        else:
+            yield lines.first, lines.number + 1 - lines.first, row, problem
+
+
+def _is_quoted(lines: list[str], delimiter: str) -> bool:
+    """Whether these lines are one row by the letter."""
+    try:
+        return len(list(csv.reader(lines, delimiter=delimiter, strict=True))) == 1
+    except csv.Error:
+        return False
 
 
 def _delimiter(file: InputFile, field: str) -> str:
@@ -243,6 +277,8 @@ def read_parquet(reading: Reading, field: str) -> Iterator[str]:
                     except UnicodeDecodeError:
                         reading.bad_line(bad, bad.lines)
                         continue
+                    except ValueError:  # a value that Python has no type for, such as a time in nanoseconds
+                        text = texts.take(None, bad.lines)
                     if text:
                         yield text
         except (pyarrow.ArrowException, OSError) as error:

@@ -28,7 +28,7 @@ LARGEST_GAP = 64 << 20
 DEEPEST = 16
 """Elements within each other; a dump has 5."""
 ARTICLES, FILES, CATEGORIES = "0", "6", "14"
-"""Numbers of namespaces."""
+"""Numbers of namespaces. Dumps of before 2012 do not number their pages: all of them are taken for articles."""
 _DAMAGED = "Fetch it again: the dump of articles is named pages-articles.xml.bz2."
 
 
@@ -120,7 +120,7 @@ def read_dump(reading: Reading) -> Iterator[str]:
             ended = not data
             try:
                 dump.parser.Parse(data, ended)
-            except expat.ExpatError as error:
+            except (expat.ExpatError, ValueError, LookupError) as error:  # the latter two: encodings it cannot read
                 raise UserError(f"'{file.name}' is damaged: {reason(error)}.", _DAMAGED) from None
             gap = 0 if dump.pages else gap + len(data)
             if gap > LARGEST_GAP:
@@ -132,7 +132,7 @@ def read_dump(reading: Reading) -> Iterator[str]:
 
 def _article(page: _Page, hidden: set[str], reading: Reading) -> str:
     text = "".join(page.text)
-    if page.namespace != ARTICLES:
+    if page.namespace not in ("", ARTICLES):
         why = "pages that are no articles"
     elif page.redirect:
         why = "redirects"

@@ -208,6 +208,8 @@ def _link_text(text: str, hidden: Collection[str]) -> str:
         return ""
     if "\n" in text:  # no link: brackets that were never closed
         return text
+    if colon and "|" in label:  # a file by an older name of its namespace, which no dump tells: its size, its caption
+        return ""
     if not bar and _LANGUAGE.match(target):
         return ""
     return (label if bar else target.strip().removeprefix(":")).strip()
