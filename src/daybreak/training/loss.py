@@ -12,14 +12,22 @@ from torch import Tensor
 
 CHUNK = 512
 """Targets handled at a time: 512 x 32,768 float32 logits are 64 MiB, reused by the next chunk."""
+CPU_LOGITS, CPU_CHUNK = 1 << 22, 64
+"""On a CPU fewer, so that their logits are 16 MiB at most, but at least CPU_CHUNK. What is larger, or made anew for
+each chunk, comes as fresh pages from the system every time: their faults cost as much as the softmax."""
+
+
+def chunk(device: torch.device, vocabulary: int) -> int:
+    """Targets handled at a time."""
+    return CHUNK if device.type != "cpu" else max(CPU_CHUNK, min(CHUNK, CPU_LOGITS // vocabulary))
 
 
 class LinearCrossEntropy(torch.autograd.Function):
     """Sum over targets of -log softmax(features @ weight.T + bias)[target], with gradients found on the way forward.
 
     The logits of a chunk are turned in place into probabilities and then into their gradient, so that each is made
-    once and none is kept (the idea of Cut Your Losses, arXiv 2411.09009, on plain matrix products). Under autocast the
-    products run in its type; the softmax and all sums are float32.
+    once, all chunks share one buffer and none is kept (the idea of Cut Your Losses, arXiv 2411.09009, on plain matrix
+    products). Under autocast the products run in its type; the softmax and all sums are float32.
     """
 
     @staticmethod
@@ -34,18 +42,25 @@ class LinearCrossEntropy(torch.autograd.Function):
             weight_gradient = torch.zeros_like(weight)
             bias_gradient = None if bias is None else torch.zeros_like(bias)
             total = torch.zeros((), dtype=torch.float32, device=device)
-            for start in range(0, len(targets), CHUNK):
-                part, answers = features[start : start + CHUNK].to(product), targets[start : start + CHUNK, None]
-                logits = part @ low_weight.T if low_bias is None else torch.addmm(low_bias, part, low_weight.T)
+            rows = chunk(device, len(weight))
+            room = torch.empty(min(rows, len(targets)), len(weight), dtype=product, device=device)
+            for start in range(0, len(targets), rows):
+                part, answers = features[start : start + rows].to(product), targets[start : start + rows, None]
+                logits = room[: len(part)]
+                if low_bias is None:
+                    torch.mm(part, low_weight.T, out=logits)
+                else:
+                    torch.addmm(low_bias, part, low_weight.T, out=logits)
                 logits = logits.float()
-                normaliser = logits.logsumexp(dim=1, keepdim=True)
-                total += (normaliser - logits.gather(1, answers)).sum()
-                slope = logits.sub_(normaliser).exp_()
+                top, picked = logits.amax(dim=1, keepdim=True), logits.gather(1, answers)
+                mass = logits.sub_(top).exp_().sum(dim=1, keepdim=True)
+                total += (mass.log() + top - picked).sum()
+                slope = logits.mul_(mass.reciprocal())
                 slope.scatter_add_(1, answers, torch.full_like(answers, -1, dtype=slope.dtype))
                 if bias_gradient is not None:
                     bias_gradient += slope.sum(dim=0)
                 low_slope = slope.to(product)
-                torch.mm(low_slope, low_weight, out=features_gradient[start : start + CHUNK])
+                torch.mm(low_slope, low_weight, out=features_gradient[start : start + rows])
                 if product == weight_gradient.dtype:
                     weight_gradient.addmm_(low_slope.T, part)
                 else:
