@@ -44,17 +44,24 @@ def bert_forward(layers: int, width: int, inner: int, vocabulary: int, length: i
     return layers * layer + 2 * length * width * width + 2 * length * width * vocabulary
 
 
-def step_forward(recipe: Recipe, vocabulary: int, length: int, progress: float) -> int:
-    """A row of our own training step at ``progress``."""
-    shape, objective = recipe.model, recipe.objective
-    assert isinstance(shape, ModernEncoder) and isinstance(objective, CausalThenMasked)
+def asked_and_targets(recipe: Recipe, length: int, progress: float) -> tuple[int, int]:
+    """Positions of a row that our own step asks the last layer for at ``progress``, and how many the decoder reads."""
+    objective = recipe.objective
+    assert isinstance(objective, CausalThenMasked)
     if objective.stage(progress) == "masked":
         asked = targets = max(1, round(objective.mask_rate(progress) * length))
     elif objective.causal_targets >= 1.0:
         asked, targets = length, length - 1
     else:
         asked = targets = max(1, round(objective.causal_targets * (length - 1)))
-    return modern_forward(shape, vocabulary, length, asked=asked, targets=targets)
+    return asked, targets
+
+
+def step_forward(recipe: Recipe, vocabulary: int, length: int, progress: float) -> int:
+    """A row of our own training step at ``progress``."""
+    assert isinstance(recipe.model, ModernEncoder)
+    asked, targets = asked_and_targets(recipe, length, progress)
+    return modern_forward(recipe.model, vocabulary, length, asked=asked, targets=targets)
 
 
 def training(forward: int) -> int:

@@ -2,19 +2,23 @@
 
     python benchmarks/gpu.py --mode measure  --out gpu.json
     python benchmarks/gpu.py --mode train    --recipe base --corpus TEXT --budget 7m --work WORK --out train.json
+    python benchmarks/gpu.py --mode electra  --data WORK/data --budget 7m --work WORK --out electra.json
     python benchmarks/gpu.py --mode evaluate --task-dir GLUE --work WORK --out evaluate.json
+    python benchmarks/gpu.py --mode evaluate --of electra --task-dir GLUE --work WORK --out evaluate-electra.json
     python benchmarks/gpu.py --dry-run       every mode with toy shapes, also on a CPU: shows that the script works
 
 measure: the device against the CPU, kill -9 with resume and verify, and tokens a second beside transformers' Trainer.
 train: a run of the flagship from raw text or prepared data, left in WORK/run. evaluate: fine-tunes what train left,
-and the same shape from random weights. Each mode writes one JSON file that grows as it goes on, so that a machine that
-is taken away keeps what was measured; no mode reaches the network. Needs torch, transformers with accelerate, and
-Daybreak's other dependencies; Daybreak itself is taken from this checkout.
+and the same shape from random weights. electra: a small ELECTRA (electra.py) on the same data for the same time, which
+evaluate fine-tunes in the same way with --of electra. Each mode writes one JSON file that grows as it goes on, so that
+a machine that is taken away keeps what was measured; no mode reaches the network. Needs torch, transformers with
+accelerate, and Daybreak's other dependencies; Daybreak itself is taken from this checkout.
 """
 
 from __future__ import annotations
 
 import argparse
+import shlex
 import subprocess
 import sys
 import time
@@ -68,7 +72,7 @@ def measure_mode(chosen: argparse.Namespace, work: Path, deadline: Deadline, tel
         print(found["verify"]["said"], flush=True)
 
     def speed() -> None:
-        cells = throughput.sweep(chosen, device, deadline.at, lambda cells: tell(cells=cells))
+        cells = throughput.sweep(chosen, device, deadline.at, work / "log.txt", lambda cells: tell(cells=cells))
         print(throughput.render(cells), flush=True)
 
     failures: dict[str, str] = {}
@@ -118,31 +122,49 @@ def counts(run: Path) -> dict[str, Any]:
     return {"data": {**splits, **{key: manifest[key] for key in ("characters", "vocabulary", "tokenizer", "seconds")}}}
 
 
+def electra_mode(chosen: argparse.Namespace, work: Path, deadline: Deadline, tell: Callable[..., None]) -> None:
+    """The published peer of low-compute GLUE, in a process of its own, left in WORK/electra."""
+    data, told = chosen.data or work / "data", work / "electra.json"
+    command = [sys.executable, str(Path(__file__).with_name("electra.py")), "--data", str(data)]
+    command += ["--budget", chosen.budget, "--model", str(work / "electra"), "--out", str(told)]
+    command += ["--short"] if chosen.dry_run else shlex.split(chosen.electra_flags)
+    wall = measure.run(command, work / "log.txt", timeout=deadline.left())
+    tell(electra=read_json(told), wall_seconds=wall)
+    print("\n".join((work / "log.txt").read_text(encoding="utf-8").splitlines()[-1:]))
+
+
 def evaluate_mode(chosen: argparse.Namespace, work: Path, deadline: Deadline, tell: Callable[..., None]) -> None:
     """Fine-tune the run, then the same shape untrained; what is done when the time is over is kept."""
-    run, log = work / "run", work / "log.txt"
-    if not (run / "model").is_dir():
-        sys.exit(f"There is no trained model in '{run}'. Give the --work that --mode train was given.")
+    for of in ("run", "electra") if chosen.dry_run else (chosen.of,):
+        evaluate_one(work / of, chosen, work, deadline, tell)
+
+
+def evaluate_one(
+    model: Path, chosen: argparse.Namespace, work: Path, deadline: Deadline, tell: Callable[..., None]
+) -> None:
+    """One model folder or run; both get the same protocol."""
+    if not (model / "model").is_dir() and not (model / "config.json").is_file():
+        sys.exit(f"There is no trained model in '{model}'. Give the --work that --mode train or electra was given.")
+    log, results = work / "log.txt", model / "results.json"
     tasks = str(toy.toy_task(work)) if chosen.dry_run else chosen.tasks
-    command = measure.daybreak("evaluate", str(run), "--tasks", tasks, "--seeds", str(chosen.seeds))
+    command = measure.daybreak("evaluate", str(model), "--tasks", tasks, "--seeds", str(chosen.seeds))
     if chosen.task_dir:
         command += ["--task-dir", str(chosen.task_dir)]
     told: dict[str, float | None] = {}
-    for model, extra in (("pretrained", []), ("untrained", ["--untrained"])):
+    for which, extra in (("pretrained", []), ("untrained", ["--untrained"])):
         try:
-            told[model] = measure.run([*command, *extra], log, timeout=deadline.left())
+            told[which] = measure.run([*command, *extra], log, timeout=deadline.left())
         except subprocess.TimeoutExpired:
-            told[model] = None
-            print(f"No time left for all tasks of the {model} model.")
-        results = RunFolder(run).results
-        tell(results=read_json(results) if results.exists() else [], evaluation_seconds=told)
-    for result in read_json(RunFolder(run).results):
+            told[which] = None
+            print(f"No time left for all tasks of the {which} model.")
+        tell(of=model.name, results=read_json(results) if results.exists() else [], evaluation_seconds=told)
+    for result in read_json(results) if results.exists() else []:
         print(
             f"{result['task']} ({result['model']}): {result['metric']} {result['mean']:.3f} +- {result['spread']:.3f}"
         )
 
 
-MODES = {"measure": measure_mode, "train": train_mode, "evaluate": evaluate_mode}
+MODES = {"measure": measure_mode, "train": train_mode, "electra": electra_mode, "evaluate": evaluate_mode}
 
 
 def parse() -> argparse.Namespace:
@@ -158,6 +180,8 @@ def parse() -> argparse.Namespace:
     measure.add_run_flags(parser, recipe="base")
     parser.add_argument("--corpus", nargs="+", help="train: raw text, prepared first; else --data")
     parser.add_argument("--budget", default="8m", help="train: leave time for preparation and the parity gate")
+    parser.add_argument("--electra-flags", default="", help="more flags for electra.py, in one string")
+    parser.add_argument("--of", choices=("run", "electra"), default="run", help="evaluate: which was trained")
     parser.add_argument("--tasks", default="glue5", help="evaluate")
     parser.add_argument("--task-dir", type=Path, help="evaluate")
     parser.add_argument("--seeds", type=int, default=3, help="evaluate")
@@ -171,17 +195,20 @@ def parse() -> argparse.Namespace:
         parser.error("there is no GPU here that torch can use; --dry-run tries every mode on the CPU")
     elif chosen.mode == "train" and not (chosen.data or chosen.corpus):
         parser.error("--mode train needs --corpus or --data")
-    elif chosen.mode in ("train", "evaluate") and not chosen.work:
+    elif chosen.mode == "electra" and not chosen.data:
+        parser.error("--mode electra needs --data, the folder that the flagship was trained on")
+    elif chosen.mode != "measure" and not chosen.work:
         parser.error(f"--mode {chosen.mode} needs --work, the folder in which train leaves its run for evaluate")
     return chosen
 
 
 def main() -> None:
     chosen = parse()
+    throughput.settle(chosen, probe.choose_device())
     settings = {
         name: getattr(chosen, name)
-        for name in "mode dry_run recipe flags budget kill_recipe kill_budget kills tasks seeds recipes lengths "
-        "step_tokens seconds turns".split()
+        for name in "mode dry_run recipe flags budget kill_recipe kill_budget kills electra_flags of tasks seeds "
+        "recipes lengths vocabularies step_tokens seconds turns".split()
     }
     found = measure.record("gpu", settings)
     found["commit"] = chosen.commit or found["commit"]

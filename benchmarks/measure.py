@@ -209,6 +209,12 @@ def load() -> list[float]:
     return [round(value, 2) for value in os.getloadavg()]
 
 
+def thread_settings() -> dict[str, Any]:
+    """How many threads, and what the environment says of them."""
+    names = ("OMP_NUM_THREADS", "GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "MALLOC_CONF", "GLIBC_TUNABLES", "LD_PRELOAD")
+    return {"threads": torch.get_num_threads(), **{name: os.environ[name] for name in names if name in os.environ}}
+
+
 def is_busy(*loads: Sequence[float]) -> bool:
     """Whether one of the loads says that something else was running too, which voids a measurement."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -223,6 +229,15 @@ def commit() -> str:
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
     return head.stdout.strip() + (" with changes" if changed.stdout.strip() else "")
+
+
+def status_bytes(name: str) -> int:
+    """A line of this process' proc(5) status in bytes: VmRSS, what is in memory now; VmHWM, the most that ever was.
+
+    Unlike ru_maxrss it does not begin with the memory of the process that started this one.
+    """
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
 
 
 def source_fingerprint() -> str:

@@ -1,21 +1,28 @@
-"""The other side of the speed comparison: stock models under transformers' Trainer, as its masked-LM example runs them.
+"""The other side of the comparisons: stock models under transformers' Trainer, as its masked-LM example runs them.
 
-Used by throughput.py; run by itself it trains a toy for a second.
+Used by throughput.py and race.py; run by itself it trains a toy for a second. The plain loop is what is left without a
+Trainer: the same BertForMaskedLM, its masks drawn in three lines, torch's AdamW as it comes, clipping.
 """
 
 from __future__ import annotations
 
 import tempfile
 import time
+from collections.abc import Callable
 from typing import Any
 
+import flops
 import measure
 import numpy as np
 import torch
+from our_step import WARMUP_STEPS, Block, Cell
+from torch import Tensor
 
 from daybreak.models.modern import ModernEncoder
 
 RATE = 0.15
+MASK_ID = 4
+"""Special ids come first, [MASK] last of them, in every tokenizer that Daybreak trains."""
 
 
 def stock_modern(shape: ModernEncoder, vocabulary: int, length: int) -> torch.nn.Module:
@@ -25,14 +32,15 @@ def stock_modern(shape: ModernEncoder, vocabulary: int, length: int) -> torch.nn
     return ModernBertForMaskedLM(ModernBertConfig(**shape.to_hugging_face(vocabulary, length)))
 
 
-def stock_bert(shape: ModernEncoder, vocabulary: int, length: int) -> torch.nn.Module:
-    """BertForMaskedLM with the same layers, width and heads."""
+def stock_bert(shape: ModernEncoder, vocabulary: int, length: int, dropout: float = 0.1) -> torch.nn.Module:
+    """BertForMaskedLM with the same layers, width and heads, and the stock dropout unless told otherwise."""
     from transformers import BertConfig, BertForMaskedLM
 
     return BertForMaskedLM(
         BertConfig(
             vocab_size=vocabulary, hidden_size=shape.width, num_hidden_layers=shape.layers,
             num_attention_heads=shape.heads, intermediate_size=4 * shape.width, max_position_embeddings=length,
+            hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout,
         )
     )  # fmt: skip
 
@@ -61,7 +69,7 @@ class Rows(torch.utils.data.Dataset[dict[str, list[int]]]):
 
     def __getitem__(self, index: int) -> dict[str, list[int]]:
         ids = self._rows[index]
-        return {"input_ids": ids.tolist(), "special_tokens_mask": (ids <= 4).astype(int).tolist()}
+        return {"input_ids": ids.tolist(), "special_tokens_mask": (ids <= MASK_ID).astype(int).tolist()}
 
 
 def trainer_block(
@@ -123,6 +131,70 @@ def trainer_block(
         trainer.remove_callback(PrinterCallback)
         trainer.train()
     return watch.steps, watch.spent
+
+
+def hidden(ids: Tensor, vocabulary: int) -> tuple[Tensor, Tensor]:
+    """BERT's masks: of 15 % of the words 80 % become [MASK] and 10 % another word; labels are -100 elsewhere."""
+    chosen = (torch.rand(ids.shape, device=ids.device) < RATE) & (ids > MASK_ID)
+    split = torch.rand(ids.shape, device=ids.device)
+    shown = torch.where(chosen & (split < 0.8), MASK_ID, ids)
+    shown = torch.where(chosen & (split >= 0.9), torch.randint_like(ids, MASK_ID + 1, vocabulary), shown)
+    return shown, torch.where(chosen, ids, -100)
+
+
+def plain_block(model: torch.nn.Module, cell: Cell, kept: np.ndarray) -> Callable[[float], tuple[int, float]]:
+    """A loop without a Trainer; returns the steps and seconds that were timed."""
+    model.to(cell.device).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01)
+    rows = torch.from_numpy(kept)
+    taken = 0
+
+    def step() -> None:
+        nonlocal taken
+        picked = torch.arange(taken, taken + cell.rows) % len(rows)
+        taken += cell.rows
+        ids, labels = hidden(rows[picked].to(cell.device), cell.vocabulary)
+        with torch.autocast(cell.device.type, torch.bfloat16, enabled=cell.precision == "bfloat16"):
+            loss = model(input_ids=ids, labels=labels).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        loss.item()  # our step ends by reading its loss, too
+
+    def block(seconds: float) -> tuple[int, float]:
+        for _ in range(WARMUP_STEPS):
+            step()
+        begun, steps = time.perf_counter(), 0
+        while time.perf_counter() - begun < seconds:
+            step()
+            steps += 1
+        return steps, time.perf_counter() - begun
+
+    return block
+
+
+def stock_block(cell: Cell, kind: str) -> Callable[[float], Block]:
+    """A contender of throughput.py: called with seconds, it trains for about so long and returns what it did."""
+    shape, vocabulary, length = cell.shape, cell.vocabulary, cell.length
+    if kind.endswith("ModernBERT"):
+        model = stock_modern(shape, vocabulary, length)
+        forward = flops.modern_forward(shape, vocabulary, length, asked=length, targets=length)
+    else:
+        model = stock_bert(shape, vocabulary, length)
+        forward = flops.bert_forward(shape.layers, shape.width, 4 * shape.width, vocabulary, length)
+    kept = cell.sampler.take(0, min(cell.sampler.rows_per_epoch, 64 * cell.rows)).ids
+    plain = plain_block(model, cell, kept) if kind.startswith("plain") else None
+
+    def block(seconds: float) -> Block:
+        steps, spent = plain(seconds) if plain else trainer_block(
+            model, kept, vocabulary, rows=cell.rows, seconds=seconds, warmup=WARMUP_STEPS, device=cell.device,
+            bfloat16=cell.precision == "bfloat16", workers=cell.workers,
+        )  # fmt: skip
+        trained = steps * cell.rows
+        return Block(trained * length, spent, float(trained * flops.training(forward)))
+
+    return block
 
 
 def main() -> None:

@@ -1,61 +1,57 @@
-"""Tokens a second of our training step beside transformers' own Trainer, in turns, in one process, on this machine.
+"""Tokens a second of our training step beside stock models, in turns, on this machine.
 
+    python benchmarks/throughput.py --out throughput.json
     python benchmarks/throughput.py --recipes base,small --lengths 128,512 --out throughput.json
 
-The Trainer is set up as its masked-LM example script does (DataCollatorForLanguageModeling at 15 %, head and logits at
-every position), with bfloat16 where we use it, torch's fused AdamW, and loader processes, which are kinder than its
-default. ModernBertForMaskedLM has our shape and as many parameters; BertForMaskedLM has the same layers, width and
-heads, and a plain unit of 4 x width. Both sides take rows of one length, as many a step, without accumulation.
+Each contender is a process of its own, so that its peak memory is its own; all of them take turns, one at a time. The
+Trainer is set up as its masked-LM example script does (DataCollatorForLanguageModeling at 15 %, head and logits at
+every position), with bfloat16 where we use it, torch's fused AdamW, and on a GPU loader processes, which are kinder
+than its default. The plain loop is BertForMaskedLM with torch's AdamW and no Trainer. ModernBertForMaskedLM has our
+shape and as many parameters; BertForMaskedLM has the same layers, width and heads, and a plain unit of 4 x width.
+Both sides take rows of one length, as many a step, without accumulation.
 
-Ours is timed by stage; "recipe" weighs the stages by the share of time that the recipe gives them.
+Ours is timed by stage; "recipe" weighs the stages by the share of time that the recipe gives them. Its speed is told
+as a share of what large square products reach here, and of what the matrix products of its own step reach by
+themselves in the same turns (matrix_products.py). Memory is the most that was resident in the process, imports
+included; what the Trainer's loader processes hold is not counted.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
+import sys
 import time
-import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import flops
 import measure
 import torch
-from our_step import WARMUP_STEPS, Block, Cell, ZipfStream, our_block
-from stock_trainer import stock_bert, stock_modern, trainer_block
+from contender import CONTENDERS, Contender
+from matrix_products import synchronise
 
-from daybreak.data.sampler import RowSampler
 from daybreak.data.shards import open_shards
 from daybreak.recipe import Recipe, load_recipe
 from daybreak.training import probe
 from daybreak.training.objectives import CausalThenMasked
 
 RATE_SIDE = {"cpu": 1024, "cuda": 8192}
-
-
-def stock_block(cell: Cell, kind: str) -> Callable[[float], Block]:
-    """The same for a stock model under transformers' Trainer."""
-    if kind == "ModernBERT":
-        model = stock_modern(cell.shape, cell.vocabulary, cell.length)
-        forward = flops.modern_forward(cell.shape, cell.vocabulary, cell.length, asked=cell.length, targets=cell.length)
-    else:
-        model = stock_bert(cell.shape, cell.vocabulary, cell.length)
-        shape = cell.shape
-        forward = flops.bert_forward(shape.layers, shape.width, 4 * shape.width, cell.vocabulary, cell.length)
-    kept = cell.sampler.take(0, min(cell.sampler.rows_per_epoch, 64 * cell.rows)).ids
-
-    def block(seconds: float) -> Block:
-        steps, spent = trainer_block(
-            model, kept, cell.vocabulary, rows=cell.rows, seconds=seconds, warmup=WARMUP_STEPS, device=cell.device,
-            bfloat16=cell.precision == "bfloat16", workers=cell.workers,
-        )  # fmt: skip
-        trained = steps * cell.rows
-        return Block(trained * cell.length, spent, float(trained * flops.training(forward)))
-
-    return block
+STAGES = ("causal", "masked")
+KEPT = ("peak_gib", "device_peak_gib", "resident_before_gib", "products")
+"""What a record keeps of a contender's last block."""
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "cpu": {
+        "recipes": "tiny,mini", "lengths": "128", "vocabularies": "8192,32768", "step_tokens": 2_048, "seconds": 10.0,
+        "turns": 5, "workers": 0,
+    },
+    "cuda": {
+        "recipes": "base,small,mini,tiny", "lengths": "128,512", "vocabularies": "0", "step_tokens": 65_536,
+        "seconds": 4.0, "turns": 2, "workers": 4,
+    },
+}  # fmt: skip
 
 
 def matrix_rate(device: torch.device, precision: str, seconds: float = 0.5) -> float:
@@ -64,144 +60,162 @@ def matrix_rate(device: torch.device, precision: str, seconds: float = 0.5) -> f
     left, right = torch.randn(2, side, side, device=device).to(getattr(torch, precision))
     for _ in range(3):
         torch.mm(left, right)
-    _synchronise(device)
+    synchronise(device)
     begun, products = time.perf_counter(), 0
     while time.perf_counter() - begun < seconds:
         for _ in range(10 if device.type == "cuda" else 1):
             torch.mm(left, right)
         products += 10 if device.type == "cuda" else 1
-        _synchronise(device)
+        synchronise(device)
     return 2 * side**3 * products / (time.perf_counter() - begun)
 
 
-def _synchronise(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
-CONTENDERS: dict[str, Callable[[Cell], Callable[[float], Block]]] = {
-    "daybreak, causal": lambda cell: our_block(cell, "causal"),
-    "daybreak, masked": lambda cell: our_block(cell, "masked"),
-    "transformers ModernBERT": lambda cell: stock_block(cell, "ModernBERT"),
-    "transformers BERT": lambda cell: stock_block(cell, "BERT"),
-}
-
-
-def measure_cell(cell: Cell, *, seconds: float, turns: int) -> dict[str, Any]:
+def measure_cell(settings: dict[str, Any], *, seconds: float, turns: int, log: Path) -> dict[str, Any]:
     """All contenders in turns; the median of the turns counts. One that fails is left out."""
-    found: dict[str, Any] = {
-        "recipe": cell.recipe.name, "length": cell.length, "rows": cell.rows, "vocabulary": cell.vocabulary,
-        "precision": cell.precision, "matrix_rate": [matrix_rate(cell.device, cell.precision)], "contenders": {},
-    }  # fmt: skip
-    blocks: dict[str, list[Block]] = {name: [] for name in CONTENDERS}
-    ready: dict[str, Callable[[float], Block]] = {}
-    failed: dict[str, str] = {}
-    for _ in range(turns):
-        for name, build in CONTENDERS.items():
-            if name in failed:
-                continue
-            try:
-                ready.setdefault(name, ready.get(name) or build(cell))
-                blocks[name].append(ready[name](seconds))
-            except torch.OutOfMemoryError:
-                failed[name] = "out of memory"
-            except Exception as error:  # such as a Trainer without accelerate: the others still count
-                traceback.print_exc()
-                failed[name] = type(error).__name__
-            if cell.device.type == "cuda":
-                torch.cuda.empty_cache()
-    found["matrix_rate"].append(matrix_rate(cell.device, cell.precision))
+    device, precision, before = torch.device(settings["device"]), settings["precision"], measure.load()
+    names = ("recipe", "length", "rows", "vocabulary", "precision", "threads")
+    found: dict[str, Any] = {name: settings[name] for name in names}
+    found |= {"matrix_rate": [matrix_rate(device, precision)], "load_before": before, "contenders": {}}
+    blocks: dict[str, list[dict[str, Any]]] = {name: [] for name in CONTENDERS}
+    with ExitStack() as stack:
+        ready: dict[str, Contender] = {}
+        for _ in range(turns):
+            for name, own in blocks.items():
+                if not any("failed" in block for block in own):
+                    if name not in ready:
+                        ready[name] = Contender(name, settings, log)
+                        stack.callback(ready[name].close)
+                    own.append(ready[name].block(seconds))
+    found["matrix_rate"].append(matrix_rate(device, precision))
     rate = statistics.fmean(found["matrix_rate"])
     for name, own in blocks.items():
-        found["contenders"][name] = {"failed": failed[name]} if name in failed else contender(own, rate)
-    _weigh_stages(found["contenders"], cell.recipe)
-    return found
+        found["contenders"][name] = own[-1] if "failed" in own[-1] else contender(own, rate)
+    share_of_products(found["contenders"], load_recipe(settings["recipe"]))
+    found["load_after"] = measure.load()
+    return {**found, "void": measure.is_busy(before, found["load_after"])}
 
 
-def contender(blocks: Sequence[Block], rate: float) -> dict[str, Any]:
+def contender(blocks: Sequence[dict[str, Any]], rate: float) -> dict[str, Any]:
     """Medians over the turns; ``rate`` is what the matrix unit was measured to do."""
-    speeds = [block.tokens / block.seconds for block in blocks]
-    work = [block.flops / block.seconds for block in blocks]
+    speeds = [block["tokens"] / block["seconds"] for block in blocks]
+    work = [block["flops"] / block["seconds"] for block in blocks]
+    last = {name: blocks[-1][name] for name in KEPT if name in blocks[-1]}
     return {
         "tokens_per_second": statistics.median(speeds),
         "turns": speeds,
-        "flops_per_token": blocks[0].flops / blocks[0].tokens,
+        "flops_per_token": blocks[0]["flops"] / blocks[0]["tokens"],
+        "flops_per_second": statistics.median(work),
         "share_of_matrix_rate": statistics.median(work) / rate,
+        **last,
     }
 
 
-def _weigh_stages(contenders: dict[str, Any], recipe: Recipe) -> None:
-    """Add the recipe as a whole: progress is time, so the stages' speeds are averaged by their share of it."""
-    causal, masked = contenders["daybreak, causal"], contenders["daybreak, masked"]
+def share_of_products(contenders: dict[str, Any], recipe: Recipe) -> None:
+    """Give our stages the share of their products' rate, turn by turn, and add the recipe as a whole.
+
+    Progress is time, so the stages' speeds are averaged by their share of it.
+    """
+    stages = [contenders[f"daybreak, {stage}"] for stage in STAGES]
+    for stage, seen in zip(STAGES, stages):
+        alone = contenders[f"products, {stage}"]
+        if "failed" not in seen and "failed" not in alone:
+            shares = [mine / theirs for mine, theirs in zip(seen["turns"], alone["turns"])]
+            seen["share_of_products_rate"] = statistics.median(shares)
     assert isinstance(recipe.objective, CausalThenMasked)
-    if "failed" not in causal and "failed" not in masked:
-        share = recipe.objective.causal_share
+    share = recipe.objective.causal_share
+    if not any("failed" in seen for seen in stages):
         contenders["daybreak, recipe"] = {
-            name: share * causal[name] + (1 - share) * masked[name]
-            for name in ("tokens_per_second", "share_of_matrix_rate")
+            name: share * stages[0][name] + (1 - share) * stages[1][name]
+            for name in ("tokens_per_second", "share_of_matrix_rate", "share_of_products_rate")
+            if name in stages[0] and name in stages[1]
         }
+        contenders["daybreak, recipe"]["peak_gib"] = max(seen.get("peak_gib", 0.0) for seen in stages)
 
 
 def render(cells: Sequence[dict[str, Any]]) -> str:
-    """Tokens a second, and the share of the matrix rate in brackets."""
-    names = ["daybreak, recipe", *CONTENDERS]
-    rows = []
+    """Tokens a second, the share of the square and of the own products' rate in brackets, and memory."""
+    blocks = []
     for cell in cells:
-        line = [f"{cell['recipe']} {cell['length']} x {cell['rows']}"]
-        for name in names:
+        head = f"{cell['recipe']}, vocabulary {cell['vocabulary']}, {cell['rows']} x {cell['length']} tokens a step"
+        rows = []
+        for name in ["daybreak, recipe", *CONTENDERS]:
             seen = cell["contenders"].get(name, {"failed": "-"})
-            share = f"({seen['share_of_matrix_rate']:.0%})" if "failed" not in seen else ""
-            line.append(seen.get("failed") or f"{seen['tokens_per_second'] / 1000:,.1f}k {share}")
-        rows.append(line)
-    return measure.table(["tokens/s (share of matrix rate)", *names], rows)
+            if "failed" in seen:
+                rows.append([name, str(seen["failed"]), "", "", ""])
+                continue
+            shares = [seen.get(f"share_of_{which}_rate") for which in ("matrix", "products")]
+            told = ["" if share is None else f"{share:.0%}" for share in shares]
+            rows.append([name, f"{seen['tokens_per_second']:,.0f}", *told, f"{seen['peak_gib']:.2f}"])
+        void = ", machine busy: void" if cell["void"] else ""
+        columns = [head + void, "tokens/s", "of square products", "of own products", "peak GiB"]
+        blocks.append(measure.table(columns, rows))
+    return "\n\n".join(blocks)
 
 
-def make_cell(recipe: Recipe, length: int, step_tokens: int, device: torch.device, chosen: argparse.Namespace) -> Cell:
-    rows = max(1, step_tokens // length)
-    stream: Any
-    if chosen.data:
-        shards = open_shards(chosen.data)
-        stream, vocabulary = shards.train, shards.manifest.vocabulary
-    else:
-        vocabulary = recipe.tokenizer.vocabulary
-        stream = ZipfStream(vocabulary, 8 * step_tokens)
+def cell_settings(name: str, length: int, vocabulary: int, chosen: argparse.Namespace, device: torch.device) -> Any:
+    """What ``contender.built`` needs; ``vocabulary`` 0 for that of the data or of the recipe."""
+    known = open_shards(chosen.data).manifest.vocabulary if chosen.data else 0
+    if vocabulary and vocabulary < known:
+        sys.exit(f"The data have {known} pieces: a vocabulary of {vocabulary} cannot hold them.")
     rates = probe.matmul_rates(device)
-    precision = max(rates, key=lambda name: rates[name])  # both sides of the comparison get it
-    sampler = RowSampler(stream, length, seed=0)
-    return Cell(recipe, vocabulary, sampler, length, rows, device, precision, chosen.workers)
+    return {
+        "recipe": name,
+        "length": length,
+        "vocabulary": vocabulary or known or load_recipe(name).tokenizer.vocabulary,
+        "rows": max(1, chosen.step_tokens // length),
+        "data": str(chosen.data) if chosen.data else None,
+        "device": str(device),
+        "precision": max(rates, key=lambda each: rates[each]),  # both sides of the comparison get it
+        "workers": chosen.workers,
+        "threads": torch.get_num_threads(),
+    }
 
 
-def sweep(chosen: argparse.Namespace, device: torch.device, deadline: float, tell: Callable[[Any], None]) -> list[Any]:
-    """Every recipe at every length until ``deadline`` (``time.monotonic()``); ``tell`` is given the cells so far."""
+def sweep(
+    chosen: argparse.Namespace, device: torch.device, deadline: float, log: Path, tell: Callable[[Any], None]
+) -> list[Any]:
+    """Every recipe and vocabulary at every length until ``deadline`` (``time.monotonic()``); ``tell`` gets all cells.
+
+    Args:
+        log: where what the contenders print goes.
+    """
+    settle(chosen, device)
     cells: list[Any] = []
     slowest = 0.0
-    for name in chosen.recipes.split(","):
-        for length in (int(text) for text in chosen.lengths.split(",")):
-            begun = time.monotonic()
-            if begun + slowest > deadline:
-                print(f"No time left for {name} at {length} tokens.", flush=True)
-                continue
-            recipe = replace(load_recipe(name), length=length)
-            cell = make_cell(recipe, length, chosen.step_tokens, device, chosen)
-            cells.append(measure_cell(cell, seconds=chosen.seconds, turns=chosen.turns))
-            slowest = max(slowest, time.monotonic() - begun)
-            tell(cells)
+    asked = [[int(text) for text in each.split(",")] for each in (chosen.lengths, chosen.vocabularies)]
+    for name, length, vocabulary in itertools.product(chosen.recipes.split(","), *asked):
+        begun = time.monotonic()
+        if begun + slowest > deadline:
+            print(f"No time left for {name} at {length} tokens.", flush=True)
+            continue
+        settings = cell_settings(name, length, vocabulary, chosen, device)
+        cells.append(measure_cell(settings, seconds=chosen.seconds, turns=chosen.turns, log=log))
+        slowest = max(slowest, time.monotonic() - begun)
+        tell(cells)
     return cells
 
 
 def add_flags(to: argparse.ArgumentParser) -> None:
-    to.add_argument("--recipes", default="base,small,mini,tiny")
-    to.add_argument("--lengths", default="128,512")
-    to.add_argument("--step-tokens", type=int, default=65_536, help="of a step, on both sides")
-    to.add_argument("--seconds", type=float, default=4.0, help="of a turn")
-    to.add_argument("--turns", type=int, default=2, help="of each contender")
-    to.add_argument("--workers", type=int, default=4, help="loader processes of the Trainer")
+    to.add_argument("--recipes", help="base,small,mini,tiny on a GPU, tiny,mini on a CPU")
+    to.add_argument("--lengths", help="128,512 on a GPU, 128 on a CPU")
+    to.add_argument("--vocabularies", help="0 for the recipe's own: the default on a GPU; 8192,32768 on a CPU")
+    to.add_argument("--step-tokens", type=int, help="of a step, on both sides: 65,536 on a GPU, 2,048 on a CPU")
+    to.add_argument("--seconds", type=float, help="of a turn: 4 on a GPU, 10 on a CPU")
+    to.add_argument("--turns", type=int, help="of each contender: 2 on a GPU, 5 on a CPU")
+    to.add_argument("--workers", type=int, help="loader processes of the Trainer: 4 on a GPU; none on a CPU")
+
+
+def settle(chosen: argparse.Namespace, device: torch.device) -> None:
+    """Fill in what was not asked for."""
+    for name, value in DEFAULTS[device.type].items():
+        if getattr(chosen, name) is None:
+            setattr(chosen, name, value)
 
 
 def shorten(chosen: argparse.Namespace) -> None:
     """Settings of a dry run."""
     chosen.recipes, chosen.lengths, chosen.step_tokens, chosen.seconds, chosen.turns = "tiny", "32", 128, 0.5, 2
-    chosen.workers = 0
+    chosen.workers, chosen.vocabularies = 0, "512,1024"
 
 
 def main() -> None:
@@ -212,14 +226,18 @@ def main() -> None:
     if chosen.short:
         measure.use_one_thread()
         shorten(chosen)
-    settings = {name: getattr(chosen, name) for name in "recipes lengths step_tokens seconds turns workers".split()}
+    device = probe.choose_device()
+    settle(chosen, device)
+    settings = {name: getattr(chosen, name) for name in DEFAULTS["cpu"]}
     found = measure.record("throughput", settings)
+    found["environment"] = measure.thread_settings()
 
     def tell(cells: list[Any]) -> None:
         found["cells"] = cells
         measure.finish(found, chosen.out)
 
-    print(render(sweep(chosen, probe.choose_device(), float("inf"), tell)))
+    with measure.work_folder(chosen.work) as work:
+        print(render(sweep(chosen, device, float("inf"), work / "log.txt", tell)))
 
 
 if __name__ == "__main__":

@@ -182,7 +182,9 @@ def compare(chosen: argparse.Namespace, group: str, work: Path) -> dict[str, Any
             "memory_ratio": memory / gigabytes,
             "tasks": {result.task: agreement(result, scores[result.task]) for result in results},
         }
-    return found | {"load_before": load_before, "load_after": shared.load()}
+    load_after = shared.load()
+    void = shared.is_busy(load_before, load_after)
+    return found | {"load_before": load_before, "load_after": load_after, "void": void}
 
 
 def task_facts(result: TaskResult) -> dict[str, Any]:

@@ -124,10 +124,41 @@ def test_moments_reach_every_mask_rate() -> None:
 
 def test_shares_of_the_matrix_rate() -> None:
     throughput = script("throughput")
-    blocks = [throughput.Block(tokens=100, seconds=seconds, flops=1e6) for seconds in (1.0, 2.0, 4.0)]
+    blocks = [{"tokens": 100, "seconds": seconds, "flops": 1e6, "peak_gib": seconds} for seconds in (1.0, 2.0, 4.0)]
     found = throughput.contender(blocks, rate=5e6)
     assert found["tokens_per_second"] == 50 and found["share_of_matrix_rate"] == 0.1
-    assert found["flops_per_token"] == 1e4
+    assert found["flops_per_token"] == 1e4 and found["peak_gib"] == 4.0
+    alone = {**found, "turns": [200.0, 100.0, 50.0]}
+    cell = {"daybreak, causal": dict(found), "daybreak, masked": dict(found), "products, causal": {"failed": "x"}}
+    cell["products, masked"] = alone
+    throughput.share_of_products(cell, load_recipe("tiny"))
+    assert cell["daybreak, masked"]["share_of_products_rate"] == 0.5
+    assert "share_of_products_rate" not in cell["daybreak, causal"]
+    assert cell["daybreak, recipe"]["tokens_per_second"] == 50
+
+
+@pytest.mark.parametrize(("causal_targets", "progress"), [(1.0, 0.0), (0.4, 0.0), (0.4, 0.5), (0.4, 1.0)])
+def test_products_of_a_step_are_its_flops(causal_targets: float, progress: float) -> None:
+    objective = CausalThenMasked(causal_targets=causal_targets)
+    recipe = replace(load_recipe("tiny"), model=SHAPE, objective=objective)
+    found = script("matrix_products").products(recipe, VOCABULARY, LENGTH, 50, progress, torch.device("cpu"))
+    counted = sum(product.flops * product.count for product in found)
+    assert counted == 50 * script("flops").step_forward(recipe, VOCABULARY, LENGTH, progress)
+    times = script("matrix_products").Timed(found[0], torch.device("cpu"), torch.float32).seconds()
+    assert set(times) == {"forward", "dX", "dW"} and min(times.values()) > 0
+
+
+def test_masks_of_the_plain_loop() -> None:
+    stock = script("stock_trainer")
+    ids = torch.randint(0, VOCABULARY, (400, 100))
+    shown, labels = stock.hidden(ids, VOCABULARY)
+    chosen = labels != -100
+    assert torch.equal(labels[chosen], ids[chosen]) and torch.equal(shown[~chosen], ids[~chosen])
+    assert not (chosen & (ids <= stock.MASK_ID)).any()
+    words = (ids > stock.MASK_ID).sum()
+    assert float(chosen.sum() / words) == pytest.approx(0.15, abs=0.01)
+    assert float((shown[chosen] == stock.MASK_ID).float().mean()) == pytest.approx(0.8, abs=0.03)
+    assert float((shown[chosen] == ids[chosen]).float().mean()) == pytest.approx(0.1, abs=0.03)
 
 
 # ---------------------------------------------------------------- statistics and tables
@@ -160,33 +191,6 @@ def test_budget_summary() -> None:
     ]
     (line,) = script("budget").summarise(runs)
     assert (line["runs"], line["held"], line["off_by_worst"], line["training_share_least"]) == (3, 2, 1.2, 0.7)
-
-
-def test_arms_take_turns_in_both_orders() -> None:
-    plateau = script("plateau")
-    assert plateau.schedule(["a", "b"], 2) == [(0, "a"), (0, "b"), (1, "b"), (1, "a")]
-    arms = plateau.arms_of(["1e-3", "2e-3"])
-    assert len(arms) == 4 and arms["masked only, lr 1e-3"] == (
-        False,
-        "--objective.causal-share 0 --optimizer.lr 1e-3",
-    )
-
-
-@pytest.mark.parametrize(("losses", "claim"), [((4.0, 4.1, 4.2), True), ((4.9, 5.3, 4.6), False)])
-def test_plateau_claims_only_what_is_beyond_the_spread(losses: tuple[float, ...], claim: bool) -> None:
-    plateau = script("plateau")
-    same = {"unigram_loss": 6.0, "below_unigram": 1.0, "accuracy": 0.1, "distinct": 9, "steps": 5, "tokens": 100}
-    runs: list[dict[str, Any]] = [
-        {"arm": arm, "causal": arm == "with", "seed": seed, "loss": loss, **same}
-        for arm, values in (("with", losses), ("without", (5.0, 5.1, 5.2)))
-        for seed, loss in enumerate(values)
-    ]
-    lines = plateau.summarise(runs)
-    told = plateau.verdict(lines)
-    assert told["gain_nats"] == pytest.approx(5.1 - sum(losses) / 3) and told["claim"] is claim
-    assert plateau.verdict(plateau.summarise(runs[:3])) is None
-    assert "with" in plateau.render(lines)
-    assert plateau.verdict(plateau.summarise([run for run in runs if run["seed"] < 2]))["claim"] is False
 
 
 # ---------------------------------------------------------------- runs seen from outside

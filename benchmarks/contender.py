@@ -1,0 +1,164 @@
+"""One side of a speed comparison in a process of its own, which works when it is told to: its memory is its own.
+
+Used by throughput.py; run by itself it lets a toy contender work for a second.
+
+The parent writes seconds, a line each; the worker trains for about so long and answers with one line of JSON. Between
+its turns it waits for input and computes nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from subprocess import PIPE, Popen
+from typing import Any
+
+import measure
+import torch
+from matrix_products import ProductsBlock
+from our_step import Block, Cell, ZipfStream, our_block
+
+from daybreak.data.sampler import RowSampler
+from daybreak.data.shards import open_shards
+from daybreak.models.modern import ModernEncoder
+from daybreak.recipe import load_recipe
+
+ANSWER = "contender: "
+"""Begins the lines that are meant for the parent; Trainers print lines of their own."""
+TOY: dict[str, Any] = {"layers": 1, "width": 32, "heads": 2, "inner": 64}
+
+
+def stock(kind: str) -> Callable[[Cell], Callable[[float], Block]]:
+    """A stock model; transformers is imported by its process alone."""
+
+    def build(cell: Cell) -> Callable[[float], Block]:
+        from stock_trainer import stock_block
+
+        return stock_block(cell, kind)
+
+    return build
+
+
+CONTENDERS: dict[str, Callable[[Cell], Callable[[float], Block]]] = {
+    "daybreak, causal": lambda cell: our_block(cell, "causal"),
+    "daybreak, masked": lambda cell: our_block(cell, "masked"),
+    "products, causal": lambda cell: ProductsBlock(cell, "causal"),
+    "products, masked": lambda cell: ProductsBlock(cell, "masked"),
+    "plain loop BERT": stock("plain loop BERT"),
+    "transformers ModernBERT": stock("Trainer ModernBERT"),
+    "transformers BERT": stock("Trainer BERT"),
+}
+"""Whose names begin with "products" do not train: they time the matrix products of our step, by themselves."""
+
+
+class Contender:
+    """A contender's process, started now; the first block starts its work.
+
+    Args:
+        settings: of the cell, as ``built`` reads them.
+        log: what the process prints beside its answers.
+    """
+
+    def __init__(self, name: str, settings: dict[str, Any], log: Path):
+        command = [sys.executable, __file__, "--name", name, "--cell", json.dumps(settings)]
+        self._log = log.open("ab")
+        self._process = Popen(command, stdin=PIPE, stdout=PIPE, stderr=self._log)
+
+    def block(self, seconds: float) -> dict[str, Any]:
+        """Let it work; returns a block's tokens, seconds and flops, and memory, or why it ``failed``."""
+        assert self._process.stdin and self._process.stdout
+        try:
+            self._process.stdin.write(f"{seconds}\n".encode())
+            self._process.stdin.flush()
+            for line in self._process.stdout:
+                if line.startswith(ANSWER.encode()):
+                    found: dict[str, Any] = json.loads(line[len(ANSWER) :])
+                    return found
+                self._log.write(line)
+        except BrokenPipeError:
+            pass
+        return {"failed": f"ended with {self._process.wait()}"}
+
+    def close(self) -> None:
+        """End the process; it has nothing to save."""
+        self._process.kill()
+        self._process.wait()
+        self._log.close()
+
+
+def built(settings: dict[str, Any]) -> Cell:
+    """The cell that ``settings`` describe: recipe, vocabulary, length, rows, data (or none), precision, workers."""
+    recipe = load_recipe(settings["recipe"])
+    if settings.get("toy"):
+        recipe = replace(recipe, model=ModernEncoder(**TOY))
+    recipe = replace(recipe, length=settings["length"])
+    stream: Any
+    if settings["data"]:
+        stream = open_shards(Path(settings["data"])).train
+    else:
+        stream = ZipfStream(settings["vocabulary"], 8 * settings["rows"] * settings["length"])
+    sampler = RowSampler(stream, settings["length"], seed=0)
+    return Cell(
+        recipe, settings["vocabulary"], sampler, settings["length"], settings["rows"],
+        torch.device(settings["device"]), settings["precision"], settings["workers"],
+    )  # fmt: skip
+
+
+def memory(device: torch.device) -> dict[str, float]:
+    """The most that this process ever had in memory, GiB, everything that it imported included."""
+    peak = measure.status_bytes("VmHWM")
+    found = {"peak_gib": round(peak / 2**30, 3)}
+    if device.type == "cuda":
+        found["device_peak_gib"] = round(torch.cuda.max_memory_allocated(device) / 2**30, 3)
+    return found
+
+
+def answer(name: str, settings: dict[str, Any]) -> None:
+    """What the worker does: a block for each line of its input."""
+    if settings["threads"]:
+        torch.set_num_threads(settings["threads"])
+    cell, work = built(settings), None
+    for line in sys.stdin:
+        try:
+            work = work or CONTENDERS[name](cell)
+            start = measure.status_bytes("VmRSS")
+            block = work(float(line))
+            found = {**asdict(block), "resident_before_gib": round(start / 2**30, 3), **memory(cell.device)}
+            if isinstance(work, ProductsBlock):
+                found["products"] = work.details()
+        except torch.OutOfMemoryError:
+            found = {"failed": "out of memory"}
+        except Exception as error:  # such as a Trainer without accelerate: the others still count
+            traceback.print_exc()
+            found = {"failed": type(error).__name__}
+        if cell.device.type == "cuda":
+            torch.cuda.empty_cache()
+        print(ANSWER + json.dumps(found), flush=True)
+
+
+def main() -> None:
+    parser = measure.parser(__doc__)
+    parser.add_argument("--name", choices=CONTENDERS, default="daybreak, masked")
+    parser.add_argument("--cell", type=json.loads, help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    if chosen.cell:
+        answer(chosen.name, chosen.cell)
+        return
+    cell = {"recipe": "tiny", "vocabulary": 200, "length": 32, "rows": 4, "data": None, "device": "cpu"}
+    cell |= {"precision": "float32", "workers": 0, "threads": 1, "toy": True}
+    with measure.work_folder(chosen.work) as work:
+        one = Contender(chosen.name, cell, work / "log.txt")
+        found = one.block(1.0)
+        one.close()
+    print(json.dumps(found))
+    if chosen.out:
+        measure.write_json(chosen.out, found)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,186 @@
+"""One run of daybreak pretrain, its held-out loss judged at fixed seconds without charging the run for it.
+
+    python benchmarks/judged.py --data DATA --recipe mini --budget 15m --marks 20 --work RUN --out curve.json
+
+Used by race.py, as is its sibling reference.py. The run is the product's own, through its command line; only its clock
+is stopped while the whole set of held-out positions is judged (its own validations are charged to it as ever). The
+curve's first point is judged before the first step, so its seconds are what the start took.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import measure
+import torch
+import toy
+
+from daybreak import assembly, cli, pretrain
+from daybreak.base.files import read_json
+from daybreak.base.run_folder import RunFolder
+from daybreak.training import loop
+from daybreak.training.clock import BudgetClock, Tick
+from daybreak.training.step import Training
+from daybreak.training.validation import Validation
+
+
+class Stopwatch:
+    """``time.monotonic()`` with pauses: what happens in one takes no time."""
+
+    def __init__(self) -> None:
+        self._paused = 0.0
+        self._since: float | None = None
+
+    def now(self) -> float:
+        return (time.monotonic() if self._since is None else self._since) - self._paused
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        begun = self._since = time.monotonic()
+        try:
+            yield
+        finally:
+            self._paused += time.monotonic() - begun
+            self._since = None
+
+
+class Judge:
+    """Judges a model at fixed seconds on the positions of Daybreak's own validation.
+
+    Args:
+        marks: ascending seconds; a mark that is passed while another is judged is left out.
+    """
+
+    def __init__(self, validation: Validation, marks: Sequence[float], watch: Stopwatch):
+        self._validation, self._marks, self._watch = validation, list(marks), watch
+        self.wanted = bool(marks)
+        self.curve: list[dict[str, Any]] = []
+
+    def look(self, model: Any, seconds: float, step: int, tokens: int) -> None:
+        """Judge ``model`` if a mark has been reached; it has ``logits`` and is left in training mode."""
+        if not self._marks or seconds < self._marks[0]:
+            return
+        self._marks = [mark for mark in self._marks if mark > seconds]
+        self.judge(model, seconds, step, tokens)
+
+    def judge(self, model: Any, seconds: float, step: int, tokens: int) -> None:
+        with self._watch.pause():
+            model.eval()
+            seen = self._validation.measure(
+                model, rows=self._validation.rows, step=step, tokens=tokens, tick=Tick(seconds, 0.0), final=False
+            )
+            model.train()
+        self.curve.append(
+            {"seconds": round(seconds, 3), "step": step, "tokens": tokens, "loss": seen.loss, "accuracy": seen.accuracy}
+        )
+
+    def facts(self) -> dict[str, Any]:
+        """The curve, and what was judged: two runs that can be compared have the same ``positions``."""
+        found = hashlib.blake2b(digest_size=8)
+        for tensor in self._validation.cases():
+            found.update(tensor.cpu().numpy().tobytes())
+        return {
+            "positions": found.hexdigest(),
+            "unigram_loss": self._validation.unigram_loss,
+            "curve": self.curve,
+        }
+
+
+def marks_of(seconds: float, count: int) -> list[float]:
+    """The start, then ``count`` moments; the last is the end. None at all for a count of 0."""
+    if count == 0:
+        return []
+    return [seconds * mark / count for mark in range(count + 1)]
+
+
+class JudgedClock(BudgetClock):
+    """A budget's clock that lets a judge look before each step, and does not charge for it."""
+
+    training: Training | None = None
+    judge: Judge | None = None
+
+    def __init__(self, *arguments: Any, **settings: Any):
+        self.watch = Stopwatch()
+        super().__init__(*arguments, **settings, now=self.watch.now)
+
+    def tick(self, step: int, tokens: int, *, leaving: bool = False) -> Tick:
+        if self.judge and self.training:
+            with self.training.pause():
+                self.judge.look(self.training.model, self.elapsed(), step, tokens)
+        return super().tick(step, tokens, leaving=leaving)
+
+
+@contextmanager
+def judging(marks: Sequence[float]) -> Iterator[list[Judge]]:
+    """Let pretraining build a judged clock; the list that is yielded holds its judge once training has begun."""
+    judges: list[Judge] = []
+
+    def fit(training: Training, progress: Any) -> Any:
+        clock = training.clock
+        assert isinstance(clock, JudgedClock)
+        judges.append(Judge(training.validation, marks, clock.watch))
+        clock.training, clock.judge = training, judges[0]
+        return loop.fit(training, progress)
+
+    plain = pretrain.fit, assembly.BudgetClock
+    pretrain.fit, assembly.BudgetClock = fit, JudgedClock  # type: ignore[misc]
+    try:
+        yield judges
+    finally:
+        pretrain.fit, assembly.BudgetClock = plain  # type: ignore[misc]
+
+
+def judged_run(words: list[str], out: Path, marks: Sequence[float]) -> dict[str, Any]:
+    """Pretrain into ``out`` by the command line's ``words``; returns the curve with its end, and what was done."""
+    with judging(marks) as judges:
+        try:
+            cli.main(["pretrain", *words, "--out", str(out)])
+        except SystemExit as left:
+            if left.code:
+                raise
+    summary = read_json(RunFolder(out).summary)
+    final = {name: summary["validation"][name] for name in ("step", "tokens", "loss", "accuracy")}
+    facts = judges[0].facts()
+    facts["curve"].append({"seconds": summary["elapsed"], **final})
+    names = ("steps", "tokens", "epochs", "parameters", "tokens_per_second", "elapsed", "spent")
+    return {**facts, **{name: summary[name] for name in names}, "recipe": read_json(RunFolder(out).recipe)}
+
+
+def add_judging_flags(to: Any, budget: str = "3m") -> None:
+    """The flags of both judged runs."""
+    measure.add_run_flags(to)
+    to.add_argument("--budget", default=budget)
+    to.add_argument("--marks", type=int, default=20, help="how often the run is judged")
+    to.add_argument("--seed", type=int, default=0)
+    to.add_argument("--threads", type=int, default=0, help="0 for torch's own choice")
+
+
+def main() -> None:
+    parser = measure.parser(__doc__)
+    add_judging_flags(parser)
+    chosen = parser.parse_args()
+    seconds = 20.0 if chosen.short else measure.budget_seconds(chosen.budget)
+    if chosen.short:
+        measure.use_one_thread()
+        chosen.budget, chosen.marks, chosen.flags = "20s", 3, chosen.flags or f"{measure.SHORT_FLAGS} --length 32"
+    if chosen.threads:
+        torch.set_num_threads(chosen.threads)
+    with measure.work_folder(chosen.work) as work:
+        data = toy.data_folder(chosen, work)
+        words = [chosen.recipe, "--data", str(data), "--budget", chosen.budget, "--seed", str(chosen.seed)]
+        found = judged_run([*words, *shlex.split(chosen.flags)], work / "run", marks_of(seconds, chosen.marks))
+    found["threads"] = torch.get_num_threads()
+    if chosen.out:
+        measure.write_json(chosen.out, found)
+    for point in found["curve"]:
+        print(f"{point['seconds']:8.1f} s  step {point['step']:6d}  loss {point['loss']:.3f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,269 @@
+"""Time to loss: Daybreak beside an honestly tuned run_mlm, on the same text, tokenizer, positions and wall clock.
+
+    python benchmarks/race.py --data DATA --recipe mini --work runs/race --stage plan
+    python benchmarks/race.py --data DATA --recipe mini --work runs/race --out race.json
+
+tune: the reference (reference.py: BertForMaskedLM of the recipe's shape under transformers' Trainer, its schedule
+fitted to the clock) at several rates without dropout, then the best again with dropout, with half and with twice the
+rows; the one with the lowest held-out loss wins, chosen on the very positions that it is judged on, which is kind to
+it. race: at each budget the winner (at budgets that were not tuned at, the best --candidates of them, of which the best
+counts), Daybreak with as many parameters, Daybreak with the shape of --free-recipe and --free-flags, and Cramming's
+recipe at the same shape, in turns, each a process whose clock begins with it. report: what is done so far.
+
+All are judged at the same fixed seconds on Daybreak's own validation positions, and none is charged for it. Daybreak
+is charged for its own validations, its last one and its export, too; the reference for training alone. Each run is a
+file in --work: finished ones are kept, so that a race that was broken off goes on; one that the machine was too busy
+for is void and is run again by the next call. Runs of another data folder, recipe or number of threads are refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import shutil
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import measure
+import torch
+import toy
+from race_report import render, summarise
+
+from daybreak.base.files import read_json, write_json
+from daybreak.data.shards import open_shards
+from daybreak.models.modern import ModernEncoder
+from daybreak.recipe import load_recipe
+
+OURS = ("env", "GOMP_SPINCOUNT=1000")
+"""What our command line sets before torch is there; the reference has torch's default."""
+REFERENCE, EQUAL, FREE, CRAMMING = "reference", "daybreak, same parameters", "daybreak, free shape", "cramming"
+BESIDE, LOOK = 8.0, 2.5
+"""Seconds of a run beside its budget, for the plan: after Daybreak's export, and about one look of the judge."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of the race, or of the tuning before it."""
+
+    stage: str
+    contender: str
+    seconds: float
+    seed: int
+    setting: str
+    """The flags that make it what it is."""
+
+    @property
+    def name(self) -> str:
+        """Of its file."""
+        words = f"{self.stage} {self.contender} {self.seconds:g}s {self.setting} seed {self.seed}"
+        return "-".join("".join(c if c.isalnum() or c == "." else " " for c in words).split())
+
+    def command(self, chosen: argparse.Namespace, data: Path, work: Path) -> list[str]:
+        script = "reference.py" if self.contender == REFERENCE else "judged.py"
+        words = [*(() if self.contender == REFERENCE else OURS), sys.executable, str(Path(__file__).with_name(script))]
+        words += ["--data", str(data), "--budget", f"{self.seconds:g}s", "--seed", str(self.seed)]
+        words += ["--marks", str(chosen.marks), "--threads", str(chosen.threads), "--out", str(work / "curve.json")]
+        if self.contender == REFERENCE:
+            return [*words, "--recipe", chosen.recipe, "--length", str(chosen.length), *shlex.split(self.setting)]
+        named, _, flags = self.setting.partition(" ")
+        return [*words, "--work", str(work), "--recipe", named, "--flags", f"{flags} --length {chosen.length}"]
+
+
+# ---------------------------------------------------------------- what is run
+
+
+def reference_setting(rate: str, dropout: float, batch: int) -> str:
+    return f"--rate {rate} --dropout {dropout:g} --batch {batch}"
+
+
+def rates_of(chosen: argparse.Namespace) -> list[Run]:
+    """The first part of the tuning."""
+    settings = [reference_setting(rate, 0.0, chosen.batch) for rate in chosen.rates.split(",")]
+    return [tuning(chosen, setting) for setting in settings]
+
+
+def variations_of(chosen: argparse.Namespace, rate: str) -> list[Run]:
+    """The second part: the best rate with dropout, with half and with twice the rows."""
+    changed = [(0.1, chosen.batch), (0.0, chosen.batch // 2), (0.0, chosen.batch * 2)]
+    return [tuning(chosen, reference_setting(rate, *each)) for each in changed[: chosen.variations]]
+
+
+def tuning(chosen: argparse.Namespace, setting: str) -> Run:
+    return Run("tune", REFERENCE, measure.budget_seconds(chosen.tune_budget), 0, setting)
+
+
+def racing(chosen: argparse.Namespace, tuned: list[str], vocabulary: int) -> list[Run]:
+    """All runs of the race in the order in which they take turns; ``tuned`` holds settings, the best first."""
+    found: list[Run] = []
+    shape = load_recipe(chosen.recipe).model
+    assert isinstance(shape, ModernEncoder)
+    equal = f"{chosen.recipe} --model.inner {equal_inner(shape, vocabulary, chosen.length)} {chosen.flags}".strip()
+    cramming = (
+        f"crammed --size {chosen.recipe.removeprefix('daybreak-')} --model.layers {shape.layers} --model.width "
+        f"{shape.width} --model.heads {shape.heads} --model.inner {shape.inner} {chosen.cramming_flags}".strip()
+    )
+    ours = {EQUAL: equal, FREE: f"{chosen.free_recipe or chosen.recipe} {chosen.free_flags}".strip()}
+    for budget, seeds in zip(chosen.budgets.split(","), map(int, chosen.seeds.split(","))):
+        best = tuned[: 1 if budget == chosen.tune_budget else chosen.candidates]
+        sides = [*((REFERENCE, setting) for setting in best), *ours.items(), (CRAMMING, cramming)]
+        for seed in range(seeds):
+            turn = sides if seed % 2 == 0 else sides[::-1]
+            found += [Run("race", side, measure.budget_seconds(budget), seed, setting) for side, setting in turn]
+    return found
+
+
+def parameters_of_bert(shape: ModernEncoder, vocabulary: int, length: int) -> int:
+    """Of stock_trainer.stock_bert."""
+    width = shape.width
+    embeddings = (vocabulary + length + 2) * width + 2 * width
+    layer = 12 * width * width + 13 * width
+    return embeddings + shape.layers * layer + width * width + 3 * width + vocabulary
+
+
+def parameters_of_ours(shape: ModernEncoder, vocabulary: int) -> int:
+    """Of shape.build(vocabulary)."""
+    width = shape.width
+    layers = shape.layers * (4 * width * width + 3 * width * shape.inner + 2 * width) - width
+    return vocabulary * width + width + layers + width + width * width + width + vocabulary
+
+
+def equal_inner(shape: ModernEncoder, vocabulary: int, length: int) -> int:
+    """The inner width, a multiple of 8, with which ours comes closest to the reference's number of parameters."""
+    missing = parameters_of_bert(shape, vocabulary, length) - parameters_of_ours(shape, vocabulary)
+    return max(8, round((shape.inner + missing / (3 * shape.layers * shape.width)) / 8) * 8)
+
+
+# ---------------------------------------------------------------- running
+
+
+def done(run: Run, chosen: argparse.Namespace, work: Path) -> dict[str, Any] | None:
+    """The run's result, if it has one that counts."""
+    path = work / f"{run.name}.json"
+    if not path.exists():
+        return None
+    found: dict[str, Any] = read_json(path)
+    if found["held"] != chosen.held:
+        sys.exit(f"'{path.name}' belongs to another race ({found['held']}, not {chosen.held}): choose another --work.")
+    return None if found["void"] and not chosen.short else found
+
+
+def made(run: Run, chosen: argparse.Namespace, data: Path, work: Path) -> dict[str, Any]:
+    """The run's result, run now where there is none."""
+    if (before := done(run, chosen, work)) is not None:
+        return before
+    place = work / run.name
+    shutil.rmtree(place, ignore_errors=True)  # of a start that was broken off
+    place.mkdir(parents=True)
+    loads, begun = measure.load(), time.monotonic()
+    measure.run(run.command(chosen, data, place), work / "log.txt")
+    wall, after = time.monotonic() - begun, measure.load()
+    found = {
+        **asdict(run), "held": chosen.held, **read_json(place / "curve.json"), "wall": wall, "load_before": loads,
+        "load_after": after, "void": measure.is_busy(loads, after),
+    }  # fmt: skip
+    write_json(work / f"{run.name}.json", found)
+    end, void = found["curve"][-1], ", machine busy: void" if found["void"] else ""
+    print(f"{run.name}: loss {end['loss']:.3f} after {found['steps']:,} steps{void}", flush=True)
+    return found
+
+
+def tuned(chosen: argparse.Namespace, data: Path, work: Path, *, run: bool) -> list[dict[str, Any]] | None:
+    """Results of the tuning, the best first; None where some are missing and ``run`` is false."""
+
+    def all_of(runs: list[Run]) -> list[dict[str, Any]] | None:
+        found = [made(each, chosen, data, work) if run else done(each, chosen, work) for each in runs]
+        there = [each for each in found if each is not None]
+        return sorted(there, key=end_loss) if len(there) == len(found) else None
+
+    first = all_of(rates_of(chosen))
+    more = first and all_of(variations_of(chosen, rate_in(first[0])))
+    return sorted([*first, *more], key=end_loss) if first and more is not None else None
+
+
+def rate_in(result: dict[str, Any]) -> str:
+    return shlex.split(result["setting"])[1]
+
+
+def end_loss(result: dict[str, Any]) -> float:
+    return float(result["curve"][-1]["loss"])
+
+
+def plan(chosen: argparse.Namespace, vocabulary: int, settings: list[str] | None, work: Path) -> None:
+    """Print what there is to run, in minutes."""
+    tuning_runs = [*rates_of(chosen), *variations_of(chosen, "the-best")]
+    unknown = [f"(tuned {place + 1})" for place in range(chosen.candidates)]
+    runs = [*(() if settings else tuning_runs), *racing(chosen, settings or unknown, vocabulary)]
+    rows, total = [], 0.0
+    for run in runs:
+        there = (work / f"{run.name}.json").exists() and done(run, chosen, work) is not None
+        minutes = 0.0 if there else (run.seconds + BESIDE + LOOK * chosen.marks) / 60
+        total += minutes
+        rows.append([run.name, "done" if there else f"{minutes:.1f}"])
+    print(measure.table(["run", "minutes"], [*rows, ["all that is left", f"{total:.0f}"]]), flush=True)
+
+
+def parse() -> argparse.Namespace:
+    parser = measure.parser(__doc__)
+    measure.add_run_flags(parser, recipe="mini")
+    parser.add_argument("--stage", choices=("all", "plan", "tune", "race", "report"), default="all")
+    parser.add_argument("--budgets", default="3m,15m")
+    parser.add_argument("--seeds", default="3,1", help="of each budget")
+    parser.add_argument("--tune-budget", default="3m")
+    parser.add_argument("--rates", default="5e-4,1e-3,2e-3,3e-3", help="of the reference")
+    parser.add_argument("--batch", type=int, default=16, help="of the reference, while its rate is chosen")
+    parser.add_argument("--candidates", type=int, default=2, help="tuned settings tried at budgets not tuned at")
+    parser.add_argument("--free-recipe", default="", help="of the free shape; the recipe itself by default")
+    parser.add_argument("--free-flags", default="", help="likewise, such as '--model.layers 3'")
+    parser.add_argument("--cramming-flags", default="")
+    parser.add_argument("--marks", type=int, default=20, help="how often each run is judged")
+    parser.add_argument("--threads", type=int, default=0, help="of each run; as many as cores by default")
+    parser.add_argument("--length", type=int, default=0, help="of a row; the recipe's by default")
+    chosen = parser.parse_args()
+    chosen.variations = 3
+    if chosen.short:
+        measure.use_one_thread()
+        chosen.recipe, chosen.length, chosen.batch, chosen.marks = "tiny", 32, 4, 3
+        chosen.budgets, chosen.tune_budget, chosen.seeds = "30s", "30s", "1"
+        chosen.rates, chosen.variations, chosen.candidates = "1e-3", 1, 1
+        chosen.flags = chosen.free_flags = chosen.cramming_flags = measure.SHORT_FLAGS
+        chosen.cramming_flags += " --ramp.share 0"
+    elif not chosen.work:
+        parser.error("a race takes long: name the folder of its runs with --work, so that it can go on")
+    chosen.threads = chosen.threads or torch.get_num_threads()
+    chosen.length = chosen.length or load_recipe(chosen.recipe).length
+    return chosen
+
+
+def main() -> None:
+    chosen = parse()
+    with measure.work_folder(chosen.work) as work:
+        data = toy.data_folder(chosen, work)
+        manifest = open_shards(data).manifest
+        chosen.held = f"{chosen.recipe}, {manifest.tokenizer}, {manifest.train.tokens} tokens, {chosen.threads} threads"
+        names = "recipe flags budgets seeds tune_budget rates batch candidates free_recipe free_flags cramming_flags "
+        names += "marks threads length held"
+        found = measure.record("race", {name: getattr(chosen, name) for name in names.split()})
+        best = tuned(chosen, data, work, run=False)
+        settings = [result["setting"] for result in best] if best else None
+        plan(chosen, manifest.vocabulary, settings, work)
+        if chosen.stage == "plan":
+            return
+        if chosen.stage in ("all", "tune"):
+            best = tuned(chosen, data, work, run=True)
+        if best is None:
+            sys.exit("The reference is not tuned yet: --stage tune does that.")
+        runs = racing(chosen, [result["setting"] for result in best], manifest.vocabulary)
+        if chosen.stage in ("all", "race"):
+            for run in runs:
+                made(run, chosen, data, work)
+        raced = [result for run in runs if (result := done(run, chosen, work))]
+        found |= {"tuning": best, "race": raced, "summary": summarise(best, raced)}
+        measure.finish(found, chosen.out)
+        print(render(found["summary"]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,209 @@
+"""One masked-LM run of transformers' Trainer, as its example run_mlm.py trains, judged at fixed seconds like ours.
+
+    python benchmarks/reference.py --data DATA --recipe mini --budget 15m --rate 1e-3 --dropout 0 --out curve.json
+
+Used by race.py, as is its sibling judged.py. BertForMaskedLM of the recipe's shape (a plain unit of 4 x width) from
+random weights, the same prepared rows and tokenizer, DataCollatorForLanguageModeling at 15 %, torch's fused AdamW with
+a decay of 0.01, clipping at 1. Where there is a choice it is the kinder one:
+
+- run_mlm's linear schedule with warm-up counts steps, which must be planned. Here it reads the clock, so that it comes
+  to 0 exactly when the time is over, and it begins when the first step does.
+- The clock starts with the process, imports included, and stands while the model is judged; nothing is charged for
+  saving it.
+- No logging, no saving, no progress bar, rows from a memory map.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import measure
+import torch
+import toy
+from judged import Judge, Stopwatch, add_judging_flags, marks_of
+from stock_trainer import RATE, stock_bert, stock_tokenizer
+from torch import Tensor, nn
+
+from daybreak.assembly import yardstick
+from daybreak.base.process import process_started
+from daybreak.base.records import SpecialIds
+from daybreak.data.shards import Shards, TokenStream, open_shards
+from daybreak.models.layers import take
+from daybreak.models.modern import ModernEncoder
+from daybreak.recipe import load_recipe
+from daybreak.training.probe import choose_device
+
+WARMUP = 0.06
+"""Share of the training time in which the rate rises."""
+
+
+class StoredRows(torch.utils.data.Dataset[dict[str, list[int]]]):
+    """The rows that our recipes train on, [CLS] and a cut of the stream, as grouped texts come from a stored set."""
+
+    def __init__(self, stream: TokenStream, length: int, special: SpecialIds):
+        self._stream, self._width, self._special = stream, length - 1, special
+
+    def __len__(self) -> int:
+        return len(self._stream) // self._width
+
+    def __getitem__(self, index: int) -> dict[str, list[int]]:
+        ids = [self._special.cls, *self._stream.read(index * self._width, (index + 1) * self._width).tolist()]
+        return {"input_ids": ids, "special_tokens_mask": [int(i <= self._special.mask) for i in ids]}
+
+
+class Asked:
+    """BertForMaskedLM as our validation asks a model."""
+
+    def __init__(self, model: Any):
+        self.model = model
+
+    def logits(self, ids: Tensor, slots: Tensor) -> Tensor:
+        """Of the positions ``slots`` [R, K] of ``ids`` [R, L]: [R, K, V]."""
+        logits: Tensor = self.model.cls(take(self.model.bert(input_ids=ids).last_hidden_state, slots))
+        return logits
+
+    def eval(self) -> None:
+        self.model.eval()
+
+    def train(self) -> None:
+        self.model.train()
+
+
+def linear(progress: float) -> float:
+    """What the peak rate is multiplied by: up over WARMUP, then down to 0."""
+    return max(0.0, min(progress / WARMUP, (1.0 - progress) / (1.0 - WARMUP)))
+
+
+class Timer:
+    """The run's clock, and the loop's two questions to it: how far through the training time, and is it over?"""
+
+    def __init__(self, budget: float, watch: Stopwatch):
+        self._budget, self._watch, self._started = budget, watch, process_started()
+        self._begun: float | None = None
+
+    def elapsed(self) -> float:
+        return self._watch.now() - self._started
+
+    def begin(self) -> None:
+        """The first step is about to be taken."""
+        self._begun = self.elapsed()
+
+    def progress(self) -> float:
+        if self._begun is None:
+            return 0.0
+        return min(1.0, (self.elapsed() - self._begun) / max(self._budget - self._begun, 1e-9))
+
+
+def callback(asked: Asked, judge: Judge, timer: Timer, tokens: int, limit: int) -> Any:
+    """What judges the model between steps and ends the run; ``tokens`` of a step."""
+    from transformers import TrainerCallback
+
+    class Judging(TrainerCallback):
+        def on_train_begin(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+            judge.look(asked, timer.elapsed(), 0, 0)
+            timer.begin()
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> Any:
+            step = state.global_step
+            judge.look(asked, timer.elapsed(), step, step * tokens)
+            control.should_training_stop = timer.progress() >= 1.0 or step == limit
+            return control
+
+    return Judging()
+
+
+def trained(chosen: argparse.Namespace, shards: Shards, data: Path, seconds: float) -> dict[str, Any]:
+    """Train and judge; returns the curve and what was done."""
+    from transformers import DataCollatorForLanguageModeling, PrinterCallback, Trainer, TrainingArguments, set_seed
+
+    watch = Stopwatch()
+    timer = Timer(seconds, watch)
+    recipe, manifest, device = load_recipe(chosen.recipe), shards.manifest, choose_device()
+    length = chosen.length or recipe.length
+    assert isinstance(recipe.model, ModernEncoder)
+    set_seed(chosen.seed)
+    model = stock_bert(recipe.model, manifest.vocabulary, length, chosen.dropout).to(device)
+    yard = yardstick(replace(recipe, length=length), shards, data, device)
+    judge, asked = Judge(yard, marks_of(seconds, chosen.marks), watch), Asked(model)
+
+    class Timed(Trainer):
+        def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+            self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(
+                optimizer or self.optimizer, lambda _: linear(timer.progress())
+            )
+            return self.lr_scheduler
+
+    with tempfile.TemporaryDirectory() as scratch:
+        arguments = TrainingArguments(
+            output_dir=scratch,
+            max_steps=10_000_000,
+            per_device_train_batch_size=chosen.batch,
+            use_cpu=device.type == "cpu",
+            bf16=device.type == "cuda",
+            learning_rate=chosen.rate,
+            weight_decay=0.01,
+            optim="adamw_torch_fused",
+            seed=chosen.seed,
+            dataloader_drop_last=True,
+            dataloader_pin_memory=device.type == "cuda",
+            logging_strategy="no",
+            save_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+        )
+        collator = DataCollatorForLanguageModeling(stock_tokenizer(manifest.vocabulary), mlm_probability=RATE)
+        rows = StoredRows(shards.train, length, manifest.special)
+        each = chosen.batch * length
+        trainer = Timed(model, arguments, collator, rows, callbacks=[callback(asked, judge, timer, each, chosen.steps)])
+        trainer.remove_callback(PrinterCallback)
+        trainer.train()
+    return outcome(trainer.state.global_step, each, judge, asked, timer, model)
+
+
+def outcome(steps: int, each: int, judge: Judge, asked: Asked, timer: Timer, model: nn.Module) -> dict[str, Any]:
+    """The curve, its end included: the model is judged once more where the last mark was not met exactly."""
+    elapsed = timer.elapsed()
+    if judge.wanted and judge.curve[-1]["step"] != steps:
+        judge.judge(asked, elapsed, steps, steps * each)
+    begun = judge.curve[0]["seconds"] if judge.curve else 0.0
+    return {
+        **judge.facts(),
+        "steps": steps,
+        "tokens": steps * each,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "tokens_per_second": steps * each / max(elapsed - begun, 1e-9),
+        "elapsed": elapsed,
+    }
+
+
+def main() -> None:
+    parser = measure.parser(__doc__)
+    add_judging_flags(parser)
+    parser.add_argument("--rate", type=float, default=1e-3, help="peak learning rate")
+    parser.add_argument("--dropout", type=float, default=0.0)
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--length", type=int, default=0, help="of a row; 0 for the recipe's")
+    parser.add_argument("--steps", type=int, default=0, help="end after so many, whatever the time; 0 for no end")
+    chosen = parser.parse_args()
+    seconds = 20.0 if chosen.short else measure.budget_seconds(chosen.budget)
+    if chosen.short:
+        measure.use_one_thread()
+        chosen.marks, chosen.batch, chosen.length = 3, 4, 32
+    if chosen.threads:
+        torch.set_num_threads(chosen.threads)
+    with measure.work_folder(chosen.work) as work:
+        data = toy.data_folder(chosen, work)
+        found = trained(chosen, open_shards(data), data, seconds)
+    found["threads"] = torch.get_num_threads()
+    if chosen.out:
+        measure.write_json(chosen.out, found)
+    for point in found["curve"]:
+        print(f"{point['seconds']:8.1f} s  step {point['step']:6d}  loss {point['loss']:.3f}")
+
+
+if __name__ == "__main__":
+    main()
