@@ -124,6 +124,8 @@ def test_exit_codes_tell_what_happened(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ending(Interrupted(15)) == (143, "daybreak: stopped; the same command goes on from here.\n")
     assert ending(Interrupted(2))[0] == 130
     assert ending(KeyboardInterrupt())[0] == 130
+    code, text = ending(MemoryError())
+    assert code == 2 and text.startswith("daybreak: the memory is full.") and "Traceback" not in text
     code, text = ending(ZeroDivisionError("of ours"))
     assert code == 1 and "Traceback" in text and "this is a bug in Daybreak" in text
 

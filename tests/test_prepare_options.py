@@ -9,13 +9,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from language_texts import language_texts
 
 from daybreak.base.errors import UserError
 from daybreak.base.records import SpecialIds
+from daybreak.data.byte_bpe import ByteBPE
 from daybreak.data.cleaning import clean
 from daybreak.data.sentence_pairs import SentencePairs
 from daybreak.data.shards import open_shards
-from daybreak.data.tokenizer import WordPiece, load_tokenizer
+from daybreak.data.tokenizer import TokenizerConfig, WordPiece, load_tokenizer
 from daybreak.data.tokenizer_import import Existing
 from daybreak.prepare import prepare
 
@@ -111,3 +113,35 @@ def test_a_data_set_is_read_twice_and_known_again(
     os.utime(tmp_path / "set/train.jsonl", ns=(1, 1))
     with pytest.raises(UserError, match="from other text"):
         prepare([given], tmp_path / "data", tokenizer=SMALL)
+
+
+@pytest.mark.parametrize(
+    ("language", "tokenizer", "named"),
+    [
+        ("hindi", SMALL, "Devanagari"),
+        ("thai", SMALL, "Thai"),
+        ("hindi", WordPiece(vocabulary=600, cased=True), ""),
+        ("hindi", ByteBPE(vocabulary=600, cased=False), ""),
+        ("german", SMALL, ""),
+        ("arabic", SMALL, ""),
+    ],
+)
+def test_folding_that_damages_the_text_is_said_with_its_remedy(
+    tmp_path: Path, language: str, tokenizer: TokenizerConfig, named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "t.txt").write_text("\n".join(language_texts(language, 30, sentences=4)), "utf-8")
+    prepare([tmp_path / "t.txt"], tmp_path / "data", tokenizer=tokenizer, document="line")
+    said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Careful")]
+    wanted = f"deletes vowels or takes syllables apart in {named}. Add --tokenizer.cased, or choose"
+    assert len(said) == bool(named) and (not named or wanted in said[0])
+
+
+def test_a_folding_tokenizer_that_is_taken_over_is_warned_of_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "t.txt").write_text("\n".join(language_texts("thai", 30, sentences=4)), "utf-8")
+    prepare([tmp_path / "t.txt"], tmp_path / "first", tokenizer=SMALL, document="line")
+    capsys.readouterr()
+    taken = Existing(folder=str(tmp_path / "first" / "tokenizer"))
+    prepare([tmp_path / "t.txt"], tmp_path / "second", tokenizer=taken, document="line")
+    assert "apart in Thai" in capsys.readouterr().out

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import random
+from itertools import chain
 from pathlib import Path
 
+import numpy as np
 import pytest
 from small_texts import left_over, write_records
 
@@ -15,6 +18,7 @@ from daybreak.base.corpus_records import CorpusReport
 from daybreak.base.errors import UserError
 from daybreak.base.files import read_json
 from daybreak.base.records import Manifest
+from daybreak.data import corpus_facts
 from daybreak.data.corpus import bundled
 from daybreak.data.documents import choose_rule
 from daybreak.data.inputs import find_files
@@ -22,6 +26,7 @@ from daybreak.data.shards import open_shards
 from daybreak.data.tokenizer import WordPiece
 from daybreak.data.treatment import Treatment
 from daybreak.prepare import prepare
+from daybreak.reporting.corpus import write_corpus_page
 
 SMALL = WordPiece(vocabulary=600)
 
@@ -33,7 +38,7 @@ def corpus(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "bundled", lambda files, rule: bundled(files, rule, 6_000))
+    monkeypatch.setattr(module, "bundled", lambda files, rule, **how: bundled(files, rule, 6_000, **how))
 
 
 # ---------------------------------------------------------------- how much of each source
@@ -54,11 +59,49 @@ def test_epochs_say_how_often_a_source_is_read(tmp_path: Path) -> None:
     assert [source.epochs for source in report.sources] == [2.5, 0.0]
 
 
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize("sentences", [False, True])
+def test_a_copy_of_a_document_stands_a_whole_reading_behind_it(tmp_path: Path, sentences: bool) -> None:
+    """Side by side, a row would hold the answers to its own masks."""
+    text = tmp_path / "a.txt"
+    text.write_text("\n\n".join(f"Document {number} begins.\nIt ends at {number * 7}." for number in range(900)))
+
+    def read(epochs: float, name: str) -> tuple[list[list[int]], list[list[int]]]:
+        prepare(
+            [text], tmp_path / name, tokenizer=SMALL, treatment=Treatment(epochs=(epochs,)), document="blank-line",
+            split_sentences=sentences,
+        )  # fmt: skip
+        stream = open_shards(tmp_path / name).train
+        ids = stream.read(0, len(stream))
+        documents = [part.tolist() for part in np.split(ids, stream.document_ends().astype(int))[:-1]]
+        ends = stream.sentence_ends()
+        return documents, [] if ends is None else [part.tolist() for part in np.split(ids, ends.astype(int))[:-1]]
+
+    once, whole_sentences = read(1.0, "once")
+    often, all_sentences = read(2.5, "often")
+    assert often[: len(once)] == often[len(once) : 2 * len(once)] == once
+    rest, places = often[2 * len(once) :], {tuple(document): place for place, document in enumerate(once)}
+    assert 0.4 < len(rest) / len(once) < 0.6
+    of_rest = [places[tuple(document)] for document in rest]
+    assert of_rest == sorted(set(of_rest))
+    assert all_sentences[: 2 * len(whole_sentences)] == 2 * whole_sentences
+    if sentences:
+        assert len(whole_sentences) == 2 * len(once)
+        assert list(chain.from_iterable(all_sentences)) == list(chain.from_iterable(often))
+
+
 def test_many_epochs_take_no_more_memory_and_count_once(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("A line of text.\nAnother line of text.\nA third line of text.\n")
     manifest = prepare([tmp_path / "a.txt"], tmp_path / "data", tokenizer=SMALL, treatment=Treatment(epochs=(1000.0,)))
     assert (manifest.train.documents, manifest.heldout.documents) == (2000, 1)
     assert sum(read_json(tmp_path / "data" / "corpus.json", CorpusReport).compressibility.counts) == 3
+
+
+@pytest.mark.parametrize("values", [(1.0, math.nan), (math.nan, math.nan), (-1.0, 1.0), (0.0, 0.0), (1.0, math.inf)])
+def test_numbers_that_are_none_are_refused_before_anything_is_read(tmp_path: Path, values: tuple[float, float]) -> None:
+    for asked in (Treatment(epochs=values), Treatment(weights=values)):
+        with pytest.raises(UserError, match="cannot be"):
+            prepare([tmp_path / "a", tmp_path / "b"], tmp_path / "data", tokenizer=SMALL, treatment=asked)
 
 
 @pytest.mark.parametrize(
@@ -199,3 +242,12 @@ def test_every_form_of_text_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b'{"text": "From a pipe."}\n')))
     assert prepare(inputs, tmp_path / "data", tokenizer=SMALL) == manifest  # the same text again
     assert left_over(tmp_path) == []
+
+
+def test_a_sample_without_held_out_text_leaves_quality_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a large corpus of books the sample may hold none; hours of work must not be lost for that."""
+    monkeypatch.setattr(corpus_facts, "some_of", lambda texts, characters: [])
+    prepare([write_records(tmp_path / "a.jsonl")], tmp_path / "data", tokenizer=SMALL, treatment=Treatment(advise=True))
+    report = read_json(tmp_path / "data" / "corpus.json", CorpusReport)
+    assert report.tokenizer is None and report.advice is None
+    assert "Tokenizer" in write_corpus_page(tmp_path / "data", tmp_path / "page.html").read_text()

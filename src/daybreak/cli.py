@@ -58,6 +58,13 @@ def _outcome(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         print("daybreak: stopped.", file=sys.stderr)
         return 130
+    except MemoryError:
+        print(
+            "daybreak: the memory is full. Close other programs, or ask for less at a time (--workers, --microbatch), "
+            "and give the same command again: it goes on where it was.",
+            file=sys.stderr,
+        )
+        return 2
     except BrokenPipeError:
         return 1
     except Exception:

@@ -8,7 +8,6 @@ for that, disk for the tokens is needed twice. What comes out depends neither on
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import time
@@ -19,21 +18,23 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from tokenizers import Tokenizer
+
 from daybreak.base.corpus_records import CORPUS_FILE
 from daybreak.base.errors import UserError
 from daybreak.base.files import replace_folder, write_json
 from daybreak.base.records import SHARD_FORMAT, Manifest, Source
 from daybreak.base.terminal import say, working, working_through
-from daybreak.data import encoding, survey
+from daybreak.data import encoding, resuming, survey
 from daybreak.data.contamination import EvaluationText
 from daybreak.data.corpus import Corpus, bundled
 from daybreak.data.corpus_facts import count, report
 from daybreak.data.documents import choose_rule
 from daybreak.data.findings import Survey, decide
 from daybreak.data.inputs import Meter, find_files
-from daybreak.data.resuming import earlier, final_place, folder_beside, identity_of, work_folder
 from daybreak.data.standard_input import spool_stdin
 from daybreak.data.steps import Context, DocumentStep
+from daybreak.data.tokenized import show_beginning, tokenizer_folder
 from daybreak.data.tokenizer import (
     TokenizerConfig,
     load_tokenizer,
@@ -42,6 +43,7 @@ from daybreak.data.tokenizer import (
     tokenizer_fingerprint,
     vocabulary_size,
 )
+from daybreak.data.tokenizer_quality import warn_of_folding
 from daybreak.data.treatment import AS_IT_IS, Treatment, epochs_of
 from daybreak.data.workers import cores, over_parts, released
 
@@ -71,7 +73,7 @@ def prepare(
         out: the data folder; absent, empty, or made by an earlier call with the same arguments.
         tokenizer: what to train on the text, or to take over.
         document: what one document of plain text is: auto, file, line or blank-line.
-        text_field: the field of a record, or the column of a table, that holds its text.
+        text_field: the field of a record, or the column of a table, with its text.
         split_sentences: cut prose into sentences, so that their ends are recorded (see ``data/sentences``).
         chunk_characters: cut documents at spaces into documents of about this length; 0 leaves them whole.
         compare: a tokenizer folder; how many pieces the two vocabularies share is said and recorded.
@@ -81,18 +83,16 @@ def prepare(
     Raises:
         UserError: the inputs cannot be used, or ``out`` cannot be written or holds something else. Nothing is left.
     """
-    started = time.monotonic()
+    started, given = time.monotonic(), [str(one) for one in inputs]
     treatment.check(len(inputs))
-    if chunk_characters < 0:
-        raise UserError(f"A chunk of {chunk_characters} characters holds no text.", "Give a number above 0.")
-    final = final_place(Path(out))
-    given = [str(one) for one in inputs]
+    final = resuming.final_place(Path(out))
     with ExitStack() as stack:
-        stdin = spool_stdin(folder_beside(final, "stdin", stack)) if "-" in given else None
+        stdin = spool_stdin(resuming.folder_beside(final, "stdin", stack)) if "-" in given else None
         files = find_files(inputs, stdin)
         treatment.check_sources(given, {file.given for file in files})
         rule = choose_rule(files, document)
-        identity = identity_of(
+        of_tokens = tokenizer_folder(files, tokenizer, cut=split_sentences or chunk_characters > 0)
+        identity = resuming.identity_of(
             files,
             given,
             tokenizer=tokenizer.identity(),
@@ -103,10 +103,12 @@ def prepare(
             compare=tokenizer_fingerprint(Path(compare)) if compare else "",
             treatment=treatment.identity(),
         )
-        if (manifest := earlier(Path(out), identity)) is not None:
+        if (manifest := resuming.earlier(Path(out), identity)) is not None:
             say(f"Data: {out} is ready ({_figures(manifest)}).")
             return manifest
-        corpus = Corpus(bundled(files, rule), rule, text_field, split_sentences, chunk_characters)
+        show_beginning(files, of_tokens)
+        parts = bundled(files, rule, together=not treatment.mixes)
+        corpus = Corpus(parts, rule, text_field, split_sentences, chunk_characters, of_tokens)
         order = Order(corpus, treatment, given, tokenizer, identity, compare, workers or cores())
         manifest = _make_at(final, order, started)
     say(f"Data: {_figures(manifest)}, {manifest.seconds:.1f} s.")
@@ -129,15 +131,16 @@ class Order:
 def _make_at(final: Path, order: Order, started: float) -> Manifest:
     beside = final.with_name(f".{final.name}.preparing")
     try:
-        with work_folder(beside, order.identity) as work, released():
+        with resuming.work_folder(beside, order.identity) as work, released():
             manifest = _make(order, work, started)
             replace_folder(work / "data", final)
             return manifest
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno not in resuming.NO_ROOM:
             raise
         raise UserError(
-            f"The disk of '{final}' is full.", "Free some space, or choose another folder with --out."
+            f"The disk of '{final}' is full.",
+            f"Free some space and give the same command again: what is done is kept in '{beside.name}'.",
         ) from None
 
 
@@ -153,12 +156,7 @@ def _make(order: Order, work: Path, started: float) -> Manifest:
     """All of it, stage after stage; each stage finds what an earlier try has left of it."""
     corpus, found = order.corpus, _survey(order, work)
     _report(order, found)
-    with working("Making the tokenizer"):
-        folder = _made(work / "tokenizer", lambda to: order.tokenizer.make(found.sample, to))
-    made = load_tokenizer(folder)
-    shared = overlap(made, load_tokenizer(Path(order.compare))) if order.compare else None
-    if shared is not None:
-        say(f"Tokenizer: {shared:.1%} of its pieces are in '{order.compare}' too.")
+    folder, made, shared = _tokenizer(order, found, work)
     vocabulary = vocabulary_size(made)
     facts = count(found, order.treatment.steps())
     epochs = epochs_of(order.treatment, order.inputs, facts.kept)
@@ -168,10 +166,11 @@ def _make(order: Order, work: Path, started: float) -> Manifest:
         special=special_ids(made, folder),
         fates=found.verdict.path,
         offsets=found.offsets,
-        fast=found.characters >= FAST_CHARACTERS,
-        epochs=tuple(epochs[corpus.source(number)] for number in range(len(corpus.parts))),
+        fast=found.characters >= FAST_CHARACTERS and not corpus.is_tokens,
+        epochs=tuple(epochs[corpus.sources(number)[0]] for number in range(len(corpus.parts))),
     )
-    deque(_over_parts(order, "Encoding", partial(encoding.encode_part, asked, work / "encoded")), maxlen=0)
+    deque(_over_parts(order, "Encoding", partial(encoding.encode_part, asked, work / "encoded"), work), maxlen=0)
+    resuming.refuse_changed(part.file for bundle in corpus.parts for part in bundle)
     data = work / "data"
     shutil.rmtree(data, ignore_errors=True)
     shutil.copytree(folder, data / "tokenizer")
@@ -209,6 +208,18 @@ def _make(order: Order, work: Path, started: float) -> Manifest:
     )
     write_json(data / "manifest.json", manifest)
     return manifest
+
+
+def _tokenizer(order: Order, found: Survey, work: Path) -> tuple[Path, Tokenizer, float | None]:
+    """Make it, and say what is to be known of it; return its folder, itself, and what ``compare`` has of its pieces."""
+    with working("Making the tokenizer"):
+        folder = _made(work / "tokenizer", lambda to: order.tokenizer.make(found.sample, to))
+    made = load_tokenizer(folder)
+    warn_of_folding(made, found.letters)
+    shared = overlap(made, load_tokenizer(Path(order.compare))) if order.compare else None
+    if shared is not None:
+        say(f"Tokenizer: {shared:.1%} of its pieces are in '{order.compare}' too.")
+    return folder, made, shared
 
 
 def _made(folder: Path, make: Callable[[Path], object]) -> Path:
@@ -251,19 +262,19 @@ def _survey(order: Order, work: Path) -> Survey:
 
 
 def _survey_parts(order: Order, label: str, asked: survey.Asked, folder: Path) -> None:
-    for done, _ in enumerate(_over_parts(order, label, partial(survey.survey_part, asked, folder)), 1):
+    for done, _ in enumerate(_over_parts(order, label, partial(survey.survey_part, asked, folder), folder.parent), 1):
         if done % TIDY_EVERY == 0:
             survey.tidy(folder)
 
 
-def _over_parts(order: Order, label: str, task: Callable[[Meter, int], int]) -> Iterator[int]:
+def _over_parts(order: Order, label: str, task: Callable[[Meter, int], int], work: Path) -> Iterator[int]:
     """Do ``task`` for every part, and say how far it is; yield the parts as they are done."""
     parts, meter = order.corpus.parts, Meter()
     of_file = Counter(part.file for bundle in parts for part in bundle)
     sizes = [sum(part.file.bytes / of_file[part.file] for part in bundle) for bundle in parts]
     done = [0.0]
     with working_through(label, sum(sizes), lambda: max(done[0], meter.bytes)):  # workers have meters of their own
-        for number in over_parts(partial(task, meter), range(len(parts)), order.workers):
+        for number in over_parts(partial(task, meter), range(len(parts)), order.workers, work):
             done[0] += sizes[number]
             yield number
 
@@ -276,6 +287,7 @@ def _report(order: Order, found: Survey) -> None:
         "record": "one document a record",
         "page": "one document a page",
         "article": "one document an article",
+        "document": "documents as their index parts them",
     }
     rules = " and ".join(meaning[name] for name in order.corpus.rule_name.split(" and "))
     size = order.corpus.chunk_characters

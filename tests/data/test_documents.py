@@ -52,6 +52,11 @@ def test_the_rule_is_chosen_from_the_text(tmp_path: Path, poem: Path) -> None:
     assert choose_rule(find_files([tmp_path]), "auto") == DocumentRule("file")
 
 
+def test_blank_lines_at_the_ends_of_files_part_nothing(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("\n \n" + "A line of some words\n" * 3000 + "\n\n")
+    assert choose_rule(find_files([tmp_path / "a.txt"]), "auto").kind == "line"
+
+
 def test_several_large_files_are_not_one_document_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(documents, "WHOLE_FILE_BYTES", 50)
     for name in "ab":

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from daybreak.data.deduplication import DROPPED, HELDOUT, TRAIN, Ledger, document_key
-from daybreak.data.sample import SampleSpool, SampleTexts, shrink
+from daybreak.data.sample import COPIES, HEAD, SampleSpool, SampleTexts, shrink
 
 TEXTS = [f"document {number} " + "x" * (number % 50) for number in range(3000)]
 
@@ -47,9 +48,41 @@ def test_a_small_corpus_is_sampled_whole_without_heldout_and_duplicates(tmp_path
 
 @pytest.mark.parametrize("parts", [1, 4])
 def test_a_large_corpus_is_sampled_within_the_limit_whatever_its_order(tmp_path: Path, parts: int) -> None:
-    limit = sum(map(len, TEXTS)) // 5
+    limit = bytes_of(TEXTS) // 5
     found = sample(TEXTS, tmp_path / "a", limit)
-    assert 0.3 * limit < sum(map(len, found)) <= limit
+    assert 0.3 * limit < bytes_of(found) <= limit
     shuffled = random.Random(3).sample(TEXTS, len(TEXTS))
     for late in (False, True):
         assert sorted(sample(shuffled, tmp_path / f"b{late}", limit, parts=parts, late=late)) == sorted(found)
+
+
+def bytes_of(texts: Iterable[str]) -> int:
+    return sum(len(text) + HEAD.itemsize for text in texts)
+
+
+@pytest.mark.parametrize("parts", [1, 4])
+@pytest.mark.parametrize("late", [False, True])
+def test_copies_of_a_text_do_not_crowd_the_others(tmp_path: Path, parts: int, late: bool) -> None:
+    """Its weight is that of one text, in every part and over parts."""
+    limit = bytes_of(TEXTS) // 3
+    plain = sample(TEXTS, tmp_path / "plain", limit)
+    for number, copied in enumerate([plain[0], TEXTS[7]]):  # one that is in the sample, and any
+        many = random.Random(number).sample(TEXTS + [copied] * 5000, len(TEXTS) + 5000)
+        found = sample(many, tmp_path / f"many{number}", limit, parts=parts, late=late)
+        assert sorted(found) == sorted(plain) and len(set(found)) == len(found)
+
+
+def test_parts_that_are_alike_do_not_fill_the_disk(tmp_path: Path) -> None:
+    """What all of them hold is less than the limit, but the disk holds it once for each."""
+    limit, spools = bytes_of(TEXTS[:600]), []
+    for part in range(3 * COPIES):
+        spools.append(tmp_path / f"{part}")
+        spool = SampleSpool(spools[-1], limit)
+        for number, text in enumerate(TEXTS[:600]):
+            spool.add(number, document_key(text), text)
+        spool.close()
+        if part % 6 < 5:
+            continue
+        shrink(spools, limit)
+        held = sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
+        assert limit / 4 < held <= COPIES * limit

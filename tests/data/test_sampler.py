@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from daybreak.base.errors import UserError
 from daybreak.base.records import SpecialIds
-from daybreak.data import sampler as module
+from daybreak.data import row_orders as module
+from daybreak.data.row_orders import ascending, fixed_point
 from daybreak.data.sampler import PackedRows, RowSampler, StreamRows, permute, uniforms
 from daybreak.data.shards import ShardWriter, TokenStream
 from daybreak.data.tokenizer import CLS
@@ -142,6 +143,53 @@ def test_rows_with_most_full_stops_come_first_and_equals_as_the_text_lies(
     assert np.array_equal(sampler.take(77, 5).ids, wanted[77:82])
     with pytest.raises(UserError, match=r"no '.' to order rows by. Use --rows.order shuffled"):
         PackedRows(order="full-stops").build(stream, 10, 0, SpecialIds(), token_ids={"a": 1}.get)
+
+
+def spread_ids(words: int, tokens: int, seed: int) -> np.ndarray:
+    """Ids from 5 on of very different frequencies."""
+    chance = np.random.default_rng(seed)
+    return 5 + np.minimum(words - 1, chance.zipf(1.3, tokens) - 1)
+
+
+@settings(max_examples=60)
+@given(
+    words=st.integers(1, 300),
+    tokens=st.integers(1, 3000),
+    length=st.integers(1, 40),
+    block=st.integers(1, 50),
+    seed=st.integers(0, 99),
+)
+def test_rows_of_the_commonest_tokens_come_first_and_equals_as_the_text_lies(
+    tmp_path_factory: pytest.TempPathFactory, words: int, tokens: int, length: int, block: int, seed: int
+) -> None:
+    """Against the same in plain numpy, all in memory: exactly in fixed point, and by the mean logarithm itself."""
+    ids = spread_ids(words, max(tokens, length), seed)
+    folder = tmp_path_factory.mktemp("prevalence")
+    writer = ShardWriter(folder, "train", 2)
+    writer.write(ids, np.array([len(ids)]))
+    stream = TokenStream(folder, writer.close(), 2)
+    rows = ids[: len(ids) // length * length].reshape(-1, length)
+    counts = np.bincount(rows.ravel(), minlength=words + 5)
+    logarithms = np.log2((counts + 1) / (counts.sum() + len(counts)))
+    exact = np.rint(np.log2(counts + 1.0) * fixed_point(length)).astype(np.int64)[rows].sum(axis=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "COUNTED_ROWS", block)
+        patch.setattr(module, "SORTED_ROWS", 3 * block)
+        sampler = PackedRows(order="prevalence").build(stream, length, 0, SpecialIds())
+    found = sampler.take(0, len(rows)).ids
+    assert np.array_equal(found, rows[np.argsort(-exact, kind="stable")])
+    assert np.diff(logarithms[found].mean(axis=1)).max(initial=0) < 1e-4
+    assert np.array_equal(sampler.in_order(len(rows)).ids, rows)
+
+
+@settings(max_examples=60)
+@given(st.lists(st.integers(0, 2**32 - 1) | st.integers(0, 3), max_size=200), st.integers(1, 50))
+def test_keys_are_sorted_in_blocks_as_they_are_at_once(keys: list[int], block: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "COUNTED_ROWS", block)
+        patch.setattr(module, "SORTED_ROWS", 2 * block)
+        found = ascending(np.array(keys, np.uint32))
+    assert found.tolist() == np.argsort(np.array(keys, np.uint32), kind="stable").tolist()
 
 
 def test_an_order_that_does_not_exist() -> None:

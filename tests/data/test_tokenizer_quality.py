@@ -12,7 +12,7 @@ from daybreak.base.errors import UserError
 from daybreak.data.byte_bpe import ByteBPE
 from daybreak.data.tokenizer import SPECIAL_TOKENS, WordPiece
 from daybreak.data.tokenizer_import import Existing
-from daybreak.data.tokenizer_quality import Cost, advise, first_characters, learnable_share, measure_quality
+from daybreak.data.tokenizer_quality import Cost, advise, first_characters, learnable_share, measure_quality, some_of
 
 
 def write_texts(documents: int = 150, seed: int = 1) -> list[str]:
@@ -103,3 +103,12 @@ def test_examples_are_counted_and_scaled() -> None:
 def test_no_more_text_is_taken_than_asked_for() -> None:
     assert first_characters(iter(["abc", "defg", "h"]), 5) == ["abc", "de"]
     assert first_characters(["abc"], 5) == ["abc"]
+
+
+def test_a_part_of_the_texts_is_of_all_of_them() -> None:
+    texts = [f"english {number}" for number in range(1000)] + [f"suomea {number}" for number in range(1000)]
+    found = some_of(texts, 4_000)
+    assert found == some_of(iter(texts), 4_000) == sorted(found, key=texts.index)
+    assert 3_000 < sum(map(len, found)) <= 4_000
+    assert 0.4 < sum(text.startswith("suomea") for text in found) / len(found) < 0.6
+    assert some_of(texts, 10**9) == texts and some_of([], 5) == [] and some_of(["x" * 50], 5) == ["xxxxx"]

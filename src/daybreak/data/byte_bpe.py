@@ -5,21 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from daybreak.base.errors import UserError
 from daybreak.data.counting import document_counts, training_pieces
-from daybreak.data.tokenizer import (
+from daybreak.data.tokenizer_making import (
     MANY_DOCUMENTS,
     SEVERAL_DOCUMENTS,
-    SMALLEST_VOCABULARY,
     SPECIAL_TOKENS,
     SURPLUS,
-    TokenizerConfig,
-    save_tokenizer,
+    TrainedTokenizer,
 )
 
 # GPT-2's expression, in which a letter may also be an accent (\p{M}): without that, each vowel sign of Hindi or Thai
@@ -30,7 +26,7 @@ Merge = tuple[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ByteBPE(TokenizerConfig):
+class ByteBPE(TrainedTokenizer):
     """Byte-level BPE (Radford et al. 2019): the commonest neighbours among the bytes of a word become one piece.
 
     It has a piece for every byte, so nothing is unknown, and decoding gives the text back (its Unicode NFC). Training
@@ -39,36 +35,13 @@ class ByteBPE(TokenizerConfig):
     words of at least SEVERAL_DOCUMENTS of them; for fewer texts it merely occurs twice.
     """
 
-    vocabulary: int = 32768
-    """Number of ids wanted, special tokens included; a small text may give fewer."""
+    smallest = "the bytes"
+
     cased: bool = True
     """Keep capitals; otherwise they become small letters. Accents stay in both."""
 
-    def make(self, texts: Iterable[str], folder: Path) -> Tokenizer:
-        tokenizer = self.train(texts)
-        save_tokenizer(tokenizer, folder)
-        return tokenizer
-
-    def train(self, texts: Iterable[str]) -> Tokenizer:
-        """Learn the merges from ``texts`` (read twice; a plain iterator is kept in memory for that).
-
-        Raises:
-            UserError: the vocabulary is too small to hold the bytes.
-        """
-        return self.train_sizes(texts, (self.vocabulary,))[0]
-
-    def train_sizes(self, texts: Iterable[str], sizes: Sequence[int]) -> list[Tokenizer]:
-        """Learn once, at the largest of ``sizes``: the first merges of a large vocabulary are those of a small one.
-
-        Raises:
-            UserError: a vocabulary is too small to hold the bytes.
-        """
-        if min(sizes) < SMALLEST_VOCABULARY:
-            raise UserError(
-                f"A vocabulary of {min(sizes)} cannot hold the bytes.", f"Ask for {SMALLEST_VOCABULARY} or more."
-            )
-        if iter(texts) is texts:
-            texts = list(texts)
+    def learn(self, texts: Iterable[str], sizes: Sequence[int]) -> list[Tokenizer]:
+        """The first merges of a large vocabulary are those of a small one."""
         blank = self._assemble({token: id for id, token in enumerate(SPECIAL_TOKENS)}, [])
         trainer = trainers.BpeTrainer(
             vocab_size=max(sizes) + int(SURPLUS * max(sizes)),

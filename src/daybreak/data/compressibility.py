@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -51,7 +52,7 @@ class Compressibility(DocumentStep):
         return f"text that {whose} cannot compress: Cramming's filter (Geiping and Goldstein 2022)"
 
     def open(self, context: Context) -> Judge:
-        folder = context.tokenizer if self.needs_tokenizer else Path(self.tokenizer).expanduser()
+        folder = context.tokenizer if self.needs_tokenizer else Path(os.path.expanduser(self.tokenizer))
         if folder is None:
             raise ValueError("a tokenizer trained on the text must be given")
         tokenizer = load_tokenizer(folder)

@@ -199,7 +199,7 @@ def _pieces(text: str) -> Iterator[str]:
 
 
 def _items(given: str) -> Iterator[str]:
-    path = Path(given).expanduser()
+    path = Path(os.path.expanduser(given))
     stem, suffix = os.path.splitext(path.name.lower())
     compression = suffix if suffix in COMPRESSIONS else ""
     kind = os.path.splitext(stem)[1] if compression else suffix

@@ -5,22 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from daybreak.base.errors import UserError
 from daybreak.data.documents import Document, DocumentRule, Skips, cut_documents
-from daybreak.data.inputs import TEXT, UNITS, InputFile, Meter
+from daybreak.data.inputs import TEXT, TOKENS, UNITS, InputFile, Meter
 from daybreak.data.parts import PART_BYTES, Part, read_part, split_parts
 from daybreak.data.sentences import with_sentences
 
 Bundle = tuple[Part, ...]
-"""Read and kept together, so that a hundred thousand small files are not as many tasks: all of one input."""
+"""Read and kept together, so that a hundred thousand small files are not as many tasks."""
 
 
-def bundled(files: Sequence[InputFile], rule: DocumentRule, size: int = PART_BYTES) -> tuple[Bundle, ...]:
-    """Cut big files and put small ones together, in their order, into bundles of about ``size`` bytes."""
+def bundled(
+    files: Sequence[InputFile], rule: DocumentRule, size: int = PART_BYTES, *, together: bool = False
+) -> tuple[Bundle, ...]:
+    """Cut big files and put small ones together, in their order, into bundles of about ``size`` bytes.
+
+    Args:
+        together: a bundle may hold files of several inputs, as long as all inputs are read equally often.
+    """
     bundles: list[list[Part]] = []
     room = 0
     for part in split_parts(files, rule, size):
         small = part.start == 0 and part.stop is None and part.file.bytes <= room
-        if small and bundles and bundles[-1][0].file.given == part.file.given:
+        if small and bundles and (together or bundles[-1][0].file.given == part.file.given):
             bundles[-1].append(part)
         else:
             bundles.append([part])
@@ -39,11 +46,22 @@ class Corpus:
     split_sentences: bool
     chunk_characters: int
     """Documents are cut to about this length; 0 leaves them whole."""
+    tokenizer: str = ""
+    """The folder of the one whose ids the text is, where it is tokens already."""
+
+    def __post_init__(self) -> None:
+        if self.chunk_characters < 0:
+            raise UserError(f"A chunk of {self.chunk_characters} characters holds no text.", "Give a number above 0.")
 
     @property
     def sentences(self) -> bool:
         """Whether every document has its sentences."""
         return self.split_sentences or (self.rule.sentences and not self.chunk_characters and self._forms() == {TEXT})
+
+    @property
+    def is_tokens(self) -> bool:
+        """Whether nothing needs to be encoded."""
+        return self._forms() == {TOKENS}
 
     def _forms(self) -> set[str]:
         return {part.file.form for bundle in self.parts for part in bundle}
@@ -54,16 +72,16 @@ class Corpus:
         units = sorted({UNITS[form] for form in self._forms() if form != TEXT}, reverse=True)
         return " and ".join(units + ([self.rule.kind] if TEXT in self._forms() else []))
 
-    def source(self, number: int) -> str:
-        """The input that a part is of, as the user typed it."""
-        return self.parts[number][0].file.given
+    def sources(self, number: int) -> list[str]:
+        """The inputs that a part is of, as the user typed them, in their order."""
+        return list(dict.fromkeys(part.file.given for part in self.parts[number]))
 
     def documents(self, number: int, skips: Skips, meter: Meter) -> Iterator[Document]:
         """The documents of one part, in order."""
         found: Iterator[Document] = (
             document
             for part in self.parts[number]
-            for document in read_part(part, self.rule, self.text_field, skips, meter)
+            for document in read_part(part, self.rule, self.text_field, skips, meter, self.tokenizer)
         )
         if self.chunk_characters:
             found = cut_documents(found, self.chunk_characters, skips)

@@ -21,9 +21,9 @@ from daybreak.data.deduplication import DROPPED
 from daybreak.data.encoding import DENSITIES
 from daybreak.data.findings import Survey, near_copies
 from daybreak.data.steps import Step
-from daybreak.data.survey import EXAMPLES, Reason
+from daybreak.data.survey import EXAMPLES, Facts, Reason
 from daybreak.data.tokenizer import TokenizerConfig
-from daybreak.data.tokenizer_quality import advise, first_characters, measure_quality
+from daybreak.data.tokenizer_quality import advise, measure_quality, some_of
 from daybreak.data.treatment import Treatment
 
 LENGTHS = [float(1 << power) for power in range(4, 25)]
@@ -87,15 +87,14 @@ def count(survey: Survey, steps: Sequence[Step]) -> CorpusFacts:
     lengths = np.zeros(len(LENGTHS) - 1, np.int64)
     words = 0
     for part, facts in enumerate(survey.facts):
-        source = sources.setdefault(facts.source, np.zeros(4, np.int64))
-        number = survey.offsets[part]
+        number = first = survey.offsets[part]
         for rows, fates in survey.documents(part):
             near = near_copies(survey.near, number, len(rows)) & (rows["reason"] == 0)
             number += len(rows)
             kept = fates != DROPPED
             characters = rows["characters"].astype(np.int64)
             _pass_through(passages, facts.reasons, rows["reason"], characters, kept, near)
-            source += [len(rows), characters.sum(), kept.sum(), characters[kept].sum()]
+            _count_sources(sources, facts, number - len(rows) - first, characters, kept)
             lengths += np.histogram(np.clip(characters[kept], LENGTHS[0], LENGTHS[-1] - 1), LENGTHS)[0]
             words += int(rows["words"][kept].sum(dtype=np.int64))
         for example in facts.examples:
@@ -120,6 +119,17 @@ def count(survey: Survey, steps: Sequence[Step]) -> CorpusFacts:
         characters=int(totals[3]),
         words=words,
     )
+
+
+def _count_sources(
+    sources: dict[str, np.ndarray], facts: Facts, first: int, characters: np.ndarray, kept: np.ndarray
+) -> None:
+    """Add documents and characters, all and kept, of a stretch of a part from its document ``first`` on."""
+    ends = np.cumsum(list(facts.sources.values()))
+    owners = np.searchsorted(ends, np.arange(first, first + len(kept)), side="right")
+    columns = [np.bincount(owners, values, len(ends)) for values in (None, characters, kept, characters * kept)]
+    for source, found in zip(facts.sources, np.array(columns).T, strict=True):
+        sources.setdefault(source, np.zeros(4, np.int64))[:] += found.astype(np.int64)
 
 
 def _pass_through(
@@ -170,11 +180,12 @@ def report(
         config: what ``tokenizer`` was made from.
         tokens: in all shards.
     """
-    letters: Counter[str] = Counter()
     languages: Counter[str] = Counter()
     for part in survey.facts:
-        letters.update(part.scripts)
         languages.update(part.languages)
+    # Of a large corpus of long documents none that is held out may be in the sample.
+    judged = some_of(survey.heldout_sample, QUALITY_CHARACTERS)
+    advised = treatment.advise and judged
     return CorpusReport(
         case=treatment.case,
         documents=facts.documents,
@@ -186,13 +197,11 @@ def report(
         sources=[replace(source, epochs=epochs[source.path]) for source in facts.sources],
         lengths=facts.lengths,
         compressibility=Histogram(edges=DENSITIES.tolist(), counts=density.tolist()),
-        scripts=_shares(letters),
+        scripts=_shares(survey.letters),
         languages=_shares(languages),
         contamination=_contamination(treatment, survey),
-        tokenizer=measure_quality(tokenizer, first_characters(survey.heldout_sample, QUALITY_CHARACTERS)),
-        advice=advise(survey.sample, survey.heldout_sample, config, characters=facts.characters)
-        if treatment.advise
-        else None,
+        tokenizer=measure_quality(tokenizer, judged) if judged else None,
+        advice=advise(survey.sample, judged, config, characters=facts.characters) if advised else None,
     )
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from daybreak.base.errors import UserError
 from daybreak.base.plain import nearest
@@ -36,6 +38,8 @@ class Document:
     """The input it came from, as the user typed it."""
     sentences: tuple[str, ...] | None = None
     """Where the input has one sentence a line: its lines. Joined by line breaks they are the text."""
+    ids: np.ndarray | None = field(default=None, compare=False)
+    """Where the input holds tokens: unsigned [tokens], of which ``text`` is what they decode to."""
 
 
 @dataclass(frozen=True)
@@ -74,12 +78,15 @@ def _sample_lines(files: Sequence[InputFile]) -> list[str]:
     lines: list[str] = []
     size = 0
     for file in files:
+        begun = False
         for line in read_lines(file):
-            lines.append(line.decode("utf-8", "replace").strip())
+            text = line.decode("utf-8", "replace").strip()
+            begun = begun or text != ""
+            lines += [text] if begun else []
             size += len(line)
             if size >= SAMPLE_BYTES:
                 return lines
-        while lines and not lines[-1]:  # blank lines at the end of a file part nothing
+        while lines and not lines[-1]:  # blank lines at the beginning and at the end of a file part nothing
             lines.pop()
     return lines
 

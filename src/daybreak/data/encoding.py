@@ -1,9 +1,10 @@
 """From documents to shards: the second reading, part by part, and the joining of what the parts gave.
 
 A part's tokens are a folder that appears whole or not at all, as its survey does. The shards are the parts' tokens in
-the order of the parts, whoever encoded them and when.
+the order of the parts, whoever encoded them and when. What is wanted more than once comes again after all parts: two
+copies of a document side by side would give a row the answers to its own masks.
 
-    ENCODED/00007/train.tokens train.documents [train.sentences]  heldout...  counts  density
+    ENCODED/00007/train.tokens train.documents [train.sentences]  heldout...  times  counts  density
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ DENSITIES = np.linspace(0.0, 1.0, 41)
 """Edges of the histogram of tokens per character."""
 SPLITS = ("train", "heldout")
 END = np.dtype("<u8")
+TIMES = np.dtype("<u2")
+"""How often a document of the train split stands in it; at most ``treatment.MOST_EPOCHS``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,8 +68,7 @@ class Given(NamedTuple):
     document: Document
     held: bool
     times: int
-    first: bool
-    """Whether it was not handed over before: many copies come in several goes."""
+    """How often it stands in its split."""
 
 
 class _Flat:
@@ -79,19 +81,17 @@ class _Flat:
         self.documents: list[int] = []
         self.sentences: list[int] = []
 
-    def add(self, sentences: list[np.ndarray], times: int = 1) -> None:
-        """Add a document ``times`` times, as the ids of its sentences, or as one."""
+    def add(self, sentences: list[np.ndarray]) -> None:
+        """Add a document, as the ids of its sentences, or as one."""
         # A sentence of which the tokenizer leaves nothing is none; the separator belongs to the last one.
-        sentences = [sentence for sentence in sentences if len(sentence)]
-        for _ in range(times):
-            for sentence in sentences or [self._separator[:0]]:
-                self._ids.append(sentence)
-                self._size += len(sentence)
-                self.sentences.append(self._size)
-            self._ids.append(self._separator)
-            self._size += 1
-            self.sentences[-1] = self._size
-            self.documents.append(self._size)
+        for sentence in [sentence for sentence in sentences if len(sentence)] or [self._separator[:0]]:
+            self._ids.append(sentence)
+            self._size += len(sentence)
+            self.sentences.append(self._size)
+        self._ids.append(self._separator)
+        self._size += 1
+        self.sentences[-1] = self._size
+        self.documents.append(self._size)
 
     def ids(self) -> np.ndarray:
         return np.concatenate(self._ids) if self._ids else np.zeros(0, np.uint32)
@@ -151,22 +151,27 @@ def _encode(asked: Asked, work: Path, meter: Meter, number: int) -> None:
     writers = {name: _PartWriter(work, name, kind, sentences) for name in SPLITS}
     counts = np.zeros(vocabulary, np.uint64)
     density = np.zeros(len(DENSITIES) - 1, np.int64)
+    all_times = [np.zeros(0, TIMES)]
     for batch in _batches(asked, meter, number):
         if not checked:
             checked = True
             if not encode.identical([document.text[:CHECKED_CHARACTERS] for document, *_ in batch[:CHECKED]]):
                 encode = plain_encoder(load_tokenizer(asked.tokenizer))
         flats = {name: _Flat(asked.special.sep) for name in SPLITS}
-        for (document, held, times, first), ids in zip(batch, _ids(batch, encode), strict=True):
-            flats["heldout" if held else "train"].add(ids, times)
+        for (document, held, _), ids in zip(batch, _ids(batch, encode), strict=True):
+            flats["heldout" if held else "train"].add(ids)
             share = sum(map(len, ids)) / len(document.text)
-            density[min(len(density) - 1, int(share * len(density)))] += first
-        for name, flat in flats.items():
-            written = writers[name].write(flat)
-            if name == "train":
-                counts += np.bincount(written, minlength=vocabulary).astype(np.uint64)
+            density[min(len(density) - 1, int(share * len(density)))] += 1
+        writers["heldout"].write(flats["heldout"])
+        train = writers["train"].write(flats["train"])
+        times = np.array([given.times for given in batch if not given.held], TIMES)
+        all_times.append(times)
+        for often in np.unique(times):
+            own = train[np.repeat(times == often, np.diff(flats["train"].documents, prepend=0))]
+            counts += np.uint64(often) * np.bincount(own, minlength=vocabulary).astype(np.uint64)
     for writer in writers.values():
         writer.close()
+    np.concatenate(all_times).tofile(work / "times")
     counts.tofile(work / "counts")
     density.tofile(work / "density")
 
@@ -182,15 +187,11 @@ def _batches(asked: Asked, meter: Meter, number: int) -> Iterator[list[Given]]:
         times = 1 if fate == HELDOUT else _times(document.text, asked.epochs[number])
         if fate == DROPPED or not times:
             continue
-        whole = times
-        while times:
-            at_once = min(times, 1 + BATCH_CHARACTERS // len(document.text))
-            batch.append(Given(document, bool(fate == HELDOUT), at_once, times == whole))
-            times -= at_once
-            size += at_once * len(document.text)
-            if size >= BATCH_CHARACTERS:
-                yield batch
-                batch, size = [], 0
+        batch.append(Given(document, bool(fate == HELDOUT), times))
+        size += len(document.text)
+        if size >= BATCH_CHARACTERS:
+            yield batch
+            batch, size = [], 0
     if read != len(fates):
         raise UserError("The input changed while it was read.", "Start again when nothing writes to it.")
     if batch:
@@ -205,8 +206,14 @@ def _times(text: str, epochs: float) -> int:
 
 
 def _ids(batch: list[Given], encode: Encode) -> Iterator[list[np.ndarray]]:
-    """The ids of each document, sentence by sentence, or all in one."""
-    parts = [list(document.sentences or (document.text,)) for document, *_ in batch]
+    """The ids of each document, sentence by sentence, or all in one; tokens are what they are."""
+    encoded = _encoded([document for document, *_ in batch if document.ids is None], encode)
+    for document, *_ in batch:
+        yield next(encoded) if document.ids is None else [document.ids]
+
+
+def _encoded(documents: list[Document], encode: Encode) -> Iterator[list[np.ndarray]]:
+    parts = [list(document.sentences or (document.text,)) for document in documents]
     # Long ones go to the tokenizer in pieces, which feeds every core and bounds memory.
     pieces = [list(cut_at_whitespace(part)) for part in itertools.chain.from_iterable(parts)]
     ids, lengths = encode(list(itertools.chain.from_iterable(pieces)))
@@ -228,21 +235,28 @@ def join(
     width = token_bytes(vocabulary)
     writers = {name: ShardWriter(folder, name, width, sentences=sentences) for name in SPLITS}
     counts, density = np.zeros(vocabulary, np.uint64), np.zeros(len(DENSITIES) - 1, np.int64)
-    for part in (part_folder(parts, place) for place in range(number)):
-        for name, writer in writers.items():
-            _append(part, name, writer, token_type(width), sentences)
+    places = [part_folder(parts, place) for place in range(number)]
+    most = []
+    for part in places:
+        _append(part, "heldout", writers["heldout"], token_type(width), sentences)
         counts += np.fromfile(part / "counts", np.uint64)
         density += np.fromfile(part / "density", np.int64)
+        most.append(int(np.fromfile(part / "times", TIMES).max(initial=0)))
+    for turn in range(1, max(most, default=0) + 1):
+        for part in (part for part, often in zip(places, most, strict=True) if often >= turn):
+            _append(part, "train", writers["train"], token_type(width), sentences, turn)
     file = BlockWriter(folder / "unigram.bin")
     file.write(counts.astype("<u8"))
     return writers["train"].close(), writers["heldout"].close(), file.close(), density
 
 
-def _append(part: Path, name: str, writer: ShardWriter, kind: np.dtype, sentences: bool) -> None:
+def _append(part: Path, name: str, writer: ShardWriter, kind: np.dtype, sentences: bool, turn: int = 0) -> None:
+    """Append a part's documents, or those of them that stand in the split ``turn`` times or more."""
     if not (part / f"{name}.tokens").stat().st_size:
         return  # nothing cannot be mapped
     ends = np.memmap(part / f"{name}.documents", END, "r").view(np.int64)
     of_sentences = np.memmap(part / f"{name}.sentences", END, "r").view(np.int64) if sentences else None
+    times = np.fromfile(part / "times", TIMES) if turn else np.ones(len(ends), TIMES)
     first = start = 0
     while first < len(ends):
         last = max(first + 1, int(np.searchsorted(ends, start + JOINED_TOKENS, side="right")))
@@ -252,5 +266,21 @@ def _append(part: Path, name: str, writer: ShardWriter, kind: np.dtype, sentence
             low, high = np.searchsorted(of_sentences, [start, stop], side="right")
             own = of_sentences[low:high] - start
         ids = np.fromfile(part / f"{name}.tokens", kind, stop - start, offset=start * kind.itemsize)
-        writer.write(ids, ends[first:last] - start, own)
+        kept = _only(times[first:last] >= turn, ids, ends[first:last] - start, own)
+        if len(kept[0]):
+            writer.write(*kept)
         first, start = last, stop
+
+
+def _only(
+    chosen: np.ndarray, ids: np.ndarray, ends: np.ndarray, sentences: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """The ids and ends of the ``chosen`` documents, bool[documents]."""
+    if chosen.all():
+        return ids, ends, sentences
+    lengths = np.diff(ends, prepend=0)
+    left = np.cumsum(lengths * chosen)
+    if sentences is not None:
+        owner = np.searchsorted(ends, sentences)  # the document in which a sentence ends, or with which
+        sentences = (sentences - (ends - left)[owner])[chosen[owner]]
+    return ids[np.repeat(chosen, lengths)], left[chosen], sentences

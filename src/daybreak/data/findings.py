@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +38,11 @@ class Survey:
     """Of each evaluation text, the items that are long enough to be looked for."""
     near: np.ndarray | None
     """Ascending numbers of documents that are left out as near copies of others; None where none were looked for."""
+
+    @property
+    def letters(self) -> Counter[str]:
+        """Letters by script, of the documents that the steps kept."""
+        return sum((Counter(part.scripts) for part in self.facts), Counter())
 
     def documents(self, part: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """The rows of one part (ROW) and what became of each document (uint8), a million at a time."""

@@ -6,6 +6,7 @@ is of use with the tokenizer that made it alone, and with its rows as they were 
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -54,7 +55,7 @@ def parse(given: str) -> DataSet:
     place, _, part = given.removeprefix(PREFIX).partition(":")
     name, _, revision = place.partition("@")
     config, _, split = part.partition("/")
-    if not name or not (Path(name).expanduser().is_dir() or _REPOSITORY.fullmatch(name)):
+    if not name or not (Path(os.path.expanduser(name)).is_dir() or _REPOSITORY.fullmatch(name)):
         raise UserError(
             f"'{given}' names no data set.", f"Write {PREFIX}owner/name[@revision][:config/split], or a local folder."
         )
@@ -67,7 +68,7 @@ def inspect(wanted: DataSet) -> State:
     Raises:
         UserError: there is no such data set, or the hub cannot be reached.
     """
-    folder = Path(wanted.name).expanduser()
+    folder = Path(os.path.expanduser(wanted.name))
     if folder.is_dir():
         facts = [path.stat() for path in sorted(folder.rglob("*")) if path.is_file()]
         return State("", sum(fact.st_size for fact in facts), max((fact.st_mtime_ns for fact in facts), default=0))
@@ -93,7 +94,7 @@ def read_records(wanted: DataSet, revision: str, field: str) -> Iterator[dict[st
             f"Reading '{wanted.given}' needs the datasets library, which is not installed.", "pip install datasets."
         ) from None
     datasets.disable_progress_bars()
-    folder = Path(wanted.name).expanduser()
+    folder = Path(os.path.expanduser(wanted.name))
     try:
         records = datasets.load_dataset(
             str(folder) if folder.is_dir() else wanted.name,

@@ -21,7 +21,7 @@ from daybreak.data import hub
 from daybreak.data.unpacking import CHUNK, COMPRESSIONS, unpack
 
 TEXT, RECORDS, TABLE, PARQUET = "text", "records", "table", "parquet"
-PAGE, DUMP, DATA_SET = "page", "dump", "data set"
+PAGE, DUMP, DATA_SET, TOKENS = "page", "dump", "data set", "tokens"
 FORMS = {
     ".txt": TEXT,
     ".md": TEXT,
@@ -32,11 +32,13 @@ FORMS = {
     ".html": PAGE,
     ".htm": PAGE,
     ".xml": DUMP,
+    ".ds": TOKENS,
 }
-UNITS = {RECORDS: "record", TABLE: "record", PARQUET: "record", DATA_SET: "record", PAGE: "page", DUMP: "article"}
+UNITS = {PAGE: "page", DUMP: "article", TOKENS: "document"}
+UNITS |= dict.fromkeys((RECORDS, TABLE, PARQUET, DATA_SET), "record")
 """What one document is, in every form but TEXT, where a rule says it."""
 KNOWN = (
-    ".txt, .md, .jsonl, .csv, .tsv, .html and Wikipedia's .xml, plain or with .gz, .zst or .bz2; .parquet; "
+    ".txt, .md, .jsonl, .csv, .tsv, .html and Wikipedia's .xml, plain or with .gz, .zst or .bz2; .parquet, .ds; "
     "or - for standard input"
 )
 LONGEST_LINE = {TEXT: 1 << 20, RECORDS: 64 << 20, TABLE: 16 << 20}
@@ -127,7 +129,7 @@ _Found = tuple[tuple[int, int], InputFile]
 
 
 def _resolve(given: str) -> list[_Found]:
-    path = Path(given).expanduser()
+    path = Path(os.path.expanduser(given))
     if path.is_file():
         if (found := _describe(str(path), given, named=True)) is None:
             raise UserError(f"'{given}' is of an unknown kind.", f"Give {KNOWN}.")
@@ -161,7 +163,7 @@ def _describe(path: str, given: str, named: bool = False) -> _Found | None:
     stem, suffix = os.path.splitext(path.lower())
     compression = suffix if suffix in COMPRESSIONS else ""
     form = FORMS.get(os.path.splitext(stem)[1] if compression else suffix)
-    if form is None or (form == PARQUET and compression):
+    if form is None or (form in (PARQUET, TOKENS) and compression):
         return None
     try:
         facts = os.stat(path)

@@ -6,6 +6,7 @@ A model is never fetched. Rules of the project on pretrained models (RULES.md, D
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +41,7 @@ class _Model:
 
 
 def _load(model: str) -> _Model:
-    path = Path(model).expanduser()
+    path = Path(os.path.expanduser(model))
     if not path.is_file():
         raise UserError(
             f"There is no language model '{model}'.", "Give the path of a fastText model, such as lid.176.bin."

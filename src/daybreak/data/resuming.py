@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from daybreak import __version__
-from daybreak.base.errors import UserError
+from daybreak.base.errors import UserError, reason
 from daybreak.base.files import make_folder, read_json
 from daybreak.base.plain import fingerprint
 from daybreak.base.records import SHARD_FORMAT, Manifest
@@ -19,13 +20,15 @@ from daybreak.data.inputs import DATA_SET, InputFile
 from daybreak.data.shards import open_shards
 from daybreak.data.workers import WorkerLost, is_alive
 
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+
 
 @contextmanager
 def work_folder(folder: Path, identity: str) -> Iterator[Path]:
     """Hold ``folder`` alone; yield the place in it for this preparation, with what an earlier try left of it.
 
     The place has the name of the preparation, so that an orphan of another one cannot write into it. All is removed at
-    the end and at every exception; but a killed worker, a full memory and Ctrl-C leave it as a kill does.
+    the end and at every exception; but a killed worker, a full memory or disk and Ctrl-C leave it as a kill does.
 
     Raises:
         UserError: another process holds it.
@@ -53,8 +56,9 @@ def work_folder(folder: Path, identity: str) -> Iterator[Path]:
             yield place
         except (WorkerLost, MemoryError):
             raise
-        except Exception:
-            shutil.rmtree(folder, ignore_errors=True)
+        except Exception as error:
+            if not (isinstance(error, OSError) and error.errno in NO_ROOM):
+                shutil.rmtree(folder, ignore_errors=True)
             raise
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -72,8 +76,8 @@ def earlier(out: Path, identity: str) -> Manifest | None:
             raise UserError(f"'{out}' is a file, not a folder.", "Choose another folder with --out.")
         if not (out / "manifest.json").is_file():
             raise UserError(f"'{out}' holds something else than prepared data.", "Choose another folder with --out.")
-    except PermissionError:
-        raise UserError(f"'{out}' cannot be read: permission denied.", "Choose another folder with --out.") from None
+    except OSError as error:  # no permission, or a name that is too long
+        raise UserError(f"'{out}' cannot be read: {reason(error)}.", "Choose another folder with --out.") from None
     found = read_json(out / "manifest.json")
     if not isinstance(found, dict) or found.get("inputs_fingerprint") != identity:
         raise UserError(
@@ -108,9 +112,10 @@ def folder_beside(final: Path, what: str, stack: ExitStack) -> Path:
 
 def identity_of(files: list[InputFile], given: list[str], **settings: object) -> str:
     """What tells this preparation from others: the files as they are, the input that each belongs to, the settings."""
+    places = {one: place for place, one in reversed(list(enumerate(given)))}
     read = [
         [
-            given.index(file.given),
+            places[file.given],
             file.given if file.form == DATA_SET or file.revision else str(file.path.resolve()),
             file.bytes,
             file.modified,
@@ -119,3 +124,20 @@ def identity_of(files: list[InputFile], given: list[str], **settings: object) ->
         for file in files
     ]
     return fingerprint({"format": SHARD_FORMAT, "files": read, **settings})
+
+
+def refuse_changed(files: Iterable[InputFile]) -> None:
+    """
+    Raises:
+        UserError: a file is not what it was when it was found: what was decided of its documents may be of others now.
+    """
+    for file in dict.fromkeys(files):
+        if file.revision:
+            continue
+        try:
+            state = file.path.stat()
+            same = (state.st_size, state.st_mtime_ns) == (file.bytes, file.modified)
+        except OSError:
+            same = False
+        if not same:
+            raise UserError(f"'{file.name}' changed while it was read.", "Start again when nothing writes to it.")

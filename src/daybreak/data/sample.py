@@ -3,30 +3,36 @@
 from __future__ import annotations
 
 import hashlib
-import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+import numpy as np
 
 from daybreak.data.deduplication import TRAIN, Verdict
 
 SAMPLE_BYTES = 100_000_000
-LAYERS = 40
-_HEAD = struct.Struct("<QI")
+COPIES = 8
+"""What the sample may take on disk, in sizes of its own: a text may stand in the spool of every part."""
+LAYERS = 24
+HEAD = np.dtype([("number", "<u8"), ("key", "<u8"), ("size", "<u4")])
+"""Of each text: its place in the part, its key, and its bytes."""
 
 
 class SampleSpool:
     """Keeps between half and all of ``limit`` bytes of one part of a large corpus, and all of a small one.
 
     Each document belongs by its key to a layer: half of them to layer 0, a quarter to layer 1, and so on. When the
-    spool is over its limit, the lowest layer goes. What stays depends on the texts alone, not on their order.
+    spool is over its limit, the lowest layer goes. Of equal texts the first counts. What stays depends on the texts
+    alone, not on their order or on how often each is there.
+
+    Memory: the keys of what is kept, 100 bytes each.
     """
 
     def __init__(self, folder: Path, limit: int = SAMPLE_BYTES):
-        self._folder, self._limit = folder, limit
         folder.mkdir()
-        self._files = [(folder / f"{layer:02d}").open("wb") for layer in range(LAYERS)]
-        self._sizes = [0] * LAYERS
-        self._lowest = 0
+        self._limit = limit
+        self._layers = [_Layer(folder, layer) for layer in range(LAYERS)]
+        self._lowest = self._size = 0
 
     def add(self, number: int, key: int, text: str) -> None:
         """Add a document.
@@ -39,41 +45,74 @@ class SampleSpool:
         layer = min(LAYERS - 1, 64 - bits.bit_length())
         if layer < self._lowest:
             return
-        data = text.encode()
-        self._files[layer].write(_HEAD.pack(number, len(data)) + data)
-        self._sizes[layer] += len(data)
-        while sum(self._sizes[self._lowest :]) > self._limit and self._lowest < LAYERS - 1:
-            self._files[self._lowest].close()
-            (self._folder / f"{self._lowest:02d}").unlink()
+        self._size += self._layers[layer].add(number, key, text)
+        while self._size > self._limit and self._lowest < LAYERS - 1:
+            self._size -= self._layers[self._lowest].drop()
             self._lowest += 1
 
     def close(self) -> None:
-        for file in self._files:
-            file.close()
+        for layer in self._layers:
+            layer.close()
+
+
+class _Layer:
+    def __init__(self, folder: Path, layer: int):
+        self._folder, self._layer = folder, layer
+        self._heads, self._texts = (path.open("wb") for path in _files(folder, layer))
+        self._keys: set[int] = set()
+        self._size = 0
+
+    def add(self, number: int, key: int, text: str) -> int:
+        """Return the bytes that it takes; 0 where it is there already."""
+        if key in self._keys:
+            return 0
+        self._keys.add(key)
+        data = text.encode()
+        self._heads.write(np.array([(number, key, len(data))], HEAD).tobytes())
+        self._texts.write(data)
+        self._size += HEAD.itemsize + len(data)
+        return HEAD.itemsize + len(data)
+
+    def drop(self) -> int:
+        """Return the bytes that it took."""
+        self.close()
+        self._keys.clear()
+        for path in _files(self._folder, self._layer):
+            path.unlink()
+        return self._size
+
+    def close(self) -> None:
+        self._heads.close()
+        self._texts.close()
+
+
+def _files(folder: Path, layer: int) -> tuple[Path, Path]:
+    return folder / f"{layer:02d}.heads", folder / f"{layer:02d}.texts"
 
 
 def shrink(folders: Sequence[Path], limit: int = SAMPLE_BYTES) -> None:
     """Drop the lowest layers of all parts' spools until together they keep to ``limit``, as one spool would.
 
-    What goes with some of the parts would also go with all of them, so this may be called as parts are finished: the
-    disk never holds much more than ``limit``.
+    A text that stands in several counts once. What goes with some of the parts would also go with all of them, so this
+    may be called as parts are finished: the disk holds ``limit``, or up to COPIES times as much where parts are alike.
     """
-    sizes = [[_size(folder / f"{layer:02d}") for folder in folders] for layer in range(LAYERS)]
     # A layer that one part has dropped is none, whatever the others still have of it.
-    lowest = max((layer + 1 for layer, found in enumerate(sizes) if None in found), default=0)
-    while lowest < LAYERS - 1 and sum(size or 0 for found in sizes[lowest:] for size in found) > limit:
-        lowest += 1
+    dropped = [any(not _files(folder, layer)[0].exists() for folder in folders) for layer in range(LAYERS)]
+    least = max((layer + 1 for layer, gone in enumerate(dropped) if gone), default=0)
+    lowest, size, on_disk = LAYERS - 1, 0, 0
+    for layer in reversed(range(least, LAYERS)):
+        heads = np.concatenate(
+            [np.fromfile(_files(folder, layer)[0], HEAD) for folder in folders] or [np.zeros(0, HEAD)]
+        )
+        sizes = heads["size"].astype(np.int64) + HEAD.itemsize
+        size += int(sizes[np.unique(heads["key"], return_index=True)[1]].sum())
+        on_disk += int(sizes.sum())
+        if (size > limit or on_disk > COPIES * limit) and layer < LAYERS - 1:
+            break
+        lowest = layer
     for layer in range(lowest):
-        for folder in folders:
-            (folder / f"{layer:02d}").unlink(missing_ok=True)
-
-
-def _size(path: Path) -> int | None:
-    """Bytes of a spool's layer, with its documents' heads; None where it was dropped."""
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return None
+        for path in (path for folder in folders for path in _files(folder, layer)):
+            path.unlink(missing_ok=True)
 
 
 class SampleTexts:
@@ -90,10 +129,14 @@ class SampleTexts:
 
     def __iter__(self) -> Iterator[str]:
         for folder, offset in zip(self._folders, self._offsets, strict=True):
-            for path in sorted(folder.iterdir()):
-                with path.open("rb") as file:
-                    while head := file.read(_HEAD.size):
-                        number, size = _HEAD.unpack(head)
-                        data = file.read(size)
-                        if self._verdict.fates[offset + number] == self._fate:
-                            yield data.decode()
+            for layer in range(LAYERS):
+                heads, texts = _files(folder, layer)
+                if heads.exists():
+                    yield from self._of(heads, texts, offset)
+
+    def _of(self, heads: Path, texts: Path, offset: int) -> Iterator[str]:
+        with texts.open("rb") as file:
+            for number, _, size in np.fromfile(heads, HEAD).tolist():
+                data = file.read(size)
+                if self._verdict.fates[offset + number] == self._fate:
+                    yield data.decode()

@@ -19,12 +19,11 @@ from daybreak.base.batch import Batch
 from daybreak.base.errors import UserError
 from daybreak.base.plain import Component, nearest
 from daybreak.base.records import SpecialIds
+from daybreak.data.row_orders import by_full_stops, by_prevalence
 from daybreak.data.shards import TokenStream
 
 ROUNDS = 6
-ORDERS = ("shuffled", "stream", "full-stops")
-COUNTED_ROWS = 1 << 14
-"""Rows whose full stops are counted at a time."""
+ORDERS = ("shuffled", "stream", "full-stops", "prevalence")
 FIXED_IDS = SpecialIds()
 """What the special ids are unless a tokenizer was taken over."""
 
@@ -202,7 +201,8 @@ class PackedRows(RowsConfig):
 
     order: str = "shuffled"
     """shuffled: anew each epoch. stream: as the text lies. full-stops: rows with most "." first, the order of the
-    published runs; rows with equally many in stream order (theirs: in no fixed order)."""
+    published runs. prevalence: rows of the commonest tokens first, as the paper's text has it. Equals in stream order
+    (theirs: in no fixed order)."""
 
     def __post_init__(self) -> None:
         if self.order not in ORDERS:
@@ -225,6 +225,8 @@ class PackedRows(RowsConfig):
             if full_stop is None:
                 raise UserError("The vocabulary has no '.' to order rows by.", "Use --rows.order shuffled.")
             order = by_full_stops(stream, length, full_stop)
+        elif self.order == "prevalence":
+            order = by_prevalence(stream, length)
         return PackedSampler(stream, length, seed, special, shuffled=self.order == "shuffled", order=order)
 
 
@@ -266,26 +268,3 @@ class PackedSampler(Sampler):
         for row, place in zip(rows, order.tolist(), strict=True):
             row[:] = self._stream.read(place * self._length, (place + 1) * self._length)
         return Batch(ids=rows, special=self._special)
-
-
-def by_full_stops(stream: TokenStream, length: int, full_stop: int) -> np.ndarray:
-    """Return unsigned [rows]: the rows of ``length`` ids, most full stops first, equals in stream order.
-
-    Reads the stream once and holds about 6 bytes a row.
-    """
-    rows = len(stream) // length
-    counts = np.empty(rows, np.uint16)
-    histogram = np.zeros(length + 1, np.int64)
-    for start in range(0, rows, COUNTED_ROWS):
-        stop = min(rows, start + COUNTED_ROWS)
-        ids = stream.read(start * length, stop * length)
-        counts[start:stop] = (ids == full_stop).reshape(-1, length).sum(axis=1)
-        histogram += np.bincount(counts[start:stop], minlength=length + 1)
-    # A counting sort: numpy's own needs 8 bytes a row and more.
-    order = np.empty(rows, np.min_scalar_type(rows))
-    place = 0
-    for count in np.flatnonzero(histogram)[::-1]:
-        found = np.flatnonzero(counts == count)
-        order[place : place + len(found)] = found
-        place += len(found)
-    return order

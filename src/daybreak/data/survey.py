@@ -76,8 +76,8 @@ class Example:
 class Facts:
     """What was found in one part: facts.json."""
 
-    source: str
-    """The input, as the user typed it."""
+    sources: dict[str, int]
+    """The inputs, as the user typed them, and how many documents each gave: first all of the first, and so on."""
     skips: Skips
     reasons: list[Reason]
     scripts: dict[str, int]
@@ -148,6 +148,7 @@ class _Reader:
         self._asked, self._work, self._meter, self._number = asked, work, meter, number
         self._judges = [step.open(asked.context) for step in asked.steps]
         self._skips = Skips()
+        self._sources = dict.fromkeys(asked.corpus.sources(number), 0)
         self._reasons: dict[Reason, int] = {}
         self._scripts: Counter[str] = Counter()
         self._languages: Counter[str] = Counter()
@@ -163,6 +164,7 @@ class _Reader:
         spool, rows = SampleSpool(self._work / "sample"), _Rows(self._work / "documents.bin")
         for place, document in enumerate(self._asked.corpus.documents(self._number, self._skips, self._meter)):
             text = document.text
+            self._sources[document.source] += 1
             why = self._why_not(text)
             key = document_key(text)
             code = self._reasons.setdefault(why, len(self._reasons) + 1) if why else 0
@@ -193,7 +195,7 @@ class _Reader:
 
     def facts(self) -> Facts:
         return Facts(
-            source=self._asked.corpus.source(self._number),
+            sources=self._sources,
             skips=self._skips,
             reasons=list(self._reasons),
             scripts=dict(self._scripts),

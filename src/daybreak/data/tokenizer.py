@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,17 +19,23 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizer
 from tokenizers import decoders as token_decoders
 
 from daybreak.base.errors import UserError
-from daybreak.base.files import write_json
-from daybreak.base.plain import Component, nearest, to_plain
+from daybreak.base.plain import nearest
 from daybreak.base.records import SpecialIds
 from daybreak.data.byte_pieces import SPACE, goes_on
 from daybreak.data.counting import Alphabet, alphabet_of, document_counts, training_pieces
+from daybreak.data.tokenizer_making import (
+    MANY_DOCUMENTS,
+    ROLES,
+    SEVERAL_DOCUMENTS,
+    SPECIAL_TOKENS,
+    SURPLUS,
+    TrainedTokenizer,
+)
+from daybreak.data.tokenizer_making import TokenizerConfig as TokenizerConfig
+from daybreak.data.tokenizer_making import save_tokenizer as save_tokenizer
 from daybreak.data.word_cutting import UNSPACED, UNSPACED_SHARE, cramming_normalizer, word_cutter
 
-SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 PAD, UNK, CLS, SEP, MASK = range(len(SPECIAL_TOKENS))
-ROLES = ("pad", "unk", "cls", "sep", "mask")
-"""What the special tokens are for, in their order; the fields of SpecialIds."""
 NORMALIZERS = ("bert", "cramming")
 PUNCTUATION = ("single", "runs")
 
@@ -44,37 +49,12 @@ FILES = (
     "merges.txt",
 )
 """What belongs to a tokenizer, of all that a model folder may hold."""
-SMALLEST_VOCABULARY = 300
-MANY_DOCUMENTS = 100
-"""From this number of documents on, every piece must be used in SEVERAL_DOCUMENTS of them."""
-SEVERAL_DOCUMENTS = 2
-SURPLUS = 1 / 4
-"""Share of pieces trained beyond the vocabulary wanted, to fill the places of those that too few documents use."""
-
 
 _Assemble = Callable[[dict[str, int]], Tokenizer]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TokenizerConfig(Component):
-    """A tokenizer before it is made."""
-
-    @abstractmethod
-    def make(self, texts: Iterable[str], folder: Path) -> Tokenizer:
-        """Write the tokenizer's files into ``folder`` and return it.
-
-        Args:
-            texts: what it may learn from, one string a document, in any order; iterable more than once.
-            folder: the tokenizer folder, created here.
-        """
-
-    def identity(self) -> Any:
-        """A plain value that tells this tokenizer from another one made of the same text."""
-        return to_plain(self)
-
-
-@dataclass(frozen=True, kw_only=True)
-class WordPiece(TokenizerConfig):
+class WordPiece(TrainedTokenizer):
     """BERT's tokenizer (Devlin et al. 2018): whitespace and punctuation split, then the longest known pieces.
 
     Training is deterministic, whatever the number of threads and the order of the texts. A name that stands in one
@@ -82,8 +62,8 @@ class WordPiece(TokenizerConfig):
     used in at least SEVERAL_DOCUMENTS of them; for fewer texts it merely occurs twice.
     """
 
-    vocabulary: int = 32768
-    """Number of ids wanted, special tokens included; a small text may give fewer."""
+    smallest = "an alphabet"
+
     cased: bool = False
     """Keep capitals and accents; otherwise both are folded away. That suits English: Finnish loses its dots, Hindi and
     Thai lose vowels, and Korean and Japanese syllables fall apart."""
@@ -100,35 +80,11 @@ class WordPiece(TokenizerConfig):
             if value not in known:
                 raise UserError(f"'{value}' is no {name}.{nearest(value, known)}", f"Use {' or '.join(known)}.")
 
-    def make(self, texts: Iterable[str], folder: Path) -> Tokenizer:
-        tokenizer = self.train(texts)
-        save_tokenizer(tokenizer, folder)
-        return tokenizer
-
-    def train(self, texts: Iterable[str]) -> Tokenizer:
-        """Learn the pieces from ``texts`` (read twice; a plain iterator is kept in memory for that).
-
-        Raises:
-            UserError: the vocabulary is too small to hold an alphabet.
+    def learn(self, texts: Iterable[str], sizes: Sequence[int]) -> list[Tokenizer]:
+        """Pieces are in the order in which they were merged, so a smaller vocabulary is nearly what training at its
+        size gives: it has the characters that fit its size, but merges that went through others are lost. The text is
+        encoded once for each size.
         """
-        return self.train_sizes(texts, (self.vocabulary,))[0]
-
-    def train_sizes(self, texts: Iterable[str], sizes: Sequence[int]) -> list[Tokenizer]:
-        """Learn once, at the largest of ``sizes``, and cut the smaller vocabularies from that.
-
-        The largest is what ``train`` gives. Pieces are in the order in which they were merged, so a smaller one is
-        nearly what training at its size gives: it has the characters that fit its size, but merges that went through
-        others are lost. The text is encoded once for each size.
-
-        Raises:
-            UserError: a vocabulary is too small to hold an alphabet.
-        """
-        if min(sizes) < SMALLEST_VOCABULARY:
-            raise UserError(
-                f"A vocabulary of {min(sizes)} cannot hold an alphabet.", f"Ask for {SMALLEST_VOCABULARY} or more."
-            )
-        if iter(texts) is texts:
-            texts = list(texts)
         characters = alphabet_of(texts, self._assemble({token: id for id, token in enumerate(SPECIAL_TOKENS)}))
         assemble = functools.partial(self._assemble, unspaced=characters.share(UNSPACED) >= UNSPACED_SHARE)
         pieces = _learn(assemble, texts, characters, max(sizes))
@@ -199,21 +155,6 @@ def assemble(
     )
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS])
     return tokenizer
-
-
-def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
-    """Write ``tokenizer.json`` and ``tokenizer_config.json`` so that ``AutoTokenizer`` loads the folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    tokenizer.save(str(folder / "tokenizer.json"))
-    names = {f"{role}_token": token for role, token in zip(ROLES, SPECIAL_TOKENS, strict=True)}
-    config = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        **names,
-        "model_input_names": ["input_ids", "attention_mask"],
-        "clean_up_tokenization_spaces": False,
-        "do_lower_case": tokenizer.normalizer.normalize_str("A") == "a",
-    }
-    write_json(folder / "tokenizer_config.json", config)
 
 
 def load_tokenizer(folder: Path) -> Tokenizer:

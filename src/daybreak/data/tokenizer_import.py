@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -57,8 +58,17 @@ class Existing(TokenizerConfig):
         found = [(name, (source / name).read_bytes()) for name in FILES if (source / name).is_file()]
         return {"kind": "Existing"} | {name: hashlib.blake2b(data, digest_size=8).hexdigest() for name, data in found}
 
+    def load(self) -> Tokenizer:
+        """The tokenizer, with nothing written.
+
+        Raises:
+            UserError: see ``make``.
+        """
+        source = self._source()
+        return load_tokenizer(source) if (source / "tokenizer.json").is_file() else bert_tokenizer(source)
+
     def _source(self) -> Path:
-        source = Path(self.folder).expanduser()
+        source = Path(os.path.expanduser(self.folder))
         if not any((source / name).is_file() for name in ("tokenizer.json", "vocab.txt")):
             raise UserError(
                 f"There is no tokenizer.json and no vocab.txt in '{self.folder}'.", "Give the folder of a model."

@@ -12,14 +12,17 @@ from tokenizers import Tokenizer
 
 from daybreak.base.corpus_records import TokenizerQuality, VocabularyAdvice
 from daybreak.base.errors import UserError
-from daybreak.data.byte_bpe import ByteBPE
+from daybreak.base.terminal import say
 from daybreak.data.counting import cut_at_whitespace
-from daybreak.data.tokenizer import TokenizerConfig, WordPiece, vocabulary_size
+from daybreak.data.deduplication import document_key
+from daybreak.data.scripts import folded_wrongly
+from daybreak.data.tokenizer import vocabulary_size
+from daybreak.data.tokenizer_making import TokenizerConfig, TrainedTokenizer
 
 SIZES = (4096, 8192, 16384, 32768, 65536)
 TRAIN_CHARACTERS = 4_000_000
 HELDOUT_CHARACTERS = 1_000_000
-"""What advice is measured on at most; a longer corpus is represented by its first documents up to here."""
+"""What advice is measured on at most."""
 EXAMPLES, LEARNABLE = 100, 0.95
 """A vocabulary can be learned when this share of its merges has this many examples (Gowda and May 2020, section 5)."""
 BATCH = 256
@@ -74,6 +77,20 @@ def _word_ids(tokenizer: Tokenizer, words: Counter[str]) -> Iterator[tuple[int, 
         yield from zip((count for _, count in some), found)
 
 
+def warn_of_folding(tokenizer: Tokenizer, letters: Counter[str]) -> None:
+    """Say, in one sentence with its remedy, which scripts of the text this tokenizer damages.
+
+    Args:
+        letters: by script.
+    """
+    folds = tokenizer.normalizer is not None and tokenizer.normalizer.normalize_str("\u00e9") == "e"
+    if folds and (damaged := folded_wrongly(letters)):
+        say(
+            f"Careful: this tokenizer folds accents away, which deletes vowels or takes syllables apart in "
+            f"{' and '.join(damaged)}. Add --tokenizer.cased, or choose --tokenizer-kind ByteBPE."
+        )
+
+
 @dataclass(frozen=True)
 class Cost:
     """What a token costs in training a model of this size.
@@ -114,7 +131,7 @@ def advise(
     vocabularies come out somewhat worse here than they would be.
 
     Args:
-        train_texts: what the tokenizer may learn from, in a random order.
+        train_texts: what the tokenizer may learn from.
         heldout_texts: other text, to measure on.
         config: which kind of tokenizer; its own size plays no part.
         sizes: to choose from.
@@ -124,13 +141,10 @@ def advise(
     Raises:
         UserError: ``config`` takes over a tokenizer; or there is no held-out text.
     """
-    if not isinstance(config, WordPiece | ByteBPE):
+    if not isinstance(config, TrainedTokenizer):
         raise UserError("A tokenizer that is taken over has its size already.", "Ask for advice without it.")
     cost = cost or Cost()
-    train, heldout = (
-        first_characters(train_texts, TRAIN_CHARACTERS),
-        first_characters(heldout_texts, HELDOUT_CHARACTERS),
-    )
+    train, heldout = some_of(train_texts, TRAIN_CHARACTERS), some_of(heldout_texts, HELDOUT_CHARACTERS)
     scale = max(1.0, characters / max(1, sum(map(len, train))))
     words = Counter(itertools.chain.from_iterable(map(str.split, train)))
     found: list[TokenizerQuality] = []
@@ -143,6 +157,21 @@ def advise(
     able = [quality for quality, enough in zip(found, taught) if enough]
     best = min(able, key=cost.of) if able else found[0]
     return VocabularyAdvice(sizes=found, recommended=best.vocabulary, why=_why(best, found, able, cost))
+
+
+def some_of(texts: Iterable[str], characters: int) -> list[str]:
+    """Texts of at most ``characters`` altogether, from all of ``texts`` alike, in their order: the same each time.
+
+    Args:
+        texts: read twice; a plain iterator is kept in memory for that.
+    """
+    texts = list(texts) if iter(texts) is texts else texts
+    share = characters / max(1, sum(map(len, texts)))
+    if share >= 1:
+        return list(texts)
+    # What is held out is told by the leading bits of the same key, so its lowest are taken.
+    drawn = (text for text in texts if (document_key(text) & 0xFFFFFFFF) < share * 2**32)
+    return first_characters(drawn, characters) or first_characters(texts, characters)
 
 
 def first_characters(texts: Iterable[str], characters: int) -> list[str]:

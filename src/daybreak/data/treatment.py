@@ -64,7 +64,7 @@ class Treatment:
                 raise UserError(
                     f"{name} has {len(values)} numbers for {inputs} inputs.", "Give one for each, in their order."
                 )
-            if values and (min(values) < 0 or not 0 < max(values) <= MOST_EPOCHS):
+            if values and not (all(0 <= value <= MOST_EPOCHS for value in values) and any(values)):
                 raise UserError(f"{name} cannot be {', '.join(map(str, values))}.", "Give numbers from 0 to 1000.")
         if self.remove_evaluation and not self.evaluation:
             raise UserError("There is no evaluation text to remove.", "Name its files with --evaluation.")
@@ -114,17 +114,22 @@ class Treatment:
         beside: list[Any] = []
         try:
             for path in self.evaluation:
-                with Path(path).expanduser().open("rb") as file:
+                with Path(os.path.expanduser(path)).open("rb") as file:
                     beside.append(hashlib.file_digest(file, "blake2b").hexdigest())
             if self.language_model:  # may be gigabytes
-                model = Path(self.language_model).expanduser().resolve()
+                model = Path(os.path.expanduser(self.language_model)).resolve()
                 beside.append([str(model), model.stat().st_size, model.stat().st_mtime_ns])
         except OSError as error:
             why = os.strerror(error.errno or 0).lower()
             raise UserError(f"'{error.filename}' cannot be read: {why}.", "Check the path.") from None
         if self.filter_tokenizer != SELF:
-            beside.append(tokenizer_fingerprint(Path(self.filter_tokenizer).expanduser()))
+            beside.append(tokenizer_fingerprint(Path(os.path.expanduser(self.filter_tokenizer))))
         return [to_plain(replace(self, evaluation=(), language_model="", filter_tokenizer=SELF)), beside]
+
+    @property
+    def mixes(self) -> bool:
+        """Whether some inputs may be read more often than others."""
+        return bool(self.epochs or self.weights)
 
     @property
     def near(self) -> bool:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import pickle
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 from daybreak.base.errors import UserError
 
@@ -27,11 +31,15 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def over_parts(task: Callable[[int], Result], numbers: Sequence[int], workers: int) -> Iterator[Result]:
+def over_parts(
+    task: Callable[[int], Result], numbers: Sequence[int], workers: int, folder: Path | None = None
+) -> Iterator[Result]:
     """Yield ``task(number)`` for all numbers, as they are done.
 
     Args:
         task: picklable where there are several workers. What it needs of this process, it is given.
+        folder: where ``task`` is laid down for the workers, each of which reads it once, for it may hold the names of a
+            hundred thousand files; the system's for temporary files by default.
         workers: processes; with 1, or a single number, all is done here, and nothing is started.
 
     Raises:
@@ -42,16 +50,22 @@ def over_parts(task: Callable[[int], Result], numbers: Sequence[int], workers: i
         return
     # loky starts fresh interpreters, not copies of this one with its threads, and does not import the caller's script.
     import joblib
+    from joblib.externals.loky.backend.reduction import dump
     from joblib.externals.loky.process_executor import BrokenProcessPool
 
     parallel = joblib.Parallel(n_jobs=min(workers, len(numbers)), backend="loky", return_as="generator_unordered")
+    descriptor, place = tempfile.mkstemp(prefix="task-", dir=folder)
     try:
-        yield from parallel(joblib.delayed(_in_worker)(task, number, os.getpid()) for number in numbers)
+        with open(descriptor, "wb") as file:
+            dump(task, file)
+        yield from parallel(joblib.delayed(_in_worker)(place, number, os.getpid()) for number in numbers)
     except BrokenProcessPool:
         raise WorkerLost(
             "A worker process was killed, most likely because the memory was full.",
             "Use fewer with --workers: what is done is kept.",
         ) from None
+    finally:
+        Path(place).unlink(missing_ok=True)
 
 
 @contextmanager
@@ -66,10 +80,18 @@ def released() -> Iterator[None]:
             get_reusable_executor().shutdown(wait=True, kill_workers=True)
 
 
-def _in_worker(task: Callable[[int], Result], number: int, parent: int) -> Result:
+@functools.lru_cache(maxsize=1)
+def _laid_down(place: str) -> Callable[[int], object]:
+    """The task in a file; of no two tasks has it the same name."""
+    with open(place, "rb") as file:
+        task: Callable[[int], object] = pickle.load(file)
+    return task
+
+
+def _in_worker(place: str, number: int, parent: int) -> Any:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes fill the cores already
     _end_with(parent)
-    return task(number)
+    return _laid_down(place)(number)
 
 
 def _end_with(parent: int) -> None:
