@@ -125,7 +125,7 @@ def test_a_cell_has_its_threads_its_log_and_its_load(
     dummy: Callable[[str], None], place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
-    dummy("import os, time; print(os.environ['OMP_NUM_THREADS'], os.environ['MKL_NUM_THREADS']); time.sleep(0.3)")
+    dummy("import os, time; print(os.environ['OMP_NUM_THREADS'], os.environ['MKL_NUM_THREADS']); time.sleep(2)")
     assert (place.out / "cells" / "a-seed-0.log").read_text() == "1 1\n"
     lines = [json.loads(line) for line in (place.out / "cells" / "a-seed-0.load.jsonl").read_text().splitlines()]
     assert [lines[0]["event"], lines[1]["event"], lines[-1]["event"]] == ["start", "look", "end"]
@@ -138,7 +138,7 @@ def test_a_cell_has_its_threads_its_log_and_its_load(
         (
             "print('daybreak: The text is gone. Look.'); exit(2)",
             UserError,
-            "The text is gone. Look. Then give the same",
+            "The text is gone. Look. Mend that and give the same",
         ),
         ("print('Traceback'); exit(1)", RuntimeError, "Traceback"),
         ("import os; os.kill(os.getpid(), 9)", UserError, "stopped from outside"),

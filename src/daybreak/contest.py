@@ -126,6 +126,8 @@ def settled(contenders: Sequence[Contender], budget: str, seeds: int, threads: i
         raise UserError(
             f"{threads} threads on {cores} cores would wait for each other.", f"Give --threads from 1 to {cores}."
         )
+    if len({(one.recipe.origin.init, one.recipe.origin.branch) for one in contenders}) > 1:
+        raise UserError("RULES.md compares only runs from the same start.", "Give all the same --init, or none.")
     equal_clock = Budget.parse(budget).unit == "seconds"
     recipes = [agreed(one, budget) for one in contenders]
     machine = replace(probe.describe(probe.choose_device(), 0.0), started=0.0)

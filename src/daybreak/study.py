@@ -69,9 +69,9 @@ def study(
     settings = settled(contenders, budget, seeds, threads)
     yardsticks(contenders, data)
     check_log(log)
-    manifest = open_shards(data).manifest
+    manifest, names = open_shards(data).manifest, [one.name for one in contenders]
     found = Study(
-        question=question or f"{' against '.join(one.name for one in contenders)}, {budget} each",
+        question=question or f"{' against '.join(names)}, {budget} each on {data.resolve().name}",
         settings=settings,
         data=data.resolve().name,
         tokenizer=manifest.tokenizer,
@@ -96,9 +96,9 @@ def _played(found: Study, contenders: Sequence[Contender], data: Path, out: Path
     place = Place(out=out, budget=found.settings.budget, threads=found.settings.threads)
     with held(out) as lock:
         _refuse_other(out, found)
+        names = [one.name for one in contenders]
         cells = cells_of(contenders, place, found.seeds, lambda _: data)
         forecast(cells, place)
-        names = [one.name for one in contenders]
 
         def written(done: Sequence[StudyCell], finished: bool = False) -> Study:
             compared = compare_all(done, names, Budget.parse(place.budget).unit)

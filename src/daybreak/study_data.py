@@ -7,6 +7,7 @@ treatment, with a seed; each model is judged on the held-out text of every sourc
 from __future__ import annotations
 
 import datetime
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -180,13 +181,17 @@ def _prepared(
             raise UserError(f"The study in '{out}' was begun on other text.", "Name its own, or choose another --out.")
         refuse_others(out, before.settings, settings)
         return replace(before, seeds=seeds, question=question or before.question)
+    data, made_for = make_folder(out / "data"), out / "data" / "identity.json"
+    if not made_for.exists() or read_json(made_for) != identity:  # of a try with other text or settings
+        shutil.rmtree(data)
+        write_json(make_folder(data) / made_for.name, identity)
     with work_folder(out / ".preparing", identity) as work, released():
         sources, treated = make_texts(
             found,
             preparation.treatments,
             config,
             work,
-            make_folder(out / "data"),
+            data,
             threshold=preparation.threshold,
             workers=preparation.workers or cores(),
         )

@@ -196,7 +196,8 @@ def _check_ended(code: int, cell: Cell, log: Path) -> None:
     said = [line.removeprefix("daybreak: ") for line in lines[-LAST_LINES:] if line.startswith("daybreak: ")]
     if code == 2 and said:
         raise UserError(
-            f"The cell '{cell.name}' ended: {said[-1]}", "Then give the same command again: what is done is kept."
+            f"The cell '{cell.name}' ended: {said[-1]}",
+            "Mend that and give the same command again, for what is done is kept; or leave it out, with another --out.",
         )
     if code < 0 or code > 128:
         raise UserError(f"The cell '{cell.name}' was stopped from outside.", "The same command goes on from there.")

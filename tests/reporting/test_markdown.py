@@ -37,6 +37,8 @@ def said(tokens: list[Token]) -> list[str]:
 @example("# no heading | *no* stress <b> ~~gone~~ [no](link) `code`")
 @example("- no item")
 @example("<!-- -->")
+@example("&lt;b&gt; or &nbsp; & more")
+@example("print () and f ( x ) ****")
 def test_any_text_stays_text(text: str) -> None:
     found = READER.parse(as_markdown(tag("p", text)))
     wanted = one_line(text)
@@ -58,11 +60,13 @@ def test_pieces_of_a_page() -> None:
         section("Plots", plot),
         section("Words", note("A note."), tag("pre", "a < b\n  c")),
         tag("div", tag("div", tag("b", "4.5"), tag("span", "nats"), tag("em", "below")), tag("div", tag("b", "2"))),
+        fold("my_run <b", tag("pre", "```\ncode")),
         fold("More", table(("Run", "Loss"), [("a", join("1.0", tag("small", "low")))])),
         tag("dl", tag("div", tag("dt", "Cores"), tag("dd", "2"))),
     )
     assert as_markdown(page) == (
         "# tiny (a run)\n\n## Words\n\nA note.\n\n```\na < b\n  c\n```\n\n- **4.5** nats (below)\n- **2**\n\n"
+        "<details><summary>my_run &lt;b</summary>\n\n````\n```\ncode\n````\n\n</details>\n\n"
         "<details><summary>More</summary>\n\n| Run | Loss |\n| --- | ---: |\n| a | 1.0 (low) |\n\n</details>\n\n"
         "- Cores: 2\n"
     )

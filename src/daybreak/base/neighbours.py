@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import resource
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from daybreak.base.files import read_json_lines
 from daybreak.base.study_records import Turn
 
 BUSY = 0.5
@@ -73,15 +74,22 @@ def note(path: Path, event: str, **more: Any) -> None:
     Args:
         event: start, look or end, of a process.
     """
+    torn = path.exists() and not path.read_bytes().endswith(b"\n")
     with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps({"event": event, "load": load(), **more}) + "\n")
+        file.write("\n" * torn + json.dumps({"event": event, "load": load(), **more}) + "\n")
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        with contextlib.suppress(ValueError):  # torn by a full disk or a power cut
+            yield json.loads(text)
 
 
 def read_turns(path: Path) -> list[Turn]:
     """One for each process that a cell took; empty where nobody watched."""
     groups: list[list[dict[str, Any]]] = []
-    for line in read_json_lines(path):
-        if line["event"] == "start":
+    for line in _lines(path):
+        if line["event"] == "start" or not groups:
             groups.append([])
         groups[-1].append(line)
     turns = []

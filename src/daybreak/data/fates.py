@@ -28,6 +28,7 @@ from daybreak.data.documents import Skips
 from daybreak.data.findings import Survey, decide
 from daybreak.data.inputs import Meter
 from daybreak.data.near_duplicates import near_duplicates, write_signatures
+from daybreak.data.resuming import refuse_changed
 from daybreak.data.steps import missing_extra
 from daybreak.data.survey import ROW, part_folder
 from daybreak.data.workers import over_parts
@@ -66,6 +67,10 @@ class Reading:
         """Do ``task`` for every part."""
         return over_parts(task, range(len(self.corpus.parts)), self.workers)
 
+    def refuse_changed(self) -> None:
+        """Raise UserError where a file is not what it was: what was decided of its documents may be of others now."""
+        refuse_changed(part.file for bundle in self.corpus.parts for part in bundle)
+
     def survey(self, what: str, folder: Path, steps: tuple[Compressibility, ...] = ()) -> None:
         """Read all parts and leave what ``steps`` say of each document."""
         asked = survey.Asked(corpus=self.corpus, steps=steps)
@@ -89,16 +94,20 @@ def surveyed(reading: Reading) -> Survey:
         raise UserError(f"The source '{reading.name}': {error.sentence}", error.remedy) from None
 
 
-def fates_under(reading: Reading, found: Survey, until: Sequence[str], step: Compressibility) -> Path:
+def fates_under(reading: Reading, found: Survey, until: Sequence[str], step: Compressibility, held: np.ndarray) -> Path:
     """Write uint8[documents], DROPPED, TRAIN or HELDOUT, under the treatments ``until``; return the file.
 
+    Args:
+        held: ``held_keys`` of all sources.
+
     Raises:
-        UserError: nothing is left to train on.
+        UserError: nothing is left to train on, or the text has changed meanwhile.
     """
     place = reading.place
-    fates = untreated(found)
+    fates = untreated(found, held)
     if FILTERED in until:
         reading.survey("Filtering", place / "filter", (step,))
+        reading.refuse_changed()
         fates[_left_out(place / "filter", len(reading.corpus.parts)) & (fates == TRAIN)] = DROPPED
     if DEDUPLICATED in until:
         fates[(np.asarray(found.verdict.fates) == DROPPED) & (fates == TRAIN)] = DROPPED  # exact copies
@@ -117,16 +126,26 @@ def _written(path: Path, fates: np.ndarray) -> Path:
     return path
 
 
-def untreated(found: Survey) -> np.ndarray:
-    """uint8[documents]: copies of what is trained on are trained on too; copies of what is held out are left out."""
-    fates = np.array(found.verdict.fates)
+def held_keys(found: Survey) -> np.ndarray:
+    """The keys of the texts that a source holds out."""
     held = [rows["key"][own == HELDOUT] for part in range(len(found.folders)) for rows, own in found.documents(part)]
-    keys = np.concatenate(held)
+    return np.concatenate(held)
+
+
+def untreated(found: Survey, held: np.ndarray) -> np.ndarray:
+    """uint8[documents]: copies of what is trained on are trained on too; copies of what is held out are left out.
+
+    Args:
+        held: the keys of what this source and the others hold out; how much that is depends on a source's size.
+    """
+    fates = np.array(found.verdict.fates)
     start = 0
     for part in range(len(found.folders)):
         for rows, own in found.documents(part):
-            copies = (own == DROPPED) & ~np.isin(rows["key"], keys)
-            fates[start : start + len(rows)][copies] = TRAIN
+            foreign = np.isin(rows["key"], held)
+            now = fates[start : start + len(rows)]
+            now[(own == DROPPED) & ~foreign] = TRAIN
+            now[(own == TRAIN) & foreign] = DROPPED
             start += len(rows)
     return fates
 

@@ -69,7 +69,8 @@ class Decoder:
 
     def edges(self) -> set[int]:
         """Ids that no text gives and that may stand at the edges of a document."""
-        named = {self.special.cls, self.special.sep, *self.tokenizer.get_added_tokens_decoder()}
+        added = self.tokenizer.get_added_tokens_decoder().items()
+        named = {self.special.cls, self.special.sep, *(id for id, token in added if token.special)}
         return named - {self.special.pad, self.special.unk, self.special.mask}
 
 

@@ -15,6 +15,8 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
+import numpy as np
+
 from daybreak.base.errors import UserError
 from daybreak.base.files import make_folder, replace_folder, write_json
 from daybreak.base.records import SHARD_FORMAT, Manifest, Source
@@ -24,7 +26,7 @@ from daybreak.data import encoding
 from daybreak.data.compressibility import Compressibility
 from daybreak.data.corpus import Corpus, bundled
 from daybreak.data.documents import choose_rule
-from daybreak.data.fates import SORTED, Reading, fates_under, surveyed
+from daybreak.data.fates import SORTED, Reading, fates_under, held_keys, surveyed
 from daybreak.data.findings import Survey
 from daybreak.data.inputs import Meter, find_files
 from daybreak.data.resuming import identity_of
@@ -117,6 +119,7 @@ def make_texts(
     """
     readings = [Reading(text.name, text.corpus, work / text.name, workers) for text in texts]
     found = [surveyed(reading) for reading in readings]
+    held = np.concatenate([held_keys(one) for one in found])
     tokenizer = _tokenizer(config, _Samples([one.sample for one in found]), work / "tokenizer")
     step = Compressibility(tokenizer=str(tokenizer), threshold=threshold)
     treated: list[TreatedText] = []
@@ -128,7 +131,7 @@ def make_texts(
                 continue
             final = data / f"{reading.name}-{treatment}"
             if not (final / "manifest.json").exists():
-                fates = fates_under(reading, one, treatments[: place + 1], step)
+                fates = fates_under(reading, one, treatments[: place + 1], step, held)
                 _encode(reading, one, fates, tokenizer, type(config).__name__, final)
             train = open_shards(final).manifest.train
             whole = whole or train.tokens
@@ -177,6 +180,7 @@ def _encode(reading: Reading, found: Survey, fates: Path, tokenizer: Path, kind:
     folder, new = reading.place / f"encoded-{final.name}", reading.place / f"data-{final.name}"
     with working(f"Encoding {final.name}"):
         deque(reading.over(partial(encoding.encode_part, asked, folder, Meter())), maxlen=0)
+    reading.refuse_changed()
     shutil.rmtree(new, ignore_errors=True)
     shutil.copytree(tokenizer, new / "tokenizer")
     train, heldout, counts, _ = encoding.join(folder, parts, new, vocabulary=vocabulary, sentences=corpus.sentences)

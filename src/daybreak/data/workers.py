@@ -53,12 +53,15 @@ def over_parts(
     from joblib.externals.loky.backend.reduction import dump
     from joblib.externals.loky.process_executor import BrokenProcessPool
 
-    parallel = joblib.Parallel(n_jobs=min(workers, len(numbers)), backend="loky", return_as="generator_unordered")
+    parallel = joblib.Parallel(
+        n_jobs=min(workers, len(numbers)), backend="loky", return_as="generator_unordered",
+        initializer=_end_with, initargs=(os.getpid(),),
+    )  # fmt: skip
     descriptor, place = tempfile.mkstemp(prefix="task-", dir=folder)
     try:
         with open(descriptor, "wb") as file:
             dump(task, file)
-        yield from parallel(joblib.delayed(_in_worker)(place, number, os.getpid()) for number in numbers)
+        yield from parallel(joblib.delayed(_in_worker)(place, number) for number in numbers)
     except BrokenProcessPool:
         raise WorkerLost(
             "A worker process was killed, most likely because the memory was full.",
@@ -88,16 +91,13 @@ def _laid_down(place: str) -> Callable[[int], object]:
     return task
 
 
-def _in_worker(place: str, number: int, parent: int) -> Any:
+def _in_worker(place: str, number: int) -> Any:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes fill the cores already
-    _end_with(parent)
     return _laid_down(place)(number)
 
 
 def _end_with(parent: int) -> None:
-    """See to it, once, that this worker ends when the process that started it does, even by kill -9."""
-    if any(thread.name == "end with the parent" for thread in threading.enumerate()):
-        return
+    """See to it that this worker ends when the process that started it does, even by kill -9."""
 
     def watch() -> None:
         while os.getppid() == parent:  # an orphan has another parent at once

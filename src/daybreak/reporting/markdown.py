@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import re
+from collections.abc import Callable
 from html.parser import HTMLParser
 
 LEFT_OUT = {"head", "script", "style", "figure", "nav", "noscript"}
@@ -10,7 +12,7 @@ LEFT_OUT = {"head", "script", "style", "figure", "nav", "noscript"}
 HEADINGS = {"h1": "# ", "h2": "## ", "h3": "### "}
 ASIDES = {"small", "em"}
 """What the page writes small, under or behind a value."""
-SPECIAL = re.compile(r"([\\`*_\[\]<>|~])")
+SPECIAL = re.compile(r"([\\`*_\[\]<>|~&])")
 LEADING = re.compile(r"^(\d*)([#+.)-])")
 """What a line may not begin with, lest it become a heading or an item."""
 
@@ -37,6 +39,10 @@ def _without_empty_sections(blocks: list[str]) -> list[str]:
     return kept[::-1]
 
 
+def _plain(text: str) -> str:
+    return SPECIAL.sub(r"\\\1", text)
+
+
 class _Writer(HTMLParser):
     """Collects blocks: a paragraph, a heading, a list, a table or a fold's border each."""
 
@@ -46,10 +52,11 @@ class _Writer(HTMLParser):
         self._words: list[str] = []
         self._rows: list[list[str]] = []
         self._rules: list[str] = []
-        self._asides: list[bool] = []
-        """Of those that are open: whether a bracket was opened."""
+        self._begun: list[int] = []
+        """Of the asides and stresses that are open: how many words there were before."""
         self._skipping = 0
-        self._verbatim = False
+        self._written: Callable[[str], str] = _plain
+        """How text is written where it stands."""
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self._skipping += tag in LEFT_OUT
@@ -57,36 +64,37 @@ class _Writer(HTMLParser):
             return
         if tag in ("p", "div", "pre", "table", "details", "dt", "footer", "section", *HEADINGS):
             self._paragraph()
-        if tag in ASIDES:
-            self._asides.append(bool(self._said()))
-            self._words.append(" (" * self._asides[-1])
+        if tag in ASIDES or tag == "b":
+            self._begun.append(len(self._words))
         elif tag == "tr":
             self._rows.append([])
         elif tag == "th":
             self._rules.append("---:" if ("class", "n") in attrs else "---")
         elif tag == "pre":
-            self._verbatim = True
+            self._written = str
+        elif tag == "summary":
+            self._written = html.escape
         else:
-            self._words.append({"dd": ": ", "b": "**"}.get(tag, " "))
+            self._words.append(": " if tag == "dd" else " ")
 
     def handle_endtag(self, tag: str) -> None:
         if tag in LEFT_OUT:
             self._skipping -= 1
         elif self._skipping:
             return
-        elif tag in ASIDES:
-            self._words.append(")" * self._asides.pop())
-        elif tag == "b":
-            self._words.append("**")
+        elif tag in ASIDES or tag == "b":
+            self._close_words(self._begun.pop(), "**{}**" if tag == "b" else " ({})")
         elif tag in ("th", "td"):
             self._rows[-1].append(self._taken())
         elif tag == "table":
             self._table()
         elif tag == "pre":
-            self._add("```\n" + "".join(self._words).strip("\n") + "\n```")
-            self._words, self._verbatim = [], False
+            code, self._words, self._written = "".join(self._words).strip("\n"), [], _plain
+            fence = "`" * max(3, 1 + max(map(len, re.findall("`+", code)), default=0))
+            self._add(f"{fence}\n{code}\n{fence}")
         elif tag == "summary":
             self._add(f"<details><summary>{self._taken()}</summary>")
+            self._written = _plain
         elif tag == "details":
             self._paragraph()
             self._add("</details>")
@@ -99,7 +107,7 @@ class _Writer(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         if not self._skipping:
-            self._words.append(data if self._verbatim else SPECIAL.sub(r"\\\1", data))
+            self._words.append(self._written(data))
 
     def close(self) -> None:
         super().close()
@@ -107,8 +115,14 @@ class _Writer(HTMLParser):
 
     def _said(self) -> str:
         """The words since the last block, in one line."""
-        words = re.sub(r"\s+", " ", "".join(self._words)).replace("( ", "(").replace(" )", ")")
-        return words.replace("****", "").replace(" ()", "").strip()
+        return re.sub(r"\s+", " ", "".join(self._words)).strip()
+
+    def _close_words(self, begun: int, form: str) -> None:
+        """Put the words since ``begun`` into ``form``; an aside of nothing else stands as it is."""
+        inner, before = "".join(self._words[begun:]).strip(), "".join(self._words[:begun]).strip()
+        if inner and (before or form.startswith("*")):
+            inner = form.format(inner)
+        self._words[begun:] = [inner]
 
     def _taken(self) -> str:
         words, self._words = self._said(), []

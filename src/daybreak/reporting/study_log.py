@@ -13,25 +13,38 @@ def check_log(log: Path | None) -> None:
     """Raise UserError where ``log`` could not be written in the end: that is said at the beginning."""
     if log is None:
         return
-    place = log if log.exists() else log.absolute().parent
-    if (log.exists() and not log.is_file()) or not place.exists() or not os.access(place, os.W_OK):
+    folder = log.absolute().parent
+    if (log.exists() and not log.is_file()) or not folder.exists() or not os.access(folder, os.W_OK):
         raise UserError(f"'{log}' cannot be written.", "Name a Markdown file with --log, in a folder that is there.")
+    try:
+        _read(log)
+    except (OSError, UnicodeDecodeError):
+        raise UserError(f"'{log}' cannot be read as text in UTF-8.", "Name a Markdown file with --log.") from None
 
 
 def put_on_top(log: Path, entry: str) -> None:
     """Write ``entry``, whose first line is its heading, above the other entries of ``log``."""
-    write_text(log, with_entry(log.read_text(encoding="utf-8") if log.exists() else "# Log", entry))
+    write_text(log, with_entry(_read(log), entry))
+
+
+def _read(log: Path) -> str:
+    return log.read_text(encoding="utf-8") if log.exists() else "# Log"
 
 
 def with_entry(log: str, entry: str) -> str:
     """The text of a log with ``entry`` above its other entries; one of the same heading gives way to it."""
     title = entry.splitlines()[0]
-    lines, kept, skipping = log.splitlines(), [], False
-    for line in lines:
-        if line.startswith("## ") or line.startswith("# "):
+    kept: list[str] = []
+    place: int | None = None
+    skipping = fenced = False
+    for line in log.splitlines():
+        fenced ^= line.lstrip().startswith("```")
+        if line.startswith(("# ", "## ")) and not fenced:
             skipping = line == title
+            if line.startswith("## ") and not skipping and place is None:
+                place = len(kept)
         if not skipping:
             kept.append(line)
-    place = next((number for number, line in enumerate(kept) if line.startswith("## ")), len(kept))
+    place = len(kept) if place is None else place
     before, after = "\n".join(kept[:place]).rstrip(), "\n".join(kept[place:]).strip()
     return "\n\n".join(filter(None, [before, entry.strip(), after])) + "\n"
