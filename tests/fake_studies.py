@@ -1,11 +1,15 @@
-"""Cells of a study that were never trained."""
+"""Cells of a study that were never trained, and two texts for a study of data."""
 
 from __future__ import annotations
 
+import json
+import random
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from small_texts import small_text
 
 from daybreak import contest
 from daybreak.base.run_folder import RunFolder
@@ -51,3 +55,19 @@ def fake_cells(place: Place, monkeypatch: pytest.MonkeyPatch, void: dict[str, st
     monkeypatch.setattr(contest, "train_cell", once)
     monkeypatch.setattr(contest, "read_cell", read)
     return ran
+
+
+NAMES = ("tales", "mixed")
+
+
+def write_texts(folder: Path) -> dict[str, list[str]]:
+    """Two sources: clean tales, and a mixture with exact copies, near copies and text that no tokenizer compresses."""
+    chance = random.Random(5)
+    tales = [small_text(chance, 8) for _ in range(120)]
+    mixed = [small_text(chance, 8) for _ in range(100)]
+    mixed += [" ".join(chance.choice("0123456789@?+") for _ in range(150)) for _ in range(30)]
+    mixed += mixed[:70]  # copies, some of them of what will be held out
+    mixed += [text + " and so it was ." for text in mixed[20:50]]  # near copies
+    for name, texts in zip(NAMES, (tales, mixed)):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    return {name: [str(folder / f"{name}.jsonl")] for name in NAMES}

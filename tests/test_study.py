@@ -20,7 +20,8 @@ from daybreak.base.records import Summary
 from daybreak.base.run_folder import RunFolder
 from daybreak.base.study_records import Study
 from daybreak.cli import _contender
-from daybreak.recipe import load_recipe, resolved
+from daybreak.contest import settled
+from daybreak.recipe import Origin, load_recipe, resolved
 from daybreak.reporting.study_table import study_text
 from daybreak.study import Contender, study
 from daybreak.turns import Place
@@ -63,6 +64,12 @@ def test_a_contender_that_cannot_train_ends_the_study_at_once(
     more += [] if "--data" in arguments else ["--data", str(data)]
     assert words in " ".join(refused("study", *arguments, *more, "--out", "out").split())
     assert not (tmp_path / "out" / "cells").exists()
+
+
+def test_runs_from_different_starts_are_not_compared() -> None:
+    begun = replace(SMALL, origin=Origin(init="a model"))
+    with pytest.raises(UserError, match=r"RULES.md compares only runs from the same start. Give all the same --init"):
+        settled([Contender(name="a", recipe=SMALL), Contender(name="b", recipe=begun)], "3m", 1, 1)
 
 
 def test_a_contender_is_read_as_pretrain_reads_it(tmp_path: Path) -> None:

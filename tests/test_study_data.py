@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,7 +11,7 @@ from typing import Any, TextIO
 
 import numpy as np
 import pytest
-from small_texts import small_text
+from fake_studies import NAMES, write_texts
 
 from daybreak.base.errors import UserError
 from daybreak.base.files import read_json
@@ -31,20 +30,6 @@ from daybreak.study_data import Preparation, _contenders, study_data
 from daybreak.turns import Cell, Place
 
 TINY = load_recipe("tiny")
-NAMES = ("tales", "mixed")
-
-
-def write_texts(folder: Path) -> dict[str, list[str]]:
-    """Two sources: clean tales, and a mixture with exact copies, near copies and text that no tokenizer compresses."""
-    chance = random.Random(5)
-    tales = [small_text(chance, 8) for _ in range(120)]
-    mixed = [small_text(chance, 8) for _ in range(100)]
-    mixed += [" ".join(chance.choice("0123456789@?+") for _ in range(150)) for _ in range(30)]
-    mixed += mixed[:70]  # copies, some of them of what will be held out
-    mixed += [text + " and so it was ." for text in mixed[20:50]]  # near copies
-    for name, texts in zip(NAMES, (tales, mixed)):
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    return {name: [str(folder / f"{name}.jsonl")] for name in NAMES}
 
 
 @pytest.fixture(scope="module")

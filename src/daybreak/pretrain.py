@@ -71,21 +71,21 @@ def pretrain(
     shards = open_shards(data)
     check_folder(run, recipe, shards)
     world = worlds.start()
-    try:
-        if world.share(run.summary.exists()):
-            say(f"The run in '{out}' is finished already; --fresh starts it again.")
-            return read_json(run.summary, Summary) if world.is_first else None
-        calibration.refuse_few_steps(Budget.parse(recipe.budget), recipe.global_batch(world.size) * recipe.length)
-        order = Order(recipe=recipe, shards=shards, data=data, run=run, started=started)
-        return _pretrain(order, world, watching)
-    finally:
-        worlds.stop(world)
+    with ExitStack() as alive:  # the heart beats until the processes have let go of each other: that may take seconds
+        try:
+            if world.share(run.summary.exists()):
+                say(f"The run in '{out}' is finished already; --fresh starts it again.")
+                return read_json(run.summary, Summary) if world.is_first else None
+            calibration.refuse_few_steps(Budget.parse(recipe.budget), recipe.global_batch(world.size) * recipe.length)
+            order = Order(recipe=recipe, shards=shards, data=data, run=run, started=started)
+            return _pretrain(order, world, watching, alive)
+        finally:
+            worlds.stop(world)
 
 
-def _pretrain(order: Order, world: World, watching: Watching) -> Summary | None:
+def _pretrain(order: Order, world: World, watching: Watching, alive: ExitStack) -> Summary | None:
     run = order.run
     fresh, created = world.share((not run.decisions.exists(), not run.path.exists()))
-    heartbeat: Heartbeat | None = None
     if world.any(run.decisions.exists()) and fresh:
         raise UserError(
             f"Another host holds the run '{run.path}', and that of the first process does not.",
@@ -101,7 +101,7 @@ def _pretrain(order: Order, world: World, watching: Watching) -> Summary | None:
             shutil.rmtree(run.checkpoints, ignore_errors=True)  # of a start that was killed before it became a run
         training, progress = assemble(order, decisions, world)
         if world.is_first and not fresh:  # before blocks are compiled again, which may take minutes
-            heartbeat = Heartbeat(run.heartbeat, training.clock.elapsed)
+            alive.enter_context(closing(Heartbeat(run.heartbeat, training.clock.elapsed)))
         if world.is_first:
             size = checkpoint.bytes_of(training.model, training.average)
             check_room(run.path, checkpoint_bytes=size, model_bytes=4 * training.model.parameter_count())
@@ -112,8 +112,6 @@ def _pretrain(order: Order, world: World, watching: Watching) -> Summary | None:
             decided, device = training.decisions, training.device
             write_start(run, order.recipe, decided, order.shards, order.data, device, order.started)
     except BaseException:
-        if heartbeat:
-            heartbeat.close()
         if fresh and world.is_first:
             shutil.rmtree(run.path if created else run.checkpoints, ignore_errors=True)
         raise
@@ -125,7 +123,7 @@ def _pretrain(order: Order, world: World, watching: Watching) -> Summary | None:
     )
     remote = _remote(order, watching) if world.is_first and watching.track else None
     if world.is_first and fresh:
-        heartbeat = Heartbeat(run.heartbeat, training.clock.elapsed)
+        alive.enter_context(closing(Heartbeat(run.heartbeat, training.clock.elapsed)))
     try:
         progress = _train(training, progress, order, remote)
         # Every rank holds the same weights; the first one speaks for all, and the others do not wait for it.
@@ -134,8 +132,6 @@ def _pretrain(order: Order, world: World, watching: Watching) -> Summary | None:
             remote.on_validation(summary.validation)
         return summary
     finally:
-        if heartbeat:
-            heartbeat.close()
         if remote:
             remote.close()  # after the export: it may take some seconds
 

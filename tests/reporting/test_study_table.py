@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from daybreak.reporting.study_log import with_entry
+from pathlib import Path
+
+import pytest
+
+from daybreak.base.errors import UserError
+from daybreak.reporting.study_log import check_log, with_entry
 from daybreak.reporting.study_table import table
 
 
@@ -13,6 +18,18 @@ def test_a_log_gets_the_entry_on_top_and_once() -> None:
     again = with_entry(once, "## 2026-01-02: which\n\nSecond try.\n")
     assert again == once.replace("First", "Second")
     assert with_entry("", "## 2026-01-02: which\n\nFirst try.") == "## 2026-01-02: which\n\nFirst try.\n"
+
+
+def test_a_heading_in_a_block_of_code_is_none() -> None:
+    log = "# Log\n\n```\n## no entry\n```\n\n## 2026-01-01: older\n\nWords.\n"
+    found = with_entry(log, "## 2026-01-02: which\n\nNew.")
+    assert found == log.replace("## 2026-01-01", "## 2026-01-02: which\n\nNew.\n\n## 2026-01-01")
+
+
+def test_a_log_that_is_no_text_is_refused_before_anything_trains(tmp_path: Path) -> None:
+    (tmp_path / "log.md").write_bytes(b"caf\xe9")
+    with pytest.raises(UserError, match="cannot be read as text in UTF-8"):
+        check_log(tmp_path / "log.md")
 
 
 def test_a_table_is_one_in_markdown_whatever_stands_in_it() -> None:
