@@ -29,7 +29,7 @@ section { margin-top: 48px; }
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(164px, 1fr)); gap: 12px; margin-top: 24px; }
 .tile, figure, .card { background: var(--card); border: 1px solid var(--grid); border-radius: 8px; }
 .tile { padding: 14px 16px; display: flex; flex-direction: column; }
-.tile b { font-size: 21px; line-height: 1.2; font-weight: 640; letter-spacing: -0.01em; white-space: nowrap; }
+.tile b { font-size: 21px; line-height: 1.2; font-weight: 640; letter-spacing: -0.01em; }
 .tile span { font-size: 14px; }
 .tile em { font-style: normal; font-size: 13px; color: var(--quiet); line-height: 1.35; margin-top: 4px; }
 figure { margin: 16px 0 0; padding: 16px 18px; min-width: 0; }
