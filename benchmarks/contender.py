@@ -23,6 +23,7 @@ import torch
 from matrix_products import ProductsBlock
 from our_step import Block, Cell, ZipfStream, our_block
 
+from daybreak.base.process import status_bytes
 from daybreak.data.sampler import RowSampler
 from daybreak.data.shards import open_shards
 from daybreak.models.modern import ModernEncoder
@@ -109,9 +110,15 @@ def built(settings: dict[str, Any]) -> Cell:
     )  # fmt: skip
 
 
+def resident(name: str) -> int:
+    found = status_bytes(name)
+    assert found is not None, "this system does not tell the memory of a process"
+    return found
+
+
 def memory(device: torch.device) -> dict[str, float]:
     """The most that this process ever had in memory, GiB, everything that it imported included."""
-    peak = measure.status_bytes("VmHWM")
+    peak = resident("VmHWM")
     found = {"peak_gib": round(peak / 2**30, 3)}
     if device.type == "cuda":
         found["device_peak_gib"] = round(torch.cuda.max_memory_allocated(device) / 2**30, 3)
@@ -126,7 +133,7 @@ def answer(name: str, settings: dict[str, Any]) -> None:
     for line in sys.stdin:
         try:
             work = work or CONTENDERS[name](cell)
-            start = measure.status_bytes("VmRSS")
+            start = resident("VmRSS")
             block = work(float(line))
             found = {**asdict(block), "resident_before_gib": round(start / 2**30, 3), **memory(cell.device)}
             if isinstance(work, ProductsBlock):

@@ -161,6 +161,15 @@ def add_judging_flags(to: Any, budget: str = "3m") -> None:
     to.add_argument("--threads", type=int, default=0, help="0 for torch's own choice")
 
 
+def tell(found: dict[str, Any], out: Path | None) -> None:
+    """Write and print the curve of a judged run."""
+    found["threads"] = torch.get_num_threads()
+    if out:
+        measure.write_json(out, found)
+    for point in found["curve"]:
+        print(f"{point['seconds']:8.1f} s  step {point['step']:6d}  loss {point['loss']:.3f}")
+
+
 def main() -> None:
     parser = measure.parser(__doc__)
     add_judging_flags(parser)
@@ -175,11 +184,7 @@ def main() -> None:
         data = toy.data_folder(chosen, work)
         words = [chosen.recipe, "--data", str(data), "--budget", chosen.budget, "--seed", str(chosen.seed)]
         found = judged_run([*words, *shlex.split(chosen.flags)], work / "run", marks_of(seconds, chosen.marks))
-    found["threads"] = torch.get_num_threads()
-    if chosen.out:
-        measure.write_json(chosen.out, found)
-    for point in found["curve"]:
-        print(f"{point['seconds']:8.1f} s  step {point['step']:6d}  loss {point['loss']:.3f}")
+    tell(found, chosen.out)
 
 
 if __name__ == "__main__":

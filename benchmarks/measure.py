@@ -23,7 +23,9 @@ from typing import Any
 import torch
 
 from daybreak.base.files import read_json, write_json
+from daybreak.base.neighbours import BUSY, load
 from daybreak.base.plain import to_plain
+from daybreak.base.process import usable_cores
 from daybreak.base.run_folder import RunFolder
 from daybreak.training.clock import Budget
 from daybreak.training.probe import describe
@@ -33,9 +35,6 @@ POLL_SECONDS = 0.02
 """How often a run folder is looked at from outside."""
 SHORT_FLAGS = "--batch 4"
 """Of a dry run: steps that take no time."""
-BUSY = 0.5
-"""A one-minute load this far above the number of cores voids a measurement."""
-
 
 # ---------------------------------------------------------------- command line
 
@@ -204,11 +203,6 @@ def machine() -> dict[str, Any]:
     return found
 
 
-def load() -> list[float]:
-    """Mean number of busy processes over 1, 5 and 15 minutes."""
-    return [round(value, 2) for value in os.getloadavg()]
-
-
 def thread_settings() -> dict[str, Any]:
     """How many threads, and what the environment says of them."""
     names = ("OMP_NUM_THREADS", "GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "MALLOC_CONF", "GLIBC_TUNABLES", "LD_PRELOAD")
@@ -217,8 +211,7 @@ def thread_settings() -> dict[str, Any]:
 
 def is_busy(*loads: Sequence[float]) -> bool:
     """Whether one of the loads says that something else was running too, which voids a measurement."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(values[0] for values in loads) > cores + BUSY
+    return max(values[0] for values in loads) > usable_cores() + BUSY
 
 
 def commit() -> str:
@@ -229,15 +222,6 @@ def commit() -> str:
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
     return head.stdout.strip() + (" with changes" if changed.stdout.strip() else "")
-
-
-def status_bytes(name: str) -> int:
-    """A line of this process' proc(5) status in bytes: VmRSS, what is in memory now; VmHWM, the most that ever was.
-
-    Unlike ru_maxrss it does not begin with the memory of the process that started this one.
-    """
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
 
 
 def source_fingerprint() -> str:

@@ -24,8 +24,8 @@ from typing import Any
 import measure
 import torch
 import toy
-from judged import Judge, Stopwatch, add_judging_flags, marks_of
-from stock_trainer import RATE, stock_bert, stock_tokenizer
+from judged import Judge, Stopwatch, add_judging_flags, marks_of, tell
+from stock_trainer import RATE, common_arguments, stock_bert, stock_tokenizer
 from torch import Tensor, nn
 
 from daybreak.assembly import yardstick
@@ -142,18 +142,10 @@ def trained(chosen: argparse.Namespace, shards: Shards, data: Path, seconds: flo
             output_dir=scratch,
             max_steps=10_000_000,
             per_device_train_batch_size=chosen.batch,
-            use_cpu=device.type == "cpu",
             bf16=device.type == "cuda",
             learning_rate=chosen.rate,
-            weight_decay=0.01,
-            optim="adamw_torch_fused",
             seed=chosen.seed,
-            dataloader_drop_last=True,
-            dataloader_pin_memory=device.type == "cuda",
-            logging_strategy="no",
-            save_strategy="no",
-            report_to="none",
-            disable_tqdm=True,
+            **common_arguments(device),
         )
         collator = DataCollatorForLanguageModeling(stock_tokenizer(manifest.vocabulary), mlm_probability=RATE)
         rows = StoredRows(shards.train, length, manifest.special)
@@ -198,11 +190,7 @@ def main() -> None:
     with measure.work_folder(chosen.work) as work:
         data = toy.data_folder(chosen, work)
         found = trained(chosen, open_shards(data), data, seconds)
-    found["threads"] = torch.get_num_threads()
-    if chosen.out:
-        measure.write_json(chosen.out, found)
-    for point in found["curve"]:
-        print(f"{point['seconds']:8.1f} s  step {point['step']:6d}  loss {point['loss']:.3f}")
+    tell(found, chosen.out)
 
 
 if __name__ == "__main__":

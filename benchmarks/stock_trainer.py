@@ -113,24 +113,31 @@ def trainer_block(
             max_steps=1_000_000,
             per_device_train_batch_size=rows,
             bf16=bfloat16,
-            use_cpu=device.type == "cpu",
             learning_rate=1e-4,
             warmup_steps=100,
-            weight_decay=0.01,
-            optim="adamw_torch_fused",
             dataloader_num_workers=workers,
-            dataloader_drop_last=True,
-            dataloader_pin_memory=device.type == "cuda",
-            logging_strategy="no",
-            save_strategy="no",
-            report_to="none",
-            disable_tqdm=True,
+            **common_arguments(device),
         )
         collator = DataCollatorForLanguageModeling(stock_tokenizer(vocabulary), mlm_probability=RATE)
         trainer = Trainer(model, arguments, collator, Rows(rows_of_ids), callbacks=[watch])
         trainer.remove_callback(PrinterCallback)
         trainer.train()
     return watch.steps, watch.spent
+
+
+def common_arguments(device: torch.device) -> dict[str, Any]:
+    """What every Trainer here is told: torch's fused AdamW, whole batches, and no words or files of its own."""
+    return {
+        "use_cpu": device.type == "cpu",
+        "weight_decay": 0.01,
+        "optim": "adamw_torch_fused",
+        "dataloader_drop_last": True,
+        "dataloader_pin_memory": device.type == "cuda",
+        "logging_strategy": "no",
+        "save_strategy": "no",
+        "report_to": "none",
+        "disable_tqdm": True,
+    }
 
 
 def hidden(ids: Tensor, vocabulary: int) -> tuple[Tensor, Tensor]:

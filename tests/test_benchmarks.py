@@ -8,12 +8,12 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from benchmark_scripts import FOLDER, LENGTH, SHAPE, VOCABULARY, beside, script
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -21,26 +21,12 @@ from daybreak.base.batch import Batch
 from daybreak.base.encoder import Encoder, LossSum
 from daybreak.base.run_folder import RunFolder
 from daybreak.data.sampler import RowSampler
-from daybreak.models.modern import ModernEncoder
 from daybreak.recipe import load_recipe
 from daybreak.training.objectives import CausalThenMasked
 
-FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
+__all__ = ["beside"]  # a fixture
+
 SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.py"))
-SHAPE = ModernEncoder(layers=2, width=32, heads=2, inner=48)
-VOCABULARY, LENGTH = 100, 24
-
-
-@pytest.fixture(autouse=True)
-def beside(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scripts import each other as neighbours, as they do when they are run."""
-    monkeypatch.syspath_prepend(str(FOLDER))
-
-
-def script(name: str) -> Any:
-    module = __import__(name)
-    assert isinstance(module, ModuleType) and Path(str(module.__file__)).parent == FOLDER
-    return module
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

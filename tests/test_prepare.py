@@ -210,13 +210,12 @@ def test_an_input_that_grows_meanwhile_is_refused(
 
 SCRIPT = """
 import sys, pathlib
-from daybreak import prepare as module
 from daybreak.prepare import prepare
-from daybreak.data import sample
+from daybreak.data import encoding, sample
 from daybreak.data.tokenizer import WordPiece
 # What has a limit is brought to it: the sample of the text, and libraries that larger text is worth.
 sample.SampleSpool.__init__.__defaults__ = sample.shrink.__defaults__ = (1_000_000,)
-module.FAST_CHARACTERS = 1 << 60
+encoding.FAST_CHARACTERS = 1 << 60
 prepare([sys.argv[1]], pathlib.Path(sys.argv[2]), tokenizer=WordPiece(vocabulary=600))
 assert "torch" not in sys.modules
 """

@@ -7,35 +7,20 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from benchmark_scripts import LENGTH, SHAPE, VOCABULARY, beside, script
 
 from daybreak.base.batch import Batch
 from daybreak.base.records import SpecialIds
 from daybreak.base.world import World
-from daybreak.models.modern import ModernEncoder
 from daybreak.training.clock import Budget
 from daybreak.training.validation import Validation
 
-FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
-SHAPE = ModernEncoder(layers=2, width=32, heads=2, inner=48)
-VOCABULARY, LENGTH = 100, 24
-
-
-@pytest.fixture(autouse=True)
-def beside(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scripts import each other as neighbours, as they do when they are run."""
-    monkeypatch.syspath_prepend(str(FOLDER))
-
-
-def script(name: str) -> Any:
-    module = __import__(name)
-    assert isinstance(module, ModuleType) and Path(str(module.__file__)).parent == FOLDER
-    return module
+__all__ = ["beside"]  # a fixture
 
 
 class Still:

@@ -4,7 +4,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -435,44 +435,52 @@ def _verify(arguments: list[str]) -> None:
     verify(asked.run, data=asked.data, last=asked.last)
 
 
+@dataclass(frozen=True, kw_only=True)
+class _InTurns:
+    """The flags of both studies."""
+
+    budget: str
+    """Of each run: 3m, 8h; in steps or tokens no claim is made."""
+    seeds: int = 2
+    """Runs of each contender, or of each source and treatment; a claim needs 3."""
+    out: Path
+    """Folder of the study. The same folder again resumes, with more --seeds too."""
+    threads: int = 0
+    """Of each run; 0 for as many as there are usable cores."""
+    repeat_void: bool = False
+    """Run once more what another process of this machine disturbed."""
+    question: str = ""
+    """Heading of the result and of the entry in --log."""
+    log: Path | None = None
+    """A Markdown file, such as docs/log.md, that gets the result above its other entries."""
+
+    def shared(self) -> dict[str, Any]:
+        return {flag.name: getattr(self, flag.name) for flag in fields(_InTurns)}
+
+
 def _study(arguments: list[str]) -> None:
     import tyro
 
     @dataclass(frozen=True, kw_only=True)
-    class Study:
+    class Study(_InTurns):
         contenders: Annotated[tuple[str, ...], tyro.conf.Positional]
         """Two or more, each in quotes: a recipe with flags as pretrain takes them, with a name before it if you like:
         "high=mini --optimizer.lr 4e-3"."""
         data: Path
         """Folder made by daybreak prepare, the same for all."""
-        budget: str
-        """Of each run: 3m, 8h; in steps or tokens no claim is made."""
-        seeds: int = 2
-        """Runs of each contender; a claim needs 3."""
-        out: Path
-        """Folder of the study. The same folder again resumes, with more --seeds too."""
-        threads: int = 0
-        """Of each run; 0 for as many as there are usable cores."""
-        repeat_void: bool = False
-        """Run once more what another process of this machine disturbed."""
-        question: str = ""
-        """Heading of study.md and of the entry in --log."""
-        log: Path | None = None
-        """A Markdown file, such as docs/log.md, that gets the result above its other entries."""
 
     asked = _parse(Study, "study", arguments)
     contenders = [_contender(text, asked.data) for text in asked.contenders]
     from daybreak.study import study
 
-    told = vars(asked)
-    study(contenders, **{name: value for name, value in told.items() if name != "contenders"})
+    study(contenders, data=asked.data, **asked.shared())
 
 
 def _study_data(arguments: list[str]) -> None:
     import tyro
 
     @dataclass(frozen=True, kw_only=True)
-    class StudyData:
+    class StudyData(_InTurns):
         texts: Annotated[tuple[str, ...], tyro.conf.Positional]
         """NAME=TEXT: a source, and a file, folder or glob of it; a name may come again with more of its text."""
         recipe: str = DEFAULT_RECIPE
@@ -491,20 +499,6 @@ def _study_data(arguments: list[str]) -> None:
         """Field of a record, or column of a table, that holds the text."""
         workers: int = 0
         """Processes that read side by side; 0 for as many as there are cores. They change nothing of the result."""
-        budget: str
-        """Of each run: 3m, 8h; in steps or tokens no claim is made."""
-        seeds: int = 2
-        """Runs of each source and treatment; a claim needs 3."""
-        out: Path
-        """Folder of the study. The same folder again resumes, with more --seeds too."""
-        threads: int = 0
-        """Of each run; 0 for as many as there are usable cores."""
-        repeat_void: bool = False
-        """Run once more what another process of this machine disturbed."""
-        question: str = ""
-        """Heading of study-data.md and of the entry in --log."""
-        log: Path | None = None
-        """A Markdown file, such as docs/log.md, that gets the result above its other entries."""
 
     asked = _parse(StudyData, "study-data", arguments)
     texts = _named_texts(asked.texts)
@@ -522,8 +516,7 @@ def _study_data(arguments: list[str]) -> None:
         tokenizer=tokenizer,
         **{name: getattr(asked, name) for name in ("order", "threshold", "document", "text_field", "workers")},
     )
-    shared = ("out", "budget", "seeds", "threads", "repeat_void", "question", "log")
-    study_data(texts, recipe=recipe, preparation=preparation, **{name: getattr(asked, name) for name in shared})
+    study_data(texts, recipe=recipe, preparation=preparation, **asked.shared())
 
 
 def _named_texts(texts: tuple[str, ...]) -> dict[str, list[str]]:

@@ -8,7 +8,6 @@ for that, disk for the tokens is needed twice. What comes out depends neither on
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from collections import Counter, deque
@@ -46,11 +45,6 @@ from daybreak.data.tokenizer import (
 from daybreak.data.tokenizer_quality import warn_of_folding
 from daybreak.data.treatment import AS_IT_IS, Treatment, epochs_of
 from daybreak.data.workers import cores, over_parts, released
-
-FAST_CHARACTERS = 20_000_000
-"""From here on a fast encoder is looked for; its check takes some seconds in each process."""
-TIDY_EVERY = 16
-"""Parts, of whose samples the disk holds all the text until then."""
 
 
 def prepare(
@@ -166,11 +160,11 @@ def _make(order: Order, work: Path, started: float) -> Manifest:
         special=special_ids(made, folder),
         fates=found.verdict.path,
         offsets=found.offsets,
-        fast=found.characters >= FAST_CHARACTERS and not corpus.is_tokens,
+        fast=found.characters >= encoding.FAST_CHARACTERS and not corpus.is_tokens,
         epochs=tuple(epochs[corpus.sources(number)[0]] for number in range(len(corpus.parts))),
     )
     deque(_over_parts(order, "Encoding", partial(encoding.encode_part, asked, work / "encoded"), work), maxlen=0)
-    resuming.refuse_changed(part.file for bundle in corpus.parts for part in bundle)
+    resuming.refuse_changed(corpus.files)
     data = work / "data"
     shutil.rmtree(data, ignore_errors=True)
     shutil.copytree(folder, data / "tokenizer")
@@ -213,23 +207,13 @@ def _make(order: Order, work: Path, started: float) -> Manifest:
 def _tokenizer(order: Order, found: Survey, work: Path) -> tuple[Path, Tokenizer, float | None]:
     """Make it, and say what is to be known of it; return its folder, itself, and what ``compare`` has of its pieces."""
     with working("Making the tokenizer"):
-        folder = _made(work / "tokenizer", lambda to: order.tokenizer.make(found.sample, to))
+        folder = resuming.made_once(work / "tokenizer", lambda to: order.tokenizer.make(found.sample, to))
     made = load_tokenizer(folder)
     warn_of_folding(made, found.letters)
     shared = overlap(made, load_tokenizer(Path(order.compare))) if order.compare else None
     if shared is not None:
         say(f"Tokenizer: {shared:.1%} of its pieces are in '{order.compare}' too.")
     return folder, made, shared
-
-
-def _made(folder: Path, make: Callable[[Path], object]) -> Path:
-    """``folder`` as ``make`` fills it: whole, or from an earlier try."""
-    if not folder.exists():
-        work = folder.with_name(f".{folder.name}")
-        shutil.rmtree(work, ignore_errors=True)
-        make(work)
-        os.replace(work, folder)
-    return folder
 
 
 def _survey(order: Order, work: Path) -> Survey:
@@ -245,7 +229,7 @@ def _survey(order: Order, work: Path) -> Survey:
         _survey_parts(order, "Reading for a first tokenizer", before, work / "before")
         untreated = decide(work / "before", len(corpus.parts), least=least)
         with working("Making a first tokenizer"):
-            first = _made(work / "first", lambda to: order.tokenizer.make(untreated.sample, to))
+            first = resuming.made_once(work / "first", lambda to: order.tokenizer.make(untreated.sample, to))
         context = Context(tokenizer=first)
     asked = survey.Asked(
         corpus=corpus,
@@ -262,9 +246,7 @@ def _survey(order: Order, work: Path) -> Survey:
 
 
 def _survey_parts(order: Order, label: str, asked: survey.Asked, folder: Path) -> None:
-    for done, _ in enumerate(_over_parts(order, label, partial(survey.survey_part, asked, folder), folder.parent), 1):
-        if done % TIDY_EVERY == 0:
-            survey.tidy(folder)
+    survey.keep_tidy(folder, _over_parts(order, label, partial(survey.survey_part, asked, folder), folder.parent))
 
 
 def _over_parts(order: Order, label: str, task: Callable[[Meter, int], int], work: Path) -> Iterator[int]:

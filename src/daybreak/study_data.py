@@ -240,11 +240,12 @@ class _Judge:
     def everywhere(self, cell: StudyCell) -> StudyCell:
         """The cell with its losses by source."""
         if cell.folder not in self._known:
-            self._known[cell.folder] = {source: self._loss(cell, data) for source, data in self._data.items()}
+            device = probe.choose_device()
+            model = load_pretrained(RunFolder(self._out / cell.folder).model).model.to(device).eval()
+            recipe = self._recipes[cell.contender]
+            judged = {source: yardstick(recipe, open_shards(data), data, device) for source, data in self._data.items()}
+            self._known[cell.folder] = {
+                source: one.measure(model, rows=one.rows, step=0, tokens=0, tick=NOW, final=False).loss
+                for source, one in judged.items()
+            }
         return replace(cell, others=self._known[cell.folder])
-
-    def _loss(self, cell: StudyCell, data: Path) -> float:
-        device = probe.choose_device()
-        judged = yardstick(self._recipes[cell.contender], open_shards(data), data, device)
-        model = load_pretrained(RunFolder(self._out / cell.folder).model).model.to(device).eval()
-        return judged.measure(model, rows=judged.rows, step=0, tokens=0, tick=NOW, final=False).loss

@@ -18,6 +18,19 @@ def process_started() -> float:
         return time.monotonic()
 
 
+def status_bytes(name: str) -> int | None:
+    """A line of this process' proc(5) status in bytes: VmRSS, what is in memory now; VmHWM, the most that ever was.
+
+    Unlike ``ru_maxrss`` it does not begin with the memory of the process that started this one. None where the system
+    does not tell.
+    """
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith(f"{name}:")), None)
+
+
 def usable_cores() -> int:
     """How many cores this process may use, of those that the machine has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

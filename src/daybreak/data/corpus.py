@@ -63,8 +63,13 @@ class Corpus:
         """Whether nothing needs to be encoded."""
         return self._forms() == {TOKENS}
 
+    @property
+    def files(self) -> Iterator[InputFile]:
+        """Of every part; one that was cut comes several times."""
+        return (part.file for bundle in self.parts for part in bundle)
+
     def _forms(self) -> set[str]:
-        return {part.file.form for bundle in self.parts for part in bundle}
+        return {file.form for file in self.files}
 
     @property
     def rule_name(self) -> str:

@@ -31,6 +31,8 @@ from daybreak.data.shards import BlockWriter, ShardWriter, token_type
 from daybreak.data.survey import fill_part, part_folder
 from daybreak.data.tokenizer import load_tokenizer, tokenizer_fingerprint, vocabulary_size
 
+FAST_CHARACTERS = 20_000_000
+"""From here on a fast encoder is looked for; its check takes some seconds in each process."""
 BATCH_CHARACTERS = 2 << 20
 CHECKED, CHECKED_CHARACTERS = 50, 10_000
 """Documents of each part, and characters of each, on which a fast encoder must agree with tokenizers once more."""
@@ -166,9 +168,10 @@ def _encode(asked: Asked, work: Path, meter: Meter, number: int) -> None:
         train = writers["train"].write(flats["train"])
         times = np.array([given.times for given in batch if not given.held], TIMES)
         all_times.append(times)
-        for often in np.unique(times):
+        counts += np.bincount(train, minlength=vocabulary).astype(np.uint64)
+        for often in np.unique(times[times > 1]):
             own = train[np.repeat(times == often, np.diff(flats["train"].documents, prepend=0))]
-            counts += np.uint64(often) * np.bincount(own, minlength=vocabulary).astype(np.uint64)
+            counts += np.uint64(often - 1) * np.bincount(own, minlength=vocabulary).astype(np.uint64)
     for writer in writers.values():
         writer.close()
     np.concatenate(all_times).tofile(work / "times")

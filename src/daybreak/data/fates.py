@@ -35,8 +35,6 @@ from daybreak.data.workers import over_parts
 
 RAW, FILTERED, SORTED, DEDUPLICATED = "raw", "filtered", "sorted", "deduplicated"
 TREATMENTS = (RAW, FILTERED, SORTED, DEDUPLICATED)
-TIDY_EVERY = 16
-"""Parts, of whose samples the disk holds all the text until then."""
 
 
 def check_treatments(treatments: Sequence[str]) -> None:
@@ -69,15 +67,13 @@ class Reading:
 
     def refuse_changed(self) -> None:
         """Raise UserError where a file is not what it was: what was decided of its documents may be of others now."""
-        refuse_changed(part.file for bundle in self.corpus.parts for part in bundle)
+        refuse_changed(self.corpus.files)
 
     def survey(self, what: str, folder: Path, steps: tuple[Compressibility, ...] = ()) -> None:
         """Read all parts and leave what ``steps`` say of each document."""
         asked = survey.Asked(corpus=self.corpus, steps=steps)
         with working(f"{what} {self.name}"):
-            for done, _ in enumerate(self.over(partial(survey.survey_part, asked, folder, Meter())), 1):
-                if done % TIDY_EVERY == 0:
-                    survey.tidy(folder)
+            survey.keep_tidy(folder, self.over(partial(survey.survey_part, asked, folder, Meter())))
 
 
 def surveyed(reading: Reading) -> Survey:

@@ -6,7 +6,7 @@ import errno
 import fcntl
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -108,6 +108,16 @@ def folder_beside(final: Path, what: str, stack: ExitStack) -> Path:
             shutil.rmtree(left, ignore_errors=True)  # of one that was killed
     stack.callback(shutil.rmtree, folder, ignore_errors=True)
     return make_folder(folder)
+
+
+def made_once(folder: Path, make: Callable[[Path], object]) -> Path:
+    """``folder`` as ``make`` fills it: whole, or from an earlier try."""
+    if not folder.exists():
+        work = folder.with_name(f".{folder.name}")
+        shutil.rmtree(work, ignore_errors=True)
+        make(work)
+        os.replace(work, folder)
+    return folder
 
 
 def identity_of(files: list[InputFile], given: list[str], **settings: object) -> str:

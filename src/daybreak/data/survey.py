@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -120,6 +120,17 @@ def settle(work: Path, final: Path) -> None:
         if not final.exists():
             raise
         shutil.rmtree(work)
+
+
+TIDY_EVERY = 16
+"""Parts, of whose samples the disk holds all the text until then."""
+
+
+def keep_tidy(folder: Path, parts: Iterable[object]) -> None:
+    """Go through ``parts`` as they are done; keep their samples in ``folder`` within what one sample may take."""
+    for done, _ in enumerate(parts, 1):
+        if done % TIDY_EVERY == 0:
+            tidy(folder)
 
 
 def tidy(folder: Path) -> None:

@@ -6,7 +6,6 @@ DATA/NAME-TREATMENT      as ``daybreak prepare`` leaves its data, without an acc
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,7 +28,7 @@ from daybreak.data.documents import choose_rule
 from daybreak.data.fates import SORTED, Reading, fates_under, held_keys, surveyed
 from daybreak.data.findings import Survey
 from daybreak.data.inputs import Meter, find_files
-from daybreak.data.resuming import identity_of
+from daybreak.data.resuming import identity_of, made_once
 from daybreak.data.shards import open_shards
 from daybreak.data.tokenizer import (
     TokenizerConfig,
@@ -39,8 +38,6 @@ from daybreak.data.tokenizer import (
     vocabulary_size,
 )
 
-FAST_CHARACTERS = 20_000_000
-"""From here on a fast encoder is looked for."""
 LEFT_OUT = "copies of held-out text, or left out by a treatment"
 
 
@@ -120,7 +117,9 @@ def make_texts(
     readings = [Reading(text.name, text.corpus, work / text.name, workers) for text in texts]
     found = [surveyed(reading) for reading in readings]
     held = np.concatenate([held_keys(one) for one in found])
-    tokenizer = _tokenizer(config, _Samples([one.sample for one in found]), work / "tokenizer")
+    samples = _Samples([one.sample for one in found])
+    with working("Making the tokenizer"):
+        tokenizer = made_once(work / "tokenizer", lambda to: config.make(samples, to))
     step = Compressibility(tokenizer=str(tokenizer), threshold=threshold)
     treated: list[TreatedText] = []
     for reading, one in zip(readings, found):
@@ -153,16 +152,6 @@ def make_texts(
     return sources, treated
 
 
-def _tokenizer(config: TokenizerConfig, samples: Iterable[str], folder: Path) -> Path:
-    if not folder.exists():
-        made = folder.with_name(".tokenizer")
-        shutil.rmtree(made, ignore_errors=True)
-        with working("Making the tokenizer"):
-            config.make(samples, made)
-        os.replace(made, folder)
-    return folder
-
-
 def _encode(reading: Reading, found: Survey, fates: Path, tokenizer: Path, kind: str, final: Path) -> None:
     """Make the data folder ``final``, whole or not at all."""
     corpus, parts = reading.corpus, len(reading.corpus.parts)
@@ -175,7 +164,7 @@ def _encode(reading: Reading, found: Survey, fates: Path, tokenizer: Path, kind:
         fates=fates,
         offsets=found.offsets,
         epochs=(1.0,) * parts,
-        fast=found.characters >= FAST_CHARACTERS,
+        fast=found.characters >= encoding.FAST_CHARACTERS,
     )
     folder, new = reading.place / f"encoded-{final.name}", reading.place / f"data-{final.name}"
     with working(f"Encoding {final.name}"):

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from daybreak.base.errors import UserError
+from daybreak.base.process import status_bytes
 from daybreak.base.records import Decisions
 from daybreak.base.terminal import duration, say
 from daybreak.training.checkpoint import Progress
@@ -92,12 +93,8 @@ def _trials(training: Training, start: Progress, rows: int) -> float:
 
 
 def _peak_bytes() -> int:
-    """The most memory that this process has held; Linux hands ``ru_maxrss`` down to what a larger process starts."""
-    try:
-        lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
-    except (OSError, StopIteration):
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    """The most memory that this process has held."""
+    return status_bytes("VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _free_bytes() -> float:
