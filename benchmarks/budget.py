@@ -19,15 +19,13 @@ import toy
 
 def timed_run(command: list[str], out: Path, seconds: float, log: Path) -> dict[str, Any]:
     """One run to its end: how long until the model was there, and what the run says of itself."""
-    before = measure.load()
-    started = time.monotonic()
+    watch, started = measure.Watch(), time.monotonic()
     process = measure.start(command, log)
     seen = measure.wait_for_model(process, out)
     measure.check_ended(process, log)
     ended = time.monotonic()
     assert seen is not None
     facts = measure.run_facts(out)
-    after = measure.load()
     return {
         "budget_seconds": seconds,
         "outside_seconds": round(seen - started, 3),
@@ -39,9 +37,7 @@ def timed_run(command: list[str], out: Path, seconds: float, log: Path) -> dict[
         "steps": facts["summary"]["steps"],
         "tokens_per_second": facts["summary"]["tokens_per_second"],
         "decisions": facts["decisions"],
-        "load_before": before,
-        "load_after": after,
-        "void": measure.is_busy(before, after),
+        **watch.facts(facts["decisions"]["threads"]),
     }
 
 

@@ -15,6 +15,7 @@ budget and SIGCONT that many seconds later: shown is that the time is charged an
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -134,6 +135,9 @@ class Start:
         if not first_left or not all_gone(ranks):
             sys.exit("A worker was killed, and the others do not end.")
         self.process.wait(PATIENCE)
+        for rank in ranks:
+            with contextlib.suppress(ChildProcessError):  # torchrun, where it lived, has waited for it
+                os.waitpid(rank, 0)
         return "one worker" if alone else "all processes", ended - self.begun
 
     def stop(self, seconds: float) -> dict[str, Any]:
@@ -273,15 +277,15 @@ def main() -> None:
     settings = {
         name: getattr(chosen, name) for name in ("recipe", "flags", "budget", "kills", "seed", "processes", "stop")
     }
-    found = measure.record("kills", settings)
+    measure.adopt_orphans()
+    found, watch = measure.record("kills", settings), measure.Watch()
     with measure.work_folder(chosen.work) as work:
         found |= kill_and_verify(
             chosen.recipe, toy.data_folder(chosen, work), work,
             budget=chosen.budget, kills=chosen.kills, seed=chosen.seed, flags=chosen.flags,
             processes=chosen.processes, stop=chosen.stop,
         )  # fmt: skip
-    measure.finish(found, chosen.out)
-    found["void"] = measure.is_busy(found["load_before"], found["load_after"])
+    found |= watch.facts(chosen.processes * found["decisions"]["threads"])
     measure.finish(found, chosen.out)
     print(
         f"{found['outside_seconds']:.2f} s of running for a budget of {chosen.budget} "

@@ -6,6 +6,7 @@ python benchmarks/measure.py        prints what a record says about this machine
 from __future__ import annotations
 
 import argparse
+import ctypes
 import hashlib
 import json
 import os
@@ -23,10 +24,11 @@ from typing import Any
 import torch
 
 from daybreak.base.files import read_json, write_json
-from daybreak.base.neighbours import BUSY, load
+from daybreak.base.neighbours import busy_seconds, load, own_seconds, why_void
 from daybreak.base.plain import to_plain
 from daybreak.base.process import usable_cores
 from daybreak.base.run_folder import RunFolder
+from daybreak.base.study_records import Turn
 from daybreak.training.clock import Budget
 from daybreak.training.probe import describe
 
@@ -35,6 +37,8 @@ POLL_SECONDS = 0.02
 """How often a run folder is looked at from outside."""
 SHORT_FLAGS = "--batch 4"
 """Of a dry run: steps that take no time."""
+PR_SET_CHILD_SUBREAPER = 36
+"""Of prctl(2)."""
 
 # ---------------------------------------------------------------- command line
 
@@ -209,9 +213,33 @@ def thread_settings() -> dict[str, Any]:
     return {"threads": torch.get_num_threads(), **{name: os.environ[name] for name in names if name in os.environ}}
 
 
-def is_busy(*loads: Sequence[float]) -> bool:
-    """Whether one of the loads says that something else was running too, which voids a measurement."""
-    return max(values[0] for values in loads) > usable_cores() + BUSY
+class Watch:
+    """Who else uses this machine from now on."""
+
+    def __init__(self) -> None:
+        self.before, self._begun = load(), time.monotonic()
+        self._busy, self._own = busy_seconds(), own_seconds()
+
+    def facts(self, threads: int) -> dict[str, Any]:
+        """What a record says of it: loads, the cores that others used, and whether that voids the measurement.
+
+        Args:
+            threads: that the measured processes compute on, all together.
+        """
+        now, others = busy_seconds(), None
+        if now is not None and self._busy is not None:
+            spent = now - self._busy - (own_seconds() - self._own)
+            others = round(max(0.0, spent / (time.monotonic() - self._begun)), 3)
+        after = load()
+        loads = [self.before[0], after[0]]
+        turn = Turn(before=self.before, most=max(loads), mean=statistics.fmean(loads), after=after, others=others)
+        void = bool(why_void(turn, cores=usable_cores(), threads=threads))
+        return {"load_before": self.before, "load_after": after, "others": others, "void": void}
+
+
+def adopt_orphans() -> None:
+    """Become the parent of processes whose own is killed: ``own_seconds`` counts only children that were waited for."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def commit() -> str:

@@ -157,13 +157,10 @@ def made(run: Run, chosen: argparse.Namespace, data: Path, work: Path) -> dict[s
     place = work / run.name
     shutil.rmtree(place, ignore_errors=True)  # of a start that was broken off
     place.mkdir(parents=True)
-    loads, begun = measure.load(), time.monotonic()
-    measure.run(run.command(chosen, data, place), work / "log.txt")
-    wall, after = time.monotonic() - begun, measure.load()
-    found = {
-        **asdict(run), "held": chosen.held, **read_json(place / "curve.json"), "wall": wall, "load_before": loads,
-        "load_after": after, "void": measure.is_busy(loads, after),
-    }  # fmt: skip
+    watch = measure.Watch()
+    wall = measure.run(run.command(chosen, data, place), work / "log.txt")
+    told = {**read_json(place / "curve.json"), "wall": wall, **watch.facts(chosen.threads)}
+    found = {**asdict(run), "held": chosen.held, **told}
     write_json(work / f"{run.name}.json", found)
     end, void = found["curve"][-1], ", machine busy: void" if found["void"] else ""
     print(f"{run.name}: loss {end['loss']:.3f} after {found['steps']:,} steps{void}", flush=True)

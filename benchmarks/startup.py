@@ -105,6 +105,7 @@ def main() -> None:
         chosen.flags = chosen.flags or f"{measure.SHORT_FLAGS} --length 32"
     found = measure.record("startup", {name: getattr(chosen, name) for name in ("recipe", "flags", "turns")})
     found |= {"environment": measure.thread_settings(), "turns": []}
+    watch = measure.Watch()
     with measure.work_folder(chosen.work) as work:
         data = toy.data_folder(chosen, work)
         for number in range(0 if chosen.short else -1, chosen.turns):
@@ -113,7 +114,8 @@ def main() -> None:
                 continue
             found["turns"].append(seconds)
             found["summary"] = summarise(found["turns"])
-            found["void"] = measure.is_busy(found["load_before"], measure.load())
+            measure.finish(found, None)
+            found |= watch.facts(found["environment"]["threads"])
             measure.finish(found, chosen.out)
     rows = [
         [name, *(f"{seen[column]:.2f}" for column in ("median", "spread", "least", "most"))]

@@ -72,10 +72,10 @@ def matrix_rate(device: torch.device, precision: str, seconds: float = 0.5) -> f
 
 def measure_cell(settings: dict[str, Any], *, seconds: float, turns: int, log: Path) -> dict[str, Any]:
     """All contenders in turns; the median of the turns counts. One that fails is left out."""
-    device, precision, before = torch.device(settings["device"]), settings["precision"], measure.load()
+    device, precision, watch = torch.device(settings["device"]), settings["precision"], measure.Watch()
     names = ("recipe", "length", "rows", "vocabulary", "precision", "threads")
     found: dict[str, Any] = {name: settings[name] for name in names}
-    found |= {"matrix_rate": [matrix_rate(device, precision)], "load_before": before, "contenders": {}}
+    found |= {"matrix_rate": [matrix_rate(device, precision)], "contenders": {}}
     blocks: dict[str, list[dict[str, Any]]] = {name: [] for name in CONTENDERS}
     with ExitStack() as stack:
         ready: dict[str, Contender] = {}
@@ -91,8 +91,7 @@ def measure_cell(settings: dict[str, Any], *, seconds: float, turns: int, log: P
     for name, own in blocks.items():
         found["contenders"][name] = own[-1] if "failed" in own[-1] else contender(own, rate)
     share_of_products(found["contenders"], load_recipe(settings["recipe"]))
-    found["load_after"] = measure.load()
-    return {**found, "void": measure.is_busy(before, found["load_after"])}
+    return found | watch.facts(settings["threads"])
 
 
 def contender(blocks: Sequence[dict[str, Any]], rate: float) -> dict[str, Any]:

@@ -163,7 +163,7 @@ def compare(chosen: argparse.Namespace, group: str, work: Path) -> dict[str, Any
     """Both sides on the same tasks, one after the other."""
     tasks = group.replace("+", ",")
     place = work / "-".join(Path(task).stem for task in tasks.split(","))
-    load_before = shared.load()
+    watch = shared.Watch()
     command = shared.daybreak("evaluate", *flags(chosen, tasks), "--out", str(place), "--fresh")
     seconds, gigabytes = watched(command, place.with_suffix(".ours.log"))
     results = read_json(place / "results.json", list[TaskResult])
@@ -182,9 +182,7 @@ def compare(chosen: argparse.Namespace, group: str, work: Path) -> dict[str, Any
             "memory_ratio": memory / gigabytes,
             "tasks": {result.task: agreement(result, scores[result.task]) for result in results},
         }
-    load_after = shared.load()
-    void = shared.is_busy(load_before, load_after)
-    return found | {"load_before": load_before, "load_after": load_after, "void": void}
+    return found | watch.facts(torch.get_num_threads())
 
 
 def task_facts(result: TaskResult) -> dict[str, Any]:

@@ -119,7 +119,7 @@ def test_a_race_takes_turns_and_keeps_what_is_finished(tmp_path: Path, monkeypat
         return 0.0
 
     monkeypatch.setattr(script("measure"), "run", pretend)
-    monkeypatch.setattr(script("measure"), "is_busy", lambda *loads: len(asked) < 2)
+    monkeypatch.setattr(script("measure").Watch, "facts", lambda watch, threads: {"void": len(asked) < 2})
     assert race.made(run, chosen, tmp_path, tmp_path)["void"] and race.done(run, chosen, tmp_path) is None
     assert not race.made(run, chosen, tmp_path, tmp_path)["void"] and len(asked) == 2
     race.made(run, chosen, tmp_path, tmp_path)

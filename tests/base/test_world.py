@@ -34,8 +34,6 @@ def agreed(world: World) -> None:
     assert world.agree(0.1 + rank, 2.0 * rank) == (0.1, 0.0)
     assert world.share({"text": f"of {rank}"}) == {"text": "of 0"}
     assert world.any(rank == 1) and world.any(rank == 0) and not world.any(False)
-    for flags in ({0}, {1}, {0, 1}, set[int]()):
-        assert world.agree_and_any((0.1 + rank, -3e300), rank in flags) == ((0.1, -3e300), bool(flags))
     assert world.sum(0.1 * (rank + 1)) == pytest.approx(0.3, abs=1e-15)
     vector = torch.tensor([1.0, rank])
     assert world.add(vector).tolist() == [2.0, 1.0] and vector.tolist() == [1.0, rank]
@@ -89,7 +87,6 @@ def test_one_process_agrees_with_itself() -> None:
     assert world == World(rank=0, size=1) and world.is_first
     vector = torch.tensor([1.0, 2.0])
     assert world.add(vector) is vector and world.sum(0.1) == 0.1
-    assert world.agree_and_any((0.1, 2.0), True) == ((0.1, 2.0), True)
     assert world.agree(0.1, 2.0) == (0.1, 2.0) and world.share("so") == "so"
     assert world.any(True) and not world.any(False)
     assert same(world.spread(TENSORS), TENSORS)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
 
 from daybreak.base.errors import UserError
 from daybreak.base.records import TraceRecord
 from daybreak.base.world import World
-from daybreak.training.clock import Budget, BudgetClock, ReplayClock, read_trace
+from daybreak.training.clock import Budget, BudgetClock, ReplayClock, Tick, read_trace
 
 
 @pytest.mark.parametrize(
@@ -53,9 +56,11 @@ class Time:
 class Deaf(World):
     """A rank other than the first: it hears the first rank's values, whatever its own."""
 
-    def agree_and_any(self, values: Sequence[float], flag: bool) -> tuple[tuple[float, ...], bool]:
-        assert len(values) == 2 and not flag
-        return (50.0, 10.0), True
+    messages = 0
+
+    def add(self, vector: Tensor) -> Tensor:
+        Deaf.messages += 1
+        return vector + torch.tensor([50.0, 10.0, 1.0], dtype=torch.float64)
 
 
 def test_a_time_budget_counts_from_the_start_and_keeps_the_reserve() -> None:
@@ -103,6 +108,35 @@ def test_a_rank_obeys_the_first_ones_clock_and_reserve() -> None:
     clock.keep_back(37.0)
     tick = clock.tick(0, 0)
     assert (tick.elapsed, tick.progress, tick.leaving) == (50.0, 0.5, True)
+
+
+def test_what_was_heard_in_a_step_is_the_next_ticks_time_and_no_others() -> None:
+    world = Deaf(rank=1, size=2)
+    clock = BudgetClock(Budget.parse("110s"), world, started=1_000.0, now=Time())
+    before = Deaf.messages
+    assert clock.voice(True) == (0.0, 0.0, True)
+    clock.hear([20.0, 10.0, 0.0])
+    assert clock.tick(1, 0) == Tick(20.0, 0.2, False) and Deaf.messages == before
+    assert clock.tick(1, 0) == Tick(50.0, 0.5, True) and Deaf.messages == before + 1
+
+
+@given(st.floats(0, 1e9), st.floats(0, 1e9), st.integers(1, 64), st.integers(0, 63))
+def test_the_sum_of_all_voices_is_the_first_ranks_numbers(elapsed: float, kept: float, size: int, asked: int) -> None:
+    def voice(rank: int) -> tuple[float, ...]:
+        world = World(rank=rank, size=size + 1)
+        started = 1_000.0 - elapsed if rank == 0 else 3.0
+        clock = BudgetClock(Budget.parse("1d"), world, started=started, reserve=kept + rank, now=Time())
+        return clock.voice(rank == asked)
+
+    voices = torch.tensor([voice(rank) for rank in range(size + 1)], dtype=torch.float64)
+    assert voices.sum(dim=0).tolist() == [1_000.0 - (1_000.0 - elapsed), kept, float(asked <= size)]
+
+
+def test_one_process_says_and_hears_nothing() -> None:
+    clock = BudgetClock(Budget.parse("100s"), World(), started=990.0, now=Time())
+    assert clock.voice(True) == ()
+    clock.hear([])
+    assert clock.tick(0, 0) == Tick(10.0, 0.1, False) and clock.tick(0, 0, leaving=True).leaving
 
 
 def test_a_recorded_run_is_repeated_bit_for_bit() -> None:

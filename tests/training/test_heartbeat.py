@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from daybreak.training.heartbeat import Heartbeat, read_heartbeat
+from daybreak.training.heartbeat import EVERY, Heartbeat, read_heartbeat
 
 BEATS = """
 import sys, time
@@ -36,7 +36,19 @@ def test_the_last_reading_outlives_the_process(tmp_path: Path) -> None:
     time.sleep(0.5)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert -2 < read_heartbeat(path) - time.monotonic() < 0  # it was busy all the time, and beat all the same
+    left = read_heartbeat(path) - time.monotonic()
+    assert -2 < left < EVERY  # it was busy all the time, and beat all the same
+
+
+def test_a_beat_says_when_the_next_one_comes(tmp_path: Path) -> None:
+    """Killed between the two, a process is charged for all of the time that nobody knows of."""
+    heartbeat = Heartbeat(tmp_path / "beat", lambda: 5.0)
+    deadline = time.monotonic() + 30
+    while not read_heartbeat(tmp_path / "beat") and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert read_heartbeat(tmp_path / "beat") == 5.0 + EVERY
+    heartbeat.close()
+    assert read_heartbeat(tmp_path / "beat") == 5.0
 
 
 def test_the_end_is_written_too(tmp_path: Path) -> None:

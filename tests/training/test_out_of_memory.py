@@ -15,7 +15,7 @@ from daybreak.base.files import read_json
 from daybreak.base.records import Decisions
 from daybreak.base.run_folder import RunFolder
 from daybreak.training.checkpoint import START
-from daybreak.training.clock import Tick
+from daybreak.training.clock import Clock, Tick
 from daybreak.training.phases import Later
 from daybreak.training.step import Training, accumulate
 
@@ -81,10 +81,8 @@ def test_a_row_that_does_not_fit_is_one_sentence(tmp_path: Path, toy: Any, capsy
     assert [f"with {rows} rows" in said for rows in (4, 2, 1)] == [True] * 3
 
 
-class Ticking:
+class Ticking(Clock):
     """A clock whose every reading is later than the last, as a real one's: 1 second in 400."""
-
-    reserve = 0.0
 
     def __init__(self) -> None:
         self.read = 0

@@ -23,7 +23,7 @@ from daybreak.training import checkpoint, loop
 from daybreak.training.averaging import Averaging, RunningAverage
 from daybreak.training.changes import changed
 from daybreak.training.checkpoint import START, Progress
-from daybreak.training.clock import Tick, read_trace
+from daybreak.training.clock import Clock, Tick, read_trace
 from daybreak.training.journal import cut_back
 from daybreak.training.loop import fit
 from daybreak.training.objectives import Objective
@@ -229,10 +229,8 @@ def killed_at(stretch: Stretch, place: int) -> Stretch:
     return replace(stretch, take=take)
 
 
-class Stop:
+class Stop(Clock):
     """A clock that ends the run before step ``step`` of it has been tried."""
-
-    reserve = 0.0
 
     def __init__(self, made: Training, step: int):
         self._inner, self._step = made.clock, step

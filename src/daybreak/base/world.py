@@ -14,7 +14,7 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -55,18 +55,6 @@ class World:
         with peers():
             dist.broadcast(shared, src=0)
         return tuple(shared.tolist())
-
-    def agree_and_any(self, values: Sequence[float], flag: bool) -> tuple[tuple[float, ...], bool]:
-        """Return rank 0's float64 values and whether any rank holds ``flag``, in one message."""
-        if self.size == 1:
-            return tuple(values), flag
-        # Nothing but zeros is added to what rank 0 holds: the sum is its numbers, bit for bit.
-        held = [*(values if self.is_first else [0.0] * len(values)), float(flag)]
-        shared = torch.tensor(held, dtype=torch.float64)
-        with peers():
-            dist.all_reduce(shared)
-        *agreed, flags = shared.tolist()
-        return tuple(agreed), flags > 0
 
     def share(self, value: Any) -> Any:
         """Return rank 0's value, any small object, on every rank."""

@@ -30,7 +30,11 @@ def sinusoid_table(length: int, width: int, device: torch.device) -> Tensor:
 
 
 def rotate(states: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """Turn each channel pair (c, c + C/2) of ``states`` [..., C] by its angle; tables broadcast as [..., C/2]."""
+    """Turn each channel pair (c, c + C/2) of ``states`` [..., C] by its angle; tables broadcast as [..., C/2].
+
+    In the type of ``states``, as transformers does: half precision would become float32 here, and then half of it again.
+    """
+    cosine, sine = cosine.to(states.dtype), sine.to(states.dtype)
     first, second = states.chunk(2, dim=-1)
     return torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1)
 
@@ -81,7 +85,35 @@ def attend_heads(
         causal: each position sees itself and its left; looked at only where ``mask`` is None.
         dropout: share of the attention probabilities that is dropped; 0 outside of training.
     """
-    mixed = F.scaled_dot_product_attention(
-        query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=causal and mask is None
-    )
+    if _by_products(value, dropout):
+        mixed = _attend_by_products(query, key, value, mask, causal=causal and mask is None)
+    else:
+        mixed = F.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=causal and mask is None
+        )
     return mixed.transpose(1, 2).flatten(2)
+
+
+LONGEST_PRODUCT = 1024
+"""Positions up to which all scores of a head are kept: 2 MiB of them."""
+
+
+def _by_products(value: Tensor, dropout: float) -> bool:
+    """Whether plain matrix products are faster than torch's fused attention: in half precision on a processor.
+
+    Its backward pass does not use the processor's instructions for such numbers: 4.4 times slower than the products
+    at 128 positions of 64 channels on two cores that have them (docs/log.md).
+    """
+    low = value.dtype in (torch.bfloat16, torch.float16)
+    return low and value.device.type == "cpu" and value.shape[2] <= LONGEST_PRODUCT and dropout == 0
+
+
+def _attend_by_products(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, causal: bool) -> Tensor:
+    with torch.autocast(value.device.type, enabled=False):  # which would take the softmax to float32 and back
+        query = (query * query.shape[-1] ** -0.5).to(value.dtype)
+        scores = query @ key.to(value.dtype).transpose(2, 3)
+        if causal:
+            mask = torch.ones(scores.shape[2:], dtype=torch.bool, device=value.device).tril()
+        if mask is not None:
+            scores = scores.masked_fill(~mask, -math.inf)
+        return scores.softmax(dim=-1) @ value

@@ -9,9 +9,11 @@ from __future__ import annotations
 import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import torch
 
 from daybreak.base.errors import UserError
 from daybreak.base.files import read_json_lines
@@ -77,6 +79,17 @@ class Clock(ABC):
             leaving: whether this process was asked to leave.
         """
 
+    def voice(self, leaving: bool) -> tuple[float, ...]:
+        """What this rank adds to the numbers that the ranks sum up in a step, so that ``hear`` knows the sums.
+
+        Args:
+            leaving: whether this process was asked to leave.
+        """
+        return ()
+
+    def hear(self, sums: Sequence[float]) -> None:
+        """Take the sums of all voices: the next tick needs no message of its own."""
+
     @abstractmethod
     def elapsed(self) -> float:
         """Seconds charged so far, on this rank, for records only."""
@@ -112,6 +125,7 @@ class BudgetClock(Clock):
         self._now = now
         self.reserve = reserve
         self._progress = 0.0
+        self._heard: Sequence[float] = ()
 
     def elapsed(self) -> float:
         return self._already + self._now() - self._started
@@ -119,16 +133,30 @@ class BudgetClock(Clock):
     def keep_back(self, seconds: float) -> None:
         self.reserve = seconds
 
+    def voice(self, leaving: bool) -> tuple[float, ...]:
+        if self._world.size == 1:
+            return ()
+        # Nothing but zeros is added to what rank 0 holds: the sum is its numbers, bit for bit. The reserve too, for
+        # each rank measured its own validations.
+        return (self.elapsed(), self.reserve, leaving) if self._world.is_first else (0.0, 0.0, leaving)
+
+    def hear(self, sums: Sequence[float]) -> None:
+        self._heard = sums
+
     def tick(self, step: int, tokens: int, *, leaving: bool = False) -> Tick:
-        # The reserve too: each rank measured its own validations.
-        (elapsed, reserve), leaving = self._world.agree_and_any((self.elapsed(), self.reserve), leaving)
+        """Right after a step its time is that of the step's own message, an update of the weights ago."""
+        elapsed, reserve = self.elapsed(), self.reserve
+        if self._world.size > 1:
+            said = torch.tensor(self.voice(leaving), dtype=torch.float64)
+            elapsed, reserve, leaving = self._heard or self._world.add(said).tolist()
+        self._heard = ()
         if self._budget.unit == "seconds":
             progress = elapsed / max(self._budget.amount - reserve, 1e-9)
         else:
             progress = (tokens if self._budget.unit == "tokens" else step) / self._budget.amount
         # Never back, also when less is reserved than before.
         self._progress = max(self._progress, min(progress, 1.0))
-        return Tick(elapsed, self._progress, leaving)
+        return Tick(elapsed, self._progress, bool(leaving))
 
 
 class ReplayClock(Clock):

@@ -2,6 +2,8 @@
 
 The trace has a line a step. Where steps are long, or a process is killed again and again, what passed since its last
 line would be free: 25 kills in five minutes gave back four seconds. (Design idea 3: kills cannot stretch a budget.)
+A beat says the time of the next one: when it was in this interval that a process was killed nobody knows, so all of it
+is charged.
 """
 
 from __future__ import annotations
@@ -37,20 +39,19 @@ class Heartbeat:
 
     def _beat(self) -> None:
         while not self._leaving.wait(EVERY):
-            self._write()
+            self._write(self._elapsed() + EVERY)
 
-    def _write(self) -> None:
+    def _write(self, seconds: float) -> None:
         if self._file is None:
             return
-        seconds = self._elapsed()
         with contextlib.suppress(OSError):
             os.pwrite(self._file, _TWICE.pack(seconds, seconds), 0)
 
     def close(self) -> None:
-        """Write once more and end."""
+        """Write the time as it is, and end."""
         self._leaving.set()
         self._thread.join()
-        self._write()
+        self._write(self._elapsed())
         if self._file is not None:
             os.close(self._file)
             self._file = None

@@ -47,7 +47,7 @@ def fit(training: Training, progress: Progress) -> Progress:
         while True:
             try:
                 training, progress = steer(training, progress)
-                tick = read_clock(training, progress, leaving=signals.received is not None)
+                tick = read_clock(training, progress, leaving=signals.asked())
                 if tick.progress >= 1.0:
                     return progress
                 if tick.leaving:
@@ -68,7 +68,8 @@ def fit(training: Training, progress: Progress) -> Progress:
                     before = replace(before, second_from=tick.progress)
                 rate = learning_rate(training, before, tick.progress, peaks)
                 begun = time.monotonic()
-                outcome = take_step(training, before, tick.progress, forget=second and training.later.lr > 0)
+                forget = second and training.later.lr > 0
+                outcome = take_step(training, before, tick.progress, forget=forget, asked=signals.asked)
                 progress = outcome.progress
                 saver.stepping = time.monotonic() - begun
                 training.spent["train"] += saver.stepping

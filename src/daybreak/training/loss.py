@@ -25,9 +25,8 @@ def chunk(device: torch.device, vocabulary: int) -> int:
 class LinearCrossEntropy(torch.autograd.Function):
     """Sum over targets of -log softmax(features @ weight.T + bias)[target], with gradients found on the way forward.
 
-    The logits of a chunk are turned in place into probabilities and then into their gradient, so that each is made
-    once, all chunks share one buffer and none is kept (the idea of Cut Your Losses, arXiv 2411.09009, on plain matrix
-    products). Under autocast the products run in its type; the softmax and all sums are float32.
+    The logits of a chunk become probabilities, and these in place their gradient; all chunks share the two buffers and
+    none is kept (the idea of Cut Your Losses, arXiv 2411.09009, on plain matrix products). Under autocast the products run in its type; the softmax and all sums are float32.
     """
 
     @staticmethod
@@ -43,7 +42,8 @@ class LinearCrossEntropy(torch.autograd.Function):
             bias_gradient = None if bias is None else torch.zeros_like(bias)
             total = torch.zeros((), dtype=torch.float32, device=device)
             rows = chunk(device, len(weight))
-            room = torch.empty(min(rows, len(targets)), len(weight), dtype=product, device=device)
+            size = (min(rows, len(targets)), len(weight))
+            room, shares = torch.empty(size, dtype=product, device=device), torch.empty(size, device=device)
             for start in range(0, len(targets), rows):
                 part, answers = features[start : start + rows].to(product), targets[start : start + rows, None]
                 logits = room[: len(part)]
@@ -51,11 +51,10 @@ class LinearCrossEntropy(torch.autograd.Function):
                     torch.mm(part, low_weight.T, out=logits)
                 else:
                     torch.addmm(low_bias, part, low_weight.T, out=logits)
-                logits = logits.float()
-                top, picked = logits.amax(dim=1, keepdim=True), logits.gather(1, answers)
-                mass = logits.sub_(top).exp_().sum(dim=1, keepdim=True)
-                total += (mass.log() + top - picked).sum()
-                slope = logits.mul_(mass.reciprocal())
+                top, picked = logits.amax(dim=1, keepdim=True).float(), logits.gather(1, answers).float()
+                # One pass over the logits, whatever their type; the largest share tells the sum of all exponentials.
+                slope = torch.softmax(logits, dim=1, dtype=torch.float32, out=shares[: len(part)])
+                total += (top - slope.amax(dim=1, keepdim=True).log() - picked).sum()
                 slope.scatter_add_(1, answers, torch.full_like(answers, -1, dtype=slope.dtype))
                 if bias_gradient is not None:
                     bias_gradient += slope.sum(dim=0)

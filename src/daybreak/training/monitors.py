@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from daybreak.base.course_records import MachineRecord
@@ -23,17 +24,18 @@ class Monitor(Protocol):
 class Live:
     """The line a user watches: stage, losses, speed, and what is left of the budget."""
 
-    def __init__(self, work: Work, seconds: float | None, plateau_loss: float):
+    def __init__(self, work: Work, seconds: float | None, plateau_loss: float, remark: Callable[[], str] = str):
         self._work = work
         self._seconds = seconds
         self._plateau_loss = plateau_loss
+        self._remark = remark
         self._validation = ""
 
     def on_step(self, record: StepRecord) -> None:
         left = f"{duration(self._seconds - record.elapsed)} left" if self._seconds else f"step {record.step}"
         speed = f"{record.tokens_per_second / 1000:.1f}k tok/s"
         loss = f"{record.stage} loss {record.loss:.3f} ({record.loss - self._plateau_loss:+.2f} to the plateau)"
-        self._work.show(record.progress, f"{left}  {loss}  {speed}{self._validation}")
+        self._work.show(record.progress, f"{left}  {loss}  {speed}{self._validation}{self._remark()}")
 
     def on_validation(self, record: ValidationRecord) -> None:
         self._validation = f"  held-out {record.loss:.3f}"

@@ -30,6 +30,10 @@ class Signals:
                 self._old[number] = signal.signal(number, self._note)
         return self
 
+    def asked(self) -> bool:
+        """Whether this process was asked to leave."""
+        return self.received is not None
+
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.received = number
         if number == signal.SIGINT:  # others come twice: to the whole group, and once more from torchrun

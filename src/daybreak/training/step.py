@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
@@ -174,7 +174,9 @@ def learning_rate(training: Training, progress: Progress, at: float, peaks: Sequ
     return peaks[0] * factor * share
 
 
-def take_step(training: Training, progress: Progress, at: float, *, forget: bool = False) -> Outcome:
+def take_step(
+    training: Training, progress: Progress, at: float, *, forget: bool = False, asked: Callable[[], bool] = bool
+) -> Outcome:
     """One optimizer step on the next rows, shared out over ranks and microbatches.
 
     The gradient is that of the sum of losses over all targets of all ranks, divided once by their true number, so it
@@ -183,12 +185,14 @@ def take_step(training: Training, progress: Progress, at: float, *, forget: bool
 
     Args:
         forget: begin with an optimizer that remembers nothing, for a phase with a schedule of its own.
+        asked: whether this process was asked to leave; its answer and the clock travel with the losses.
 
     Raises:
         TooManyRows, NotCompiled: on all ranks, where one cannot go on like this; nothing has changed.
     """
     rows = training.rows_of_step(progress, at)
-    loss_sum, targets = accumulate(training, progress, at, rows)
+    loss_sum, targets, heard = accumulate(training, progress, at, rows, asked)
+    training.clock.hear(heard)
     if forget:  # not before the losses are there: without them the step begins anew
         training.optimizer.state.clear()
     count = max(targets, 1.0)  # independent draws may choose nothing in a tiny batch
@@ -219,11 +223,14 @@ def take_step(training: Training, progress: Progress, at: float, *, forget: bool
     return Outcome(progress=done, loss=loss, norm=norm, taken=taken)
 
 
-def accumulate(training: Training, progress: Progress, at: float, rows: int) -> tuple[float, float]:
+def accumulate(
+    training: Training, progress: Progress, at: float, rows: int, asked: Callable[[], bool] = bool
+) -> tuple[float, float, list[float]]:
     """Add this rank's share of a step of ``rows`` rows to the gradients, one microbatch after the other.
 
     Returns:
-        The sum of the losses on masked words and the number of targets, of all ranks, like the gradients.
+        The sum of the losses on masked words and the number of targets, of all ranks, like the gradients; and what
+        the clocks of all ranks said.
 
     Raises:
         TooManyRows, NotCompiled: on all ranks, with the gradients cleared.
@@ -266,8 +273,9 @@ def accumulate(training: Training, progress: Progress, at: float, rows: int) -> 
     begun = time.monotonic()
     if training.device.type == "cuda":
         full = world.any(full)  # between processors: a lost peer is noticed before this rank waits inside NCCL
-    numbers = torch.tensor((count, full, broken), dtype=torch.float64, device=training.device)
-    loss_sum, targets, full, broken = world.add(torch.cat((told[None], numbers))).tolist()
+    said = training.clock.voice(asked())
+    numbers = torch.tensor((count, full, broken, *said), dtype=torch.float64, device=training.device)
+    loss_sum, targets, full, broken, *heard = world.add(torch.cat((told[None], numbers))).tolist()
     training.charge("communicate", training.replicas.take_wait() + (time.monotonic() - begun) * (world.size > 1))
     if full or broken:
         training.optimizer.zero_grad(set_to_none=True)
@@ -275,4 +283,4 @@ def accumulate(training: Training, progress: Progress, at: float, rows: int) -> 
         if full:
             raise TooManyRows(f"{stretch.microbatch} rows at a time do not fit")
         raise NotCompiled("a block cannot be compiled")
-    return loss_sum, targets
+    return loss_sum, targets, heard
