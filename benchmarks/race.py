@@ -22,7 +22,6 @@ import argparse
 import shlex
 import shutil
 import sys
-import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any

@@ -32,7 +32,7 @@ def sinusoid_table(length: int, width: int, device: torch.device) -> Tensor:
 def rotate(states: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     """Turn each channel pair (c, c + C/2) of ``states`` [..., C] by its angle; tables broadcast as [..., C/2].
 
-    In the type of ``states``, as transformers does: half precision would become float32 here, and then half of it again.
+    In the type of ``states``, as transformers does: half precision would become float32 here, and then half again.
     """
     cosine, sine = cosine.to(states.dtype), sine.to(states.dtype)
     first, second = states.chunk(2, dim=-1)

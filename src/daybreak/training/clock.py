@@ -89,6 +89,7 @@ class Clock(ABC):
 
     def hear(self, sums: Sequence[float]) -> None:
         """Take the sums of all voices: the next tick needs no message of its own."""
+        return
 
     @abstractmethod
     def elapsed(self) -> float:

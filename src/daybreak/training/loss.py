@@ -26,7 +26,8 @@ class LinearCrossEntropy(torch.autograd.Function):
     """Sum over targets of -log softmax(features @ weight.T + bias)[target], with gradients found on the way forward.
 
     The logits of a chunk become probabilities, and these in place their gradient; all chunks share the two buffers and
-    none is kept (the idea of Cut Your Losses, arXiv 2411.09009, on plain matrix products). Under autocast the products run in its type; the softmax and all sums are float32.
+    none is kept (the idea of Cut Your Losses, arXiv 2411.09009, on plain matrix products). Under autocast the products
+    run in its type; the softmax and all sums are float32.
     """
 
     @staticmethod
