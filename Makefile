@@ -2,10 +2,11 @@
 # make test    install and run the tests;              make test ARGS="tests/data -x"
 # make check   ruff and mypy
 # make bench   the short form of every script in benchmarks/
+# make docs    the documentation as a site, in site/
 #
 # SYSTEM_TORCH=1 uses the torch that this machine has already (decided when .venv is made: delete .venv to change it).
 
-.PHONY: run test check bench
+.PHONY: run test check bench docs
 .DELETE_ON_ERROR:
 
 VENV := .venv
@@ -34,6 +35,9 @@ bench: $(VENV)/.installed-run
 		found=1; echo "== $$script --short"; $(BIN)/python "$$script" --short || exit; \
 	done; [ -n "$$found" ] || echo "There is no script in benchmarks/ yet."
 
+docs: $(VENV)/.installed-docs
+	$(BIN)/mkdocs build --strict $(ARGS)
+
 $(VENV)/.installed-run: $(VENV)/.torch pyproject.toml constraints.txt
 	$(PIP) -e .
 	@touch $@
@@ -44,6 +48,10 @@ $(VENV)/.installed-test: $(VENV)/.installed-run
 
 $(VENV)/.installed-check: $(VENV)/.installed-run
 	$(PIP) -e '.[check]'
+	@touch $@
+
+$(VENV)/.installed-docs: $(VENV)/.installed-run
+	$(PIP) -e '.[docs]'
 	@touch $@
 
 # torch first and by itself: by far the largest download, so that its failure is seen before anything else is done.

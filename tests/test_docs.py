@@ -1,4 +1,7 @@
-"""What README and docs tell a stranger to type is what the program takes; their links lead somewhere."""
+"""What README and docs tell a stranger to type is what the program takes; their links lead somewhere.
+
+The table of recipes and the examples on the pages are copies: ``python tests/test_docs.py --write`` renews them.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,16 @@ import ast
 import importlib
 import re
 import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from daybreak import cli
-from daybreak.recipe import load_recipe
+from daybreak.base.files import write_json
+from daybreak.catalogue import catalogue
+from daybreak.recipe import load_recipe, promise, resolved
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", ROOT / "RULES.md"]
@@ -29,7 +35,7 @@ TYPED = [
     (name, line[found.end() :].split("  #")[0].strip())
     for name, language, block in BLOCKS
     if language in ("", "sh")
-    for line in block.splitlines()
+    for line in re.sub(r"\\\n\s*", "", block).splitlines()
     if (found := COMMAND.search(line))
 ]
 INLINE = [
@@ -43,8 +49,10 @@ SNIPPETS = [block for _, language, block in BLOCKS if language == "python"]
 LINKS = [
     pytest.param(name, target, id=f"{name}: {target}")
     for name, text in TEXTS.items()
-    for target in re.findall(r"\]\((?!http)([^)#]+)\)", text)
+    for target in re.findall(r"\]\((?!http)([^)#]+)[^)]*\)", text)
 ]
+COPY = re.compile(r"<!-- made from: (.+?) -->\n.*?<!-- until here -->", re.DOTALL)
+"""What stands on a page and is made of something else."""
 
 
 def test_there_is_something_to_check() -> None:
@@ -66,6 +74,9 @@ def test_each_command_reaches_its_verb(command: str, tmp_path: Path, monkeypatch
     monkeypatch.setattr("daybreak.origins.extended", lambda run, budget: load_recipe("tiny"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my_recipe.py").write_text('from daybreak.recipe import load_recipe\n\nrecipe = load_recipe("tiny")\n')
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    (tmp_path / "runs" / "mine").mkdir(parents=True)
+    write_json(tmp_path / "runs" / "mine" / "recipe.json", resolved(load_recipe("mini")))
     cli._dispatch(words)
     assert len(called) == 1
 
@@ -83,7 +94,52 @@ def test_each_link_leads_somewhere(page: str, target: str) -> None:
     assert (ROOT / page).parent.joinpath(target).exists()
 
 
+def renewed(text: str) -> str:
+    """The page with its copies as they should be."""
+    return COPY.sub(lambda found: f"<!-- made from: {found[1]} -->\n{copied(found[1])}<!-- until here -->", text)
+
+
+def copied(source: str) -> str:
+    if source == "daybreak recipes":
+        return recipes_table()
+    language = {".py": "python"}.get(Path(source).suffix, Path(source).suffix[1:])
+    return f"```{language}\n{(ROOT / source).read_text(encoding='utf-8')}```\n"
+
+
+def recipes_table() -> str:
+    """What ``daybreak recipes`` prints, with each promise whole and its record linked."""
+    lines = catalogue().splitlines()
+    rows = ["| recipe | what it is | from | promise |", "|---|---|---|---|"]
+    for first, second in zip(lines[::2], lines[1::2]):
+        name, what = first.split(maxsplit=1)
+        source, _, standing = second.strip().rpartition("; ")
+        told = " ".join(promise(name).partition("Promise:")[2].split())
+        assert told.startswith(standing), name
+        told = re.sub(r"(records/[\w.-]*\w)", r"[the record](../\1/)", told)
+        rows.append(f"| `{name}` | {what} | {source} | {told} |")
+    return "\n".join([*rows, ""])
+
+
+@pytest.mark.parametrize("name", [name for name, text in TEXTS.items() if COPY.search(text)])
+def test_what_a_page_copies_is_what_it_was_copied_from(name: str) -> None:
+    assert TEXTS[name] == renewed(TEXTS[name]), "If the change is meant: python tests/test_docs.py --write"
+
+
+def test_the_reference_has_every_verb_and_everything_that_reaches_disk() -> None:
+    page = re.findall(r"^::: (\S+)$", TEXTS["docs/reference.md"], re.MULTILINE)
+    verbs = {verb.replace("-", "_") for verb in cli.VERBS if verb != "recipes"}
+    wanted = {f"daybreak.{verb}.{verb}" for verb in verbs} | {"daybreak.catalogue.catalogue"}
+    wanted |= {f"daybreak.base.{path.stem}" for path in (ROOT / "src" / "daybreak" / "base").glob("*records.py")}
+    assert wanted - set(page) == set() and len(page) == len(set(page))
+
+
 def test_make_knows_the_two_commands() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     for goal in re.findall(r"^make (\w+)", TEXTS["README.md"], re.MULTILINE):
         assert re.search(rf"^{goal}:", makefile, re.MULTILINE)
+
+
+if __name__ == "__main__":
+    assert sys.argv[1:] == ["--write"], __doc__
+    for name, text in TEXTS.items():
+        (ROOT / name).write_text(renewed(text), encoding="utf-8")

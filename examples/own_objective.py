@@ -1,0 +1,90 @@
+"""An objective of your own: masked words that lie in spans (as in SpanBERT, Joshi et al. 2019, arXiv 1907.10529).
+
+    daybreak pretrain examples/own_objective.py --data DATA --budget 15m --out runs/spans
+
+Each row is cut into pieces of ``span`` positions at a random place, and pieces are hidden until a share ``rate`` of the
+row is. (The paper draws the lengths of spans; here all have one, but for the last, which fills up what is left.)
+
+B rows, L positions, K targets a row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from daybreak.base.batch import Batch
+from daybreak.base.chance import draws
+from daybreak.base.encoder import Encoder, LossSum
+from daybreak.base.errors import UserError
+from daybreak.data.tokenizer import WordPiece
+from daybreak.models.modern import ModernEncoder
+from daybreak.recipe import Recipe
+from daybreak.training.objectives import Objective, decoded, is_special
+from daybreak.training.optimizers import AdamW
+from daybreak.training.schedule import Trapezoid
+
+LAST = 1 << 62
+"""Above every draw: what it is added to is chosen last."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskedSpans(Objective):
+    """Masked LM on spans; every field is a flag: --objective.span 5."""
+
+    rate: float = 0.15
+    """Share of the positions that are predicted."""
+    span: int = 3
+    """Positions that are hidden together."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.rate < 1 or self.span < 1:
+            raise UserError("--objective.rate is between 0 and 1, and --objective.span at least 1.", "Correct it.")
+
+    def stage(self, progress: float) -> str:
+        return "masked"
+
+    def targets(self, batch: Batch, *, seed: int, position: int, progress: float) -> int:
+        slots = self.slots(batch, seed=seed, position=position)
+        return slots.numel() if batch.attend is None else int(batch.attend.gather(1, slots).sum())
+
+    def loss(
+        self, model: Encoder, batch: Batch, *, seed: int, position: int, progress: float, per_row: float = 1.0
+    ) -> LossSum:
+        slots = self.slots(batch, seed=seed, position=position)
+        hidden = batch.ids.scatter(1, slots, batch.special.mask)
+        features = model.features(hidden, slots, attend=batch.attend, types=batch.types)
+        answers = batch.ids.gather(1, slots)
+        if batch.attend is None:
+            return decoded(model, features, answers)
+        seen = batch.attend.gather(1, slots)  # padding is no target
+        return decoded(model, features[seen], answers[seen])
+
+    def slots(self, batch: Batch, *, seed: int, position: int) -> Tensor:
+        """Return the hidden positions, int64 [B, K], ascending; special tokens come only where nothing else is left.
+
+        A function of (seed, position) and nothing else: so a resumed run draws what the run before it would have.
+        """
+        rows, length = batch.ids.shape
+        pieces = (length + self.span - 2) // self.span + 1
+        drawn = draws(seed, position, rows, 1 + pieces, batch.ids.device)
+        places = torch.arange(length, device=batch.ids.device)
+        piece = (places + drawn[:, :1] % self.span) // self.span
+        order = drawn[:, 1:].gather(1, piece) + is_special(batch.ids, batch.special).to(torch.int64) * LAST
+        chosen = order.argsort(dim=1, stable=True)[:, : max(1, round(self.rate * length))]
+        return chosen.sort(dim=1).values
+
+
+recipe = Recipe(
+    name="own-objective",
+    tokenizer=WordPiece(vocabulary=8_192),
+    model=ModernEncoder(layers=4, width=256, heads=4, inner=512, init_std=0.0625),
+    objective=MaskedSpans(),
+    optimizer=AdamW(lr=2e-3),
+    schedule=Trapezoid(warmup=0.02, decay=0.6),
+    length=128,
+    batch=16,
+    budget="15m",
+)
