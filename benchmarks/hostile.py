@@ -45,7 +45,7 @@ def both(chosen: argparse.Namespace, work: Path) -> dict[str, Any]:
         flags = ["--out", str(work / f"{name}-data"), "--workers", str(chosen.workers)]
         command = measure.daybreak("prepare", str(text), *flags, "--tokenizer.vocabulary", str(chosen.vocabulary))
         begun = time.monotonic()
-        peak = peak_bytes(command, work / f"{name}.txt")
+        peak = peak_bytes(command, work / f"{name}.log")
         found[name] = {"peak_megabytes": peak / 1e6, "seconds": time.monotonic() - begun}
     return found
 

@@ -287,15 +287,13 @@ def main() -> None:
         )  # fmt: skip
     found |= watch.facts(chosen.processes * found["decisions"]["threads"])
     measure.finish(found, chosen.out)
-    print(
-        f"{found['outside_seconds']:.2f} s of running for a budget of {chosen.budget} "
-        f"({found['uncharged_seconds']:+.2f} s not charged), {found['summary']['spent']['lost']:.1f} s of work lost."
-    )
+    told = f"({found['uncharged_seconds']:+.2f} s not charged), {found['summary']['spent']['lost']:.1f} s of work lost."
+    print(f"{found['outside_seconds']:.2f} s of running for a budget of {chosen.budget} {told}")
     print(found["verify"]["said"])
     for what, holds in found["verdict"].items():
         print(f"{'yes' if holds else 'NO ':3} {what.replace('_', ' ')}")
     if found["void"]:
-        print("The machine was busy with something else: the budget's part is void.")
+        print("The machine was busy: the budget's part is void.")
 
 
 if __name__ == "__main__":

@@ -91,7 +91,8 @@ def words(page: str) -> str:
 
 def rows(markup: str) -> list[list[str]]:
     found = re.findall(r"<tr>(.*?)</tr>", markup, re.DOTALL)
-    return [[words(cell).strip() for cell in re.findall(r"<td.*?</td>", row, re.DOTALL)] for row in found][1:]
+    cell = re.compile(r'<td.*?</td>|<th[^>]*scope="row".*?</th>', re.DOTALL)
+    return [[words(one).strip() for one in cell.findall(row)] for row in found][1:]
 
 
 def body_of(report: CorpusReport) -> str:

@@ -89,6 +89,9 @@ def test_an_unknown_flag_gets_the_nearest(arguments: tuple[str, ...], near: str,
     [
         (("run", "tinny"), "There is no recipe 'tinny'. Did you mean 'tiny'?"),
         (("run", "tiny", "--batch", "many"), "many"),
+        (("run", "tiny", "my_texts", "--budget", "1m"), "'my_texts' stands there without a flag. Write --corpus my_"),
+        (("run", "."), "'.' is no recipe. Write daybreak run tiny --corpus ., if that is meant."),
+        (("pretrain", "mini", "data/mine"), "'data/mine' stands there without a flag. Write --data data/mine, if"),
         (("run", "tiny", "--corpus", "text.txt"), "A corpus needs a budget. Add one, for a first look --budget 15m."),
         (("run", "--budget", "11m"), "at most 10 minutes"),
         (("run", "base"), "at most 10 minutes"),
@@ -126,8 +129,18 @@ def test_exit_codes_tell_what_happened(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ending(KeyboardInterrupt())[0] == 130
     code, text = ending(MemoryError())
     assert code == 2 and text.startswith("daybreak: the memory is full.") and "Traceback" not in text
+    assert ending(BrokenPipeError()) == (1, "")  # daybreak status RUN | head -1
     code, text = ending(ZeroDivisionError("of ours"))
     assert code == 1 and "Traceback" in text and "this is a bug in Daybreak" in text
+
+
+def test_work_that_lost_its_reader_says_that_it_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    def prepare(_: list[str]) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(cli, "_prepare", prepare)
+    code, text = said("prepare", "texts", "--out", "data")
+    assert code == 1 and text.endswith("read no more, so it stopped; the same command goes on.\n")
 
 
 def test_recipes_are_listed_and_shown_in_full() -> None:

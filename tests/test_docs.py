@@ -75,8 +75,9 @@ def test_each_command_reaches_its_verb(command: str, tmp_path: Path, monkeypatch
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my_recipe.py").write_text('from daybreak.recipe import load_recipe\n\nrecipe = load_recipe("tiny")\n')
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    (tmp_path / "runs" / "mine").mkdir(parents=True)
-    write_json(tmp_path / "runs" / "mine" / "recipe.json", resolved(load_recipe("mini")))
+    for run in ("mine", "albert"):
+        (tmp_path / "runs" / run).mkdir(parents=True)
+        write_json(tmp_path / "runs" / run / "recipe.json", resolved(load_recipe("mini")))
     cli._dispatch(words)
     assert len(called) == 1
 

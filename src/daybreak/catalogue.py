@@ -46,7 +46,7 @@ def described(source: str, *, size: str = "", faithful: bool = False) -> str:
         f"{count(parameters(recipe))} parameters at a vocabulary of {vocabulary:,}; "
         f"{count(flops_per_token(recipe))} floating-point operations a token of training at {recipe.length} positions."
     )
-    if found := deviations(recipe, size, faithful):
+    if found := deviations(recipe, size):
         parts.append("\n".join(["Where it deviates from the original, and why:", *(f"- {line}" for line in found)]))
     parts.append(json.dumps(resolved(recipe), indent=2))
     return "\n\n".join(parts)
@@ -70,7 +70,7 @@ def flops_per_token(recipe: Recipe) -> int:
     return (1 + BACKWARD) * counter.get_total_flops() // length
 
 
-def deviations(recipe: Recipe, size: str, faithful: bool) -> list[str]:
+def deviations(recipe: Recipe, size: str) -> list[str]:
     """What the recipe does otherwise than its original: values with both of them, and what no value shows."""
     reasons = getattr(recipe_module(recipe.name), "DEVIATIONS", {}) if recipe.name in recipe_names() else {}
     if not reasons:

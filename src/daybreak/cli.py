@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from daybreak import __version__
 from daybreak.base.errors import Interrupted, PeerLost, UserError
+from daybreak.base.filed_records import VERIFIED_STEPS
 from daybreak.base.plain import nearest
 
 DEFAULT_RECIPE = "tiny"
@@ -18,14 +19,19 @@ ATTACHED = {"--extend": "--from", "--general": "--init", "--new-vocabulary": "--
 """Flags that mean nothing without another."""
 STUDY_GIVES = ("--data", "--out", "--budget", "--seed", "--fresh", "--from", "--extend")
 """Flags that a contender of a study cannot have: they are the same for all, or the study's own."""
+CHOSEN_FOLDER = "runs/chosen"
+"""Run folder where the size is chosen for the user, who may not know its name beforehand."""
 VERBS = {
     "run": "all of it, in order: prepare, pretrain, evaluate, report",
     "prepare": "any text -> tokenizer and token shards",
+    "plan": "a budget -> what it will buy on this machine and text, and for which size",
     "pretrain": "shards -> checkpoints -> exported model; the same command resumes",
     "export": "a run's newest checkpoint -> a Hugging Face folder",
     "evaluate": "a model -> results.json: GLUE and your own tasks",
     "probe": "a model -> probes.json: what its layers and words are worth, without fine-tuning",
     "verify": "a run's recorded steps once more: bit-equal, or the first tensor that differs",
+    "record": "a finished run -> its evidence among the records, once it was verified",
+    "leaderboard": "the records -> a page: what a fixed time buys, class by class",
     "study": "recipes against each other at equal clock, in turns: which is better, and how sure",
     "study-data": "texts and what is done with them against each other, likewise: is filtering worth it?",
     "report": "run folders -> one self-contained HTML file; of several, which is better and how sure",
@@ -33,6 +39,9 @@ VERBS = {
     "status": "what a run is doing, from another shell",
     "recipes": "the recipes, and one of them in full",
 }
+
+LASTING = ("run", "prepare", "pretrain", "evaluate", "study", "study-data")
+"""Verbs that leave something to go on with."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -66,6 +75,8 @@ def _outcome(arguments: list[str]) -> int:
         )
         return 2
     except BrokenPipeError:
+        if arguments[0] in LASTING:
+            print("daybreak: what it prints is read no more, so it stopped; the same command goes on.", file=sys.stderr)
         return 1
     except Exception:
         traceback.print_exc()
@@ -123,15 +134,31 @@ def _with_recipe(kind: type, verb: str, arguments: list[str], **fixed: Any) -> A
     What decides which recipe's fields these are (its size, what it starts from) is read before the parser.
     """
     named = bool(arguments) and not arguments[0].startswith("-")
-    recipe = _chosen_recipe(verb, arguments[0] if named else None, arguments)
     rest = arguments[1:] if named else arguments
+    _refuse_nameless(verb, arguments[0] if named else "", rest)
+    recipe = _chosen_recipe(verb, arguments[0] if named else None, arguments)
     return _parse(kind, verb, rest, kind(recipe=recipe, **fixed))
+
+
+def _refuse_nameless(verb: str, recipe: str, rest: list[str]) -> None:
+    """``run tiny my_texts`` and ``run my_texts``: a text, or data, to which no flag belongs."""
+    from daybreak.recipe import FAMILY, recipe_names
+
+    flag, path = {"run": "--corpus", "pretrain": "--data"}.get(verb, ""), Path(recipe)
+    if not flag:
+        return
+    if rest and not rest[0].startswith("-"):
+        raise UserError(f"'{rest[0]}' stands there without a flag.", f"Write {flag} {rest[0]}, if that is meant.")
+    known = {recipe, FAMILY + recipe} & set(recipe_names()) or path.suffix in (".py", ".json")
+    if recipe and path.exists() and not known and not (path / "recipe.json").is_file():
+        raise UserError(f"'{recipe}' is no recipe.", f"Write daybreak {verb} tiny {flag} {recipe}, if that is meant.")
 
 
 def _chosen_recipe(verb: str, name: str | None, arguments: list[str]) -> Any:
     from daybreak.recipe import load_recipe
 
     _refuse_unattached(arguments)
+    _know_kinds_of(_value_of("--recipe", arguments))
     branch, init = _value_of("--from", arguments), _value_of("--init", arguments)
     if branch:
         from daybreak.origins import extended
@@ -157,6 +184,14 @@ def _chosen_recipe(verb: str, name: str | None, arguments: list[str]) -> Any:
         new_vocabulary="--new-vocabulary" in arguments,
         general=_value_of("--general", arguments) or "" if verb == "pretrain" else "",
     )
+
+
+def _know_kinds_of(recipe: str | None) -> None:
+    """Read a recipe file: from then on the classes that it defines are found where a run's recipe names them."""
+    if recipe:
+        from daybreak.recipe import load_recipe
+
+        load_recipe(recipe)
 
 
 def _refuse_unattached(arguments: list[str]) -> None:
@@ -209,10 +244,14 @@ def _run(arguments: list[str]) -> None:
         """Where the numbers go beside the run folder: wandb, tensorboard, trackio; each needs the extra track."""
         price: float | None = None
         """Of an hour of this machine, in any currency: the report says what the run cost."""
+        by: str = ""
+        """When all of it is to be done, 07:00 or 2026-11-23 07:00, in the place of --budget."""
 
+    arguments, out = _with_size(arguments)
     asked = _with_recipe(Run, "run", arguments)
     _refuse_swallowed_recipe(asked.corpus)
     _refuse_unbudgeted(asked, arguments)
+    from daybreak.base.deadline import Deadline
     from daybreak.run import run
 
     run(
@@ -220,14 +259,44 @@ def _run(arguments: list[str]) -> None:
         corpus=asked.corpus,
         general=asked.general,
         text_field=asked.text_field,
-        out=asked.out or _default_folder(asked.recipe.name),
+        out=asked.out or out or _default_folder(asked.recipe.name),
         fresh=asked.fresh,
         tasks=_by_comma(asked.tasks),
         task_dir=asked.task_dir or None,
         seeds=asked.seeds,
         track=asked.track,
         price=asked.price,
+        by=Deadline.parse(asked.by) if asked.by else None,
     )
+
+
+def _with_size(arguments: list[str]) -> tuple[list[str], Path | None]:
+    """With a text and a time but no recipe, the size is chosen here; that of the run where it has begun.
+
+    Returns:
+        The arguments with a recipe in front, and the folder of the run, where none is named.
+    """
+    time = _value_of("--budget", arguments) or _value_of("--by", arguments)
+    told = [_value_of(flag, arguments) for flag in ("--size", "--init", "--from")]
+    named = bool(arguments) and not arguments[0].startswith("-")
+    if named or not time or _value_of("--corpus", arguments) is None or any(told) or {"-h", "--help"} & set(arguments):
+        return arguments, None
+    from daybreak.base.deadline import Deadline
+    from daybreak.training.clock import Budget
+
+    out = Path(_value_of("--out", arguments) or CHOSEN_FOLDER)
+    if (out / "recipe.json").is_file() and "--fresh" not in arguments:
+        return [str(out), *arguments], out
+    by = _value_of("--by", arguments)
+    budget = Budget.parse(f"{max(1, round(Deadline.parse(by).left()))}s" if by else time)
+    if budget.unit != "seconds":
+        return arguments, None
+    from daybreak.base.terminal import say
+    from daybreak.planning import size_for
+
+    size = size_for(budget).removeprefix("daybreak-")
+    say(f"Size: {size}, the one that makes most of {by or time} on this machine (daybreak run SIZE chooses another).")
+    return [size, *arguments], out
 
 
 def _with_texts(asked: Any) -> Any:
@@ -258,8 +327,12 @@ def _refuse_unbudgeted(asked: Any, arguments: list[str]) -> None:
     from daybreak.training.clock import Budget
 
     budgeted = any(argument.split("=")[0] == "--budget" for argument in arguments)
-    if asked.corpus and not budgeted:
+    if budgeted and asked.by:
+        raise UserError("--by and --budget both say how long the run takes.", "Give one of them.")
+    if asked.corpus and not budgeted and not asked.by:
         raise UserError("A corpus needs a budget.", "Add one, for a first look --budget 15m.")
+    if asked.by and not asked.corpus:
+        raise UserError("--by needs a corpus.", "Add --corpus TEXT; the built-in one has minutes of its own.")
     budget = Budget.parse(asked.recipe.budget)
     if not asked.corpus and budget.unit == "seconds" and budget.amount > 600:
         raise UserError(
@@ -388,6 +461,8 @@ def _asked_pretrain(arguments: list[str]) -> Any:
         """Go on with this run from its last checkpoint before the decay, for --extend."""
         extend: str = ""
         """How long: 8h, 2e9tok, 10000steps."""
+        recipe_: Annotated[str, tyro.conf.arg(name="recipe")] = ""
+        """Where a run is named whose recipe holds classes of your own: the Python file that defines them."""
         data: Path
         """Folder made by daybreak prepare."""
         out: Path | None = None
@@ -400,6 +475,30 @@ def _asked_pretrain(arguments: list[str]) -> Any:
         """Of an hour of this machine, in any currency: the report says what the run cost."""
 
     return _with_recipe(Pretrain, "pretrain", arguments, data=tyro.MISSING)
+
+
+def _plan(arguments: list[str]) -> None:
+    import tyro
+
+    @dataclass(frozen=True, kw_only=True)
+    class Plan:
+        recipes: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
+        """Candidates; the flagship from tiny to base by default."""
+        data: Path
+        """Folder made by daybreak prepare."""
+        budget: str
+        """A time: 90s, 30m, 24h, 2d."""
+        price: float | None = None
+        """Of an hour of this machine, in any currency."""
+        out: Path | None = None
+        """Write the plan here as JSON, too."""
+
+    asked = _parse(Plan, "plan", arguments)
+    from daybreak.plan import plan
+    from daybreak.recipe import load_recipe
+
+    recipes = [load_recipe(name) for name in asked.recipes]
+    plan(data=asked.data, budget=asked.budget, recipes=recipes, price=asked.price, out=asked.out)
 
 
 def _pretrain(arguments: list[str]) -> None:
@@ -428,11 +527,56 @@ def _verify(arguments: list[str]) -> None:
         """The run's prepared data; RUN/data by default."""
         last: int = 0
         """Only the last so many steps, from the newest checkpoint before them; 0 for all from the start."""
+        recipe: str = ""
+        """Of a run whose recipe holds classes of your own: the Python file that defines them."""
 
     asked = _parse(Verify, "verify", arguments)
+    _know_kinds_of(asked.recipe)
     from daybreak.verify import verify
 
     verify(asked.run, data=asked.data, last=asked.last)
+
+
+def _record(arguments: list[str]) -> None:
+    import tyro
+
+    @dataclass(frozen=True, kw_only=True)
+    class Record:
+        run: Annotated[Path, tyro.conf.Positional]
+        """Run folder, finished."""
+        data: Path | None = None
+        """The run's prepared data; RUN/data by default."""
+        out: Path = Path("records")
+        """Folder of all records."""
+        name: str = ""
+        """Of the new folder, behind the date; recipe, budget and seed by default."""
+        last: int = VERIFIED_STEPS
+        """Steps at the end to verify at least; 0 for all."""
+        recipe: str = ""
+        """Of a run whose recipe holds classes of your own: the Python file that defines them."""
+
+    asked = _parse(Record, "record", arguments)
+    _know_kinds_of(asked.recipe)
+    from daybreak.record import record
+
+    record(asked.run, out=asked.out, data=asked.data, name=asked.name, last=asked.last)
+
+
+def _leaderboard(arguments: list[str]) -> None:
+    import tyro
+
+    @dataclass(frozen=True, kw_only=True)
+    class Leaderboard:
+        records: Annotated[Path, tyro.conf.Positional] = Path("records")
+        """Folder of all records."""
+        out: Path | None = None
+        """Write the page here; otherwise it is printed."""
+
+    asked = _parse(Leaderboard, "leaderboard", arguments)
+    from daybreak.leaderboard import leaderboard
+
+    page = leaderboard(asked.records, asked.out)
+    print(asked.out or page)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -574,10 +718,13 @@ def _export(arguments: list[str]) -> None:
         """The checkpoint of the best interim validation in place of the newest."""
         onnx: bool = False
         """Also write onnx/model.onnx, checked in ONNX Runtime; needs the extra serve."""
+        recipe: str = ""
+        """Of a run whose recipe holds classes of your own: the Python file that defines them."""
         push_to_hub: str = ""
         """owner/name of a private model on the hub to put the folder into; it carries no text of yours."""
 
     asked = _parse(Export, "export", arguments)
+    _know_kinds_of(asked.recipe)
     from daybreak.export import export
 
     folder = export(

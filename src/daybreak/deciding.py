@@ -15,7 +15,8 @@ from daybreak.base.records import Decisions
 from daybreak.base.run_folder import RunFolder
 from daybreak.base.terminal import say
 from daybreak.base.world import World
-from daybreak.recipe import Recipe
+from daybreak.forecasting.runs import why_not
+from daybreak.recipe import Recipe, load_recipe
 from daybreak.training import calibration, microbatch_cache, probe
 from daybreak.training.changes import changed, cut, in_force, uncompiled
 from daybreak.training.checkpoint import START, Progress
@@ -24,6 +25,8 @@ from daybreak.training.phases import with_microbatch, with_quantum
 from daybreak.training.replicas import Replicas
 from daybreak.training.step import NotCompiled, TooManyRows, Training, accumulate, no_room
 
+LAW_RECIPE = "mini"
+"""A recipe as the runs behind the law had it."""
 MANY_ROWS = 32
 """A device's share up to this many rows is handled at a time; of more the fastest number is found by measuring."""
 
@@ -185,3 +188,8 @@ def _microbatch(order: Order, training: Training, start: Progress) -> int:
     if world.is_first:
         microbatch_cache.remember(facts, rows)
     return rows
+
+
+def unknown_to_the_law(recipe: Recipe) -> str:
+    """Why the law of losses does not speak of this recipe, in words; empty where it does."""
+    return why_not(to_plain(recipe), to_plain(load_recipe(LAW_RECIPE)))

@@ -46,6 +46,7 @@ def evaluate(
     workers: int | None = None,
     backend: str = "processes",
     price: float | None = None,
+    within: float | None = None,
     fresh: bool = False,
 ) -> list[TaskResult]:
     """Fine-tune a model on tasks, with seeds 0 to ``seeds`` - 1, and write the scores to ``results.json``.
@@ -71,6 +72,7 @@ def evaluate(
         workers: fine-tunings at a time; one a GPU or a CPU core when None.
         backend: processes of this machine, or a ray or dask cluster through joblib.
         price: of an hour of this machine; the forecast then says what the evaluation will cost.
+        within: seconds that it may take; where the forecast says more, nothing is begun.
         fresh: do every fine-tuning again.
 
     Returns:
@@ -109,7 +111,7 @@ def evaluate(
     ]
     at_once = worker_count(*amount(measured), parameter_count(subject.folder), workers, backend)
     results, answered = {}, []
-    for plan, cells in _carried_out(measured, at_once, backend, price, fresh, targets):
+    for plan, cells in _carried_out(measured, at_once, backend, price, within, fresh, targets):
         result = plan.measurement.result(plan.jobs, cells)
         merge_result(results_file, result)
         if target := targets.get(result.task):
@@ -128,6 +130,7 @@ def _carried_out(
     workers: int,
     backend: str,
     price: float | None,
+    within: float | None,
     fresh: bool,
     saved: Collection[str],
 ) -> Iterator[tuple[Plan, list[Cell]]]:
@@ -139,7 +142,7 @@ def _carried_out(
     now, *later = waves([replace(each, threads=thread_count(workers, backend)) for each in measured])
     plans = planned(now)
     expected = [foreseen(each, measured[0].folder) for wave in later for each in wave]
-    if told := forecast([*plans, *expected], workers, price):
+    if told := forecast([*plans, *expected], workers, price, within):
         say(told)
     yield from filled(plans, workers, backend)
     for wave in later:

@@ -58,7 +58,7 @@ def export(
     """
     source = RunFolder(run)
     if not source.recipe.exists() and not (run / "config.json").is_file():
-        raise UserError(f"'{run}' is no run folder and no model.", "Name one, such as runs/daybreak-tiny.")
+        raise UserError(f"'{run}' is no run folder and no model.", "Name one, such as runs/tiny.")
     if out.exists() and any(out.iterdir()):
         raise UserError(f"'{out}' is not empty.", "Choose another --out.")
     if onnx:

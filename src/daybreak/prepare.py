@@ -31,8 +31,9 @@ from daybreak.data.corpus_facts import count, report
 from daybreak.data.documents import choose_rule
 from daybreak.data.findings import Survey, decide
 from daybreak.data.inputs import Meter, find_files
+from daybreak.data.near_duplicates import NearDuplicates
 from daybreak.data.standard_input import spool_stdin
-from daybreak.data.steps import Context, DocumentStep
+from daybreak.data.steps import Context, DocumentStep, Step
 from daybreak.data.tokenized import show_beginning, tokenizer_folder
 from daybreak.data.tokenizer import (
     TokenizerConfig,
@@ -63,7 +64,7 @@ def prepare(
     """Make the data folder ``out`` from text; one that was made from the same files and settings is kept.
 
     Args:
-        inputs: files, folders, globs, or data sets (hf://owner/name[@revision][:config/split]); see ``data/inputs``.
+        inputs: files, folders, globs, data sets (``hf://owner/name[@revision][:config/split]``); see ``data/inputs``.
         out: the data folder; absent, empty, or made by an earlier call with the same arguments.
         tokenizer: what to train on the text, or to take over.
         document: what one document of plain text is: auto, file, line or blank-line.
@@ -77,7 +78,7 @@ def prepare(
     Raises:
         UserError: the inputs cannot be used, or ``out`` cannot be written or holds something else. Nothing is left.
     """
-    started, given = time.monotonic(), [str(one) for one in inputs]
+    started, given, steps = time.monotonic(), [str(one) for one in inputs], treatment.all_steps()
     treatment.check(len(inputs))
     final = resuming.final_place(Path(out))
     with ExitStack() as stack:
@@ -95,7 +96,7 @@ def prepare(
             split_sentences=split_sentences,
             chunk_characters=chunk_characters,
             compare=tokenizer_fingerprint(Path(compare)) if compare else "",
-            treatment=treatment.identity(),
+            treatment=treatment.identity(steps),
         )
         if (manifest := resuming.earlier(Path(out), identity)) is not None:
             say(f"Data: {out} is ready ({_figures(manifest)}).")
@@ -103,7 +104,7 @@ def prepare(
         show_beginning(files, of_tokens)
         parts = bundled(files, rule, together=not treatment.mixes)
         corpus = Corpus(parts, rule, text_field, split_sentences, chunk_characters, of_tokens)
-        order = Order(corpus, treatment, given, tokenizer, identity, compare, workers or cores())
+        order = Order(corpus, treatment, steps, given, tokenizer, identity, compare, workers or cores())
         manifest = _make_at(final, order, started)
     say(f"Data: {_figures(manifest)}, {manifest.seconds:.1f} s.")
     return manifest
@@ -115,6 +116,8 @@ class Order:
 
     corpus: Corpus
     treatment: Treatment
+    steps: tuple[Step, ...]
+    """All that the treatment takes."""
     inputs: list[str]
     tokenizer: TokenizerConfig
     identity: str
@@ -152,7 +155,7 @@ def _make(order: Order, work: Path, started: float) -> Manifest:
     _report(order, found)
     folder, made, shared = _tokenizer(order, found, work)
     vocabulary = vocabulary_size(made)
-    facts = count(found, order.treatment.steps())
+    facts = count(found, order.steps)
     epochs = epochs_of(order.treatment, order.inputs, facts.kept)
     asked = encoding.Asked(
         corpus=corpus,
@@ -218,7 +221,7 @@ def _tokenizer(order: Order, found: Survey, work: Path) -> tuple[Path, Tokenizer
 
 def _survey(order: Order, work: Path) -> Survey:
     """The first reading; before it another one, where a step needs a tokenizer of the text as it came."""
-    corpus, steps = order.corpus, order.treatment.steps()
+    corpus, steps = order.corpus, order.steps
     judging = tuple(step for step in steps if isinstance(step, DocumentStep) and not isinstance(step, EvaluationText))
     evaluation = next((step.index() for step in steps if isinstance(step, EvaluationText)), None)
     # Pairs of sentences need a second document to draw a random one from, also among the held-out ones.
@@ -237,7 +240,7 @@ def _survey(order: Order, work: Path) -> Survey:
         context=context,
         evaluation=evaluation,
         remove=order.treatment.remove_evaluation,
-        near=work / "near" if order.treatment.near else None,
+        near=work / "near" if any(isinstance(step, NearDuplicates) for step in steps) else None,
         show_text=order.treatment.show_text,
     )
     _survey_parts(order, "Reading", asked, work / "survey")

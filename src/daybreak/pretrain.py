@@ -18,7 +18,11 @@ from daybreak.base.run_folder import RunFolder
 from daybreak.base.terminal import say, working
 from daybreak.base.world import World
 from daybreak.data.shards import open_shards
-from daybreak.deciding import first_decisions, going_on, measured, obey
+from daybreak.deciding import first_decisions, going_on, measured, obey, unknown_to_the_law
+from daybreak.forecasting.difficulty import pairs_log_share
+from daybreak.forecasting.law import Undertaking, shipped_law
+from daybreak.forecasting.live import Prophet
+from daybreak.forecasting.runs import inner_parameters
 from daybreak.recipe import Recipe, resolved
 from daybreak.run_end import finish
 from daybreak.run_start import check_folder, write_start
@@ -144,6 +148,22 @@ def _read_decisions(run: RunFolder, world: World) -> Decisions | None:
     return read_json(run.decisions, Decisions) if world.is_first else None
 
 
+def _prophet(order: Order, training: Training, seconds: float | None) -> Prophet | None:
+    """Who foresees the end of the run; None where the law does not speak of its recipe."""
+    if unknown_to_the_law(order.recipe):
+        return None
+    manifest, stretch = order.shards.manifest, training.stretches[0]
+    epochs = calibration.expected_epochs(training, order.budget, training.clock.elapsed())
+    run = Undertaking(
+        inner=inner_parameters(training.model.parameter_count(), manifest.vocabulary, training.model.width),
+        tokens=epochs * stretch.rows_per_epoch * stretch.length,
+        unique=manifest.train.tokens,
+        unigram_loss=training.validation.unigram_loss,
+        pairs=pairs_log_share(order.shards.train, order.shards.heldout, order.shards.unigram_counts),
+    )
+    return Prophet(shipped_law(), run, seconds, order.run.forecast)
+
+
 def _train(
     training: Training, progress: checkpoint.Progress, order: Order, remote: Remote | None
 ) -> checkpoint.Progress:
@@ -165,7 +185,10 @@ def _train(
         work = stack.enter_context(working("Training"))
         # What a model reaches that knows word frequencies and copies the answers that it is given.
         plateau = training.validation.unigram_loss * (1 - training.objective.given)
-        monitors: list[Monitor] = [Live(work, seconds, plateau), Plateau(plateau), page, *([remote] if remote else [])]
+        prophet = _prophet(order, training, seconds)
+        remark = prophet.remark if prophet else str
+        others: list[Monitor] = [one for one in (prophet, remote) if one]
+        monitors: list[Monitor] = [*others, Live(work, seconds, plateau, remark), Plateau(plateau), page]
         training = replace(training, journal=journal, monitors=monitors, telemetry=telemetry)
         progress = fit(training, progress)
         telemetry.close()  # has the last half minute measured, which would be missing from the energy

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
-import sys
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,8 @@ from typing import Any
 from daybreak.base.encoder import EncoderConfig
 from daybreak.base.errors import UserError
 from daybreak.base.files import read_json
-from daybreak.base.plain import fingerprint, from_plain, nearest, to_plain
+from daybreak.base.plain import Component, UnknownKind, fingerprint, from_plain, nearest, to_plain
+from daybreak.base.user_code import import_file, read_code
 from daybreak.data import chunks as _chunks
 from daybreak.data import tokenizer_import as _tokenizer_import
 from daybreak.data.sampler import RowsConfig, StreamRows
@@ -41,6 +41,8 @@ FAMILY = "daybreak-"
 SIZES = ("tiny", "mini", "small", "base", "large")
 RATE_RULES = ("none", "linear", "sqrt")
 COMPILE = ("auto", "on", "off")
+EXTRAS = ("fingerprint", "own_kinds")
+"""What recipe.json holds beside the fields."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,7 +206,7 @@ def load_recipe(source: str | Path, *, size: str = "", faithful: bool = False) -
     if path.is_dir() and (path / "recipe.json").is_file():
         path = path / "recipe.json"
     if path.suffix == ".json" and path.is_file():
-        return from_plain(Recipe, without_extras(read_json(path)))
+        return _from_json(path)
     names = recipe_names()
     for name in (str(source), FAMILY + str(source)):
         if name in names:
@@ -238,14 +240,23 @@ def promise(name: str) -> str:
 
 
 def resolved(recipe: Recipe) -> dict[str, Any]:
-    """What recipe.json holds: every field, and a fingerprint of all of them."""
-    plain = to_plain(recipe)
-    return {**plain, "fingerprint": fingerprint(plain)}
+    """What recipe.json holds: every field, a fingerprint of all of them, and which kinds do not ship, if any."""
+    plain, own = to_plain(recipe), sorted(set(_own_kinds(recipe)))
+    return {**plain, "fingerprint": fingerprint(plain)} | ({"own_kinds": own} if own else {})
+
+
+def _own_kinds(value: Any) -> Iterator[str]:
+    """Names of the classes of components that a file of the user's defines."""
+    if isinstance(value, Component) and not type(value).__module__.startswith("daybreak."):
+        yield type(value).__name__
+    inner = [getattr(value, field.name) for field in fields(value)] if is_dataclass(value) else value
+    for one in inner if isinstance(inner, list | tuple) else ():
+        yield from _own_kinds(one)
 
 
 def without_extras(plain: dict[str, Any]) -> dict[str, Any]:
     """Undo what ``resolved`` added."""
-    return {key: value for key, value in plain.items() if key != "fingerprint"}
+    return {key: value for key, value in plain.items() if key not in EXTRAS}
 
 
 def first_difference(left: Recipe, right: Recipe) -> str | None:
@@ -263,13 +274,20 @@ def _difference(left: Any, right: Any, where: str) -> str | None:
     return None if left == right else where
 
 
+def _from_json(path: Path) -> Recipe:
+    plain = read_json(path)
+    try:
+        return from_plain(Recipe, without_extras(plain))
+    except UnknownKind as unknown:
+        own = " and ".join(map(str, plain.get("own_kinds", ())))
+        raise UserError(
+            f"'{path}' holds {own}, of a file of yours." if own else unknown.sentence,
+            "Name the file that defines it: with --recipe FILE.py, or in the run's place where there is no such flag.",
+        ) from None
+
+
 def _from_python(path: Path) -> Recipe:
-    specification = importlib.util.spec_from_file_location(f"recipe_{path.stem}", path)
-    assert specification and specification.loader
-    module = importlib.util.module_from_spec(specification)
-    sys.modules[specification.name] = module  # dataclasses look their module up there
-    specification.loader.exec_module(module)
-    recipe = getattr(module, "recipe", None)
+    recipe = getattr(import_file(path, read_code(path), "recipe"), "recipe", None)
     if not isinstance(recipe, Recipe):
         raise UserError(f"'{path}' defines no 'recipe'.", "Let it end with recipe = Recipe(...).")
     return recipe

@@ -14,7 +14,7 @@ from daybreak.base.run_folder import RunFolder
 from daybreak.base.task_pairs import pair_results, several_models
 from daybreak.base.task_records import Cell, Comparison, TaskResult
 from daybreak.base.terminal import say
-from daybreak.evaluation.anchors import anchors_for
+from daybreak.evaluation.anchors import Anchor, anchors_for, computed, standing
 from daybreak.evaluation.conventions import averages
 from daybreak.evaluation.resampling import compare
 from daybreak.reporting.corpus import is_data_folder, write_corpus_page
@@ -51,7 +51,7 @@ def report(runs: Sequence[Path], out: Path, *, form: str = "html", text: bool = 
         return write_corpus_page(runs[0], out, form=form, text=text)
     read = told_apart([_with_averages(read_folder(path)) for path in dict.fromkeys(runs)])
     comparisons, unpaired = _compared(read)
-    page = render_page(read, comparisons, unpaired, text=text)
+    page = render_page(read, comparisons, unpaired, published=[_published(each) for each in computed()], text=text)
     make_folder(out.parent)
     write_text(out, as_markdown(page) if form == "md" else page)
     for sentence in [*map(line, comparisons), *unpaired]:
@@ -60,17 +60,20 @@ def report(runs: Sequence[Path], out: Path, *, form: str = "html", text: bool = 
 
 
 def _with_averages(run: RunRecords) -> RunRecords:
-    found = [
-        (
-            average,
-            [
-                Published(model=anchor.model, value=anchor.average, source=anchor.source)
-                for anchor in anchors_for(average)
-            ],
-        )
-        for average in averages(run.results)
-    ]
-    return dataclasses.replace(run, averages=found)
+    found = [(average, [_published(anchor) for anchor in anchors_for(average)]) for average in averages(run.results)]
+    glue, lacks = standing(run.results)
+    return dataclasses.replace(run, averages=found, glue=glue, glue_lacks=lacks)
+
+
+def _published(anchor: Anchor) -> Published:
+    capacity = anchor.capacity
+    return Published(
+        model=anchor.model,
+        value=anchor.average,
+        source=anchor.source,
+        exaflop=capacity.exaflop if capacity else None,
+        how=capacity.how if capacity else "",
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from daybreak.base.deadline import Deadline
+from daybreak.base.errors import TooLate, UserError
 from daybreak.base.files import make_folder, read_json
 from daybreak.base.plain import from_plain, to_plain
 from daybreak.base.records import FillMask
@@ -17,6 +19,14 @@ from daybreak.data.tokenizer_import import Existing
 from daybreak.recipe import Recipe
 
 SHOWN_EXAMPLES = 6
+AFTER_SECONDS = 45.0
+AFTER_SHARE = 0.02
+"""Kept back before a deadline for the parity gate, the examples and the report: so many seconds or this share of the
+time, whichever is more."""
+TASKS_SHARE = 0.25
+"""Of the time until a deadline, kept back for fine-tuning where there are tasks."""
+LATE = 1.3
+"""How much longer than foreseen a fine-tuning may take before a deadline."""
 
 
 def run(
@@ -32,6 +42,7 @@ def run(
     seeds: int = 3,
     track: Sequence[str] = (),
     price: float | None = None,
+    by: Deadline | None = None,
 ) -> Path:
     """Go from text to a tested encoder and its report.
 
@@ -42,6 +53,8 @@ def run(
         fresh: delete ``out`` first.
         tasks: what to fine-tune on, with and without pretraining.
         track, price: see ``pretrain.Watching``.
+        by: when everything is to be done. Pretraining then gets what preparation leaves, without a share for the
+            tasks; where that becomes late, seeds of the evaluation are left out, and never the export or the report.
 
     Returns:
         The path of the report.
@@ -56,17 +69,20 @@ def run(
 
         find_tasks(tasks, task_dir)
     if not corpus:
-        make_folder(out)
         corpus, tasks = _docstrings(folder, tasks)
     recipe = _prepare(recipe, out, corpus, general, text_field)
     from daybreak.pretrain import Watching, pretrain
-
-    pretrain(recipe, data=out / "data", out=out, watching=Watching(track=tuple(track), price=price))
-    _evaluate(folder, tasks, task_dir, seeds)
-    _show_examples(folder)
-
     from daybreak.report import report
 
+    if by:
+        recipe = replace(recipe, budget=_budget_by(by, folder, bool(tasks)))
+    pretrain(recipe, data=out / "data", out=out, watching=Watching(track=tuple(track), price=price))
+    if by:
+        report([out], folder.report)  # the one without results is there in time, whatever follows
+        _evaluate_by(by, folder, tasks, task_dir, seeds)
+    else:
+        _evaluate(folder, tasks, task_dir, seeds)
+    _show_examples(folder)
     page = report([out], folder.report)
     code = ", trust_remote_code=True" if recipe.model.modelling_files() else ""
     say(f"\nModel   {folder.model}  (AutoModelForMaskedLM.from_pretrained(...{code}) loads it)")
@@ -94,7 +110,7 @@ def _docstrings(folder: RunFolder, tasks: Sequence[str]) -> tuple[list[Path], li
     """The built-in corpus, and its task in front of those that were asked for."""
     from daybreak.data.docstrings import write_corpus
 
-    found = write_corpus(folder.path / "corpus")
+    found = write_corpus(make_folder(folder.path) / "corpus")
     say(
         f"No corpus was named: using the docstrings of {len(found.packages)} installed packages "
         f"({found.documents:,} modules, {found.characters / 1e6:.1f}M characters)."
@@ -102,20 +118,63 @@ def _docstrings(folder: RunFolder, tasks: Sequence[str]) -> tuple[list[Path], li
     return [found.corpus], [str(found.task), *tasks]
 
 
-def _evaluate(folder: RunFolder, tasks: Sequence[str], task_dir: str | Path | None, seeds: int) -> None:
-    """Fine-tune on each task that has no result yet, from the model and from random weights."""
+def _evaluate(
+    folder: RunFolder,
+    tasks: Sequence[str],
+    task_dir: str | Path | None,
+    seeds: int,
+    within: Callable[[], float] | None = None,
+) -> None:
+    """Fine-tune on each task that has no result of so many seeds, from the model and from random weights.
+
+    Args:
+        within: seconds that are left for both.
+
+    Raises:
+        TooLate: they would take longer.
+    """
     if not tasks:
         return
     from daybreak.evaluate import evaluate
     from daybreak.evaluation.known_tasks import spelled_out
 
     done = read_json(folder.results, list[TaskResult]) if folder.results.exists() else []
-    have = {(item.task, item.model) for item in done if item.protocol == "quick"}
+    have = {(item.task, item.model) for item in done if item.protocol == "quick" and len(item.seeds) >= seeds}
     for untrained in (False, True):
         model = "untrained" if untrained else "pretrained"
         left = [task for task in spelled_out(tasks) if (_task_name(task), model) not in have]
         if left:
-            evaluate(folder.path, left, task_dir=task_dir, seeds=seeds, untrained=untrained)
+            share = None if within is None else within() / (1 if untrained else 2)
+            evaluate(folder.path, left, task_dir=task_dir, seeds=seeds, untrained=untrained, within=share)
+
+
+def _budget_by(by: Deadline, folder: RunFolder, with_tasks: bool) -> str:
+    """The budget that ends in time; that of the run where it has begun.
+
+    Raises:
+        UserError: nothing of the time is left.
+    """
+    if folder.recipe.exists():
+        return str(read_json(folder.recipe)["budget"])
+    left = by.left()
+    after = max(AFTER_SECONDS, AFTER_SHARE * left)
+    seconds = int((left - after) * (1.0 - (TASKS_SHARE if with_tasks else 0.0)))
+    if seconds <= 0:
+        raise UserError(f"Until {by.at:%H:%M} only {duration(left)} are left.", "Give a later --by.")
+    say(f"Until {by.at:%H:%M} there are {duration(left)}: a budget of {duration(seconds)} for pretraining.")
+    return f"{seconds}s"
+
+
+def _evaluate_by(
+    by: Deadline, folder: RunFolder, tasks: Sequence[str], task_dir: str | Path | None, seeds: int
+) -> None:
+    """Fine-tune with one seed more at a time, while that fits; what the forecast says may take LATE times as long."""
+    for count in range(1, seeds + 1):
+        try:
+            _evaluate(folder, tasks, task_dir, count, within=lambda: (by.left() - AFTER_SECONDS / 2) / LATE)
+        except TooLate as late:
+            say(f"{late.sentence} Seed {count} of {seeds} is left out, with those after it.")
+            return
 
 
 def _task_name(task: str) -> str:

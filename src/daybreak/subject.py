@@ -42,7 +42,8 @@ def find_subject(model: Path) -> Subject:
             raise UserError(f"The run in '{model}' has no model yet.", "Let pretraining end first.")
         return Subject(run, run.model, model, name)
     if not model.is_dir():
-        raise UserError(f"There is no model folder '{model}'.", "Name a Hugging Face model folder or a run folder.")
+        remedy = "Name a run folder or a Hugging Face model folder (hf download NAME --local-dir FOLDER makes one)."
+        raise UserError(f"There is no model folder '{model}'.", remedy)
     if not (model / "config.json").is_file():
         raise UserError(
             f"'{model}' is no model folder: it holds no config.json.",

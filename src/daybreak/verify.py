@@ -16,8 +16,9 @@ from daybreak.assembly import Order, beginning, build, training_of
 from daybreak.base import world as worlds
 from daybreak.base.course_records import MachineRecord
 from daybreak.base.errors import UserError
+from daybreak.base.filed_records import Verified
 from daybreak.base.files import read_json, read_json_lines
-from daybreak.base.records import Decisions, Environment, StepRecord, TraceRecord, ValidationRecord
+from daybreak.base.records import Decisions, Environment, StepRecord, Summary, TraceRecord, ValidationRecord
 from daybreak.base.run_folder import RunFolder
 from daybreak.base.terminal import say, working
 from daybreak.base.world import World
@@ -28,15 +29,16 @@ from daybreak.run_start import refuse_other_data
 from daybreak.training import checkpoint, probe
 from daybreak.training.changes import in_force
 from daybreak.training.checkpoint import Found
-from daybreak.training.clock import ReplayClock, read_trace
+from daybreak.training.clock import ReplayClock, Tick, read_trace
 from daybreak.training.loop import fit
 from daybreak.training.monitors import Live
 from daybreak.training.phases import with_microbatch
 from daybreak.training.step import Training
 
 
-def verify(run: Path, *, data: Path | None = None, last: int = 0) -> None:
-    """Run the recorded steps of ``run`` again and compare gradient norms, every kept checkpoint and the exported model.
+def verify(run: Path, *, data: Path | None = None, last: int = 0) -> Verified:
+    """Run the recorded steps of ``run`` again and compare gradient norms, every kept checkpoint and the exported model,
+    whose held-out loss is judged once more.
 
     Clock readings, decisions and changes of course are taken from the run's records, rows from its data, whose hashes
     are checked as they are read.
@@ -46,7 +48,7 @@ def verify(run: Path, *, data: Path | None = None, last: int = 0) -> None:
         last: only so many steps, from the newest checkpoint before them (RUN/before-end, or one still kept); 0 for all.
 
     Raises:
-        UserError: something differs (the first tensor is named), or there is nothing that could be compared.
+        UserError: something differs (it is named), or there is nothing that could be compared.
     """
     folder = RunFolder(run)
     if not folder.recipe.is_file():
@@ -69,7 +71,7 @@ def verify(run: Path, *, data: Path | None = None, last: int = 0) -> None:
             raise UserError(f"'{run}' has no later checkpoint and no model to compare with.", "Let it train on.")
         _refuse_other_processes(decisions, first, ahead[-1].step, world)
         torch.set_num_threads(in_force(decisions, first).threads)
-        _replay(order, decisions, trace, start, ahead, world)
+        return _replay(order, decisions, trace, start, ahead, world)
     finally:
         worlds.stop(world)
 
@@ -148,7 +150,7 @@ def _replay(
     start: Found | None,
     witnesses: list[Witness],
     world: World,
-) -> None:
+) -> Verified:
     """Go from witness to witness, and compare with each."""
     parts = build(order.recipe, order.shards, order.data, decisions, init=start is None)
     progress = checkpoint.load(start, *parts) if start else beginning(order.recipe, *parts, world)
@@ -170,12 +172,19 @@ def _replay(
         for witness in witnesses:
             clock = ReplayClock(trace[: witness.step])
             progress = fit(replace(training, clock=clock, monitors=watching), progress)
-            differences = (norms.differs, _difference(order.recipe, training, witness))
+            differences = [norms.differs, _difference(order.recipe, training, witness)]
+            if witness.exported and not any(differences) and world.is_first:
+                differences.append(_other_judgement(order.run, training))
             if found := world.share("; ".join(filter(None, differences))):  # norms are known to the first rank alone
                 raise _other(order.run, decisions, found)
             say(f"{witness.name}: equal, {witness.step:,} of {total:,} steps.")
     compared = f"{norms.compared:,} recorded gradient norms and {len(witnesses)} sets of weights"
     say(f"Verified: steps {begun:,} to {total:,} of '{order.run.path}' come out the same bit for bit ({compared}).")
+    loss = read_json(order.run.summary, Summary).validation.loss if witnesses[-1].exported else None
+    if loss is not None:
+        say(f"The held-out loss of the exported model is the recorded one too: {loss:.3f} nats.")
+    names = [witness.name for witness in witnesses]
+    return Verified(first=begun, last=total, gradient_norms=norms.compared, weights=names, loss=loss)
 
 
 def _step_lines(run: RunFolder) -> list[dict[str, Any]]:
@@ -219,6 +228,18 @@ def _difference(recipe: Recipe, training: Training, witness: Witness) -> str:
     for file, tensors in ours.items():
         if found := first_difference(tensors, _read(witness.path / file), f"{witness.name}/{file}"):
             return found
+    return ""
+
+
+def _other_judgement(run: RunFolder, training: Training) -> str:
+    """How the summary's held-out numbers differ from those of the weights as they are, in words; empty when equal."""
+    training.model.eval()
+    judge, recorded = training.validation, read_json(run.summary, Summary).validation
+    seen = judge.measure(training.model, rows=judge.rows, step=0, tokens=0, tick=Tick(0.0, 0.0), final=False)
+    for name in ("positions", "unigram_loss", "loss", "accuracy"):
+        found, known = getattr(seen, name), getattr(recorded, name)
+        if found != known:
+            return f"the held-out {name.replace('_', ' ')} is {found!r}, recorded {known!r}"
     return ""
 
 

@@ -1,5 +1,9 @@
 import ast
+import contextlib
 import json
+import os
+import signal
+import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -60,8 +64,29 @@ def test_several_processes_read_what_one_reads(packages: list[Package], monkeypa
     alone = scan(packages)
     monkeypatch.setattr(docstring_scan, "FILES_PER_CHUNK", 10)
     monkeypatch.setattr(docstring_scan, "CHUNKS_PER_PROCESS", 2)
-    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    monkeypatch.setattr(docstring_scan, "cores", lambda: 2)
     assert scan(packages) == alone
+
+
+def test_a_script_may_scan_at_its_top_level(packages: list[Package], tmp_path: Path) -> None:
+    """Processes that import the script again, as those of multiprocessing do, would start others without end."""
+    script = tmp_path / "own.py"
+    script.write_text(
+        "from pathlib import Path\n"
+        "from daybreak.data import docstring_scan\n"
+        "print('begun', flush=True)\n"
+        "docstring_scan.FILES_PER_CHUNK, docstring_scan.CHUNKS_PER_PROCESS = 10, 2\n"
+        "docstring_scan.cores = lambda: 2\n"
+        f"package = docstring_scan.Package('alphalib', Path({str(packages[0].root)!r}), '1.0')\n"
+        "print(len(docstring_scan.scan([package])))\n"
+    )
+    process = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        said, _ = process.communicate(timeout=120)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 0 and said.split() == ["begun", "24"]
 
 
 def test_a_document_is_the_prose_of_a_module(packages: list[Package], tmp_path: Path) -> None:

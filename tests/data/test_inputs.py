@@ -45,6 +45,19 @@ def test_files_folders_and_globs_are_found_sorted_and_once(tmp_path: Path) -> No
     assert [file.compression for file in files] == ["", ".gz", "", ".zst"]
 
 
+def test_what_a_folder_holds_beside_texts_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = "a.txt b.PDF c.pdf d.docx e.rst f.jpg g.png h.exe Makefile .hidden .DS_Store data.xml".split()
+    for name in names:
+        (tmp_path / name).write_bytes(b"<root/>")
+    assert [file.path.name for file in find_files([tmp_path])] == ["a.txt"]
+    assert f"Not read in '{tmp_path}', as of no known kind: 9 files (.pdf 2, " in capsys.readouterr().out
+    find_files([tmp_path / "a.txt"])
+    find_files([str(tmp_path / "*.txt")])
+    with pytest.raises(UserError, match="holds no text files"):
+        find_files([str(tmp_path / "*.pdf")])
+    assert capsys.readouterr().out == ""
+
+
 @pytest.mark.parametrize("name", ["t.txt", "t.txt.gz", "t.txt.zst", "t.txt.bz2"])
 def test_lines_come_back_as_written_and_every_byte_is_metered(tmp_path: Path, name: str) -> None:
     path = packed(tmp_path / name)

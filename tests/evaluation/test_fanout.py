@@ -28,7 +28,7 @@ from daybreak.evaluation.fanout import (
     worker_count,
 )
 from daybreak.evaluation.finetune import Show
-from daybreak.evaluation.forecast import forecast_line
+from daybreak.evaluation.forecast import forecast_line, waiting_seconds
 
 MUCH = 10**12
 
@@ -242,8 +242,13 @@ def test_a_thread_that_may_not_listen_goes_on() -> None:
 def test_the_forecast_tells_time_and_cost() -> None:
     assert forecast_line(3600.0, 6, 1, None) == "6 fine-tunings: about 1h 00m."
     assert forecast_line(3600.0, 6, 1, 1.5) == "6 fine-tunings: about 1h 00m, cost about 1.50."
-    assert forecast_line(3600.0, 6, 3, 0.9) == "6 fine-tunings, 3 at a time: about 20m 10s, cost about 0.30."
-    assert forecast_line(3600.0, 2, 6, None) == "2 fine-tunings, 6 at a time: about 30m 10s.", "the longest decides"
+    assert (
+        forecast_line(waiting_seconds(3600.0, 6, 3), 6, 3, 0.9)
+        == "6 fine-tunings, 3 at a time: about 20m 10s, cost about 0.30."
+    )
+    assert forecast_line(waiting_seconds(3600.0, 2, 6), 2, 6, None) == "2 fine-tunings, 6 at a time: about 30m 10s.", (
+        "the longest decides"
+    )
     assert forecast_line(30.0, 1, 1, 0.0) == "1 fine-tuning: about 30s, cost about 0.00."
 
 

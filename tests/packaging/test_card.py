@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import subprocess
+import sys
 
 import pytest
 import yaml
+from fake_corpus import fake_corpus
 
 from daybreak.base.amounts import score
 from daybreak.base.course_records import Change, MachineUse
@@ -31,7 +34,7 @@ def card(run, **changes):
     parts = {"summary": run.summary, "results": run.results, "recipe": run.recipe, "config": CONFIG} | changes
     return render_card(
         parts["recipe"], parts["summary"], parts["results"], run.environment, run.manifest, parts["config"],
-        changes.get("averages", ()),
+        changes.get("averages", ()), changes.get("corpus"),
     )  # fmt: skip
 
 
@@ -111,11 +114,15 @@ def test_the_plateau_is_admitted(write_run):
 
 
 @pytest.mark.parametrize("config", [CONFIG, CRAMMED])
-def test_the_snippet_is_python(run, config):
+def test_the_snippets_are_python(run, config):
     text = card(run, config=config)
-    snippet = re.search(r"```python\n(.*?)```", text, re.DOTALL)
-    compile(snippet[1], "card", "exec")
-    assert ("trust_remote_code=True" in snippet[1]) == ("auto_map" in config)
+    snippets = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert [re.search(r"AutoModel\w*", snippet)[0] for snippet in snippets] == [
+        "AutoModelForMaskedLM", "AutoModel", "AutoModelForSequenceClassification",
+    ]  # fmt: skip
+    for snippet in snippets:
+        compile(snippet, "card", "exec")
+        assert ("trust_remote_code=True" in snippet) == ("auto_map" in config)
     assert ("custom_code" in front_matter(text)["tags"]) == ("auto_map" in config)
 
 
@@ -167,11 +174,14 @@ def test_averages_stand_on_it_only_where_there_are_any(run):
     assert "| electra | quick | pretrained | 71.2 | mean of 8 numbers; 3 seeds or more a task |" in text
 
 
-def test_a_straight_run_without_meters_says_nothing_of_them(run):
+def test_a_straight_run_without_meters_says_that_nobody_measured(run):
     text = card(run)
-    assert "Energy" not in text and "mid-course" not in text and "work was lost" not in text
-    mute = dataclasses.replace(run.summary, machine=MachineUse(processor=0.5, load=1.0, memory=1 << 30))
-    assert "Energy" not in card(run, summary=mute)
+    unknown = "| Energy | not measured: no accelerator told its power |"
+    assert unknown in text and "Cost" not in text and "mid-course" not in text and "work was lost" not in text
+    mute = dataclasses.replace(run.summary, machine=MachineUse(processor=0.5, load=1.0, memory=3 << 29))
+    assert unknown in card(run, summary=mute) and "| Memory, at most | 1.5 GiB of the process |" in card(
+        run, summary=mute
+    )
 
 
 def test_what_went_otherwise_than_planned_is_on_it(run):
@@ -191,7 +201,8 @@ def test_what_went_otherwise_than_planned_is_on_it(run):
     )  # fmt: skip
     text = card(run, summary=summary)
     assert "| Resumed | 2 times |" in text
-    assert "| Energy | 2.61 kWh of the accelerators, cost 12.40 at the price given for the run |" in text
+    assert "| Energy | 2.61 kWh of the accelerators, measured |" in text
+    assert "| Cost | 12.40 at the price given for the run |" in text
     assert "41.2 s of work was lost" in text and "3 steps left the weights as they were" in text
     assert "at step 1,200, out of memory: 32 \\| rows at a time; " in text and text.count("out of memory") == 5
     assert "; and 1 more." in text
@@ -199,3 +210,76 @@ def test_what_went_otherwise_than_planned_is_on_it(run):
     assert "| Cost | 12.40 at the price given for the run |" in card(
         run, summary=dataclasses.replace(summary, machine=priced)
     )
+
+
+def test_the_snippets_run_on_a_real_model(finished):
+    """In a process that knows transformers alone, in the folder that was exported."""
+    text = (finished / "model" / "README.md").read_text()
+    code = "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
+    code += """
+assert embeddings.shape == (2, model.config.hidden_size) and float(loss) > 0
+assert "daybreak" not in __import__("sys").modules"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=finished / "model", capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert len(eval(done.stdout.strip().splitlines()[-1])) == 5
+
+
+def test_the_text_is_told_in_counts(run):
+    text = card(run, corpus=fake_corpus())
+    assert "(`web`)" in text and "| Exact Duplicates | 100 | 10.0 % |" in text
+    assert "`rte.txt` | 31 of 2,000 | documents removed" in text and "`cola.txt` | 9 of 900 | only counted" in text
+    assert "| Scripts, by letters | Latin 97.0 %, Greek 3.0 %, Han 0.0 % |" in text
+    assert "| Languages, by documents | en 90.0 %, fi 10.0 % |" in text
+    assert "Sign up" not in text and "/home" not in text
+    assert "scores on it may be too good" in text
+    blind = card(run, corpus=dataclasses.replace(fake_corpus(), contamination=[], languages={}))
+    assert "was not looked at" in blind and "No evaluation text was looked for" in blind and "not judged" in blind
+
+
+def test_the_limits_are_those_of_the_records(run):
+    text = card(run).split("## Limits")[1].split("## ")[0]
+    assert "It read 4.09 million tokens in 2m 59s on Some CPU @ 2.5 GHz" in text
+    assert "no difference" not in text and "worse than the same" not in text and "by heart" not in text
+    assert "more than 128 tokens" in text and "not fine-tuned on any task" not in text
+    worse = dataclasses.replace(run.results[0], mean=0.3, seeds=[0, 1])
+    same = dataclasses.replace(run.results[2], mean=run.results[3].mean)
+    alone = [worse, run.results[1], same, run.results[3], dataclasses.replace(run.results[0], task="topics")]
+    often = dataclasses.replace(run.summary, epochs=12.0, parent="owner/encoder")
+    text = card(run, results=alone, summary=often).split("## Limits")[1]
+    assert "On which-package (quick) it does worse than the same network without pretraining." in text
+    assert "On cola (quick) pretraining made no difference beyond the spread of the seeds." in text
+    assert "On topics (quick) no network without pretraining stands beside it." in text
+    assert "On which-package (quick) a side has fewer than 3 seeds: no claim rests on it." in text
+    control = [run.results[0], dataclasses.replace(run.results[1], seeds=[0])]
+    assert "On which-package (quick) a side has fewer than 3 seeds" in card(run, results=control)
+    assert "It read its text 12 times over" in text and "What it was continued from, owner/encoder" in text
+    assert "not fine-tuned on any task" in card(run, results=[])
+
+
+def test_a_citation_is_bibtex_whatever_the_name(run):
+    text = card(run, recipe=run.recipe | {"name": "wild } \\% {name}\n```"})
+    entry = re.search(r"```bibtex\n(.*?)\n```", text, re.DOTALL)[1]
+    assert entry.count("{") == entry.count("}") and "%" not in entry and "\\" not in entry
+    assert entry.startswith("@misc{wild-name-2026,") and "a text encoder with 1.48 million parameters" in entry
+    assert "Pretrained by Daybreak 0.1.0" in entry and "fingerprint 0000000000000001" in entry
+    assert "arXiv:2412.13663" in text and "arXiv:2212.14034" in card(run, config=CRAMMED)
+
+
+def test_settings_and_hardware_of_the_scores_stand_on_it(run):
+    results = [dataclasses.replace(result, hardware="CPU, 2 threads") for result in run.results]
+    text = card(run, results=results)
+    assert "Settings: learning rate 0.0003, epochs 3, batch 32, length 128. Hardware: CPU, 2 threads." in text
+
+
+def test_what_was_not_counted_is_told(run):
+    assert "| Not counted | preparing the text 18.4 s, parity gate 6.2 s |" in card(run)
+
+
+def test_a_continued_model_names_its_parent_to_the_hub(run):
+    assert "base_model" not in front_matter(card(run))
+    parent = dataclasses.replace(run.summary, parent="owner/encoder")
+    assert front_matter(card(run, summary=parent))["base_model"] == "owner/encoder"
+    local = dataclasses.replace(run.summary, parent="encoder")
+    assert "base_model" not in front_matter(card(run, summary=local))

@@ -207,6 +207,7 @@ def test_an_export_replaces_the_one_before_and_a_full_disk_does_not(
     write_model_folder(out, **parts, length=16, vocabulary=given.model.vocabulary)  # type: ignore[arg-type]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model"]
     assert not (out / "mine.txt").exists()
+    assert len({path.stat().st_mode for path in out.iterdir()}) == 1, "whoever reads the config reads the weights"
     assert json.loads((out / "tokenizer_config.json").read_text())["model_max_length"] == 16
     assert before == (out / "model.safetensors").read_bytes()
 

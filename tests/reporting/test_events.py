@@ -159,7 +159,7 @@ def test_each_event_is_a_row_and_a_line_in_the_loss_figure(write_run):
     summary = read_json(folder.summary)
     write_json(folder.summary, summary | told | {"spent": summary["spent"] | {"lost": 17.2}})
     run = read_run(path)
-    cells = re.findall(r'<td class="[wn]">(.*?)</td>', course([run]))
+    cells = re.findall(r'<t[dh] class="[wn]"(?: scope="row")?>(.*?)</t[dh]>', course([run]))
     rows = [cells[place : place + 4] for place in range(0, len(cells), 4)]
     step = next(step for step in run.steps if step.dropped)
     assert [row[0][:14] for row in rows] == ["Resumed from a", "Out of memory:", "2 steps droppe"]

@@ -21,6 +21,7 @@ MAKERS = (
     layer_figures.similarity,
     layer_figures.by_frequency,
     layer_figures.by_position,
+    layer_figures.loss_by_position,
     layer_figures.calibration,
 )
 
@@ -60,6 +61,8 @@ def test_the_figures_hold_the_records(runs):
     short, long = layer_figures.by_position([run])["data"]
     assert len(short["x"]) == 4 and len(long["x"]) == 5 and long["name"] == "rows of 256"
     assert layer_figures.by_position([run])["layout"]["shapes"][0]["x0"] == 128
+    short, long = layer_figures.loss_by_position([run])["data"]
+    assert long["y"] == [bucket.loss for bucket in probes.masked_words.lengths[1].positions] and "error_y" not in long
     (sure,) = layer_figures.calibration([run])["data"]
     assert sure["x"][3] == pytest.approx(100 * 3.5 / 15) and sure["y"][3] == pytest.approx(100 * 3 / 16)
 

@@ -16,7 +16,14 @@ from daybreak.base.course_records import DeviceUse, MachineRecord, MachineUse
 from daybreak.base.files import read_json, write_json
 from daybreak.base.plain import to_plain
 from daybreak.base.run_folder import RunFolder
-from daybreak.reporting.machine import QUANTITIES, machine, machine_figure, machine_use, machine_words
+from daybreak.reporting.machine import (
+    POINTS_PER_FIGURE,
+    QUANTITIES,
+    machine,
+    machine_figure,
+    machine_use,
+    machine_words,
+)
 from daybreak.reporting.runs import RunRecords, read_run
 
 GIB = 1 << 30
@@ -41,8 +48,8 @@ def drawn(runs: list[RunRecords]) -> dict[str, list]:
 
 
 def cells(page: str) -> dict[str, str]:
-    head = re.findall(r'<th class="[wn]">(.*?)</th>', page)
-    row = re.findall(r'<td class="[wn]">(.*?)</td>', page)
+    head = re.findall(r'<th class="[wn]" scope="col">(.*?)</th>', page)
+    row = re.findall(r'<t[dh] class="[wn]"(?: scope="row")?>(.*?)</t[dh]>', page)
     return dict(zip(head, row, strict=True))
 
 
@@ -136,3 +143,11 @@ def test_plotly_knows_every_property():
     for quantity in QUANTITIES:
         plain = re.sub(r"var\(--\w+\)", "#000000", json.dumps(machine_figure([run], quantity)))
         plotly.graph_objects.Figure(json.loads(plain))
+
+
+def test_many_runs_and_accelerators_share_the_points():
+    records = [record(place, devices=[device(utilisation=place / 2000)] * 8) for place in range(2000)]
+    found = drawn([run_of(records) for _ in range(8)])
+    for curves in found.values():
+        assert sum(len(curve["x"]) for curve in curves) <= POINTS_PER_FIGURE
+    assert len(found["Accelerator"]) == 64 and found["Accelerator"][0]["x"][-1] == found["Load"][0]["x"][-1]

@@ -42,7 +42,9 @@ def test_attribute_names():
 
 
 def test_numbers_stand_on_the_right():
-    assert '<td class="w">a</td><td class="n">1</td>' in table(("x", "y"), [("a", 1)])
+    made = table(("x", "y"), [("a", 1), ("", 2)])
+    assert '<th class="w" scope="row">a</th><td class="n">1</td>' in made
+    assert '<td class="w"></td><td class="n">2</td>' in made
 
 
 def test_unknown_facts_are_left_out():

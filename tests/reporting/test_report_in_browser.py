@@ -42,7 +42,7 @@ def test_every_plot_is_drawn_without_complaint(write_run, tmp_path, width):
     document, log = opened(page, tmp_path / "profile", f"--window-size={width},2000")
     assert "CONSOLE" not in log, log
     drawn = plots(document)
-    assert len(drawn) == 7
+    assert len(drawn) == 8
     assert all("main-svg" in plot for plot in drawn)
     losses = drawn[0]
     assert losses.count('class="trace scatter') == 3 and "unigram plateau 6.28" in losses
@@ -53,7 +53,7 @@ def test_an_overlay_with_an_unfinished_run_is_drawn(write_run, tmp_path):
     document, log = opened(report(runs, tmp_path / "report.html"), tmp_path / "profile")
     assert "CONSOLE" not in log, log
     drawn = plots(document)
-    assert len(drawn) == 7 and all("main-svg" in plot for plot in drawn)
+    assert len(drawn) == 8 and all("main-svg" in plot for plot in drawn)
     assert drawn[0].count('class="trace scatter') == 8
 
 
@@ -93,7 +93,7 @@ def test_verdicts_and_probes_are_drawn_without_complaint(write_run, write_result
     document, log = opened(report(runs, tmp_path / "report.html"), tmp_path / "profile", "--window-size=1280,2000")
     assert "CONSOLE" not in log, log
     drawn = plots(document)
-    assert len(drawn) == 7 + 1 + 5 and all("main-svg" in plot for plot in drawn)
+    assert len(drawn) == 8 + 1 + 6 and all("main-svg" in plot for plot in drawn)
 
 
 def test_the_machine_of_a_run_that_goes_on_is_drawn(write_run, tmp_path):

@@ -23,6 +23,14 @@ def count(number: float) -> str:
     return f"{number:,.0f}" if not name else f"{significant(number / size)} {name}"
 
 
+def compact(number: float) -> str:
+    """For the columns of a table: ``1234567`` -> ``1.23M``; ``52300`` -> ``52.3k``; ``812`` -> ``812``."""
+    for size, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{significant(number / size)}{letter}"
+    return f"{number:,.0f}"
+
+
 def significant(number: float, digits: int = 3) -> str:
     """``number`` with at least ``digits`` significant digits and no exponent: ``0.00123``, ``1.20``, ``1,234``."""
     if not math.isfinite(number):

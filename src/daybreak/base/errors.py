@@ -2,6 +2,7 @@
 
 Exception
   +-- UserError    one sentence, one remedy, exit code 2
+  |     +-- TooLate  what was asked for does not fit into the time that is left
   +-- Interrupted  a signal asked us to leave; state is saved; exit code 128 + signal
   +-- PeerLost     another process of the run is gone; this one can only save and leave
 """
@@ -24,6 +25,10 @@ class UserError(Exception):
 
     def __reduce__(self) -> tuple[type[UserError], tuple[str, str]]:
         return type(self), (self.sentence, self.remedy)  # so that it travels between processes
+
+
+class TooLate(UserError):
+    """What was asked for does not fit into the time that is left; nothing of it was begun."""
 
 
 class Interrupted(Exception):

@@ -18,6 +18,10 @@ from typing import Any
 from daybreak.base.errors import UserError
 
 
+class UnknownKind(UserError):
+    """A component whose class is not among those that are imported."""
+
+
 class Component:
     """Marks an abstract configuration class; its final subclasses are stored with their ``kind``."""
 
@@ -81,7 +85,7 @@ def _dataclass_from_plain(cls: Any, value: Any, where: str) -> Any:
         kinds = {kind.__name__: kind for kind in _final_subclasses(cls)}
         kind = str(value.pop("kind", None))
         if kind not in kinds:
-            raise UserError(
+            raise UnknownKind(
                 f"'{kind}' is no kind of {cls.__name__} that this version knows.{nearest(kind, kinds)}",
                 f"Use one of: {', '.join(sorted(kinds))}.",
             )

@@ -78,6 +78,11 @@ class RunFolder:
         return self.path / "summary.json"
 
     @property
+    def forecast(self) -> Path:
+        """What the run was expected to reach, at its start and on its way."""
+        return self.path / "forecast.json"
+
+    @property
     def examples(self) -> Path:
         return self.path / "examples.json"
 

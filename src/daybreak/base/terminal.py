@@ -29,6 +29,16 @@ def say(line: str = "") -> None:
     sys.stdout.flush()
 
 
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Say nothing meanwhile."""
+    before, console.quiet = console.quiet, True
+    try:
+        yield
+    finally:
+        console.quiet = before
+
+
 def duration(seconds: float) -> str:
     """``75`` -> ``1m 15s``; ``9.4`` -> ``9s``; ``7300`` -> ``2h 2m``."""
     whole = max(0, round(seconds))

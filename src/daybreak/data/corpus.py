@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from daybreak.base.errors import UserError
 from daybreak.data.documents import Document, DocumentRule, Skips, cut_documents
-from daybreak.data.inputs import TEXT, TOKENS, UNITS, InputFile, Meter
+from daybreak.data.inputs import PARQUET, TEXT, TOKENS, UNITS, InputFile, Meter
 from daybreak.data.parts import PART_BYTES, Part, read_part, split_parts
 from daybreak.data.sentences import with_sentences
 
@@ -80,6 +80,14 @@ class Corpus:
     def sources(self, number: int) -> list[str]:
         """The inputs that a part is of, as the user typed them, in their order."""
         return list(dict.fromkeys(part.file.given for part in self.parts[number]))
+
+    def place(self, number: int, document: int) -> str:
+        """In words, the document ``document`` of the part ``number``, both counted from 0, for an error about it."""
+        first, last = self.parts[number][0], self.parts[number][-1]
+        until = f"' to '{last.file.name}" if last.file != first.file else ""
+        unit = {PARQUET: "row group", TOKENS: "document"}.get(first.file.form, "byte")
+        since = f" behind {unit} {first.start:,}" if first.start else ""
+        return f"document {document + 1:,} of '{first.file.name}{until}'{since}"
 
     def documents(self, number: int, skips: Skips, meter: Meter) -> Iterator[Document]:
         """The documents of one part, in order."""

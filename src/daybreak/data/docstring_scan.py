@@ -10,18 +10,18 @@ import gc
 import hashlib
 import importlib.metadata
 import importlib.util
-import multiprocessing
 import os
 import platform
-import signal
 import sysconfig
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from daybreak.base.terminal import working
 from daybreak.data.prose import is_english, prose
+from daybreak.data.workers import cores, over_parts, released
 
 DISTRIBUTIONS = {
     "torch": ("torch", "pytorch", "libtorch"),
@@ -184,13 +184,16 @@ def _source_files(package: Package) -> Iterator[_File]:
 
 
 def _read_chunks(chunks: list[list[_File]]) -> Iterator[list[Module]]:
-    processes = min(os.cpu_count() or 1, len(chunks) // CHUNKS_PER_PROCESS)
+    processes = min(cores(), len(chunks) // CHUNKS_PER_PROCESS)
     if processes < 2:
         yield from map(_read_files, chunks)
         return
-    quiet = (signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to obey; it ends the pool
-    with multiprocessing.get_context("spawn").Pool(processes, signal.signal, quiet) as pool:
-        yield from pool.imap_unordered(_read_files, chunks)
+    with released():
+        yield from over_parts(partial(_read_chunk, chunks), range(len(chunks)), processes)
+
+
+def _read_chunk(chunks: list[list[_File]], number: int) -> list[Module]:
+    return _read_files(chunks[number])
 
 
 def _read_files(files: list[_File]) -> list[Module]:

@@ -153,7 +153,8 @@ def _text(reading: Reading, rule: DocumentRule) -> Iterator[Document]:
 
 def _text_lines(reading: Reading) -> Iterator[tuple[bool, str]]:
     """The lines, and whether they begin in the part that is read; those beyond are not counted."""
-    bad = BadLines(reading.file.name, "undecodable", "Convert the file to UTF-8, or leave it out.")
+    remedy = "Convert the file to UTF-8 (from Windows: iconv -f WINDOWS-1252 -t UTF-8 OLD > NEW), or leave it out."
+    bad = BadLines(reading.file.name, "undecodable", remedy)
     inside = True
     for position, line in reading.lines():
         if inside and reading.outside(position):

@@ -18,6 +18,7 @@ import zstandard
 
 from daybreak.base.errors import UserError
 from daybreak.data import hub
+from daybreak.data.folders import files_inside, say_left_out
 from daybreak.data.unpacking import CHUNK, COMPRESSIONS, unpack
 
 TEXT, RECORDS, TABLE, PARQUET = "text", "records", "table", "parquet"
@@ -135,28 +136,19 @@ def _resolve(given: str) -> list[_Found]:
             raise UserError(f"'{given}' is of an unknown kind.", f"Give {KNOWN}.")
         return [found]
     if path.is_dir():
-        inside = _walk(str(path))
+        inside = files_inside(str(path))
     elif glob.has_magic(given):
         matches = sorted(glob.glob(str(path), recursive=True))
         if not matches:
             raise UserError(f"The pattern '{given}' matches nothing.", "Check it, and quote it for the shell.")
-        inside = [file for match in matches for file in (_walk(match) if os.path.isdir(match) else [match])]
+        inside = [file for match in matches for file in (files_inside(match) if os.path.isdir(match) else [match])]
     else:
         raise UserError(f"There is no '{given}'.", "Check the path.")
-    return [found for file in inside if (found := _describe(file, given)) is not None]
-
-
-def _walk(folder: str) -> list[str]:
-    """Files that are not hidden, in the order of their paths; links to folders are not followed."""
-
-    def refuse(error: OSError) -> None:
-        raise error
-
-    found: list[str] = []
-    for root, folders, names in os.walk(folder, onerror=refuse):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        found += [os.path.join(root, name) for name in names if not name.startswith(".")]
-    return sorted(found, key=lambda name: name.split(os.sep))
+    described = [(file, _describe(file, given)) for file in inside]
+    usable = [found for _, found in described if found is not None]
+    if usable:
+        say_left_out(given, [file for file, found in described if found is None])
+    return usable
 
 
 def _describe(path: str, given: str, named: bool = False) -> _Found | None:

@@ -26,6 +26,7 @@ from daybreak.data.documents import Skips
 from daybreak.data.inputs import Meter
 from daybreak.data.languages import Language, open_identifier
 from daybreak.data.near_duplicates import write_signatures
+from daybreak.data.own_steps import StepFailed
 from daybreak.data.sample import SampleSpool, shrink
 from daybreak.data.scripts import script_shares
 from daybreak.data.steps import Context, DocumentStep
@@ -176,7 +177,10 @@ class _Reader:
         for place, document in enumerate(self._asked.corpus.documents(self._number, self._skips, self._meter)):
             text = document.text
             self._sources[document.source] += 1
-            why = self._why_not(text)
+            try:
+                why = self._why_not(text)
+            except StepFailed as failed:
+                raise failed.on(self._asked.corpus.place(self._number, place)) from None
             key = document_key(text)
             code = self._reasons.setdefault(why, len(self._reasons) + 1) if why else 0
             rows.add((key, len(text), text.count(" ") + text.count("\n") + 1, code))

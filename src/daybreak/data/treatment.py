@@ -15,7 +15,7 @@ from daybreak.data.cases import PLAIN, steps_of
 from daybreak.data.compressibility import SELF, Compressibility
 from daybreak.data.contamination import EvaluationText
 from daybreak.data.languages import Language
-from daybreak.data.near_duplicates import NearDuplicates
+from daybreak.data.own_steps import OwnStep, own_steps
 from daybreak.data.steps import DocumentStep, Step
 from daybreak.data.tokenizer import tokenizer_fingerprint
 
@@ -28,6 +28,8 @@ class Treatment:
 
     case: str = PLAIN
     """plain, books, web or crammed."""
+    steps: str = ""
+    """A Python file that defines steps of your own, which judge documents after those of the case."""
     evaluation: tuple[str, ...] = ()
     """Evaluation texts that are looked for in the corpus."""
     remove_evaluation: bool = False
@@ -54,9 +56,8 @@ class Treatment:
             inputs: how many were given.
 
         Raises:
-            UserError: no such case, settings that need another, or not one number for each input.
+            UserError: settings that need another, or not one number for each input.
         """
-        self.steps()
         if self.epochs and self.weights:
             raise UserError("Both --epochs and --weights say how much of each source is wanted.", "Give one of them.")
         for name, values in (("--epochs", self.epochs), ("--weights", self.weights)):
@@ -85,8 +86,14 @@ class Treatment:
             if one in given[:place] or one not in owners:
                 raise UserError(f"All of '{one}' is in other inputs too.", "Name each text once to mix sources.")
 
-    def steps(self) -> tuple[Step, ...]:
-        """All steps in their order: those that judge a document by its text come first."""
+    def all_steps(self) -> tuple[Step, ...]:
+        """All steps in their order: those that judge a document by its text come first.
+
+        A file of the user's is read anew each time: ask once, and pass on what was found.
+
+        Raises:
+            UserError: no such case, steps that cannot be used, or settings that need another.
+        """
         if bool(self.languages) != bool(self.language_model):
             raise UserError(
                 "Languages are told by a model.", "Give both --languages and --language-model, or neither of them."
@@ -100,13 +107,18 @@ class Treatment:
                 replace(step, tokenizer=self.filter_tokenizer) if isinstance(step, Compressibility) else step
                 for step in found
             ]
+        judging: list[Step] = [step for step in found if isinstance(step, DocumentStep)]
+        of_corpus = [step for step in found if not isinstance(step, DocumentStep)]
+        judging += own_steps(self.steps) if self.steps else ()
         if self.evaluation:
-            place = sum(isinstance(step, DocumentStep) for step in found)
-            found.insert(place, EvaluationText(paths=self.evaluation, remove=self.remove_evaluation))
-        return tuple(found)
+            judging.append(EvaluationText(paths=self.evaluation, remove=self.remove_evaluation))
+        return (*judging, *of_corpus)
 
-    def identity(self) -> Any:
+    def identity(self, steps: Sequence[Step]) -> Any:
         """A plain value that tells this treatment from another, with the state of the files that it names.
+
+        Args:
+            steps: what ``all_steps`` found.
 
         Raises:
             UserError: one cannot be read.
@@ -124,16 +136,15 @@ class Treatment:
             raise UserError(f"'{error.filename}' cannot be read: {why}.", "Check the path.") from None
         if self.filter_tokenizer != SELF:
             beside.append(tokenizer_fingerprint(Path(os.path.expanduser(self.filter_tokenizer))))
-        return [to_plain(replace(self, evaluation=(), language_model="", filter_tokenizer=SELF)), beside]
+        beside += [step.digest for step in steps if isinstance(step, OwnStep)][:1]
+        plain = to_plain(replace(self, evaluation=(), language_model="", filter_tokenizer=SELF))
+        del plain["steps"]
+        return [plain, beside]
 
     @property
     def mixes(self) -> bool:
         """Whether some inputs may be read more often than others."""
         return bool(self.epochs or self.weights)
-
-    @property
-    def near(self) -> bool:
-        return any(isinstance(step, NearDuplicates) for step in self.steps())
 
 
 AS_IT_IS = Treatment()

@@ -77,19 +77,22 @@ def _only(rows: EncodedRows, indices: Sequence[int]) -> EncodedRows:
     )
 
 
+def waiting_seconds(seconds: float, fine_tunings: int, workers: int) -> float:
+    """How long one waits for fine-tunings that take ``seconds`` one after the other, ``workers`` of them at a time."""
+    return START_SECONDS + max(seconds / workers, seconds / fine_tunings) if workers > 1 else seconds
+
+
 def forecast_line(seconds: float, fine_tunings: int, workers: int, price: float | None) -> str:
     """What is about to be spent, in words.
 
     Args:
-        seconds: of all fine-tunings, one after the other.
+        seconds: that one waits for all fine-tunings.
         price: of an hour of this machine, in any currency.
 
     Raises:
         UserError: there is no such price.
     """
     check_price(price)
-    if workers > 1:
-        seconds = START_SECONDS + max(seconds / workers, seconds / fine_tunings)
     side = f", {workers} at a time" if workers > 1 else ""
     cost = "" if price is None else f", cost about {price * seconds / 3600:.2f}"
     return f"{fine_tunings} fine-tuning{'s' if fine_tunings > 1 else ''}{side}: about {duration(seconds)}{cost}."

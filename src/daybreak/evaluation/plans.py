@@ -9,13 +9,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from daybreak.base.errors import UserError
+from daybreak.base.errors import TooLate, UserError
 from daybreak.base.files import replace_folder
 from daybreak.base.task_records import Cell, TaskResult
-from daybreak.base.terminal import working
+from daybreak.base.terminal import duration, working
 from daybreak.evaluation.cells import Job, encoded, fill
 from daybreak.evaluation.fanout import run_jobs, telling
-from daybreak.evaluation.forecast import cell_seconds, forecast_line
+from daybreak.evaluation.forecast import cell_seconds, forecast_line, waiting_seconds
 from daybreak.evaluation.measure import Measurement, keeping
 
 
@@ -120,10 +120,22 @@ def filled(plans: Sequence[Plan], workers: int, backend: str) -> Iterator[tuple[
             yield plan, list(itertools.islice(cells, len(plan.jobs)))
 
 
-def forecast(plans: Sequence[Plan], workers: int, price: float | None) -> str:
-    """What the cells that are still to be filled will take, in words; empty where none are."""
+def forecast(plans: Sequence[Plan], workers: int, price: float | None, within: float | None) -> str:
+    """What the cells that are still to be filled will take, in words; empty where none are.
+
+    Raises:
+        TooLate: it is more than ``within`` seconds.
+    """
     left = sum(plan.left for plan in plans)
-    return forecast_line(sum(plan.seconds for plan in plans), left, workers, price) if left else ""
+    if not left:
+        return ""
+    seconds = waiting_seconds(sum(plan.seconds for plan in plans), left, workers)
+    if within is not None and seconds > within:
+        raise TooLate(
+            f"{left} fine-tunings take about {duration(seconds)} and {duration(within)} are left.",
+            "Evaluate later: daybreak evaluate RUN.",
+        )
+    return forecast_line(seconds, left, workers, price)
 
 
 def keep_model(plan: Plan, result: TaskResult, target: Path) -> None:

@@ -99,7 +99,8 @@ def _parsed(path: Path) -> dict[str, Any]:
         raise UserError(f"Cannot read the task file '{path}': {error.strerror or error}.", "Check the path.") from None
     # ValueError: broken TOML, broken UTF-8 and numbers of thousands of digits alike.
     except (ValueError, RecursionError) as error:
-        raise UserError(f"The task file '{path}' is no TOML: {reason(error)}.", "Mend that line.") from None
+        remedy = "Mend that line; text stands in quotes."
+        raise UserError(f"The task file '{path}' is no TOML: {reason(error)}.", remedy) from None
 
 
 def _unfit(path: Path, fault: str, remedy: str) -> UserError:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from pathlib import PurePath
 from typing import Any
 
 from daybreak.base.amounts import count, percent, signed, significant
+from daybreak.base.corpus_records import CorpusReport
 from daybreak.base.course_records import MachineUse
 from daybreak.base.files import read_json, write_text
 from daybreak.base.records import Environment, Manifest, Parity, Summary
@@ -15,10 +15,14 @@ from daybreak.base.run_folder import RunFolder
 from daybreak.base.task_records import Average, TaskResult
 from daybreak.base.terminal import duration
 from daybreak.packaging.budget_files import bare, write_budget_files
+from daybreak.packaging.card_data import text_block
+from daybreak.packaging.card_limits import limits
 from daybreak.packaging.card_tasks import averages_block, tasks_block
 from daybreak.packaging.card_text import line, table
+from daybreak.packaging.card_use import citation, use
+from daybreak.packaging.hub import HUB_NAME
 
-SOURCES_NAMED = 10
+GIB = 1 << 30
 CHANGES_NAMED = 5
 KINDS = {"modernbert": "ModernBERT", "bert": "BERT", "daybreak-crammed": "crammed BERT"}
 """What config.json calls the architecture -> what readers call it."""
@@ -35,6 +39,7 @@ def write_card(run: RunFolder, results: list[TaskResult], averages: Sequence[Ave
         read_json(run.manifest, Manifest),
         read_json(run.model / "config.json"),
         averages,
+        read_json(run.corpus, CorpusReport) if run.corpus.exists() else None,
     )
     write_text(run.model / "README.md", card)
 
@@ -47,6 +52,7 @@ def render_card(
     manifest: Manifest,
     config: dict[str, Any],
     averages: Sequence[Average] = (),
+    corpus: CorpusReport | None = None,
 ) -> str:
     """Return the text of README.md, with the front matter that the Hugging Face hub reads.
 
@@ -55,33 +61,39 @@ def render_card(
         summary: None while pretraining has not ended.
         config: the export's config.json.
         averages: over the results, where a convention is complete.
+        corpus: what is known of the text; None where nothing is recorded.
     """
     parity = summary.parity if summary else None
+    longest = max(_lengths(recipe), default=int(config.get("max_position_embeddings", 0)))
     parts = [
-        _front_matter(config, results),
+        _front_matter(config, results, summary),
         f"# {line(str(recipe.get('name', 'encoder')))}",
         _banner(parity),
         _what(recipe, config, summary),
-        _use("auto_map" in config),
+        use(config, longest),
         _quality(summary),
         _worth(summary),
         tasks_block(results),
         averages_block(averages),
-        _text(manifest),
-        _budget(summary, environment),
+        text_block(manifest, corpus),
+        _budget(summary, environment, manifest),
         _recipe(recipe),
         _parity(parity),
-        _limits(),
+        limits(summary, results, environment, corpus, longest),
+        citation(recipe, config, summary, environment),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _front_matter(config: dict[str, Any], results: Sequence[TaskResult]) -> str:
+def _front_matter(config: dict[str, Any], results: Sequence[TaskResult], summary: Summary | None) -> str:
     """JSON strings are YAML strings, so quoting is JSON's. The licence is not ours to choose, but the text owner's."""
+    parent = summary.parent if summary else ""
     kinds = dict.fromkeys([str(config.get("model_type", "")), *(["custom_code"] if "auto_map" in config else [])])
     tags = ["daybreak", "fill-mask", "encoder", *(kind for kind in kinds if kind)]
     lines = ["---", "library_name: transformers", "pipeline_tag: fill-mask", "license: other", "tags:"]
     lines += [f"- {json.dumps(tag)}" for tag in tags]
+    if "/" in parent and HUB_NAME.fullmatch(parent):
+        lines.append(f"base_model: {json.dumps(parent)}")
     metrics = dict.fromkeys(result.metric for result in results)
     lines += ["metrics:", *(f"- {json.dumps(metric)}" for metric in metrics)] if metrics else []
     return "\n".join([*lines, "---"])
@@ -101,7 +113,8 @@ def _what(recipe: dict[str, Any], config: dict[str, Any], summary: Summary | Non
     size = f" with {count(summary.parameters)} parameters" if summary else ""
     named = KINDS.get(str(config.get("model_type")))
     kind = f" of the {named} architecture" if named else ""
-    length = f" It was trained on rows of {_lengths(recipe)} tokens." if "length" in recipe else ""
+    lengths = " and later ".join(map(str, _lengths(recipe)))
+    length = f" It was trained on rows of {lengths} tokens." if lengths else ""
     nexts = summary is not None and summary.validation.next_accuracy is not None
     task = "masked language modelling" + (" and next-sentence prediction" if nexts else "")
     begun = f"continued from {line(summary.parent)}" if summary and summary.parent else "pretrained from random weights"
@@ -111,40 +124,11 @@ def _what(recipe: dict[str, Any], config: dict[str, Any], summary: Summary | Non
     )
 
 
-def _lengths(recipe: dict[str, Any]) -> str:
-    """``128``, or ``128 and later 512`` where the recipe has a second phase."""
+def _lengths(recipe: dict[str, Any]) -> list[int]:
+    """Positions of a row in each phase of the recipe."""
     later = recipe.get("later", {})
     second = later and (later["start"] < 1 or later["when_flat"])
-    return f"{recipe['length']} and later {later['length']}" if second else str(recipe["length"])
-
-
-def _use(own_code: bool) -> str:
-    trust = ", trust_remote_code=True" if own_code else ""
-    why = (
-        "The architecture is none that transformers knows, so its code travels in this folder: read it, then allow it "
-        "with `trust_remote_code=True`.\n\n"
-        if own_code
-        else ""
-    )
-    return f"""## Use
-
-{why}```python
-import torch
-from transformers import AutoModelForMaskedLM, AutoTokenizer
-
-folder = "."  # this folder, or its name on the hub
-tokenizer = AutoTokenizer.from_pretrained(folder)
-model = AutoModelForMaskedLM.from_pretrained(folder{trust}).eval()
-
-batch = tokenizer(f"The {{tokenizer.mask_token}} of the function is a list.", return_tensors="pt")
-with torch.no_grad():
-    logits = model(**batch).logits
-place = (batch["input_ids"][0] == tokenizer.mask_token_id).nonzero().item()
-print(tokenizer.convert_ids_to_tokens(logits[0, place].topk(5).indices.tolist()))
-```
-
-For a task, load it with `AutoModelForSequenceClassification.from_pretrained(folder, num_labels=...{trust})` and \
-fine-tune."""
+    return [int(recipe["length"]), *([int(later["length"])] if second else [])] if "length" in recipe else []
 
 
 def _quality(summary: Summary | None) -> str:
@@ -184,23 +168,7 @@ def _worth(summary: Summary | None) -> str:
     return f"## Was it worth it\n\n{found.verdict}\n\n{table(head, rows)}"
 
 
-def _text(manifest: Manifest) -> str:
-    rows = [
-        ["Training documents", count(manifest.train.documents)],
-        ["Training tokens", count(manifest.train.tokens)],
-        ["Held-out documents", count(manifest.heldout.documents)],
-        ["Characters", count(manifest.characters)],
-        ["Exact duplicates removed", f"{manifest.duplicates:,}"],
-        ["Left out", ", ".join(f"{number:,} {why}" for why, number in manifest.skipped.items() if number) or "nothing"],
-        ["Tokenizer", f"{manifest.tokenizer_kind}, {manifest.vocabulary:,} tokens"],
-    ]
-    names = [f"`{line(PurePath(source.path).name)}`" for source in manifest.sources[:SOURCES_NAMED]]
-    more = len(manifest.sources) - len(names)
-    named = ", ".join(names) + (f" and {more} more" if more else "")
-    return f"## Training text\n\nSources: {named}.\n\n{table(['', ''], rows)}"
-
-
-def _budget(summary: Summary | None, environment: Environment) -> str:
+def _budget(summary: Summary | None, environment: Environment, manifest: Manifest) -> str:
     machine = f"{environment.device}, {environment.cores} cores, {environment.memory_gib:.0f} GiB"
     rows = [["Hardware", machine], ["Software", f"Daybreak {environment.daybreak}, torch {environment.torch}"]]
     if summary is not None:
@@ -212,20 +180,25 @@ def _budget(summary: Summary | None, environment: Environment) -> str:
             ["Steps", f"{summary.steps:,}"],
             ["Tokens read", f"{count(summary.tokens)} ({significant(summary.epochs, 2)} passes over the text)"],
             ["Resumed", f"{summary.resumes} times"],
-            *_energy(summary.machine),
+            ["Not counted", f"preparing the text {manifest.seconds:.1f} s, parity gate {summary.parity_seconds:.1f} s"],
+            *_machine(summary.machine),
             *rows,
         ]
     course = f"\n\n{_course(summary)}" if summary and _course(summary) else ""
     return f"## Budget\n\n{table(['', ''], rows)}{course}"
 
 
-def _energy(machine: MachineUse | None) -> list[list[str]]:
-    """A row with the energy that was measured, and the cost where a price was given; none where neither was."""
-    energy, cost = (machine.kilowatt_hours, machine.cost) if machine else (None, None)
-    price = "" if cost is None else f"{cost:,.2f} at the price given for the run"
-    if energy is None:
-        return [["Cost", price]] if price else []
-    return [["Energy", f"{significant(energy)} kWh of the accelerators{f', cost {price}' if price else ''}"]]
+def _machine(found: MachineUse | None) -> list[list[str]]:
+    """Energy, the cost where a price was given, and memory; energy that nobody measured is said to be unknown."""
+    energy, cost = (found.kilowatt_hours, found.cost) if found else (None, None)
+    told = "not measured: no accelerator told its power" if energy is None else f"{significant(energy)} kWh"
+    rows = [["Energy", told if energy is None else f"{told} of the accelerators, measured"]]
+    if cost is not None:
+        rows.append(["Cost", f"{cost:,.2f} at the price given for the run"])
+    if found is not None:
+        of_devices = f", {found.device_memory / GIB:.1f} GiB of an accelerator" if found.device_memory else ""
+        rows.append(["Memory, at most", f"{found.memory / GIB:.1f} GiB of the process{of_devices}"])
+    return rows
 
 
 def _course(summary: Summary) -> str:
@@ -265,14 +238,4 @@ def _parity(parity: Parity | None) -> str:
         f"{parity.transformers}. Largest logit difference {parity.largest_logit_difference:.1e} "
         f"(allowed {parity.tolerance:.1e}), masked accuracy {percent(parity.masked_accuracy)}.\n\n"
         f"{table(['Check', 'Result'], rows)}"
-    )
-
-
-def _limits() -> str:
-    return (
-        "## Limits\n\n"
-        "- A small model from a short budget: expect much less than from public encoders trained for days.\n"
-        "- It knows only the kind of text listed above and may reproduce its errors and biases.\n"
-        "- It fills gaps and makes features; it does not generate text, and its guesses are not facts.\n"
-        "- The licence is not decided by the program: the owner of the training text and of this folder must set it."
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from daybreak.base.amounts import score, signed
 from daybreak.base.task_pairs import TaskPair, pair_results, several_models
@@ -34,19 +34,26 @@ def _protocol(protocol: str, pairs: Sequence[TaskPair]) -> str:
         task = f"{pair.task}, {pair.model_name}" if named else pair.task
         metric = f"{result.metric.replace('_', ' ')}, {result.judged_rows:,} {result.reported} rows"
         rows.append([task, metric, score(result.baseline), _score(pair.untrained), _score(pair.pretrained), gain])
-    return f"Protocol `{line(protocol)}`. {_selections(these)}\n\n{table(head, rows)}"
+    told = [_told_once("Selection", these, lambda result: result.selection)]
+    told.append(_told_once("Settings", these, _settings))
+    told.append(_told_once("Hardware", these, lambda result: result.hardware))
+    return f"Protocol `{line(protocol)}`. {' '.join(filter(None, told))}\n\n{table(head, rows)}"
 
 
-def _selections(pairs: Sequence[TaskPair]) -> str:
-    """How the numbers were chosen, said once for all tasks of which it is true."""
+def _told_once(what: str, pairs: Sequence[TaskPair], of: Callable[[TaskResult], str]) -> str:
+    """Something about the results, said once for all tasks of which it is true; nothing where nothing is known."""
     found: dict[str, dict[str, None]] = {}
     for pair in pairs:
         for result in (pair.pretrained, pair.untrained):
-            if result is not None:
-                found.setdefault(result.selection, {})[pair.task] = None
+            if result is not None and of(result):
+                found.setdefault(of(result), {})[pair.task] = None
     if len(found) == 1:
-        return f"Selection: {line(next(iter(found)))}."
-    return " ".join(f"Selection on {line(', '.join(tasks))}: {line(words)}." for words, tasks in found.items())
+        return f"{what}: {line(next(iter(found)))}."
+    return " ".join(f"{what} on {line(', '.join(tasks))}: {line(words)}." for words, tasks in found.items())
+
+
+def _settings(result: TaskResult) -> str:
+    return ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in result.settings.items())
 
 
 def _score(result: TaskResult | None) -> str:

@@ -42,6 +42,7 @@ def write_model_folder(
         save_file(shape.export_weights(model), new / "model.safetensors", metadata={"format": "pt"})
         config = shape.to_hugging_face(vocabulary, length, special)
         write_json(new / "config.json", config)
+        shutil.copymode(new / "config.json", new / "model.safetensors")  # safetensors lets the owner alone read it
         for name, source in shape.modelling_files().items():
             shutil.copyfile(source, new / name)
         for name in FILES:  # one that was taken over may have more than ours, and keeps them

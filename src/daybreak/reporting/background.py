@@ -11,6 +11,7 @@ from typing import Any
 from daybreak.base.amounts import count, percent, significant
 from daybreak.base.plain import to_plain
 from daybreak.base.records import Decisions, Environment, Manifest, Parity
+from daybreak.reporting.arithmetic import arithmetic_words
 from daybreak.reporting.markup import Markup, facts, fold, join, note, section, table, tag
 from daybreak.reporting.runs import RunRecords
 from daybreak.reporting.sections import distinct, learning_rate_peak, run_name
@@ -57,6 +58,7 @@ def _run(run: RunRecords) -> Markup:
             "Highest learning rate": learning_rate_peak(run),
             "Optimizer steps a second": significant(summary.steps_per_second) if summary else None,
             "Samples a second": significant(summary.rows_per_second) if summary else None,
+            "Arithmetic of training": arithmetic_words(run),
             "Predictions": distinct(run),
             "On the recipe's own rows and masks": own,
             "Next-sentence accuracy": None if nexts is None else percent(nexts),

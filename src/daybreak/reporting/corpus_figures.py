@@ -15,7 +15,7 @@ from typing import Any
 
 from daybreak.base.amounts import significant
 from daybreak.base.corpus_records import CorpusReport, Histogram, StepReport, TokenizerQuality, VocabularyAdvice
-from daybreak.reporting.figures import RUN_COLOURS, Figure, base_layout
+from daybreak.reporting.figures import RUN_COLOURS, Figure, base_layout, readable_on
 from daybreak.reporting.series import thinned
 
 INCOMPRESSIBLE = 0.25
@@ -215,7 +215,7 @@ def _stacked(rows: Sequence[str], parts: Mapping[str, Sequence[float]], first: s
         data.append(
             {
                 "type": "bar", "orientation": "h", "name": label, "y": list(rows), "x": shares,
-                "marker": {"color": tint}, "insidetextfont": {"color": "#ffffff"},
+                "marker": {"color": tint}, "insidetextfont": {"color": readable_on(tint)},
                 "text": [f"{label} {share:.0f} %" if share >= 5 + len(name[:NAME_LENGTH]) else "" for share in shares],
                 "textposition": "inside", "insidetextanchor": "middle", "textangle": 0, "hoverinfo": "text",
                 "hovertext": [f"{row}: {label} {share:.2f} %" for row, share in zip(rows, shares)],

@@ -89,7 +89,9 @@ def steps(report: CorpusReport) -> Markup:
         return section("What was left out", note("No step looked for anything to leave out."))
     plot = corpus_figures.where_it_went(report)
     bars = (
-        figure("Where the text went", "Each bar is all that was read.", plot, _key(plot)) if plot["data"] else NOTHING
+        figure("Where the text went", "Each bar is all that was read.", plot, _key(plot), numbers=False)
+        if plot["data"]
+        else NOTHING
     )
     caption = "Steps in their order: each judges what the one before it left. Shares are of what came to the step."
     return section("What was left out", bars, steps_table(report), *map(_examples, report.steps), caption=caption)
@@ -203,7 +205,7 @@ def sources(report: CorpusReport) -> Markup:
     caption = (
         "Shares of the characters: as read, after all steps, and with the epochs of each source where they differ."
     )
-    bars = figure("Characters by source", caption, plot, _key(plot)) if several else NOTHING
+    bars = figure("Characters by source", caption, plot, _key(plot), numbers=False) if several else NOTHING
     return section("Sources" if len(report.sources) > 1 else "Source", bars, sources_table(report))
 
 
@@ -230,6 +232,6 @@ def tokenizer(report: CorpusReport) -> Markup:
         entries = [("marked", "var(--accent)", "made from this text"), ("dot", KEPT, "recommended")]
         key = legend(*entries, *([("dot", LEFT_OUT, "the tokenizer of this data")] if own else []))
         caption = "The higher, the more text a row of tokens holds; the larger, the more of the model is embeddings."
-        parts += [figure("Size of the vocabulary", caption, plot, key)] if plot["data"] else []
+        parts += [figure("Size of the vocabulary", caption, plot, key, numbers=False)] if plot["data"] else []
     caption = "On held-out text. A word is what whitespace parts; it is covered when it holds no unknown token."
     return section("The tokenizer", *parts, tokenizer_table(report), caption=caption)

@@ -134,14 +134,24 @@ def tokenizer_table(report: CorpusReport) -> Markup:
     rows = [_quality_row("this tokenizer", own)] if own else []
     if advice is not None:
         by_size = sorted(advice.sizes, key=lambda one: one.vocabulary)
-        rows += [_quality_row("recommended" if o.vocabulary == advice.recommended else "", o) for o in by_size]
-    head = ("", "Pieces", "Characters per token", "Tokens per word", "Whole words", "Unknown tokens", "Words covered")
+        rows += [
+            _quality_row("recommended" if o.vocabulary == advice.recommended else "another size", o) for o in by_size
+        ]
+    head = (
+        "Tokenizer",
+        "Pieces",
+        "Characters per token",
+        "Tokens per word",
+        "Whole words",
+        "Unknown tokens",
+        "Words covered",
+    )
     return table(head, rows) if rows else NOTHING
 
 
 def _quality_row(name: str, one: TokenizerQuality) -> list[Markup | str]:
     return [
-        tag("b", name) if name else "",
+        tag("b", name),
         f"{one.vocabulary:,}",
         _number(one.characters_per_token),
         _number(one.tokens_per_word),

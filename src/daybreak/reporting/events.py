@@ -40,16 +40,16 @@ def dropped_words(number: int) -> str:
 
 def _changed(run: RunRecords) -> Iterator[Event]:
     for change in run.changes:
-        elapsed, tokens = _place(run, change.step)
+        elapsed, tokens = place(run, change.step)
         words = change.why[:1].upper() + change.why[1:]
         yield Event(kind="changed", words=words, step=change.step, elapsed=elapsed, tokens=tokens)
 
 
-def _place(run: RunRecords, step: int) -> tuple[float, int]:
+def place(run: RunRecords, step: int) -> tuple[float, int]:
     """(elapsed, tokens) of the first line after ``step`` began, or of the end so far."""
-    place = bisect_right([record.step for record in run.steps], step)
-    if place < len(run.steps):
-        return run.steps[place].elapsed, run.steps[place].tokens
+    after = bisect_right([record.step for record in run.steps], step)
+    if after < len(run.steps):
+        return run.steps[after].elapsed, run.steps[after].tokens
     return max([run.elapsed, *(record.elapsed for record in run.lost)]), run.tokens
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from daybreak.base.amounts import significant
 from daybreak.base.records import StepRecord, ValidationRecord
+from daybreak.reporting.arithmetic import UNITS, trained
 from daybreak.reporting.events import Event, events
 from daybreak.reporting.runs import RunRecords
 from daybreak.reporting.series import POINTS_PER_PAGE, POINTS_PER_TRACE, thinned, time_unit, token_unit
@@ -28,29 +29,10 @@ MARKS = ("circle", "diamond", "square", "triangle-up")
 """Of the held-out points, so that neighbouring runs differ in more than their colour."""
 CROWD = 5
 """With more runs than these, what is recorded at every step steps back behind what is held out."""
-USE_COLOURS = {
-    "train": "#3b6fd4",
-    "communicate": "#6b5fc7",
-    "data": "#b5489c",
-    "clock": "#7a8290",
-    "monitor": "#8fb52f",
-    "validate": "#2a9d78",
-    "start": "#d9a441",
-    "checkpoint": "#8d7cc3",
-    "export": "#5aa9bd",
-    "lost": "#c44e52",
-}
-USE_WORDS = {
-    "communicate": "communication",
-    "data": "data wait",
-    "clock": "clock agreement",
-    "monitor": "monitors",
-}
-"""What readers call a use, where the key in the record is too short."""
 EVENT_COLOURS = {"resumed": "var(--quiet)", "dropped": "#d9a441", "changed": "var(--accent)"}
 EVENTS_MARKED = 60
 """Most events that are drawn into one figure; the table holds all."""
-TRACES_PER_RUN = 9
+TRACES_PER_RUN = 12
 """Long traces that one run puts on the page, to share out the points."""
 
 
@@ -64,7 +46,12 @@ def mark(run: int, runs: Sequence[RunRecords]) -> dict[str, Any]:
 
 
 def losses(runs: Sequence[RunRecords], against: str) -> Figure:
-    """Training and held-out losses, the unigram plateau and the change of stage, against ``time`` or ``tokens``."""
+    """Training and held-out losses, the unigram plateau and the change of stage.
+
+    Args:
+        against: ``time``, ``tokens``, or ``arithmetic`` for the operations of training on a logarithmic axis, of the
+            runs whose operations can be counted.
+    """
     axis = Axis(runs, against)
     data: list[Trace] = []
     for number, run in enumerate(runs):
@@ -131,49 +118,37 @@ def _of_steps(runs: Sequence[RunRecords], words: str, title: str, value: Callabl
     return {"data": data, "layout": layout}
 
 
-def spent(runs: Sequence[RunRecords]) -> Figure:
-    """A bar a run: the seconds of the budget by use, as shares of what was charged."""
-    told = [run for run in runs if run.summary is not None]
-    uses = list(dict.fromkeys([*USE_COLOURS, *(use for run in told if run.summary for use in run.summary.spent)]))
-    data = []
-    for use in uses:
-        seconds = [run.summary.spent.get(use, 0.0) if run.summary else 0.0 for run in told]
-        totals = [sum(run.summary.spent.values()) if run.summary else 0.0 for run in told]
-        shares = [100 * part / whole if whole else 0.0 for part, whole in zip(seconds, totals)]
-        labels = [html.escape(run.label) for run in told]
-        if not any(seconds):
-            continue
-        words = USE_WORDS.get(use, use)
-        data.append(
-            {
-                "type": "bar", "orientation": "h", "name": words, "y": labels, "x": shares,
-                "customdata": seconds, "marker": {"color": USE_COLOURS.get(use, "#888888")},
-                "text": [f"{words} {share:.0f} %" if share >= 12 else "" for share in shares],
-                "textposition": "inside", "insidetextanchor": "middle", "textangle": 0,
-                "insidetextfont": {"color": "#ffffff"},
-                "hovertemplate": f"%{{y}}: {words} %{{customdata:.1f}} s (%{{x:.2f}} %)<extra></extra>",
-            }
-        )  # fmt: skip
-    layout = base_layout("% of the time charged", "")
-    layout |= {"barmode": "stack", "hovermode": "closest", "height": 90 + 44 * max(1, len(told))}
-    layout["xaxis"]["range"] = [0, 100]
-    layout["yaxis"] |= {"autorange": "reversed", "showgrid": False, "showticklabels": len(runs) > 1, "automargin": True}
-    return {"data": data, "layout": layout}
+def readable_on(ground: str) -> str:
+    """Black or white, whichever differs more from a colour (contrast of WCAG 2.2)."""
+    parts = [int(ground[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    light = sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear))
+    return "#ffffff" if 1.05 / (light + 0.05) > (light + 0.05) / 0.05 else "#000000"
 
 
 class Axis:
-    """The x axis that all runs share: elapsed time or tokens read."""
+    """The x axis that all runs share: elapsed time, tokens read, or operations of training."""
 
     def __init__(self, runs: Sequence[RunRecords], against: str):
         self.against = against
         self.crowded = len(runs) > CROWD
+        self.trained = [trained(run) for run in runs] if against == "arithmetic" else []
         if against == "time":
             self.size, self.unit = time_unit(max((run.elapsed for run in runs), default=0.0))
-        else:
+        elif against == "tokens":
             self.size, self.unit = token_unit(max((run.tokens for run in runs), default=0))
+        else:
+            most = max((found.total for found in self.trained if found), default=0.0)
+            self.size, self.unit = next((unit for unit in UNITS if most >= unit[0]), UNITS[-1])
 
-    def of(self, record: StepRecord | ValidationRecord | Event) -> float:
-        return (record.elapsed if self.against == "time" else record.tokens) / self.size
+    def of(self, number: int, record: StepRecord | ValidationRecord | Event) -> float | None:
+        """Where a record of run ``number`` stands; None where it has no place."""
+        if self.against == "time":
+            return record.elapsed / self.size
+        if self.against == "tokens":
+            return record.tokens / self.size
+        found = self.trained[number]
+        return found.at(record.tokens) / self.size if found and record.tokens > 0 else None
 
     def trace(
         self,
@@ -185,9 +160,10 @@ class Axis:
         **look: Any,
     ) -> Trace:
         """One line of one run; in an overlay its name carries the run's label."""
-        kept = thinned(records, min(POINTS_PER_TRACE, POINTS_PER_PAGE // (TRACES_PER_RUN * len(runs))))
+        placed = [record for record in records if self.of(number, record) is not None]
+        kept = thinned(placed, min(POINTS_PER_TRACE, POINTS_PER_PAGE // (TRACES_PER_RUN * len(runs))))
         name = words if len(runs) == 1 else f"{html.escape(runs[number].label)}: {words}"
-        points = {"x": [self.of(record) for record in kept], "y": [value(record) for record in kept]}
+        points = {"x": [self.of(number, record) for record in kept], "y": [value(record) for record in kept]}
         hover = f"%{{y:.4~g}} {name}<extra></extra>"
         return {
             "type": "scatter",
@@ -199,10 +175,10 @@ class Axis:
         } | look
 
     def layout(self, title: str) -> Figure:
-        layout = base_layout(self.unit if self.against == "tokens" else f"{self.unit} of budget", title)
+        layout = base_layout(f"{self.unit} of budget" if self.against == "time" else self.unit, title)
         if self.crowded:
             layout |= {"hovermode": "closest", "height": 440 if title == "nats per token" else 340}
-        layout["xaxis"]["rangemode"] = "tozero"
+        layout["xaxis"] |= {"type": "log"} if self.against == "arithmetic" else {"rangemode": "tozero"}
         layout["xaxis"]["hoverformat"] = ".4~g"
         return layout
 
@@ -247,14 +223,18 @@ def _mark_stages(layout: Figure, runs: Sequence[RunRecords], axis: Axis, words: 
     """A thin vertical line where a run changes its objective; named where there is only one run."""
     for number, run in enumerate(runs):
         for step in run.stage_changes:
-            x = axis.of(step)
+            x = axis.of(number, step)
+            if x is None:
+                continue
             tint = "var(--quiet)" if len(runs) == 1 else colour(number)
             line = {"color": tint, "width": 1, "dash": "dot"}
             layout["shapes"].append({"type": "line", "x0": x, "x1": x, "yref": "paper", "y0": 0, "y1": 1, "line": line})
             if words and len(runs) == 1:
+                logarithmic = axis.against == "arithmetic"  # where plotly wants the exponent, of words alone
                 layout["annotations"].append(
                     {
-                        "x": x, "yref": "paper", "y": 1, "xanchor": "left", "yanchor": "top", "showarrow": False,
+                        "x": math.log10(x) if logarithmic else x, "yref": "paper", "y": 1, "xanchor": "left",
+                        "yanchor": "top", "showarrow": False,
                         "text": words.format(step.stage), "font": {"color": "var(--quiet)", "size": 12}, "xshift": 4,
                     }
                 )  # fmt: skip
@@ -264,9 +244,11 @@ def _mark_events(layout: Figure, runs: Sequence[RunRecords], axis: Axis) -> None
     """A thin vertical line for each resume, dropped steps and change of course; of a crowd none."""
     if axis.crowded:
         return
-    for run in runs:
+    for number, run in enumerate(runs):
         for event in events(run)[:EVENTS_MARKED]:
-            x, line = axis.of(event), {"color": EVENT_COLOURS[event.kind], "width": 1}
+            x, line = axis.of(number, event), {"color": EVENT_COLOURS[event.kind], "width": 1}
+            if x is None:
+                continue
             layout["shapes"].append(
                 {"type": "line", "x0": x, "x1": x, "yref": "paper", "y0": 0, "y1": 1, "line": line, "opacity": 0.6}
             )

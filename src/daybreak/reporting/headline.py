@@ -234,8 +234,11 @@ def load_lines(runs: Sequence[RunRecords]) -> Markup:
     run = runs[0].path
     data = shlex.quote(str(run / "data")) if (run / "data").is_dir() else "DATA"
     model, first, again = (shlex.quote(name) for name in (folder, str(run), f"{run}-again"))
+    own = " and ".join(map(str, runs[0].recipe.get("own_kinds", ())))
+    given, which = (" --recipe FILE.py", f"; FILE.py is yours, with {own}") if own else ("", "")
     shell = (
         f"daybreak evaluate {model} --tasks my_task.toml\ndaybreak status {first}\n"
-        f"daybreak pretrain {first} --data {data} --out {again}    # the same recipe, seed and budget once more"
+        f"daybreak pretrain {first}{given} --data {data} --out {again}    "
+        f"# the same recipe, seed and budget once more{which}"
     )
     return join(tag("pre", code), tag("pre", shell))

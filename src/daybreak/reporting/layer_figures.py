@@ -82,6 +82,18 @@ def by_position(runs: Sequence[RunRecords]) -> Figure:
     return figure
 
 
+def loss_by_position(runs: Sequence[RunRecords]) -> Figure:
+    """Mean loss by position in the row, as ``by_position`` draws the accuracy."""
+    figure = by_position(runs)
+    rows = [row for _, found in worded(runs) for row in found.lengths]
+    for trace, row in zip(figure["data"], rows, strict=True):
+        del trace["error_y"]
+        trace["y"] = [bucket.loss for bucket in row.positions]
+        trace["hovertemplate"] = f"%{{customdata}}: %{{y:.3f}} nats {trace['name']}<extra></extra>"
+    figure["layout"]["yaxis"] |= {"title": {"text": "nats per token", "standoff": 8}, "rangemode": "normal"}
+    return figure
+
+
 def calibration(runs: Sequence[RunRecords]) -> Figure:
     """How often the model is right when it is so sure; the diagonal is to be right as often as sure."""
     data = []
@@ -126,7 +138,7 @@ def _of_buckets(parts: Sequence[tuple[int, str, list[BucketScore]]], runs: Seque
         data.append(_line(number, ends, middle, name) | look)
     layout = base_layout(title, "% right")
     layout["hovermode"] = "closest"
-    layout["xaxis"] |= {"type": "log", "dtick": 1}
+    layout["xaxis"] |= {"type": "log"}
     layout["yaxis"]["rangemode"] = "tozero"
     return {"data": data, "layout": layout}
 

@@ -12,6 +12,7 @@ from daybreak.reporting.layer_figures import (
     by_position,
     calibration,
     layer_scores,
+    loss_by_position,
     probed,
     similarity,
     worded,
@@ -59,6 +60,7 @@ def layers(runs: Sequence[RunRecords]) -> Markup:
 
 
 def _words(runs: Sequence[RunRecords]) -> list[Markup]:
+    key = _key(runs, [f"rows of {row.length:,}" for _, found in worded(runs) for row in found.lengths])
     return [
         figure(
             "Hidden words by frequency",
@@ -71,7 +73,13 @@ def _words(runs: Sequence[RunRecords]) -> list[Markup]:
             "Share guessed right by place in the row, for rows of several lengths; the dashed line is the longest row "
             "of training.",
             by_position(runs),
-            _key(runs, [f"rows of {row.length:,}" for _, found in worded(runs) for row in found.lengths]),
+            key,
+        ),
+        figure(
+            "Loss by position",
+            "Mean loss of the hidden tokens by place in the row; the dashed line is the longest row of training.",
+            loss_by_position(runs),
+            key,
         ),
         figure(
             "Is it as right as it is sure",

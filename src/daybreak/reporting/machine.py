@@ -18,7 +18,9 @@ from daybreak.reporting.series import thinned
 
 GIB = 1 << 30
 POINTS = 300
-"""Of a curve in a small figure."""
+"""Of a curve in a small figure, at most."""
+POINTS_PER_FIGURE = 2400
+"""Of all its curves, however many runs and accelerators there are."""
 HEIGHT = 200
 DASHES = {"solid": "line", "dash": "dashed", "dot": "dotted"}
 """Of the first accelerators, with what the legend calls them; further ones begin again, and hovering names them."""
@@ -78,13 +80,14 @@ def _mean(values: Iterator[float]) -> float | None:
 def machine_figure(runs: Sequence[RunRecords], quantity: Quantity) -> Figure:
     """One quantity over elapsed time: a curve a run, or one for each of its accelerators."""
     axis = Axis(runs, "time")
+    curves = [(number, *curve) for number, run in enumerate(runs) for curve in _curves(run, quantity)]
+    most = max(2, min(POINTS, POINTS_PER_FIGURE // max(1, len(curves))))
     data = []
-    for number, run in enumerate(runs):
-        for name, dash, value in _curves(run, quantity):
-            told = [record for record in run.machine if _is_number(value(record))]
-            line = {"color": colour(number), "width": 1.5, "dash": dash}
-            words = " ".join(filter(None, [html.escape(name), quantity.axis]))
-            data += [axis.trace(runs, number, thinned(told, POINTS), words, value, line=line)] if told else []
+    for number, name, dash, value in curves:
+        told = [record for record in runs[number].machine if _is_number(value(record))]
+        line = {"color": colour(number), "width": 1.5, "dash": dash}
+        words = " ".join(filter(None, [html.escape(name), quantity.axis]))
+        data += [axis.trace(runs, number, thinned(told, most), words, value, line=line)] if told else []
     layout = axis.layout(quantity.axis)
     layout |= {"height": HEIGHT, "hovermode": "closest" if axis.crowded else "x unified"}
     layout["yaxis"]["rangemode"] = "tozero"

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from html.parser import HTMLParser
 
-LEFT_OUT = {"head", "script", "style", "figure", "nav", "noscript"}
+LEFT_OUT = {"head", "script", "style", "figure", "nav", "noscript", "button"}
 """What is drawn or clicked, and what no reader sees."""
 HEADINGS = {"h1": "# ", "h2": "## ", "h3": "### "}
 ASIDES = {"small", "em"}
@@ -68,7 +68,7 @@ class _Writer(HTMLParser):
             self._begun.append(len(self._words))
         elif tag == "tr":
             self._rows.append([])
-        elif tag == "th":
+        elif tag == "th" and ("scope", "row") not in attrs:
             self._rules.append("---:" if ("class", "n") in attrs else "---")
         elif tag == "pre":
             self._written = str

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from daybreak.base.amounts import significant
 from daybreak.reporting.series import to_script
+
+DIGITS = 4
+"""Of a number in the table of a figure."""
 
 
 class Markup(str):
@@ -31,11 +36,18 @@ def join(*pieces: Any) -> Markup:
 
 
 def table(head: Sequence[Any], rows: Sequence[Sequence[Any]], words: int = 1) -> Markup:
-    """A table whose first ``words`` columns are text and whose other columns are right-aligned numbers."""
+    """A table whose first ``words`` columns are text and whose other columns are right-aligned numbers.
+
+    The first cell of a row is its heading, unless it is empty.
+    """
     sides = ["w" if column < words else "n" for column in range(len(head))]
-    top = tag("tr", *(tag("th", cell, class_=side) for cell, side in zip(head, sides)))
-    body = [tag("tr", *(tag("td", cell, class_=side) for cell, side in zip(row, sides))) for row in rows]
+    top = tag("tr", *(tag("th", cell, class_=side, scope="col") for cell, side in zip(head, sides)))
+    body = [tag("tr", *(_cell(place, cell, sides[place]) for place, cell in enumerate(row))) for row in rows]
     return tag("div", tag("table", tag("thead", top), tag("tbody", *body)), class_="scroll")
+
+
+def _cell(place: int, cell: Any, side: str) -> Markup:
+    return tag("td", cell, class_=side) if place or not cell else tag("th", cell, class_=side, scope="row")
 
 
 def facts(pairs: Mapping[str, Any]) -> Markup:
@@ -62,12 +74,51 @@ def fold(title: str, *content: Any) -> Markup:
     return tag("details", tag("summary", title), *content)
 
 
-def figure(title: str, caption: str, value: dict[str, Any], legend: Any = "") -> Markup:
-    """A plot with its own data beside it; the page's script draws it where it stands."""
+def figure(title: str, caption: str, value: dict[str, Any], legend: Any = "", *, numbers: bool = True) -> Markup:
+    """A plot with its own data beside it; the page's script draws it where it stands.
+
+    Args:
+        numbers: add a table of its lines, folded, for who cannot see it; not where a table beside the figure tells all.
+    """
     height = f"height:{value['layout']['height']}px"
     data = Markup(f'<script type="application/json">{to_script(value)}</script>')
-    plot = tag("div", class_="plot", style=height, role="img", aria_label=title)
-    return tag("figure", tag("h3", title), legend, plot, data, tag("figcaption", caption))
+    told = _told(value) if numbers else []
+    where = "; its numbers stand in a table below it" if told or not numbers else ""
+    plot = tag("div", class_="plot", style=height, role="img", aria_label=f"Plot: {title}{where}")
+    folded = [fold("Numbers", *told)] if told else []
+    return tag("figure", tag("h3", title), legend, plot, data, tag("figcaption", caption), *folded)
+
+
+def _told(value: dict[str, Any]) -> list[Markup]:
+    """What a figure shows, as a table: a row a line, or a row a bar; nothing of one that shows nothing."""
+    bars = [words for trace in value["data"] if trace["type"] == "bar" for words in trace.get("hovertext", [])]
+    if bars:
+        return [table(("Bars, from left to right",), [[html.unescape(words)] for words in bars])]
+    rows = _lines(value["data"])
+    head = ("Line", "Points", "From", "To", "First", "Lowest", "Highest", "Last")
+    return [note(_axes(value["layout"]), "quiet"), table(head, rows)] if rows else []
+
+
+def _lines(data: Sequence[dict[str, Any]]) -> list[list[str]]:
+    """Of each trace: how many points that are numbers, from where to where on x, and what the values on y are."""
+    rows = []
+    for trace in data:
+        pairs = [pair for pair in zip(trace.get("x", []), trace.get("y", [])) if all(map(_is_number, pair))]
+        if not pairs:
+            continue
+        x, y = zip(*pairs)
+        told = [significant(value, DIGITS) for value in (min(x), max(x), y[0], min(y), max(y), y[-1])]
+        rows.append([html.unescape(trace.get("name", "")), f"{len(pairs):,}", *told])
+    return rows
+
+
+def _axes(layout: dict[str, Any]) -> str:
+    x, y = (layout[axis]["title"]["text"] for axis in ("xaxis", "yaxis"))
+    return f"From and to: {x}. The values: {y}."
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def legend(*entries: tuple[str, str, str]) -> Markup:

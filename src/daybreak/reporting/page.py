@@ -14,6 +14,7 @@ from daybreak.base.task_records import Comparison
 from daybreak.reporting import figures, sections
 from daybreak.reporting.background import background
 from daybreak.reporting.comparison import comparison, worth
+from daybreak.reporting.compute import compute
 from daybreak.reporting.corpus_parts import the_text
 from daybreak.reporting.course import course
 from daybreak.reporting.headline import headline, load_lines
@@ -21,10 +22,12 @@ from daybreak.reporting.layers import layers
 from daybreak.reporting.look import POLICY, SCRIPT, STYLE
 from daybreak.reporting.machine import machine
 from daybreak.reporting.markup import Markup, escape, join, section, tag
-from daybreak.reporting.runs import RunRecords
+from daybreak.reporting.outlook import outlook
+from daybreak.reporting.runs import Published, RunRecords
 from daybreak.reporting.task_results import averages, tasks
 from daybreak.reporting.verdicts import verdicts
 
+SKIP = tag("nav", tag("a", "Skip to the report", href="#content"), class_="skip", aria_label="Shortcut")
 REFRESH_SECONDS = 60
 """How often the page of a run that has not ended loads itself again."""
 
@@ -34,6 +37,7 @@ def render_page(
     comparisons: Sequence[Comparison] = (),
     unpaired: Sequence[str] = (),
     *,
+    published: Sequence[Published] = (),
     text: bool = True,
 ) -> str:
     """Return one self-contained HTML page about one run, or about several that are compared in the same plots.
@@ -41,6 +45,7 @@ def render_page(
     Args:
         comparisons: of tasks, where both sides were fine-tuned on the same rows.
         unpaired: why other tasks that both sides have are not compared, a sentence each.
+        published: models with GLUE and compute, among which the runs stand.
         text: whether held-out sentences may stand on the page.
     """
     runs = told_apart(runs)
@@ -54,10 +59,12 @@ def render_page(
         worth(runs),
         tasks(runs),
         averages(runs),
+        compute(runs, published),
         verdicts(comparisons, unpaired),
         layers(runs),
         sections.examples(runs) if text else sections.NOTHING,
         sections.time_spent(runs),
+        outlook(runs),
         course(runs),
         machine(runs),
         the_text(runs),
@@ -78,17 +85,17 @@ def document(title: str, body: Sequence[Markup], made_from: str, again: int | No
 
     Args:
         made_from: whose files the page tells of, for its last line.
-        again: seconds after which the page loads itself once more; None for never.
+        again: seconds after which the page loads itself once more, until its reader says otherwise; None for never.
     """
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     footer = tag("footer", f"Made by Daybreak {__version__} on {now} from {made_from}. This page loads nothing.")
-    refresh = f'<meta http-equiv="refresh" content="{again}">\n' if again is not None else ""
+    renewed = [_renewed(again)] if again is not None else []
     page = (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n{refresh}'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n"
-        f"<body>\n{tag('main', *body, footer)}\n"
+        f"<body>\n{SKIP}\n{tag('main', *renewed, *body, id='content', tabindex='-1')}\n{footer}\n"
         "<noscript><p>The plots need JavaScript; every table reads without it.</p></noscript>\n"
         f'<script id="plotly">{plotly.offline.get_plotlyjs()}</script>\n<script>{SCRIPT}</script>\n</body>\n</html>\n'
     )
@@ -118,4 +125,10 @@ def _switches(runs: Sequence[RunRecords]) -> Markup:
         )
         for number, run in enumerate(runs)
     ]
-    return tag("nav", join(*buttons), class_="runs")
+    return tag("nav", join(*buttons), class_="runs", aria_label="Runs in the plots")
+
+
+def _renewed(seconds: int) -> Markup:
+    """A switch, so that nobody loses the place while reading."""
+    words = f"Load this page again every {seconds} seconds"
+    return tag("p", tag("button", words, type="button", data_again=str(seconds), aria_pressed="true"), class_="renewed")

@@ -13,6 +13,7 @@ from daybreak.base.corpus_records import CORPUS_FILE, CorpusReport
 from daybreak.base.course_records import Change, MachineRecord
 from daybreak.base.errors import UserError
 from daybreak.base.files import read_json, read_json_lines
+from daybreak.base.forecast_records import Outlook
 from daybreak.base.plain import from_plain
 from daybreak.base.probe_records import Probes
 from daybreak.base.records import (
@@ -44,6 +45,10 @@ class Published:
     model: str
     value: float
     source: str
+    exaflop: float | None = None
+    """What its devices could have computed in the time of its pretraining, 10^18 operations; None where not told."""
+    how: str = ""
+    """How that is counted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,9 +75,15 @@ class RunRecords:
     """Seconds since the last heartbeat, the time at which the trace was last written, when this was read."""
     results: list[TaskResult] = field(default_factory=list)
     examples: list[FillMask] = field(default_factory=list)
+    outlook: Outlook | None = None
+    """None where nobody foresaw anything: recipes that the law does not know, runs of before."""
     probes: Probes | None = None
     averages: list[tuple[Average, list[Published]]] = field(default_factory=list)
     """Over the results; ``report`` counts them."""
+    glue: float | None = None
+    """The average over GLUE by which published models stand in the figure of compute; None without all of it."""
+    glue_lacks: str = ""
+    """What is lacking to it, in words; empty where nothing is, or where no task of it was evaluated."""
 
     @property
     def pretrained_here(self) -> bool:
@@ -82,6 +93,12 @@ class RunRecords:
     def going_on(self) -> bool:
         """Whether pretraining has not ended, running or not."""
         return self.pretrained_here and self.summary is None
+
+    @property
+    def continued(self) -> bool:
+        """Whether it goes on from a model or a run, whose training stands in no record of this run."""
+        origin = self.recipe.get("origin") or {}
+        return bool(origin.get("init") or origin.get("branch") or (self.summary and self.summary.parent))
 
     @property
     def dropped(self) -> int:
@@ -189,6 +206,7 @@ def read_run(path: Path) -> RunRecords:
         silent=time.time() - (folder.trace if folder.trace.exists() else folder.recipe).stat().st_mtime,
         results=_optional(folder.results, list[TaskResult]) or [],
         examples=_optional(folder.examples, list[FillMask]) or [],
+        outlook=_optional(folder.forecast, Outlook),
         probes=_optional(folder.probes, Probes),
     )
 

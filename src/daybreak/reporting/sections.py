@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from daybreak.base.amounts import significant
 from daybreak.base.records import FillMask
 from daybreak.reporting import figures
+from daybreak.reporting.arithmetic import trained
 from daybreak.reporting.events import events
 from daybreak.reporting.markup import Markup, figure, fold, join, legend, note, section, table, tag
 from daybreak.reporting.runs import RunRecords
+from daybreak.reporting.spent_figure import OTHER_USE, USE_COLOURS, USE_WORDS, spent
 
 EXAMPLES_SHOWN = 8
 NOTHING = Markup("")
@@ -50,6 +52,7 @@ def training(runs: Sequence[RunRecords]) -> Markup:
         tag(
             "div",
             figure("Loss against tokens", "The same losses by tokens read.", figures.losses(runs, "tokens"), key),
+            *_by_arithmetic(runs, key),
             figure(
                 "Masked accuracy",
                 "Share of hidden held-out tokens guessed right; dashed: always guessing the commonest.",
@@ -61,6 +64,20 @@ def training(runs: Sequence[RunRecords]) -> Markup:
             class_="pair",
         ),
     )
+
+
+def _by_arithmetic(runs: Sequence[RunRecords], key: Markup) -> list[Markup]:
+    """Losses by operations, where they can be counted."""
+    counted = [trained(run) is not None for run in runs]
+    if not any(counted):
+        return []
+    caption = (
+        "By floating-point operations, on a logarithmic axis: matrix products and attention of the steps that are part "
+        "of the run, the backward pass twice the forward."
+    )
+    if not all(counted):
+        caption += " Runs of an architecture that is not Daybreak's own cannot be counted."
+    return [figure("Loss against FLOPs", caption, figures.losses(runs, "arithmetic"), key)]
 
 
 def _has_causal(runs: Sequence[RunRecords]) -> bool:
@@ -79,11 +96,17 @@ def time_spent(runs: Sequence[RunRecords]) -> Markup:
         whole = sum(summary.spent.values())
         cells = [_seconds(summary.spent.get(use, 0.0), whole) for use in uses]
         rows.append([run_name(runs, number), asked, *cells, f"{summary.parity_seconds:.1f} s"])
-    key = legend(*(("dot", figures.USE_COLOURS.get(use, "#888888"), figures.USE_WORDS.get(use, use)) for use in uses))
-    head = [figures.USE_WORDS.get(use, use) for use in uses]
+    key = legend(*(("dot", USE_COLOURS.get(use, OTHER_USE), USE_WORDS.get(use, use)) for use in uses))
+    head = [USE_WORDS.get(use, use) for use in uses]
     return section(
         "Where the time went",
-        figure("The budget by use", "Everything from the start of the process counts.", figures.spent(runs), key),
+        figure(
+            "The budget by use",
+            "Everything from the start of the process counts.",
+            spent(runs),
+            key,
+            numbers=False,
+        ),
         table(("Run", "Charged", *head, "Parity gate (apart)"), rows),
     )
 

@@ -10,7 +10,7 @@ from typing import Any
 from daybreak.base.amounts import scale_of
 
 POINTS_PER_TRACE = 2000
-POINTS_PER_PAGE = 60_000
+POINTS_PER_PAGE = 50_000
 """Keeps the page under 6 MB whatever the number of runs."""
 
 

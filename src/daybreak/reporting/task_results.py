@@ -49,6 +49,7 @@ def tasks(runs: Sequence[RunRecords]) -> Markup:
             "One dot a seed; the bar is their mean, the whisker their standard deviation.",
             task_scores(runs),
             key,
+            numbers=False,
         ),
         table(head, [_row(runs, number, pair, named[number]) for number, pair in found], words=len(head) - 4),
         fold("Every metric", _every_metric(runs, found, named)),
@@ -151,19 +152,17 @@ def averages(runs: Sequence[RunRecords]) -> Markup:
     """Averages over tasks, convention by convention, or why there is none."""
     if not any(run.results for run in runs):
         return NOTHING
-    rows = []
+    groups: dict[tuple[str, str], list[list[Markup | str]]] = {}
+    published: dict[tuple[str, str], list[Published]] = {}
     for number, run in enumerate(runs):
         beside: dict[tuple[str, str, str], dict[str, Average]] = {}
-        published: dict[tuple[str, str, str], list[Published]] = {}
         for average, others in run.averages:
-            key = (average.convention, average.protocol, average.model_name)
-            beside.setdefault(key, {})[average.model] = average
-            published[key] = others or published.get(key, [])
-        for key, sides in beside.items():
-            rows.append(_average_row(runs, number, sides))
-            for other in published[key]:
-                name = join(other.model, tag("small", f"published: {other.source}"))
-                rows.append([name, UNKNOWN, score(other.value)])
+            group = average.convention, average.protocol
+            beside.setdefault((*group, average.model_name), {})[average.model] = average
+            published[group] = others or published.get(group, [])
+        for (convention, protocol, _), sides in beside.items():
+            groups.setdefault((convention, protocol), []).append(_average_row(runs, number, sides))
+    rows = [row for group, own in groups.items() for row in (*own, *map(_published_row, published[group]))]
     if not rows:
         return note(
             "No average over tasks is shown: none of the published ways of counting has all its tasks here under one "
@@ -178,10 +177,14 @@ def averages(runs: Sequence[RunRecords]) -> Markup:
     )
 
 
+def _published_row(found: Published) -> list[Markup | str]:
+    return [join(found.model, tag("small", f"published: {found.source}")), UNKNOWN, score(found.value)]
+
+
 def _average_row(runs: Sequence[RunRecords], number: int, sides: dict[str, Average]) -> list[Markup | str]:
     one = next(iter(sides.values()))
     run = [run_name(runs, number)] if len(runs) > 1 else []
     seeds = f"{one.seeds} seed{'s' if one.seeds > 1 else ''} or more a task"
-    name = join(tag("b", one.convention), *run, tag("small", f"{one.what}; protocol {one.protocol}, {seeds}"))
+    name = join(tag("b", one.convention), " ", *run, tag("small", f"{one.what}; protocol {one.protocol}, {seeds}"))
     values = [score(sides[model].value) if model in sides else UNKNOWN for model in ("untrained", "pretrained")]
     return [name, *values]

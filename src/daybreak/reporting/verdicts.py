@@ -35,7 +35,7 @@ def verdicts(comparisons: Sequence[Comparison], unpaired: Sequence[str]) -> Mark
         caption = (
             f"B is {b}, A is {a}. The bar is the 95 % interval of B less A; only one that leaves out zero decides."
         )
-        blocks.append(figure(f"{b} against {a}", caption, _intervals(these)))
+        blocks.append(figure(f"{b} against {a}", caption, _intervals(these), numbers=False))
         blocks.append(table(("Task", "Verdict", "A", "B", "B less A", "B ahead in"), rows, words=2))
     alone = any(len(found.seeds) == 1 for found in comparisons)
     seeds = " With one seed the interval knows nothing of how much seeds differ." if alone else ""

@@ -146,10 +146,10 @@ class BudgetClock(Clock):
 
     def tick(self, step: int, tokens: int, *, leaving: bool = False) -> Tick:
         """Right after a step its time is that of the step's own message, an update of the weights ago."""
-        elapsed, reserve = self.elapsed(), self.reserve
+        elapsed, reserve, asked = self.elapsed(), self.reserve, float(leaving)
         if self._world.size > 1:
             said = torch.tensor(self.voice(leaving), dtype=torch.float64)
-            elapsed, reserve, leaving = self._heard or self._world.add(said).tolist()
+            elapsed, reserve, asked = self._heard or self._world.add(said).tolist()
         self._heard = ()
         if self._budget.unit == "seconds":
             progress = elapsed / max(self._budget.amount - reserve, 1e-9)
@@ -157,7 +157,7 @@ class BudgetClock(Clock):
             progress = (tokens if self._budget.unit == "tokens" else step) / self._budget.amount
         # Never back, also when less is reserved than before.
         self._progress = max(self._progress, min(progress, 1.0))
-        return Tick(elapsed, self._progress, bool(leaving))
+        return Tick(elapsed, self._progress, asked > 0)
 
 
 class ReplayClock(Clock):

@@ -61,15 +61,14 @@ def fit(training: Training, progress: Progress) -> Progress:
                 if training.journal:
                     at = TraceRecord(step=progress.step, elapsed=tick.elapsed, progress=tick.progress)
                     training.journal.trace(at)
-                before = progress  # what a step begins holds once it is done: one that is tried again begins it again
-                before = keep_milestones(training, before, tick)  # with the moments that a new phase may clear
+                # What a step begins holds once it is done: one that is tried again begins it again.
+                before = keep_milestones(training, progress, tick)  # with the moments that a new phase may clear
                 second = before.second_from is None and begins(training.later, before.losses, tick.progress)
                 if second:
                     before = replace(before, second_from=tick.progress)
                 rate = learning_rate(training, before, tick.progress, peaks)
                 begun = time.monotonic()
-                forget = second and training.later.lr > 0
-                outcome = take_step(training, before, tick.progress, forget=forget, asked=signals.asked)
+                outcome = take_step(training, before, tick.progress, second=second, asked=signals.asked)
                 progress = outcome.progress
                 saver.stepping = time.monotonic() - begun
                 training.spent["train"] += saver.stepping

@@ -48,21 +48,27 @@ class Plateau:
     """Says once when a run still predicts no better than word frequencies after a fifth of its budget."""
 
     FROM = 0.2
+    SETTLING = 0.1
+    """Of the course, after a stage began or the run went on: the first losses are high and say nothing."""
 
     def __init__(self, plateau_loss: float):
         self._plateau_loss = plateau_loss
         self._said = False
+        self._stage, self._begun = "", 0.0
 
     def on_step(self, record: StepRecord) -> None:
         gap = record.loss - self._plateau_loss
-        if self._said or record.progress < self.FROM:
+        if record.stage != self._stage:
+            self._stage, self._begun = record.stage, record.progress
+        if self._said or record.progress < max(self.FROM, self._begun + self.SETTLING):
             return
         self._said = True
         if gap > -PLATEAU_MARGIN:
             say(
                 f"On the unigram plateau: at {record.progress:.0%} of the budget the loss is {record.loss:.2f}, "
                 f"word frequencies alone (and copying what is given) reach {self._plateau_loss:.2f}. "
-                "A causal first stage, a higher learning rate or a smaller batch takes most runs off it."
+                "More time, a higher learning rate or a smaller batch takes most runs off it, and a causal first stage "
+                "where there is none."
             )
 
     def on_validation(self, record: ValidationRecord) -> None:

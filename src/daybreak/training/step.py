@@ -175,7 +175,7 @@ def learning_rate(training: Training, progress: Progress, at: float, peaks: Sequ
 
 
 def take_step(
-    training: Training, progress: Progress, at: float, *, forget: bool = False, asked: Callable[[], bool] = bool
+    training: Training, progress: Progress, at: float, *, second: bool = False, asked: Callable[[], bool] = bool
 ) -> Outcome:
     """One optimizer step on the next rows, shared out over ranks and microbatches.
 
@@ -184,7 +184,8 @@ def take_step(
     left out: the rows are passed over and the weights stay (see ``guard``).
 
     Args:
-        forget: begin with an optimizer that remembers nothing, for a phase with a schedule of its own.
+        second: whether the second phase begins here; with a rate of its own it begins with an optimizer that
+            remembers nothing.
         asked: whether this process was asked to leave; its answer and the clock travel with the losses.
 
     Raises:
@@ -193,7 +194,7 @@ def take_step(
     rows = training.rows_of_step(progress, at)
     loss_sum, targets, heard = accumulate(training, progress, at, rows, asked)
     training.clock.hear(heard)
-    if forget:  # not before the losses are there: without them the step begins anew
+    if second and training.later.lr > 0:  # not before the losses are there: without them the step begins anew
         training.optimizer.state.clear()
     count = max(targets, 1.0)  # independent draws may choose nothing in a tiny batch
     gradients = [parameter.grad for parameter in training.model.parameters() if parameter.grad is not None]
@@ -229,8 +230,7 @@ def accumulate(
     """Add this rank's share of a step of ``rows`` rows to the gradients, one microbatch after the other.
 
     Returns:
-        The sum of the losses on masked words and the number of targets, of all ranks, like the gradients; and what
-        the clocks of all ranks said.
+        Of all ranks: the sum of the losses on masked words, the number of targets, and what the clocks said.
 
     Raises:
         TooManyRows, NotCompiled: on all ranks, with the gradients cleared.

@@ -1,0 +1,113 @@
+"""Fit the law of losses on finished runs, and say how well it foresees those that it does not know.
+
+    python benchmarks/law.py --data data/wiki --runs runs/a studies/rate/cells/* --keep law-runs-wiki.json
+    python benchmarks/law.py --records records --law src/daybreak/forecasting/law.json --out law.json
+
+The first form keeps what the fit needs of each run on these data (its sizes, its losses, the course of its training
+loss), which is what a record holds. The second fits on all such records (*law-runs*.json), writes the law that the
+package carries, and measures it by five-fold leaving out. Runs of other recipes than the flagship's are passed over,
+and said.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import measure
+import numpy as np
+
+from daybreak.base.files import read_json, write_json
+from daybreak.base.forecast_records import LawRun
+from daybreak.base.plain import from_plain, to_plain
+from daybreak.base.records import PLATEAU_MARGIN
+from daybreak.base.run_folder import RunFolder
+from daybreak.data.shards import open_shards
+from daybreak.forecasting.difficulty import pairs_log_share
+from daybreak.forecasting.fitting import fit, leave_out
+from daybreak.forecasting.runs import is_even, law_run, why_not
+from daybreak.recipe import load_recipe
+
+FOLDS = 5
+NEEDED = ("recipe.json", "data.json", "summary.json", "metrics.jsonl")
+
+
+def runs_in(folders: list[Path], data: Path) -> list[LawRun]:
+    """Those runs on ``data`` that the law speaks of."""
+    flagship, shards, found = to_plain(load_recipe("mini")), open_shards(data), []
+    pairs = pairs_log_share(shards.train, shards.heldout, shards.unigram_counts)
+    for folder in folders:
+        if missing := [name for name in NEEDED if not (folder / name).is_file()]:
+            print(f"{folder.name}: passed over, it has no {missing[0]}")
+            continue
+        run = RunFolder(folder)
+        unknown = why_not(to_plain(load_recipe(folder)), flagship)
+        one = law_run(run, folder.name, pairs)
+        if not unknown and one.loss > one.unigram_loss - PLATEAU_MARGIN:
+            unknown = "it is on the unigram plateau"
+        if not unknown and one.unique != shards.manifest.train.tokens:
+            unknown = "it was trained on other data"
+        if not unknown and not is_even(run):
+            unknown = "its speed changed too much on the way"
+        if unknown:
+            print(f"{folder.name}: passed over, {unknown}")
+        else:
+            found.append(one)
+    return found
+
+
+def recorded(folder: Path) -> list[LawRun]:
+    """The runs of all records."""
+    found: list[LawRun] = []
+    for path in sorted(folder.glob("*law-runs*.json")):
+        found += [from_plain(LawRun, run) for run in read_json(path)["runs"]]
+    return found
+
+
+def judged(runs: list[LawRun]) -> dict[str, Any]:
+    """How far a law of the others is from each run."""
+    apart = [each.fitted / each.loss - 1.0 for each in leave_out(runs, FOLDS)]
+    return {
+        "runs": len(runs),
+        "mean_error": float(np.mean(np.abs(apart))),
+        "largest_error": float(np.max(np.abs(apart))),
+        "bias": float(np.mean(apart)),
+    }
+
+
+def main() -> None:
+    parser = measure.parser(__doc__)
+    parser.add_argument("--runs", type=Path, nargs="+", default=[], help="run folders whose facts are kept")
+    parser.add_argument("--data", type=Path, help="folder made by daybreak prepare that they were trained on")
+    parser.add_argument("--keep", type=Path, help="where they are kept")
+    parser.add_argument("--records", type=Path, help="folder of records to fit on")
+    parser.add_argument("--law", type=Path, help="where the law goes that the package carries")
+    chosen = parser.parse_args()
+    if chosen.short:
+        chosen.records = measure.ROOT / "records"
+    if chosen.runs:
+        runs = runs_in(chosen.runs, chosen.data)
+        write_json(chosen.keep or Path("law-runs.json"), {**measure.record("law runs", {}), "runs": runs})
+        print(f"{len(runs)} runs kept")
+    if not chosen.records:
+        return
+    runs = recorded(chosen.records)
+    if not runs:
+        sys.exit(f"'{chosen.records}' holds no run that the law speaks of.")
+    law, found = fit(runs), {**measure.record("law", {"folds": FOLDS}), "left_out": judged(runs)}
+    measure.finish({**found, "law": law}, chosen.out)
+    if chosen.law:
+        write_json(chosen.law, law)
+    rows = [
+        [one.name, f"{one.loss:.3f}", f"{one.fitted:.3f}", f"{one.fitted / one.loss - 1:+.1%}"] for one in law.residuals
+    ]
+    print(measure.table(["run", "loss", "law", "apart"], rows))
+    print(
+        f"{len(runs)} runs, left out one fifth at a time: mean error {found['left_out']['mean_error']:.1%}, "
+        f"largest {found['left_out']['largest_error']:.1%}, bias {found['left_out']['bias']:+.1%}."
+    )
+
+
+if __name__ == "__main__":
+    main()

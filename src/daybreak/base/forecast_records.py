@@ -1,0 +1,154 @@
+"""What a run is expected to reach, as it reaches disk: the runs behind the law, the law, and forecasts.
+
+Losses are nats per masked token on the fixed held-out positions. A share is a loss over that of word frequencies alone
+on the same positions (``ValidationRecord.unigram_loss``), which makes texts and vocabularies comparable.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+MARKS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+"""Shares of a run at which its training loss is compared with what is usual."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LawRun:
+    """A finished run as the fit of the law sees it."""
+
+    name: str
+    inner: int
+    """Parameters outside of the embedding."""
+    tokens: int
+    """Read in training."""
+    unique: int
+    """Tokens of the training text: fewer than ``tokens`` where it was read more than once."""
+    unigram_loss: float
+    pairs: float
+    """How foretellable the text is, see ``forecasting.difficulty``."""
+    loss: float
+    """On all held-out rows, at the end."""
+    course: list[float | None]
+    """Mean training loss just before each of MARKS, whatever is predicted there; None where nothing was written."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Residual:
+    """How far the law is from one of its own runs."""
+
+    name: str
+    loss: float
+    fitted: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class UsualLoss:
+    """The usual training loss at a mark, and what a run's own loss there tells about its end.
+
+    With z the logarithm of the share that the law gives the end, the logarithm of the usual share at the mark is
+    ``offset + slope * z``; what a run lies above it, times ``pull``, is added to z.
+    """
+
+    at: float
+    offset: float
+    slope: float
+    spread: float
+    """Standard deviation of runs around the usual logarithm."""
+    pull: float
+    left: float
+    """Standard deviation of the end's logarithm that is left when the mark is known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Law:
+    """share = (floor + A / N^alpha + B / D^beta) * p^gamma, fitted in logarithms.
+
+    The form of Hoffmann et al. (arXiv 2203.15556), times how foretellable the text is. N: parameters outside of the
+    embedding; D: tokens, those of repeated text counting less and less; p: the loss of a model of pairs of words over
+    that of frequencies.
+    """
+
+    coefficients: list[float]
+    """log floor, log A, alpha, log B, beta, gamma, with N, D and p counted from ``forecasting.law.CENTRE``."""
+    covariance: list[list[float]]
+    """Of the coefficients."""
+    spread: float
+    """Standard deviation of the logarithm of a run around the law."""
+    freedom: int
+    """Degrees of freedom behind ``spread``."""
+    inner: tuple[int, int]
+    """Least and most parameters that were measured."""
+    tokens: tuple[int, int]
+    epochs: float
+    """Most readings of a text that were measured."""
+    usual: list[UsualLoss]
+    residuals: list[Residual] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forecast:
+    """A loss that is expected, with its 90 % interval."""
+
+    made_at: float
+    """Share of the run that was behind it; 0 at its start."""
+    tokens: float
+    """That the run will have read."""
+    loss: float
+    low: float
+    high: float
+    beyond: str = ""
+    """What lies outside of what the law was measured on, in words; empty if nothing does."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outlook:
+    """RUN/forecast.json: what a run was expected to reach, and what its training loss is usually on the way."""
+
+    forecasts: list[Forecast]
+    """Of the held-out loss at the end, made at the start of the run and at each mark that it passed."""
+    usual: list[Forecast]
+    """The training loss that is usual just before each mark (``made_at``)."""
+    pairs: float
+    """How foretellable the text is, see ``forecasting.difficulty``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A recipe that a budget could be spent on, as timed on this machine."""
+
+    recipe: str
+    parameters: int
+    inner: int
+    """Of them outside of the embedding."""
+    flops_per_token: int
+    """Of training."""
+    tokens_per_second: float
+    """While it trains."""
+    training_seconds: float
+    """Of the budget; the rest goes to the start, validations and the export."""
+    memory: int
+    """Bytes, of the process or of the accelerator; 0 where it was not measured."""
+    measured: bool
+    """False where the speed follows from the arithmetic of a smaller candidate."""
+    forecast: Forecast | None = None
+    trouble: str = ""
+    """Why it cannot be chosen, in words; empty if it can."""
+
+    @property
+    def tokens(self) -> float:
+        return self.tokens_per_second * self.training_seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a budget would buy on this machine and text."""
+
+    budget: str
+    device: str
+    unigram_loss: float
+    pairs: float
+    """How foretellable the text is, see ``forecasting.difficulty``."""
+    text_tokens: int
+    candidates: list[Candidate]
+    chosen: str
+    """Name of a candidate."""

@@ -1,0 +1,1 @@
+"""What a budget will buy: a law of masked-LM losses, fitted on recorded runs."""

@@ -1,0 +1,135 @@
+"""The law: what the held-out loss of a flagship will be, before it is trained and while it is.
+
+N parameters outside of the embedding, D tokens read, U tokens of the text. The share is a loss over that of word
+frequencies alone, z its logarithm.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from scipy import stats
+
+from daybreak.base.files import read_json
+from daybreak.base.forecast_records import Forecast, Law, UsualLoss
+
+CENTRE = (1e6, 3e6, -0.25)
+"""N, D and log p from which all are counted, so that coefficients are not tied to each other more than need be."""
+REPEATS = 15.39
+"""Readings after which a repeated token is worth 1/e of a new one (Muennighoff et al., arXiv 2305.16264, eq. 6)."""
+COVERAGE = 0.9
+LAW_FILE = Path(__file__).with_name("law.json")
+SLACK = 1.05
+"""What may lie outside of the measured range by so little that nobody need be told."""
+WINDOW = 0.05
+"""Share of a run over which its training loss is averaged before a mark."""
+
+
+@cache
+def shipped_law() -> Law:
+    """The law that comes with this version."""
+    return read_json(LAW_FILE, Law)
+
+
+def worth(tokens: float, unique: float) -> float:
+    """Tokens of new text that ``tokens`` from a text of ``unique`` tokens are worth (arXiv 2305.16264, eq. 5)."""
+    if tokens <= unique:
+        return tokens
+    return unique + unique * REPEATS * (1.0 - math.exp(-(tokens / unique - 1.0) / REPEATS))
+
+
+def log_share(coefficients: np.ndarray, inner: np.ndarray, tokens: np.ndarray, pairs: np.ndarray) -> np.ndarray:
+    """z for coefficients [6] and N, D and log p, each [R]; never above 0, for word frequencies are learned first."""
+    floor, a, alpha, b, beta, gamma = coefficients
+    size = a - alpha * np.log(inner / CENTRE[0])
+    text = b - beta * np.log(tokens / CENTRE[1])
+    return np.minimum(0.0, np.logaddexp(np.logaddexp(floor, size), text) + gamma * (pairs - CENTRE[2]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Undertaking:
+    """What a run is, as far as the law asks."""
+
+    inner: int
+    """Parameters outside of the embedding."""
+    tokens: float
+    """That it will have read."""
+    unique: float
+    """Tokens of its text."""
+    unigram_loss: float
+    """Of word frequencies alone on its held-out text, nats."""
+    pairs: float
+    """How foretellable its text is, see ``difficulty``."""
+
+
+def foresee(law: Law, run: Undertaking) -> Forecast:
+    """The loss at the end of a run, before it begins."""
+    z, variance = _expected(law, run)
+    return _forecast(law, run, 0.0, z, math.sqrt(variance + law.spread**2))
+
+
+def correct(law: Law, run: Undertaking, mark: UsualLoss, seen: float) -> Forecast:
+    """The loss at the end of a run whose training loss just before ``mark`` was ``seen``, in nats."""
+    z, variance = _expected(law, run)
+    above = math.log(seen / run.unigram_loss) - (mark.offset + mark.slope * z)
+    # What the law is unsure of shows in the course, too: only what the pull does not explain stays.
+    kept = variance * (1.0 - min(1.0, max(0.0, mark.pull * mark.slope))) ** 2
+    return _forecast(law, run, mark.at, z + mark.pull * above, math.sqrt(kept + mark.left**2))
+
+
+def usual(law: Law, run: Undertaking, mark: UsualLoss) -> Forecast:
+    """The training loss that is usual just before ``mark``, with its 90 % band."""
+    z, variance = _expected(law, run)
+    spread = math.sqrt(variance * mark.slope**2 + mark.spread**2)
+    return _forecast(law, run, mark.at, mark.offset + mark.slope * z, spread)
+
+
+def mark_at(law: Law, progress: float) -> UsualLoss | None:
+    """The last mark that a run at ``progress`` has passed, or None."""
+    passed = [mark for mark in law.usual if mark.at <= progress]
+    return passed[-1] if passed else None
+
+
+def course_means(progress: Sequence[float], losses: Sequence[float], marks: Sequence[float]) -> list[float | None]:
+    """Mean of the losses within the WINDOW of a run before each mark; None where there are none."""
+    at, values = np.asarray(progress), np.asarray(losses)
+    found: list[float | None] = []
+    for mark in marks:
+        near = values[(at > mark - WINDOW) & (at <= mark)]
+        found.append(float(near.mean()) if len(near) else None)
+    return found
+
+
+def _expected(law: Law, run: Undertaking) -> tuple[float, float]:
+    """z, and the variance that it has because the coefficients are known only so well."""
+    theta, tokens = np.asarray(law.coefficients), worth(run.tokens, run.unique)
+
+    def at(coefficients: np.ndarray) -> float:
+        return float(log_share(coefficients, *(np.array([value]) for value in (run.inner, tokens, run.pairs)))[0])
+
+    slope = np.array([(at(theta + step) - at(theta - step)) / 2e-4 for step in 1e-4 * np.eye(len(theta))])
+    return at(theta), float(slope @ np.asarray(law.covariance) @ slope)
+
+
+def _forecast(law: Law, run: Undertaking, at: float, z: float, spread: float) -> Forecast:
+    reach = float(stats.t.ppf(0.5 + COVERAGE / 2, law.freedom)) * spread
+    low, middle, high = (run.unigram_loss * math.exp(z + side) for side in (-reach, 0.0, reach))
+    return Forecast(made_at=at, tokens=run.tokens, loss=middle, low=low, high=high, beyond=_beyond(law, run))
+
+
+def _beyond(law: Law, run: Undertaking) -> str:
+    """What of a run lies outside of the law's range."""
+    found = []
+    for what, value, (least, most) in (("parameters", run.inner, law.inner), ("tokens", run.tokens, law.tokens)):
+        if value > most * SLACK:
+            found.append(f"{value / most:.3g} times the {what} of the largest run behind it")
+        elif value < least / SLACK:
+            found.append(f"{least / value:.3g} times fewer {what} than the smallest run behind it")
+    if run.tokens / run.unique > max(1.0, law.epochs) * SLACK:
+        found.append(f"{run.tokens / run.unique:.0f} readings of the text, at most {law.epochs:.1f} behind it")
+    return "; ".join(found)

@@ -1,0 +1,84 @@
+"""A run beside what was expected of it: forecasts at its start and at each mark, and whether its loss is usual."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from daybreak.base.course_records import MachineRecord
+from daybreak.base.files import read_json, write_json
+from daybreak.base.forecast_records import Forecast, Law, Outlook, UsualLoss
+from daybreak.base.records import StepRecord, ValidationRecord
+from daybreak.base.terminal import say
+from daybreak.forecasting.law import WINDOW, Undertaking, correct, course_means, foresee, usual
+
+
+class Prophet:
+    """A monitor that writes RUN/forecast.json, and says at the first mark how the run is doing.
+
+    A run that is resumed goes on with what is written.
+
+    Args:
+        run: as it was expected when it began.
+        seconds: of its budget, without what is kept back for its end; None for a budget in tokens or steps.
+        path: of forecast.json.
+    """
+
+    def __init__(self, law: Law, run: Undertaking, seconds: float | None, path: Path):
+        self._law, self._run, self._seconds, self._path = law, run, seconds, path
+        self._seen: list[tuple[float, float]] = []
+        self.forecasts: list[Forecast] = read_json(path, Outlook).forecasts if path.exists() else []
+        if not self.forecasts:
+            self._keep(run, foresee(law, run))
+
+    def remark(self) -> str:
+        """For the line that a user watches."""
+        return f"  end {told(self.forecasts[-1])}"
+
+    def on_step(self, record: StepRecord) -> None:
+        near = [one for one in self._seen if one[0] > record.progress - 2 * WINDOW]
+        self._seen = [*near, (record.progress, record.loss)]
+        done = self.forecasts[-1].made_at
+        passed = [mark for mark in self._law.usual if done < mark.at <= record.progress]
+        if passed:
+            self._look(passed[-1], record)
+
+    def _look(self, mark: UsualLoss, record: StepRecord) -> None:
+        progress, losses = zip(*self._seen)
+        (seen,) = course_means(progress, losses, (mark.at,))
+        if seen is None or seen <= 0:
+            return
+        run, first = replace(self._run, tokens=self._tokens(record)), self.forecasts[-1].made_at == 0
+        self._keep(run, correct(self._law, run, mark, seen))
+        if first:
+            say(f"{verdict(seen, usual(self._law, run, mark))} Held-out loss at the end: {told(self.forecasts[-1])}.")
+
+    def _tokens(self, record: StepRecord) -> float:
+        """That the run will have read, at the speed that it has now."""
+        if self._seconds is None:
+            return record.tokens / max(record.progress, 1e-9)
+        return record.tokens + record.tokens_per_second * self._seconds * (1.0 - record.progress)
+
+    def _keep(self, run: Undertaking, forecast: Forecast) -> None:
+        self.forecasts.append(forecast)
+        bands = [usual(self._law, run, mark) for mark in self._law.usual]
+        write_json(self._path, Outlook(forecasts=self.forecasts, usual=bands, pairs=run.pairs))
+
+    def on_validation(self, record: ValidationRecord) -> None:
+        """Nothing: the law speaks of training losses on the way, and of the validation at the end."""
+
+    def on_machine(self, record: MachineRecord) -> None:
+        """Nothing."""
+
+
+def told(forecast: Forecast) -> str:
+    """The forecast in short, and that it is a guess where the law was not measured."""
+    guess = ", a guess: the law was not measured there" if forecast.beyond else ""
+    return f"{forecast.loss:.2f} ({forecast.low:.2f} to {forecast.high:.2f}{guess})"
+
+
+def verdict(seen: float, band: Forecast) -> str:
+    """Whether a training loss is what is usual there."""
+    usually = f"usual here is {band.loss:.2f} ({band.low:.2f} to {band.high:.2f})"
+    judged = "higher than it should be" if seen > band.high else "better than usual" if seen < band.low else "as usual"
+    return f"The training loss at {band.made_at:.0%} is {judged}: {seen:.2f}, {usually}."

@@ -1,0 +1,79 @@
+"""What the law asks of a run: how large, on how much text, how its loss went; and whether the law speaks of it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from daybreak.base.files import read_json, read_json_lines
+from daybreak.base.forecast_records import MARKS, LawRun
+from daybreak.base.records import Manifest, Summary
+from daybreak.base.run_folder import RunFolder
+from daybreak.forecasting.law import course_means
+
+FIXED = ("objective", "schedule", "ramp", "later", "average", "origin")
+"""Fields of a recipe that the law takes as the flagship has them."""
+ROWS = ({"kind": "StreamRows"}, {"kind": "PackedRows", "order": "shuffled"})
+"""Ways of cutting the text that the law does not tell apart."""
+UNEVEN = 0.12
+STEP_TOKENS = (1_024, 4_096)
+"""Tokens of a step that the law was measured with, at least and at most."""
+
+
+def inner_parameters(parameters: int, vocabulary: int, width: int) -> int:
+    """Parameters outside of the embedding, which is the decoder's matrix as well."""
+    return parameters - vocabulary * width
+
+
+def law_run(run: RunFolder, name: str, pairs: float) -> LawRun:
+    """A finished run as the fit sees it.
+
+    Args:
+        run: a run folder or a record of one: recipe.json, data.json, summary.json and metrics.jsonl.
+        pairs: see ``difficulty``; the run's own forecast.json has it.
+    """
+    summary, data = read_json(run.summary, Summary), read_json(run.manifest, Manifest)
+    steps = [line for line in read_json_lines(run.metrics) if line["type"] == "step"]
+    means = course_means([line["progress"] for line in steps], [line["loss"] for line in steps], MARKS)
+    return LawRun(
+        name=name,
+        inner=inner_parameters(summary.parameters, data.vocabulary, read_json(run.recipe)["model"]["width"]),
+        tokens=summary.tokens,
+        unique=data.train.tokens,
+        unigram_loss=round(summary.validation.unigram_loss, 5),
+        pairs=round(pairs, 5),
+        loss=round(summary.validation.loss, 5),
+        course=[None if mean is None else round(mean, 5) for mean in means],
+    )
+
+
+def why_not(recipe: Mapping[str, Any], flagship: Mapping[str, Any]) -> str:
+    """What of a recipe, as plain values, the law does not know, in words; empty where it speaks of the recipe.
+
+    Args:
+        flagship: the plain values of a recipe that the law was fitted on.
+    """
+    for field in FIXED:
+        if json.dumps(recipe[field], sort_keys=True) != json.dumps(flagship[field], sort_keys=True):
+            return f"its {field} is not the flagship's"
+    if recipe["rows"] not in ROWS:
+        return "its rows are in an order of their own"
+    for field in ("model", "optimizer"):
+        if recipe[field]["kind"] != flagship[field]["kind"]:
+            return f"its {field} is of another kind than the flagship's"
+    if not STEP_TOKENS[0] <= recipe["batch"] * recipe["length"] <= STEP_TOKENS[1]:
+        return f"a step reads {recipe['batch'] * recipe['length']:,} tokens"
+    return ""
+
+
+def is_even(run: RunFolder) -> bool:
+    """Whether half of the run read about half of its tokens.
+
+    On a machine that stood still for a while the stages and the decay of a timed run fall on other shares of the text
+    than the law assumes.
+    """
+    steps = [line for line in read_json_lines(run.metrics) if line["type"] == "step"]
+    half = next((line["tokens"] for line in steps if line["progress"] >= 0.5), math.inf)
+    return bool(steps) and abs(half / steps[-1]["tokens"] - 0.5) <= UNEVEN

@@ -1,0 +1,155 @@
+"""Verb: before the run, what a budget will buy on this machine and this text, and which size makes most of it."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from daybreak.base.amounts import check_price, compact, count
+from daybreak.base.errors import UserError
+from daybreak.base.files import write_json
+from daybreak.base.forecast_records import Candidate, Forecast, Plan
+from daybreak.base.terminal import duration, say, working
+from daybreak.data.shards import open_shards
+from daybreak.forecasting.law import Undertaking, foresee, shipped_law
+from daybreak.planning import PLANNED, candidates, choose, of_text
+from daybreak.recipe import Recipe, load_recipe
+from daybreak.training import probe
+from daybreak.training.calibration import MANY_EPOCHS
+from daybreak.training.checkpoint import KEEP
+from daybreak.training.clock import Budget
+from daybreak.training.disk import gigabytes
+
+CARDS = {"RTX 3090": 71, "RTX 4090": 165, "L4": 121, "A10": 125, "A100": 312, "H100 SXM": 989}
+"""Dense bfloat16 products with float32 sums, Tflop/s, as NVIDIA's white papers and data sheets state them."""
+CARD_SHARE = 0.3
+"""Of a card's stated rate, where nothing was measured on one: a cautious guess, and told as one."""
+STATE_BYTES = 12
+"""Of a checkpoint for each parameter: weights and two moments in float32."""
+FOLDERS = 3
+"""Checkpoints kept beside the newest: before the decay, before the end, the best."""
+
+
+def plan(
+    *,
+    data: Path,
+    budget: str,
+    recipes: Sequence[Recipe] = (),
+    price: float | None = None,
+    out: Path | None = None,
+) -> Plan:
+    """Time the candidates here, foresee what each would reach, and say what the budget buys.
+
+    Args:
+        data: folder made by ``prepare``.
+        budget: a time, such as 24h.
+        recipes: candidates; the flagship in all its sizes by default.
+        price: of an hour of this machine, in any currency.
+        out: where the plan is written as JSON.
+
+    Raises:
+        UserError: the budget is no time, too short for every candidate, or ``data`` cannot be used.
+    """
+    check_price(price)
+    asked = Budget.parse(budget)
+    if asked.unit != "seconds":
+        raise UserError(f"'{budget}' is no time.", "Plan for a time, such as --budget 8h.")
+    shards = open_shards(data)
+    usual = recipes or [load_recipe(size) for size in PLANNED]
+    about = of_text(shards)
+    with working("Timing the candidates") as work:
+        work.show(0.0)
+        found = candidates(usual, shards, data, asked, about)
+    chosen = choose(found)
+    if chosen is None:
+        raise UserError(
+            f"Nothing can be planned for {budget}: {found[0].recipe}: {found[0].trouble}.", "Give a longer --budget."
+        )
+    made = Plan(
+        budget=budget,
+        device=probe.describe(probe.choose_device(), 0.0).device,
+        unigram_loss=about.unigram_loss,
+        pairs=about.pairs,
+        text_tokens=shards.manifest.train.tokens,
+        candidates=found,
+        chosen=chosen.recipe,
+    )
+    if out:
+        write_json(out, made)
+    tell(made, chosen, asked, price)
+    return made
+
+
+def tell(made: Plan, chosen: Candidate, budget: Budget, price: float | None) -> None:
+    """Say what the plan says."""
+    say(
+        f"{count(made.text_tokens)} tokens of text, on which word frequencies alone reach {made.unigram_loss:.2f} "
+        f"nats. {made.device}, {budget.text}:\n"
+    )
+    say(f"{'recipe':12} {'parameters':>10} {'tokens/s':>9} {'reads':>8} {'epochs':>7}  expected held-out loss (90 %)")
+    for one in made.candidates:
+        guess = "" if one.measured else "  (by its arithmetic, not timed)"
+        told = loss_of(one.forecast) if one.forecast else one.trouble
+        say(
+            f"{one.recipe.removeprefix('daybreak-'):12} {compact(one.parameters):>10} "
+            f"{compact(one.tokens_per_second):>9} {compact(one.tokens):>8} {one.tokens / made.text_tokens:>7.2g}  "
+            f"{told}{guess}"
+        )
+    say()
+    for line in details(made, chosen, budget, price):
+        say(line)
+
+
+def loss_of(forecast: Forecast) -> str:
+    return f"{forecast.loss:.2f} ({forecast.low:.2f} to {forecast.high:.2f})"
+
+
+def details(made: Plan, chosen: Candidate, budget: Budget, price: float | None) -> list[str]:
+    """What follows for the chosen one: its end, its cost, its disk, what else would change, and what to beware of."""
+    assert chosen.forecast
+    ends = datetime.datetime.now() + datetime.timedelta(seconds=budget.amount)
+    disk = chosen.parameters * (STATE_BYTES * (KEEP + FOLDERS) + 4)
+    lines = [
+        f"Chosen: {chosen.recipe.removeprefix('daybreak-')}. Begun now it ends at {ends:%H:%M on %d %B}, after "
+        f"{duration(chosen.training_seconds)} of training; then come the parity gate and what you evaluate.",
+        f"Disk: up to {gigabytes(disk)}."
+        + (f" Memory: {gigabytes(chosen.memory)}." if chosen.memory else "")
+        + (f" Cost: {price * budget.amount / 3600:.2f}." if price is not None else ""),
+    ]
+    more = _again(made, chosen, chosen.tokens * 2.0)
+    lines.append(f"Twice the time: {loss_of(more)}.")
+    if not torch.cuda.is_available():
+        lines.append(_on_cards(made.candidates[-1], budget))
+    if chosen.forecast.beyond:
+        lines.append(f"Beware: this forecast reaches beyond what the law was measured on: {chosen.forecast.beyond}.")
+    if chosen.tokens > MANY_EPOCHS * made.text_tokens:
+        lines.append(
+            f"Beware: the text is read {chosen.tokens / made.text_tokens:.0f} times; beyond about {MANY_EPOCHS:.0f} "
+            "times more text would teach more than more time."
+        )
+    lines.append(
+        f"Next: daybreak pretrain {chosen.recipe.removeprefix('daybreak-')} --data DATA --budget {made.budget}"
+    )
+    return lines
+
+
+def _again(made: Plan, chosen: Candidate, tokens: float) -> Forecast:
+    """The chosen one's forecast at another number of tokens."""
+    run = Undertaking(
+        inner=chosen.inner, tokens=tokens, unique=made.text_tokens, unigram_loss=made.unigram_loss, pairs=made.pairs
+    )
+    return foresee(shipped_law(), run)
+
+
+def _on_cards(largest: Candidate, budget: Budget) -> str:
+    """What the largest candidate would read in the same time on other devices."""
+    rate = CARD_SHARE * 1e12 * budget.amount / largest.flops_per_token
+    told = ", ".join(f"{name} {compact(tflops * rate)}" for name, tflops in CARDS.items())
+    name = largest.recipe.removeprefix("daybreak-")
+    return (
+        f"Tokens that {name} would read in that time on a GPU, where {CARD_SHARE:.0%} of its stated bfloat16 rate is "
+        f"reached (a guess: nothing was measured on one): {told}."
+    )

@@ -1,0 +1,218 @@
+"""What a budget buys here: candidate shapes timed on this machine, and what the law says of each."""
+
+from __future__ import annotations
+
+import math
+import resource
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from daybreak.assembly import Order, assemble
+from daybreak.base.forecast_records import Candidate
+from daybreak.base.process import status_bytes
+from daybreak.base.run_folder import RunFolder
+from daybreak.base.terminal import quiet
+from daybreak.base.world import World
+from daybreak.data.byte_bpe import ByteBPE
+from daybreak.data.shards import Shards
+from daybreak.data.tokenizer import WordPiece
+from daybreak.deciding import first_decisions, measured, unknown_to_the_law
+from daybreak.forecasting.difficulty import pairs_log_share
+from daybreak.forecasting.law import CENTRE, Undertaking, foresee, shipped_law
+from daybreak.forecasting.runs import inner_parameters
+from daybreak.recipe import Recipe, load_recipe
+from daybreak.training import probe
+from daybreak.training.calibration import FEWEST_STEPS, VALIDATION_SHARE
+from daybreak.training.checkpoint import Progress
+from daybreak.training.clock import Budget, reserve_for
+from daybreak.training.step import Training, take_step
+
+PROBE_SECONDS = 60.0
+"""For all candidates together."""
+TRIALS = 12
+"""Steps that a probe takes, about, its warm-up and the search for the microbatch included."""
+MOMENTS = (0.1, 0.4, 0.55, 0.75, 0.95)
+"""Shares of a run at which a step is timed: its stages cost different amounts."""
+IMPORTS = 5.0
+"""Seconds of a budget that starting Python and its libraries takes, about."""
+SHARE = 0.3
+"""Of the rate of a large product that training reaches in half precision, about (records: throughput)."""
+PLANNED = ("tiny", "mini", "small", "base")
+"""Sizes that are planned with: those with a recipe."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speed:
+    """What a recipe costs on this machine, in seconds."""
+
+    step: float
+    """An optimizer step, its update included, on average over a run."""
+    start: float
+    """From the start of the process to the first step, measuring included."""
+    end: float
+    """What is kept back for the last validation and the export."""
+    memory: int
+    """Bytes: the most of this process so far, or of the accelerator; 0 where it was not measured."""
+    measured: bool = True
+    """False where the seconds follow from the arithmetic of a smaller recipe."""
+
+
+def training_flops(recipe: Recipe, vocabulary: int) -> int:
+    """Floating-point operations of a step for each token read: matrix products and attention, forward and backward."""
+    length, targets = recipe.length, max(1, round(0.2 * recipe.length))
+    with torch.device("meta"):
+        model = recipe.model.build(vocabulary).eval()
+        ids, slots = torch.zeros(1, length, dtype=torch.int64), torch.zeros(1, targets, dtype=torch.int64)
+        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+            model.logits(ids, slots)
+    return 3 * counter.get_total_flops() // length
+
+
+def time_recipe(recipe: Recipe, shards: Shards, data: Path) -> Speed:
+    """Take some steps of ``recipe`` in a folder that is thrown away.
+
+    Raises:
+        UserError: not a single row fits into this device's memory.
+    """
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory() as scratch, quiet():
+        untimed = replace(recipe, budget="1000000steps")
+        order = Order(recipe=untimed, shards=shards, data=data, run=RunFolder(Path(scratch)), started=begun)
+        training, progress = assemble(order, first_decisions(untimed, World()), World())
+        training = measured(order, training, progress)
+        begun_steps = time.monotonic()
+        steps = [_seconds(training, progress, at) for at in MOMENTS]
+        final = training.validation.whole_seconds(training.validation.row_seconds)
+        step = len(steps) / sum(1.0 / seconds for seconds in steps)  # tokens add up over time
+    cuda = training.device.type == "cuda"
+    memory = torch.cuda.max_memory_allocated() if cuda else _peak_bytes()
+    end = reserve_for(validation=final, save=training.spent["checkpoint"], step=step)
+    return Speed(step=step, start=IMPORTS + begun_steps - begun, end=end, memory=memory)
+
+
+def _seconds(training: Training, progress: Progress, at: float) -> float:
+    begun = time.monotonic()
+    take_step(training, progress, at)
+    if training.device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.monotonic() - begun
+
+
+def _peak_bytes() -> int:
+    return status_bytes("VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+# ---------------------------------------------------------------- candidates
+
+
+def candidates(
+    recipes: Sequence[Recipe], shards: Shards, data: Path, budget: Budget, about: Undertaking
+) -> list[Candidate]:
+    """Each recipe as this machine would train it for ``budget``, the smallest first, within PROBE_SECONDS.
+
+    What would take longer to time than is left follows from its arithmetic and the speed of the one before it.
+
+    Args:
+        about: what the law asks of the text, see ``of_text``.
+    """
+    begun, found, last = time.monotonic(), [], None
+    vocabulary = shards.manifest.vocabulary
+    ordered = sorted(recipes, key=lambda recipe: training_flops(recipe, vocabulary))
+    for recipe in ordered:
+        flops = training_flops(recipe, vocabulary) * recipe.global_batch(1) * recipe.length
+        left = PROBE_SECONDS - (time.monotonic() - begun)
+        speed = _scaled(last, flops) if last and TRIALS * flops / last[1] > left else None
+        if speed is None:
+            speed = time_recipe(recipe, shards, data)
+            last = (speed, flops / speed.step)
+        found.append(_candidate(recipe, speed, vocabulary, about, budget))
+    return found
+
+
+def _scaled(last: tuple[Speed, float], flops: float) -> Speed:
+    """The cost of a larger recipe by the floating-point operations of its step, at the rate that was reached last."""
+    speed, rate = last
+    step = flops / rate
+    return Speed(step=step, start=speed.start, end=speed.end * step / speed.step, memory=0, measured=False)
+
+
+def _candidate(recipe: Recipe, speed: Speed, vocabulary: int, about: Undertaking, budget: Budget) -> Candidate:
+    with torch.device("meta"):
+        model = recipe.model.build(vocabulary)
+    seconds = max(0.0, budget.amount * (1.0 - VALIDATION_SHARE) - speed.start - speed.end)
+    found = Candidate(
+        recipe=recipe.name,
+        parameters=model.parameter_count(),
+        inner=inner_parameters(model.parameter_count(), vocabulary, model.width),
+        flops_per_token=training_flops(recipe, vocabulary),
+        tokens_per_second=recipe.global_batch(1) * recipe.length / speed.step,
+        training_seconds=seconds,
+        memory=speed.memory,
+        measured=speed.measured,
+    )
+    if unknown := unknown_to_the_law(recipe):
+        return replace(found, trouble=f"no forecast: {unknown}")
+    if seconds < FEWEST_STEPS * speed.step:
+        return replace(found, trouble="the budget is too short for it")
+    run = replace(about, inner=found.inner, tokens=found.tokens)
+    return replace(found, forecast=foresee(shipped_law(), run))
+
+
+def unigram_entropy(shards: Shards) -> float:
+    """Loss of the training text's word frequencies (add-one) on all held-out tokens, nats."""
+    counts = np.asarray(shards.unigram_counts, dtype=np.float64) + 1.0
+    heldout = shards.heldout.read(0, len(shards.heldout)).astype(np.int64)
+    return float(np.log(counts.sum() / counts)[heldout].mean())
+
+
+def of_text(shards: Shards) -> Undertaking:
+    """What the law asks of the text; nothing is trained on it yet."""
+    return Undertaking(
+        inner=0,
+        tokens=0.0,
+        unique=shards.manifest.train.tokens,
+        unigram_loss=unigram_entropy(shards),
+        pairs=pairs_log_share(shards.train, shards.heldout, shards.unigram_counts),
+    )
+
+
+def choose(found: Sequence[Candidate]) -> Candidate | None:
+    """The candidate with the lowest expected loss; None where there is none to choose."""
+    able = [candidate for candidate in found if candidate.forecast]
+    return min(able, key=lambda candidate: candidate.forecast.loss if candidate.forecast else math.inf, default=None)
+
+
+# ---------------------------------------------------------------- before there is any data
+
+
+def size_for(budget: Budget) -> str:
+    """Name of the flagship's size that makes most of a time on this machine, whatever the text.
+
+    By the law and the rate of a matrix product, of which training reaches about SHARE; ``candidates`` measures.
+    """
+    device = probe.choose_device()
+    rate = SHARE * 1e9 * max(probe.matmul_rates(device).values())
+    law = shipped_law()
+
+    def expected(recipe: Recipe) -> float:
+        with torch.device("meta"):
+            model = recipe.model.build(usual_vocabulary(recipe))
+        inner = inner_parameters(model.parameter_count(), model.vocabulary, model.width)
+        tokens = rate * budget.amount / training_flops(recipe, model.vocabulary)
+        run = Undertaking(inner=inner, tokens=tokens, unique=math.inf, unigram_loss=1.0, pairs=CENTRE[2])
+        return foresee(law, run).loss
+
+    return min((load_recipe(size) for size in PLANNED), key=expected).name
+
+
+def usual_vocabulary(recipe: Recipe) -> int:
+    """Pieces of the tokenizer that the recipe would train."""
+    assert isinstance(recipe.tokenizer, WordPiece | ByteBPE)
+    return recipe.tokenizer.vocabulary

@@ -1,0 +1,96 @@
+"""Verb: a finished run -> a folder of records/ with its evidence, once it was verified. A record is never edited."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from daybreak.base.errors import UserError
+from daybreak.base.filed_records import RECORD_FILE, VERIFIED_STEPS, Record
+from daybreak.base.files import make_folder, write_json, write_text
+from daybreak.base.run_folder import RunFolder
+from daybreak.base.terminal import say
+from daybreak.data.shards import open_shards
+from daybreak.filing import commit_of, describe, evidence, fingerprints, refuse_contradictions, refuse_unfit
+from daybreak.recipe import FAMILY, load_recipe
+from daybreak.turns import slug
+from daybreak.verify import verify
+
+
+def record(run: Path, *, out: Path, data: Path | None = None, name: str = "", last: int = VERIFIED_STEPS) -> Path:
+    """Verify the last steps of ``run`` and file what it reached under ``out``.
+
+    The folder holds what the run wrote of itself without weights, text or paths, and record.json. It appears whole or
+    not at all. Everything that would refuse it is looked at before the steps are run again.
+
+    Args:
+        out: the folder of all records.
+        data: the run's prepared data; ``run/data`` when None.
+        name: of the new folder, behind the day on which the run started; recipe, budget and seed when empty.
+        last: steps to verify at least, from the newest kept checkpoint before them; 0 for all.
+
+    Returns:
+        The new folder.
+
+    Raises:
+        UserError: the run is not finished, off its budget, refused by the parity gate or comes out differently; the
+            name is taken, or is none.
+    """
+    folder, data = RunFolder(run), data or run / "data"
+    refuse_unfit(folder)
+    files, draft = evidence(folder), describe(folder)
+    place = out / f"{draft.date}-{_named(name, draft)}"
+    _refuse_taken(place)
+    text = fingerprints(load_recipe(run), open_shards(data), data)
+    make_folder(out)
+    verified = verify(run, data=data, last=last)
+    refuse_contradictions(folder, verified)
+    if os.environ.get("RANK", "0") != "0":  # of several processes, which verify together, the first one files
+        return place
+    found = describe(folder, verified=verified, text=text, commit=commit_of(Path(__file__)))
+    with _becoming(place) as new:
+        for file, value in files.items():
+            _write(new / file, value)
+        write_json(new / RECORD_FILE, found)
+    say(f"Filed: {place}, held-out loss {found.loss:.3f}. A board of all: daybreak leaderboard {out}")
+    if found.void:
+        say(f"Its time counts for nothing there: {found.void}.")
+    return place
+
+
+def _named(name: str, found: Record) -> str:
+    """The name of the folder behind its date."""
+    if not name:
+        return slug(f"{found.recipe.removeprefix(FAMILY)}-{found.budget}-seed-{found.seed}")
+    if slug(name) != name:
+        raise UserError(f"'{name}' is no name for a record.", f"Write it like '{slug(name) or 'mini-wiki'}'.")
+    return name
+
+
+def _refuse_taken(place: Path) -> None:
+    if place.exists():
+        raise UserError(f"There is a record '{place}', and records are never edited.", "Give another --name.")
+
+
+@contextmanager
+def _becoming(place: Path) -> Iterator[Path]:
+    """A new folder that is renamed to ``place`` when all is written, and gone when anything fails."""
+    new = make_folder(place.with_name(f".{place.name}.{os.getpid()}.tmp"))
+    try:
+        yield new
+        _refuse_taken(place)
+        os.rename(new, place)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+def _write(path: Path, value: Any) -> None:
+    if path.suffix == ".jsonl":
+        write_text(path, "".join(json.dumps(line) + "\n" for line in value))
+    else:
+        write_json(path, value)

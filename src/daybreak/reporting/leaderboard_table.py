@@ -1,0 +1,214 @@
+"""The leaderboard in Markdown: which runs of a class compare, in what order they stand, and what has no place."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from daybreak.base.amounts import count, percent
+from daybreak.base.filed_records import RULES, VERIFIED_STEPS, Record, tolerance
+from daybreak.base.task_records import CLAIM_SEEDS
+from daybreak.reporting.study_table import UNKNOWN, mean_and_spread, table
+
+HEAD = f"""# Leaderboard
+
+How low a held-out loss a fixed time buys, on what hardware. {{rules}} says how a run gets here and what a place \
+means. `daybreak leaderboard` wrote this page from {{records}}; nothing in it was typed by hand.
+
+A row is one recipe (its name, and how its fingerprint without the seed begins) on one machine: mean and standard \
+deviation of its seeds, which link to their records. Losses are in nats per token on held-out positions and compare \
+within a table only. A row without a place has fewer than {CLAIM_SEEDS} seeds, or not all from 0 on."""
+
+
+@dataclass(frozen=True)
+class Filed:
+    """A run in the folder of records."""
+
+    name: str
+    link: str
+    """From where the page stands."""
+    record: Record
+
+
+@dataclass(frozen=True)
+class BudgetClass:
+    name: str
+    seconds: float
+    on_gpu: bool
+
+    def holds(self, record: Record) -> bool:
+        """Whether a run is of this class: a time budget, ended within the tolerance, on that kind of hardware."""
+        if record.seconds is None or record.on_gpu != self.on_gpu or (self.on_gpu and record.processes > 1):
+            return False
+        return max(abs(time - self.seconds) for time in (record.seconds, record.elapsed)) <= tolerance(self.seconds)
+
+
+CLASSES = (
+    BudgetClass("10 minutes on CPUs", 600.0, on_gpu=False),
+    BudgetClass("30 minutes on CPUs", 1800.0, on_gpu=False),
+    BudgetClass("10 minutes on one GPU", 600.0, on_gpu=True),
+    BudgetClass("30 minutes on one GPU", 1800.0, on_gpu=True),
+    BudgetClass("24 hours on one GPU", 86400.0, on_gpu=True),
+)
+
+
+# ---------------------------------------------------------------- what compares
+
+
+def why_not(record: Record) -> str:
+    """Why a run is out of the competition, in words; empty if it is in."""
+    whys = []
+    if record.verified is None:
+        whys.append("filed before there was `daybreak record`")
+    elif record.verified.last - record.verified.first < min(VERIFIED_STEPS, record.steps):
+        whys.append(f"only its last {record.verified.last - record.verified.first:,} steps were verified")
+    if record.verified is not None and record.rules != RULES:
+        whys.append(f"filed under rules {record.rules}")
+    if record.parent:
+        whys.append(f"it starts from {code(record.parent)}")
+    if record.void:
+        whys.append(f"void: {record.void}")
+    return "; ".join(whys)
+
+
+@dataclass(frozen=True)
+class Row:
+    """The runs of one contender on one machine, which share everything but the seed."""
+
+    runs: list[Filed]
+    """In order of their seeds, each seed once."""
+
+    @property
+    def losses(self) -> list[float]:
+        return [run.record.loss for run in self.runs]
+
+    @property
+    def loss(self) -> float:
+        return statistics.fmean(self.losses)
+
+    @property
+    def spread(self) -> float:
+        return statistics.stdev(self.losses) if len(self.runs) > 1 else 0.0
+
+    @property
+    def counts(self) -> bool:
+        """Whether it has seeds enough for a place, and none was left out."""
+        seeds = [run.record.seed for run in self.runs]
+        return len(seeds) >= CLAIM_SEEDS and seeds == list(range(len(seeds)))
+
+
+def places(rows: Sequence[Row]) -> list[int | None]:
+    """The place of each row, the lowest loss first; None where it has none.
+
+    A row shares a place with the best row of it unless it is behind that one by more than the spread, of the two the
+    larger; after a shared place, numbers are left out.
+    """
+    found: list[int | None] = []
+    best, place, passed = None, 0, 0
+    for row in rows:
+        if row.counts:
+            passed += 1
+            if best is None or row.loss - best.loss > max(row.spread, best.spread):
+                best, place = row, passed
+        found.append(place if row.counts else None)
+    return found
+
+
+def rows_of(filed: Iterable[Filed]) -> tuple[list[Row], list[tuple[Filed, str]]]:
+    """Runs of one table as rows, the lowest loss first; and those that came second with a seed, with the words."""
+    groups: dict[tuple[object, ...], dict[int, Filed]] = defaultdict(dict)
+    again = []
+    for run in sorted(filed, key=lambda run: (run.record.machine.started, run.name)):
+        one = run.record
+        machine = (one.machine.device, one.machine.cores, one.threads, one.processes, one.precision)
+        key = (one.contender, *machine, one.machine.torch, one.machine.daybreak)
+        first = groups[key].setdefault(one.seed, run)
+        if first is not run:
+            again.append((run, f"seed {one.seed} had been run before, in {code(first.name)}"))
+    rows = [Row([runs[seed] for seed in sorted(runs)]) for runs in groups.values()]
+    return sorted(rows, key=lambda row: (row.loss, row.runs[0].name)), again
+
+
+# ---------------------------------------------------------------- the page
+
+
+def page(filed: Sequence[Filed], *, rules: str, records: str) -> str:
+    """The whole page.
+
+    Args:
+        rules, records: what to call them, as Markdown: links, where there is something to link to.
+    """
+    parts = [HEAD.format(rules=rules, records=records)]
+    for one in CLASSES:
+        parts += [f"## {one.name}", *_class([run for run in filed if one.holds(run.record)])]
+    if rest := [run for run in filed if not any(one.holds(run.record) for one in CLASSES)]:
+        told = ", ".join(f"{_link(run)} ({code(run.record.budget)})" for run in rest)
+        parts += ["## Of other budgets", told + "."]
+    return "\n\n".join(parts) + "\n"
+
+
+def _class(filed: Sequence[Filed]) -> list[str]:
+    if not filed:
+        return ["No record yet."]
+    out = [(run, why) for run in filed if (why := why_not(run.record))]
+    groups: dict[tuple[str, str, str], list[Filed]] = defaultdict(list)
+    for run in filed:
+        if not why_not(run.record):
+            groups[run.record.data.key].append(run)
+    parts = []
+    for key in sorted(groups, key=lambda key: (groups[key][0].record.data.names, key)):
+        rows, again = rows_of(groups[key])
+        parts += [_about(groups[key][0].record), _table(rows)]
+        out += again
+    if out:
+        lines = [f"- {_link(run)}: loss {run.record.loss:.3f}, {_who(run.record)}: {why}." for run, why in out]
+        parts.append("\n".join(["Out of competition:", "", *lines]))
+    return parts
+
+
+def _about(record: Record) -> str:
+    """What the runs of a table have in common."""
+    data = record.data
+    names = ", ".join(map(code, data.names))
+    more = f" and {data.texts - len(data.names):,} more" if data.texts > len(data.names) else ""
+    return (
+        f"**Text {code(data.train)}, tokenizer {code(data.tokenizer)}, held out {code(data.heldout)}**: {names}{more}; "
+        f"{count(data.train_tokens)} training tokens of {data.train_documents:,} documents, {data.vocabulary:,} "
+        f"pieces; {record.positions:,} positions, on which word frequencies alone reach {record.unigram_loss:.3f}."
+    )
+
+
+def _table(rows: Sequence[Row]) -> str:
+    head = ("place", "loss", "accuracy", "recipe", "parameters", "tokens read", "hardware", "Daybreak", "seeds")
+    return table(head, [_cells(row, place) for row, place in zip(rows, places(rows))])
+
+
+def _cells(row: Row, place: int | None) -> list[str]:
+    records = [run.record for run in row.runs]
+    one = records[0]
+    return [
+        str(place or UNKNOWN),
+        mean_and_spread(row.losses),
+        percent(statistics.fmean(record.accuracy for record in records)),
+        code(f"{one.recipe} {one.contender[:8]}"),
+        count(one.parameters),
+        count(statistics.fmean(record.tokens for record in records)),
+        code(f"{one.hardware}, {one.precision}"),
+        code(f"{one.machine.daybreak}, torch {one.machine.torch}"),
+        " ".join(f"[{run.record.seed}]({run.link})" for run in row.runs),
+    ]
+
+
+def _who(record: Record) -> str:
+    return f"{code(record.recipe)} on {code(record.hardware)}"
+
+
+def _link(run: Filed) -> str:
+    return f"[{run.name}]({run.link})"
+
+
+def code(name: str) -> str:
+    """A name that somebody chose, as Markdown cannot misread it."""
+    return f"`{' '.join(name.split()).replace('`', chr(39)) or UNKNOWN}`"

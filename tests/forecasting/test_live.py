@@ -1,0 +1,93 @@
+"""A run beside its forecast: what is written, what is said, and what a resume makes of it."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from fake_laws import SEEN, SIZES, made_up, true_loss
+
+from daybreak.base.files import read_json
+from daybreak.base.forecast_records import Law, Outlook
+from daybreak.base.records import StepRecord
+from daybreak.forecasting.fitting import fit
+from daybreak.forecasting.law import CENTRE, Undertaking
+from daybreak.forecasting.live import Prophet
+
+INNER, TOKENS = SIZES[1], 6e6
+
+
+@pytest.fixture(scope="module")
+def law() -> Law:
+    return fit(made_up(0.02, 1))
+
+
+def undertaking(tokens: float = TOKENS) -> Undertaking:
+    return Undertaking(inner=INNER, tokens=tokens, unique=1e9, unigram_loss=7.0, pairs=CENTRE[2])
+
+
+def step(progress: float, luck: float, tokens_per_second: float = 1e4) -> StepRecord:
+    """A line of a run as fake_laws.py makes them up, at a mark's loss all the way."""
+    z = math.log(true_loss(INNER, TOKENS) / 7.0)
+    mark = max(0.1, math.floor(progress * 10 + 1e-9) / 10)
+    return StepRecord(
+        step=round(progress * 1000), elapsed=600 * progress, progress=progress, tokens=round(TOKENS * progress),
+        stage="causal", loss=7.0 * math.exp(0.1 + (0.4 + 0.5 * mark) * z + luck / SEEN), targets=1, learning_rate=1.0,
+        gradient_norm=1.0, tokens_per_second=tokens_per_second,
+    )  # fmt: skip
+
+
+def walk(prophet: Prophet, begin: int, end: int, luck: float = 0.0) -> None:
+    for percent in range(begin, end):
+        prophet.on_step(step(percent / 100, luck))
+
+
+def test_forecasts_are_kept_from_the_start_on_and_narrow(
+    law: Law, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "forecast.json"
+    prophet = Prophet(law, undertaking(), 600.0, path)
+    (first,) = read_json(path, Outlook).forecasts
+    assert first.made_at == 0 and f"{first.loss:.2f}" in prophet.remark()
+    walk(prophet, 1, 100, luck=0.03)
+    outlook = read_json(path, Outlook)
+    kept = outlook.forecasts
+    assert [band.made_at for band in outlook.usual] == [mark.at for mark in law.usual]
+    assert [each.made_at for each in kept] == [0, *(mark.at for mark in law.usual)]
+    assert kept[-1].high - kept[-1].low < first.high - first.low
+    assert abs(kept[-1].loss / true_loss(INNER, TOKENS, 0.03) - 1) < 0.01 < abs(first.loss / kept[-1].loss - 1)
+    assert kept[3].tokens == pytest.approx(TOKENS, rel=0.01)
+    said = capsys.readouterr().out
+    assert said.count("training loss at 10%") == 1 and "at the end: " in said and "a guess" not in said
+
+
+@pytest.mark.parametrize(("luck", "word"), [(0.0, "as usual"), (0.06, "higher than it should be"), (-0.06, "better")])
+def test_it_says_whether_the_loss_is_usual(
+    law: Law, tmp_path: Path, capsys: pytest.CaptureFixture[str], luck: float, word: str
+) -> None:
+    walk(Prophet(law, undertaking(), None, tmp_path / "forecast.json"), 1, 12, luck)
+    assert word in capsys.readouterr().out
+
+
+def test_a_faster_machine_than_expected_reads_more(law: Law, tmp_path: Path) -> None:
+    prophet = Prophet(law, undertaking(TOKENS / 2), 600.0, tmp_path / "forecast.json")
+    walk(prophet, 1, 12)
+    assert prophet.forecasts[1].tokens == pytest.approx(TOKENS, rel=0.02)
+    assert prophet.forecasts[1].loss < prophet.forecasts[0].loss
+
+
+def test_a_resumed_run_goes_on_with_its_forecasts(law: Law, tmp_path: Path) -> None:
+    path = tmp_path / "forecast.json"
+    walk(Prophet(law, undertaking(), 600.0, path), 1, 35)
+    again = Prophet(law, undertaking(1.0), 600.0, path)
+    assert [each.made_at for each in again.forecasts] == [0, 0.1, 0.2, 0.3] and len(read_json(path)["forecasts"]) == 4
+    walk(again, 33, 52)  # steps that were lost come again
+    assert [each.made_at for each in again.forecasts] == [0, 0.1, 0.2, 0.3, 0.4, 0.5]
+
+
+def test_a_mark_that_nobody_saw_is_passed_over(law: Law, tmp_path: Path) -> None:
+    prophet = Prophet(law, undertaking(), 600.0, tmp_path / "forecast.json")
+    prophet.on_step(step(0.01, 0.0))
+    prophet.on_step(step(0.57, 0.0))  # one record since: nothing lies in the windows of 10 to 50 %
+    assert [each.made_at for each in prophet.forecasts] == [0]

@@ -1,0 +1,242 @@
+"""Nothing that a user can set is silently ignored: each field of a configuration, each flag and each parameter is read.
+
+The configurations are ``Recipe``, what the verbs take, and every dataclass that these are made of, with all kinds of
+each plug point. A field counts as read where code outside its class, or a method of its class that does more than
+check values, takes an attribute of that name. Code that goes over all fields, to store or to print them, takes none.
+Names are compared, not types: a field that shares its name with something that is read goes unnoticed.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from daybreak.cli import VERBS
+
+PACKAGE = Path(__file__).resolve().parents[1] / "src" / "daybreak"
+CHECKS = {"__post_init__", "check"}
+FILES = {"recipes": "catalogue"}
+"""Of verbs whose file has another name."""
+Sources = Mapping[str, str]
+
+
+@pytest.fixture(scope="module")
+def sources() -> dict[str, str]:
+    """Every file of the package by its path within."""
+    return {path.relative_to(PACKAGE).as_posix(): path.read_text("utf-8") for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def verb_files() -> set[str]:
+    return {f"{FILES.get(verb, verb).replace('-', '_')}.py" for verb in VERBS}
+
+
+def names(node: ast.AST | None) -> set[str]:
+    return {found.id for found in ast.walk(node) if isinstance(found, ast.Name)} if node else set()
+
+
+def parameters(function: ast.FunctionDef) -> list[ast.arg]:
+    return [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
+
+
+def public_functions(tree: ast.Module) -> Iterator[ast.FunctionDef]:
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+            yield node
+
+
+def fields(node: ast.ClassDef) -> dict[str, ast.expr]:
+    """Name -> type of the fields that the class adds."""
+    found = [line for line in node.body if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name)]
+    return {ast.unparse(line.target): line.annotation for line in found if "ClassVar" not in names(line.annotation)}
+
+
+def dataclasses_of(tree: ast.Module) -> dict[str, ast.ClassDef]:
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    return {node.name: node for node in classes if any("dataclass" in names(mark) for mark in node.decorator_list)}
+
+
+def bases(node: ast.ClassDef) -> set[str]:
+    return set().union(*map(names, node.bases))
+
+
+def reads(node: ast.AST, *, of_self: bool) -> set[str]:
+    """Attributes that are read of ``self``, or of anything else."""
+    return {
+        found.attr
+        for found in ast.walk(node)
+        if isinstance(found, ast.Attribute)
+        and isinstance(found.ctx, ast.Load)
+        and (ast.unparse(found.value) == "self") is of_self
+    }
+
+
+@functools.cache
+def parsed(text: str) -> ast.Module:
+    return ast.parse(text)
+
+
+@functools.cache
+def read_outside(tree: ast.Module) -> set[str]:
+    """Attributes that are read of anything but ``self``."""
+    return reads(tree, of_self=False)
+
+
+# ---------------------------------------------------------------- fields
+
+
+def configurations(trees: Mapping[str, ast.Module], classes: Mapping[str, ast.ClassDef]) -> set[str]:
+    """``Recipe`` and what the verbs take, and all that these are made of."""
+    taken = [one for file in verb_files() for function in public_functions(trees[file]) for one in parameters(function)]
+    found: set[str] = set()
+    new = {"Recipe"}.union(*(names(one.annotation) for one in taken)) & classes.keys()
+    while new:
+        found |= new
+        inner = {name for one in new for annotation in fields(classes[one]).values() for name in names(annotation)}
+        above = {name for one in new for name in bases(classes[one])}
+        below = {name for name, node in classes.items() if bases(node) & found}
+        new = (inner | above | below) & classes.keys() - found
+    return found
+
+
+def family(name: str, classes: Mapping[str, ast.ClassDef]) -> set[str]:
+    """The class with all above it."""
+    return {name}.union(*(family(base, classes) for base in bases(classes[name]) & classes.keys()))
+
+
+def unread_fields(sources: Sources) -> tuple[list[str], set[str]]:
+    """``Class.field`` of those that nothing reads, and all configurations."""
+    trees = {file: parsed(text) for file, text in sources.items()}
+    classes = {name: node for tree in trees.values() for name, node in dataclasses_of(tree).items()}
+    found = configurations(trees, classes)
+    outside = set().union(*map(read_outside, trees.values()))
+    families = {name: family(name, classes) for name in found}
+    unread = []
+    for name in sorted(found):
+        relatives = {other for other in found if name in families[other]} | families[name]
+        methods = [node for other in relatives for node in classes[other].body if isinstance(node, ast.FunctionDef)]
+        own = set().union(*(reads(method, of_self=True) for method in methods if method.name not in CHECKS))
+        unread += [f"{name}.{field}" for field in fields(classes[name]) if field not in outside | own]
+    return unread, found
+
+
+def test_every_field_is_read(sources: dict[str, str]) -> None:
+    unread, found = unread_fields(sources)
+    assert unread == []
+    expected = {"Watching", "Preparation", "Treatment", "Contender", "Texts", "Later", "AdamW", "Muon", "ModernEncoder"}
+    assert found >= expected and "Summary" not in found
+
+
+FIELD = "\n    planted: int = 0\n"
+CHECKED = FIELD + "\n    def __post_init__(self) -> None:\n        assert self.planted >= 0\n"
+STORED = FIELD + "\n    def stored(self) -> object:\n        return [getattr(self, one.name) for one in fields(self)]\n"
+USED = FIELD + "\n    def build_planted(self) -> int:\n        return self.planted\n"
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("recipe.py", "Recipe"),
+        ("recipe.py", "Devices"),
+        ("pretrain.py", "Watching"),
+        ("study_data.py", "Preparation"),
+        ("data/sampler.py", "PackedRows"),
+    ],
+)
+def test_a_planted_field_is_found(file: str, name: str, sources: dict[str, str]) -> None:
+    assert unread_with(FIELD, file, name, sources) == [f"{name}.planted"]
+
+
+@pytest.mark.parametrize(
+    ("planted", "unread"),
+    [(CHECKED, ["AdamW.planted"]), (STORED, ["AdamW.planted"]), (USED, [])],
+    ids=["only checked", "only stored", "used"],
+)
+def test_only_use_counts(planted: str, unread: list[str], sources: dict[str, str]) -> None:
+    assert unread_with(planted, "training/optimizers.py", "AdamW", sources) == unread
+
+
+def unread_with(planted: str, file: str, name: str, sources: dict[str, str]) -> list[str]:
+    """What is unread with ``planted`` at the end of a class."""
+    (node,) = [one for one in ast.parse(sources[file]).body if isinstance(one, ast.ClassDef) and one.name == name]
+    lines = sources[file].splitlines(keepends=True)
+    changed = "".join([*lines[: node.end_lineno], planted, *lines[node.end_lineno :]])
+    return unread_fields({**sources, file: changed})[0]
+
+
+# ---------------------------------------------------------------- flags
+
+
+def unread_flags(source: str) -> list[str]:
+    """``Class.flag`` of the flags that the command line offers and that nothing there reads.
+
+    A flag is read as ``asked.flag``, by name (getattr, or of the words as they were typed), or with all the others.
+    """
+    tree = ast.parse(source)
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    passed_on = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    told = set().union(*(strings(node) for node in functions))
+    asked = {
+        found.attr
+        for found in ast.walk(tree)
+        if isinstance(found, ast.Attribute) and ast.unparse(found.value) in ("asked", "self")
+    }
+    assert "asked.shared()" in passed_on
+    unread = []
+    for function in functions:
+        whole = {ast.unparse(node) for node in ast.walk(function) if isinstance(node, ast.Call)}
+        for node in ast.walk(function):
+            for flag in fields(node) if isinstance(node, ast.ClassDef) and "vars(asked)" not in whole else ():
+                if flag not in asked | strings(function) and typed(flag) not in told:
+                    unread.append(f"{node.name}.{flag}")
+    return unread
+
+
+def typed(flag: str) -> str:
+    """The word with which a flag is typed; ``from_`` is --from, for ``from`` is no name in Python."""
+    return f"--{flag.strip('_').replace('_', '-')}"
+
+
+def strings(node: ast.AST) -> set[str]:
+    """The string constants in it."""
+    return {one.value for one in ast.walk(node) if isinstance(one, ast.Constant) and isinstance(one.value, str)}
+
+
+def test_every_flag_is_read(sources: dict[str, str]) -> None:
+    assert unread_flags(sources["cli.py"]) == []
+
+
+@pytest.mark.parametrize("verb", ["Run", "Pretrain", "Verify", "Export", "Report", "Status"])
+def test_a_planted_flag_is_found(verb: str, sources: dict[str, str]) -> None:
+    head = f"    class {verb}:\n"
+    assert sources["cli.py"].count(head) == 1
+    changed = sources["cli.py"].replace(head, f"{head}        planted: int = 0\n")
+    assert unread_flags(changed) == [f"{verb}.planted"]
+
+
+# ---------------------------------------------------------------- parameters
+
+
+def unread_parameters(sources: Sources) -> list[str]:
+    """``file: function(parameter)`` of those that a public function of a verb's file takes and never reads."""
+    return [
+        f"{file}: {function.name}({one.arg})"
+        for file in sorted(verb_files())
+        for function in public_functions(parsed(sources[file]))
+        for one in parameters(function)
+        if one.arg not in {name for line in function.body for name in names(line)}
+    ]
+
+
+def test_every_parameter_of_a_verb_is_read(sources: dict[str, str]) -> None:
+    assert unread_parameters(sources) == []
+
+
+def test_a_planted_parameter_is_found(sources: dict[str, str]) -> None:
+    changed = sources["export.py"].replace(
+        "    onnx: bool = False,\n", "    onnx: bool = False,\n    planted: int = 0,\n", 1
+    )
+    assert unread_parameters({**sources, "export.py": changed}) == ["export.py: export(planted)"]

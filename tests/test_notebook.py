@@ -1,0 +1,83 @@
+"""The notebook of examples/ runs from its first cell to its last, and says what it promises."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from daybreak.base.files import read_json
+from daybreak.base.records import Summary
+from daybreak.base.task_records import TaskResult
+from daybreak.cli import VERBS
+
+NOTEBOOK = Path(__file__).resolve().parents[1] / "examples" / "pretrain_your_own.ipynb"
+BOOK: dict[str, Any] = json.loads(NOTEBOOK.read_text(encoding="utf-8"))
+PLAYER = """
+import json, sys
+
+names = {"__name__": "__main__"}
+for cell in json.load(open(sys.argv[1], encoding="utf-8"))["cells"]:
+    if cell["cell_type"] == "code":
+        exec(compile("".join(cell["source"]), cell["id"], "exec"), names)
+assert len(names["figure"].data) == 3 and names["figure"].data[2].y == tuple(one["loss"] for one in names["held_out"])
+"""
+"""Runs the code cells in one namespace. As in a kernel, no file is the main module."""
+
+
+def cells(kind: str) -> list[str]:
+    return ["".join(cell["source"]) for cell in BOOK["cells"] if cell["cell_type"] == kind]
+
+
+def test_it_is_a_dozen_cells_of_code_each_explained_and_without_output() -> None:
+    assert len(cells("code")) == 12
+    kinds = [cell["cell_type"] for cell in BOOK["cells"]]
+    assert all(before == "markdown" for before, kind in pairwise(kinds) if kind == "code")
+    assert all(not cell["outputs"] and cell["execution_count"] is None for cell in BOOK["cells"] if "outputs" in cell)
+    assert len({cell["id"] for cell in BOOK["cells"]}) == len(kinds)
+    absolute = re.findall(r"""["'](/\w+/)""", "".join(cells("code")))
+    assert absolute == [], "no path of one machine"
+
+
+def test_what_its_text_links_to_and_types_exists() -> None:
+    for text in cells("markdown"):
+        assert all((NOTEBOOK.parent / target).exists() for target in re.findall(r"\]\((?!http)([^)#]+)", text))
+        assert all(verb in VERBS for verb in re.findall(r"`daybreak ([a-z-]+)", text))
+
+
+@pytest.mark.skipif(importlib.util.find_spec("nbformat") is None, reason="needs nbformat")
+def test_it_is_valid_needs_nbformat() -> None:
+    import nbformat
+
+    nbformat.validate(nbformat.from_dict(BOOK))
+
+
+def test_it_runs_from_the_first_cell_to_the_last(tmp_path: Path) -> None:
+    environment = {
+        **os.environ, "PRETRAIN_YOUR_OWN": "40steps 1 64", "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1",
+    }  # fmt: skip
+    words = [sys.executable, "-c", PLAYER, str(NOTEBOOK)]
+    done = subprocess.run(
+        words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (folder,) = tmp_path.iterdir()
+    summary = read_json(folder / "run" / "summary.json", Summary)
+    assert summary.steps == 40 and summary.parity is not None and summary.parity.passed
+    results = read_json(folder / "run" / "results.json", list[TaskResult])
+    assert [(one.task, one.model, one.train_rows) for one in results] == [
+        ("libraries", "pretrained", 64), ("libraries", "untrained", 64),
+    ]  # fmt: skip
+    assert {"numpy", "scipy", "sklearn"} == set(results[0].labels)
+    said = done.stdout
+    for told in ("tokens a word", "40 steps, ", "of hidden tokens right", "constant answer 0.333", "tensor([[1.0000"):
+        assert told in said, said
+    assert (folder / "report.html").resolve().as_uri() in said and "Returns the [MASK] of the array." in said

@@ -1,0 +1,203 @@
+"""The example of a filter, and a filter in a preparation: what it leaves out, by how many workers, and after a kill."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from small_texts import left_over, write_records
+
+from daybreak import prepare as module
+from daybreak.base.corpus_records import CorpusReport
+from daybreak.base.errors import UserError
+from daybreak.base.files import read_json
+from daybreak.data.corpus import bundled
+from daybreak.data.own_steps import own_steps
+from daybreak.data.steps import Context
+from daybreak.data.tokenizer import WordPiece
+from daybreak.data.treatment import Treatment
+from daybreak.prepare import prepare
+from daybreak.reporting.corpus import write_corpus_page
+
+EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "own_filter.py"
+OWN = Treatment(steps=str(EXAMPLE))
+SMALL = WordPiece(vocabulary=600)
+TABLE = "1914 1918 4 | 1939 1945 6 of war"
+STAND_IN = "Lorem Ipsum dolor sit amet"
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    """660 records of prose, and in between ten tables and five pages that stand in for others."""
+    path = write_records(tmp_path / "corpus.jsonl")
+    lines = path.read_text().splitlines()
+    for place in range(15):
+        text = f"{TABLE} {place}" if place % 3 else f"{STAND_IN} {place}"
+        lines.insert(40 * place, json.dumps({"text": text}))
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "bundled", lambda files, rule, **how: bundled(files, rule, 20_000, **how))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """All files by name; what only tells the time is taken out."""
+    found = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    for name in ("manifest.json", "corpus.json"):
+        found[name] = json.dumps({**json.loads(found[name]), "seconds": 0}).encode()
+    return found
+
+
+def verdicts(text: str) -> list[str | None]:
+    return [step.open(Context())(text) for step in own_steps(str(EXAMPLE))]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("Prose of the year 1914, in which 2 digits are not many.", [None, None]),
+        (TABLE, ["too many digits", None]),
+        ("12345 678", ["too many digits", None]),
+        ("ten to one, 12 3", [None, None]),
+        ("Please ENABLE JavaScript to see this page.", [None, "stands in for another page"]),
+        ("Please enable javascripting.", [None, None]),
+        ("Lorem ipsum is what printers set. " * 40, [None, None]),
+    ],
+)
+def test_what_the_example_leaves_out(text: str, said: list[str | None]) -> None:
+    assert verdicts(text) == said
+
+
+def test_the_example_refuses_a_setting_that_cannot_be(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(EXAMPLE.read_text().replace("FewDigits()", "FewDigits(most=20)"))
+    with pytest.raises(UserError, match="20 is no share of digits"):
+        own_steps(str(tmp_path / "mine.py"))
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_what_was_left_out_is_told_by_step_and_reason(corpus: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    prepare([corpus], data, tokenizer=SMALL, treatment=Treatment(steps=str(EXAMPLE), show_text=True))
+    digits, stand_ins, equal = read_json(data / "corpus.json", CorpusReport).steps
+    assert (digits.documents_in, digits.documents_out, digits.reasons) == (675, 665, {"too many digits": 10})
+    assert (stand_ins.name, stand_ins.documents_out) == ("NoStandIns", 660)
+    assert stand_ins.reasons == {"stands in for another page": 5} and equal.documents_in == 660
+    assert [one.text for one in digits.examples] == [f"{TABLE} {place}" for place in (1, 2, 4)]
+    assert digits.why.startswith("tables and lists: more than 20%") and "own_filter.py" in digits.why
+    page = write_corpus_page(data, tmp_path / "page.html").read_text()
+    assert "pages that stand in for others: at most 1,000" in page and "own_filter.py" in page
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_neither_workers_nor_who_filters_change_what_comes_out(corpus: Path, tmp_path: Path) -> None:
+    made = []
+    for workers in (1, 2, 4):
+        prepare([corpus], tmp_path / f"{workers}", tokenizer=SMALL, workers=workers, treatment=OWN)
+        made.append(contents(tmp_path / f"{workers}"))
+    assert len(made[0]) >= 9 and made[0] == made[1] == made[2]
+    by_hand = tmp_path / "by_hand.jsonl"
+    kept = [line for line in corpus.read_text().splitlines() if verdicts(json.loads(line)["text"]) == [None, None]]
+    by_hand.write_text("\n".join(kept) + "\n")
+    prepare([by_hand], tmp_path / "plain", tokenizer=SMALL)
+    plain = contents(tmp_path / "plain")
+    assert len(kept) == 660
+    same = [name for name in plain if name not in ("manifest.json", "corpus.json")]
+    assert same and [made[0][name] for name in same] == [plain[name] for name in same]
+    assert left_over(tmp_path) == []
+
+
+def test_data_made_with_another_filter_are_never_taken_for_those_asked_for(corpus: Path, tmp_path: Path) -> None:
+    file, data = tmp_path / "mine.py", tmp_path / "data"
+    file.write_text(EXAMPLE.read_text())
+    own = Treatment(steps=str(file))
+    made = prepare([corpus], data, tokenizer=SMALL, treatment=own)
+    assert prepare([corpus], data, tokenizer=SMALL, treatment=own) == made
+    with pytest.raises(UserError, match="from other text or with other settings"):
+        prepare([corpus], data, tokenizer=SMALL)
+    file.write_text(EXAMPLE.read_text().replace("FewDigits()", "FewDigits(most=0.5)"))
+    with pytest.raises(UserError, match="from other text or with other settings"):
+        prepare([corpus], data, tokenizer=SMALL, treatment=own)
+    file.unlink()
+    with pytest.raises(UserError, match=r"mine.py' cannot be read: no such file"):
+        prepare([corpus], data, tokenizer=SMALL, treatment=own)
+    assert contents(data) and left_over(tmp_path) == []
+
+
+KILLED = """
+import os, signal
+from daybreak.data.steps import DocumentStep
+
+seen = 0
+
+class Killed(DocumentStep):
+    def why(self):
+        return "short documents"
+
+    def open(self, context):
+        def judge(text):
+            global seen
+            seen += 1
+            if seen == int(os.environ.get("LAST", "0")):
+                os.kill(os.getpid(), signal.SIGKILL)
+            return "too short" if len(text) < 60 else None
+        return judge
+
+steps = (Killed(),)
+"""
+
+
+def test_killed_in_a_filter_it_goes_on_and_comes_out_the_same(tmp_path: Path, daybreak: Callable[..., object]) -> None:
+    file = tmp_path / "killed.py"
+    file.write_text(KILLED)
+    texts = [write_records(tmp_path / f"{seed}.jsonl", 100, seed) for seed in (1, 2, 3)]
+
+    def run(out: str, *flags: str, **more: str) -> tuple[int, str]:
+        # Sources that are mixed are parts of their own.
+        words = ["--epochs", "1", "1", "1", "--tokenizer.vocabulary", "400", "--steps", str(file), *flags]
+        done = daybreak("prepare", *texts, "--out", tmp_path / out, *words, **more)
+        return done.returncode, done.stdout + done.stderr  # type: ignore[attr-defined]
+
+    assert run("straight", "--workers", "1")[0] == 0
+    assert run("killed", "--workers", "1", LAST="290")[0] == -signal.SIGKILL
+    done = [path.name for path in (tmp_path / ".killed.preparing").glob("*/survey/[0-9]*")]
+    assert sorted(done) == ["00000", "00001"] and not (tmp_path / "killed").exists()
+    code, said = run("killed", "--workers", "2")
+    assert code == 0 and "Going on with the preparation that was stopped." in said, said
+    assert contents(tmp_path / "killed") == contents(tmp_path / "straight")
+    assert left_over(tmp_path) == []
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_filter_that_fails_is_told_in_one_sentence_and_nothing_is_lost(
+    workers: int, tmp_path: Path, refused: Callable[..., str]
+) -> None:
+    file, data = tmp_path / "mine.py", tmp_path / "data"
+    file.write_text(KILLED.replace('os.environ.get("LAST", "0")', "0").replace("len(text) < 60", "1 / (seen - 5)"))
+    texts = [write_records(tmp_path / f"{seed}.jsonl", 100, seed) for seed in (1, 2)]
+    asked = ["prepare", *texts, "--epochs", "1", "1", "--out", data, "--workers", workers]
+    prepare(texts, data, tokenizer=SMALL)
+    before = contents(data)
+    assert "with other settings" in refused(*asked, "--steps", file)
+    said = refused(*asked[:-3], tmp_path / "other", *asked[-2:], "--steps", file)
+    assert f"daybreak: '{file}' failed on document 5 of '{tmp_path}/" in said
+    assert ".jsonl': line 17: ZeroDivisionError: division by zero. Mend it there.\n" in said
+    assert contents(data) == before and left_over(tmp_path) == [] and not (tmp_path / "other").exists()
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_a_document_in_a_later_part_is_named_by_where_the_part_begins(corpus: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        EXAMPLE.read_text().replace("if digits >", f"if text == {TABLE + ' 14'!r} or 0 >")
+    )
+    file = tmp_path / "mine.py"
+    file.write_text(
+        file.read_text().replace('return "too many digits"', f'return 7 if text == {TABLE + " 14"!r} else "d"')
+    )
+    with pytest.raises(UserError, match=r"failed on document \d+ of '.*corpus.jsonl' behind byte [\d,]+: FewDigits"):
+        prepare([corpus], tmp_path / "data", tokenizer=SMALL, treatment=Treatment(steps=str(file)), workers=1)

@@ -1,0 +1,143 @@
+"""Runs whose recipe holds classes of a user's own file: each verb that reads the recipe can be given that file."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from daybreak.base.files import read_json
+from daybreak.base.records import Parity
+from daybreak.cli import main
+from daybreak.recipe import load_recipe, resolved
+from daybreak.report import report
+from daybreak.training import probe
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+OBJECTIVE, ARCHITECTURE = EXAMPLES / "own_objective.py", EXAMPLES / "own_architecture.py"
+STEPS = 20
+PASSED = Parity(
+    passed=True, checks={}, largest_logit_difference=0.0, tolerance=1.0, masked_accuracy=0.0, transformers="",
+    seconds=0.0,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _light() -> Iterator[None]:
+    """On the CPU, and every export passes at once."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(probe, "choose_device", lambda: torch.device("cpu"))
+        for module in ("run_end", "export"):
+            monkeypatch.setattr(f"daybreak.{module}.check_parity", lambda *_, **__: PASSED)
+        yield
+
+
+def command(*words: object) -> int:
+    """Run it here, to its end; its exit code."""
+    with pytest.raises(SystemExit) as left:
+        main([str(word) for word in words])
+    return int(left.value.code or 0)
+
+
+@pytest.fixture(scope="module")
+def run(data: Path, shape: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of the example of an objective, with a setting that is not its file's."""
+    out = tmp_path_factory.mktemp("own") / "run"
+    words = ["--data", data, "--budget", f"{STEPS}steps", "--objective.span", "5", *shape]
+    assert command("pretrain", OBJECTIVE, *words, "--out", out) == 0
+    return out
+
+
+@pytest.fixture
+def unknown(run: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """The run, as if its class had a name that this process never heard of; mine.py beside it defines it.
+
+    The checkpoint from before its decay stands for its best, too.
+    """
+    name = "Spans" + "".join(filter(str.isalpha, request.node.name))
+    copy = Path(shutil.copytree(run, tmp_path / "run"))
+    shutil.copytree(copy / "before-decay", copy / "best", dirs_exist_ok=True)
+    for source, new in ((OBJECTIVE, tmp_path / "mine.py"), (run / "recipe.json", copy / "recipe.json")):
+        new.write_text(source.read_text(encoding="utf-8").replace("MaskedSpans", name), encoding="utf-8")
+    assert read_json(copy / "recipe.json")["own_kinds"] == [name]
+    return copy
+
+
+def asked(verb: str, run: Path, data: Path, out: Path) -> list[object]:
+    """A command that reads the recipe of ``run``."""
+    words: dict[str, list[object]] = {
+        "verify": ["verify", run],
+        "record": ["record", run, "--last", 5, "--out", out],
+        "export": ["export", run, "--best", "--out", out],
+        "pretrain": ["pretrain", run, "--out", out],
+        "from": ["pretrain", "--from", run, "--extend", f"{STEPS}steps", "--out", out],
+    }
+    return [*words[verb], "--data", data]
+
+
+@pytest.mark.parametrize("verb", ["verify", "record", "export", "pretrain", "from"])
+def test_a_verb_says_what_to_name_and_does_its_work_with_it(
+    verb: str, run: Path, unknown: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, recipe = tmp_path / "out", read_json(unknown / "recipe.json")
+    (name,) = recipe["own_kinds"]
+    assert command(*asked(verb, unknown, data, out)) == 2 and not out.exists()
+    assert capsys.readouterr().err == (
+        f"daybreak: '{unknown / 'recipe.json'}' holds {name}, of a file of yours. Name the file that defines it: "
+        "with --recipe FILE.py, or in the run's place where there is no such flag.\n"
+    )
+    assert command(*asked(verb, unknown, data, out), "--recipe", tmp_path / "mine.py") == 0
+    if verb == "verify":
+        assert "bit for bit" in capsys.readouterr().out
+    elif verb == "record":
+        (record,) = out.iterdir()
+        assert read_json(record / "recipe.json")["own_kinds"] == [name]
+    elif verb == "export":
+        assert (out / "model.safetensors").is_file()
+    else:
+        found = read_json(out / "recipe.json")
+        assert (found["own_kinds"], found["objective"]) == ([name], recipe["objective"])
+        assert found["objective"]["span"] == 5
+        weights = [folder / "model" / "model.safetensors" for folder in (run, out)]
+        assert (weights[0].read_bytes() == weights[1].read_bytes()) == (verb == "pretrain")
+        assert command(*asked(verb, unknown, data, out), "--recipe", tmp_path / "mine.py") == 0  # as if to resume
+
+
+def test_a_class_of_another_version_or_a_wrong_name_is_told_likewise(
+    unknown: Path, refused: Callable[..., str]
+) -> None:
+    """As in a folder that was written before recipe.json said which kinds do not ship."""
+    plain = read_json(unknown / "recipe.json")
+    (name,) = plain.pop("own_kinds")
+    (unknown / "recipe.json").write_text(json.dumps(plain))
+    said = refused("verify", unknown)
+    assert f"'{name}' is no kind of Objective that this version knows." in said and "with --recipe FILE.py" in said
+
+
+def test_the_report_names_the_file_that_is_needed(run: Path, tmp_path: Path) -> None:
+    page = report([run], tmp_path / "report.md", form="md").read_text(encoding="utf-8")
+    (line,) = [line for line in page.splitlines() if line.startswith("daybreak pretrain")]
+    assert line == (
+        f"daybreak pretrain {run} --recipe FILE.py --data DATA --out {run}-again    # the same recipe, seed and budget "
+        "once more; FILE.py is yours, with MaskedSpans"
+    )
+
+
+def test_only_what_does_not_ship_is_told_of(tmp_path: Path) -> None:
+    assert "own_kinds" not in resolved(load_recipe("bert-2018"))
+    own = load_recipe(ARCHITECTURE)
+    plain = resolved(own)
+    assert plain["own_kinds"] == ["AlbertEncoder"]
+    (tmp_path / "recipe.json").write_text(json.dumps(plain))
+    assert load_recipe(tmp_path) == own and resolved(load_recipe(tmp_path)) == plain
+
+
+def test_a_file_that_is_no_recipe_is_refused(run: Path, refused: Callable[..., str], tmp_path: Path) -> None:
+    assert "There is no recipe 'nowhere.py'" in refused("verify", run, "--recipe", "nowhere.py")
+    (tmp_path / "mine.py").write_text("import json\n\nrecipe = json.dump\nrecipe = recip\n")
+    said = refused("export", run, "--recipe", tmp_path / "mine.py", "--out", tmp_path / "out")
+    assert "mine.py' cannot be used: line 4: NameError: name 'recip' is not defined. Mend it there." in said
