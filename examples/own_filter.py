@@ -1,7 +1,9 @@
 """Filters of your own: documents that are tables rather than prose, and pages that only stand in for others.
 
-daybreak prepare my_texts/ --steps examples/own_filter.py --show-text --out data/filtered
-daybreak report data/filtered --out corpus.html
+    daybreak prepare my_texts/ --steps examples/own_filter.py --show-text --out data/filtered
+    daybreak report data/filtered --out corpus.html
+
+The page tells what each of them left out, with examples.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ FLOORS = [
     {"data", "models", "training"},
     {"evaluation", "packaging", "reporting", "forecasting"},
     {"recipe"},
-    {"run_start", "assembly", "origins", "subject", "turns"},
+    {"run_start", "assembly", "origins", "subject", "turns", "arithmetic"},
     {"deciding", "run_end", "contest", "filing"},
     {"planning"},
     {

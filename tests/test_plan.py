@@ -11,6 +11,7 @@ import pytest
 from fake_laws import made_up
 
 from daybreak import plan, planning
+from daybreak.arithmetic import flops_per_token
 from daybreak.base.errors import UserError
 from daybreak.base.files import read_json
 from daybreak.base.forecast_records import Law, Plan
@@ -37,7 +38,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def time_recipe(recipe: Recipe, shards: object, data: Path) -> Speed:
         names.append(recipe.name)
-        flops = planning.training_flops(recipe, 400) * recipe.batch * recipe.length
+        flops = flops_per_token(recipe, 400) * recipe.batch * recipe.length
         return Speed(step=flops / 20e9, start=6.0, end=2.0, memory=10**9)
 
     monkeypatch.setattr(planning, "time_recipe", time_recipe)

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
+from daybreak.arithmetic import flops_per_token
 from daybreak.base.amounts import count
 from daybreak.base.plain import to_plain
 from daybreak.data.byte_bpe import ByteBPE
@@ -15,12 +15,8 @@ from daybreak.data.tokenizer import WordPiece, load_tokenizer, vocabulary_size
 from daybreak.data.tokenizer_import import Existing
 from daybreak.recipe import Recipe, load_recipe, promise, recipe_module, recipe_names, resolved
 
-TARGET_SHARE = 0.15
-"""Share of a row's positions that is predicted, for counting arithmetic; recipes differ by a few hundredths."""
 SCALED = ("optimizer.lr", "later.lr", "model.init_std")
 """What --size changes with the width, unless --faithful."""
-BACKWARD = 2
-"""Products of the backward pass for each one of the forward pass."""
 
 
 def catalogue() -> str:
@@ -44,7 +40,8 @@ def described(source: str, *, size: str = "", faithful: bool = False) -> str:
     vocabulary = _vocabulary(recipe)
     parts.append(
         f"{count(parameters(recipe))} parameters at a vocabulary of {vocabulary:,}; "
-        f"{count(flops_per_token(recipe))} floating-point operations a token of training at {recipe.length} positions."
+        f"{count(flops_per_token(recipe, vocabulary))} floating-point operations a token of training at "
+        f"{recipe.length} positions."
     )
     if found := deviations(recipe, size):
         parts.append("\n".join(["Where it deviates from the original, and why:", *(f"- {line}" for line in found)]))
@@ -56,18 +53,6 @@ def parameters(recipe: Recipe) -> int:
     """Trainable numbers of the recipe's model at its vocabulary; nothing is allocated."""
     with torch.device("meta"):
         return recipe.model.build(_vocabulary(recipe)).parameter_count()
-
-
-def flops_per_token(recipe: Recipe) -> int:
-    """Floating-point operations of a training step for each token read, matrix products and attention only."""
-    length = recipe.length
-    with torch.device("meta"):
-        model = recipe.model.build(_vocabulary(recipe)).eval()
-        ids = torch.zeros(1, length, dtype=torch.int64)
-        slots = torch.zeros(1, max(1, round(TARGET_SHARE * length)), dtype=torch.int64)
-        with torch.no_grad(), FlopCounterMode(display=False) as counter:
-            model.logits(ids, slots)
-    return (1 + BACKWARD) * counter.get_total_flops() // length
 
 
 def deviations(recipe: Recipe, size: str) -> list[str]:

@@ -213,7 +213,7 @@ def _run(arguments: list[str]) -> None:
     class Run:
         recipe: Annotated[Recipe, tyro.conf.arg(name="")]
         corpus: tuple[str, ...] = ()
-        """Files, folders or globs of .txt .md .jsonl, plain, .gz or .zst; none for the docstrings on this machine."""
+        """Files, folders or globs of what prepare reads, hf://owner/name; none for the docstrings on this machine."""
         size: str = ""
         """tiny, mini, small, base or large; the recipe's own when empty."""
         faithful: bool = False

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
+from daybreak.arithmetic import flops_per_token
 from daybreak.assembly import Order, assemble
 from daybreak.base.forecast_records import Candidate
 from daybreak.base.process import status_bytes
@@ -62,17 +62,6 @@ class Speed:
     """Bytes: the most of this process so far, or of the accelerator; 0 where it was not measured."""
     measured: bool = True
     """False where the seconds follow from the arithmetic of a smaller recipe."""
-
-
-def training_flops(recipe: Recipe, vocabulary: int) -> int:
-    """Floating-point operations of a step for each token read: matrix products and attention, forward and backward."""
-    length, targets = recipe.length, max(1, round(0.2 * recipe.length))
-    with torch.device("meta"):
-        model = recipe.model.build(vocabulary).eval()
-        ids, slots = torch.zeros(1, length, dtype=torch.int64), torch.zeros(1, targets, dtype=torch.int64)
-        with torch.no_grad(), FlopCounterMode(display=False) as counter:
-            model.logits(ids, slots)
-    return 3 * counter.get_total_flops() // length
 
 
 def time_recipe(recipe: Recipe, shards: Shards, data: Path) -> Speed:
@@ -124,9 +113,9 @@ def candidates(
     """
     begun, found, last = time.monotonic(), [], None
     vocabulary = shards.manifest.vocabulary
-    ordered = sorted(recipes, key=lambda recipe: training_flops(recipe, vocabulary))
+    ordered = sorted(recipes, key=lambda recipe: flops_per_token(recipe, vocabulary))
     for recipe in ordered:
-        flops = training_flops(recipe, vocabulary) * recipe.global_batch(1) * recipe.length
+        flops = flops_per_token(recipe, vocabulary) * recipe.global_batch(1) * recipe.length
         left = PROBE_SECONDS - (time.monotonic() - begun)
         speed = _scaled(last, flops) if last and TRIALS * flops / last[1] > left else None
         if speed is None:
@@ -151,7 +140,7 @@ def _candidate(recipe: Recipe, speed: Speed, vocabulary: int, about: Undertaking
         recipe=recipe.name,
         parameters=model.parameter_count(),
         inner=inner_parameters(model.parameter_count(), vocabulary, model.width),
-        flops_per_token=training_flops(recipe, vocabulary),
+        flops_per_token=flops_per_token(recipe, vocabulary),
         tokens_per_second=recipe.global_batch(1) * recipe.length / speed.step,
         training_seconds=seconds,
         memory=speed.memory,
@@ -205,7 +194,7 @@ def size_for(budget: Budget) -> str:
         with torch.device("meta"):
             model = recipe.model.build(usual_vocabulary(recipe))
         inner = inner_parameters(model.parameter_count(), model.vocabulary, model.width)
-        tokens = rate * budget.amount / training_flops(recipe, model.vocabulary)
+        tokens = rate * budget.amount / flops_per_token(recipe, model.vocabulary)
         run = Undertaking(inner=inner, tokens=tokens, unique=math.inf, unigram_loss=1.0, pairs=CENTRE[2])
         return foresee(law, run).loss
 
