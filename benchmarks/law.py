@@ -1,12 +1,13 @@
 """Fit the law of losses on finished runs, and say how well it foresees those that it does not know.
 
     python benchmarks/law.py --data data/wiki --runs runs/a studies/rate/cells/* --keep law-runs-wiki.json
+    python benchmarks/law.py --study studies/text --keep law-runs-text.json
     python benchmarks/law.py --records records --law src/daybreak/forecasting/law.json --out law.json
 
 The first form keeps what the fit needs of each run on these data (its sizes, its losses, the course of its training
-loss), which is what a record holds. The second fits on all such records (*law-runs*.json), writes the law that the
-package carries, and measures it by five-fold leaving out. Runs of other recipes than the flagship's are passed over,
-and said.
+loss), which is what a record holds; the second does so with all cells of a study-data. The third fits on all such
+records (*law-runs*.json), writes the law that the package carries, and measures it on runs that it does not know: a
+fifth of them, all of a text, all of a size. Runs of other recipes than the flagship's are passed over, and said.
 """
 
 from __future__ import annotations
@@ -23,11 +24,14 @@ from daybreak.base.forecast_records import LawRun
 from daybreak.base.plain import from_plain, to_plain
 from daybreak.base.records import PLATEAU_MARGIN
 from daybreak.base.run_folder import RunFolder
+from daybreak.base.study_records import DATA_STUDY_FILE, DataStudy
 from daybreak.data.shards import open_shards
 from daybreak.forecasting.difficulty import pairs_log_share
 from daybreak.forecasting.fitting import fit, leave_out
 from daybreak.forecasting.runs import is_even, law_run, why_not
 from daybreak.recipe import load_recipe
+from daybreak.reporting.study_table import data_contender
+from daybreak.turns import slug
 
 FOLDS = 5
 NEEDED = ("recipe.json", "data.json", "summary.json", "metrics.jsonl")
@@ -65,11 +69,24 @@ def recorded(folder: Path) -> list[LawRun]:
     return found
 
 
-def judged(runs: list[LawRun]) -> dict[str, Any]:
+def runs_of_study(folder: Path) -> list[LawRun]:
+    """The cells of a ``daybreak study-data``, each with the text that it was trained on."""
+    study: DataStudy = read_json(folder / DATA_STUDY_FILE, DataStudy)
+    found: list[LawRun] = []
+    for text in study.texts:
+        name = slug(data_contender(text.source, text.treatment))
+        cells = sorted(path for path in (folder / "cells").glob(f"{name}-seed-*") if path.is_dir())
+        found += runs_in(cells, folder / "data" / text.folder)
+    return found
+
+
+def judged(runs: list[LawRun], groups: list[Any]) -> dict[str, Any]:
     """How far a law of the others is from each run."""
-    apart = [each.fitted / each.loss - 1.0 for each in leave_out(runs, FOLDS)]
+    apart = [each.fitted / each.loss - 1.0 for each in leave_out(runs, groups)]
+    if not apart:
+        return {"runs": 0}
     return {
-        "runs": len(runs),
+        "runs": len(apart),
         "mean_error": float(np.mean(np.abs(apart))),
         "largest_error": float(np.max(np.abs(apart))),
         "bias": float(np.mean(apart)),
@@ -80,14 +97,15 @@ def main() -> None:
     parser = measure.parser(__doc__)
     parser.add_argument("--runs", type=Path, nargs="+", default=[], help="run folders whose facts are kept")
     parser.add_argument("--data", type=Path, help="folder made by daybreak prepare that they were trained on")
+    parser.add_argument("--study", type=Path, help="folder of a daybreak study-data whose cells are kept")
     parser.add_argument("--keep", type=Path, help="where they are kept")
     parser.add_argument("--records", type=Path, help="folder of records to fit on")
     parser.add_argument("--law", type=Path, help="where the law goes that the package carries")
     chosen = parser.parse_args()
     if chosen.short:
         chosen.records = measure.ROOT / "records"
-    if chosen.runs:
-        runs = runs_in(chosen.runs, chosen.data)
+    if chosen.runs or chosen.study:
+        runs = runs_of_study(chosen.study) if chosen.study else runs_in(chosen.runs, chosen.data)
         write_json(chosen.keep or Path("law-runs.json"), {**measure.record("law runs", {}), "runs": runs})
         print(f"{len(runs)} runs kept")
     if not chosen.records:
@@ -95,18 +113,29 @@ def main() -> None:
     runs = recorded(chosen.records)
     if not runs:
         sys.exit(f"'{chosen.records}' holds no run that the law speaks of.")
-    law, found = fit(runs), {**measure.record("law", {"folds": FOLDS}), "left_out": judged(runs)}
-    measure.finish({**found, "law": law}, chosen.out)
+    law = fit(runs)
+    found = {
+        "a fifth": judged(runs, [number % FOLDS for number in range(len(runs))]),
+        "a text": judged(runs, [round(run.unigram_loss, 1) for run in runs]),
+        "a size": judged(runs, [run.inner for run in runs]),
+    }
+    measure.finish({**measure.record("law", {"folds": FOLDS}), "left_out": found, "law": law}, chosen.out)
     if chosen.law:
         write_json(chosen.law, law)
     rows = [
         [one.name, f"{one.loss:.3f}", f"{one.fitted:.3f}", f"{one.fitted / one.loss - 1:+.1%}"] for one in law.residuals
     ]
     print(measure.table(["run", "loss", "law", "apart"], rows))
-    print(
-        f"{len(runs)} runs, left out one fifth at a time: mean error {found['left_out']['mean_error']:.1%}, "
-        f"largest {found['left_out']['largest_error']:.1%}, bias {found['left_out']['bias']:+.1%}."
-    )
+    for what, seen in found.items():
+        told = (
+            "too few others"
+            if not seen["runs"]
+            else (
+                f"{seen['runs']} of {len(runs)} runs, mean error {seen['mean_error']:.1%}, "
+                f"largest {seen['largest_error']:.1%}, bias {seen['bias']:+.1%}"
+            )
+        )
+        print(f"Foreseen without {what}: {told}.")
 
 
 if __name__ == "__main__":

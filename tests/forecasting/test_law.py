@@ -105,10 +105,15 @@ def test_too_few_runs_are_refused() -> None:
 
 def test_a_run_that_is_left_out_is_foreseen_by_the_others() -> None:
     runs = made_up(0.01, 5)
-    found = {each.name: each for each in leave_out(runs, 5)}
+    found = {each.name: each for each in leave_out(runs, [number % 5 for number in range(len(runs))])}
     assert found.keys() == {run.name for run in runs}
     apart = [abs(each.fitted / each.loss - 1) for each in found.values()]
     assert 0 < np.mean(apart) < 0.03
+    strange = [replace(runs[0], loss=2 * runs[0].loss), *runs[1:]]  # its own loss is not asked
+    assert leave_out(strange, [run is strange[0] for run in strange])[0].fitted == pytest.approx(
+        leave_out(runs, [run is runs[0] for run in runs])[0].fitted
+    )
+    assert leave_out(runs[:FEWEST], [True] * FEWEST) == []
 
 
 def test_means_before_marks() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 from scipy import optimize
@@ -112,13 +112,15 @@ def _usual(runs: Sequence[LawRun], expected: np.ndarray, z: np.ndarray) -> list[
     return found
 
 
-def leave_out(runs: Sequence[LawRun], folds: int) -> list[Residual]:
-    """Each run as foreseen by a law that does not know it: ``folds`` groups, every folds-th run of the list in one."""
+def leave_out(runs: Sequence[LawRun], groups: Sequence[Hashable]) -> list[Residual]:
+    """Each run as foreseen by a law that knows no run of its group; runs of groups that leave too few are left out."""
     found = []
-    for fold in range(folds):
-        law = fit([run for number, run in enumerate(runs) if number % folds != fold])
-        theta = np.asarray(law.coefficients)
-        for run in runs[fold::folds]:
+    for group in dict.fromkeys(groups):
+        known = [run for run, other in zip(runs, groups) if other != group]
+        if len(known) < FEWEST:
+            continue
+        theta = np.asarray(fit(known).coefficients)
+        for run in (run for run, other in zip(runs, groups) if other == group):
             facts = (run.inner, worth(run.tokens, run.unique), run.pairs)
             z = log_share(theta, *(np.array([value]) for value in facts))[0]
             found.append(Residual(name=run.name, loss=run.loss, fitted=run.unigram_loss * math.exp(float(z))))
