@@ -16,6 +16,7 @@ from daybreak.base.files import make_folder, read_json
 from daybreak.base.plain import fingerprint
 from daybreak.base.records import SHARD_FORMAT, Manifest
 from daybreak.base.terminal import say
+from daybreak.data import hub
 from daybreak.data.inputs import DATA_SET, InputFile
 from daybreak.data.shards import open_shards
 from daybreak.data.workers import WorkerLost, is_alive
@@ -145,8 +146,13 @@ def refuse_changed(files: Iterable[InputFile]) -> None:
         if file.revision:
             continue
         try:
-            state = file.path.stat()
-            same = (state.st_size, state.st_mtime_ns) == (file.bytes, file.modified)
+            if file.form == DATA_SET:  # a local folder of one: the files in it
+                found = hub.inspect(hub.parse(file.given))
+                now = (found.bytes, found.modified)
+            else:
+                state = file.path.stat()
+                now = (state.st_size, state.st_mtime_ns)
+            same = now == (file.bytes, file.modified)
         except OSError:
             same = False
         if not same:

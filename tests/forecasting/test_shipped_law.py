@@ -1,0 +1,57 @@
+"""The law in the package is the fit of the recorded runs, and speaks of the flagship as it is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from daybreak.base.files import read_json
+from daybreak.base.forecast_records import MARKS, Law, LawRun
+from daybreak.base.plain import from_plain
+from daybreak.deciding import unknown_to_the_law
+from daybreak.forecasting.fitting import fit
+from daybreak.forecasting.law import CENTRE, Undertaking, foresee, shipped_law
+from daybreak.recipe import load_recipe
+
+RECORDS = Path(__file__).resolve().parents[2] / "records"
+
+
+def recorded() -> list[LawRun]:
+    found: list[LawRun] = []
+    for path in sorted(RECORDS.glob("*law-runs*.json")):
+        found += [from_plain(LawRun, run) for run in read_json(path)["runs"]]
+    return found
+
+
+def test_the_law_is_that_of_the_records() -> None:
+    again, law = fit(recorded()), shipped_law()
+    assert again.coefficients == pytest.approx(law.coefficients, rel=1e-3, abs=1e-3)
+    assert (again.inner, again.tokens, again.freedom) == (law.inner, law.tokens, law.freedom)
+    assert [mark.at for mark in law.usual] == list(MARKS)
+    assert again.residuals == [replace(one, fitted=pytest.approx(one.fitted, rel=1e-3)) for one in law.residuals]
+    filed = max(RECORDS.glob("*-law.json"))
+    assert from_plain(Law, read_json(filed)["law"]) == law, "python benchmarks/law.py --records records --law ..."
+
+
+@pytest.mark.parametrize("size", ["tiny", "mini", "small"])
+def test_the_law_speaks_of_the_flagship(size: str) -> None:
+    assert unknown_to_the_law(load_recipe(size)) == ""
+
+
+@pytest.mark.parametrize("name", ["bert-2018", "crammed", "scibert", "base"])
+def test_it_does_not_speak_of_others(name: str) -> None:
+    assert unknown_to_the_law(load_recipe(name)) != ""
+
+
+def test_more_text_and_larger_models_are_foreseen_to_be_better() -> None:
+    law = shipped_law()
+    usual = Undertaking(inner=1_000_000, tokens=4e6, unique=1e9, unigram_loss=7.0, pairs=CENTRE[2])
+    losses = [foresee(law, replace(usual, tokens=tokens)).loss for tokens in (1e6, 4e6, 1.6e7)]
+    assert losses == sorted(losses, reverse=True)
+    losses = [foresee(law, replace(usual, inner=inner)).loss for inner in (300_000, 1_000_000, 3_000_000)]
+    assert losses == sorted(losses, reverse=True)
+    wide, narrow = foresee(law, replace(usual, inner=100_000_000)), foresee(law, usual)
+    assert wide.beyond and not narrow.beyond
+    assert wide.high / wide.low > narrow.high / narrow.low
