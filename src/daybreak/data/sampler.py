@@ -8,6 +8,7 @@ nothing to save, any number of ranks.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -76,6 +77,10 @@ class RowsConfig(Component):
         """
 
 
+AHEAD = 1024
+"""Rows whose places are found at a time: a hundred small array operations for all of them as for one."""
+
+
 def permute(positions: np.ndarray, size: int, seed: int, epoch: int) -> np.ndarray:
     """Map ``positions`` (int64, each in [0, size)) one to one onto [0, size), keyed by ``seed`` and ``epoch``.
 
@@ -119,13 +124,25 @@ def visit(position: int, rows: int, size: int, seed: int) -> tuple[np.ndarray, n
     """Where rows [position, position + rows) of a run stand that visits [0, size) once an epoch, shuffled by ``seed``.
 
     Returns:
-        int64[rows], the epoch of each, and int64[rows], its number in [0, size).
+        int64[rows], the epoch of each, and int64[rows], its number in [0, size); both read-only.
     """
-    epochs, inside = np.divmod(np.arange(position, position + rows, dtype=np.int64), size)
+    first, last = position // AHEAD, (position + max(rows, 1) - 1) // AHEAD
+    blocks = [_visits(number, size, seed) for number in range(first, last + 1)]
+    start = position - first * AHEAD
+    epochs, order = (parts[0] if len(parts) == 1 else np.concatenate(parts) for parts in zip(*blocks))
+    return epochs[start : start + rows], order[start : start + rows]
+
+
+@functools.lru_cache(maxsize=8)
+def _visits(block: int, size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Epochs and numbers of rows [block * AHEAD, (block + 1) * AHEAD)."""
+    epochs, inside = np.divmod(np.arange(block * AHEAD, (block + 1) * AHEAD, dtype=np.int64), size)
     order = np.empty_like(inside)
     for epoch in np.unique(epochs):
         here = epochs == epoch
         order[here] = permute(inside[here], size, seed, int(epoch))
+    for array in (epochs, order):
+        array.flags.writeable = False
     return epochs, order
 
 

@@ -101,8 +101,8 @@ LONGEST_PRODUCT = 1024
 def _by_products(value: Tensor, dropout: float) -> bool:
     """Whether plain matrix products are faster than torch's fused attention: in half precision on a processor.
 
-    Its backward pass does not use the processor's instructions for such numbers: 4.4 times slower than the products
-    at 128 positions of 64 channels on two cores that have them (docs/log.md).
+    Its backward pass does not use the processor's instructions for such numbers, and takes several times as long as
+    the products do (docs/log.md).
     """
     low = value.dtype in (torch.bfloat16, torch.float16)
     return low and value.device.type == "cpu" and value.shape[2] <= LONGEST_PRODUCT and dropout == 0
