@@ -16,6 +16,8 @@ from typing import Any
 import measure
 import toy
 
+from daybreak.base.filed_records import tolerance
+
 
 def timed_run(command: list[str], out: Path, seconds: float, log: Path) -> dict[str, Any]:
     """One run to its end: how long until the model was there, and what the run says of itself."""
@@ -43,7 +45,7 @@ def timed_run(command: list[str], out: Path, seconds: float, log: Path) -> dict[
 
 def judge(budget: float, outside: float, inside: float) -> dict[str, Any]:
     """How far both clocks are from the budget, and whether that is within the tolerance."""
-    allowed = measure.tolerance(budget)
+    allowed = tolerance(budget)
     return {
         "tolerance_seconds": allowed,
         "off_by_seconds": round(outside - budget, 3),

@@ -31,6 +31,7 @@ from typing import Any
 import measure
 import toy
 
+from daybreak.base.filed_records import tolerance
 from daybreak.base.files import read_json, read_json_lines
 from daybreak.base.run_folder import RunFolder
 
@@ -241,12 +242,11 @@ def kill_and_verify(
     moments = kill_moments(seconds, kills, seed)
     found = run_with_kills(command, out, moments, log, processes=processes, stop=(seconds / 2, stop), chance=chance)
     found["verify"] = verify(out, data, log, processes)
-    allowed, summary = measure.tolerance(seconds), found["summary"]
+    allowed, summary = tolerance(seconds), found["summary"]
     found["budget_seconds"] = seconds
     found["off_by_seconds"] = round(found["outside_seconds"] - seconds, 3)
     found["uncharged_seconds"] = round(found["outside_seconds"] - summary["elapsed"], 3)
-    lost = [kill["lost_seconds"] for kill in found["kills"]]
-    if lost:
+    if lost := [kill["lost_seconds"] for kill in found["kills"]]:
         found["lost_seconds_per_kill"] = {"mean": round(sum(lost) / len(lost), 3), "most": max(lost)}
     found["verdict"] = {
         "killed_as_asked": len(found["kills"]) == kills == summary["resumes"],

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from daybreak.base.files import read_json, write_json
-from daybreak.base.neighbours import busy_seconds, load, own_seconds, why_void
+from daybreak.base.neighbours import Bystanders, load, why_void
 from daybreak.base.plain import to_plain
 from daybreak.base.process import usable_cores
 from daybreak.base.run_folder import RunFolder
@@ -152,11 +152,6 @@ def budget_seconds(text: str) -> float:
     return budget.amount
 
 
-def tolerance(seconds: float) -> float:
-    """What RULES.md allows: the larger of 1 % and 1 s."""
-    return max(0.01 * seconds, 1.0)
-
-
 def training_share(summary: dict[str, Any]) -> float:
     """Share of the charged time that was spent in training steps."""
     return float(summary["spent"]["train"] / summary["elapsed"])
@@ -217,8 +212,7 @@ class Watch:
     """Who else uses this machine from now on."""
 
     def __init__(self) -> None:
-        self.before, self._begun = load(), time.monotonic()
-        self._busy, self._own = busy_seconds(), own_seconds()
+        self.before, self._bystanders = load(), Bystanders()
 
     def facts(self, threads: int) -> dict[str, Any]:
         """What a record says of it: loads, the cores that others used, and whether that voids the measurement.
@@ -226,11 +220,7 @@ class Watch:
         Args:
             threads: that the measured processes compute on, all together.
         """
-        now, others = busy_seconds(), None
-        if now is not None and self._busy is not None:
-            spent = now - self._busy - (own_seconds() - self._own)
-            others = round(max(0.0, spent / (time.monotonic() - self._begun)), 3)
-        after = load()
+        others, after = self._bystanders.cores(), load()
         loads = [self.before[0], after[0]]
         turn = Turn(before=self.before, most=max(loads), mean=statistics.fmean(loads), after=after, others=others)
         void = bool(why_void(turn, cores=usable_cores(), threads=threads))

@@ -19,6 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from daybreak.base.batch import Batch
 from daybreak.base.encoder import Encoder, LossSum
+from daybreak.base.filed_records import tolerance
 from daybreak.base.run_folder import RunFolder
 from daybreak.data.sampler import RowSampler
 from daybreak.recipe import load_recipe
@@ -157,7 +158,7 @@ def test_statistics() -> None:
     assert measure.table(["name", "n"], [["a", "10"], ["longer", "7"]]).splitlines() == [
         "name     n", "------  --", "a       10", "longer   7",
     ]  # fmt: skip
-    assert measure.tolerance(60.0) == 1.0 and measure.tolerance(600.0) == 6.0
+    assert tolerance(60.0) == 1.0 and tolerance(600.0) == 6.0
     assert measure.budget_seconds("10m") == 600.0
     with pytest.raises(SystemExit):
         measure.budget_seconds("30steps")

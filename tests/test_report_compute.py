@@ -56,14 +56,13 @@ def body(page: str) -> str:
 @pytest.mark.parametrize("name", recipe_names())
 def test_operations_are_those_that_the_counter_sees(name):
     """The same as building the model and watching every product, for every recipe that ships."""
-    from daybreak.arithmetic import TARGET_SHARE, flops_per_token
-    from daybreak.catalogue import _vocabulary
+    from daybreak.arithmetic import TARGET_SHARE, flops_per_token, vocabulary_of
 
     recipe = load_recipe(name)
-    found = cost(resolved(recipe)["model"], _vocabulary(recipe), recipe.length)
+    found = cost(resolved(recipe)["model"], vocabulary_of(recipe), recipe.length)
     targets = max(1, round(TARGET_SHARE * recipe.length))
     per_token = found.token + found.target * targets / recipe.length
-    assert math.floor(per_token) == flops_per_token(recipe, _vocabulary(recipe))
+    assert math.floor(per_token) == flops_per_token(recipe, vocabulary_of(recipe))
 
 
 def test_an_unknown_shape_is_not_counted():

@@ -1,10 +1,16 @@
-"""How much arithmetic a recipe asks for; nothing is allocated for it."""
+"""How large a recipe's model is and how much arithmetic it asks for; nothing is allocated for it."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from daybreak.base.encoder import Encoder
+from daybreak.data.byte_bpe import ByteBPE
+from daybreak.data.tokenizer import WordPiece, load_tokenizer, vocabulary_size
+from daybreak.data.tokenizer_import import Existing
 from daybreak.recipe import Recipe
 
 TARGET_SHARE = 0.15
@@ -13,13 +19,25 @@ BACKWARD = 2
 """Products of the backward pass for each one of the forward pass."""
 
 
+def vocabulary_of(recipe: Recipe) -> int:
+    """Pieces of the tokenizer that the recipe trains or takes over."""
+    if isinstance(recipe.tokenizer, Existing):
+        return vocabulary_size(load_tokenizer(Path(recipe.tokenizer.folder)))
+    assert isinstance(recipe.tokenizer, WordPiece | ByteBPE)
+    return recipe.tokenizer.vocabulary
+
+
+def outline(recipe: Recipe, vocabulary: int) -> Encoder:
+    """The recipe's model without its numbers."""
+    with torch.device("meta"):
+        return recipe.model.build(vocabulary)
+
+
 def flops_per_token(recipe: Recipe, vocabulary: int) -> int:
     """Floating-point operations of a training step for each token read, matrix products and attention only."""
-    length = recipe.length
-    with torch.device("meta"):
-        model = recipe.model.build(vocabulary).eval()
+    length, model = recipe.length, outline(recipe, vocabulary).eval()
+    with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
         ids = torch.zeros(1, length, dtype=torch.int64)
         slots = torch.zeros(1, max(1, round(TARGET_SHARE * length)), dtype=torch.int64)
-        with torch.no_grad(), FlopCounterMode(display=False) as counter:
-            model.logits(ids, slots)
+        model.logits(ids, slots)
     return (1 + BACKWARD) * counter.get_total_flops() // length

@@ -25,7 +25,7 @@ from daybreak.recipe import Recipe
 from daybreak.training import checkpoint
 from daybreak.training.averaging import RunningAverage
 from daybreak.training.calibration import PROBE_STEP_ROWS
-from daybreak.training.clock import Budget, BudgetClock, Clock, Tick, read_trace
+from daybreak.training.clock import Budget, BudgetClock, Clock, read_trace
 from daybreak.training.heartbeat import read_heartbeat
 from daybreak.training.journal import cut_back
 from daybreak.training.masked import Masked
@@ -275,9 +275,4 @@ def heldout_losses(order: Order, training: Training) -> dict[str, float]:
     """Held-out losses of the model on the run's own text and on general text, where that is given."""
     general = general_validation(order.recipe, order.shards, training.device)
     yardsticks = {"own": training.validation, **({"general": general} if general else {})}
-    training.model.eval()
-    now = Tick(0.0, 0.0)
-    return {
-        name: each.measure(training.model, rows=each.rows, step=0, tokens=0, tick=now, final=False).loss
-        for name, each in yardsticks.items()
-    }
+    return {name: each.judge(training.model).loss for name, each in yardsticks.items()}

@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
-import torch
-
-from daybreak.arithmetic import flops_per_token
+from daybreak.arithmetic import flops_per_token, outline, vocabulary_of
 from daybreak.base.amounts import count
 from daybreak.base.plain import to_plain
-from daybreak.data.byte_bpe import ByteBPE
-from daybreak.data.tokenizer import WordPiece, load_tokenizer, vocabulary_size
-from daybreak.data.tokenizer_import import Existing
 from daybreak.recipe import Recipe, load_recipe, promise, recipe_module, recipe_names, resolved
 
 SCALED = ("optimizer.lr", "later.lr", "model.init_std")
@@ -37,7 +31,7 @@ def described(source: str, *, size: str = "", faithful: bool = False) -> str:
     parts = []
     if recipe.name in recipe_names():
         parts.append(promise(recipe.name))
-    vocabulary = _vocabulary(recipe)
+    vocabulary = vocabulary_of(recipe)
     parts.append(
         f"{count(parameters(recipe))} parameters at a vocabulary of {vocabulary:,}; "
         f"{count(flops_per_token(recipe, vocabulary))} floating-point operations a token of training at "
@@ -51,8 +45,7 @@ def described(source: str, *, size: str = "", faithful: bool = False) -> str:
 
 def parameters(recipe: Recipe) -> int:
     """Trainable numbers of the recipe's model at its vocabulary; nothing is allocated."""
-    with torch.device("meta"):
-        return recipe.model.build(_vocabulary(recipe)).parameter_count()
+    return outline(recipe, vocabulary_of(recipe)).parameter_count()
 
 
 def deviations(recipe: Recipe, size: str) -> list[str]:
@@ -71,13 +64,6 @@ def deviations(recipe: Recipe, size: str) -> list[str]:
         elif mine != other:
             found.append(f"{what} = {json.dumps(mine)}, originally {json.dumps(other)}: {why}")
     return found
-
-
-def _vocabulary(recipe: Recipe) -> int:
-    if isinstance(recipe.tokenizer, Existing):
-        return vocabulary_size(load_tokenizer(Path(recipe.tokenizer.folder)))
-    assert isinstance(recipe.tokenizer, WordPiece | ByteBPE)
-    return recipe.tokenizer.vocabulary
 
 
 def _value(plain: object, dotted: str) -> object:

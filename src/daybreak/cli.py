@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 from daybreak import __version__
 from daybreak.base.errors import Interrupted, PeerLost, UserError
-from daybreak.base.filed_records import VERIFIED_STEPS
 from daybreak.base.plain import nearest
 
 DEFAULT_RECIPE = "tiny"
@@ -293,8 +292,9 @@ def _with_size(arguments: list[str]) -> tuple[list[str], Path | None]:
         return arguments, None
     from daybreak.base.terminal import say
     from daybreak.planning import size_for
+    from daybreak.recipe import FAMILY
 
-    size = size_for(budget).removeprefix("daybreak-")
+    size = size_for(budget).removeprefix(FAMILY)
     say(f"Size: {size}, the one that makes most of {by or time} on this machine (daybreak run SIZE chooses another).")
     return [size, *arguments], out
 
@@ -539,6 +539,8 @@ def _verify(arguments: list[str]) -> None:
 
 def _record(arguments: list[str]) -> None:
     import tyro
+
+    from daybreak.base.filed_records import VERIFIED_STEPS
 
     @dataclass(frozen=True, kw_only=True)
     class Record:

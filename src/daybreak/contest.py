@@ -15,6 +15,7 @@ import torch
 
 from daybreak.assembly import yardstick
 from daybreak.base.errors import UserError
+from daybreak.base.filed_records import tolerance
 from daybreak.base.files import make_folder, read_json, write_json
 from daybreak.base.neighbours import read_turns, why_void
 from daybreak.base.process import usable_cores
@@ -293,8 +294,7 @@ def _void(summary: Summary, turns: Sequence[Turn], place: Place) -> str:
             return why
     if summary.parity is not None and not summary.parity.passed:
         return "its export was refused by the parity gate"
-    budget = Budget.parse(place.budget)
-    late = abs(summary.elapsed - budget.amount) if budget.unit == "seconds" else 0.0
-    if late > max(1.0, 0.01 * budget.amount):
+    seconds = Budget.parse(place.budget).seconds
+    if seconds is not None and (late := abs(summary.elapsed - seconds)) > tolerance(seconds):
         return f"it ended {late:.1f} s off its budget"
     return ""

@@ -155,8 +155,7 @@ def _export_model(folder: Path, out: Path, attend_padding: bool | None) -> None:
             vocabulary=model.vocabulary,
             special=found.special,
         )
-    tick = Tick(0.0, 0.0)
-    seen = validation.measure(model.eval(), rows=validation.rows, step=0, tokens=0, tick=tick, final=False)
+    seen = validation.judge(model)
     parity = check_parity(
         out,
         model=model,

@@ -36,7 +36,7 @@ from daybreak.base.task_records import TaskResult
 from daybreak.data.shards import Shards
 from daybreak.packaging.budget_files import bare
 from daybreak.recipe import Recipe
-from daybreak.reporting.runs import KINDS
+from daybreak.reporting.runs import KINDS, Line
 from daybreak.training.clock import Budget, read_trace
 
 SETTLED = 60.0
@@ -58,7 +58,7 @@ def refuse_unfit(run: RunFolder) -> None:
             f"The model of '{run.path}' did not pass the parity gate{f' ({why})' if why else ''}: it has no result.",
             "Mend what the gate found, and train it again.",
         )
-    seconds = _seconds(summary.budget)
+    seconds = Budget.parse(summary.budget).seconds
     late = summary.elapsed - seconds if seconds else 0.0
     if seconds and abs(late) > tolerance(seconds):
         raise UserError(
@@ -79,11 +79,6 @@ def refuse_contradictions(run: RunFolder, verified: Verified) -> None:
         )
 
 
-def _seconds(budget: str) -> float | None:
-    found = Budget.parse(budget)
-    return found.amount if found.unit == "seconds" else None
-
-
 # ---------------------------------------------------------------- what is copied
 
 
@@ -99,13 +94,13 @@ def evidence(run: RunFolder) -> dict[str, Any]:
     found: dict[str, Any] = {
         run.recipe.name: without_paths(recipe),
         run.manifest.name: to_plain(replace(manifest, sources=sources)),
-        run.metrics.name: list(_lines(run.metrics)),
+        run.metrics.name: _lines(run.metrics),
     }
     kinds = {run.environment: Environment, run.decisions: Decisions, run.summary: Summary}
     optional = {run.results: list[TaskResult], run.probes: Probes}
     for path, kind in [*kinds.items(), *((path, kind) for path, kind in optional.items() if path.is_file())]:
         found[path.name] = to_plain(read_json(path, kind))
-    if lost := list(_lines(run.lost_metrics)):
+    if lost := _lines(run.lost_metrics):
         found[run.lost_metrics.name] = lost
     return found
 
@@ -118,8 +113,8 @@ def without_paths(recipe: dict[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines of the kinds that this version knows; one that a kill tore is left out."""
+def _records(path: Path) -> Iterator[tuple[str, Line]]:
+    """The lines of the kinds that this version knows, each with its type; one that a kill tore is left out."""
     for text in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
         try:
             line = json.loads(text)
@@ -127,7 +122,11 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
             continue
         name = str(line.pop("type", None))
         if name in KINDS:
-            yield {"type": name, **to_plain(from_plain(KINDS[name], line, path.name))}
+            yield name, from_plain(KINDS[name], line, path.name)
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    return [{"type": name, **to_plain(record)} for name, record in _records(path)]
 
 
 # ---------------------------------------------------------------- what its record says
@@ -164,7 +163,7 @@ def describe(
         contender=fingerprint({name: value for name, value in whole.items() if name != "seed"}),
         seed=recipe["seed"],
         budget=summary.budget,
-        seconds=_seconds(summary.budget),
+        seconds=Budget.parse(summary.budget).seconds,
         elapsed=summary.elapsed,
         wall=summary.wall,
         resumes=summary.resumes,
@@ -234,8 +233,8 @@ def _load(run: RunFolder, machine: Environment, decisions: Decisions) -> tuple[f
     place = run.path.resolve()
     turns = read_turns(place.with_name(f"{place.name}.load.jsonl"))
     if not turns:
-        records = (from_plain(MachineRecord, line) for line in _told(run))
-        loads = [record.load for record in records if record.elapsed >= SETTLED]
+        seen = [record for _, record in _records(run.metrics) if isinstance(record, MachineRecord)]
+        loads = [record.load for record in seen if record.elapsed >= SETTLED]
         if not loads:
             return None, None, "nobody watched the load"
         turns = [Turn(before=loads[:1], most=max(loads), mean=sum(loads) / len(loads))]
@@ -243,13 +242,6 @@ def _load(run: RunFolder, machine: Environment, decisions: Decisions) -> tuple[f
     voids = [why_void(turn, cores=machine.cores, threads=threads) for turn in turns]
     counted = [turn.others for turn in turns if turn.others is not None]
     return max(turn.most for turn in turns), max(counted, default=None), next(filter(None, voids), "")
-
-
-def _told(run: RunFolder) -> Iterator[dict[str, Any]]:
-    """What the run itself saw of the machine."""
-    for line in _lines(run.metrics):
-        if line.pop("type") == "machine":
-            yield line
 
 
 def commit_of(file: Path) -> str:

@@ -16,7 +16,7 @@ from daybreak.base.terminal import duration, say, working
 from daybreak.data.shards import open_shards
 from daybreak.forecasting.law import Undertaking, foresee, shipped_law
 from daybreak.planning import PLANNED, candidates, choose, of_text
-from daybreak.recipe import Recipe, load_recipe
+from daybreak.recipe import FAMILY, Recipe, load_recipe
 from daybreak.training import probe
 from daybreak.training.calibration import MANY_EPOCHS
 from daybreak.training.checkpoint import KEEP
@@ -92,9 +92,9 @@ def tell(made: Plan, chosen: Candidate, budget: Budget, price: float | None) -> 
     say(f"{'recipe':12} {'parameters':>10} {'tokens/s':>9} {'reads':>8} {'epochs':>7}  expected held-out loss (90 %)")
     for one in made.candidates:
         guess = "" if one.measured else "  (by its arithmetic, not timed)"
-        told = loss_of(one.forecast) if one.forecast else one.trouble
+        told = one.forecast.words if one.forecast else one.trouble
         say(
-            f"{one.recipe.removeprefix('daybreak-'):12} {compact(one.parameters):>10} "
+            f"{one.recipe.removeprefix(FAMILY):12} {compact(one.parameters):>10} "
             f"{compact(one.tokens_per_second):>9} {compact(one.tokens):>8} {one.tokens / made.text_tokens:>7.2g}  "
             f"{told}{guess}"
         )
@@ -103,24 +103,20 @@ def tell(made: Plan, chosen: Candidate, budget: Budget, price: float | None) -> 
         say(line)
 
 
-def loss_of(forecast: Forecast) -> str:
-    return f"{forecast.loss:.2f} ({forecast.low:.2f} to {forecast.high:.2f})"
-
-
 def details(made: Plan, chosen: Candidate, budget: Budget, price: float | None) -> list[str]:
     """What follows for the chosen one: its end, its cost, its disk, what else would change, and what to beware of."""
     assert chosen.forecast
     ends = datetime.datetime.now() + datetime.timedelta(seconds=budget.amount)
     disk = chosen.parameters * (STATE_BYTES * (KEEP + FOLDERS) + 4)
     lines = [
-        f"Chosen: {chosen.recipe.removeprefix('daybreak-')}. Begun now it ends at {ends:%H:%M on %d %B}, after "
+        f"Chosen: {chosen.recipe.removeprefix(FAMILY)}. Begun now it ends at {ends:%H:%M on %d %B}, after "
         f"{duration(chosen.training_seconds)} of training; then come the parity gate and what you evaluate.",
         f"Disk: up to {gigabytes(disk)}."
         + (f" Memory: {gigabytes(chosen.memory)}." if chosen.memory else "")
         + (f" Cost: {price * budget.amount / 3600:.2f}." if price is not None else ""),
     ]
     more = _again(made, chosen, chosen.tokens * 2.0)
-    lines.append(f"Twice the time: {loss_of(more)}.")
+    lines.append(f"Twice the time: {more.words}.")
     if not torch.cuda.is_available():
         lines.append(_on_cards(made.candidates[-1], budget))
     if chosen.forecast.beyond:
@@ -130,9 +126,7 @@ def details(made: Plan, chosen: Candidate, budget: Budget, price: float | None) 
             f"Beware: the text is read {chosen.tokens / made.text_tokens:.0f} times; beyond about {MANY_EPOCHS:.0f} "
             "times more text would teach more than more time."
         )
-    lines.append(
-        f"Next: daybreak pretrain {chosen.recipe.removeprefix('daybreak-')} --data DATA --budget {made.budget}"
-    )
+    lines.append(f"Next: daybreak pretrain {chosen.recipe.removeprefix(FAMILY)} --data DATA --budget {made.budget}")
     return lines
 
 
@@ -148,7 +142,7 @@ def _on_cards(largest: Candidate, budget: Budget) -> str:
     """What the largest candidate would read in the same time on other devices."""
     rate = CARD_SHARE * 1e12 * budget.amount / largest.flops_per_token
     told = ", ".join(f"{name} {compact(tflops * rate)}" for name, tflops in CARDS.items())
-    name = largest.recipe.removeprefix("daybreak-")
+    name = largest.recipe.removeprefix(FAMILY)
     return (
         f"Tokens that {name} would read in that time on a GPU, where {CARD_SHARE:.0%} of its stated bfloat16 rate is "
         f"reached (a guess: nothing was measured on one): {told}."

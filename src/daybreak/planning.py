@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import resource
 import tempfile
 import time
 from collections.abc import Sequence
@@ -13,16 +12,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from daybreak.arithmetic import flops_per_token
+from daybreak.arithmetic import flops_per_token, outline, vocabulary_of
 from daybreak.assembly import Order, assemble
 from daybreak.base.forecast_records import Candidate
-from daybreak.base.process import status_bytes
+from daybreak.base.process import peak_bytes
 from daybreak.base.run_folder import RunFolder
 from daybreak.base.terminal import quiet
 from daybreak.base.world import World
-from daybreak.data.byte_bpe import ByteBPE
 from daybreak.data.shards import Shards
-from daybreak.data.tokenizer import WordPiece
 from daybreak.deciding import first_decisions, measured, unknown_to_the_law
 from daybreak.forecasting.difficulty import pairs_log_share
 from daybreak.forecasting.law import CENTRE, Undertaking, foresee, shipped_law
@@ -81,7 +78,7 @@ def time_recipe(recipe: Recipe, shards: Shards, data: Path) -> Speed:
         final = training.validation.whole_seconds(training.validation.row_seconds)
         step = len(steps) / sum(1.0 / seconds for seconds in steps)  # tokens add up over time
     cuda = training.device.type == "cuda"
-    memory = torch.cuda.max_memory_allocated() if cuda else _peak_bytes()
+    memory = torch.cuda.max_memory_allocated() if cuda else peak_bytes()
     end = reserve_for(validation=final, save=training.spent["checkpoint"], step=step)
     return Speed(step=step, start=IMPORTS + begun_steps - begun, end=end, memory=memory)
 
@@ -92,10 +89,6 @@ def _seconds(training: Training, progress: Progress, at: float) -> float:
     if training.device.type == "cuda":
         torch.cuda.synchronize()
     return time.monotonic() - begun
-
-
-def _peak_bytes() -> int:
-    return status_bytes("VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 # ---------------------------------------------------------------- candidates
@@ -113,15 +106,15 @@ def candidates(
     """
     begun, found, last = time.monotonic(), [], None
     vocabulary = shards.manifest.vocabulary
-    ordered = sorted(recipes, key=lambda recipe: flops_per_token(recipe, vocabulary))
-    for recipe in ordered:
-        flops = flops_per_token(recipe, vocabulary) * recipe.global_batch(1) * recipe.length
+    costs = [(flops_per_token(recipe, vocabulary), recipe) for recipe in recipes]
+    for cost, recipe in sorted(costs, key=lambda pair: pair[0]):
+        flops = cost * recipe.global_batch(1) * recipe.length
         left = PROBE_SECONDS - (time.monotonic() - begun)
         speed = _scaled(last, flops) if last and TRIALS * flops / last[1] > left else None
         if speed is None:
             speed = time_recipe(recipe, shards, data)
             last = (speed, flops / speed.step)
-        found.append(_candidate(recipe, speed, vocabulary, about, budget))
+        found.append(_candidate(recipe, cost, speed, vocabulary, about, budget))
     return found
 
 
@@ -132,15 +125,16 @@ def _scaled(last: tuple[Speed, float], flops: float) -> Speed:
     return Speed(step=step, start=speed.start, end=speed.end * step / speed.step, memory=0, measured=False)
 
 
-def _candidate(recipe: Recipe, speed: Speed, vocabulary: int, about: Undertaking, budget: Budget) -> Candidate:
-    with torch.device("meta"):
-        model = recipe.model.build(vocabulary)
+def _candidate(
+    recipe: Recipe, cost: int, speed: Speed, vocabulary: int, about: Undertaking, budget: Budget
+) -> Candidate:
+    model = outline(recipe, vocabulary)
     seconds = max(0.0, budget.amount * (1.0 - VALIDATION_SHARE) - speed.start - speed.end)
     found = Candidate(
         recipe=recipe.name,
         parameters=model.parameter_count(),
         inner=inner_parameters(model.parameter_count(), vocabulary, model.width),
-        flops_per_token=flops_per_token(recipe, vocabulary),
+        flops_per_token=cost,
         tokens_per_second=recipe.global_batch(1) * recipe.length / speed.step,
         training_seconds=seconds,
         memory=speed.memory,
@@ -191,17 +185,10 @@ def size_for(budget: Budget) -> str:
     law = shipped_law()
 
     def expected(recipe: Recipe) -> float:
-        with torch.device("meta"):
-            model = recipe.model.build(usual_vocabulary(recipe))
+        model = outline(recipe, vocabulary_of(recipe))
         inner = inner_parameters(model.parameter_count(), model.vocabulary, model.width)
         tokens = rate * budget.amount / flops_per_token(recipe, model.vocabulary)
         run = Undertaking(inner=inner, tokens=tokens, unique=math.inf, unigram_loss=1.0, pairs=CENTRE[2])
         return foresee(law, run).loss
 
     return min((load_recipe(size) for size in PLANNED), key=expected).name
-
-
-def usual_vocabulary(recipe: Recipe) -> int:
-    """Pieces of the tokenizer that the recipe would train."""
-    assert isinstance(recipe.tokenizer, WordPiece | ByteBPE)
-    return recipe.tokenizer.vocabulary

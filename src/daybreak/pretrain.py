@@ -13,6 +13,7 @@ from daybreak.base import world as worlds
 from daybreak.base.amounts import check_price
 from daybreak.base.errors import UserError
 from daybreak.base.files import make_folder, read_json
+from daybreak.base.forecast_records import Outlook
 from daybreak.base.records import Decisions, Summary
 from daybreak.base.run_folder import RunFolder
 from daybreak.base.terminal import say, working
@@ -152,16 +153,18 @@ def _prophet(order: Order, training: Training, seconds: float | None) -> Prophet
     """Who foresees the end of the run; None where the law does not speak of its recipe."""
     if unknown_to_the_law(order.recipe):
         return None
-    manifest, stretch = order.shards.manifest, training.stretches[0]
-    epochs = calibration.expected_epochs(training, order.budget, training.clock.elapsed())
+    shards, manifest, stretch = order.shards, order.shards.manifest, training.stretches[0]
+    epochs, path = calibration.expected_epochs(training, order.budget, training.clock.elapsed()), order.run.forecast
     run = Undertaking(
         inner=inner_parameters(training.model.parameter_count(), manifest.vocabulary, training.model.width),
         tokens=epochs * stretch.rows_per_epoch * stretch.length,
         unique=manifest.train.tokens,
         unigram_loss=training.validation.unigram_loss,
-        pairs=pairs_log_share(order.shards.train, order.shards.heldout, order.shards.unigram_counts),
+        pairs=read_json(path, Outlook).pairs  # counted by the process that began it
+        if path.exists()
+        else pairs_log_share(shards.train, shards.heldout, shards.unigram_counts),
     )
-    return Prophet(shipped_law(), run, seconds, order.run.forecast)
+    return Prophet(shipped_law(), run, seconds, path)
 
 
 def _train(

@@ -34,12 +34,10 @@ from daybreak.report import report
 from daybreak.reporting.study_log import check_log, put_on_top
 from daybreak.reporting.study_table import data_contender, data_log_entry, data_study_text
 from daybreak.training import probe
-from daybreak.training.clock import Budget, Tick
+from daybreak.training.clock import Budget
 from daybreak.turns import Place, held, slug
 
 __all__ = ["Preparation", "study_data"]
-
-NOW = Tick(0.0, 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,11 +239,10 @@ class _Judge:
         """The cell with its losses by source."""
         if cell.folder not in self._known:
             device = probe.choose_device()
-            model = load_pretrained(RunFolder(self._out / cell.folder).model).model.to(device).eval()
+            model = load_pretrained(RunFolder(self._out / cell.folder).model).model.to(device)
             recipe = self._recipes[cell.contender]
-            judged = {source: yardstick(recipe, open_shards(data), data, device) for source, data in self._data.items()}
             self._known[cell.folder] = {
-                source: one.measure(model, rows=one.rows, step=0, tokens=0, tick=NOW, final=False).loss
-                for source, one in judged.items()
+                source: yardstick(recipe, open_shards(data), data, device).judge(model).loss
+                for source, data in self._data.items()
             }
         return replace(cell, others=self._known[cell.folder])

@@ -28,7 +28,7 @@ from typing import TextIO
 
 from daybreak.base.errors import Interrupted, UserError
 from daybreak.base.files import make_folder
-from daybreak.base.neighbours import busy_seconds, note, own_seconds
+from daybreak.base.neighbours import Bystanders, note
 from daybreak.base.run_folder import RunFolder
 from daybreak.base.terminal import say
 from daybreak.training.signals import Signals
@@ -126,7 +126,7 @@ def train_cell(cell: Cell, place: Place, lock: TextIO) -> None:
     loads, log = place.beside(cell, ".load.jsonl"), place.beside(cell, ".log")
     with Signals() as signals, log.open("ab") as printed:
         note(loads, "start")
-        begun, busy, own = time.monotonic(), busy_seconds(), own_seconds()
+        begun, bystanders = time.monotonic(), Bystanders()
         process = subprocess.Popen(
             command(cell, place),
             stdout=printed,
@@ -142,11 +142,7 @@ def train_cell(cell: Cell, place: Place, lock: TextIO) -> None:
             process.terminate()
             process.wait()
             raise
-        seconds, now = time.monotonic() - begun, busy_seconds()
-        others = None
-        if busy is not None and now is not None:
-            others = round(max(0.0, now - busy - (own_seconds() - own)) / seconds, 3)
-        note(loads, "end", seconds=round(seconds, 3), others=others)
+        note(loads, "end", seconds=round(time.monotonic() - begun, 3), others=bystanders.cores())
     if signals.received:
         raise Interrupted(signals.received)
     _check_ended(process.returncode, cell, log)

@@ -29,7 +29,7 @@ from daybreak.run_start import refuse_other_data
 from daybreak.training import checkpoint, probe
 from daybreak.training.changes import in_force
 from daybreak.training.checkpoint import Found
-from daybreak.training.clock import ReplayClock, Tick, read_trace
+from daybreak.training.clock import ReplayClock, read_trace
 from daybreak.training.loop import fit
 from daybreak.training.monitors import Live
 from daybreak.training.phases import with_microbatch
@@ -233,9 +233,7 @@ def _difference(recipe: Recipe, training: Training, witness: Witness) -> str:
 
 def _other_judgement(run: RunFolder, training: Training) -> str:
     """How the summary's held-out numbers differ from those of the weights as they are, in words; empty when equal."""
-    training.model.eval()
-    judge, recorded = training.validation, read_json(run.summary, Summary).validation
-    seen = judge.measure(training.model, rows=judge.rows, step=0, tokens=0, tick=Tick(0.0, 0.0), final=False)
+    seen, recorded = training.validation.judge(training.model), read_json(run.summary, Summary).validation
     for name in ("positions", "unigram_loss", "loss", "accuracy"):
         found, known = getattr(seen, name), getattr(recorded, name)
         if found != known:

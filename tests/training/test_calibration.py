@@ -91,7 +91,7 @@ def test_a_processor_stops_before_its_memory_is_full(monkeypatch: pytest.MonkeyP
     """There a process that asks for too much is killed without a word."""
     device = Device(monkeypatch, fixed=1.0, each=0.0)
     peaks = iter([100, 130, 160, 400])  # before, and after 8, 16 and 32 rows
-    monkeypatch.setattr(calibration, "_peak_bytes", lambda: next(peaks))
+    monkeypatch.setattr(calibration, "peak_bytes", lambda: next(peaks))
     monkeypatch.setattr(calibration, "_free_bytes", lambda: 1000)
     assert calibration.fastest_microbatch(training(), checkpoint.START, 512) == 32
     assert device.tried == [8, 16, 32]

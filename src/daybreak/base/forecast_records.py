@@ -99,6 +99,14 @@ class Forecast:
     beyond: str = ""
     """What lies outside of what the law was measured on, in words; empty if nothing does."""
 
+    @property
+    def words(self) -> str:
+        return f"{self.loss:.2f} ({self.interval})"
+
+    @property
+    def interval(self) -> str:
+        return f"{self.low:.2f} to {self.high:.2f}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Outlook:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import resource
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,21 @@ def own_seconds() -> float:
     """Seconds of processor time of this process and of all below it that have ended."""
     uses = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(use.ru_utime + use.ru_stime for use in uses)
+
+
+class Bystanders:
+    """The processes of this machine that are neither this one nor started by it, from now on."""
+
+    def __init__(self) -> None:
+        self._begun, self._busy, self._own = time.monotonic(), busy_seconds(), own_seconds()
+
+    def cores(self) -> float | None:
+        """How many cores they have used since, on average; None where the system does not tell."""
+        now = busy_seconds()
+        if self._busy is None or now is None:
+            return None
+        used = max(0.0, now - self._busy - (own_seconds() - self._own))
+        return round(used / (time.monotonic() - self._begun), 3)
 
 
 def why_void(turn: Turn, *, cores: int, threads: int) -> str:

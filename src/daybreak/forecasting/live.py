@@ -74,11 +74,11 @@ class Prophet:
 def told(forecast: Forecast) -> str:
     """The forecast in short, and that it is a guess where the law was not measured."""
     guess = ", a guess: the law was not measured there" if forecast.beyond else ""
-    return f"{forecast.loss:.2f} ({forecast.low:.2f} to {forecast.high:.2f}{guess})"
+    return f"{forecast.loss:.2f} ({forecast.interval}{guess})"
 
 
 def verdict(seen: float, band: Forecast) -> str:
     """Whether a training loss is what is usual there."""
-    usually = f"usual here is {band.loss:.2f} ({band.low:.2f} to {band.high:.2f})"
+    usually = f"usual here is {band.words}"
     judged = "higher than it should be" if seen > band.high else "better than usual" if seen < band.low else "as usual"
     return f"The training loss at {band.made_at:.0%} is {judged}: {seen:.2f}, {usually}."

@@ -35,7 +35,7 @@ def law_run(run: RunFolder, name: str, pairs: float) -> LawRun:
         pairs: see ``difficulty``; the run's own forecast.json has it.
     """
     summary, data = read_json(run.summary, Summary), read_json(run.manifest, Manifest)
-    steps = [line for line in read_json_lines(run.metrics) if line["type"] == "step"]
+    steps = _steps(run)
     means = course_means([line["progress"] for line in steps], [line["loss"] for line in steps], MARKS)
     return LawRun(
         name=name,
@@ -74,6 +74,10 @@ def is_even(run: RunFolder) -> bool:
     On a machine that stood still for a while the stages and the decay of a timed run fall on other shares of the text
     than the law assumes.
     """
-    steps = [line for line in read_json_lines(run.metrics) if line["type"] == "step"]
+    steps = _steps(run)
     half = next((line["tokens"] for line in steps if line["progress"] >= 0.5), math.inf)
     return bool(steps) and abs(half / steps[-1]["tokens"] - 0.5) <= UNEVEN
+
+
+def _steps(run: RunFolder) -> list[dict[str, Any]]:
+    return [line for line in read_json_lines(run.metrics) if line["type"] == "step"]

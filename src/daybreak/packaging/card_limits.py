@@ -11,9 +11,7 @@ from daybreak.base.task_pairs import TaskPair, pair_results
 from daybreak.base.task_records import CLAIM_SEEDS, TaskResult
 from daybreak.base.terminal import duration
 from daybreak.packaging.card_text import line
-
-OFTEN = 4
-"""Passes over a text from which on a model may know parts of it by heart."""
+from daybreak.training.calibration import MANY_EPOCHS
 
 
 def limits(
@@ -49,7 +47,7 @@ def _of_training(summary: Summary, environment: Environment) -> list[str]:
         found.append("It knows how frequent words are, and hardly anything else.")
     if summary.parity is not None and not summary.parity.passed:
         found.append("It failed its parity gate: do not use it.")
-    if summary.epochs >= OFTEN:
+    if summary.epochs >= MANY_EPOCHS:
         times = significant(summary.epochs, 2)
         found.append(f"It read its text {times} times over, and may know parts of it by heart: think of what is in it.")
     if summary.parent:

@@ -119,13 +119,9 @@ def _early(found: Outlook) -> Forecast | None:
 def _row(name: Markup, run: RunRecords, found: Outlook) -> list[object]:
     reached, start, early = _reached(run), found.forecasts[0], _early(found)
     return [
-        name, _interval(start), _interval(early) if early else UNKNOWN, f"{reached:.2f}" if reached else UNKNOWN,
+        name, start.words, early.words if early else UNKNOWN, f"{reached:.2f}" if reached else UNKNOWN,
         _off(start, reached), _off(early, reached),
     ]  # fmt: skip
-
-
-def _interval(forecast: Forecast) -> str:
-    return f"{forecast.loss:.2f} ({forecast.low:.2f} to {forecast.high:.2f})"
 
 
 def _off(forecast: Forecast | None, reached: float | None) -> str:

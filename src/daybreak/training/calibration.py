@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import resource
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +11,7 @@ from pathlib import Path
 import torch
 
 from daybreak.base.errors import UserError
-from daybreak.base.process import status_bytes
+from daybreak.base.process import peak_bytes
 from daybreak.base.records import Decisions
 from daybreak.base.terminal import duration, say
 from daybreak.training.checkpoint import Progress
@@ -60,7 +59,7 @@ def fastest_microbatch(training: Training, start: Progress, share: int) -> int:
     In place of the old advice to fill the memory by hand: more than is fastest brings nothing.
     """
     best, best_rate, rows = 0, 0.0, min(SMALLEST, share)
-    before = _peak_bytes()
+    before = peak_bytes()
     while rows <= share:
         trial = replace(training, stretches=with_microbatch(training.stretches, rows))
         seconds = _trials(trial, start, rows * training.world.size)
@@ -76,7 +75,7 @@ def fastest_microbatch(training: Training, start: Progress, share: int) -> int:
             break
         best, best_rate = rows, rate
         # The next one takes about twice what this one took; a CPU has no out-of-memory error but a dead process.
-        if training.world.any(training.device.type == "cpu" and 2 * (_peak_bytes() - before) > _free_bytes() / 2):
+        if training.world.any(training.device.type == "cpu" and 2 * (peak_bytes() - before) > _free_bytes() / 2):
             break
         rows *= 2
     if best == 0:
@@ -90,11 +89,6 @@ def _trials(training: Training, start: Progress, rows: int) -> float:
         return min(_time_rows(training, start, rows) for _ in range(TRIALS))
     except torch.OutOfMemoryError:
         return math.inf
-
-
-def _peak_bytes() -> int:
-    """The most memory that this process has held."""
-    return status_bytes("VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _free_bytes() -> float:

@@ -36,6 +36,11 @@ class Budget:
     text: str
     """As the user wrote it."""
 
+    @property
+    def seconds(self) -> float | None:
+        """None for a budget in tokens or steps."""
+        return self.amount if self.unit == "seconds" else None
+
     @staticmethod
     def parse(text: str) -> Budget:
         """Read ``90s``, ``30m``, ``24h``, ``1.5d``, ``2e9tok`` or ``10000steps``.

@@ -77,6 +77,11 @@ class Validation:
         """Rows with [MASK] in place [R, L], the masked positions [R, K], and what stood there [R, K]."""
         return self._masked, self._slots, self._answers
 
+    def judge(self, model: Encoder) -> ValidationRecord:
+        """Judge ``model`` on all rows, outside of any run."""
+        now = Tick(0.0, 0.0)
+        return self.measure(model.eval(), rows=self.rows, step=0, tokens=0, tick=now, final=False)
+
     def measure(
         self, model: Encoder, *, rows: int, step: int, tokens: int, tick: Tick, final: bool
     ) -> ValidationRecord:
