@@ -2,13 +2,15 @@
 
     python benchmarks/race.py --data DATA --recipe mini --work runs/race --stage plan
     python benchmarks/race.py --data DATA --recipe mini --work runs/race --out race.json
+    python benchmarks/race.py --data DATA --recipe mini --work runs/race --budgets 2m --seeds 3 --sides free
 
 tune: the reference (reference.py: BertForMaskedLM of the recipe's shape under transformers' Trainer, its schedule
 fitted to the clock) at several rates without dropout, then the best again with dropout, with half and with twice the
 rows; the one with the lowest held-out loss wins, chosen on the very positions that it is judged on, which is kind to
 it. race: at each budget the winner (at budgets that were not tuned at, the best --candidates of them, of which the best
 counts), Daybreak with as many parameters, Daybreak with the shape of --free-recipe and --free-flags, and Cramming's
-recipe at the same shape, in turns, each a process whose clock begins with it. report: what is done so far.
+recipe at the same shape, in turns, each a process whose clock begins with it; --sides names the ones to run. report:
+all that is done so far in --work, with these flags or others.
 
 All are judged at the same fixed seconds on Daybreak's own validation positions, and none is charged for it. Daybreak
 is charged for its own validations, its last one and its export, too; the reference for training alone. Each run is a
@@ -29,7 +31,7 @@ from typing import Any
 import measure
 import torch
 import toy
-from race_report import render, summarise
+from race_report import REFERENCE, render, summarise
 
 from daybreak.base.files import read_json, write_json
 from daybreak.data.shards import open_shards
@@ -38,7 +40,8 @@ from daybreak.recipe import load_recipe
 
 OURS = ("env", "GOMP_SPINCOUNT=1000")
 """What our command line sets before torch is there; the reference has torch's default."""
-REFERENCE, EQUAL, FREE, CRAMMING = "reference", "daybreak, same parameters", "daybreak, free shape", "cramming"
+EQUAL, FREE, CRAMMING = "daybreak, same parameters", "daybreak, free shape", "cramming"
+SIDES = {"reference": REFERENCE, "same": EQUAL, "free": FREE, "cramming": CRAMMING}
 BESIDE, LOOK = 8.0, 2.5
 """Seconds of a run beside its budget, for the plan: after Daybreak's export, and about one look of the judge."""
 
@@ -66,7 +69,8 @@ class Run:
         words += ["--data", str(data), "--budget", f"{self.seconds:g}s", "--seed", str(self.seed)]
         words += ["--marks", str(chosen.marks), "--threads", str(chosen.threads), "--out", str(work / "curve.json")]
         if self.contender == REFERENCE:
-            return [*words, "--recipe", chosen.recipe, "--length", str(chosen.length), *shlex.split(self.setting)]
+            words += ["--recipe", chosen.recipe, "--length", str(chosen.length), "--save", str(work / "model")]
+            return [*words, *shlex.split(self.setting)]
         named, _, flags = self.setting.partition(" ")
         return [*words, "--work", str(work), "--recipe", named, "--flags", f"{flags} --length {chosen.length}"]
 
@@ -95,7 +99,7 @@ def tuning(chosen: argparse.Namespace, setting: str) -> Run:
 
 
 def racing(chosen: argparse.Namespace, tuned: list[str], vocabulary: int) -> list[Run]:
-    """All runs of the race in the order in which they take turns; ``tuned`` holds settings, the best first."""
+    """The runs of --sides in the order in which they take turns; ``tuned`` holds settings, the best first."""
     found: list[Run] = []
     shape = load_recipe(chosen.recipe).model
     assert isinstance(shape, ModernEncoder)
@@ -107,7 +111,9 @@ def racing(chosen: argparse.Namespace, tuned: list[str], vocabulary: int) -> lis
     ours = {EQUAL: equal, FREE: f"{chosen.free_recipe or chosen.recipe} {chosen.free_flags}".strip()}
     for budget, seeds in zip(chosen.budgets.split(","), map(int, chosen.seeds.split(","))):
         best = tuned[: 1 if budget == chosen.tune_budget else chosen.candidates]
-        sides = [*((REFERENCE, setting) for setting in best), *ours.items(), (CRAMMING, cramming)]
+        settings = [f"{setting} {chosen.reference_flags}".strip() for setting in best]
+        sides = [*((REFERENCE, setting) for setting in settings), *ours.items(), (CRAMMING, cramming)]
+        sides = [side for side in sides if side[0] in chosen.sides]
         for seed in range(seeds):
             turn = sides if seed % 2 == 0 else sides[::-1]
             found += [Run("race", side, measure.budget_seconds(budget), seed, setting) for side, setting in turn]
@@ -141,8 +147,11 @@ def equal_inner(shape: ModernEncoder, vocabulary: int, length: int) -> int:
 def done(run: Run, chosen: argparse.Namespace, work: Path) -> dict[str, Any] | None:
     """The run's result, if it has one that counts."""
     path = work / f"{run.name}.json"
-    if not path.exists():
-        return None
+    return kept(path, chosen) if path.exists() else None
+
+
+def kept(path: Path, chosen: argparse.Namespace) -> dict[str, Any] | None:
+    """The result in a file, None where it is void."""
     found: dict[str, Any] = read_json(path)
     if found["held"] != chosen.held:
         sys.exit(f"'{path.name}' belongs to another race ({found['held']}, not {chosen.held}): choose another --work.")
@@ -207,10 +216,12 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--stage", choices=("all", "plan", "tune", "race", "report"), default="all")
     parser.add_argument("--budgets", default="3m,15m")
     parser.add_argument("--seeds", default="3,1", help="of each budget")
+    parser.add_argument("--sides", default=",".join(SIDES), help="who runs")
     parser.add_argument("--tune-budget", default="3m")
     parser.add_argument("--rates", default="5e-4,1e-3,2e-3,3e-3", help="of the reference")
     parser.add_argument("--batch", type=int, default=16, help="of the reference, while its rate is chosen")
     parser.add_argument("--candidates", type=int, default=2, help="tuned settings tried at budgets not tuned at")
+    parser.add_argument("--reference-flags", default="", help="of the reference in the race, such as --bf16")
     parser.add_argument("--free-recipe", default="", help="of the free shape; the recipe itself by default")
     parser.add_argument("--free-flags", default="", help="likewise, such as '--model.layers 3'")
     parser.add_argument("--cramming-flags", default="")
@@ -228,6 +239,10 @@ def parse() -> argparse.Namespace:
         chosen.cramming_flags += " --ramp.share 0"
     elif not chosen.work:
         parser.error("a race takes long: name the folder of its runs with --work, so that it can go on")
+    unknown = set(chosen.sides.split(",")) - set(SIDES)
+    if unknown:
+        parser.error(f"there is no side {', '.join(sorted(unknown))}: --sides takes {', '.join(SIDES)}")
+    chosen.sides = [SIDES[side] for side in chosen.sides.split(",")]
     chosen.threads = chosen.threads or torch.get_num_threads()
     chosen.length = chosen.length or load_recipe(chosen.recipe).length
     return chosen
@@ -239,8 +254,8 @@ def main() -> None:
         data = toy.data_folder(chosen, work)
         manifest = open_shards(data).manifest
         chosen.held = f"{chosen.recipe}, {manifest.tokenizer}, {manifest.train.tokens} tokens, {chosen.threads} threads"
-        names = "recipe flags budgets seeds tune_budget rates batch candidates free_recipe free_flags cramming_flags "
-        names += "marks threads length held"
+        names = "recipe flags budgets seeds sides tune_budget rates batch candidates free_recipe free_flags "
+        names += "cramming_flags reference_flags marks threads length held"
         found = measure.record("race", {name: getattr(chosen, name) for name in names.split()})
         best = tuned(chosen, data, work, run=False)
         settings = [result["setting"] for result in best] if best else None
@@ -255,7 +270,7 @@ def main() -> None:
         if chosen.stage in ("all", "race"):
             for run in runs:
                 made(run, chosen, data, work)
-        raced = [result for run in runs if (result := done(run, chosen, work))]
+        raced = [result for path in sorted(work.glob("race-*.json")) if (result := kept(path, chosen))]
         found |= {"tuning": best, "race": raced, "summary": summarise(best, raced)}
         measure.finish(found, chosen.out)
         print(render(found["summary"]))

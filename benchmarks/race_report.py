@@ -1,10 +1,13 @@
-"""What a race came to: losses at the end, and ratios of the time to several losses.
+"""What a race came to: losses at the end, ratios of the time to several losses, and the reference's end for others.
 
-    python benchmarks/race_report.py race.json        the tables of a record that race.py wrote
+    python benchmarks/race_report.py race.json                          the tables of a record that race.py wrote
+    python benchmarks/race_report.py race.json --figure race.html       and all its curves
 
 The time to a loss is read off a run's curve between the two points that it falls between. A side's time is the median
 over its seeds; one that not all of its runs came to is not given. Where the reference never came to a loss within its
-budget, the ratio is the budget divided by our time: at least so much.
+budget, the ratio is the budget divided by our time: at least so much. A rate that falls is fitted to a budget, so that
+a run's own end is what its budget buys: the last table has for each side and budget how long it took to come to where
+the reference was at the end of its longest budget.
 """
 
 from __future__ import annotations
@@ -50,10 +53,40 @@ def summarise(tuned: list[dict[str, Any]], raced: list[dict[str, Any]]) -> dict[
     """
     if len({run["positions"] for run in [*tuned, *raced]}) != 1:
         sys.exit("These runs were judged on different positions: nothing can be said of them.")
-    found = {"tuning": [line_of(run["setting"], [run]) for run in tuned], "budgets": []}
+    found: dict[str, Any] = {"tuning": [line_of(run["setting"], [run]) for run in tuned], "budgets": []}
     for seconds in sorted({run["seconds"] for run in raced}):
         found["budgets"].append(budget_of([run for run in raced if run["seconds"] == seconds]))
+    found["reached"] = reached(raced)
     return found
+
+
+def sides_of(runs: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """The runs of each side; each setting of the reference is one."""
+    sides: dict[str, list[dict[str, Any]]] = {}
+    for run in runs:
+        name = f"{REFERENCE} {run['setting']}" if run["contender"] == REFERENCE else run["contender"]
+        sides.setdefault(name, []).append(run)
+    return sides
+
+
+def reached(raced: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """Who came when to where the best reference was at the end of its longest budget; None without a reference."""
+    theirs = [run for run in raced if run["contender"] == REFERENCE]
+    if not theirs:
+        return None
+    longest = max(run["seconds"] for run in theirs)
+    ends = {
+        side: statistics.fmean(run["curve"][-1]["loss"] for run in runs)
+        for side, runs in sides_of([run for run in theirs if run["seconds"] == longest]).items()
+    }
+    best = min(ends, key=lambda side: ends[side])
+    lines = []
+    for seconds in sorted({run["seconds"] for run in raced}):
+        for side, runs in sides_of([run for run in raced if run["seconds"] == seconds]).items():
+            if not side.startswith(REFERENCE):
+                at = median_time(runs, ends[best])
+                lines.append({**line_of(side, runs), "seconds": seconds, "at": at, "ratio": at and longest / at})
+    return {"reference": best, "seconds": longest, "loss": ends[best], "sides": lines}
 
 
 def line_of(name: str, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -76,10 +109,7 @@ def line_of(name: str, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def budget_of(runs: list[dict[str, Any]]) -> dict[str, Any]:
     """One budget: every side, and how long each took to come to several losses."""
-    sides: dict[str, list[dict[str, Any]]] = {}
-    for run in runs:
-        name = f"{REFERENCE} {run['setting']}" if run["contender"] == REFERENCE else run["contender"]
-        sides.setdefault(name, []).append(run)
+    sides = sides_of(runs)
     lines = sorted((line_of(name, own) for name, own in sides.items()), key=lambda line: line["loss"])
     best = next((line["side"] for line in lines if line["side"].startswith(REFERENCE)), None)
     unigram, lowest = runs[0]["unigram_loss"], lines[0]["loss"]
@@ -123,6 +153,14 @@ def render(summary: dict[str, Any]) -> str:
                 cells.append(told + (f" ({'>' if ratio['at_least'] else ''}{ratio['ratio']:.1f}x)" if ratio else ""))
             rows.append([f"{line['loss']:.2f} ({line['what']})", *cells])
         blocks.append(measure.table(["time to a loss of", *names], rows))
+    if end := summary["reached"]:
+        rows = [
+            [f"{line['side']}, {line['seconds']:g} s", f"{line['loss']:.3f} +- {line['spread']:.3f}", str(line["runs"]),
+             f"{line['at']:.0f} s" if line["at"] else "-", f"{line['ratio']:.1f}x" if line["at"] else "-"]
+            for line in end["sides"]
+        ]  # fmt: skip
+        what = f"the {end['loss']:.3f} of {end['reference']} after {end['seconds']:g} s"
+        blocks.append(measure.table([what, "held-out loss at the end", "runs", "reached after", "ratio"], rows))
     return "\n\n".join(blocks)
 
 
@@ -137,13 +175,59 @@ def _sides(title: str, lines: Sequence[dict[str, Any]]) -> str:
     return measure.table(head, rows)
 
 
+COLOURS = {REFERENCE: "#b3362b", "cramming": "#d9a441"}
+OURS = ("#2f61c4", "#217a5b")
+"""Of our sides, in the order of their names."""
+
+
+def figure(raced: Sequence[dict[str, Any]]) -> Any:
+    """A line a run: held-out loss against seconds, on a logarithmic axis; a dot where its budget ends."""
+    from plotly import graph_objects
+
+    found = graph_objects.Figure()
+    ours = sorted({run["contender"] for run in raced} - set(COLOURS))
+    colours = {**dict(zip(ours, OURS * len(ours))), **COLOURS}
+    told: set[tuple[str, float]] = set()
+    for run in sorted(raced, key=lambda run: (run["seconds"], run["contender"])):
+        name = (run["contender"], run["seconds"])
+        points = [point for point in run["curve"] if point["seconds"] > 0]
+        found.add_scatter(
+            x=[point["seconds"] for point in points],
+            y=[point["loss"] for point in points],
+            mode="lines+markers",
+            marker_size=[0] * (len(points) - 1) + [9],
+            line_color=colours[run["contender"]],
+            name=f"{run['contender']}, {run['seconds'] / 60:g} min",
+            legendgroup=str(name),
+            showlegend=name not in told,
+        )
+        told.add(name)
+    found.add_hline(
+        raced[0]["unigram_loss"],
+        line_dash="dot",
+        annotation_text="word frequencies alone",
+        annotation_position="top left",
+    )
+    ticks = [5, 10, 20, 30, 60, 120, 180, 360, 900, 1800, 3600]
+    found.update_xaxes(
+        type="log", title="seconds, start included", tickvals=ticks, ticktext=[f"{at:,}" for at in ticks]
+    )
+    found.update_yaxes(title="held-out loss, nats")
+    legend = {"x": 0.99, "y": 0.99, "xanchor": "right"}
+    found.update_layout(template="plotly_white", width=1000, height=520, margin={"t": 20, "r": 20}, legend=legend)
+    return found
+
+
 def main() -> None:
     parser = measure.parser(__doc__)
+    parser.add_argument("--figure", type=Path, help="write all curves here, as one HTML file")
     parser.add_argument("record", nargs="?", type=Path, help="written by race.py; an invented one with --short")
     chosen = parser.parse_args()
     if chosen.record:
         found = read_json(chosen.record)
         print(render(summarise(found["tuning"], found["race"])))
+        if chosen.figure:
+            figure(found["race"]).write_html(chosen.figure, config={"displayModeBar": False})
         return
     if not chosen.short:
         sys.exit("Name a record that race.py wrote, or use --short.")

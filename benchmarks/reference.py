@@ -16,6 +16,7 @@ a decay of 0.01, clipping at 1. Where there is a choice it is the kinder one:
 from __future__ import annotations
 
 import argparse
+import shutil
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -142,7 +143,7 @@ def trained(chosen: argparse.Namespace, shards: Shards, data: Path, seconds: flo
             output_dir=scratch,
             max_steps=10_000_000,
             per_device_train_batch_size=chosen.batch,
-            bf16=device.type == "cuda",
+            bf16=chosen.bf16 or device.type == "cuda",
             learning_rate=chosen.rate,
             seed=chosen.seed,
             **common_arguments(device),
@@ -153,7 +154,11 @@ def trained(chosen: argparse.Namespace, shards: Shards, data: Path, seconds: flo
         trainer = Timed(model, arguments, collator, rows, callbacks=[callback(asked, judge, timer, each, chosen.steps)])
         trainer.remove_callback(PrinterCallback)
         trainer.train()
-    return outcome(trainer.state.global_step, each, judge, asked, timer, model)
+    found = outcome(trainer.state.global_step, each, judge, asked, timer, model)
+    if chosen.save:
+        model.save_pretrained(chosen.save)
+        shutil.copytree(data / "tokenizer", chosen.save, dirs_exist_ok=True)
+    return found
 
 
 def outcome(steps: int, each: int, judge: Judge, asked: Asked, timer: Timer, model: nn.Module) -> dict[str, Any]:
@@ -179,6 +184,8 @@ def main() -> None:
     parser.add_argument("--dropout", type=float, default=0.0)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--length", type=int, default=0, help="of a row; 0 for the recipe's")
+    parser.add_argument("--bf16", action="store_true", help="the Trainer's own, on a CPU too; always on a GPU")
+    parser.add_argument("--save", type=Path, help="folder for the model, as daybreak evaluate takes it")
     parser.add_argument("--steps", type=int, default=0, help="end after so many, whatever the time; 0 for no end")
     chosen = parser.parse_args()
     seconds = 20.0 if chosen.short else measure.budget_seconds(chosen.budget)

@@ -20,6 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from daybreak.base.batch import Batch
 from daybreak.base.encoder import Encoder, LossSum
 from daybreak.base.filed_records import tolerance
+from daybreak.base.forecast_records import Forecast
 from daybreak.base.run_folder import RunFolder
 from daybreak.data.sampler import RowSampler
 from daybreak.recipe import load_recipe
@@ -275,3 +276,18 @@ for one in both:
     killed, lived = going.kill(Chance(0))
     assert killed == ("one worker" if alone else "all processes") and lived > 0
     assert all(map(kills.is_gone, ranks)) and going.process.poll() is not None
+
+
+# ---------------------------------------------------------------- forecasts
+
+
+def test_forecasts_are_counted_where_the_machine_was_quiet() -> None:
+    forecasts = script("forecasts")
+    near = Forecast(made_at=0.0, tokens=1.0, loss=5.1, low=4.9, high=5.3)
+    far = Forecast(made_at=0.1, tokens=1.0, loss=5.5, low=5.4, high=5.6)
+    run = {"run": "a", "loss": 5.0, "start": forecasts.foreseen(near, 5.0), "tenth": forecasts.foreseen(far, 5.0)}
+    found = forecasts.summarise([{**run, "void": False}, {**run, "void": True}])
+    assert (found["start"]["runs"], found["start"]["inside"], found["tenth"]["inside"]) == (1, 1, 0)
+    assert found["start"]["mean_error"] == pytest.approx(0.02) and found["tenth"]["worst_error"] == pytest.approx(0.1)
+    told = forecasts.render([{**run, "void": False}], found)
+    assert "+10.0% outside" in told and "start: 1 of 1 inside" in told

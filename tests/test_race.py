@@ -69,6 +69,17 @@ def test_time_to_a_loss_and_ratios() -> None:
     first, *_, last = budget["times"]
     assert first["what"] == "the reference's end" and first["ratios"]["ours"] == {"ratio": 3.0, "at_least": False}
     assert last["seconds"]["reference "] is None and last["ratios"]["ours"]["at_least"]
+    shorter = {**report.invented("ours", 3.0), "seconds": 30.0, "curve": fast["curve"][:4]}
+    another = {**shorter, "contender": "another", "curve": fast["curve"][:2]}
+    summary = report.summarise([slow], [slow, fast, shorter, another])
+    assert [(line["side"], line["seconds"], line["at"]) for line in summary["reached"]["sides"]] == [
+        ("ours", 30.0, 20.0), ("another", 30.0, None), ("ours", 60.0, 20.0)
+    ]  # fmt: skip
+    assert [line["ratio"] for line in summary["reached"]["sides"]] == [3.0, None, 3.0]
+    assert "reached after" in report.render(summary)
+    drawn = report.figure([slow, fast, shorter]).to_dict()["data"]
+    assert [line["name"] for line in drawn] == ["ours, 0.5 min", "ours, 1 min", "reference, 1 min"]
+    assert list(drawn[0]["y"]) == [point["loss"] for point in shorter["curve"][1:]]
     with pytest.raises(SystemExit):
         report.summarise([slow], [{**fast, "positions": "others"}])
 

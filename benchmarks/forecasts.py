@@ -1,0 +1,136 @@
+"""Does a run end where it was foreseen? Runs that the law of losses does not know, beside their own forecasts.
+
+    python benchmarks/forecasts.py --data DATA --runs tiny:3m,mini:5m,mini:10m --work runs/foreseen --out f.json
+
+Each run is the product's own, in turns, with seeds that no run behind the law has; its forecast.json says what it was
+expected to reach at its start and at a tenth of the way. Finished runs are kept in --work, so that a measurement that
+was broken off goes on; one that the machine was too busy for is run again by the next call, for its speed, and so what
+it could read, was not what a forecast may count on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import statistics
+from pathlib import Path
+from typing import Any
+
+import measure
+import torch
+import toy
+
+from daybreak.base.files import read_json, write_json
+from daybreak.base.forecast_records import Forecast, Outlook
+from daybreak.base.run_folder import RunFolder
+from daybreak.forecasting.law import shipped_law
+
+EARLY = 0.1
+"""Share of a run at which its forecast is judged again."""
+MOMENTS = ("start", "tenth")
+
+
+def foreseen(forecast: Forecast, loss: float) -> dict[str, Any]:
+    """A forecast beside what was reached."""
+    return {
+        "loss": forecast.loss,
+        "low": forecast.low,
+        "high": forecast.high,
+        "inside": forecast.low <= loss <= forecast.high,
+        "error": forecast.loss / loss - 1.0,
+        "beyond": forecast.beyond,
+    }
+
+
+def judged(out: Path) -> dict[str, Any]:
+    """What a finished run reached, and what was foreseen of it."""
+    outlook: Outlook = read_json(RunFolder(out).forecast, Outlook)
+    summary = read_json(RunFolder(out).summary)
+    loss = summary["validation"]["loss"]
+    early = next(one for one in outlook.forecasts if one.made_at >= EARLY - 1e-9)
+    return {
+        "loss": loss,
+        "unigram_loss": summary["validation"]["unigram_loss"],
+        "tokens": summary["tokens"],
+        "parameters": summary["parameters"],
+        "start": foreseen(outlook.forecasts[0], loss),
+        "tenth": foreseen(early, loss),
+    }
+
+
+def made(asked: str, seed: int, chosen: argparse.Namespace, data: Path, work: Path) -> dict[str, Any]:
+    """The result of one run, run now unless there is one that counts."""
+    recipe, budget = asked.split(":")
+    name = f"{recipe}-{budget}-seed-{seed}"
+    path, out = work / f"{name}.json", work / name
+    if path.exists() and (chosen.short or not read_json(path)["void"]):
+        return dict(read_json(path))
+    shutil.rmtree(out, ignore_errors=True)
+    watch = measure.Watch()
+    flags = f"--seed {seed} {chosen.flags}"
+    measure.run(measure.pretrain_command(recipe, data, out, budget, flags), work / "log.txt")
+    found = {"run": name, "recipe": recipe, "budget": budget, "seed": seed, **judged(out)}
+    found |= watch.facts(torch.get_num_threads())
+    write_json(path, found)
+    void = ", machine busy: void" if found["void"] else ""
+    print(f"{name}: {found['loss']:.3f}, foreseen {found['start']['loss']:.3f}{void}", flush=True)
+    return found
+
+
+def summarise(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """How often the 90 % interval held, and the mean error, at both moments; void runs are not counted."""
+    counted = [run for run in runs if not run["void"]]
+    return {
+        moment: {
+            "runs": len(counted),
+            "inside": sum(run[moment]["inside"] for run in counted),
+            "mean_error": statistics.fmean(abs(run[moment]["error"]) for run in counted) if counted else None,
+            "worst_error": max((abs(run[moment]["error"]) for run in counted), default=None),
+        }
+        for moment in MOMENTS
+    }
+
+
+def render(runs: list[dict[str, Any]], summary: dict[str, Any]) -> str:
+    """A line a run, and a line for each moment."""
+    rows = []
+    for run in runs:
+        told = [f"{run[at]['loss']:.3f} ({run[at]['low']:.2f} to {run[at]['high']:.2f})" for at in MOMENTS]
+        missed = [f"{run[at]['error']:+.1%}{'' if run[at]['inside'] else ' outside'}" for at in MOMENTS]
+        rows.append([run["run"] + (" (void)" if run["void"] else ""), f"{run['loss']:.3f}", *told, *missed])
+    lines = [measure.table(["run", "reached", "at the start", "at a tenth", "off", "off"], rows)]
+    for moment, one in summary.items():
+        if one["runs"]:
+            lines.append(
+                f"{moment}: {one['inside']} of {one['runs']} inside, mean error {one['mean_error']:.1%}, worst "
+                f"{one['worst_error']:.1%}"
+            )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = measure.parser(__doc__)
+    measure.add_run_flags(parser)
+    parser.add_argument("--runs", default="tiny:3m,tiny:6m,mini:5m,mini:10m", help="RECIPE:BUDGET, one after another")
+    parser.add_argument("--seeds", type=int, default=2, help="of each of them")
+    parser.add_argument("--first-seed", type=int, default=100, help="the lowest one")
+    chosen = parser.parse_args()
+    if chosen.short:
+        measure.use_one_thread()
+        chosen.runs, chosen.seeds, chosen.flags = "tiny:20s", 1, chosen.flags or measure.SHORT_FLAGS
+    law = shipped_law()
+    settings = {name: getattr(chosen, name) for name in ("runs", "seeds", "first_seed", "flags")}
+    found = measure.record("forecasts", settings)
+    found |= {"law": {"inner": law.inner, "tokens": law.tokens, "runs": len(law.residuals)}, "results": []}
+    with measure.work_folder(chosen.work) as work:
+        data = toy.data_folder(chosen, work)
+        for seed in range(chosen.first_seed, chosen.first_seed + chosen.seeds):
+            for asked in chosen.runs.split(","):
+                found["results"].append(made(asked, seed, chosen, data, work))
+                found["summary"] = summarise(found["results"])
+                measure.finish(found, chosen.out)
+    print(render(found["results"], found["summary"]))
+
+
+if __name__ == "__main__":
+    main()
