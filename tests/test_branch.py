@@ -19,7 +19,7 @@ from daybreak.base.plain import from_plain
 from daybreak.base.records import StepRecord, Summary
 from daybreak.base.run_folder import RunFolder
 from daybreak.cli import main
-from daybreak.origins import continued
+from daybreak.origins import continued, extended
 from daybreak.recipe import Recipe, load_recipe
 from daybreak.training import checkpoint, loop, probe
 from daybreak.training.clock import read_trace
@@ -209,6 +209,16 @@ def test_text_of_another_tokenizer_is_refused(finished: Path, refused: Callable[
     assert "another tokenizer" in said and not (tmp_path / "run2").exists()
     command("prepare", text, "--out", tmp_path / "same", "--document", "line", "--tokenizer-from", finished / "model")
     command(*words[:-1], tmp_path / "same", "--out", tmp_path / "run2")
+
+
+@pytest.mark.parametrize("asked, remarked", [("24steps", True), ("60steps", False), ("90s", False)])
+def test_a_branch_shorter_than_what_it_replaces_is_remarked(
+    finished: Path, capsys: pytest.CaptureFixture[str], asked: str, remarked: bool
+) -> None:
+    """Of the parent's 40 steps 60 % came after the branch; time and steps cannot be compared."""
+    extended(finished, asked)
+    said = re.sub(r"\s+", " ", capsys.readouterr().out)
+    assert (f"for 60% of its 40steps: with {asked} this run sees no more text" in said) is remarked
 
 
 @pytest.mark.parametrize("flags", [["--general", "text"], ["--new-vocabulary"]], ids=" ".join)

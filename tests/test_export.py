@@ -16,7 +16,9 @@ from transformers import AutoModelForMaskedLM
 from daybreak import pretrain
 from daybreak.base.errors import Interrupted
 from daybreak.data.sampler import RowSampler
+from daybreak.data.tokenizer import WordPiece
 from daybreak.export import export
+from daybreak.prepare import prepare
 from daybreak.recipe import load_recipe
 from daybreak.training import probe
 
@@ -71,9 +73,28 @@ def test_what_cannot_be_exported_is_refused(finished: Path, data: Path, refused:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").touch()
     assert "is not empty" in refused("export", finished, "--out", tmp_path / "full")
+    assert "is not a folder" in refused("export", finished, "--out", tmp_path / "full" / "thesis.tex")
     run = Path(shutil.copytree(finished, tmp_path / "run"))
     (run / "summary.json").unlink()
     assert "no checkpoint yet" in refused("export", run, "--out", out, "--data", data)
     assert "no prepared data" in refused("export", run, "--out", out)
     assert "keeps no best checkpoint" in refused("export", finished, "--best", "--out", out, "--data", data)
+    assert not out.exists()
+
+
+def test_a_record_without_its_model_is_refused(finished: Path, refused: Refused, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(finished, tmp_path / "run", ignore=shutil.ignore_patterns("model")))
+    assert "is a finished run without its model" in refused("export", run, "--out", tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_checkpoint_is_not_exported_with_the_tokenizer_of_other_data(
+    finished: Path, corpus: Path, refused: Refused, tmp_path: Path
+) -> None:
+    """Of as many pieces it would load, and be another model than was trained."""
+    run, other, out = Path(shutil.copytree(finished, tmp_path / "run")), tmp_path / "other", tmp_path / "model"
+    shutil.copytree(run / "before-decay", run / "best", dirs_exist_ok=True)
+    (tmp_path / "less.jsonl").write_text("".join(corpus.read_text().splitlines(keepends=True)[:300]))
+    prepare([tmp_path / "less.jsonl"], other, tokenizer=WordPiece(vocabulary=400))
+    assert "trained with another tokenizer" in refused("export", run, "--best", "--out", out, "--data", other)
     assert not out.exists()

@@ -21,6 +21,7 @@ from daybreak.forecasting.fitting import fit
 from daybreak.planning import Speed
 from daybreak.recipe import Recipe, load_recipe
 from daybreak.training.clock import Budget
+from daybreak.training.disk import gigabytes, most_bytes
 
 
 @pytest.fixture
@@ -68,14 +69,30 @@ def test_more_time_buys_a_larger_model_and_a_lower_loss(data: Path, law: Law, ti
 def test_the_plan_is_written_and_told(
     data: Path, law: Law, timed: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = plan.plan(data=data, budget="30m", recipes=named("tiny", "mini"), price=1.2, out=tmp_path / "plan.json")
-    assert read_json(tmp_path / "plan.json", Plan) == made
+    out = tmp_path / "deep" / "plan.json"
+    made = plan.plan(data=data, budget="30m", recipes=named("tiny", "mini"), price=1.2, out=out)
+    assert read_json(out, Plan) == made
     said = capsys.readouterr().out
     for words in ("Chosen: ", "Cost: 0.60", "Twice the time", "Disk", "--budget 30m", "H100"):
         assert words in said
     text = made.candidates[0]
     assert f"the text is read {text.tokens / made.text_tokens:.0f} times" in said or made.chosen != text.recipe
     assert 0 < text.training_seconds < 1800 - 8 and text.tokens == text.tokens_per_second * text.training_seconds
+
+
+def test_the_disk_of_a_plan_is_what_a_run_asks_for(
+    data: Path, law: Law, timed: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = plan.plan(data=data, budget="30m", recipes=named("tiny"))
+    weights = 4 * made.candidates[0].parameters
+    asked = gigabytes(most_bytes(checkpoint_bytes=3 * weights, model_bytes=weights))
+    assert f"Disk: up to {asked}." in capsys.readouterr().out
+
+
+def test_where_the_law_knows_no_candidate_others_are_named(data: Path, law: Law, timed: list[str]) -> None:
+    with pytest.raises(UserError, match="no forecast") as refused:
+        plan.plan(data=data, budget="30m", recipes=[load_recipe("bert-2018", size="tiny")])
+    assert "recipes that the law knows: tiny, mini" in refused.value.remedy
 
 
 def test_a_candidate_that_takes_too_long_to_time_follows_from_its_arithmetic(

@@ -33,6 +33,24 @@ def test_another_budget_recipe_or_data_is_refused(
     assert "started on other data" in refused("verify", run, "--data", tmp_path / "other")
 
 
+def test_fresh_deletes_nothing_before_all_is_looked_at(
+    finished: Path, data: Path, shape: list[str], refused: Refused, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    shutil.copytree(data, run / "data")
+    before = sorted(run.rglob("*"))
+    same = ["pretrain", "tiny", "--out", run, "--budget", "40steps", "--fresh", *shape]
+    assert "no prepared data" in refused(*same, "--data", tmp_path / "dta")
+    assert "which --fresh would delete" in refused(*same, "--data", run / "data")
+    parts = ["--out", run, "--budget", "40steps", "--fresh"]
+    assert "which --fresh would delete" in refused("pretrain", *parts, "--data", data, "--init", run / "model")
+    assert "heads" in refused(*same, "--data", data, "--model.heads", "3")
+    branch = ["pretrain", "--from", run, "--extend", "80steps", "--data", data, "--out", run, "--fresh"]
+    assert "which --fresh would delete" in refused(*branch)
+    assert sorted(run.rglob("*")) == before
+
+
 @pytest.mark.parametrize(
     ("budget", "said"),
     [

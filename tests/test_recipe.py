@@ -226,6 +226,8 @@ def test_an_unknown_name_gets_the_nearest(name: str, near: str) -> None:
         ({"microbatch": -1}, "--microbatch"),
         ({"clip": 0.0}, "--clip"),
         ({"optimizer": AdamW(lr=-1.0)}, "--optimizer.lr"),
+        ({"clip": float("nan")}, "--clip"),
+        ({"seed": 20261122110000}, "--seed 20261122110000 is too large"),
     ],
 )
 def test_values_that_cannot_work_are_refused(change: dict[str, Any], named: str) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from daybreak import cli
 from daybreak.base.errors import UserError
-from daybreak.base.files import read_json, write_json
+from daybreak.base.files import read_json, read_json_lines, write_json
 from daybreak.base.records import FillMask
 from daybreak.base.run_folder import RunFolder
 from daybreak.recipe import load_recipe, resolved
@@ -127,11 +127,15 @@ def test_several_runs_are_compared(write_run, tmp_path):
         write_run("plain", seed=2, causal=0.0, floor=5.6),
         write_run("cut", seed=3, ended=False),
     ]
-    text = words(report(runs, tmp_path / "report.html").read_text())
+    page = report(runs, tmp_path / "report.html").read_text()
+    text = words(page)
     assert "3 runs compared" in text and "Side by side" in text
     assert "causal has the lowest held-out loss: 4.565 nats" in text
     assert "What differs between the recipes" in text
     assert "not comparable" not in text
+    table = page[page.index("Side by side") : page.index("Loss against time")]
+    done = [line["step"] for line in read_json_lines(RunFolder(runs[2]).metrics) if line["type"] == "step"]
+    assert f" {done[-1]:,} " in words(table.split("<tr>")[-1])
 
 
 def test_a_ladder_stays_readable(write_run, tmp_path):
@@ -193,6 +197,14 @@ def test_runs_of_one_name_get_labels_of_their_own(write_run, tmp_path):
         (tmp_path / parent).mkdir()
     page = report([write_run("one/tiny"), write_run("two/tiny")], tmp_path / "report.html").read_text()
     assert "one/tiny" in page and "two/tiny" in page
+
+
+def test_runs_of_one_name_in_folders_of_one_name_are_numbered_once(write_run, tmp_path):
+    for parent in ("here", "there"):
+        (tmp_path / parent / "runs").mkdir(parents=True)
+    runs = [write_run("here/runs/tiny"), write_run("there/runs/tiny")]
+    text = words(report(runs, tmp_path / "report.html").read_text())
+    assert "tiny (1)" in text and "tiny (2)" in text and "(1) (1)" not in text
 
 
 def test_a_plateau_and_a_refused_export_are_said_first(write_run, tmp_path):

@@ -187,3 +187,33 @@ def test_another_recipe_does_not_touch_the_data_of_a_run(
     assert "with other settings" in refused(*command, "--tokenizer.vocabulary", "500")
     assert "'seed' differs" in refused(*command, "--seed", "9")
     assert {path: path.read_bytes() for path in (out / "data").rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (["--corpus", "nowhere.txt"], "There is no 'nowhere.txt'"),
+        (["--tasks", "none.toml"], "Cannot read the task file 'none.toml'"),
+        (["--seeds", "0"], "0 seeds are too few"),
+        (["--clip", "0"], "--clip and --optimizer.lr must be positive"),
+        (["--track", "wand"], "There is no tracker 'wand'"),
+        (["--price", "-1"], "is no price"),
+    ],
+)
+def test_a_mistake_costs_no_run_that_was_to_be_replaced(
+    wrong: list[str], said: str, finished: Path, corpus: Path, refused: Callable[..., str], tmp_path: Path
+) -> None:
+    out = Path(shutil.copytree(finished, tmp_path / "run"))
+    corpus_of = [] if "--corpus" in wrong else ["--corpus", corpus]
+    assert said in refused("run", "tiny", "--budget", "40steps", "--out", out, "--fresh", *corpus_of, *wrong)
+    assert (out / "model" / "model.safetensors").is_file() and (out / "summary.json").is_file()
+
+
+def test_a_text_inside_the_run_is_not_deleted_with_it(
+    finished: Path, corpus: Path, refused: Callable[..., str], tmp_path: Path
+) -> None:
+    out = Path(shutil.copytree(finished, tmp_path / "run"))
+    (out / "corpus").mkdir()
+    own = Path(shutil.copy(corpus, out / "corpus"))
+    said = refused("run", "tiny", "--budget", "40steps", "--out", out, "--fresh", "--corpus", out / "corpus")
+    assert "which --fresh would delete" in said and own.is_file()

@@ -26,7 +26,7 @@ from daybreak.data.sampler import PackedRows, StreamRows
 from daybreak.data.shards import TokenStream, open_shards
 from daybreak.data.tokenizer import WordPiece, load_tokenizer
 from daybreak.recipe import load_recipe
-from daybreak.study_data import Preparation, _contenders, study_data
+from daybreak.study_data import Preparation, _contenders, _place_for, study_data
 from daybreak.turns import Cell, Place
 
 TINY = load_recipe("tiny")
@@ -270,3 +270,23 @@ def test_from_text_to_verdicts(
     assert (tmp_path / "log.md").read_text().splitlines()[2].endswith("tales, mixed x raw, sorted, 20steps each")
     with pytest.raises(UserError, match="was begun on other text"):
         study_data({"tales": texts["tales"]}, seeds=1, **asked)
+
+
+def test_what_another_put_into_the_folder_is_not_deleted(texts: dict[str, list[str]], tmp_path: Path) -> None:
+    """A run folder, or one's own texts, named with --out by mistake."""
+    own = tmp_path / "data" / "thesis.tex"
+    own.parent.mkdir()
+    own.write_text("years of work")
+    plain = Preparation(treatments=("raw", "filtered"))
+    with pytest.raises(UserError, match="holds other files"):
+        study_data(texts, recipe=TINY, out=tmp_path, budget="20steps", threads=1, preparation=plain)
+    assert own.read_text() == "years of work"
+
+
+def test_what_a_try_with_other_text_left_gives_way(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    assert _place_for("one", data) == data
+    (data / "tales-raw").mkdir()
+    assert _place_for("one", data) == data and (data / "tales-raw").is_dir()
+    assert _place_for("two", data) == data and [path.name for path in data.iterdir()] == ["identity.json"]
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -175,3 +176,14 @@ def test_two_studies_do_not_share_a_folder(place: Place, monkeypatch: pytest.Mon
     monkeypatch.setattr(turns, "POLL_SECONDS", 0.01)
     with turns.held(place.out), pytest.raises(UserError, match="is at work"), turns.held(place.out):
         pass
+
+
+def test_where_the_file_system_has_no_locks_a_study_goes_on_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with turns.held(tmp_path) as lock:
+        assert not lock.closed

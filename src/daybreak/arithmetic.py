@@ -8,9 +8,10 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from daybreak.base.encoder import Encoder
-from daybreak.data.byte_bpe import ByteBPE
-from daybreak.data.tokenizer import WordPiece, load_tokenizer, vocabulary_size
+from daybreak.base.errors import UserError
+from daybreak.data.tokenizer import load_tokenizer, vocabulary_size
 from daybreak.data.tokenizer_import import Existing
+from daybreak.data.tokenizer_making import TrainedTokenizer
 from daybreak.recipe import Recipe
 
 TARGET_SHARE = 0.15
@@ -20,11 +21,19 @@ BACKWARD = 2
 
 
 def vocabulary_of(recipe: Recipe) -> int:
-    """Pieces of the tokenizer that the recipe trains or takes over."""
+    """Pieces of the tokenizer that the recipe trains or takes over.
+
+    Raises:
+        UserError: only the prepared text can tell.
+    """
     if isinstance(recipe.tokenizer, Existing):
         return vocabulary_size(load_tokenizer(Path(recipe.tokenizer.folder)))
-    assert isinstance(recipe.tokenizer, WordPiece | ByteBPE)
-    return recipe.tokenizer.vocabulary
+    if isinstance(recipe.tokenizer, TrainedTokenizer):
+        return recipe.tokenizer.vocabulary
+    raise UserError(
+        f"How many pieces a {type(recipe.tokenizer).__name__} has is known when the text is prepared, and not before.",
+        "Prepare it with this recipe, and pretrain on that.",
+    )
 
 
 def outline(recipe: Recipe, vocabulary: int) -> Encoder:

@@ -131,7 +131,7 @@ def settled(contenders: Sequence[Contender], budget: str, seeds: int, threads: i
         raise UserError("RULES.md compares only runs from the same start.", "Give all the same --init, or none.")
     equal_clock = Budget.parse(budget).unit == "seconds"
     recipes = [agreed(one, budget) for one in contenders]
-    machine = replace(probe.describe(probe.choose_device(), 0.0), started=0.0)
+    machine = probe.describe(probe.choose_device(), 0.0)  # at no time, for a study that goes on is to find itself again
     return StudySettings(
         budget=budget,
         equal_clock=equal_clock,

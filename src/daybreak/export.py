@@ -24,6 +24,7 @@ from daybreak.packaging.hugging_face import write_model_folder
 from daybreak.packaging.onnx import FILE, check_onnx_installed, write_onnx
 from daybreak.packaging.parity import REFUSED, check_parity, verdict
 from daybreak.recipe import load_recipe
+from daybreak.run_start import refuse_other_tokenizer
 from daybreak.training import checkpoint
 from daybreak.training.clock import Tick
 from daybreak.training.validation import Validation
@@ -59,7 +60,7 @@ def export(
     source = RunFolder(run)
     if not source.recipe.exists() and not (run / "config.json").is_file():
         raise UserError(f"'{run}' is no run folder and no model.", "Name one, such as runs/tiny.")
-    if out.exists() and any(out.iterdir()):
+    if out.exists() and any(make_folder(out).iterdir()):
         raise UserError(f"'{out}' is not empty.", "Choose another --out.")
     if onnx:
         check_onnx_installed()
@@ -71,6 +72,10 @@ def export(
             "--attend-padding is for a published checkpoint.", "Leave it out: a run knows how it was trained."
         )
     elif source.summary.exists() and not best:
+        if not source.model.is_dir():
+            raise UserError(
+                f"'{run}' is a finished run without its model, as records are.", "Export it where it was trained."
+            )
         shutil.copytree(source.model, out, dirs_exist_ok=True)
         say(f"Copied the finished model to {out}.")
     else:
@@ -87,6 +92,7 @@ def export(
 def _export_checkpoint(source: RunFolder, checkpoints: Path, out: Path, data: Path) -> None:
     recipe = load_recipe(source.recipe)
     shards = open_shards(data)
+    refuse_other_tokenizer(source, shards)
     model = recipe.model.build(shards.manifest.vocabulary)
     progress, _ = checkpoint.load_newest(checkpoints, model, recipe.optimizer.build(model))
     if progress is None and checkpoints == source.best:

@@ -7,11 +7,13 @@ from pathlib import Path
 
 from daybreak.base.errors import UserError
 from daybreak.base.run_folder import RunFolder
+from daybreak.base.terminal import say
 from daybreak.data.tokenizer_import import Existing
 from daybreak.models.bert import BertEncoder
 from daybreak.models.importing import load_pretrained
 from daybreak.recipe import Origin, Recipe, load_recipe
 from daybreak.training import checkpoint
+from daybreak.training.clock import Budget
 from daybreak.training.objectives import CausalThenMasked
 from daybreak.training.ramp import Ramp
 from daybreak.training.schedule import Trapezoid
@@ -56,6 +58,14 @@ def continued(
     )
 
 
+def folders_of(recipe: Recipe) -> list[Path]:
+    """What a run of ``recipe`` starts from, and must not delete before."""
+    named = [recipe.origin.init, recipe.origin.branch, recipe.origin.general]
+    if isinstance(recipe.tokenizer, Existing):
+        named.append(recipe.tokenizer.folder)
+    return [Path(name) for name in named if name]
+
+
 def _name(folder: Path) -> str:
     """The folder's own name, or that of the run around a folder called model."""
     folder = folder.resolve()
@@ -66,7 +76,7 @@ def extended(source: Path, budget: str) -> Recipe:
     """The recipe of the run ``source``, gone on for ``budget`` from its last checkpoint before the decay.
 
     The rate stays where it was, and falls over the same share of the new run as it did of the old one; the objective
-    does what it still had before it.
+    does what it still had before it. A budget that is no longer than what ``source`` itself had left there is remarked.
 
     Raises:
         UserError: ``source`` is no run, or has not come to its decay.
@@ -84,6 +94,12 @@ def extended(source: Path, budget: str) -> Recipe:
         raise UserError(
             f"'{source}' holds no checkpoint from before its decay.",
             f"Its rate begins to fall at {recipe.schedule.decay_starts:.0%} of its budget: let it come so far.",
+        )
+    own, asked = Budget.parse(recipe.budget), Budget.parse(budget)
+    if asked.unit == own.unit and asked.amount <= own.amount * (1.0 - found.progress.branched_at):
+        say(
+            f"'{source}' itself went on from there for {1.0 - found.progress.branched_at:.0%} of its {own.text}: with "
+            f"{asked.text} this run sees no more text than that one, and cannot be expected to be better."
         )
     begin = recipe.origin.begin + (1.0 - recipe.origin.begin) * found.progress.branched_at
     return replace(

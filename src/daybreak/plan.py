@@ -10,7 +10,7 @@ import torch
 
 from daybreak.base.amounts import check_price, compact, count
 from daybreak.base.errors import UserError
-from daybreak.base.files import write_json
+from daybreak.base.files import make_folder, write_json
 from daybreak.base.forecast_records import Candidate, Forecast, Plan
 from daybreak.base.terminal import duration, say, working
 from daybreak.data.shards import open_shards
@@ -19,18 +19,15 @@ from daybreak.planning import PLANNED, candidates, choose, of_text
 from daybreak.recipe import FAMILY, Recipe, load_recipe
 from daybreak.training import probe
 from daybreak.training.calibration import MANY_EPOCHS
-from daybreak.training.checkpoint import KEEP
 from daybreak.training.clock import Budget
-from daybreak.training.disk import gigabytes
+from daybreak.training.disk import gigabytes, most_bytes
 
 CARDS = {"RTX 3090": 71, "RTX 4090": 165, "L4": 121, "A10": 125, "A100": 312, "H100 SXM": 989}
 """Dense bfloat16 products with float32 sums, Tflop/s, as NVIDIA's white papers and data sheets state them."""
 CARD_SHARE = 0.3
 """Of a card's stated rate, where nothing was measured on one: a cautious guess, and told as one."""
-STATE_BYTES = 12
-"""Of a checkpoint for each parameter: weights and two moments in float32."""
-FOLDERS = 3
-"""Checkpoints kept beside the newest: before the decay, before the end, the best."""
+STATE_BYTES, WEIGHT_BYTES = 12, 4
+"""For each parameter: of a checkpoint, its weight and two moments in float32; of a model, the weight alone."""
 
 
 def plan(
@@ -57,6 +54,8 @@ def plan(
     asked = Budget.parse(budget)
     if asked.unit != "seconds":
         raise UserError(f"'{budget}' is no time.", "Plan for a time, such as --budget 8h.")
+    if out:
+        make_folder(out.parent)
     shards = open_shards(data)
     usual = recipes or [load_recipe(size) for size in PLANNED]
     about = of_text(shards)
@@ -66,7 +65,8 @@ def plan(
     chosen = choose(found)
     if chosen is None:
         raise UserError(
-            f"Nothing can be planned for {budget}: {found[0].recipe}: {found[0].trouble}.", "Give a longer --budget."
+            f"Nothing can be planned for {budget}: {found[0].recipe}: {found[0].trouble}.",
+            f"Give a longer --budget, or recipes that the law knows: {', '.join(PLANNED)}.",
         )
     made = Plan(
         budget=budget,
@@ -107,7 +107,8 @@ def details(made: Plan, chosen: Candidate, budget: Budget, price: float | None) 
     """What follows for the chosen one: its end, its cost, its disk, what else would change, and what to beware of."""
     assert chosen.forecast
     ends = datetime.datetime.now() + datetime.timedelta(seconds=budget.amount)
-    disk = chosen.parameters * (STATE_BYTES * (KEEP + FOLDERS) + 4)
+    state, weights = STATE_BYTES * chosen.parameters, WEIGHT_BYTES * chosen.parameters
+    disk = most_bytes(checkpoint_bytes=state, model_bytes=weights)
     lines = [
         f"Chosen: {chosen.recipe.removeprefix(FAMILY)}. Begun now it ends at {ends:%H:%M on %d %B}, after "
         f"{duration(chosen.training_seconds)} of training; then come the parity gate and what you evaluate.",

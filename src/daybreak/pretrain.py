@@ -8,6 +8,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from daybreak.arithmetic import outline
 from daybreak.assembly import Order, assemble
 from daybreak.base import world as worlds
 from daybreak.base.amounts import check_price
@@ -24,6 +25,7 @@ from daybreak.forecasting.difficulty import pairs_log_share
 from daybreak.forecasting.law import Undertaking, shipped_law
 from daybreak.forecasting.live import Prophet
 from daybreak.forecasting.runs import inner_parameters
+from daybreak.origins import folders_of
 from daybreak.recipe import Recipe, resolved
 from daybreak.run_end import finish
 from daybreak.run_start import check_folder, write_start
@@ -52,12 +54,19 @@ class Watching:
 
 
 def pretrain(
-    recipe: Recipe, *, data: Path, out: Path, watching: Watching = Watching(), started: float | None = None
+    recipe: Recipe,
+    *,
+    data: Path,
+    out: Path,
+    fresh: bool = False,
+    watching: Watching = Watching(),
+    started: float | None = None,
 ) -> Summary | None:
     """Train ``recipe`` on prepared ``data`` into the run folder ``out``; the same call again resumes it.
 
     Args:
         data: folder made by ``prepare``.
+        fresh: delete ``out`` first, once all that is asked for was looked at.
         started: ``time.monotonic()`` from which the budget counts; now when None.
 
     Returns:
@@ -74,6 +83,9 @@ def pretrain(
     check_price(watching.price)
     run = RunFolder(out)
     shards = open_shards(data)
+    if fresh:
+        outline(recipe, shards.manifest.vocabulary)
+        run.delete([data, *folders_of(recipe)])
     check_folder(run, recipe, shards)
     world = worlds.start()
     with ExitStack() as alive:  # the heart beats until the processes have let go of each other: that may take seconds

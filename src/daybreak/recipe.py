@@ -14,6 +14,7 @@ from daybreak.base.errors import UserError
 from daybreak.base.files import read_json
 from daybreak.base.plain import Component, UnknownKind, fingerprint, from_plain, nearest, to_plain
 from daybreak.base.user_code import import_file, read_code
+from daybreak.data import byte_bpe as _byte_bpe
 from daybreak.data import chunks as _chunks
 from daybreak.data import tokenizer_import as _tokenizer_import
 from daybreak.data.sampler import RowsConfig, StreamRows
@@ -33,7 +34,7 @@ from daybreak.training.phases import Later
 from daybreak.training.ramp import Ramp
 from daybreak.training.schedule import Schedule
 
-KINDS = (_chunks, _tokenizer_import, _bert, _crammed, _modern, _muon)
+KINDS = (_byte_bpe, _chunks, _tokenizer_import, _bert, _crammed, _modern, _muon)
 """Files whose kinds must be known before JSON is read."""
 
 FAMILY = "daybreak-"
@@ -41,6 +42,8 @@ FAMILY = "daybreak-"
 SIZES = ("tiny", "mini", "small", "base", "large")
 RATE_RULES = ("none", "linear", "sqrt")
 COMPILE = ("auto", "on", "off")
+MOST_SEED = 9 * 10**12
+"""Times a million, and with the rows of any run added, it still is a seed that torch takes."""
 EXTRAS = ("fingerprint", "own_kinds")
 """What recipe.json holds beside the fields."""
 
@@ -136,8 +139,10 @@ class Recipe:
             raise UserError(f"--precision cannot be '{self.precision}'.", f"Use {', '.join(calibration.PRECISIONS)}.")
         if self.compile not in COMPILE:
             raise UserError(f"--compile cannot be '{self.compile}'.", f"Use {', '.join(COMPILE)}.")
-        if self.clip <= 0 or self.optimizer.lr <= 0:
+        if not (self.clip > 0 and self.optimizer.lr > 0):
             raise UserError("--clip and --optimizer.lr must be positive.", "Correct the number.")
+        if abs(self.seed) > MOST_SEED:
+            raise UserError(f"--seed {self.seed} is too large.", f"Choose one up to {MOST_SEED:,}.")
         if self.devices.rate_rule not in RATE_RULES:
             raise UserError(
                 f"--devices.rate-rule cannot be '{self.devices.rate_rule}'.", f"Use {', '.join(RATE_RULES)}."
@@ -276,6 +281,8 @@ def _difference(left: Any, right: Any, where: str) -> str | None:
 
 def _from_json(path: Path) -> Recipe:
     plain = read_json(path)
+    if not isinstance(plain, dict):
+        raise UserError(f"'{path}' holds no recipe.", "Name a recipe.json that Daybreak wrote.")
     try:
         return from_plain(Recipe, without_extras(plain))
     except UnknownKind as unknown:

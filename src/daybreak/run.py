@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from daybreak.arithmetic import outline
+from daybreak.base.amounts import check_price
 from daybreak.base.deadline import Deadline
 from daybreak.base.errors import TooLate, UserError
 from daybreak.base.files import make_folder, read_json
@@ -14,9 +16,12 @@ from daybreak.base.plain import from_plain, to_plain
 from daybreak.base.records import FillMask
 from daybreak.base.run_folder import RunFolder
 from daybreak.base.task_records import TaskResult
-from daybreak.base.terminal import duration, say
+from daybreak.base.terminal import duration, quiet, say
+from daybreak.data.inputs import STDIN, find_files
 from daybreak.data.tokenizer_import import Existing
+from daybreak.origins import folders_of
 from daybreak.recipe import Recipe
+from daybreak.training.trackers import check_trackers
 
 SHOWN_EXAMPLES = 6
 AFTER_SECONDS = 45.0
@@ -25,6 +30,8 @@ AFTER_SHARE = 0.02
 time, whichever is more."""
 TASKS_SHARE = 0.25
 """Of the time until a deadline, kept back for fine-tuning where there are tasks."""
+ANY_PIECES = 8
+"""Of a vocabulary: whether a shape can be built does not hang on it."""
 LATE = 1.3
 """How much longer than foreseen a fine-tuning may take before a deadline."""
 
@@ -50,7 +57,7 @@ def run(
         out: run folder; data go to ``out/data``. The same call again resumes.
         corpus: what ``prepare`` reads; empty for the docstrings of the installed packages, with their own task.
         general: text on which a continued model shows what it forgets; empty for none.
-        fresh: delete ``out`` first.
+        fresh: delete ``out`` first, once all else that is asked for was looked at.
         tasks: what to fine-tune on, with and without pretraining.
         track, price: see ``pretrain.Watching``.
         by: when everything is to be done. Pretraining then gets what preparation leaves, without a share for the
@@ -61,13 +68,9 @@ def run(
     """
     begun = time.monotonic()
     folder = RunFolder(out)
+    _check_asked(recipe, tasks, task_dir, seeds, track, price)
     if fresh:
-        folder.delete()
-    if tasks:
-        # What is wrong with them is said now, not after the training.
-        from daybreak.subject import find_tasks
-
-        find_tasks(tasks, task_dir)
+        folder.delete([*_files([*corpus, *general]), *folders_of(recipe)])
     if not corpus:
         corpus, tasks = _docstrings(folder, tasks)
     recipe = _prepare(recipe, out, corpus, general, text_field)
@@ -89,6 +92,42 @@ def run(
     say(f"Report  {page}")
     say(f"All of it took {duration(time.monotonic() - begun)}.")
     return page
+
+
+def _check_asked(
+    recipe: Recipe,
+    tasks: Sequence[str],
+    task_dir: str | Path | None,
+    seeds: int,
+    track: Sequence[str],
+    price: float | None,
+) -> None:
+    """What is wrong with it is said now: not when an older run is deleted, nor after the training.
+
+    Raises:
+        UserError: one of these cannot be.
+    """
+    recipe.check()
+    outline(recipe, ANY_PIECES)
+    check_trackers(track)
+    check_price(price)
+    if seeds < 1:
+        raise UserError(f"{seeds} seeds are too few.", "Use at least 1; 3 make a claim.")
+    if tasks:
+        from daybreak.subject import find_tasks
+
+        find_tasks(tasks, task_dir)
+
+
+def _files(texts: Sequence[str | Path]) -> list[Path]:
+    """The files of the text, of which nothing is read from standard input.
+
+    Raises:
+        UserError: one is missing.
+    """
+    named = [text for text in texts if str(text) != STDIN]
+    with quiet():
+        return [file.path for file in find_files(named)] if named else []
 
 
 def _prepare(

@@ -23,7 +23,8 @@ def check_folder(run: RunFolder, recipe: Recipe, shards: Shards) -> None:
     if not run.recipe.exists():
         if run.path.is_dir() and any(run.path.iterdir()) and not _only_data(run):
             raise UserError(f"'{run.path}' holds other files and is no run folder.", "Choose another --out.")
-        _refuse_other_pieces(recipe, shards)
+        if recipe.origin.branch:
+            refuse_other_tokenizer(RunFolder(Path(recipe.origin.branch)), shards)
         return
     different = first_difference(load_recipe(run.recipe), recipe)
     if different == "budget":
@@ -58,12 +59,11 @@ def refuse_other_data(run: RunFolder, shards: Shards) -> None:
         raise UserError(f"The run in '{run.path}' was started on other data.", "Name its own --data, or another --out.")
 
 
-def _refuse_other_pieces(recipe: Recipe, shards: Shards) -> None:
-    """A run that branches off another takes over its weights, which belong to the ids of one tokenizer."""
-    parent = RunFolder(Path(recipe.origin.branch))
-    if recipe.origin.branch and read_json(parent.manifest, Manifest).tokenizer != shards.manifest.tokenizer:
+def refuse_other_tokenizer(run: RunFolder, shards: Shards) -> None:
+    """Raise UserError where the weights of ``run`` belong to the ids of another tokenizer than that of ``shards``."""
+    if read_json(run.manifest, Manifest).tokenizer != shards.manifest.tokenizer:
         raise UserError(
-            f"The run in '{parent.path}' was trained with another tokenizer than that of these data.",
+            f"The run in '{run.path}' was trained with another tokenizer than that of these data.",
             "Name its own --data, or prepare the text with --tokenizer-from.",
         )
 

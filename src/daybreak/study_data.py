@@ -7,14 +7,13 @@ treatment, with a seed; each model is judged on the held-out text of every sourc
 from __future__ import annotations
 
 import datetime
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from daybreak.assembly import yardstick
 from daybreak.base.errors import UserError
-from daybreak.base.files import make_folder, read_json, write_json, write_text
+from daybreak.base.files import make_folder, read_json, replace_folder, write_json, write_text
 from daybreak.base.plain import fingerprint
 from daybreak.base.run_folder import RunFolder
 from daybreak.base.study_records import DATA_STUDY_FILE, DataStudy, LossComparison, StudyCell, StudySettings
@@ -179,10 +178,7 @@ def _prepared(
             raise UserError(f"The study in '{out}' was begun on other text.", "Name its own, or choose another --out.")
         refuse_others(out, before.settings, settings)
         return replace(before, seeds=seeds, question=question or before.question)
-    data, made_for = make_folder(out / "data"), out / "data" / "identity.json"
-    if not made_for.exists() or read_json(made_for) != identity:  # of a try with other text or settings
-        shutil.rmtree(data)
-        write_json(make_folder(data) / made_for.name, identity)
+    data = _place_for(identity, out / "data")
     with work_folder(out / ".preparing", identity) as work, released():
         sources, treated = make_texts(
             found,
@@ -209,6 +205,26 @@ def _prepared(
     )
     write_json(out / DATA_STUDY_FILE, study)
     return study
+
+
+def _place_for(identity: str, data: Path) -> Path:
+    """The folder of the prepared data, without what a try with other text or settings left in it.
+
+    Raises:
+        UserError: it holds what no study put there.
+    """
+    made_for = make_folder(data) / "identity.json"
+    if not made_for.exists():
+        if any(not path.name.startswith(".") for path in data.iterdir()):
+            raise UserError(
+                f"'{data}' holds other files, and a study needs a folder of its own.", "Choose another --out."
+            )
+        write_json(made_for, identity)
+    elif read_json(made_for) != identity:
+        new = make_folder(data.with_name(f".{data.name}.new"))
+        write_json(new / made_for.name, identity)
+        replace_folder(new, data)  # in one step: what a kill left without its name would look like another's
+    return data
 
 
 def _against_raw(study: DataStudy, cells: Sequence[StudyCell], budget: str) -> list[LossComparison]:

@@ -103,6 +103,8 @@ def held(out: Path) -> Iterator[TextIO]:
                         f"Another study, or a cell of one that was killed, is at work in '{out}'.",
                         "Wait for it, or choose another --out.",
                     ) from None
+            except OSError:  # a file system without locks
+                break
             if not told:
                 say("Waiting for a cell of a study that was killed to save itself.")
                 told = True

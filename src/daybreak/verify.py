@@ -92,7 +92,7 @@ def _witnesses(folder: RunFolder, trace: list[TraceRecord]) -> list[Witness]:
     found = []
     for kept in (folder.branch, folder.best, folder.late, folder.checkpoints):
         for path in kept.glob("step-*"):
-            step = int(path.name.removeprefix("step-"))
+            step = checkpoint.step_of(path)
             if step <= len(trace) and _is_whole(path):
                 found.append(Witness(step, f"{kept.name}/{path.name}", path))
     if folder.summary.exists():

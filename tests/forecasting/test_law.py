@@ -21,7 +21,6 @@ from daybreak.forecasting.law import (
     course_means,
     foresee,
     log_share,
-    mark_at,
     usual,
     worth,
 )
@@ -53,8 +52,8 @@ def test_nine_of_ten_new_runs_fall_into_the_interval() -> None:
 
 def test_the_course_corrects_what_the_law_could_not_know() -> None:
     law = fit(made_up(0.02, 1))
-    mark = mark_at(law, 0.25)
-    assert mark is not None and mark.at == 0.2
+    mark = law.usual[1]
+    assert mark.at == 0.2
     for luck in (-0.05, 0.0, 0.05):
         inner, tokens = SIZES[1], 6e6
         z = math.log(true_loss(inner, tokens) / 7.0)
@@ -65,11 +64,6 @@ def test_the_course_corrects_what_the_law_could_not_know() -> None:
         assert after.high - after.low < before.high - before.low and after.made_at == 0.2
         band = usual(law, of(inner, tokens), mark)
         assert (band.low < seen < band.high) == (luck == 0.0)
-
-
-def test_no_mark_is_passed_before_the_first() -> None:
-    law = fit(made_up(0.01, 1))
-    assert mark_at(law, 0.05) is None and mark_at(law, 1.0) == law.usual[-1]
 
 
 def test_one_run_that_went_wrong_does_not_bend_the_law() -> None:

@@ -76,3 +76,6 @@ def test_the_last_trace_line_is_found_from_the_end(tmp_path):
     line = '{{"step": {0}, "elapsed": {0}.5, "progress": 0.25}}\n'
     path.write_text("".join(line.format(step) for step in range(5000)) + '{"step": 5000, "elap')
     assert last_trace(path).step == 4999
+    path.write_bytes(b'{"step": 1, "elapsed": 0.5, "progress": 0.25}\n\0\0\0\n')
+    with pytest.raises(UserError, match=r"trace\.jsonl' is damaged at its end"):
+        last_trace(path)

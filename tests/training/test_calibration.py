@@ -113,3 +113,14 @@ def test_how_often_a_run_will_read_its_text_is_known_before_its_first_step(budge
     stretches = tuple(dataclasses.replace(stretch, rows_per_epoch=1000) for stretch in training().stretches)
     made = training(stretches=stretches, decisions=decisions)
     assert calibration.expected_epochs(made, Budget.parse(budget), 15.0) == pytest.approx(epochs)
+
+
+def test_a_validation_is_timed_as_it_will_be_made() -> None:
+    """With dropout it would take longer, and a compiled model would be compiled for rows that it never trains on."""
+    model = torch.nn.Dropout()
+    modes: list[bool] = []
+    see = {"measure": lambda model, **_: modes.append(model.training)}
+    validation = types.SimpleNamespace(rows=8, row_seconds=0.25, **see)
+    made = training(model=model, validation=validation)
+    assert calibration._time_row(made, checkpoint.START) == 0.25
+    assert modes == [False] and model.training

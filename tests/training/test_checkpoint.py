@@ -112,6 +112,15 @@ def test_the_same_step_may_be_written_twice(tmp_path: Path) -> None:
     assert torch.equal(model.embedding.weight, again.embedding.weight)
 
 
+def test_what_a_kill_left_half_written_goes_with_the_next_one(tmp_path: Path) -> None:
+    """Milestones are written once: a torn one of another step would stay beside them for ever."""
+    for torn in (".step-000000004.tmp", ".step-000000004.old"):
+        (tmp_path / torn).mkdir()
+        (tmp_path / torn / "model.safetensors").write_bytes(b"half of it")
+    checkpoint.save(tmp_path, at(5), *fresh(1), keep=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000000005"]
+
+
 def test_a_file_in_the_way_is_a_user_error(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").write_text("in the way")
     with pytest.raises(UserError, match="checkpoint at step 3 cannot be written"):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +105,24 @@ def test_the_groups_of_the_systems_that_are_repeated() -> None:
 def test_an_unknown_role_is_refused(kind: type[OptimizerConfig]) -> None:
     with pytest.raises(UserError, match="'weights'"):
         kind(decay=("matrices", "weights"))  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"beta1": 1.0}, "--optimizer.beta1 is 1"),
+        ({"beta2": -0.1}, "--optimizer.beta2 is -0.1"),
+        ({"beta2": math.nan}, "--optimizer.beta2 is nan"),
+        ({"epsilon": -1e-8}, "--optimizer.epsilon is -1e-08"),
+        ({"weight_decay": -0.01}, "--optimizer.weight-decay is -0.01"),
+    ],
+)
+@pytest.mark.parametrize("kind", [AdamW, Adam, BertAdam])
+def test_numbers_that_mean_nothing_are_refused(kind: type[OptimizerConfig], wrong: dict[str, float], said: str) -> None:
+    """Torch's own optimizers raise a ValueError for them, and ours for the original BERT would go astray."""
+    with pytest.raises(UserError, match=re.escape(said)):
+        kind(**wrong)  # type: ignore[arg-type]
+    kind(weight_decay=0.0, beta1=0.0, epsilon=0.0)  # type: ignore[call-arg]
 
 
 # ---------------------------------------------------------------- steps

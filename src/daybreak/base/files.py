@@ -29,8 +29,8 @@ def make_folder(path: Path) -> Path:
     except (FileExistsError, NotADirectoryError):
         raise UserError(f"'{path}' is not a folder.", "Choose another folder with --out.") from None
     except OSError as error:
-        reason = os.strerror(error.errno or errno.EIO).lower()
-        raise UserError(f"Cannot write in '{path}': {reason}.", "Choose another folder with --out.") from None
+        why = os.strerror(error.errno or errno.EIO).lower()
+        raise UserError(f"Cannot write in '{path}': {why}.", "Choose another folder with --out.") from None
     return path
 
 
@@ -64,7 +64,7 @@ def read_json(path: Path, cls: Any = None) -> Any:
     """Read JSON; with ``cls``, rebuild that dataclass.
 
     Raises:
-        UserError: the file is missing, is no JSON, or does not fit ``cls``.
+        UserError: the file, which is named, is missing, is no JSON, or does not fit ``cls``.
     """
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
@@ -72,18 +72,34 @@ def read_json(path: Path, cls: Any = None) -> Any:
         raise UserError(f"There is no '{path.name}' in '{path.parent}'.", "Check the path.") from None
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise UserError(f"'{path}' cannot be read as JSON: {error}.", "Restore the file or start afresh.") from None
-    return value if cls is None else from_plain(cls, value)
+    if cls is None:
+        return value
+    try:
+        return from_plain(cls, value)
+    except UserError as error:
+        raise type(error)(f"'{path}': {error.sentence}", error.remedy) from None
 
 
 def read_json_lines(path: Path) -> Iterator[Any]:
-    """Yield each complete line of a .jsonl file; a last line torn by a kill is left out."""
+    """Yield each complete line of a .jsonl file, nothing where there is none; a last line torn by a kill is left out.
+
+    Raises:
+        UserError: a line, which is named, is no JSON.
+    """
     if not path.exists():
         return
     with path.open("rb") as file:
-        for line in file:
+        for number, line in enumerate(file, start=1):
             if not line.endswith(b"\n"):
                 return
-            yield json.loads(line)
+            try:
+                value = json.loads(line)
+            except ValueError as error:
+                raise UserError(
+                    f"'{path}' is damaged in line {number}: {reason(error)}.",
+                    "Restore the file, or start the run afresh.",
+                ) from None
+            yield value
 
 
 def replace_folder(new: Path, final: Path) -> None:

@@ -59,7 +59,7 @@ def from_plain(cls: Any, value: Any, where: str = "") -> Any:
     wanted = {tuple: list, list: list, dict: dict}.get(origin) if origin else None
     if wanted is not None and not isinstance(value, wanted):
         what = "an object" if wanted is dict else "a list"
-        raise UserError(f"The field '{where}' should be {what}.", "Mend or delete that file.")
+        raise UserError(f"{_called(where)} should be {what}.", "Mend or delete that file.")
     if origin is tuple:
         return tuple(from_plain(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(value))
     if origin is list:
@@ -71,15 +71,17 @@ def from_plain(cls: Any, value: Any, where: str = "") -> Any:
     if cls is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if cls is not Any and (not isinstance(value, cls) or (cls is int and isinstance(value, bool))):
-        raise UserError(
-            f"The field '{where}' holds {value!r}, which is no {cls.__name__}.", "Mend or delete that file."
-        )
+        raise UserError(f"{_called(where)} holds {value!r}, which is no {cls.__name__}.", "Mend or delete that file.")
     return value
+
+
+def _called(where: str) -> str:
+    return f"The field '{where}'" if where else "The content"
 
 
 def _dataclass_from_plain(cls: Any, value: Any, where: str) -> Any:
     if not isinstance(value, dict):
-        raise UserError(f"The field '{where}' should be an object.", "Mend or delete that file.")
+        raise UserError(f"{_called(where)} should be an object.", "Mend or delete that file.")
     value = dict(value)
     if issubclass(cls, Component):
         kinds = {kind.__name__: kind for kind in _final_subclasses(cls)}

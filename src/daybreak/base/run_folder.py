@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from daybreak.base.corpus_records import CORPUS_FILE
 from daybreak.base.errors import UserError
+
+_BEGINNINGS = {"checkpoints", "stacks", "environment.json", "data.json", CORPUS_FILE}
+"""What a killed start may leave that has not come to recipe.json."""
+_PREPARED = {"data": "manifest.json", "general": "manifest.json", "corpus": "docstrings.jsonl"}
+"""Folders of text that ``daybreak run`` makes, and the file by which they are known for ours."""
+_PREPARING = (".data.", ".general.")
+"""How the names of folders begin in which such text is being prepared."""
 
 
 @dataclass(frozen=True)
@@ -113,13 +121,34 @@ class RunFolder:
         """A copy of the data folder's account of the text, without paths and examples."""
         return self.path / CORPUS_FILE
 
-    def delete(self) -> None:
+    def delete(self, needed: Iterable[Path] = ()) -> None:
         """Remove the folder with all it holds, and only what looks like a run.
 
+        Without a recipe that is a folder with nothing in it but what a run begins with: a project of the user's may
+        have a folder called data, too.
+
+        Args:
+            needed: files and folders that the next run starts from.
+
         Raises:
-            UserError: the folder holds something else.
+            UserError: the folder holds something else, or some of ``needed``.
         """
-        known = ("recipe.json", "data", "corpus")
-        if self.path.is_dir() and any(self.path.iterdir()) and not any((self.path / name).exists() for name in known):
-            raise UserError(f"'{self.path}' is no run folder, so --fresh will not delete it.", "Choose another --out.")
+        for path in needed:
+            if path.resolve().is_relative_to(self.path.resolve()):
+                raise UserError(f"'{path}' lies in '{self.path}', which --fresh would delete.", "Choose another --out.")
+        if self.path.is_dir() and not self.recipe.exists():
+            strange = sorted(path.name for path in self.path.iterdir() if not _begins_a_run(path))
+            if strange:
+                raise UserError(
+                    f"'{self.path}' holds '{strange[0]}' and is no run folder, so --fresh will not delete it.",
+                    "Choose another --out.",
+                )
         shutil.rmtree(self.path, ignore_errors=True)
+
+
+def _begins_a_run(path: Path) -> bool:
+    """Whether a run folder may hold this before it holds a recipe."""
+    name = path.name
+    if name in _PREPARED and path.is_dir():
+        return not any(path.iterdir()) or any(path.glob(f"*{_PREPARED[name]}*"))  # or that file, half written
+    return name in _BEGINNINGS or name.startswith(_PREPARING) or name.endswith(".tmp")

@@ -109,7 +109,7 @@ def decide(
     if verdict.train == 0:
         raise UserError(
             "The corpus is a single document, so that none can be held out to measure with.",
-            "Give more text, or part it with --document line or --document blank-line.",
+            "Give more text, or part it: --document line, --document blank-line or --chunk-characters 2000.",
         )
     spools, starts = [one / "sample" for one in folders], offsets[:-1].tolist()
     return Survey(

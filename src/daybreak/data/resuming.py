@@ -7,7 +7,7 @@ import fcntl
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from daybreak import __version__
@@ -88,8 +88,11 @@ def earlier(out: Path, identity: str) -> Manifest | None:
     return open_shards(out).manifest
 
 
-def final_place(out: Path) -> Path:
-    """Return where ``out`` really is, in a folder that we may write in: a link leads to where the room is.
+@contextmanager
+def final_place(out: Path) -> Iterator[Path]:
+    """Yield where ``out`` really is, in a folder that we may write in: a link leads to where the room is.
+
+    Folders that were made for it are gone again where nothing came of it.
 
     Raises:
         UserError: it is a whole disk, which a finished folder cannot be put in the place of.
@@ -97,8 +100,14 @@ def final_place(out: Path) -> Path:
     final = Path(os.path.realpath(out))
     if os.path.ismount(final):
         raise UserError(f"'{out}' is a whole disk, which cannot be replaced.", "Name a folder in it with --out.")
+    new = [folder for folder in final.parents if not folder.exists()]
     make_folder(final.parent)
-    return final
+    try:
+        yield final
+    finally:
+        for folder in new:
+            with suppress(OSError):  # something is in it
+                folder.rmdir()
 
 
 def folder_beside(final: Path, what: str, stack: ExitStack) -> Path:

@@ -20,17 +20,12 @@ from daybreak.base.files import read_json, write_text
 from daybreak.base.plain import to_plain
 from daybreak.base.task_records import Cell
 from daybreak.evaluation.batches import EncodedRows, Padding
-from daybreak.evaluation.classifier import (
-    build_classifier,
-    compute_device,
-    load_config,
-    load_tokenizer,
-    save_classifier,
-)
+from daybreak.evaluation.classifier import build_classifier, load_config, load_tokenizer, save_classifier
 from daybreak.evaluation.finetune import Show, fine_tune, predict
 from daybreak.evaluation.kinds import kind_of, load_task
 from daybreak.evaluation.protocol import Protocol, Setting
 from daybreak.evaluation.tasks import LabelledRows, Task, TaskRows
+from daybreak.training.probe import choose_device
 
 SUBSET_SEED = 0
 """Draws the training rows of a protocol that takes only some: the same ones for every seed and every model."""
@@ -161,7 +156,7 @@ def _filled(job: Job, show: Show) -> Cell:
     started = time.monotonic()
     rows = encoded(job)
     kind, labels = kind_of(job.task), rows.data.labels
-    device = compute_device()
+    device = choose_device()
     model = build_classifier(job.folder, kind, labels, job.seed, job.random).to(device)
     loss = fine_tune(model, kind, rows.padding, rows.train, job.protocol, job.setting, job.seed, show)
     said = {part: predict(model, kind, rows.padding, encoded) for part, encoded in rows.parts.items()}

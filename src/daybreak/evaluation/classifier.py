@@ -21,7 +21,6 @@ from daybreak.base.files import replace_folder
 from daybreak.evaluation.kind import Kind
 from daybreak.evaluation.kinds import KINDS
 from daybreak.models.crammed import MODEL_TYPE, MODELLING_FILES
-from daybreak.training.probe import choose_device
 
 LAST_LAYERS = ("classifier.", "qa_outputs.")
 """What transformers calls the layer of the labels, or of the ends of a span."""
@@ -145,15 +144,6 @@ def build_classifier(folder: Path, kind: Kind, labels: Sequence[str], seed: int,
     if not any(name.startswith(LAST_LAYERS) for name in unfit):
         _forget_answers(model, source, config)
     return model
-
-
-def compute_device() -> torch.device:
-    """The GPU if this torch can use one, else the CPU.
-
-    Raises:
-        UserError: a card is there that this torch cannot use.
-    """
-    return choose_device()
 
 
 def model_class(config: Any, head: str = "") -> Any:

@@ -11,10 +11,11 @@ from daybreak.base.amounts import check_price
 from daybreak.base.terminal import duration
 from daybreak.evaluation.batches import EncodedRows, prediction_batches, training_batches
 from daybreak.evaluation.cells import EncodedTask, Job, using_threads
-from daybreak.evaluation.classifier import build_classifier, compute_device
+from daybreak.evaluation.classifier import build_classifier
 from daybreak.evaluation.finetune import Batches, fine_tune
 from daybreak.evaluation.kinds import kind_of
 from daybreak.evaluation.protocol import Setting
+from daybreak.training.probe import choose_device
 
 PROBES = 3
 """Timed training steps of each task, after one that warms up."""
@@ -35,7 +36,7 @@ def cell_seconds(job: Job, rows: EncodedTask) -> float:
 def _cell_seconds(job: Job, rows: EncodedTask) -> float:
     kind = kind_of(job.task)
     started = time.monotonic()
-    model = build_classifier(job.folder, kind, rows.data.labels, job.seed, job.random).to(compute_device())
+    model = build_classifier(job.folder, kind, rows.data.labels, job.seed, job.random).to(choose_device())
     loading = time.monotonic() - started
     lengths = rows.train.lengths
     epoch = training_batches(lengths, job.setting.batch, torch.Generator().manual_seed(0))

@@ -17,13 +17,13 @@ from daybreak.base.errors import UserError
 from daybreak.evaluation.batches import check_ids
 from daybreak.evaluation.classifier import (
     check_complete,
-    compute_device,
     load_config,
     load_tokenizer,
     model_class,
     read_weights,
     reading,
 )
+from daybreak.training.probe import choose_device
 
 BATCH_TOKENS = 4096
 """Tokens that go through the model at a time."""
@@ -87,7 +87,7 @@ def _load(folder: Path, head: str, part: str) -> FrozenModel:
     # Some encoders, those with relative positions among them, name no longest row.
     told = [getattr(config, "max_position_embeddings", None), tokenizer.model_max_length, longest_row(model)]
     length = min(rows for rows in told if rows is not None)
-    return FrozenModel(model.eval().to(compute_device()), tokenizer, config.num_hidden_layers, length)
+    return FrozenModel(model.eval().to(choose_device()), tokenizer, config.num_hidden_layers, length)
 
 
 def part_of(show: Show, done: int, parts: int) -> Show:

@@ -19,15 +19,11 @@ from daybreak.base.files import read_json_lines
 from daybreak.base.run_folder import RunFolder
 from daybreak.base.study_records import CurvePoint, LossComparison, StudyCell, TimeRatio
 from daybreak.base.task_records import CLAIM_SEEDS
+from daybreak.evaluation.selection import spread
 
 CONFIDENCE = 0.95
 LEVELS = (0.75, 0.5, 0.25)
 """Where between the highest and the lowest loss that all curves of a pair pass the time is compared."""
-
-
-def spread(values: Sequence[float]) -> float:
-    """Standard deviation (n - 1); 0 for one value."""
-    return statistics.stdev(values) if len(values) > 1 else 0.0
 
 
 def interval(differences: Sequence[float]) -> tuple[float, float] | None:

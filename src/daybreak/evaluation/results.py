@@ -5,6 +5,7 @@ A new measurement replaces the older one. Files from before models had names are
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 from pathlib import Path
@@ -25,17 +26,17 @@ def read_results(path: Path) -> list[TaskResult]:
     try:
         results: list[TaskResult] = read_json(path, list[TaskResult])
     except UserError as error:
-        raise UserError(f"'{path}' is no list of results: {error.sentence}", "Move it away or mend it.") from None
+        raise UserError(f"This is no list of results: {error.sentence}", "Move it away or mend it.") from None
     return results
 
 
-def merge_result(path: Path, result: TaskResult) -> list[TaskResult]:
-    """Put ``result`` into the file, in one step, and return what it holds now; others may do so at the same time."""
+def merge_result(path: Path, result: TaskResult) -> None:
+    """Put ``result`` into the file, in one step; others may do so at the same time."""
     folder = os.open(path.parent, os.O_RDONLY)
     try:
-        fcntl.flock(folder, fcntl.LOCK_EX)
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(folder, fcntl.LOCK_EX)
         kept = [old for old in read_results(path) if old.key != result.key]
         write_json(path, [*kept, result])
     finally:
         os.close(folder)
-    return [*kept, result]

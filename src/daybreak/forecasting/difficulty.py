@@ -25,7 +25,7 @@ class Stream(Protocol):
 
 
 def pairs_log_share(train: Stream, heldout: Stream, counts: np.ndarray) -> float:
-    """Logarithm of the loss of a model of pairs, over that of frequencies alone, on held-out text.
+    """Logarithm of the loss of a model of pairs (bigrams), over that of frequencies alone, on held-out text.
 
     Args:
         counts: of each piece in the whole training text [V].

@@ -89,12 +89,6 @@ def usual(law: Law, run: Undertaking, mark: UsualLoss) -> Forecast:
     return _forecast(law, run, mark.at, mark.offset + mark.slope * z, spread)
 
 
-def mark_at(law: Law, progress: float) -> UsualLoss | None:
-    """The last mark that a run at ``progress`` has passed, or None."""
-    passed = [mark for mark in law.usual if mark.at <= progress]
-    return passed[-1] if passed else None
-
-
 def course_means(progress: Sequence[float], losses: Sequence[float], marks: Sequence[float]) -> list[float | None]:
     """Mean of the losses within the WINDOW of a run before each mark; None where there are none."""
     at, values = np.asarray(progress), np.asarray(losses)

@@ -47,7 +47,7 @@ def _row(
     recipe = [tag("small", run.name)] if run.name != run.label else []
     rate = [tag("small", f"{count(summary.tokens_per_second)} a second")] if summary else []
     ended = f"of {budget_words(run)}" if summary else f"of {budget_words(run)}, not ended"
-    steps = summary.steps if summary else max((step.step + 1 for step in run.steps[-1:]), default=0)
+    steps = summary.steps if summary else max((step.step for step in run.steps[-1:]), default=0)
     return [
         join(run_name(runs, number), *recipe),
         count(summary.parameters) if summary else UNKNOWN,

@@ -104,12 +104,16 @@ def document(title: str, body: Sequence[Markup], made_from: str, again: int | No
 
 
 def told_apart(runs: Sequence[RunRecords]) -> list[RunRecords]:
-    """Give every run a label of its own: the folder's name, with its parent or a number where names are shared."""
-    for longer in (lambda run: run.path.resolve().name, lambda run: "/".join(run.path.resolve().parts[-2:])):
-        labels = [longer(run) for run in runs]
+    """Give every run a label of its own: the folder's name, with its parent or a number where names are shared.
+
+    Labels that were given are not looked at, so that it may be done twice.
+    """
+    for parts in (1, 2):
+        labels = ["/".join(run.path.resolve().parts[-parts:]) for run in runs]
         if max(Counter(labels).values()) == 1:
             return [dataclasses.replace(run, label=label) for run, label in zip(runs, labels)]
-    return [dataclasses.replace(run, label=f"{run.label} ({place})") for place, run in enumerate(runs, start=1)]
+    numbered = enumerate(runs, start=1)
+    return [dataclasses.replace(run, label=f"{run.path.resolve().name} ({place})") for place, run in numbered]
 
 
 def _switches(runs: Sequence[RunRecords]) -> Markup:

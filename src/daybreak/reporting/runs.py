@@ -32,7 +32,7 @@ from daybreak.base.task_records import Average, TaskResult
 Line = StepRecord | ValidationRecord | MachineRecord
 """A line of metrics.jsonl."""
 KINDS: dict[str, type[Line]] = {"step": StepRecord, "validation": ValidationRecord, "machine": MachineRecord}
-"""In a data folder, and in a run beside the copy of its manifest."""
+"""By the ``type`` of the line."""
 SILENCE = 60.0
 """Seconds without a heartbeat after which a run no longer counts as running."""
 _TAIL_BYTES = 1 << 16
@@ -182,7 +182,7 @@ def read_run(path: Path) -> RunRecords:
     steps: dict[int, StepRecord] = {}
     validations: dict[int, ValidationRecord] = {}
     machine: list[MachineRecord] = []
-    for number, line in enumerate(_lines(folder.metrics), start=1):
+    for number, line in enumerate(read_json_lines(folder.metrics), start=1):
         record = _record(line, f"{folder.metrics.name}, line {number}")
         if isinstance(record, StepRecord):
             steps[record.step] = record
@@ -239,7 +239,10 @@ def last_trace(path: Path) -> TraceRecord | None:
         return None
     if not complete:
         return None
-    record: TraceRecord = from_plain(TraceRecord, json.loads(complete.rpartition(b"\n")[2]), path.name)
+    try:
+        record: TraceRecord = from_plain(TraceRecord, json.loads(complete.rpartition(b"\n")[2]), path.name)
+    except ValueError:
+        raise UserError(f"'{path}' is damaged at its end.", "Restore the file, or start the run afresh.") from None
     return record
 
 
@@ -259,13 +262,6 @@ def _lost(path: Path) -> list[Line]:
             continue
         found += [record] if record is not None else []
     return found
-
-
-def _lines(path: Path) -> list[dict[str, Any]]:
-    try:
-        return list(read_json_lines(path))
-    except ValueError as error:
-        raise UserError(f"'{path}' is damaged: {error}.", "Restore the file, or start the run afresh.") from None
 
 
 def _corpus(folder: RunFolder) -> CorpusReport | None:

@@ -126,7 +126,7 @@ def examples(runs: Sequence[RunRecords]) -> Markup:
         shown, more = run.examples[:EXAMPLES_SHOWN], run.examples[EXAMPLES_SHOWN:]
         right = sum(_same(example, 0) for example in run.examples)
         title = f"{right} of {len(run.examples)} first guesses right"
-        first = [tag("h3", run_name(runs, number), f": {title}" if len(runs) > 1 else "")] if len(runs) > 1 else []
+        first = [tag("h3", run_name(runs, number), f": {title}")] if len(runs) > 1 else []
         rest = [fold(f"{len(more)} more", *map(_example, more))] if more else []
         card = tag("div", *first, *map(_example, shown), *rest, class_="card")
         blocks.append(card if len(runs) == 1 or not blocks else fold(f"{run.label}: {title}", card))

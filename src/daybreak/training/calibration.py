@@ -133,7 +133,9 @@ def _time_rows(training: Training, start: Progress, rows: int) -> float:
 
 def _time_row(training: Training, start: Progress) -> float:
     rows, validation = min(PROBE_ROWS, training.validation.rows), training.validation
+    training.model.eval()  # as it will be judged: dropout and compiled blocks are for training
     validation.measure(training.model, rows=rows, step=start.step, tokens=0, tick=Tick(0.0, 0.0), final=False)
+    training.model.train()
     return validation.row_seconds
 
 

@@ -99,7 +99,8 @@ def save(
     final = folder_of(folder, progress.step)
     temporary = folder / f".{final.name}.tmp"
     try:
-        shutil.rmtree(temporary, ignore_errors=True)
+        for torn in folder.glob(".step-*"):  # a kill left it, and nobody else would ever clear its gigabytes away
+            shutil.rmtree(torn, ignore_errors=True)
         temporary.mkdir(parents=True)
         save_file(dict(unique_state(model)), temporary / WEIGHTS)
         save_file(optimizer_tensors(optimizer), temporary / MOMENTS)

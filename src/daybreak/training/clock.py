@@ -73,6 +73,8 @@ class Tick:
 
 
 class Clock(ABC):
+    """How far a run is, the same number on every rank: all that schedules and the end of a run go by."""
+
     reserve: float = 0.0
     """Seconds of a time budget that are kept for what comes after the last step."""
 

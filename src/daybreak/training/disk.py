@@ -17,6 +17,16 @@ MODELS = 2
 """The export's weights, and those being written beside them."""
 
 
+def most_bytes(*, checkpoint_bytes: int, model_bytes: int) -> int:
+    """What a run writes into its folder at most, at any time.
+
+    Args:
+        checkpoint_bytes: weights and moments of the optimizer.
+        model_bytes: the weights alone.
+    """
+    return CHECKPOINTS * checkpoint_bytes + MODELS * model_bytes + RECORDS_BYTES
+
+
 def check_room(folder: Path, *, checkpoint_bytes: int, model_bytes: int) -> None:
     """Check that all that a run will write fits where its folder lies.
 
@@ -32,7 +42,7 @@ def check_room(folder: Path, *, checkpoint_bytes: int, model_bytes: int) -> None
         UserError: the file system has less room, or cannot be written, as one that is mounted read-only.
     """
     make_folder(folder)
-    needed = CHECKPOINTS * checkpoint_bytes + MODELS * model_bytes + RECORDS_BYTES
+    needed = most_bytes(checkpoint_bytes=checkpoint_bytes, model_bytes=model_bytes)
     free = shutil.disk_usage(folder).free
     held = sum(file.stat().st_size for file in folder.rglob("*.safetensors") if file.is_file())
     if free + held < needed:

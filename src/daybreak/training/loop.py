@@ -190,6 +190,7 @@ def save(training: Training, progress: Progress) -> float:
 
 
 def write(training: Training, progress: Progress, folder: Path, *, keep: int) -> float:
+    """Write a checkpoint into ``folder`` on the first rank; return the seconds that it took on this one."""
     begun = time.monotonic()
     if training.world.is_first:
         clock = training.clock

@@ -57,11 +57,8 @@ class Muon(OptimizerConfig):
             raise UserError(
                 f"--optimizer.newton-schulz cannot be '{self.newton_schulz}'.", f"Use {' or '.join(DTYPES)}."
             )
-        if self.adam_lr <= 0:
+        if not self.adam_lr > 0:
             raise UserError(f"--optimizer.adam-lr is {self.adam_lr:g}.", "Give a positive number.")
-        for name in ("momentum", "beta1", "beta2"):
-            if not 0 <= getattr(self, name) < 1:
-                raise UserError(f"--optimizer.{name} is {getattr(self, name):g}.", "Give a number from 0 to below 1.")
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
         return MuonOptimizer(

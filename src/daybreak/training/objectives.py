@@ -25,6 +25,8 @@ OURS = SpecialIds()
 
 @dataclass(frozen=True, kw_only=True)
 class Objective(Component):
+    """What a model is asked to predict: how rows become a loss, and what that is called at each point of a run."""
+
     def stage(self, progress: float) -> str:
         """Return the name of what is being learned at this point."""
         raise NotImplementedError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -13,6 +13,9 @@ from daybreak.base.plain import Component
 from daybreak.training.bert_adam import BertAdamOptimizer
 
 ROLES = ("matrices", "embeddings", "norms", "biases", "scalars")
+MEANS = ("momentum", "beta1", "beta2")
+"""Weights of running means, under these names in every optimizer that has them."""
+NOT_NEGATIVE = ("weight_decay", "epsilon")
 
 
 def roles(model: nn.Module) -> dict[str, str]:
@@ -37,6 +40,8 @@ def roles(model: nn.Module) -> dict[str, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig(Component):
+    """An optimizer before it is built: its numbers, and which parameters decay."""
+
     lr: float
     """Peak learning rate; the schedule multiplies it."""
     weight_decay: float = 0.01
@@ -47,6 +52,12 @@ class OptimizerConfig(Component):
         unknown = sorted(set(self.decay) - set(ROLES))
         if unknown:
             raise UserError(f"--optimizer.decay cannot name '{unknown[0]}'.", f"Use some of: {', '.join(ROLES)}.")
+        for field in fields(self):
+            value, flag = getattr(self, field.name), f"--optimizer.{field.name.replace('_', '-')}"
+            if field.name in MEANS and not 0 <= value < 1:
+                raise UserError(f"{flag} is {value:g}.", "Give a number from 0 to below 1.")
+            if field.name in NOT_NEGATIVE and not value >= 0:
+                raise UserError(f"{flag} is {value:g}.", "Give a number that is not negative.")
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
         """Return an optimizer over the model's parameters; each group's ``lr`` holds the peak."""

@@ -40,7 +40,7 @@ class Ramp:
         Args:
             full: rows of a step after the ramp; returned as it is when there is no ramp.
             progress: share of the run that has passed.
-            read: rows read since the start of the run.
+            read: the next row, see ``Progress.position``: a run that goes on from another counts from where that stood.
             quantum: rows that all devices handle at a time.
         """
         if not self.share and not self.microbatches:

@@ -18,7 +18,7 @@ class Schedule(Component):
 
         Args:
             progress: share of the run that has passed; past 1 the multiplier of the end is given.
-            rows: rows read since the start of the run, for a schedule that counts them.
+            rows: the next row, see ``Progress.position``, for a schedule that counts them.
         """
         raise NotImplementedError
 
