@@ -184,6 +184,20 @@ def test_a_corpus_that_cannot_be_used_leaves_nothing(tmp_path: Path, content: st
     assert [path.name for path in tmp_path.iterdir()] == ["t.txt"]
 
 
+def test_of_folders_made_for_nothing_none_stays(corpus: Path, tmp_path: Path) -> None:
+    empty = tmp_path / "empty.jsonl"
+    empty.write_text("")
+    with pytest.raises(UserError):
+        prepare([empty], tmp_path / "runs" / "mine" / "data", tokenizer=SMALL)
+    assert not (tmp_path / "runs").exists()
+    (tmp_path / "there").mkdir()
+    with pytest.raises(UserError):
+        prepare([empty], tmp_path / "there" / "mine" / "data", tokenizer=SMALL)
+    assert list((tmp_path / "there").iterdir()) == []
+    prepare([corpus], tmp_path / "runs" / "mine" / "data", tokenizer=SMALL)
+    assert [path.name for path in (tmp_path / "runs" / "mine").iterdir()] == ["data"]
+
+
 def test_lines_left_out_are_counted_and_said(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with corpus.open("a") as file:
         file.write("{torn\n")

@@ -345,6 +345,7 @@ def _refuse_unbudgeted(asked: Any, arguments: list[str]) -> None:
 def _prepare(arguments: list[str]) -> None:
     import tyro
 
+    from daybreak.data.cluster import LOCAL, Slurm, chosen_workers
     from daybreak.data.tokenizer import TokenizerConfig, WordPiece
     from daybreak.data.treatment import AS_IT_IS, Treatment
 
@@ -379,6 +380,9 @@ def _prepare(arguments: list[str]) -> None:
         treatment: Annotated[Treatment, tyro.conf.arg(name="")] = AS_IT_IS
         workers: int = 0
         """Processes that read side by side; 0 for as many as there are cores. They change nothing of the result."""
+        on: str = LOCAL
+        """Where text is read: local, or by --workers tasks of a cluster that shares its disk, ray or slurm."""
+        slurm: Slurm = field(default_factory=Slurm)
         push_to_hub: str = ""
         """owner/name of a private data set on the hub to put the result into; needs --with-text."""
         with_text: bool = False
@@ -403,7 +407,7 @@ def _prepare(arguments: list[str]) -> None:
         chunk_characters=asked.chunk_characters,
         compare=asked.compare,
         treatment=asked.treatment,
-        workers=asked.workers,
+        workers=chosen_workers(asked.on, asked.workers, asked.slurm),
     )
     if asked.push_to_hub:
         from daybreak.packaging.hub import push_to_hub
@@ -507,13 +511,10 @@ def _pretrain(arguments: list[str]) -> None:
     started = process_started()
     asked = _asked_pretrain(arguments)
     out = asked.out or _default_folder(asked.recipe.name)
-    from daybreak.base.run_folder import RunFolder
     from daybreak.pretrain import Watching, pretrain
 
-    if asked.fresh:
-        RunFolder(out).delete()
     watching = Watching(track=asked.track, price=asked.price)
-    pretrain(asked.recipe, data=asked.data, out=out, watching=watching, started=started)
+    pretrain(asked.recipe, data=asked.data, out=out, fresh=asked.fresh, watching=watching, started=started)
 
 
 def _verify(arguments: list[str]) -> None:

@@ -11,8 +11,8 @@ from __future__ import annotations
 import shutil
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,8 @@ from daybreak.base.files import replace_folder, write_json
 from daybreak.base.records import SHARD_FORMAT, Manifest, Source
 from daybreak.base.terminal import say, working, working_through
 from daybreak.data import encoding, resuming, survey
+from daybreak.data.cluster import Cluster
+from daybreak.data.cluster_jobs import end_earlier, over_parts_on
 from daybreak.data.contamination import EvaluationText
 from daybreak.data.corpus import Corpus, bundled
 from daybreak.data.corpus_facts import count, report
@@ -59,7 +61,7 @@ def prepare(
     chunk_characters: int = 0,
     compare: str = "",
     treatment: Treatment = AS_IT_IS,
-    workers: int = 0,
+    workers: int | Cluster = 0,
 ) -> Manifest:
     """Make the data folder ``out`` from text; one that was made from the same files and settings is kept.
 
@@ -73,15 +75,15 @@ def prepare(
         chunk_characters: cut documents at spaces into documents of about this length; 0 leaves them whole.
         compare: a tokenizer folder; how many pieces the two vocabularies share is said and recorded.
         treatment: how the text is cleaned and mixed.
-        workers: processes that read parts side by side; 0 for as many as there are cores.
+        workers: processes that read parts side by side, 0 for as many as there are cores; or a cluster that does it.
 
     Raises:
         UserError: the inputs cannot be used, or ``out`` cannot be written or holds something else. Nothing is left.
     """
     started, given, steps = time.monotonic(), [str(one) for one in inputs], treatment.all_steps()
     treatment.check(len(inputs))
-    final = resuming.final_place(Path(out))
     with ExitStack() as stack:
+        final = stack.enter_context(resuming.final_place(Path(out)))
         stdin = spool_stdin(resuming.folder_beside(final, "stdin", stack)) if "-" in given else None
         files = find_files(inputs, stdin)
         treatment.check_sources(given, {file.given for file in files})
@@ -122,11 +124,14 @@ class Order:
     tokenizer: TokenizerConfig
     identity: str
     compare: str
-    workers: int
+    workers: int | Cluster
 
 
 def _make_at(final: Path, order: Order, started: float) -> Manifest:
     beside = final.with_name(f".{final.name}.preparing")
+    end_earlier(beside)
+    if isinstance(order.workers, Cluster):
+        order.workers.check()
     try:
         with resuming.work_folder(beside, order.identity) as work, released():
             manifest = _make(order, work, started)
@@ -166,13 +171,14 @@ def _make(order: Order, work: Path, started: float) -> Manifest:
         fast=found.characters >= encoding.FAST_CHARACTERS and not corpus.is_tokens,
         epochs=tuple(epochs[corpus.sources(number)[0]] for number in range(len(corpus.parts))),
     )
-    deque(_over_parts(order, "Encoding", partial(encoding.encode_part, asked, work / "encoded"), work), maxlen=0)
+    encoded = work / "encoded"
+    deque(_over_parts(order, "Encoding", partial(encoding.encode_part, asked, encoded), encoded), maxlen=0)
     resuming.refuse_changed(corpus.files)
     data = work / "data"
     shutil.rmtree(data, ignore_errors=True)
     shutil.copytree(folder, data / "tokenizer")
     train, heldout, counts, density = encoding.join(
-        work / "encoded", len(corpus.parts), data, vocabulary=vocabulary, sentences=corpus.sentences
+        encoded, len(corpus.parts), data, vocabulary=vocabulary, sentences=corpus.sentences
     )
     if not train.tokens:
         raise UserError("No text is left to train on.", "Give an input that has some an epoch or a weight above 0.")
@@ -249,17 +255,22 @@ def _survey(order: Order, work: Path) -> Survey:
 
 
 def _survey_parts(order: Order, label: str, asked: survey.Asked, folder: Path) -> None:
-    survey.keep_tidy(folder, _over_parts(order, label, partial(survey.survey_part, asked, folder), folder.parent))
+    with closing(_over_parts(order, label, partial(survey.survey_part, asked, folder), folder)) as parts:
+        survey.keep_tidy(folder, parts)
 
 
-def _over_parts(order: Order, label: str, task: Callable[[Meter, int], int], work: Path) -> Iterator[int]:
-    """Do ``task`` for every part, and say how far it is; yield the parts as they are done."""
+def _over_parts(order: Order, label: str, task: Callable[[Meter, int], int], results: Path) -> Generator[int]:
+    """Do ``task`` for every part, into ``results``, and say how far it is; yield the parts as they are done."""
     parts, meter = order.corpus.parts, Meter()
     of_file = Counter(part.file for bundle in parts for part in bundle)
     sizes = [sum(part.file.bytes / of_file[part.file] for part in bundle) for bundle in parts]
-    done = [0.0]
+    done, todo, numbers, workers = [0.0], partial(task, meter), range(len(parts)), order.workers
+    if isinstance(workers, Cluster):
+        found = over_parts_on(workers, todo, numbers, results)
+    else:
+        found = over_parts(todo, numbers, workers, results.parent)
     with working_through(label, sum(sizes), lambda: max(done[0], meter.bytes)):  # workers have meters of their own
-        for number in over_parts(partial(task, meter), range(len(parts)), order.workers, work):
+        for number in found:
             done[0] += sizes[number]
             yield number
 

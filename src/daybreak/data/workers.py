@@ -50,17 +50,16 @@ def over_parts(
         return
     # loky starts fresh interpreters, not copies of this one with its threads, and does not import the caller's script.
     import joblib
-    from joblib.externals.loky.backend.reduction import dump
     from joblib.externals.loky.process_executor import BrokenProcessPool
 
     parallel = joblib.Parallel(
         n_jobs=min(workers, len(numbers)), backend="loky", return_as="generator_unordered",
-        initializer=_end_with, initargs=(os.getpid(),),
+        initializer=end_with, initargs=(os.getpid(),),
     )  # fmt: skip
     descriptor, place = tempfile.mkstemp(prefix="task-", dir=folder)
     try:
-        with open(descriptor, "wb") as file:
-            dump(task, file)
+        os.close(descriptor)
+        lay_down(task, Path(place))
         yield from parallel(joblib.delayed(_in_worker)(place, number) for number in numbers)
     except BrokenProcessPool:
         raise WorkerLost(
@@ -83,8 +82,16 @@ def released() -> Iterator[None]:
             get_reusable_executor().shutdown(wait=True, kill_workers=True)
 
 
+def lay_down(task: Callable[[int], object], place: Path) -> None:
+    """Write ``task`` to a file, for other processes."""
+    from joblib.externals.loky.backend.reduction import dump
+
+    with place.open("wb") as file:
+        dump(task, file)
+
+
 @functools.lru_cache(maxsize=1)
-def _laid_down(place: str) -> Callable[[int], object]:
+def laid_down(place: str) -> Callable[[int], object]:
     """The task in a file; of no two tasks has it the same name."""
     with open(place, "rb") as file:
         task: Callable[[int], object] = pickle.load(file)
@@ -93,11 +100,11 @@ def _laid_down(place: str) -> Callable[[int], object]:
 
 def _in_worker(place: str, number: int) -> Any:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes fill the cores already
-    return _laid_down(place)(number)
+    return laid_down(place)(number)
 
 
-def _end_with(parent: int) -> None:
-    """See to it that this worker ends when the process that started it does, even by kill -9."""
+def end_with(parent: int) -> None:
+    """See to it that this process ends when the process that started it does, even by kill -9."""
 
     def watch() -> None:
         while os.getppid() == parent:  # an orphan has another parent at once

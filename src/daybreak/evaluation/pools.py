@@ -61,6 +61,7 @@ def _ray(workers: int) -> Iterator[dict[str, Any]]:
     try:
         if begun:
             obeyed = signal.getsignal(signal.SIGTERM)
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # or Ray tells its makers how it is used
             ray.init(logging_level=logging.ERROR, log_to_driver=False)
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, obeyed)  # ray takes it for itself

@@ -1,0 +1,23 @@
+"""A text, and what comes of it on this machine, for the tests of clusters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fake_clusters import SMALL, Contents, contents
+from small_texts import write_records
+
+from daybreak.prepare import prepare
+
+
+@pytest.fixture(scope="session")
+def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_records(tmp_path_factory.mktemp("records") / "records.jsonl")
+
+
+@pytest.fixture(scope="session")
+def as_here(records: Path, tmp_path_factory: pytest.TempPathFactory) -> Contents:
+    out = tmp_path_factory.mktemp("here") / "data"
+    prepare([records], out, tokenizer=SMALL, workers=1)
+    return contents(out)

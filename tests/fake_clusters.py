@@ -1,0 +1,134 @@
+"""What the tests of clusters share: a text in small parts, what comes of it, and a preparation that is killed."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from daybreak import prepare as module
+from daybreak.data import cluster_jobs
+from daybreak.data.corpus import Bundle, bundled
+from daybreak.data.documents import choose_rule
+from daybreak.data.inputs import find_files
+from daybreak.data.tokenizer import WordPiece
+from daybreak.data.treatment import Treatment
+
+PART = 6_000
+"""Bytes."""
+SMALL = WordPiece(vocabulary=600)
+Contents = dict[str, bytes]
+
+
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small parts, few tasks, no long waits."""
+    monkeypatch.setattr(module, "bundled", lambda files, rule, **how: bundled(files, rule, PART, **how))
+    for name, value in {"TASKS_PER_WORKER": 1, "LOOK_SECONDS": 0.05, "ASK_SECONDS": 0.2, "SETTLE_SECONDS": 0.5}.items():
+        monkeypatch.setattr(cluster_jobs, name, value)
+
+
+def contents(folder: Path) -> Contents:
+    """All files by name; what only tells the time is taken out."""
+    found = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    for name in ("manifest.json", "corpus.json"):
+        told = json.loads(found[name])
+        told.pop("seconds")
+        found[name] = json.dumps(told).encode()
+    return found
+
+
+def parts_of(text: Path) -> tuple[Bundle, ...]:
+    files = find_files([text])
+    return bundled(files, choose_rule(files, "auto"), PART)
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from daybreak import prepare as module
+from daybreak.data import cluster_jobs
+from daybreak.data.cluster import Cluster
+from daybreak.data.corpus import bundled
+from daybreak.data.tokenizer import WordPiece
+from daybreak.data.treatment import Treatment
+
+module.bundled = lambda files, rule, **how: bundled(files, rule, {part}, **how)
+cluster_jobs.TASKS_PER_WORKER, cluster_jobs.LOOK_SECONDS = 1, 0.05
+text, out, kind, steps = sys.argv[1:]
+module.prepare(
+    [text], Path(out), tokenizer=WordPiece(vocabulary=600), treatment=Treatment(steps=steps), workers=Cluster(kind, 2)
+)
+"""
+SLOW = """
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from daybreak.data.steps import DocumentStep
+
+@dataclass(frozen=True, kw_only=True)
+class Slow(DocumentStep):
+    memory = "nothing"
+
+    def why(self):
+        return "a long look"
+
+    def open(self, context):
+        delay = float(Path({delay!r}).read_text())
+        return lambda text: time.sleep(delay)
+
+steps = (Slow(),)
+"""
+
+
+FAILING = """
+from dataclasses import dataclass
+from daybreak.data.steps import DocumentStep
+
+@dataclass(frozen=True, kw_only=True)
+class Failing(DocumentStep):
+    memory = "nothing"
+
+    def why(self):
+        return "no look at all"
+
+    def open(self, context):
+        return lambda text: 1 / 0
+
+steps = (Failing(),)
+"""
+
+
+def failing_step(folder: Path) -> Treatment:
+    """A step that raises an exception wherever parts are read."""
+    (folder / "failing.py").write_text(FAILING)
+    return Treatment(steps=str(folder / "failing.py"))
+
+
+def done_parts(folder: Path) -> list[Path]:
+    """Those that the first reading of ``folder/data`` has left."""
+    return sorted(folder.glob(".data.preparing/*/survey/[0-9]*"))
+
+
+def kill_on_the_way(text: Path, folder: Path, kind: str, delay: float) -> Treatment:
+    """Prepare ``folder/data`` on a cluster; kill who waits once three parts are done. The treatment to go on with.
+
+    Each document takes ``delay`` seconds, which is the content of ``folder/delay``.
+    """
+    steps, file = folder / "slow.py", folder / "delay"
+    file.write_text(str(delay))
+    steps.write_text(SLOW.format(delay=str(file)))
+    command = [sys.executable, "-c", SCRIPT.format(part=PART), str(text), str(folder / "data"), kind, str(steps)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 120
+    while len(done_parts(folder)) < 3:
+        assert process.poll() is None and time.monotonic() < deadline, process.communicate()[1]
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    return Treatment(steps=str(steps))
