@@ -24,6 +24,7 @@ from daybreak.data.documents import choose_rule
 from daybreak.data.inputs import find_files
 from daybreak.data.shards import open_shards
 from daybreak.data.tokenizer import WordPiece
+from daybreak.data.tokenizer_import import Existing
 from daybreak.data.treatment import Treatment
 from daybreak.prepare import prepare
 from daybreak.reporting.corpus import write_corpus_page
@@ -251,3 +252,10 @@ def test_a_sample_without_held_out_text_leaves_quality_open(tmp_path: Path, monk
     report = read_json(tmp_path / "data" / "corpus.json", CorpusReport)
     assert report.tokenizer is None and report.advice is None
     assert "Tokenizer" in write_corpus_page(tmp_path / "data", tmp_path / "page.html").read_text()
+
+
+def test_advice_about_a_tokenizer_that_is_taken_over_is_refused_at_once(tmp_path: Path) -> None:
+    """Not after the text was read and encoded: all of that work would be thrown away."""
+    text = [write_records(tmp_path / "a.jsonl")]
+    with pytest.raises(UserError, match="has its size already"):
+        prepare(text, tmp_path / "b", tokenizer=Existing(folder="nowhere"), treatment=Treatment(advise=True))

@@ -45,6 +45,7 @@ from daybreak.data.tokenizer import (
     tokenizer_fingerprint,
     vocabulary_size,
 )
+from daybreak.data.tokenizer_making import TrainedTokenizer
 from daybreak.data.tokenizer_quality import warn_of_folding
 from daybreak.data.treatment import AS_IT_IS, Treatment, epochs_of
 from daybreak.data.workers import cores, over_parts, released
@@ -81,7 +82,7 @@ def prepare(
         UserError: the inputs cannot be used, or ``out`` cannot be written or holds something else. Nothing is left.
     """
     started, given, steps = time.monotonic(), [str(one) for one in inputs], treatment.all_steps()
-    treatment.check(len(inputs))
+    treatment.check(len(inputs), trains=isinstance(tokenizer, TrainedTokenizer))
     with ExitStack() as stack:
         final = stack.enter_context(resuming.final_place(Path(out)))
         stdin = spool_stdin(resuming.folder_beside(final, "stdin", stack)) if "-" in given else None

@@ -119,6 +119,9 @@ def test_what_is_wrong_is_said(tmp_path: Path) -> None:
     (tmp_path / "labels.tsv").write_text("0\t1\n1\t0\n")
     with pytest.raises(UserError, match="has no text of 8 words or more"):
         EvaluationTexts.read([tmp_path / "labels.tsv"])
+    (tmp_path / "rte.parquet").write_bytes(b"PAR1\x15\0" + " ".join(WORDS[:20]).encode() + b"\nPAR1")
+    with pytest.raises(UserError, match=r"rte.parquet' is binary, not text \(line 1\)"):
+        EvaluationTexts.read([tmp_path / "rte.parquet"])
 
 
 def test_the_step_removes_only_where_asked(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from daybreak.data import fast_encoding
 from daybreak.data.byte_bpe import ByteBPE
 from daybreak.data.fast_encoding import Flat, Layer, TextEncoder, fast_encoder, hostile_texts, plain_encoder, same
-from daybreak.data.fast_libraries import Library, Unsuited, kind_of
+from daybreak.data.fast_libraries import Library, Tokie, Unsuited, kind_of
 from daybreak.data.tokenizer import WordPiece
 
 # No Thai, whose words WordPiece cuts in a way of ours.
@@ -171,3 +171,21 @@ def test_hostile_texts_are_always_the_same() -> None:
     tokenizer = WordPiece(vocabulary=600).train(TEXTS)
     assert hostile_texts(tokenizer) == hostile_texts(tokenizer)
     assert any("[SEP]" in text for text in hostile_texts(tokenizer))
+
+
+def test_a_library_that_panics_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As tokie does over some vocabularies, with an exception that is no Exception."""
+    tokie = pytest.importorskip("tokie")
+
+    class Panic(BaseException):
+        pass
+
+    class Engine:
+        @staticmethod
+        def from_json(path: str) -> None:
+            raise Panic("index out of bounds")
+
+    monkeypatch.setattr(tokie, "Tokenizer", Engine)
+    monkeypatch.setattr(fast_encoding, "LIBRARIES", (Tokie,))
+    found = fast_encoder(WordPiece(vocabulary=400).train(["a few words"] * 3))
+    assert found.name == "tokenizers" and found.reason == "tokie cannot read the tokenizer (index out of bounds)"

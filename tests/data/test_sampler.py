@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -190,6 +191,23 @@ def test_keys_are_sorted_in_blocks_as_they_are_at_once(keys: list[int], block: i
         patch.setattr(module, "SORTED_ROWS", 2 * block)
         found = ascending(np.array(keys, np.uint32))
     assert found.tolist() == np.argsort(np.array(keys, np.uint32), kind="stable").tolist()
+
+
+def test_no_more_rows_are_sorted_at_once_than_have_nearly_the_same_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where that is the smallest of all keys."""
+    sizes: list[int] = []
+    argsort = np.argsort
+
+    def watched(values: np.ndarray, **how: Any) -> np.ndarray:
+        sizes.append(len(values))
+        return argsort(values, **how)
+
+    monkeypatch.setattr(np, "argsort", watched)
+    monkeypatch.setattr(module, "COUNTED_ROWS", 10)
+    monkeypatch.setattr(module, "SORTED_ROWS", 20)
+    order = ascending(np.array([0] * 30 + [number << 16 for number in range(300, 0, -1)], np.uint32))
+    assert order.tolist() == [*range(30), *range(329, 29, -1)]
+    assert max(sizes) == 30
 
 
 def test_an_order_that_does_not_exist() -> None:

@@ -110,6 +110,7 @@ def test_what_datatrove_writes_becomes_shards(
     assert np.array_equal(shards.unigram_counts, np.bincount(train, minlength=manifest.vocabulary))
     said = capsys.readouterr().out
     assert f"metadata names '{tokenizer / 'tokenizer.json'}'" in said and "the first document begins" in said.lower()
+    assert "Not read" not in said
 
 
 def test_a_file_of_tokens_and_one_of_text_are_one_corpus(texts: list[str], tmp_path: Path) -> None:

@@ -75,6 +75,16 @@ def test_a_vocabulary_alone_becomes_the_tokenizer_of_bert(tmp_path: Path, settin
     assert (out / "vocab.txt").read_bytes() == (source / "vocab.txt").read_bytes()
 
 
+def test_pieces_are_numbered_as_the_file_has_them(tmp_path: Path) -> None:
+    """As by the tokenizers library: a line ends with a line feed alone, and spaces at its end are none of its piece."""
+    folder = write_old_bert(tmp_path / "model")
+    odd = ["\u2028", "a\u2028b", "\x85", "c\x0bd", "e\x1cf", "g\rh", "\u3000", "mark \t", "windows\r", "last"]
+    (folder / "vocab.txt").write_bytes("\n".join([*PIECES, *odd]).encode() + b"\n")
+    theirs = models.WordPiece.read_file(str(folder / "vocab.txt"))
+    assert Existing(folder=str(folder)).load().get_vocab() == theirs
+    assert theirs["last"] == len(PIECES) + len(odd) - 1
+
+
 def test_it_is_known_by_what_it_holds(tmp_path: Path) -> None:
     one = Existing(folder=str(write_old_bert(tmp_path / "a")))
     assert one.identity() == Existing(folder=str(write_old_bert(tmp_path / "b"))).identity()
@@ -89,6 +99,12 @@ def test_folders_without_a_usable_tokenizer(tmp_path: Path) -> None:
     (folder / "tokenizer_config.json").write_text("{torn")
     with pytest.raises(UserError, match="cannot be read as JSON"):
         Existing(folder=str(folder)).make([], tmp_path / "out")
+    (folder / "tokenizer_config.json").unlink()
     (folder / "vocab.txt").write_text("[PAD]\n[UNK]\n")
     with pytest.raises(UserError, match=r"has no \[CLS\]. Give the folder of a BERT model"):
         Existing(folder=str(folder)).make([], tmp_path / "out")
+    folder = write_roberta(tmp_path / "roberta")
+    (folder / "tokenizer_config.json").write_text("{torn")
+    with pytest.raises(UserError, match="cannot be read as JSON"):
+        Existing(folder=str(folder)).make([], tmp_path / "other")
+    assert not (tmp_path / "other").exists()

@@ -45,6 +45,9 @@ def test_what_is_measured_by_hand() -> None:
     )
     with pytest.raises(UserError, match="no held-out text"):
         measure_quality(tokenizer, [" "])
+    ascii_only = WordPiece(vocabulary=300, normalizer="cramming").train(["a b c"] * 3)
+    with pytest.raises(UserError, match=r"leaves nothing of the held-out text: .*ByteBPE"):
+        measure_quality(ascii_only, ["\u4f60\u597d"])
 
 
 def test_a_byte_level_tokenizer_has_no_unknown(texts: list[str]) -> None:

@@ -21,6 +21,7 @@ from transformers import (
 
 from daybreak.base.errors import UserError
 from daybreak.base.records import SpecialIds
+from daybreak.models import importing
 from daybreak.models.bert import BertEncoder
 from daybreak.models.crammed import CrammedEncoder
 from daybreak.models.importing import load_pretrained
@@ -87,7 +88,7 @@ def test_a_folder_that_transformers_saved_is_read_exactly(family: str, shards: b
     "shape",
     [
         BertEncoder(layers=1, width=16, heads=2, inner=24, positions=16, finetune_dropout=0.0),
-        ModernEncoder(layers=1, width=16, heads=2, inner=24),
+        ModernEncoder(layers=1, width=16, heads=2, inner=24, init_std=0.05),
         CrammedEncoder(layers=1, width=16, heads=2, inner=24),
     ],
     ids=lambda shape: type(shape).__name__,
@@ -110,6 +111,8 @@ def test_special_tokens_go_by_their_usual_names_where_nothing_names_them(folder:
     assert load_pretrained(folder).special == SPECIAL
     (folder / "tokenizer_config.json").unlink()
     (folder / "special_tokens_map.json").write_text(json.dumps({"mask_token": {"content": "word7"}}))
+    assert load_pretrained(folder).special.mask == 7
+    (folder / "tokenizer_config.json").write_text('[["mask_token", "word9"]]')  # says nothing: no object
     assert load_pretrained(folder).special.mask == 7
 
 
@@ -174,6 +177,21 @@ def test_a_modernbert_config_without_its_sizes_is_refused(tmp_path: Path) -> Non
     (tmp_path / "config.json").write_text('{"model_type": "modernbert"}')
     save_file({"decoder.bias": torch.zeros(3)}, tmp_path / "model.safetensors")
     assert "num_hidden_layers" in refused(tmp_path)
+
+
+@pytest.mark.parametrize("positions", [["full_attention"], {"full_attention": 3}])
+def test_a_modernbert_config_of_another_form_is_refused(positions: object, tmp_path: Path) -> None:
+    stock_modern().save_pretrained(tmp_path)
+    change_config(tmp_path, rope_parameters=positions)
+    assert "does not fit its weights (AttributeError" in refused(tmp_path)
+
+
+def test_an_error_without_words_is_told_by_its_kind(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def silent(*_: object) -> None:
+        raise ValueError
+
+    monkeypatch.setitem(importing.FAMILIES, "bert", silent)
+    assert "does not fit its weights (ValueError)" in refused(folder)
 
 
 def test_a_tokenizer_that_does_not_fit_is_refused(folder: Path) -> None:

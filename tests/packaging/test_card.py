@@ -236,6 +236,9 @@ def test_the_text_is_told_in_counts(run):
     assert "scores on it may be too good" in text
     blind = card(run, corpus=dataclasses.replace(fake_corpus(), contamination=[], languages={}))
     assert "was not looked at" in blind and "No evaluation text was looked for" in blind and "not judged" in blind
+    clean = dataclasses.replace(fake_corpus().contamination[0], path="glue/a|b.txt", items_found=0, documents=0)
+    text = card(run, corpus=dataclasses.replace(fake_corpus(), contamination=[clean]))
+    assert "| `a\\|b.txt` | 0 of 2,000 | nothing to do |" in text
 
 
 def test_the_limits_are_those_of_the_records(run):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import shutil
 import subprocess
 import sys
 import threading
@@ -152,7 +153,7 @@ def model(tmp_path: Path) -> Path:
     """A folder as the export leaves it, with much in it that is nobody's business."""
     folder = tmp_path / "model"
     folder.mkdir()
-    for name in (*MODEL_FILES, "modelling_ours.py", "arch_budget_hours_24.json", "README.md", "stray.py"):
+    for name in (*MODEL_FILES, "vocab.txt", "modelling_ours.py", "arch_budget_hours_24.json", "README.md", "stray.py"):
         (folder / name).write_text(f"this is {name}\n")
     write_json(folder / "config.json", {"auto_map": {"AutoModelForMaskedLM": "modelling_ours.Ours"}})
     (folder / "examples.json").write_text("the secret sentence")
@@ -162,7 +163,7 @@ def model(tmp_path: Path) -> Path:
 
 def test_a_model_goes_up_with_its_files_and_no_others(hub: Hub, model: Path) -> None:
     address = push_to_hub(model, "me/encoder", kind="model")
-    wanted = sorted([*MODEL_FILES, "modelling_ours.py", "arch_budget_hours_24.json", "README.md"])
+    wanted = sorted([*MODEL_FILES, "vocab.txt", "modelling_ours.py", "arch_budget_hours_24.json", "README.md"])
     assert hub.names("model/me/encoder") == wanted
     assert address == f"{hub.address}/me/encoder" and hub.repositories == {"model/me/encoder": True}
     assert all(hub.files[f"model/me/encoder/{name}"] == (model / name).read_bytes() for name in wanted)
@@ -199,6 +200,8 @@ def test_data_goes_up_only_when_told_to(hub: Hub, data: Path, tmp_path: Path) ->
     with pytest.raises(UserError, match="the corpus itself") as refused:
         push_to_hub(data, "me/text", kind="dataset")
     assert "--with-text" in refused.value.remedy and hub.repositories == {}
+    data = Path(shutil.copytree(data, tmp_path / "data"))
+    (data / "tokenizer/tokenizer_config.json").rename(data / "tokenizer/vocab.txt")  # as of one that was taken over
     push_to_hub(data, "me/text", kind="dataset", with_text=True)
     assert hub.repositories == {"dataset/me/text": True}
     there = tmp_path / "there"
@@ -207,7 +210,7 @@ def test_data_goes_up_only_when_told_to(hub: Hub, data: Path, tmp_path: Path) ->
         (there / name).write_bytes(hub.files[f"dataset/me/text/{name}"])
     ours, theirs = open_shards(data), open_shards(there)
     assert (ours.heldout.read(0, 500) == theirs.heldout.read(0, 500)).all()
-    assert theirs.manifest.train == ours.manifest.train
+    assert theirs.manifest.train == ours.manifest.train and (there / "tokenizer/vocab.txt").exists()
     source = read_json(data / "manifest.json", Manifest).sources[0].path
     assert str(Path(source).parent) not in (there / "manifest.json").read_text()
 

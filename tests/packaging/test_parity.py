@@ -115,6 +115,36 @@ def test_a_good_export_passes_and_loses_an_old_mark(kind: str, export: Callable[
     assert "the same logits" in verdict(found)
 
 
+@pytest.mark.parametrize(("kind", "told"), [("modern", '{"do_lower_case": true}'), ("bert", None)])
+def test_a_tokenizer_that_does_not_name_its_special_tokens_passes(
+    kind: str, told: str | None, data: Path, tmp_path: Path, export: Callable[[str], Export]
+) -> None:
+    """As taken over from a folder of BERT's first releases, or of one that the tokenizers library wrote."""
+    given, tokenizer = export(kind), Path(shutil.copytree(data / "tokenizer", tmp_path / "taken"))
+    (tokenizer / "tokenizer_config.json").unlink()
+    if told:
+        (tokenizer / "tokenizer_config.json").write_text(told)
+    write_model_folder(
+        given.folder, model=given.model, shape=given.shape, tokenizer=tokenizer, length=LENGTH,
+        vocabulary=given.model.vocabulary,
+    )  # fmt: skip
+    found = given.judged()
+    assert found.passed, found.failure
+
+
+def test_a_damaged_tokenizer_is_named_and_nothing_is_written(
+    data: Path, tmp_path: Path, export: Callable[[str], Export]
+) -> None:
+    given, tokenizer = export("modern"), Path(shutil.copytree(data / "tokenizer", tmp_path / "taken"))
+    (tokenizer / "tokenizer_config.json").write_text("{torn")
+    with pytest.raises(UserError, match=r"tokenizer_config.json' cannot be read as JSON"):
+        write_model_folder(
+            tmp_path / "out", model=given.model, shape=given.shape, tokenizer=tokenizer, length=LENGTH,
+            vocabulary=given.model.vocabulary,
+        )  # fmt: skip
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "taken"]
+
+
 def alter_settings(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     config["rope_parameters"]["full_attention"]["rope_theta"] = 160_000.0

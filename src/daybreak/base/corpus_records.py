@@ -71,7 +71,7 @@ class Contamination:
     items: int
     """Lines of it that are long enough to be looked for."""
     items_found: int
-    """Of these, items of which at least one run of 13 words was met."""
+    """Of these, items that were met: 13 of their words in a row, or all of one with 8 to 12 words."""
     documents: int
     """Documents of the corpus in which any was met."""
     removed: bool

@@ -1,4 +1,4 @@
-"""Every type that reaches disk, so that stages can speak through files.
+"""Types that reach disk, so that stages can speak through files: prepared data and runs. Others are in ``*_records``.
 
 Units: seconds, tokens, bytes; losses in nats per token; shares and accuracies in [0, 1]. ``elapsed`` is the clock of
 the budget: it counts from the start of the pretraining process, survives resumes, and charges lost work.
@@ -74,7 +74,8 @@ class Manifest:
     vocabulary: int
     token_bytes: int
     document_rule: str
-    """file, line or blank-line for plain text; 'record' for .jsonl."""
+    """What documents are, in words joined by 'and': record, page, article, document (of tokens); of plain text file,
+    line or blank-line."""
     train: Split
     heldout: Split
     unigram_counts: BlockFile

@@ -212,6 +212,8 @@ def _items(given: str) -> Iterator[str]:
     form = RECORDS if kind == ".jsonl" else TEXT
     file = InputFile(path, given, form, compression, facts.st_size, facts.st_mtime_ns)
     for number, line in enumerate(read_lines(file), 1):
+        if b"\0" in line:  # of a .parquet file, say: words would be found in it, and none of them in any text
+            raise UserError(f"'{given}' is binary, not text (line {number}).", "Give plain text, .tsv or .jsonl.")
         text = line.decode("utf-8", "replace").lstrip("\ufeff")
         if form == TEXT:
             yield from map(clean, text.split("\t") if kind == ".tsv" else [text])

@@ -73,7 +73,7 @@ class Corpus:
 
     @property
     def rule_name(self) -> str:
-        """What documents are, in words joined by 'and': record, page, article; file, line or blank-line for text."""
+        """What documents are, see ``Manifest.document_rule``."""
         units = sorted({UNITS[form] for form in self._forms() if form != TEXT}, reverse=True)
         return " and ".join(units + ([self.rule.kind] if TEXT in self._forms() else []))
 

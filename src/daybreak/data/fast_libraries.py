@@ -150,7 +150,9 @@ class Tokie(Library):
                 path = Path(folder) / "tokenizer.json"
                 path.write_text(json.dumps(plain), "utf-8")
                 self._engine = Engine.from_json(str(path))
-        except Exception as error:  # a PanicException of Rust is none of ours to name
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # Rust's PanicException is no Exception, and none of ours to name
             raise Unsuited(f"tokie cannot read the tokenizer ({error})") from None
 
     def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:

@@ -154,7 +154,8 @@ def _left_out(folder: Path, parts: int) -> np.ndarray:
 
 def sign_part(corpus: Corpus, fates: Path, offsets: Sequence[int], folder: Path, number: int) -> int:
     """Hash the training documents of one part, known by their numbers in the source; return the part's number."""
-    own = np.fromfile(fates, np.uint8)[offsets[number] : offsets[number + 1]]
-    documents = zip(range(offsets[number], offsets[number + 1]), own, corpus.documents(number, Skips(), Meter()))
+    first, stop = offsets[number : number + 2]
+    own = np.fromfile(fates, np.uint8, stop - first, offset=first)
+    documents = zip(range(first, stop), own, corpus.documents(number, Skips(), Meter()))
     write_signatures(((place, one.text) for place, fate, one in documents if fate == TRAIN), folder, number)
     return number

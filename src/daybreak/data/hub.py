@@ -91,7 +91,8 @@ def read_records(wanted: DataSet, revision: str, field: str) -> Iterator[dict[st
         import datasets  # an extra
     except ImportError:
         raise UserError(
-            f"Reading '{wanted.given}' needs the datasets library, which is not installed.", "pip install datasets."
+            f"Reading '{wanted.given}' needs the datasets library, which is not installed.",
+            "pip install 'daybreak[hub]'.",
         ) from None
     datasets.disable_progress_bars()
     folder = Path(os.path.expanduser(wanted.name))

@@ -38,6 +38,8 @@ FORMS = {
 UNITS = {PAGE: "page", DUMP: "article", TOKENS: "document"}
 UNITS |= dict.fromkeys((RECORDS, TABLE, PARQUET, DATA_SET), "record")
 """What one document is, in every form but TEXT, where a rule says it."""
+BESIDE_TOKENS = (".ds.index", ".ds.metadata", ".ds.loss")
+"""What belongs to a file of tokens, see ``tokenized``."""
 KNOWN = (
     ".txt, .md, .jsonl, .csv, .tsv, .html and Wikipedia's .xml, plain or with .gz, .zst or .bz2; .parquet, .ds; "
     "or - for standard input"
@@ -147,7 +149,8 @@ def _resolve(given: str) -> list[_Found]:
     described = [(file, _describe(file, given)) for file in inside]
     usable = [found for _, found in described if found is not None]
     if usable:
-        say_left_out(given, [file for file, found in described if found is None])
+        strange = [file for file, found in described if found is None and not file.endswith(BESIDE_TOKENS)]
+        say_left_out(given, strange)
     return usable
 
 

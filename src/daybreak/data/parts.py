@@ -42,7 +42,7 @@ def _parts(file: InputFile, rule: DocumentRule, part_bytes: int) -> Iterator[Par
         ends: list[int] = []
     elif file.form == PARQUET:
         ends, size = [], 0
-        for number, group in enumerate(row_groups(file), 1):
+        for number, group in enumerate(row_groups(file)[:-1], 1):  # behind the last one no part begins
             size += group
             if size >= part_bytes:
                 ends.append(number)

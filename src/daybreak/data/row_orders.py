@@ -100,8 +100,9 @@ def ascending(keys: np.ndarray) -> np.ndarray:
         places += np.bincount(buckets, minlength=len(histogram))
     first = 0
     while first < len(keys):
-        stops = ends[np.searchsorted(ends, [first, first + SORTED_ROWS], side="right") - [0, 1]]
-        own = order[first : int(stops.max())]
+        # The next bucket in any case, and those behind it that fit.
+        next_one, fitting = np.searchsorted(ends, [first, first + SORTED_ROWS], side="right")
+        own = order[first : int(ends[max(next_one, fitting - 1)])]
         own[:] = own[np.argsort(keys[own], kind="stable")]
         first += len(own)
     return order

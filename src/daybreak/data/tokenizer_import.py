@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
 from collections.abc import Iterable
@@ -14,6 +13,7 @@ from typing import Any
 from tokenizers import Tokenizer, normalizers, pre_tokenizers
 
 from daybreak.base.errors import UserError
+from daybreak.base.files import read_json
 from daybreak.data.tokenizer import (
     FILES,
     SPECIAL_TOKENS,
@@ -39,9 +39,10 @@ class Existing(TokenizerConfig):
         """Copy the files.
 
         Raises:
-            UserError: there is no tokenizer, or it lacks one of the special tokens.
+            UserError: there is no tokenizer, it is damaged, or it lacks one of the special tokens.
         """
         source = self._source()
+        _settings(source)  # what is wrong with it is said now, not when the model is exported
         found = [name for name in FILES if (source / name).is_file()]
         folder.mkdir(parents=True, exist_ok=True)
         if "tokenizer.json" not in found:
@@ -84,7 +85,8 @@ def bert_tokenizer(folder: Path) -> Tokenizer:
     """
     path = folder / "vocab.txt"
     try:
-        pieces = path.read_text("utf-8").splitlines()
+        # Not splitlines: a piece may be a character that it takes for the end of a line, such as U+2028.
+        pieces = path.read_bytes().decode("utf-8").removesuffix("\n").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"'{path}' cannot be read: {error}.", "Restore it, or give another folder.") from None
     vocabulary = {piece.rstrip(): id for id, piece in enumerate(pieces)}
@@ -103,10 +105,5 @@ def bert_tokenizer(folder: Path) -> Tokenizer:
 def _settings(folder: Path) -> dict[str, Any]:
     """tokenizer_config.json, or nothing where there is none."""
     path = folder / "tokenizer_config.json"
-    if not path.is_file():
-        return {}
-    try:
-        found = json.loads(path.read_text("utf-8"))
-    except ValueError as error:
-        raise UserError(f"'{path}' cannot be read as JSON: {error}.", "Restore the file.") from None
+    found = read_json(path) if path.is_file() else {}
     return found if isinstance(found, dict) else {}

@@ -35,7 +35,7 @@ def measure_quality(tokenizer: Tokenizer, texts: Iterable[str]) -> TokenizerQual
     space before it. Memory grows with the number of different words.
 
     Raises:
-        UserError: the text holds no word.
+        UserError: the text holds no word, or the tokenizer deletes all that it holds.
     """
     name = getattr(tokenizer.model, "unk_token", None)
     unknown = tokenizer.token_to_id(name) if name else None
@@ -47,8 +47,13 @@ def measure_quality(tokenizer: Tokenizer, texts: Iterable[str]) -> TokenizerQual
         for ids in _ids(tokenizer, list(cut_at_whitespace(text))):
             tokens += len(ids)
             unknown_tokens += ids.count(unknown) if unknown is not None else 0
-    if not words or not tokens:
+    if not words:
         raise UserError("There is no held-out text to measure the tokenizer on.", "Give more text.")
+    if not tokens:
+        raise UserError(
+            "The tokenizer leaves nothing of the held-out text: it deletes all of its characters.",
+            "Choose --tokenizer-kind ByteBPE, which keeps them all, or give other text.",
+        )
     whole = covered = 0
     for count, ids in _word_ids(tokenizer, words):
         known = unknown is None or unknown not in ids

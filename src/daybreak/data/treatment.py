@@ -49,11 +49,12 @@ class Treatment:
     show_text: bool = False
     """Keep examples of what is left out in corpus.json."""
 
-    def check(self, inputs: int) -> None:
+    def check(self, inputs: int, *, trains: bool) -> None:
         """Refuse what cannot be meant.
 
         Args:
             inputs: how many were given.
+            trains: whether the tokenizer is trained on the text, not taken over.
 
         Raises:
             UserError: settings that need another, or not one number for each input.
@@ -69,6 +70,8 @@ class Treatment:
                 raise UserError(f"{name} cannot be {', '.join(map(str, values))}.", "Give numbers from 0 to 1000.")
         if self.remove_evaluation and not self.evaluation:
             raise UserError("There is no evaluation text to remove.", "Name its files with --evaluation.")
+        if self.advise and not trains:
+            raise UserError("A tokenizer that is taken over has its size already.", "Leave --advise out.")
 
     def check_sources(self, given: Sequence[str], owners: set[str]) -> None:
         """Refuse a mixture in which it is not clear what a number is for.

@@ -73,10 +73,12 @@ def shape_from_hugging_face(config: dict[str, Any], *, next_sentence: bool) -> B
     fixed = {"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False}
     for name, value in {**fixed, "tie_word_embeddings": True}.items():
         if config.get(name, value) != value:
-            raise UserError(f"The checkpoint has {name} = {config[name]!r}; only {value!r} is known.", "Use another.")
+            raise UserError(
+                f"The checkpoint has {name} = {config[name]!r}; only {value!r} is known.", "Use another checkpoint."
+            )
     activation = config.get("hidden_act", "gelu")
     if activation not in ACTIVATIONS:
-        raise UserError(f"The checkpoint has hidden_act = {activation!r}, which is no GELU.", "Use another.")
+        raise UserError(f"The checkpoint has hidden_act = {activation!r}, which is no GELU.", "Use another checkpoint.")
     dropout = float(config.get("hidden_dropout_prob", 0.1))
     shape = BertEncoder(
         layers=int(config.get("num_hidden_layers", 12)),
@@ -94,5 +96,5 @@ def shape_from_hugging_face(config: dict[str, Any], *, next_sentence: bool) -> B
         init_std=float(config.get("initializer_range", 0.02)),
     )
     if shape.width % shape.heads:
-        raise UserError(f"The checkpoint's width {shape.width} is no multiple of its heads.", "Use another.")
+        raise UserError(f"The checkpoint's width {shape.width} is no multiple of its heads.", "Use another checkpoint.")
     return shape

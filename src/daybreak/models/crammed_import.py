@@ -8,7 +8,6 @@ next head); version 1, whose attention is flash-attention's, has all queries, th
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -40,20 +39,16 @@ FIXED: dict[str, tuple[Any, ...]] = {
     "attention.skip_output_projection": (False,),
     "attention.sequence_op": ("torch-softmax",),
 }
-"""What the published ``arch`` may say; an entry that it lacks has the first value."""
+"""What the published ``arch`` may say; an entry that it lacks has the first value, where no shape hangs on it."""
 
 BUFFERS = ("norm_factor", "position_ids", "alpha", "encoder.p")
 """Ends of names that the published files hold beside the parameters; all follow from the config."""
 
 
-def from_hugging_face(
-    config: dict[str, Any], weights: dict[str, Tensor], *, attend_padding: bool | None = None
-) -> tuple[CrammedEncoder, Crammed]:
+def from_hugging_face(config: dict[str, Any], weights: dict[str, Tensor]) -> tuple[CrammedEncoder, Crammed]:
     """Build our model from a ``config.json`` and state dict of one of the three layouts.
 
-    Args:
-        attend_padding: whether padding is attended to; None for as the checkpoint was trained, which for version 1 is
-            to attend: its attention never sees the mask.
+    Padding is attended to where it was in training: in version 1 it is, for its attention never sees the mask.
 
     Raises:
         UserError: the checkpoint has parts that this architecture cannot hold, or lacks tensors.
@@ -69,8 +64,6 @@ def from_hugging_face(
         )
     else:
         raise UserError(f"The checkpoint is a {kind!r}, not a crammed encoder.", "Use a crammed checkpoint.")
-    if attend_padding is not None:
-        shape = replace(shape, attend_padding=attend_padding)
     with torch.device("meta"):
         sizes = {name: tuple(t.shape) for name, t in Crammed(shape, vocabulary).state_dict().items()}
     if kind == MODEL_TYPE:

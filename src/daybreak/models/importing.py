@@ -21,8 +21,6 @@ from daybreak.models.crammed import MODEL_TYPE as CRAMMED
 
 FAMILIES: dict[str, Callable[[dict[str, Any], dict[str, Tensor]], tuple[EncoderConfig, Encoder]]] = {
     "bert": bert_import.from_hugging_face,
-    "crammedBERT": crammed_import.from_hugging_face,
-    "daybreak-crammed": crammed_import.from_hugging_face,
     "modernbert": modern_import.from_hugging_face,
     CRAMMED: crammed_import.from_hugging_face,
     crammed_import.PUBLISHED_TYPE: crammed_import.from_hugging_face,
@@ -60,10 +58,12 @@ def load_pretrained(folder: Path) -> Imported:
     weights = read_weights(folder)
     try:
         shape, model = FAMILIES[family](config, weights)
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        reason = str(error).strip().splitlines()[-1].strip().rstrip(".")
+    except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        # Of torch's many lines the last one tells which tensor; an exception may have none.
+        last = [line.strip().rstrip(".") for line in str(error).strip().splitlines()[-1:]]
+        told = ": ".join([type(error).__name__, *last])
         raise UserError(
-            f"The config.json in '{folder}' does not fit its weights ({type(error).__name__}: {reason}).",
+            f"The config.json in '{folder}' does not fit its weights ({told}).",
             "Download or save the checkpoint again.",
         ) from error
     return Imported(shape=shape, model=model, special=special_ids(folder, model.vocabulary), tokenizer=folder)
@@ -119,12 +119,13 @@ def special_ids(folder: Path, vocabulary: int) -> SpecialIds:
     settings: dict[str, Any] = {}
     for file in ("special_tokens_map.json", "tokenizer_config.json"):
         if (folder / file).is_file():
-            settings |= read_json(folder / file)
+            said = read_json(folder / file)
+            settings |= said if isinstance(said, dict) else {}
     found = {}
     for kind in (field.name for field in fields(SpecialIds)):
-        token = settings.get(f"{kind}_token") or f"[{kind.upper()}]"
-        name = token["content"] if isinstance(token, dict) else str(token)
-        id = tokenizer.token_to_id(name)
+        token = settings.get(f"{kind}_token")
+        name = token.get("content") if isinstance(token, dict) else token
+        id = tokenizer.token_to_id(str(name or f"[{kind.upper()}]"))
         if id is None:
             raise UserError(f"The tokenizer in '{folder}' has no {kind} token.", "Use the folder of a masked-LM.")
         found[kind] = id

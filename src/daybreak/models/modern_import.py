@@ -33,12 +33,14 @@ def from_hugging_face(config: dict[str, Any], weights: dict[str, Tensor]) -> tup
 
 
 def shape_from_hugging_face(config: dict[str, Any]) -> ModernEncoder:
-    """Read the shape from a stock ``config.json``; what it leaves out has transformers' default."""
+    """Read the shape from a stock ``config.json``; beside the sizes, what it lacks has transformers' default."""
     fixed = {"hidden_activation": "gelu", "classifier_activation": "gelu", "norm_eps": EPSILON, "decoder_bias": True}
     fixed |= {"norm_bias": False, "attention_bias": False, "mlp_bias": False, "classifier_bias": False}
     for name, value in fixed.items():
         if config.get(name, value) != value:
-            raise UserError(f"The checkpoint has {name} = {config[name]!r}; only {value!r} is known.", "Use another.")
+            raise UserError(
+                f"The checkpoint has {name} = {config[name]!r}; only {value!r} is known.", "Use another checkpoint."
+            )
     if config.get("model_type") != "modernbert":
         raise UserError(f"The checkpoint is a {config.get('model_type')!r}, not a ModernBERT.", "Use a ModernBERT.")
     layers = int(config["num_hidden_layers"])
@@ -50,7 +52,8 @@ def shape_from_hugging_face(config: dict[str, Any]) -> ModernEncoder:
     for kind, settings in rope.items():
         if isinstance(settings, dict) and settings.get("rope_type", "default") != "default":
             raise UserError(
-                f"The checkpoint stretches the rotary positions of {kind}; only the default is known.", "Use another."
+                f"The checkpoint stretches the rotary positions of {kind}; only the default is known.",
+                "Use another checkpoint.",
             )
     shape = ModernEncoder(
         layers=layers,
@@ -62,6 +65,7 @@ def shape_from_hugging_face(config: dict[str, Any]) -> ModernEncoder:
         global_rope_base=_rope_base(rope, "full_attention", config.get("global_rope_theta", 160_000.0)),
         local_rope_base=_rope_base(rope, "sliding_attention", config.get("local_rope_theta", 10_000.0)),
         pooling=config.get("classifier_pooling", "cls"),
+        init_std=float(config.get("initializer_range", 0.02)),
     )
     if kinds and kinds != shape.to_hugging_face(1, 1)["layer_types"]:
         raise UserError("The checkpoint's local and global layers follow no fixed period.", "Use another checkpoint.")

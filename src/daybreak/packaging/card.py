@@ -191,8 +191,8 @@ def _budget(summary: Summary | None, environment: Environment, manifest: Manifes
 def _machine(found: MachineUse | None) -> list[list[str]]:
     """Energy, the cost where a price was given, and memory; energy that nobody measured is said to be unknown."""
     energy, cost = (found.kilowatt_hours, found.cost) if found else (None, None)
-    told = "not measured: no accelerator told its power" if energy is None else f"{significant(energy)} kWh"
-    rows = [["Energy", told if energy is None else f"{told} of the accelerators, measured"]]
+    measured = None if energy is None else f"{significant(energy)} kWh of the accelerators, measured"
+    rows = [["Energy", measured or "not measured: no accelerator told its power"]]
     if cost is not None:
         rows.append(["Cost", f"{cost:,.2f} at the price given for the run"])
     if found is not None:

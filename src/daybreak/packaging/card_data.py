@@ -73,11 +73,11 @@ def _contamination(found: list[Contamination]) -> str:
         return "No evaluation text was looked for in it."
     rows = [
         [
-            f"`{line(PurePath(one.path).name)}`",
+            f"`{PurePath(one.path).name}`",
             f"{one.items_found:,} of {one.items:,}",
-            "documents removed" if one.removed else "nothing to do" if not one.items_found else "only counted",
+            "nothing to do" if not one.items_found else "documents removed" if one.removed else "only counted",
         ]
         for one in found
     ]
-    lead = "Lines of evaluation texts, of 13 words or more, any 13 words of which stood in it in a row:"
+    lead = "Lines of evaluation texts that were met: 13 of their words in a row, or all of one with 8 to 12 words:"
     return f"{lead}\n\n{table(['Evaluation text', 'Lines found', 'What was done'], rows)}"

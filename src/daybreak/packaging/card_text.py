@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table of any texts: what would break it is escaped here, once."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(line(cell) for cell in cells) + " |" for cells in lines)
 

@@ -16,6 +16,7 @@ from daybreak.base.errors import UserError, reason
 from daybreak.base.files import read_json, write_json, write_text
 from daybreak.base.plain import to_plain
 from daybreak.base.records import Manifest
+from daybreak.data.tokenizer import FILES
 from daybreak.packaging.budget_files import bare
 from daybreak.packaging.parity import REFUSED
 
@@ -141,8 +142,8 @@ def _model_files(folder: Path) -> list[str]:
     code = read_json(folder / "config.json").get("auto_map", {}).values()
     modules = {f"{place.split('.')[0]}.py" for place in code}
     budget = {path.name for part in ("arch", "data", "train") for path in folder.glob(f"{part}_budget_*.json")}
-    more = [name for name in sorted({"README.md", "onnx/model.onnx", *modules, *budget}) if (folder / name).is_file()]
-    return [*MODEL_FILES, *more]
+    known = sorted({"README.md", "onnx/model.onnx", *FILES, *modules, *budget}.difference(MODEL_FILES))
+    return [*MODEL_FILES, *(name for name in known if (folder / name).is_file())]
 
 
 def _stage_data(folder: Path, staged: Path, with_text: bool) -> None:
@@ -158,8 +159,8 @@ def _stage_data(folder: Path, staged: Path, with_text: bool) -> None:
     blocks = [manifest.unigram_counts]
     for split in (manifest.train, manifest.heldout):
         blocks += [*split.token_files, split.document_ends, *([split.sentence_ends] if split.sentence_ends else [])]
-    tokenizer = [f"tokenizer/{name}" for name in ("tokenizer.json", "tokenizer_config.json")]
-    _stage(folder, staged, [*tokenizer, *(block.name for block in blocks)])
+    needed = [name for name in FILES if name == "tokenizer.json" or (folder / "tokenizer" / name).is_file()]
+    _stage(folder, staged, [*(f"tokenizer/{name}" for name in needed), *(block.name for block in blocks)])
     plain = to_plain(manifest)
     # The fingerprint is that of paths and times on this machine.
     write_json(staged / "manifest.json", {**plain, "sources": bare(plain["sources"]), "inputs_fingerprint": ""})

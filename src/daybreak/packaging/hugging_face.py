@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from pathlib import Path
@@ -13,9 +12,9 @@ from safetensors.torch import save_file
 
 from daybreak.base.encoder import Encoder, EncoderConfig
 from daybreak.base.errors import UserError
-from daybreak.base.files import replace_folder, write_json
+from daybreak.base.files import read_json, replace_folder, write_json
 from daybreak.base.records import SpecialIds
-from daybreak.data.tokenizer import FILES
+from daybreak.data.tokenizer import FILES, load_tokenizer
 
 
 def write_model_folder(
@@ -31,11 +30,15 @@ def write_model_folder(
     """Write weights, config and tokenizer into ``out`` by one rename; an older export there is replaced.
 
     Args:
-        tokenizer: folder with tokenizer.json and tokenizer_config.json.
+        tokenizer: folder with tokenizer.json, and tokenizer_config.json where it is known.
         length: the trained length, which becomes ``model_max_length``; the config may allow more positions.
         special: what the special ids are in that tokenizer.
+
+    Raises:
+        UserError: the disk is full or refuses, or the tokenizer's files are damaged.
     """
     new = out.with_name(f".{out.name}.new")
+    settings = _settings(tokenizer, special)
     try:
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir(parents=True)
@@ -48,7 +51,6 @@ def write_model_folder(
         for name in FILES:  # one that was taken over may have more than ours, and keeps them
             if (tokenizer / name).is_file():
                 shutil.copyfile(tokenizer / name, new / name)
-        settings = json.loads((tokenizer / "tokenizer_config.json").read_text(encoding="utf-8"))
         facts = {"model_max_length": length, "model_input_names": _inputs(config)}
         write_json(new / "tokenizer_config.json", {**settings, **facts})
         with (new / "model.safetensors").open("rb") as weights:
@@ -60,6 +62,21 @@ def write_model_folder(
             f"The model cannot be written to '{out}' ({error}).",
             "Free disk space or mend the permissions, then give the same command again.",
         ) from None
+
+
+def _settings(tokenizer: Path, special: SpecialIds) -> dict[str, Any]:
+    """tokenizer_config.json, with the names of the special tokens: a tokenizer that was taken over may not tell them.
+
+    BERT's first ones did not, for BERT's own class in transformers knows them; the class of another model does not.
+    """
+    path = tokenizer / "tokenizer_config.json"
+    found = read_json(path) if path.is_file() else {"tokenizer_class": "PreTrainedTokenizerFast"}
+    settings: dict[str, Any] = found if isinstance(found, dict) else {}
+    unnamed = {f"{role}_token": id for role, id in vars(special).items() if not settings.get(f"{role}_token")}
+    if unnamed:
+        pieces = load_tokenizer(tokenizer)
+        settings |= {name: pieces.id_to_token(id) for name, id in unnamed.items()}
+    return settings
 
 
 def _inputs(config: dict[str, Any]) -> list[str]:

@@ -214,8 +214,8 @@ def contamination(report: CorpusReport) -> Markup:
     if not report.contamination:
         return section("Evaluation text in it", note("No evaluation text was handed in, so none was looked for."))
     caption = (
-        "An item is a line of an evaluation text with 13 words or more; it is found where the corpus holds any 13 of "
-        "its words in a row."
+        "An item is a line of an evaluation text with 8 words or more; it is found where the corpus holds any 13 of "
+        "its words in a row, or all of them where it has no more than 12."
     )
     return section("Evaluation text in it", contamination_table(report.contamination), caption=caption)
 
