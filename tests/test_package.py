@@ -24,7 +24,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     copy = folder / "source"
     for name in ["pyproject.toml", "README.md", "LICENSE", *map(str, (ROOT / "src").rglob("*"))]:
         path = ROOT / name
-        if path.is_file() and path.suffix in {".py", ".typed", ".toml", ".md", ""} and ".egg-info" not in str(path):
+        if (
+            path.is_file()
+            and path.suffix in {".py", ".typed", ".toml", ".md", ".json", ""}
+            and ".egg-info" not in str(path)
+        ):
             target = copy / path.relative_to(ROOT)
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(path.read_bytes())
@@ -49,7 +53,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     names = [name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name]
     sources = [path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src" / "daybreak").rglob("*.py")]
-    assert sorted(names) == sorted([*sources, "daybreak/py.typed"])
+    assert sorted(names) == sorted([*sources, "daybreak/py.typed", "daybreak/forecasting/law.json"])
     assert wheel.name.startswith(f"daybreak-{daybreak.__version__}-")
 
 
@@ -67,7 +71,7 @@ def test_the_command_of_the_wheel_runs_in_an_environment_of_its_own(wheel: Path,
             [python, "-c", ask, *arguments], capture_output=True, text=True, cwd=tmp_path, env=clean, check=False
         )
         assert (done.returncode, expected in done.stdout) == (0, True), done.stdout + done.stderr
-    where = [python, "-c", "import daybreak; print(daybreak.__file__)"]
-    assert (
-        str(site) in subprocess.run(where, capture_output=True, text=True, cwd=tmp_path, env=clean, check=True).stdout
-    )
+    law = "from daybreak.forecasting.law import shipped_law; assert shipped_law().residuals"
+    where = f"import sys; sys.path.append({borrowed!r}); {law}; import daybreak; print(daybreak.__file__)"
+    told = subprocess.run([python, "-c", where], capture_output=True, text=True, cwd=tmp_path, env=clean, check=True)
+    assert str(site) in told.stdout
