@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import sys
@@ -22,7 +21,6 @@ from daybreak.data.treatment import Treatment
 PART = 6_000
 """Bytes."""
 SMALL = WordPiece(vocabulary=600)
-Contents = dict[str, bytes]
 
 
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,16 +28,6 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "bundled", lambda files, rule, **how: bundled(files, rule, PART, **how))
     for name, value in {"TASKS_PER_WORKER": 1, "LOOK_SECONDS": 0.05, "ASK_SECONDS": 0.2, "SETTLE_SECONDS": 0.5}.items():
         monkeypatch.setattr(cluster_jobs, name, value)
-
-
-def contents(folder: Path) -> Contents:
-    """All files by name; what only tells the time is taken out."""
-    found = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    for name in ("manifest.json", "corpus.json"):
-        told = json.loads(found[name])
-        told.pop("seconds")
-        found[name] = json.dumps(told).encode()
-    return found
 
 
 def parts_of(text: Path) -> tuple[Bundle, ...]:

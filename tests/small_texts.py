@@ -1,4 +1,4 @@
-"""A small text for tests of preparation, and what it must not leave behind."""
+"""A small text for tests of preparation, what comes of it, and what it must not leave behind."""
 
 from __future__ import annotations
 
@@ -39,3 +39,16 @@ def small_text(chance: random.Random, sentences: int) -> str:
         )
         for _ in range(sentences)
     )  # fmt: skip
+
+
+Contents = dict[str, bytes]
+
+
+def contents(folder: Path) -> Contents:
+    """All files by name; what only tells the time is taken out."""
+    found = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    for name in ("manifest.json", "corpus.json"):
+        told = json.loads(found[name])
+        told.pop("seconds")
+        found[name] = json.dumps(told).encode()
+    return found

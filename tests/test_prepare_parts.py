@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import signal
 import subprocess
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_texts import left_over, write_records
+from small_texts import contents, left_over, write_records
 
 from daybreak import prepare as module
 from daybreak.base.errors import UserError
@@ -36,16 +35,6 @@ def corpus(tmp_path: Path) -> Path:
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "bundled", lambda files, rule, **how: bundled(files, rule, PART, **how))
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    """All files by name; what only tells the time is taken out."""
-    found = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    for name in ("manifest.json", "corpus.json"):
-        told = json.loads(found[name])
-        told.pop("seconds")
-        found[name] = json.dumps(told).encode()
-    return found
 
 
 @pytest.mark.usefixtures("small_parts")

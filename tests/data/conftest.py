@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fake_clusters import SMALL, Contents, contents
-from small_texts import write_records
+from fake_clusters import SMALL
+from small_texts import Contents, contents, write_records
 
 from daybreak.prepare import prepare
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 from datatrove.executor import LocalPipelineExecutor
-from fake_clusters import SMALL, Contents, contents, hurry
-from small_texts import left_over
+from fake_clusters import SMALL, hurry
+from small_texts import Contents, contents, left_over
 
 from daybreak.base.errors import UserError
 from daybreak.data import cluster_jobs

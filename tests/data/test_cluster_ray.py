@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fake_clusters import SMALL, Contents, contents, done_parts, failing_step, hurry, kill_on_the_way, parts_of
-from small_texts import left_over
+from fake_clusters import SMALL, done_parts, failing_step, hurry, kill_on_the_way, parts_of
+from small_texts import Contents, contents, left_over
 
 from daybreak.base.errors import UserError
 from daybreak.data.cluster import Cluster

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import fake_slurm
 import pytest
-from fake_clusters import SMALL, Contents, contents, failing_step, hurry, kill_on_the_way, parts_of
-from small_texts import left_over
+from fake_clusters import SMALL, failing_step, hurry, kill_on_the_way, parts_of
+from small_texts import Contents, contents, left_over
 
 from daybreak.base.errors import UserError
 from daybreak.data import cluster_jobs
