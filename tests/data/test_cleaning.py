@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import unicodedata
 
 from hypothesis import given
@@ -23,3 +24,11 @@ def test_cleaning_leaves_nothing_to_clean(text: str) -> None:
 
 def test_cleaning_keeps_words_and_line_breaks() -> None:
     assert clean("\ufeffCafe\u0301 \t au\u00a0lait \r\n\r\n one\x00two\x07  \n") == "Caf\u00e9 au lait\n\nonetwo"
+
+
+@given(WILD)
+def test_cleaning_is_what_its_expressions_make_of_the_whole_text(text: str) -> None:
+    """Lines that need nothing are passed over; the expressions would have changed nothing in them."""
+    bare = re.sub("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\ufeff\ud800-\udfff]+", "", text.replace("\r\n", "\n"))
+    spaced = re.sub(r"[^\S\n]+", " ", bare)
+    assert clean(text) == unicodedata.normalize("NFC", re.sub(" ?\n ?", "\n", spaced).strip())

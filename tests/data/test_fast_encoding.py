@@ -86,6 +86,14 @@ def test_every_character_of_unicode(name: str) -> None:
     assert encoder(name).identical(texts)
 
 
+@given(st.lists(st.tuples(st.sampled_from("a \n\u4f60"), st.integers(1, 5000)), max_size=6))
+def test_no_long_run_is_overlooked(runs: list[tuple[str, int]]) -> None:
+    text = "".join(character * count for character, count in runs)
+    codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+    assert fast_encoding._may_hold_long_runs(codes) or not fast_encoding._LONG.search(text)
+    assert not fast_encoding._may_hold_long_runs(np.frombuffer(b"some words " * 1000, np.uint8))
+
+
 @pytest.mark.parametrize("name", ["wordpiece", "bytes", "crammed"])
 def test_long_words_long_gaps_and_long_texts(name: str) -> None:
     pytest.importorskip("tokie", reason="needs the extra fast")

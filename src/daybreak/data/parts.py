@@ -11,7 +11,7 @@ from daybreak.data.reading import Reading, Skips
 from daybreak.data.tables import row_groups
 from daybreak.data.tokenized import read_tokens, split_documents
 
-PART_BYTES = 64 << 20
+PART_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)

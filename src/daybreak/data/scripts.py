@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import string
-import unicodedata
 from collections import Counter
 
 import numpy as np
@@ -54,7 +53,7 @@ FOLDED_WRONGLY |= {"Sinhala", "Thai", "Lao", "Tibetan", "Burmese", "Khmer", "Han
 def _table() -> np.ndarray:
     """uint8[code points]: the place of each letter's script in NAMES; 0 for what is no letter."""
     table = np.zeros(0x110000, np.uint8)
-    letters = np.array([unicodedata.category(chr(code))[0] == "L" for code in range(0x32400)])
+    letters = np.fromiter(map(str.isalpha, map(chr, range(0x32400))), bool)
     table[: len(letters)][letters] = NAMES.index(OTHER)
     for name, ranges in RANGES:
         for part in ranges.split():

@@ -17,8 +17,6 @@ from daybreak.base.files import read_json, write_json, write_text
 from daybreak.base.plain import to_plain
 from daybreak.base.records import Manifest
 from daybreak.data.tokenizer import FILES
-from daybreak.packaging.budget_files import bare
-from daybreak.packaging.parity import REFUSED
 
 MODEL_FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 """Without these a folder is no exported model."""
@@ -131,6 +129,8 @@ def dataset_folder(name: str, patterns: list[str]) -> Path:
 
 
 def _model_files(folder: Path) -> list[str]:
+    from daybreak.packaging.parity import REFUSED
+
     if (folder / REFUSED).exists():
         raise UserError(
             f"The model in '{folder}' was refused by its parity gate, so it is not pushed.",
@@ -148,6 +148,8 @@ def _model_files(folder: Path) -> list[str]:
 
 def _stage_data(folder: Path, staged: Path, with_text: bool) -> None:
     """Lay out the files that the manifest names; it itself goes without paths of this machine."""
+    from daybreak.packaging.budget_files import bare
+
     if not (folder / "manifest.json").is_file():
         raise UserError(f"'{folder}' holds no prepared data.", "Make it with daybreak prepare, or check the path.")
     if not with_text:
