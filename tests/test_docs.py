@@ -8,44 +8,17 @@ from __future__ import annotations
 import ast
 import importlib
 import re
-import shlex
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
+from page_commands import COMMANDS, ROOT, SNIPPETS, TEXTS, called, words_of
 
 from daybreak import cli
-from daybreak.base.files import write_json
 from daybreak.catalogue import catalogue
-from daybreak.recipe import load_recipe, promise, resolved
+from daybreak.recipe import promise
 
-ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", ROOT / "RULES.md"]
-PAGES += sorted((ROOT / "docs").glob("*.md"))
-TEXTS = {page.relative_to(ROOT).as_posix(): page.read_text(encoding="utf-8") for page in PAGES}
-BLOCKS = [
-    (name, language, block)
-    for name, text in TEXTS.items()
-    for language, block in re.findall(r"^```(\w*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-]
-COMMAND = re.compile(r"(?:^|\| |-m )(?=daybreak )")
-"""Alone in a line, behind a pipe, or what torchrun starts."""
-TYPED = [
-    (name, line[found.end() :].split("  #")[0].strip())
-    for name, language, block in BLOCKS
-    if language in ("", "sh")
-    for line in re.sub(r"\\\n\s*", "", block).splitlines()
-    if (found := COMMAND.search(line))
-]
-INLINE = [
-    (name, command)
-    for name, text in TEXTS.items()
-    for command in re.findall(r"`(daybreak [a-z-]+ [^`]*)`", text)
-    if "..." not in command
-]
-COMMANDS = [pytest.param(command, id=f"{name}: {command}") for name, command in dict.fromkeys([*TYPED, *INLINE])]
-SNIPPETS = [block for _, language, block in BLOCKS if language == "python"]
+PARSED = [pytest.param(one.text, id=f"{one.page}: {one.text}") for one in COMMANDS if words_of(one.text)]
 LINKS = [
     pytest.param(name, target, id=f"{name}: {target}")
     for name, text in TEXTS.items()
@@ -56,33 +29,15 @@ COPY = re.compile(r"<!-- made from: (.+?) -->\n.*?<!-- until here -->", re.DOTAL
 
 
 def test_there_is_something_to_check() -> None:
-    assert len(COMMANDS) >= 50 and SNIPPETS and len(LINKS) >= 50
+    assert len(PARSED) >= 200 and len(SNIPPETS) >= 10 and len(LINKS) >= 50
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", PARSED)
 def test_each_command_reaches_its_verb(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parsed to what the verb is called with: the models, texts and runs that it names need not be there."""
-    words = shlex.split(command)[1:]
-    called: list[Any] = []
-    verb = words[0].replace("-", "_")
-    module = importlib.import_module(f"daybreak.{'catalogue' if verb == 'recipes' else verb}")
-    for function in ("catalogue", "described") if verb == "recipes" else (verb,):
-        monkeypatch.setattr(module, function, lambda *args, **kwargs: called.append((args, kwargs)))
-    monkeypatch.setattr("daybreak.packaging.hub.local_folder", Path)
-    monkeypatch.setattr("daybreak.packaging.hub.push_to_hub", lambda *args, **kwargs: None)
-    monkeypatch.setattr("daybreak.origins.continued", lambda recipe, folder, **more: recipe)
-    monkeypatch.setattr("daybreak.origins.extended", lambda run, budget: load_recipe("tiny"))
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "my_recipe.py").write_text('from daybreak.recipe import load_recipe\n\nrecipe = load_recipe("tiny")\n')
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
-    for run in ("mine", "albert"):
-        (tmp_path / "runs" / run).mkdir(parents=True)
-        write_json(tmp_path / "runs" / run / "recipe.json", resolved(load_recipe("mini")))
-    cli._dispatch(words)
-    assert len(called) == 1
+    called(command, tmp_path, monkeypatch)
 
 
-@pytest.mark.parametrize("snippet", SNIPPETS)
+@pytest.mark.parametrize("snippet", [one.text for one in SNIPPETS])
 def test_each_snippet_imports_what_there_is(snippet: str) -> None:
     for node in ast.walk(ast.parse(snippet)):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("daybreak"):
