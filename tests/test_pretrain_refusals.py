@@ -5,12 +5,17 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from daybreak.base.records import BLOCK_BYTES
+from daybreak import pretrain
+from daybreak.base.files import read_json
+from daybreak.base.locks import alone_in
+from daybreak.base.records import BLOCK_BYTES, Summary
 from daybreak.data.tokenizer import WordPiece
 from daybreak.prepare import prepare
+from daybreak.recipe import load_recipe
 
 Refused = Callable[..., str]
 
@@ -49,6 +54,45 @@ def test_fresh_deletes_nothing_before_all_is_looked_at(
     branch = ["pretrain", "--from", run, "--extend", "80steps", "--data", data, "--out", run, "--fresh"]
     assert "which --fresh would delete" in refused(*branch)
     assert sorted(run.rglob("*")) == before
+
+
+def test_a_run_that_another_process_trains_is_left_alone(
+    finished: Path, data: Path, shape: list[str], refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("daybreak.pretrain.PATIENCE", 0.0)
+    monkeypatch.setattr("daybreak.base.run_folder.PATIENCE", 0.0)
+    run, new = tmp_path / "run", tmp_path / "new"
+    shutil.copytree(finished, run)
+    (run / "summary.json").unlink()
+    same = ["pretrain", "tiny", "--data", data, "--budget", "40steps", *shape, "--out"]
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*") if path.is_file()}
+    with alone_in(run), alone_in(new):
+        for more in ([run], [run, "--fresh"], [new]):
+            said = refused(*same, *more)
+            assert f"Another process is at work in '{more[0]}'. Wait for it, or end it" in " ".join(said.split())
+    assert {path: path.stat().st_mtime_ns for path in run.rglob("*") if path.is_file()} == before
+    assert list(new.iterdir()) == []
+
+
+def test_what_a_process_made_of_the_folder_meanwhile_is_looked_at_again(
+    finished: Path, data: Path, shape: list[str], refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who was waited for may have begun a run of another recipe, or have ended this one."""
+    hold = pretrain._hold
+    run = tmp_path / "run"
+
+    def waiting(*arguments: Any) -> bool:
+        created = hold(*arguments)
+        shutil.copytree(finished, run, dirs_exist_ok=True)
+        return created
+
+    monkeypatch.setattr(pretrain, "_hold", waiting)
+    assert "'seed' differs" in refused(
+        "pretrain", "tiny", "--data", data, "--budget", "40steps", *shape, "--seed", "7", "--out", run
+    )
+    shutil.rmtree(run)
+    found = pretrain.pretrain(load_recipe(finished), data=data, out=run)
+    assert found == read_json(run / "summary.json", Summary)
 
 
 @pytest.mark.parametrize(

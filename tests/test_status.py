@@ -12,6 +12,7 @@ import pytest
 from daybreak.base.course_records import Change, DeviceUse, MachineRecord
 from daybreak.base.errors import UserError
 from daybreak.base.files import read_json, write_json
+from daybreak.base.locks import alone_in
 from daybreak.base.plain import to_plain
 from daybreak.base.run_folder import RunFolder
 from daybreak.status import status
@@ -42,6 +43,14 @@ def test_a_run_that_fell_silent(write_run):
     run = write_run(ended=False)
     age(RunFolder(run).trace, 300)
     assert lines(status(run))["state"].startswith("silent for 5m ")
+
+
+def test_a_silent_run_whose_process_is_there_is_not_called_stopped(write_run):
+    run = write_run(ended=False)
+    age(RunFolder(run).trace, 300)
+    with alone_in(run):
+        assert "though its process is there: stuck, or busy with one thing" in lines(status(run))["state"]
+    assert "the same command resumes it" in lines(status(run))["state"]
 
 
 def test_the_causal_stage_is_named(write_run):

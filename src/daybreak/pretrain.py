@@ -13,8 +13,9 @@ from daybreak.assembly import Order, assemble
 from daybreak.base import world as worlds
 from daybreak.base.amounts import check_price
 from daybreak.base.errors import UserError
-from daybreak.base.files import make_folder, read_json
+from daybreak.base.files import read_json
 from daybreak.base.forecast_records import Outlook
+from daybreak.base.locks import PATIENCE, alone_in
 from daybreak.base.records import Decisions, Summary
 from daybreak.base.run_folder import RunFolder
 from daybreak.base.terminal import say, working
@@ -74,7 +75,8 @@ def pretrain(
         of a run but the first.
 
     Raises:
-        UserError: what the user can mend, such as another recipe's folder or a budget below 20 steps.
+        UserError: what the user can mend, such as another recipe's folder, one that another process trains in, or a
+            budget below 20 steps.
         Interrupted: a signal came; a checkpoint was saved and the same call goes on from it.
     """
     started = time.monotonic() if started is None else started
@@ -90,27 +92,52 @@ def pretrain(
     world = worlds.start()
     with ExitStack() as alive:  # the heart beats until the processes have let go of each other: that may take seconds
         try:
-            if world.share(run.summary.exists()):
+            finished, created = world.share(run.summary.exists()), False
+            if not finished:
+                step_tokens = recipe.global_batch(world.size) * recipe.length
+                calibration.refuse_few_steps(Budget.parse(recipe.budget), step_tokens)
+                created = _hold(run, world, alive)
+                check_folder(run, recipe, shards)  # once more: it is what the process that was waited for made of it
+                finished = world.share(run.summary.exists())
+            if finished:
                 say(f"The run in '{out}' is finished already; --fresh starts it again.")
                 return read_json(run.summary, Summary) if world.is_first else None
-            calibration.refuse_few_steps(Budget.parse(recipe.budget), recipe.global_batch(world.size) * recipe.length)
             order = Order(recipe=recipe, shards=shards, data=data, run=run, started=started)
-            return _pretrain(order, world, watching, alive)
+            return _pretrain(order, world, watching, alive, created)
         finally:
             worlds.stop(world)
 
 
-def _pretrain(order: Order, world: World, watching: Watching, alive: ExitStack) -> Summary | None:
-    run = order.run
-    fresh, created = world.share((not run.decisions.exists(), not run.path.exists()))
-    if world.any(run.decisions.exists()) and fresh:
-        raise UserError(
-            f"Another host holds the run '{run.path}', and that of the first process does not.",
-            "Copy the folder there, or start so that the host which holds it is the first.",
-        )
+def _hold(run: RunFolder, world: World, alive: ExitStack) -> bool:
+    """Let the first process hold the run folder for as long as ``alive``; return whether the folder is new.
+
+    Raises:
+        UserError: on every process, where another command is at work in it, or it cannot be written.
+    """
+    created = not run.path.exists()
+    refused: UserError | None = None
     if world.is_first:
-        make_folder(run.path)
+        # The others wait for its answer, as long as a message may take.
+        patience = PATIENCE if world.size == 1 else min(PATIENCE, worlds.timeout().total_seconds() / 2)
+        try:
+            alive.enter_context(alone_in(run.path, patience))
+        except UserError as error:
+            refused = error
+    created, refused = world.share((created, refused))
+    if refused:
+        raise refused
+    return created
+
+
+def _pretrain(order: Order, world: World, watching: Watching, alive: ExitStack, created: bool) -> Summary | None:
+    run = order.run
+    fresh = world.share(not run.decisions.exists())
     try:
+        if world.any(run.decisions.exists()) and fresh:
+            raise UserError(
+                f"Another host holds the run '{run.path}', and that of the first process does not.",
+                "Copy the folder there, or start so that the host which holds it is the first.",
+            )
         decisions = first_decisions(order.recipe, world) if fresh else _read_decisions(run, world)
         decisions = world.share(decisions)
         obey(decisions)

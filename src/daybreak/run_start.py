@@ -21,7 +21,7 @@ from daybreak.training import probe
 def check_folder(run: RunFolder, recipe: Recipe, shards: Shards) -> None:
     """Refuse a run folder of another recipe, another budget or other data."""
     if not run.recipe.exists():
-        if run.path.is_dir() and any(run.path.iterdir()) and not _only_data(run):
+        if run.strange() or _has_steps(run):
             raise UserError(f"'{run.path}' holds other files and is no run folder.", "Choose another --out.")
         if recipe.origin.branch:
             refuse_other_tokenizer(RunFolder(Path(recipe.origin.branch)), shards)
@@ -41,14 +41,9 @@ def check_folder(run: RunFolder, recipe: Recipe, shards: Shards) -> None:
     refuse_other_data(run, shards)
 
 
-def _only_data(run: RunFolder) -> bool:
-    """Whether the folder holds nothing but what ``daybreak run`` prepared in it, and a start that was killed left."""
-    early = {run.environment.name, run.manifest.name, run.corpus.name}
-    found = {path.name for path in run.path.iterdir()}
-    if run.checkpoints.is_dir() and any("step-000000000" not in path.name for path in run.checkpoints.iterdir()):
-        return False
-    known = {"data", "general", "corpus", run.checkpoints.name, run.stacks.name, *early}
-    return {name for name in found if not name.endswith(".tmp")} <= known
+def _has_steps(run: RunFolder) -> bool:
+    """Whether there are checkpoints of more than a start that was killed, which a new start would delete."""
+    return run.checkpoints.is_dir() and any("step-000000000" not in path.name for path in run.checkpoints.iterdir())
 
 
 def refuse_other_data(run: RunFolder, shards: Shards) -> None:

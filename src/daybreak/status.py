@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 from daybreak.base.amounts import count, percent, signed, significant
+from daybreak.base.locks import is_held
 from daybreak.base.records import TraceRecord
 from daybreak.base.run_folder import RunFolder
 from daybreak.base.terminal import duration
@@ -48,6 +49,8 @@ def _state(found: RunRecords, folder: RunFolder) -> str:
     started = "running" if folder.trace.exists() else "starting"
     if found.silent <= SILENCE:
         return f"{started}, last heartbeat {duration(found.silent)} ago"
+    if is_held(folder.path):
+        return f"silent for {duration(found.silent)}, though its process is there: stuck, or busy with one thing"
     return f"silent for {duration(found.silent)}: stopped, killed or stuck; the same command resumes it"
 
 

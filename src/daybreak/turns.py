@@ -12,7 +12,6 @@ study that is killed takes its cell with it; the cell saves a checkpoint, and th
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import os
 import re
 import signal
@@ -28,17 +27,15 @@ from typing import TextIO
 
 from daybreak.base.errors import Interrupted, UserError
 from daybreak.base.files import make_folder
+from daybreak.base.locks import PATIENCE, locked
 from daybreak.base.neighbours import Bystanders, note
 from daybreak.base.run_folder import RunFolder
-from daybreak.base.terminal import say
 from daybreak.training.signals import Signals
 
 POLL_SECONDS = 0.25
 SAMPLE_SECONDS = 5.0
 """Between two looks at the load."""
 LAST_LINES = 15
-PATIENCE = 60.0
-"""Seconds that an orphaned cell has to save itself."""
 PR_SET_PDEATHSIG = 1
 """Of prctl(2)."""
 
@@ -92,23 +89,11 @@ def held(out: Path) -> Iterator[TextIO]:
     """
     make_folder(out)
     with (out / ".lock").open("a") as lock:
-        deadline, told = time.monotonic() + PATIENCE, False
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise UserError(
-                        f"Another study, or a cell of one that was killed, is at work in '{out}'.",
-                        "Wait for it, or choose another --out.",
-                    ) from None
-            except OSError:  # a file system without locks
-                break
-            if not told:
-                say("Waiting for a cell of a study that was killed to save itself.")
-                told = True
-            time.sleep(POLL_SECONDS)
+        if not locked(lock.fileno(), PATIENCE, "Waiting for a cell of a study that was killed to save itself."):
+            raise UserError(
+                f"Another study, or a cell of one that was killed, is at work in '{out}'.",
+                "Wait for it, or choose another --out.",
+            )
         yield lock
 
 

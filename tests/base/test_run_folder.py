@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from daybreak.base.errors import UserError
+from daybreak.base.locks import alone_in
 from daybreak.base.run_folder import RunFolder
 
 
@@ -30,6 +31,17 @@ def test_a_run_and_its_beginnings_are_deleted(names: tuple[str, ...], tmp_path: 
     made(tmp_path / "run", *names).delete()
     assert not (tmp_path / "run").exists()
     made(tmp_path / "run").delete()  # nothing is there
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_that_another_process_trains_is_not_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("daybreak.base.run_folder.PATIENCE", 0.0)
+    run = made(tmp_path / "run", "recipe.json")
+    with alone_in(run.path), pytest.raises(UserError, match="Another process is at work in"):
+        run.delete()
+    assert run.recipe.exists()
+    run.delete()
+    assert not run.path.exists()
 
 
 @pytest.mark.parametrize(

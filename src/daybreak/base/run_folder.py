@@ -9,6 +9,7 @@ from pathlib import Path
 
 from daybreak.base.corpus_records import CORPUS_FILE
 from daybreak.base.errors import UserError
+from daybreak.base.locks import PATIENCE, alone_in
 
 _BEGINNINGS = {"checkpoints", "stacks", "environment.json", "data.json", CORPUS_FILE}
 """What a killed start may leave that has not come to recipe.json."""
@@ -131,19 +132,24 @@ class RunFolder:
             needed: files and folders that the next run starts from.
 
         Raises:
-            UserError: the folder holds something else, or some of ``needed``.
+            UserError: the folder holds something else, or some of ``needed``, or another process is at work in it.
         """
         for path in needed:
             if path.resolve().is_relative_to(self.path.resolve()):
                 raise UserError(f"'{path}' lies in '{self.path}', which --fresh would delete.", "Choose another --out.")
-        if self.path.is_dir() and not self.recipe.exists():
-            strange = sorted(path.name for path in self.path.iterdir() if not _begins_a_run(path))
-            if strange:
-                raise UserError(
-                    f"'{self.path}' holds '{strange[0]}' and is no run folder, so --fresh will not delete it.",
-                    "Choose another --out.",
-                )
-        shutil.rmtree(self.path, ignore_errors=True)
+        if not self.recipe.exists() and (strange := self.strange()):
+            raise UserError(
+                f"'{self.path}' holds '{strange[0]}' and is no run folder, so --fresh will not delete it.",
+                "Choose another --out.",
+            )
+        if self.path.is_dir():
+            with alone_in(self.path, PATIENCE):
+                shutil.rmtree(self.path, ignore_errors=True)
+
+    def strange(self) -> list[str]:
+        """Names of what is in the folder that no run begins with: somebody else's, where there is no recipe."""
+        inside = self.path.iterdir() if self.path.is_dir() else ()
+        return sorted(path.name for path in inside if not _begins_a_run(path))
 
 
 def _begins_a_run(path: Path) -> bool:

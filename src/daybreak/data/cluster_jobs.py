@@ -6,7 +6,6 @@ into its log, and signals to this process are its own.
 
 from __future__ import annotations
 
-import fcntl
 import math
 import os
 import pickle
@@ -20,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from daybreak.base.errors import UserError
+from daybreak.base.locks import locked
 from daybreak.base.terminal import say
 from daybreak.data.cluster import ERRORS, JOB, LOG, PLAN, RAY, SLURM, TASK, Cluster, Plan
 from daybreak.data.workers import WATCH_SECONDS, WorkerLost, lay_down
@@ -236,12 +236,8 @@ def end_earlier(beside: Path) -> None:
     if not notes:
         return
     with (beside / "lock").open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not locked(lock.fileno()):
             return  # who waits for them is alive
-        except OSError:  # a file system without locks
-            pass
         for note in notes:
             job = SlurmJob(note.parent)
             if not job.end(0):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
@@ -13,6 +12,7 @@ from pathlib import Path
 from daybreak import __version__
 from daybreak.base.errors import UserError, reason
 from daybreak.base.files import make_folder, read_json
+from daybreak.base.locks import locked
 from daybreak.base.plain import fingerprint
 from daybreak.base.records import SHARD_FORMAT, Manifest
 from daybreak.base.terminal import say
@@ -36,14 +36,10 @@ def work_folder(folder: Path, identity: str) -> Iterator[Path]:
     """
     make_folder(folder)
     with (folder / "lock").open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not locked(lock.fileno()):
             raise UserError(
                 "Another preparation is writing the same folder.", "Wait for it, or choose another folder with --out."
-            ) from None
-        except OSError:  # a file system without locks
-            pass
+            )
         place = folder / f"{identity}-{__version__}"
         for path in folder.iterdir():
             if path.is_dir() and path != place:
