@@ -6,21 +6,25 @@ import os
 import shutil
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForMaskedLM
 
 from daybreak import pretrain
 from daybreak.base.errors import Interrupted
+from daybreak.base.files import read_json, write_json
+from daybreak.base.records import Summary
 from daybreak.data.sampler import RowSampler
 from daybreak.data.tokenizer import WordPiece
 from daybreak.export import export
 from daybreak.prepare import prepare
-from daybreak.recipe import load_recipe
+from daybreak.recipe import load_recipe, resolved
 from daybreak.training import probe
+from daybreak.training.averaging import Averaging
 
 Refused = Callable[..., str]
 
@@ -56,6 +60,28 @@ def test_a_stopped_run_gives_its_newest_checkpoint(
     assert stock.config.max_position_embeddings == 32
     apart = (stock.get_input_embeddings().weight - ended.get_input_embeddings().weight).abs().max()
     assert 0 < apart < 0.1  # the same run, nine steps earlier
+
+
+@pytest.mark.parametrize("best", [False, True])
+def test_of_a_run_that_averages_its_weights_the_mean_is_given_but_for_the_best(
+    best: bool, finished: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of such a run has the mean; its best checkpoint was judged without."""
+    passed = read_json(finished / "summary.json", Summary).parity
+    monkeypatch.setattr("daybreak.export.check_parity", lambda *_, **__: passed)
+    run = Path(shutil.copytree(finished, tmp_path / "run"))
+    (run / "summary.json").unlink()
+    place = run / ("best" if best else "checkpoints")
+    shutil.copytree(run / "before-decay", place, dirs_exist_ok=True)
+    (kept,) = place.glob("step-*")
+    weights = load_file(kept / "model.safetensors")
+    means = {f"mean.{name}": tensor + 0.5 for name, tensor in weights.items()}
+    save_file({"count": torch.tensor(3), **means}, kept / "average.safetensors")
+    recipe = replace(load_recipe(run), average=Averaging(share=0.5))
+    write_json(run / "recipe.json", resolved(recipe))
+    out = export(run, out=tmp_path / "model", data=data, best=best)
+    given = load_file(out / "model.safetensors")["model.embeddings.tok_embeddings.weight"]
+    assert torch.equal(given, weights["embedding.weight"] + (0.0 if best else 0.5))
 
 
 def test_the_best_checkpoint_can_be_taken_in_place_of_the_end(finished: Path, data: Path, tmp_path: Path) -> None:

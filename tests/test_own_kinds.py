@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, TextIO
 
 import pytest
 import torch
 
+from daybreak.base.encoder import EncoderConfig
+from daybreak.base.errors import UserError
 from daybreak.base.files import read_json
 from daybreak.base.records import Parity
 from daybreak.cli import main
+from daybreak.data.sampler import RowsConfig
+from daybreak.data.tokenizer import TokenizerConfig
 from daybreak.recipe import load_recipe, resolved
 from daybreak.report import report
+from daybreak.study_data import Preparation, study_data
 from daybreak.training import probe
+from daybreak.training.objectives import Objective
+from daybreak.training.optimizers import OptimizerConfig
+from daybreak.training.schedule import Schedule
+from daybreak.turns import Cell, Place
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 OBJECTIVE, ARCHITECTURE = EXAMPLES / "own_objective.py", EXAMPLES / "own_architecture.py"
@@ -141,3 +152,70 @@ def test_a_file_that_is_no_recipe_is_refused(run: Path, refused: Callable[..., s
     (tmp_path / "mine.py").write_text("import json\n\nrecipe = json.dump\nrecipe = recip\n")
     said = refused("export", run, "--recipe", tmp_path / "mine.py", "--out", tmp_path / "out")
     assert "mine.py' cannot be used: line 4: NameError: name 'recip' is not defined. Mend it there." in said
+
+
+# ---------------------------------------------------------------- texts against each other
+
+
+def test_cells_are_told_which_file_defines_the_classes_of_ones_own(
+    corpus: Path, shape: list[str], refused: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``daybreak pretrain`` is another process: of the recipe's file it knows what it is told."""
+    cells: list[Cell] = []
+
+    def train(cell: Cell, place: Place, lock: TextIO) -> None:
+        cells.append(cell)
+        raise UserError("Enough.", "Stop here.")
+
+    monkeypatch.setattr("daybreak.contest.train_cell", train)
+    asked = ["study-data", f"tales={corpus}", "--treatments", "raw,sorted", "--budget", "20steps"]
+    recipe = f"{OBJECTIVE} --objective.span 5 {' '.join(shape)}"
+    assert "Enough." in refused(*asked, "--out", tmp_path / "out", "--recipe", recipe, "--workers", "1")
+    (cell,) = cells
+    assert cell.words == (str(tmp_path / "out" / "recipes" / "tales-raw.json"), "--recipe", str(OBJECTIVE))
+    written = json.loads(Path(cell.words[0]).read_text())
+    assert (written["own_kinds"], written["objective"]["span"]) == (["MaskedSpans"], 5)
+    assert written["rows"]["kind"] == "PackedRows"
+
+
+def test_classes_of_ones_own_that_a_cell_could_not_know_or_judge_are_refused_at_once(tmp_path: Path) -> None:
+    plain = Preparation(treatments=("raw", "filtered"))
+    asked: dict[str, Any] = dict(out=tmp_path / "out", budget="20steps", threads=1, preparation=plain)
+    with pytest.raises(UserError, match=r"'a, raw': It holds MaskedSpans, of a file of yours. Name that file: code="):
+        study_data({"a": ["nowhere"]}, recipe=load_recipe(OBJECTIVE), **asked)
+    with pytest.raises(UserError, match="The model AlbertEncoder, once exported, cannot be read back to be judged"):
+        study_data({"a": ["nowhere"]}, recipe=load_recipe(ARCHITECTURE), code=str(ARCHITECTURE), **asked)
+    assert not (tmp_path / "out").exists()
+
+
+# ---------------------------------------------------------------- a method that was forgotten
+
+
+def test_a_class_of_ones_own_that_lacks_a_method_is_refused_in_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        """
+from dataclasses import dataclass, replace
+from daybreak.recipe import load_recipe
+from daybreak.training.objectives import Objective
+
+@dataclass(frozen=True, kw_only=True)
+class Half(Objective):
+    def stage(self, progress):
+        return "masked"
+
+    def loss(self, model, batch, **more):
+        return None
+
+recipe = replace(load_recipe("tiny"), objective=Half())
+"""
+    )
+    with pytest.raises(UserError, match=r"mine.py' cannot be used: line 14: TypeError: .*abstract method '?targets'?"):
+        load_recipe(path)
+
+
+@pytest.mark.parametrize("kind", [EncoderConfig, Objective, OptimizerConfig, RowsConfig, Schedule, TokenizerConfig])
+def test_no_plug_point_can_be_made_itself(kind: Any) -> None:
+    fields = {field.name: 1.0 for field in dataclasses.fields(kind) if field.default is dataclasses.MISSING}
+    with pytest.raises(TypeError, match="abstract"):
+        kind(**fields)

@@ -254,6 +254,23 @@ def test_a_sample_without_held_out_text_leaves_quality_open(tmp_path: Path, monk
     assert "Tokenizer" in write_corpus_page(tmp_path / "data", tmp_path / "page.html").read_text()
 
 
+def test_a_tokenizer_that_deletes_the_held_out_text_is_refused_before_all_is_encoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    english = WordPiece(vocabulary=300, normalizer="cramming")
+    prepare([write_records(tmp_path / "a.jsonl", 40)], tmp_path / "english", tokenizer=english)
+    texts = [{"text": "".join(chr(0x4E00 + 7 * number + place) for place in range(20))} for number in range(50)]
+    (tmp_path / "b.jsonl").write_text("".join(json.dumps(text) + "\n" for text in texts))
+
+    def never(*_: object) -> int:
+        raise AssertionError("it is encoded")
+
+    monkeypatch.setattr(module.encoding, "encode_part", never)
+    with pytest.raises(UserError, match="The tokenizer leaves nothing of the held-out text"):
+        prepare([tmp_path / "b.jsonl"], tmp_path / "b", tokenizer=Existing(folder=str(tmp_path / "english/tokenizer")))
+    assert left_over(tmp_path) == [] and not (tmp_path / "b").exists()
+
+
 def test_advice_about_a_tokenizer_that_is_taken_over_is_refused_at_once(tmp_path: Path) -> None:
     """Not after the text was read and encoded: all of that work would be thrown away."""
     text = [write_records(tmp_path / "a.jsonl")]

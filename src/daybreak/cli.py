@@ -649,7 +649,8 @@ def _study_data(arguments: list[str]) -> None:
 
     asked = _parse(StudyData, "study-data", arguments)
     texts = _named_texts(asked.texts)
-    recipe = _contender(asked.recipe, Path("data")).recipe
+    trained = _contender(asked.recipe, Path("data"))
+    code = _value_of("--recipe", trained.words) or (trained.words[0] if trained.words[0].endswith(".py") else "")
     from daybreak.study_data import Preparation, study_data
 
     tokenizer = None
@@ -663,7 +664,7 @@ def _study_data(arguments: list[str]) -> None:
         tokenizer=tokenizer,
         **{name: getattr(asked, name) for name in ("order", "threshold", "document", "text_field", "workers")},
     )
-    study_data(texts, recipe=recipe, preparation=preparation, **asked.shared())
+    study_data(texts, recipe=trained.recipe, code=code, preparation=preparation, **asked.shared())
 
 
 def _named_texts(texts: tuple[str, ...]) -> dict[str, list[str]]:
@@ -902,7 +903,7 @@ def _default_folder(name: str) -> Path:
     return Path("runs") / name.removeprefix(FAMILY)
 
 
-def _value_of(flag: str, arguments: list[str]) -> str | None:
+def _value_of(flag: str, arguments: Sequence[str]) -> str | None:
     """The value of a flag before the parser has seen it; it decides which recipe's flags the parser offers."""
     for place, argument in enumerate(arguments):
         if argument == flag and place + 1 < len(arguments):

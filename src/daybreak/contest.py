@@ -44,6 +44,8 @@ class Contender:
     """Its budget and seed are those of the study."""
     words: tuple[str, ...] = ()
     """The recipe and its flags, as ``daybreak pretrain`` takes them; empty to run ``recipe`` from a file."""
+    code: str = ""
+    """Where ``words`` are empty and ``recipe`` holds classes of the user's: the Python file that defines them."""
 
 
 # ---------------------------------------------------------------- before the first cell
@@ -75,6 +77,8 @@ def agreed(contender: Contender, budget: str) -> Recipe:
     try:
         recipe.check()
         calibration.refuse_few_steps(Budget.parse(budget), recipe.global_batch(1) * recipe.length)
+        if not (contender.words or contender.code) and (own := resolved(recipe).get("own_kinds")):
+            raise UserError(f"It holds {' and '.join(own)}, of a file of yours.", "Name that file: code='FILE.py'.")
     except UserError as error:
         raise of(contender, error) from None
     return recipe
@@ -161,11 +165,9 @@ def forecast(cells: Sequence[Cell], place: Place) -> None:
     budget = Budget.parse(place.budget)
     done = f", {len(cells) - len(left)} of them done" if len(left) < len(cells) else ""
     threads = f"{place.threads} thread{'s' if place.threads > 1 else ''}"
-    if budget.unit == "seconds":
-        long = f"about {duration(len(left) * (budget.amount + AFTERWARDS))}"
-        say(f"{len(cells)} cells of {budget.text} on {threads}, one at a time{done}: {long}.")
-    else:
-        say(f"{len(cells)} cells of {budget.text} on {threads}, one at a time{done}. No equal clock: no claim.")
+    long = f": about {duration(len(left) * (budget.amount + AFTERWARDS))}"
+    told = long if budget.unit == "seconds" else ". No equal clock: no claim"
+    say(f"{len(cells)} cells of {budget.text} on {threads}, one at a time{done}{told}.")
 
 
 def cells_of(
@@ -176,19 +178,18 @@ def cells_of(
     Args:
         data: the prepared data of a contender.
     """
-    known = {one.name: one for one in contenders}
-    words = {one.name: one.words or (str(_written(one, place)),) for one in contenders}
-    return [
-        Cell(contender=name, seed=seed, words=words[name], data=data(known[name]))
-        for seed, name in in_turns(list(known), seeds)
-    ]
+    first = {
+        one.name: Cell(contender=one.name, seed=0, words=one.words or _written(one, place), data=data(one))
+        for one in contenders
+    }
+    return [replace(first[name], seed=seed) for seed, name in in_turns(list(first), seeds)]
 
 
-def _written(contender: Contender, place: Place) -> Path:
+def _written(contender: Contender, place: Place) -> tuple[str, ...]:
     """The recipe as a file, which ``daybreak pretrain`` takes as well."""
     path = make_folder(place.out / "recipes") / f"{slug(contender.name)}.json"
     write_json(path, resolved(contender.recipe))
-    return path
+    return (str(path), *(("--recipe", contender.code) if contender.code else ()))
 
 
 def in_turns(names: Sequence[str], seeds: int) -> list[tuple[int, str]]:
@@ -227,8 +228,7 @@ def play(
         found[cell] = _run(again, place, lock)
         done(list(found.values()))
         say(f"Again: {_told(found[cell])}")
-    left = sum(bool(found[cell].void) for cell in void)
-    if left:
+    if left := sum(bool(found[cell].void) for cell in void):
         more = "; --repeat-void runs each once more" if not repeat_void else ", also when they were repeated"
         say(f"{left} of {len(cells)} cells are void{more}. A comparison with a void cell makes no claim.")
     return [found[cell] for cell in cells]

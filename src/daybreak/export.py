@@ -26,6 +26,7 @@ from daybreak.packaging.parity import REFUSED, check_parity, verdict
 from daybreak.recipe import load_recipe
 from daybreak.run_start import refuse_other_tokenizer
 from daybreak.training import checkpoint
+from daybreak.training.averaging import RunningAverage
 from daybreak.training.clock import Tick
 from daybreak.training.validation import Validation
 
@@ -94,7 +95,9 @@ def _export_checkpoint(source: RunFolder, checkpoints: Path, out: Path, data: Pa
     shards = open_shards(data)
     refuse_other_tokenizer(source, shards)
     model = recipe.model.build(shards.manifest.vocabulary)
-    progress, _ = checkpoint.load_newest(checkpoints, model, recipe.optimizer.build(model))
+    # What the run would end with now; its best model was judged, and chosen, without the average.
+    average = RunningAverage(recipe.average, model) if recipe.average.share and checkpoints != source.best else None
+    progress, _ = checkpoint.load_newest(checkpoints, model, recipe.optimizer.build(model), average)
     if progress is None and checkpoints == source.best:
         raise UserError(
             f"'{source.path}' keeps no best checkpoint: it had no interim validation, or its end is the best.",
@@ -102,6 +105,8 @@ def _export_checkpoint(source: RunFolder, checkpoints: Path, out: Path, data: Pa
         )
     if progress is None:
         raise UserError(f"The run in '{source.path}' has no checkpoint yet.", "Wait for its first, or start it.")
+    if average:
+        average.put_in(model)
     validation = yardstick(recipe, shards, data, torch.device("cpu"))
     length = max(recipe.longest_row, validation.length)
     write_model_folder(

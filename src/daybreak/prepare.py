@@ -22,14 +22,16 @@ from tokenizers import Tokenizer
 from daybreak.base.corpus_records import CORPUS_FILE
 from daybreak.base.errors import UserError
 from daybreak.base.files import replace_folder, write_json
+from daybreak.base.process import usable_cores
 from daybreak.base.records import SHARD_FORMAT, Manifest, Source
+from daybreak.base.special_tokens import special_ids
 from daybreak.base.terminal import say, working, working_through
 from daybreak.data import encoding, resuming, survey
 from daybreak.data.cluster import Cluster
 from daybreak.data.cluster_jobs import end_earlier, over_parts_on
 from daybreak.data.contamination import EvaluationText
 from daybreak.data.corpus import Corpus, bundled
-from daybreak.data.corpus_facts import count, report
+from daybreak.data.corpus_facts import count, quality_on, report
 from daybreak.data.documents import choose_rule
 from daybreak.data.findings import Survey, decide
 from daybreak.data.inputs import Meter, find_files
@@ -41,14 +43,13 @@ from daybreak.data.tokenizer import (
     TokenizerConfig,
     load_tokenizer,
     overlap,
-    special_ids,
     tokenizer_fingerprint,
     vocabulary_size,
 )
 from daybreak.data.tokenizer_making import TrainedTokenizer
 from daybreak.data.tokenizer_quality import warn_of_folding
 from daybreak.data.treatment import AS_IT_IS, Treatment, epochs_of
-from daybreak.data.workers import cores, over_parts, released
+from daybreak.data.workers import over_parts, released
 
 
 def prepare(
@@ -107,7 +108,7 @@ def prepare(
         show_beginning(files, of_tokens)
         parts = bundled(files, rule, together=not treatment.mixes)
         corpus = Corpus(parts, rule, text_field, split_sentences, chunk_characters, of_tokens)
-        order = Order(corpus, treatment, steps, given, tokenizer, identity, compare, workers or cores())
+        order = Order(corpus, treatment, steps, given, tokenizer, identity, compare, workers or usable_cores())
         manifest = _make_at(final, order, started)
     say(f"Data: {_figures(manifest)}, {manifest.seconds:.1f} s.")
     return manifest
@@ -161,6 +162,7 @@ def _make(order: Order, work: Path, started: float) -> Manifest:
     _report(order, found)
     folder, made, shared = _tokenizer(order, found, work)
     vocabulary = vocabulary_size(made)
+    quality = quality_on(found, made)  # may refuse it, and does so before the text is read once more
     facts = count(found, order.steps)
     epochs = epochs_of(order.treatment, order.inputs, facts.kept)
     asked = encoding.Asked(
@@ -185,7 +187,7 @@ def _make(order: Order, work: Path, started: float) -> Manifest:
         raise UserError("No text is left to train on.", "Give an input that has some an epoch or a weight above 0.")
     seconds = round(time.monotonic() - started, 3)
     told = report(
-        order.treatment, found, facts, density, made, epochs,
+        order.treatment, found, facts, density, epochs, quality=quality,
         config=order.tokenizer, tokens=train.tokens + heldout.tokens, seconds=seconds,
     )  # fmt: skip
     write_json(data / CORPUS_FILE, told)

@@ -15,6 +15,7 @@ from daybreak.assembly import yardstick
 from daybreak.base.errors import UserError
 from daybreak.base.files import make_folder, read_json, replace_folder, write_json, write_text
 from daybreak.base.plain import fingerprint
+from daybreak.base.process import usable_cores
 from daybreak.base.run_folder import RunFolder
 from daybreak.base.study_records import DATA_STUDY_FILE, DataStudy, LossComparison, StudyCell, StudySettings
 from daybreak.base.terminal import say
@@ -25,9 +26,9 @@ from daybreak.data.sampler import PackedRows, StreamRows
 from daybreak.data.shards import open_shards
 from daybreak.data.tokenizer import TokenizerConfig
 from daybreak.data.treated import find_text, make_texts
-from daybreak.data.workers import cores, released
+from daybreak.data.workers import released
 from daybreak.evaluation.paired_losses import compare
-from daybreak.models.importing import load_pretrained
+from daybreak.models.importing import FAMILIES, load_pretrained
 from daybreak.recipe import Recipe
 from daybreak.report import report
 from daybreak.reporting.study_log import check_log, put_on_top
@@ -71,6 +72,7 @@ def study_data(
     repeat_void: bool = False,
     question: str = "",
     log: Path | None = None,
+    code: str = "",
 ) -> DataStudy:
     """Pretrain ``recipe`` on every source under every treatment, in turns, and judge all on the same held-out text.
 
@@ -83,6 +85,7 @@ def study_data(
         recipe: what is trained in every cell.
         out: folder for study-data.json, study-data.md, report.html, data/ and cells/.
         budget, seeds, threads, repeat_void, question, log: see ``study.study``.
+        code: of a recipe that holds classes of the user's, the Python file that defines them.
 
     Raises:
         UserError: a text, the recipe, a treatment, the budget or ``out`` cannot be used.
@@ -91,7 +94,7 @@ def study_data(
     check_treatments(preparation.treatments)
     check_log(log)
     _check_names(texts)
-    contenders = _contenders(texts, recipe, preparation)
+    contenders = _contenders(texts, recipe, preparation, code)
     settings = settled(contenders, budget, seeds, threads)
     with held(out) as lock:
         begun = _prepared(texts, recipe, out, preparation, settings, question, seeds)
@@ -111,8 +114,7 @@ def study_data(
             return now
 
         ended = written(play(cells, place, lock, repeat_void=repeat_void, done=written), finished=True)
-    say()
-    say(data_study_text(ended))
+    say(f"\n{data_study_text(ended)}")
     page = report([out / cell.folder for cell in ended.cells], out / "report.html")
     if log is not None:
         put_on_top(log, data_log_entry(ended, datetime.date.today().isoformat()))
@@ -128,9 +130,16 @@ def _check_names(texts: Mapping[str, Sequence[str]]) -> None:
             raise UserError(f"'{name}' cannot be the name of a source.", "Use letters, digits, dots and dashes.")
 
 
-def _contenders(texts: Mapping[str, Sequence[str]], recipe: Recipe, preparation: Preparation) -> list[Contender]:
+def _contenders(
+    texts: Mapping[str, Sequence[str]], recipe: Recipe, preparation: Preparation, code: str = ""
+) -> list[Contender]:
     """Each source under each treatment; rows are cut in one way in all of them."""
     treatments = preparation.treatments
+    if recipe.model.to_hugging_face(1, 1).get("model_type") not in FAMILIES:
+        raise UserError(
+            f"The model {type(recipe.model).__name__}, once exported, cannot be read back to be judged on every text.",
+            "Compare the texts with a model that ships.",
+        )
     ordered = PackedRows(order=preparation.order)
     if ordered.order == PackedRows().order:
         raise UserError(f"Rows in the order '{ordered.order}' are not sorted.", "Give another --order.")
@@ -144,7 +153,8 @@ def _contenders(texts: Mapping[str, Sequence[str]], recipe: Recipe, preparation:
             rows = recipe.rows
             if SORTED in treatments:
                 rows = ordered if SORTED in treatments[: place + 1] else PackedRows()
-            found.append(Contender(name=data_contender(source, treatment), recipe=replace(recipe, rows=rows)))
+            name = data_contender(source, treatment)
+            found.append(Contender(name=name, recipe=replace(recipe, rows=rows), code=code))
     return found
 
 
@@ -187,7 +197,7 @@ def _prepared(
             work,
             data,
             threshold=preparation.threshold,
-            workers=preparation.workers or cores(),
+            workers=preparation.workers or usable_cores(),
         )
     study = DataStudy(
         question=question or f"{', '.join(texts)} x {', '.join(preparation.treatments)}, {settings.budget} each",

@@ -64,7 +64,7 @@ def test_several_processes_read_what_one_reads(packages: list[Package], monkeypa
     alone = scan(packages)
     monkeypatch.setattr(docstring_scan, "FILES_PER_CHUNK", 10)
     monkeypatch.setattr(docstring_scan, "CHUNKS_PER_PROCESS", 2)
-    monkeypatch.setattr(docstring_scan, "cores", lambda: 2)
+    monkeypatch.setattr(docstring_scan, "usable_cores", lambda: 2)
     assert scan(packages) == alone
 
 
@@ -76,7 +76,7 @@ def test_a_script_may_scan_at_its_top_level(packages: list[Package], tmp_path: P
         "from daybreak.data import docstring_scan\n"
         "print('begun', flush=True)\n"
         "docstring_scan.FILES_PER_CHUNK, docstring_scan.CHUNKS_PER_PROCESS = 10, 2\n"
-        "docstring_scan.cores = lambda: 2\n"
+        "docstring_scan.usable_cores = lambda: 2\n"
         f"package = docstring_scan.Package('alphalib', Path({str(packages[0].root)!r}), '1.0')\n"
         "print(len(docstring_scan.scan([package])))\n"
     )

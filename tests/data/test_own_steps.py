@@ -107,6 +107,7 @@ def test_the_identity_of_a_treatment_without_own_steps_is_what_it_was() -> None:
         (changed("Short(), Short(least=9)", "Short(), Short"), "has <class 'steps_mine.Short'> among its steps"),
         (changed("Short(), Short(least=9)", "'Short',"), "has 'Short' among its steps, which is no DocumentStep"),
         (changed("Short(least=9)", "Short(lest=9)"), "line 15: TypeError: .*unexpected keyword argument 'lest'"),
+        (changed("def open", "def opens"), "line 15: TypeError: .*Short with abstract method '?open"),
         (changed('return "short documents"', "pass"), "Short.why does not say in one line"),
         (changed('return "short documents"', "return 1 / 0"), "line 10: ZeroDivisionError: division by zero"),
         (changed("least: int = 5", "least: object = frozenset()"), "field of its steps holds what cannot be written"),

@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 
 from daybreak.base.errors import UserError
 from daybreak.base.records import SpecialIds
+from daybreak.base.special_tokens import special_ids
 from daybreak.data.cleaning import clean
 from daybreak.data.counting import cut_at_whitespace
 from daybreak.data.tokenizer import (
@@ -29,7 +30,6 @@ from daybreak.data.tokenizer import (
     load_tokenizer,
     overlap,
     save_tokenizer,
-    special_ids,
     tokenizer_fingerprint,
 )
 

@@ -9,7 +9,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from daybreak.base.errors import UserError
 from daybreak.base.plain import from_plain, to_plain
 from daybreak.base.records import SpecialIds
-from daybreak.data.tokenizer import TokenizerConfig, special_ids
+from daybreak.base.special_tokens import special_ids
+from daybreak.data.tokenizer import TokenizerConfig
 from daybreak.data.tokenizer_import import Existing
 
 PIECES = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ",", "cafe", "Caf\u00e9", "##s", "un", "##known"]

@@ -286,6 +286,8 @@ def test_the_exported_files_load_by_name(name: str, tmp_path: Path) -> None:
         {"attention_dropout": -0.1},
         {"next_sentence": True, "segments": 1},
         {"width": 33},
+        {"init_std": 0.0},
+        {"init_std": float("nan")},
     ],
 )
 def test_an_impossible_shape_is_refused(changes: dict[str, Any]) -> None:

@@ -154,6 +154,8 @@ def test_dropout_is_replayed_and_is_off_in_evaluation(shape: CrammedEncoder) -> 
         ({"pooling": "max"}, "max"),
         ({"finetune_dropout": 1.0}, "dropout"),
         ({"dropout": -0.1}, "dropout"),
+        ({"init_std": -0.02}, "--model.init-std is -0.02"),
+        ({"init_std": float("nan")}, "--model.init-std is nan"),
     ],
 )
 def test_a_shape_that_cannot_be_built_is_refused(changes: dict[str, Any], named: str) -> None:

@@ -196,7 +196,7 @@ def test_an_error_without_words_is_told_by_its_kind(folder: Path, monkeypatch: p
 
 def test_a_tokenizer_that_does_not_fit_is_refused(folder: Path) -> None:
     (folder / "tokenizer_config.json").write_text('{"mask_token": "[NONE]"}')
-    assert "no pad token" in refused(folder)
+    assert "no [PAD] token" in refused(folder)
     write_tokenizer(folder, vocabulary=VOCABULARY + 2)
     assert "makes id 41" in refused(folder)
     (folder / "tokenizer.json").write_text("{}")

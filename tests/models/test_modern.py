@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -227,6 +228,13 @@ def test_a_width_that_the_heads_do_not_divide_is_refused() -> None:
         ModernEncoder(layers=1, width=33, heads=2, inner=8).build(10)
     with pytest.raises(UserError, match="even"):
         ModernEncoder(layers=1, width=6, heads=2, inner=8).build(10)
+
+
+@pytest.mark.parametrize("field", ["init_std", "global_rope_base", "local_rope_base"])
+@pytest.mark.parametrize("value", [0.0, -0.02, math.nan, math.inf])
+def test_a_number_that_must_be_above_0_and_is_not_is_refused_by_its_flag(field: str, value: float) -> None:
+    with pytest.raises(UserError, match=rf"--model.{field.replace('_', '-')} is .*\. Give a number above 0."):
+        ModernEncoder(layers=1, width=8, heads=2, inner=8, **{field: value})
 
 
 # ---------------------------------------------------------------- learning

@@ -5,6 +5,7 @@ B rows, L positions, K chosen positions a row, D width, V vocabulary.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from daybreak.base.errors import UserError
 from daybreak.base.plain import Component
 from daybreak.base.records import SpecialIds
 
@@ -127,17 +129,17 @@ def called(
 class EncoderConfig(Component):
     """An architecture before it is built."""
 
+    @abstractmethod
     def build(self, vocabulary: int) -> Encoder:
         """Return a freshly initialised model; random numbers come from torch's default generator."""
-        raise NotImplementedError
 
+    @abstractmethod
     def to_hugging_face(self, vocabulary: int, length: int, special: SpecialIds = SpecialIds()) -> dict[str, Any]:
         """Return the ``config.json`` of the class for this shape, trained at ``length`` positions."""
-        raise NotImplementedError
 
+    @abstractmethod
     def export_weights(self, model: Encoder) -> dict[str, Tensor]:
         """Return the state dict of that class, each tensor contiguous float32 on the CPU."""
-        raise NotImplementedError
 
     def modelling_files(self) -> dict[str, Path]:
         """Return the code that must travel with the weights, file name -> our copy; none for a stock class."""
@@ -152,6 +154,13 @@ class EncoderConfig(Component):
     def predicts_next(self) -> bool:
         """Whether the built model has ``next_logits``."""
         return False
+
+
+def check_positive(**values: float) -> None:
+    """Raise UserError for the first of these fields of --model that is no number above 0."""
+    for name, value in values.items():
+        if not 0 < value < math.inf:
+            raise UserError(f"--model.{name.replace('_', '-')} is {value:g}.", "Give a number above 0.")
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import hashlib
 import json
 import types
 import typing
+from abc import ABC
 from typing import Any
 
 from daybreak.base.errors import UserError
@@ -22,8 +23,11 @@ class UnknownKind(UserError):
     """A component whose class is not among those that are imported."""
 
 
-class Component:
-    """Marks an abstract configuration class; its final subclasses are stored with their ``kind``."""
+class Component(ABC):  # noqa: B024 (its subclasses have the methods)
+    """Marks an abstract configuration class; its final subclasses are stored with their ``kind``.
+
+    One that lacks an abstract method cannot be made: a class of a user's is refused in its own file, not in mid-course.
+    """
 
 
 def nearest(word: str, choices: typing.Iterable[str]) -> str:
@@ -42,6 +46,13 @@ def to_plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [to_plain(item) for item in value]
     return value
+
+
+def flat(value: Any, name: str = "") -> list[tuple[str, Any]]:
+    """The dotted names and the values of what stands in nested dicts: ``[('optimizer.lr', 0.001), ...]``."""
+    if not isinstance(value, dict):
+        return [(name, value)]
+    return [pair for key, item in value.items() for pair in flat(item, f"{name}.{key}" if name else str(key))]
 
 
 def from_plain(cls: Any, value: Any, where: str = "") -> Any:

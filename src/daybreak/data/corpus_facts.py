@@ -16,6 +16,7 @@ from daybreak.base.corpus_records import (
     Histogram,
     SourceReport,
     StepReport,
+    TokenizerQuality,
 )
 from daybreak.data.deduplication import DROPPED
 from daybreak.data.encoding import DENSITIES
@@ -160,32 +161,41 @@ def _pass_through(
         passages[-1].reasons["equal to another"] += int(equal.sum())
 
 
+def quality_on(survey: Survey, tokenizer: Tokenizer) -> TokenizerQuality | None:
+    """How the tokenizer treats held-out text; None where, of a large corpus of long documents, none of it was sampled.
+
+    Raises:
+        UserError: it deletes all of that text.
+    """
+    judged = some_of(survey.heldout_sample, QUALITY_CHARACTERS)
+    return measure_quality(tokenizer, judged) if judged else None
+
+
 def report(
     treatment: Treatment,
     survey: Survey,
     facts: CorpusFacts,
     density: np.ndarray,
-    tokenizer: Tokenizer,
     epochs: dict[str, float],
     *,
+    quality: TokenizerQuality | None,
     config: TokenizerConfig,
     tokens: int,
     seconds: float,
 ) -> CorpusReport:
-    """Put the record together, with how the tokenizer treats held-out text.
+    """Put the record together.
 
     Args:
         density: documents by tokens per character, between the edges ``encoding.DENSITIES``.
         epochs: of each source.
-        config: what ``tokenizer`` was made from.
+        quality: of the tokenizer, see ``quality_on``.
+        config: what it was made from.
         tokens: in all shards.
     """
     languages: Counter[str] = Counter()
     for part in survey.facts:
         languages.update(part.languages)
-    # Of a large corpus of long documents none that is held out may be in the sample.
-    judged = some_of(survey.heldout_sample, QUALITY_CHARACTERS)
-    advised = treatment.advise and judged
+    judged = some_of(survey.heldout_sample, QUALITY_CHARACTERS) if treatment.advise else []
     return CorpusReport(
         case=treatment.case,
         documents=facts.documents,
@@ -200,8 +210,8 @@ def report(
         scripts=_shares(survey.letters),
         languages=_shares(languages),
         contamination=_contamination(treatment, survey),
-        tokenizer=measure_quality(tokenizer, judged) if judged else None,
-        advice=advise(survey.sample, judged, config, characters=facts.characters) if advised else None,
+        tokenizer=quality,
+        advice=advise(survey.sample, judged, config, characters=facts.characters) if judged else None,
     )
 
 

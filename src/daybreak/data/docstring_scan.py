@@ -19,9 +19,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from daybreak.base.process import usable_cores
 from daybreak.base.terminal import working
 from daybreak.data.prose import is_english, prose
-from daybreak.data.workers import cores, over_parts, released
+from daybreak.data.workers import over_parts, released
 
 DISTRIBUTIONS = {
     "torch": ("torch", "pytorch", "libtorch"),
@@ -184,7 +185,7 @@ def _source_files(package: Package) -> Iterator[_File]:
 
 
 def _read_chunks(chunks: list[list[_File]]) -> Iterator[list[Module]]:
-    processes = min(cores(), len(chunks) // CHUNKS_PER_PROCESS)
+    processes = min(usable_cores(), len(chunks) // CHUNKS_PER_PROCESS)
     if processes < 2:
         yield from map(_read_files, chunks)
         return

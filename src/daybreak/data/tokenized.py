@@ -23,12 +23,13 @@ from tokenizers import Tokenizer
 
 from daybreak.base.errors import UserError
 from daybreak.base.records import SpecialIds
+from daybreak.base.special_tokens import special_ids
 from daybreak.base.terminal import say
 from daybreak.data.cleaning import clean
 from daybreak.data.documents import Document
 from daybreak.data.inputs import TOKENS, InputFile, open_file
 from daybreak.data.reading import Reading
-from daybreak.data.tokenizer import TokenizerConfig, special_ids, vocabulary_size
+from daybreak.data.tokenizer import TokenizerConfig, vocabulary_size
 from daybreak.data.tokenizer_import import Existing
 
 END = np.dtype("<u8")

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
@@ -20,12 +18,10 @@ from tokenizers import decoders as token_decoders
 
 from daybreak.base.errors import UserError
 from daybreak.base.plain import nearest
-from daybreak.base.records import SpecialIds
 from daybreak.data.byte_pieces import SPACE, goes_on
 from daybreak.data.counting import Alphabet, alphabet_of, document_counts, training_pieces
 from daybreak.data.tokenizer_making import (
     MANY_DOCUMENTS,
-    ROLES,
     SEVERAL_DOCUMENTS,
     SPECIAL_TOKENS,
     SURPLUS,
@@ -174,33 +170,6 @@ def load_tokenizer(folder: Path) -> Tokenizer:
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
-
-
-def special_ids(tokenizer: Tokenizer, folder: Path) -> SpecialIds:
-    """Find the special ids: of the tokens that the configuration files in ``folder`` name, else of [PAD] and so on.
-
-    Raises:
-        UserError: one is missing.
-    """
-    named: dict[str, Any] = {}
-    for name in ("special_tokens_map.json", "tokenizer_config.json"):
-        try:
-            named |= json.loads((folder / name).read_text("utf-8"))
-        except (OSError, ValueError, TypeError):
-            continue  # not every tokenizer has both, and [PAD] and so on are tried without them
-    found: dict[str, int] = {}
-    for role, usual in zip(ROLES, SPECIAL_TOKENS, strict=True):
-        token = named.get(f"{role}_token")
-        token = token.get("content") if isinstance(token, dict) else token
-        id = tokenizer.token_to_id(token) if isinstance(token, str) else None
-        id = tokenizer.token_to_id(usual) if id is None else id
-        if id is None:
-            raise UserError(
-                f"The tokenizer in '{folder}' has no {token or usual} token.",
-                f"Use one with {', '.join(SPECIAL_TOKENS)}, or name its own in tokenizer_config.json.",
-            )
-        found[role] = id
-    return SpecialIds(**found)
 
 
 def vocabulary_size(tokenizer: Tokenizer) -> int:

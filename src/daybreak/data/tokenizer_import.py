@@ -14,6 +14,7 @@ from tokenizers import Tokenizer, normalizers, pre_tokenizers
 
 from daybreak.base.errors import UserError
 from daybreak.base.files import read_json
+from daybreak.base.special_tokens import special_ids
 from daybreak.data.tokenizer import (
     FILES,
     SPECIAL_TOKENS,
@@ -21,7 +22,6 @@ from daybreak.data.tokenizer import (
     assemble,
     load_tokenizer,
     save_tokenizer,
-    special_ids,
 )
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from daybreak.base.errors import UserError
 from daybreak.base.files import make_folder, replace_folder, write_json
 from daybreak.base.records import SHARD_FORMAT, Manifest, Source
+from daybreak.base.special_tokens import special_ids
 from daybreak.base.study_records import StudySource, TreatedText
 from daybreak.base.terminal import say, working
 from daybreak.data import encoding
@@ -33,7 +34,6 @@ from daybreak.data.shards import open_shards
 from daybreak.data.tokenizer import (
     TokenizerConfig,
     load_tokenizer,
-    special_ids,
     tokenizer_fingerprint,
     vocabulary_size,
 )

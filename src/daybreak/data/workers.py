@@ -26,11 +26,6 @@ class WorkerLost(UserError):
 WATCH_SECONDS = 1.0
 
 
-def cores() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def over_parts(
     task: Callable[[int], Result], numbers: Sequence[int], workers: int, folder: Path | None = None
 ) -> Iterator[Result]:

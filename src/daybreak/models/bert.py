@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from daybreak.base.encoder import Encoder, EncoderConfig, exported, special_entries
+from daybreak.base.encoder import Encoder, EncoderConfig, check_positive, exported, special_entries
 from daybreak.base.errors import UserError
 from daybreak.base.records import SpecialIds
 from daybreak.models.layers import attend_heads, attention_mask, dropping, take
@@ -63,6 +63,7 @@ class BertEncoder(EncoderConfig):
             raise UserError("A dropout in --model is at least 0 and below 1.", "Correct the number.")
         if self.next_sentence and self.segments < 2:
             raise UserError("Next-sentence prediction needs two segments.", "Set --model.segments to 2.")
+        check_positive(init_std=self.init_std)
 
     def build(self, vocabulary: int) -> Bert:
         if self.width % self.heads:

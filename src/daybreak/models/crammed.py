@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from daybreak.base.encoder import Encoder, EncoderConfig, exported, special_entries
+from daybreak.base.encoder import Encoder, EncoderConfig, check_positive, exported, special_entries
 from daybreak.base.errors import UserError
 from daybreak.base.records import SpecialIds
 from daybreak.models.layers import attend_heads, attention_mask, dropping, sinusoid_table, take
@@ -87,6 +87,7 @@ class CrammedEncoder(EncoderConfig):
                 )
         if not all(0.0 <= share < 1.0 for share in (self.dropout, self.finetune_dropout)):
             raise UserError("A dropout in --model is at least 0 and below 1.", "Correct the number.")
+        check_positive(init_std=self.init_std)
 
     def build(self, vocabulary: int) -> Crammed:
         if self.width % self.heads:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from daybreak.base.encoder import Encoder, EncoderConfig
 from daybreak.base.errors import UserError
 from daybreak.base.files import read_json
 from daybreak.base.records import SpecialIds
+from daybreak.base.special_tokens import special_ids
 from daybreak.models import bert_import, crammed_import, modern_import
 from daybreak.models.crammed import MODEL_TYPE as CRAMMED
 
@@ -66,7 +67,7 @@ def load_pretrained(folder: Path) -> Imported:
             f"The config.json in '{folder}' does not fit its weights ({told}).",
             "Download or save the checkpoint again.",
         ) from error
-    return Imported(shape=shape, model=model, special=special_ids(folder, model.vocabulary), tokenizer=folder)
+    return Imported(shape=shape, model=model, special=_special_ids(folder, model.vocabulary), tokenizer=folder)
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
@@ -99,12 +100,12 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     return weights
 
 
-def special_ids(folder: Path, vocabulary: int) -> SpecialIds:
-    """Look up the five special tokens, under the names in tokenizer_config.json, or as [PAD] and so on.
+def _special_ids(folder: Path, vocabulary: int) -> SpecialIds:
+    """The special ids of the tokenizer in ``folder``, which must be that of a model of ``vocabulary`` tokens.
 
     Raises:
-        UserError: the folder has no readable tokenizer.json, or that lacks one of the five or has ids that a model
-            of ``vocabulary`` tokens does not know.
+        UserError: the folder has no readable tokenizer.json, or that lacks a special token or has ids that the model
+            does not know.
     """
     path = folder / "tokenizer.json"
     if not path.is_file():
@@ -116,23 +117,11 @@ def special_ids(folder: Path, vocabulary: int) -> SpecialIds:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # tokenizers raises nothing more special
         raise UserError(f"'{path}' cannot be read ({error}).", "Download or copy it again.") from None
-    settings: dict[str, Any] = {}
-    for file in ("special_tokens_map.json", "tokenizer_config.json"):
-        if (folder / file).is_file():
-            said = read_json(folder / file)
-            settings |= said if isinstance(said, dict) else {}
-    found = {}
-    for kind in (field.name for field in fields(SpecialIds)):
-        token = settings.get(f"{kind}_token")
-        name = token.get("content") if isinstance(token, dict) else token
-        id = tokenizer.token_to_id(str(name or f"[{kind.upper()}]"))
-        if id is None:
-            raise UserError(f"The tokenizer in '{folder}' has no {kind} token.", "Use the folder of a masked-LM.")
-        found[kind] = id
+    found = special_ids(tokenizer, folder)
     largest = max(tokenizer.get_vocab(with_added_tokens=True).values())
     if largest >= vocabulary:
         raise UserError(
             f"The tokenizer in '{folder}' makes id {largest}, but the model knows only {vocabulary} tokens.",
             "Put the tokenizer that the model was trained with into its folder.",
         )
-    return SpecialIds(**found)
+    return found

@@ -16,7 +16,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from daybreak.base.encoder import Encoder, EncoderConfig, exported, special_entries
+from daybreak.base.encoder import Encoder, EncoderConfig, check_positive, exported, special_entries
 from daybreak.base.errors import UserError
 from daybreak.base.records import SpecialIds
 from daybreak.models.layers import attend_heads, attention_mask, rotary_table, rotate, take
@@ -49,6 +49,9 @@ class ModernEncoder(EncoderConfig):
             raise UserError("Every size in --model is at least 1.", "Correct the number.")
         if self.pooling not in ("mean", "cls"):
             raise UserError(f"--model.pooling cannot be '{self.pooling}'.", "Use mean or cls.")
+        check_positive(
+            init_std=self.init_std, global_rope_base=self.global_rope_base, local_rope_base=self.local_rope_base
+        )
 
     def build(self, vocabulary: int) -> ModernBert:
         if self.width % self.heads or (self.width // self.heads) % 2:

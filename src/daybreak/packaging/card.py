@@ -10,6 +10,7 @@ from daybreak.base.amounts import count, percent, signed, significant
 from daybreak.base.corpus_records import CorpusReport
 from daybreak.base.course_records import MachineUse
 from daybreak.base.files import read_json, write_text
+from daybreak.base.plain import flat
 from daybreak.base.records import Environment, Manifest, Parity, Summary
 from daybreak.base.run_folder import RunFolder
 from daybreak.base.task_records import Average, TaskResult
@@ -218,14 +219,8 @@ def _course(summary: Summary) -> str:
 
 
 def _recipe(recipe: dict[str, Any]) -> str:
-    rows = [[f"`{name}`", str(value)] for name, value in _flat(bare(recipe))]
+    rows = [[f"`{name}`", str(value)] for name, value in flat(bare(recipe))]
     return f"## Recipe\n\n{table(['Field', 'Value'], rows)}"
-
-
-def _flat(value: Any, name: str = "") -> list[tuple[str, Any]]:
-    if not isinstance(value, dict):
-        return [(name, value)]
-    return [pair for key, item in value.items() for pair in _flat(item, f"{name}.{key}" if name else str(key))]
 
 
 def _parity(parity: Parity | None) -> str:

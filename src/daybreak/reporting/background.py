@@ -6,10 +6,9 @@ import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import PurePath
-from typing import Any
 
 from daybreak.base.amounts import count, percent, significant
-from daybreak.base.plain import to_plain
+from daybreak.base.plain import flat, to_plain
 from daybreak.base.records import Decisions, Environment, Manifest, Parity
 from daybreak.reporting.arithmetic import arithmetic_words
 from daybreak.reporting.markup import Markup, facts, fold, join, note, section, table, tag
@@ -159,17 +158,11 @@ def _recipe(run: RunRecords) -> Markup:
 
 def _differences(runs: Sequence[RunRecords]) -> Markup:
     told_of = [number for number, run in enumerate(runs) if run.pretrained_here]
-    flat = [dict(_flat(runs[number].recipe)) for number in told_of]
-    names = list(dict.fromkeys(name for values in flat for name in values if name != "fingerprint"))
-    told = [name for name in names if len({json.dumps(values.get(name)) for values in flat}) > 1]
+    recipes = [dict(flat(runs[number].recipe)) for number in told_of]
+    names = list(dict.fromkeys(name for values in recipes for name in values if name != "fingerprint"))
+    told = [name for name in names if len({json.dumps(values.get(name)) for values in recipes}) > 1]
     if not told:
         return note("The recipes are the same in every value.")
-    rows = [[name, *(str(values.get(name, "-")) for values in flat)] for name in told]
+    rows = [[name, *(str(values.get(name, "-")) for values in recipes)] for name in told]
     head = ["Recipe value", *(run_name(runs, number) for number in told_of)]
     return join(tag("h3", "What differs between the recipes"), table(head, rows))
-
-
-def _flat(value: Any, name: str = "") -> list[tuple[str, Any]]:
-    if not isinstance(value, dict):
-        return [(name, value)]
-    return [pair for key, item in value.items() for pair in _flat(item, f"{name}.{key}" if name else str(key))]

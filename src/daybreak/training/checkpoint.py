@@ -211,14 +211,16 @@ def load(
     return found.progress
 
 
-def load_newest(folder: Path, model: Encoder, optimizer: torch.optim.Optimizer) -> tuple[Progress | None, list[str]]:
-    """Load the newest checkpoint that is whole into ``model`` and ``optimizer``.
+def load_newest(
+    folder: Path, model: Encoder, optimizer: torch.optim.Optimizer, average: RunningAverage | None = None
+) -> tuple[Progress | None, list[str]]:
+    """Load the newest checkpoint that is whole into ``model``, ``optimizer`` and ``average``.
 
     Returns:
         Its progress, or None when there is none, and the names of those that could not be read.
     """
     found, torn = newest(folder)
-    return (load(found, model, optimizer) if found else None), torn
+    return (load(found, model, optimizer, average) if found else None), torn
 
 
 def drop_after(folder: Path, step: int) -> None:

@@ -27,9 +27,9 @@ OURS = SpecialIds()
 class Objective(Component):
     """What a model is asked to predict: how rows become a loss, and what that is called at each point of a run."""
 
+    @abstractmethod
     def stage(self, progress: float) -> str:
         """Return the name of what is being learned at this point."""
-        raise NotImplementedError
 
     @property
     def given(self) -> float:

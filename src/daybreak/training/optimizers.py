@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -59,9 +60,9 @@ class OptimizerConfig(Component):
             if field.name in NOT_NEGATIVE and not value >= 0:
                 raise UserError(f"{flag} is {value:g}.", "Give a number that is not negative.")
 
+    @abstractmethod
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
         """Return an optimizer over the model's parameters; each group's ``lr`` holds the peak."""
-        raise NotImplementedError
 
     def groups(self, model: nn.Module) -> list[dict[str, Any]]:
         """Return torch's parameter groups: those that decay, then the others; an empty one is left out."""

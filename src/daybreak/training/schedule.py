@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from dataclasses import dataclass
 
 from daybreak.base.errors import UserError
@@ -13,6 +14,7 @@ from daybreak.base.plain import Component
 class Schedule(Component):
     """What the learning rate is multiplied by as the run goes on."""
 
+    @abstractmethod
     def __call__(self, progress: float, rows: int = 0) -> float:
         """Return the multiplier in [0, 1].
 
@@ -20,7 +22,6 @@ class Schedule(Component):
             progress: share of the run that has passed; past 1 the multiplier of the end is given.
             rows: the next row, see ``Progress.position``, for a schedule that counts them.
         """
-        raise NotImplementedError
 
     @property
     def decay_starts(self) -> float:
