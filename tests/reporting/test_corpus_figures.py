@@ -41,6 +41,13 @@ def figures(report: CorpusReport) -> dict[str, dict]:
     return found
 
 
+@pytest.mark.parametrize(
+    ("share", "told"), [(100.0, "100"), (99.99, "99.9"), (99.5, "99.5"), (99.4, "99"), (69.5, "70")]
+)
+def test_all_is_said_only_of_all(share: float, told: str):
+    assert corpus_figures._whole(share) == told
+
+
 def test_the_bars_are_the_records():
     found = figures(fake_corpus())
     went = {trace["name"]: trace["x"] for trace in found["went"]["data"]}

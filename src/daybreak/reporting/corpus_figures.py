@@ -216,7 +216,7 @@ def _stacked(rows: Sequence[str], parts: Mapping[str, Sequence[float]], first: s
             {
                 "type": "bar", "orientation": "h", "name": label, "y": list(rows), "x": shares,
                 "marker": {"color": tint}, "insidetextfont": {"color": readable_on(tint)},
-                "text": [f"{label} {share:.0f} %" if share >= 5 + len(name[:NAME_LENGTH]) else "" for share in shares],
+                "text": [f"{label} {_whole(one)} %" if one >= 5 + len(name[:NAME_LENGTH]) else "" for one in shares],
                 "textposition": "inside", "insidetextanchor": "middle", "textangle": 0, "hoverinfo": "text",
                 "hovertext": [f"{row}: {label} {share:.2f} %" for row, share in zip(rows, shares)],
             }
@@ -226,6 +226,11 @@ def _stacked(rows: Sequence[str], parts: Mapping[str, Sequence[float]], first: s
     layout["xaxis"]["range"] = [0, 100]
     layout["yaxis"] |= {"autorange": "reversed", "showgrid": False}
     return {"data": data, "layout": layout}
+
+
+def _whole(percent: float) -> str:
+    """Without decimals, but 100 only where it is all: something was left out of 99.8 %."""
+    return f"{percent:.0f}" if percent == 100 or percent < 99.5 else f"{math.floor(10 * percent) / 10:.1f}"
 
 
 def vocabulary_curve(advice: VocabularyAdvice, own: TokenizerQuality | None) -> Figure:
