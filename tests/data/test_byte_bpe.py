@@ -19,6 +19,7 @@ from tokenizers import Tokenizer, pre_tokenizers
 from daybreak.base.errors import UserError
 from daybreak.base.plain import from_plain, to_plain
 from daybreak.base.records import SpecialIds
+from daybreak.base.special_tokens import special_ids
 from daybreak.data.byte_bpe import ByteBPE, kept_pieces, trained_merges
 from daybreak.data.byte_pieces import LETTERS, goes_on, piece_bytes
 from daybreak.data.tokenizer import (
@@ -30,7 +31,6 @@ from daybreak.data.tokenizer import (
     continuation_table,
     load_tokenizer,
     save_tokenizer,
-    special_ids,
     tokenizer_fingerprint,
 )
 
