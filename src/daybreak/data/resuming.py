@@ -18,6 +18,7 @@ from daybreak.base.records import SHARD_FORMAT, Manifest
 from daybreak.base.terminal import say
 from daybreak.data import hub
 from daybreak.data.inputs import DATA_SET, InputFile
+from daybreak.data.parts import PART_BYTES
 from daybreak.data.shards import open_shards
 from daybreak.data.workers import WorkerLost, is_alive
 
@@ -40,7 +41,7 @@ def work_folder(folder: Path, identity: str) -> Iterator[Path]:
             raise UserError(
                 "Another preparation is writing the same folder.", "Wait for it, or choose another folder with --out."
             )
-        place = folder / f"{identity}-{__version__}"
+        place = folder / f"{identity}-{__version__}-{PART_BYTES}"  # parts of another size are others
         for path in folder.iterdir():
             if path.is_dir() and path != place:
                 shutil.rmtree(path, ignore_errors=True)
