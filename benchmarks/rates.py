@@ -21,7 +21,8 @@ import measure
 import numpy as np
 import toy
 
-from daybreak.base.files import read_json, write_json
+from daybreak.base.files import read_json
+from daybreak.base.run_folder import RunFolder
 
 RATE, WIDTH = 2e-3, 256
 """Of ``mini``, from which the rule goes on."""
@@ -38,7 +39,17 @@ def rule(layers: int, width: int, factor: float) -> str:
         "init-std": f"{1 / math.sqrt(width):.4g}",
     }
     shape = " ".join(f"--model.{name} {value}" for name, value in values.items())
-    return f"{shape} --optimizer.lr {factor * RATE * math.sqrt(WIDTH / width):.4g}"
+    return f"{shape} --optimizer.lr {factor * rule_rate(width):.4g}"
+
+
+def rule_rate(width: int) -> float:
+    return RATE * math.sqrt(WIDTH / width)
+
+
+def shape_of(asked: str) -> tuple[int, int]:
+    """Layers and width of LAYERSxWIDTH:BUDGET."""
+    layers, width = asked.split(":")[0].split("x")
+    return int(layers), int(width)
 
 
 def best_factor(losses: dict[float, float]) -> float | None:
@@ -58,16 +69,14 @@ def best_factor(losses: dict[float, float]) -> float | None:
 
 def made(asked: str, factor: float, seed: int, chosen: argparse.Namespace, data: Path, work: Path) -> float:
     """Held-out loss of one run, run now unless it is there."""
-    shape, budget = asked.split(":")
-    name = f"{shape}-{budget}-rate-x{factor:g}-seed-{seed}"
-    path = work / f"{name}.json"
-    if not path.exists():
-        flags = f"{rule(*map(int, shape.split('x')), factor)} --seed {seed} {chosen.flags}"
-        measure.run(measure.pretrain_command("mini", data, work / name, budget, flags), work / f"{name}.log")
-        summary = read_json(work / name / "summary.json")
-        write_json(path, {"loss": summary["validation"]["loss"], "unigram_loss": summary["validation"]["unigram_loss"]})
-        print(f"{name}: {summary['validation']['loss']:.3f}", flush=True)
-    return float(read_json(path)["loss"])
+    name = f"{asked.replace(':', '-')}-rate-x{factor:g}-seed-{seed}"
+    run = RunFolder(work / name)
+    if not run.summary.exists():
+        flags = f"{rule(*shape_of(asked), factor)} --seed {seed} {chosen.flags}"
+        command = measure.pretrain_command("mini", data, run.path, asked.split(":")[1], flags)
+        measure.run(command, work / f"{name}.log")
+        print(f"{name}: {read_json(run.summary)['validation']['loss']:.3f}", flush=True)
+    return float(read_json(run.summary)["validation"]["loss"])
 
 
 def sweep(asked: str, chosen: argparse.Namespace, data: Path, work: Path) -> dict[str, Any]:
@@ -75,10 +84,9 @@ def sweep(asked: str, chosen: argparse.Namespace, data: Path, work: Path) -> dic
     factors = [float(factor) for factor in chosen.factors.split(",")]
     losses = {factor: [made(asked, factor, seed, chosen, data, work) for seed in chosen.seeds] for factor in factors}
     best = best_factor({factor: statistics.fmean(each) for factor, each in losses.items()})
-    width = int(asked.split(":")[0].split("x")[1])
     return {
         "run": asked,
-        "rule_rate": RATE * math.sqrt(WIDTH / width),
+        "rule_rate": rule_rate(shape_of(asked)[1]),
         "losses": {f"{factor:g}": each for factor, each in losses.items()},
         "best_factor": best,
     }
@@ -115,7 +123,7 @@ def main() -> None:
     chosen = parser.parse_args()
     if chosen.short:
         measure.use_one_thread()
-        chosen.runs, chosen.factors, chosen.flags = "1x32:8steps,1x64:8steps", "0.5,1,2", measure.SHORT_FLAGS
+        chosen.runs, chosen.factors, chosen.flags = "1x32:20steps,1x64:20steps", "0.5,1,2", measure.SHORT_FLAGS
     settings = {name: getattr(chosen, name) for name in ("runs", "factors", "seeds", "flags")}
     found = measure.record("rates", settings) | {"sweeps": []}
     with measure.work_folder(chosen.work) as work:

@@ -12,20 +12,18 @@ import json
 import random
 import re
 import shutil
-import struct
 from collections.abc import Sequence
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from small_texts import WHAT, WHO, small_text
+from page_commands import ROOT, SNIPPETS
+from small_texts import WHAT, WHO, small_text, write_tokens
 
 from daybreak import cli
 from daybreak.evaluation.glue_tasks import GLUE
 from daybreak.evaluation.scibert_tasks import ENTITIES, TEXTS
 from daybreak.evaluation.submission import FILES
 
-ROOT = Path(__file__).resolve().parents[1]
 SHAPE = {"layers": 1, "width": 32, "heads": 2, "inner": 32}
 """Of every model here."""
 ROWS = 16
@@ -124,30 +122,19 @@ def _write_files(folder: Path, chance: random.Random) -> None:
         (folder / "logs" / f"{number}.gz").write_bytes(gzip.compress(part.encode()))
     (folder / "docs").mkdir()
     shutil.copy(ROOT / "docs" / "log.md", folder / "docs")
-    (folder / "my_recipe.py").write_text(recipe_on_page())
+    (recipe,) = [one.text for one in SNIPPETS if one.page == "docs/recipes.md"]
+    (folder / "my_recipe.py").write_text(recipe)
     (folder / "lid.176.bin").write_bytes(b"a model of languages")
 
 
-def recipe_on_page() -> str:
-    """The recipe of a user's own, as docs/recipes.md has it."""
-    page = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
-    (found,) = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
-    return str(found)
-
-
 def _write_tokens(folder: Path) -> None:
-    """As datatrove's TokenizedFile writes them."""
     from daybreak.data.tokenizer import load_tokenizer
 
     tokenizer = load_tokenizer(folder / "data" / "tokenizer")
     texts = (folder / "texts" / "my_texts" / "tales.txt").read_text().split("\n\n")
     documents = [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
-    ends = list(accumulate(map(len, documents)))
-    path = folder / "tokenized" / "part.ds"
-    path.parent.mkdir()
-    path.write_bytes(b"".join(struct.pack(f"<{len(ids)}H", *ids) for ids in documents))
-    Path(f"{path}.index").write_bytes(struct.pack(f"<{len(ends)}Q", *ends))
-    Path(f"{path}.metadata").write_text(f"theirs|2\n{ends[-1]}\n1 T")
+    (folder / "tokenized").mkdir()
+    write_tokens(folder / "tokenized" / "part.ds", documents)
 
 
 # ---------------------------------------------------------------- tasks

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import shlex
+from pathlib import Path
 
 import pytest
 from benchmark_scripts import beside, script
+from page_commands import called
 
-from daybreak import cli
 from daybreak.models.modern import ModernEncoder
 from daybreak.recipe import load_recipe
 from daybreak.training.optimizers import AdamW
@@ -29,13 +30,9 @@ def test_the_rule_is_that_of_the_recipes(size: str) -> None:
     assert made["--optimizer.lr"] == pytest.approx(optimizer.lr, rel=0.1)
 
 
-def test_pretrain_takes_the_flags_of_the_rule(monkeypatch: pytest.MonkeyPatch) -> None:
-    called = []
-    monkeypatch.setattr("daybreak.pretrain.pretrain", lambda *args, **kwargs: called.append((args, kwargs)))
-    cli._dispatch(
-        ["pretrain", "mini", "--data", "data", "--out", "run", *shlex.split(script("rates").rule(3, 192, 0.5))]
-    )
-    (recipe,) = [one for args, kwargs in called for one in [*args, *kwargs.values()] if hasattr(one, "optimizer")]
+def test_pretrain_takes_the_flags_of_the_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = f"daybreak pretrain mini --data data --out run {script('rates').rule(3, 192, 0.5)}"
+    recipe = called(command, tmp_path, monkeypatch)[0][0]
     assert (recipe.model.layers, recipe.model.width, recipe.model.heads) == (3, 192, 3)
     assert recipe.optimizer.lr == pytest.approx(1e-3 * math.sqrt(256 / 192), rel=1e-3)
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_texts import write_tokens
 
 from daybreak.base.errors import UserError
 from daybreak.base.files import read_json
@@ -48,17 +49,6 @@ def tokenizer(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Pat
     folder = tmp_path_factory.mktemp("tokenizer")
     WordPiece(vocabulary=400).make(texts, folder)
     return folder
-
-
-def write(path: Path, documents: list[list[int]], width: int = 2, made_with: str = "theirs") -> Path:
-    """A file as datatrove's TokenizedFile writes it."""
-    kind = {2: "H", 4: "I"}[width]
-    path.write_bytes(b"".join(struct.pack(f"<{len(ids)}{kind}", *ids) for ids in documents))
-    ends = np.cumsum([len(ids) for ids in documents]).tolist()
-    Path(f"{path}.index").write_bytes(struct.pack(f"<{len(ends)}Q", *ends))
-    if made_with:
-        Path(f"{path}.metadata").write_text(f"{made_with}|{width}\n{ends[-1] if ends else 0}\n1 T")
-    return path
 
 
 def encoded(texts: list[str], tokenizer: Path) -> list[list[int]]:
@@ -118,7 +108,7 @@ def test_a_file_of_tokens_and_one_of_text_are_one_corpus(texts: list[str], tmp_p
     tokenizer = tmp_path / "tokenizer"
     ByteBPE(vocabulary=500).make(texts, tokenizer)
     (tmp_path / "t.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    write(tmp_path / "t.ds", [ids + [SEP] for ids in encoded(texts, tokenizer)])
+    write_tokens(tmp_path / "t.ds", [ids + [SEP] for ids in encoded(texts, tokenizer)])
     taken = Existing(folder=str(tokenizer))
     made = {}
     for name, inputs in {"text": ["t.jsonl"], "tokens": ["t.ds"], "both": ["t.ds", "t.jsonl"]}.items():
@@ -135,7 +125,7 @@ def test_a_file_of_tokens_and_one_of_text_are_one_corpus(texts: list[str], tmp_p
 
 
 def test_steps_judge_what_is_decoded(texts: list[str], tokenizer: Path, tmp_path: Path) -> None:
-    write(tmp_path / "t.ds", encoded(texts, tokenizer))
+    write_tokens(tmp_path / "t.ds", encoded(texts, tokenizer))
     (tmp_path / "evaluation.txt").write_text("\n".join(text for text in texts[5:9] if len(text.split()) > 13))
     treatment = Treatment(evaluation=(str(tmp_path / "evaluation.txt"),), remove_evaluation=True)
     taken = Existing(folder=str(tokenizer))
@@ -164,7 +154,7 @@ def test_parts_of_any_size_are_the_file(
     chance = np.random.default_rng(sum(lengths))
     bodies = [chance.integers(5, 60, length).tolist() for length in lengths]
     path = tmp_path_factory.mktemp("tokens") / "t.ds"
-    write(path, [[*around[0], *ids, *around[1]] for ids in bodies], width, "them|all" if named else "")
+    write_tokens(path, [[*around[0], *ids, *around[1]] for ids in bodies], width, "them|all" if named else "")
     found, skips = read(path, tokenizer, part_bytes)
     ids = [one.ids.tolist() for one in found if one.ids is not None]
     assert ids == [body for body in bodies if body]
@@ -179,13 +169,13 @@ def test_a_long_document_is_cut_and_memory_bounded(
     monkeypatch.setattr(tokenized, "BATCH_TOKENS", 2000)
     monkeypatch.setattr(tokenized, "INDEX_BLOCK", 64)
     ids = np.random.default_rng(0).integers(5, 60, 10_500).tolist()
-    path = write(tmp_path / "t.ds", [[CLS, *ids, SEP], [CLS, 7, 8, SEP]])
+    path = write_tokens(tmp_path / "t.ds", [[CLS, *ids, SEP], [CLS, 7, 8, SEP]])
     found, _ = read(path, tokenizer)
     pieces = [one.ids.tolist() for one in found if one.ids is not None]
     assert np.concatenate(pieces[:-1]).tolist() == ids and pieces[-1] == [7, 8] and max(map(len, pieces)) == 1000
 
     def peak(documents: int) -> int:
-        large = write(tmp_path / "large.ds", [[7] * 500] * documents)
+        large = write_tokens(tmp_path / "large.ds", [[7] * 500] * documents)
         files = find_files([large])
         parts = tuple((part,) for part in split_parts(files, DocumentRule("line")))
         corpus = Corpus(parts, DocumentRule("line"), "text", False, 0, str(tokenizer))
@@ -200,14 +190,14 @@ def test_a_long_document_is_cut_and_memory_bounded(
 
 def test_ids_of_another_tokenizer_are_refused(tokenizer: Path, tmp_path: Path) -> None:
     taken = Existing(folder=str(tokenizer))
-    write(tmp_path / "t.ds", [[7, 8, SEP]] * 5 + [[9, 5000, SEP]])
+    write_tokens(tmp_path / "t.ds", [[7, 8, SEP]] * 5 + [[9, 5000, SEP]])
     with pytest.raises(UserError, match=r"holds the id 5,000, and the tokenizer in .* has [\d,]+. Name the tokenizer"):
         prepare([tmp_path / "t.ds"], tmp_path / "data", tokenizer=taken)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["t.ds", "t.ds.index", "t.ds.metadata"]
 
 
 def test_whose_they_are_must_be_said(tokenizer: Path, tmp_path: Path) -> None:
-    path = write(tmp_path / "t.ds", [[7, 8]] * 5)
+    path = write_tokens(tmp_path / "t.ds", [[7, 8]] * 5)
     with pytest.raises(UserError, match=r"holds tokens, and whose they are must be said. .* with --tokenizer-from"):
         prepare([path], tmp_path / "data", tokenizer=WordPiece())
     taken = Existing(folder=str(tokenizer))
@@ -230,7 +220,7 @@ def test_whose_they_are_must_be_said(tokenizer: Path, tmp_path: Path) -> None:
     ],
 )
 def test_damaged_files(tokenizer: Path, tmp_path: Path, damage: object, message: str) -> None:
-    path = write(tmp_path / "t.ds", [[7] * 10] * 3)
+    path = write_tokens(tmp_path / "t.ds", [[7] * 10] * 3)
     damage(path)  # type: ignore[operator]
     with pytest.raises(UserError, match=message):
         prepare([path], tmp_path / "data", tokenizer=Existing(folder=str(tokenizer)))
@@ -240,13 +230,13 @@ def test_damaged_files(tokenizer: Path, tmp_path: Path, damage: object, message:
 @pytest.mark.parametrize("metadata", ["", "\n\n", "theirs", "theirs|two", "\0" * 9000])
 def test_metadata_that_say_nothing(tokenizer: Path, tmp_path: Path, metadata: str) -> None:
     for width in (2, 4):
-        path = write(tmp_path / f"{width}.ds", [[7] * 10] * 3, width)
+        path = write_tokens(tmp_path / f"{width}.ds", [[7] * 10] * 3, width)
         Path(f"{path}.metadata").write_text(metadata)
         found, _ = read(path, tokenizer)
         assert [one.ids.tolist() for one in found if one.ids is not None] == [[7] * 10] * 3
 
 
 def test_an_empty_file_is_an_empty_corpus(tokenizer: Path, tmp_path: Path) -> None:
-    path = write(tmp_path / "t.ds", [])
+    path = write_tokens(tmp_path / "t.ds", [])
     with pytest.raises(UserError, match="The corpus is empty"):
         prepare([path], tmp_path / "data", tokenizer=Existing(folder=str(tokenizer)))

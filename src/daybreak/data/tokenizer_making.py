@@ -13,9 +13,9 @@ from tokenizers import Tokenizer
 from daybreak.base.errors import UserError
 from daybreak.base.files import write_json
 from daybreak.base.plain import Component, to_plain
+from daybreak.base.special_tokens import USUAL
 
-SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-ROLES = ("pad", "unk", "cls", "sep", "mask")
+SPECIAL_TOKENS = tuple(USUAL.values())
 """What the special tokens are for, in their order; the fields of SpecialIds."""
 SMALLEST_VOCABULARY = 300
 MANY_DOCUMENTS = 100
@@ -89,7 +89,7 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
     """Write ``tokenizer.json`` and ``tokenizer_config.json`` so that ``AutoTokenizer`` loads the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
-    names = {f"{role}_token": token for role, token in zip(ROLES, SPECIAL_TOKENS, strict=True)}
+    names = {f"{role}_token": token for role, token in USUAL.items()}
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         **names,

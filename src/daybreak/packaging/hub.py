@@ -129,7 +129,7 @@ def dataset_folder(name: str, patterns: list[str]) -> Path:
 
 
 def _model_files(folder: Path) -> list[str]:
-    from daybreak.packaging.parity import REFUSED
+    from daybreak.packaging.parity import REFUSED  # imports torch, which a name alone does not need
 
     if (folder / REFUSED).exists():
         raise UserError(
@@ -148,7 +148,7 @@ def _model_files(folder: Path) -> list[str]:
 
 def _stage_data(folder: Path, staged: Path, with_text: bool) -> None:
     """Lay out the files that the manifest names; it itself goes without paths of this machine."""
-    from daybreak.packaging.budget_files import bare
+    from daybreak.packaging.budget_files import bare  # likewise
 
     if not (folder / "manifest.json").is_file():
         raise UserError(f"'{folder}' holds no prepared data.", "Make it with daybreak prepare, or check the path.")
