@@ -13,8 +13,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from daybreak.data import fast_encoding
 from daybreak.data.byte_bpe import ByteBPE
-from daybreak.data.fast_encoding import Flat, Layer, TextEncoder, fast_encoder, hostile_texts, plain_encoder, same
+from daybreak.data.fast_encoding import Flat, Layer, TextEncoder, fast_encoder, plain_encoder, same
 from daybreak.data.fast_libraries import Library, Tokie, Unsuited, kind_of
+from daybreak.data.hostile_texts import hostile_texts
 from daybreak.data.tokenizer import WordPiece
 
 # No Thai, whose words WordPiece cuts in a way of ours.
@@ -38,8 +39,11 @@ ENCODERS: dict[str, TextEncoder] = {}
 
 
 def encoder(name: str) -> TextEncoder:
+    """With all layers there from the first text on."""
     if name not in ENCODERS:
-        ENCODERS[name] = fast_encoder(CONFIGS[name].train(TEXTS))
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(fast_encoding, "DEFERRED_CHARACTERS", 0)
+            ENCODERS[name] = fast_encoder(CONFIGS[name].train(TEXTS))
     return ENCODERS[name]
 
 
@@ -60,8 +64,8 @@ def test_a_fast_library_takes_part(name: str) -> None:
     pytest.importorskip("kitoken", reason="needs the extra fast")
     pytest.importorskip("tokie", reason="needs the extra fast")
     found = encoder(name)
-    assert "kitoken" in found.name, found.reason
-    assert name in ("runs", "crammed", "uncased bytes") or found.name.startswith("tokie"), found.reason
+    assert "kitoken" in found.name, found.reasons
+    assert name in ("runs", "crammed", "uncased bytes") or found.name.startswith("tokie"), found.reasons
     assert found.identical(TEXTS)
 
 
@@ -142,13 +146,13 @@ def test_a_library_that_errs_is_not_used(monkeypatch: pytest.MonkeyPatch) -> Non
     tokenizer = WordPiece(vocabulary=600).train(TEXTS)
     monkeypatch.setattr(fast_encoding, "LIBRARIES", (Deaf,))
     found = fast_encoder(tokenizer)
-    assert found.name == "tokenizers" and found.reason == "deaf gives other ids around 'z'"
+    assert found.name == "tokenizers" and found.reasons == ["deaf gives other ids around 'z'"]
     monkeypatch.setattr(fast_encoding, "LIBRARIES", (Wrong,))
     found = fast_encoder(tokenizer)
     assert found.name == "wrong, tokenizers" and found.identical(["a word"]) and not found.identical(["a qwert"])
     monkeypatch.setattr(fast_encoding, "hostile_texts", lambda tokenizer: ["qwert"])
     found = fast_encoder(tokenizer)
-    assert found.name == "tokenizers" and found.reason == "wrong gives other ids" and found.identical(["a qwert"])
+    assert found.name == "tokenizers" and found.reasons == ["wrong gives other ids"] and found.identical(["a qwert"])
 
 
 def test_what_is_not_trusted_goes_through_the_layer_below() -> None:
@@ -161,12 +165,24 @@ def test_what_is_not_trusted_goes_through_the_layer_below() -> None:
     assert "plain words endmore" in Blind.seen and "plain caf" not in Blind.seen
 
 
+def test_the_layer_below_is_made_when_it_is_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = WordPiece(vocabulary=1500, cased=True).train(TEXTS)
+    plain, text = plain_encoder(tokenizer), "caf\u00e9s and " * 20
+    monkeypatch.setattr(fast_encoding, "LIBRARIES", (Blind, Wrong))
+    monkeypatch.setattr(fast_encoding, "hostile_texts", lambda tokenizer: [""])
+    monkeypatch.setattr(fast_encoding, "DEFERRED_CHARACTERS", 200)  # of which 120 are in words that go down
+    found = fast_encoder(tokenizer)
+    assert found.name == "blind, tokenizers" and same(found([text]), plain([text]))
+    assert found.name == "blind, tokenizers" and same(found([text]), plain([text]))
+    assert found.name == "blind, wrong, tokenizers" and same(found([text]), plain([text])) and not found.reasons
+
+
 def test_other_kinds_of_tokenizers_stay_with_tokenizers() -> None:
     metaspace = Tokenizer(models.BPE({"a": 0, "\u2581": 1}, []))
     metaspace.pre_tokenizer = pre_tokenizers.Metaspace()
     metaspace.decoder = decoders.Metaspace()
     found = fast_encoder(metaspace)
-    assert found.name == "tokenizers" and "neither of BERT's kind nor byte-level" in found.reason
+    assert found.name == "tokenizers" and "neither of BERT's kind nor byte-level" in found.reasons[0]
     added = WordPiece(vocabulary=400).train(["a few words"] * 3)
     added.add_tokens(["few words"])
     with pytest.raises(Unsuited, match="added words"):
@@ -196,4 +212,4 @@ def test_a_library_that_panics_is_not_used(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(tokie, "Tokenizer", Engine)
     monkeypatch.setattr(fast_encoding, "LIBRARIES", (Tokie,))
     found = fast_encoder(WordPiece(vocabulary=400).train(["a few words"] * 3))
-    assert found.name == "tokenizers" and found.reason == "tokie cannot read the tokenizer (index out of bounds)"
+    assert found.name == "tokenizers" and found.reasons == ["tokie cannot read the tokenizer (index out of bounds)"]

@@ -29,7 +29,7 @@ from daybreak.data.treatment import Treatment
 
 LENGTHS = [float(1 << power) for power in range(4, 25)]
 """Characters of a document: edges of their histogram."""
-QUALITY_CHARACTERS = 2_000_000
+QUALITY_CHARACTERS = 1_000_000
 """Of held-out text, on which the tokenizer is judged."""
 
 

@@ -34,7 +34,7 @@ from daybreak.data.tokenizer import load_tokenizer, tokenizer_fingerprint, vocab
 FAST_CHARACTERS = 20_000_000
 """From here on a fast encoder is looked for; its check takes some seconds in each process."""
 BATCH_CHARACTERS = 2 << 20
-CHECKED, CHECKED_CHARACTERS = 50, 10_000
+CHECKED, CHECKED_CHARACTERS = 50, 2000
 """Documents of each part, and characters of each, on which a fast encoder must agree with tokenizers once more."""
 JOINED_TOKENS = 1 << 20
 """Tokens that the joining holds at a time, or a longer document whole."""

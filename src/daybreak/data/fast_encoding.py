@@ -13,7 +13,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-import random
 import re
 import unicodedata
 from collections.abc import Callable, Sequence
@@ -23,11 +22,14 @@ from tokenizers import Tokenizer
 
 from daybreak.data.counting import cut_at_whitespace
 from daybreak.data.fast_libraries import LIBRARIES, Kind, Library, Unsuited, kind_of
+from daybreak.data.hostile_texts import hostile_texts
 
 Flat = tuple[np.ndarray, np.ndarray]
 """uint32[tokens] of all texts in turn, and int64[texts], how many of them each text has. No special tokens."""
 Encode = Callable[[Sequence[str]], Flat]
 
+DEFERRED_CHARACTERS = 1_000_000
+"""That the layer below the fastest must be asked for: ``tokenizers`` takes as long for them as the check of one."""
 SPAN_CHARACTERS = 2000
 """A span stays under the 10,000 bytes from which tokie cuts a text by the number of processors."""
 SURROUNDINGS = (
@@ -52,12 +54,15 @@ _LONG = re.compile(rf"[^ \n]{{{LONGEST},}}|[ \n]{{{LONGEST},}}")
 class TextEncoder:
     """Turns texts into flat arrays of ids, special tokens in them read as mere text."""
 
-    name: str
-    """Which libraries it goes through, fastest first."""
-    reason: str
-    """Why not through a faster one; empty where the fastest known is used."""
+    reasons: list[str]
+    """Why not through a faster library, of each that was looked at."""
     encode: Encode
     _judge: Encode
+
+    @property
+    def name(self) -> str:
+        """Which libraries it goes through by now, fastest first."""
+        return _name(self.encode)
 
     def __call__(self, texts: Sequence[str]) -> Flat:
         return self.encode(texts)
@@ -77,32 +82,36 @@ def fast_encoder(tokenizer: Tokenizer) -> TextEncoder:
     """
     plain = functools.partial(_plain, tokenizer)
     tokenizer.encode_special_tokens = True
-    encode: Encode = plain
-    names, reasons = ["tokenizers"], list[str]()
-    hostile = hostile_texts(tokenizer)
-    truth = plain(hostile)
+    reasons: list[str] = []
     try:
         kind = kind_of(tokenizer)
-        for library in LIBRARIES:  # the slowest first: each layer stands on the one before
+    except Unsuited as error:
+        return TextEncoder([str(error)], plain, plain)
+    hostile = hostile_texts(tokenizer)
+    truth = plain(hostile)
+
+    def fastest(libraries: Sequence[type[Library]]) -> Encode:
+        """The first of them that is suited, with what it does not trust for the ones behind it."""
+        for place, library in enumerate(libraries, 1):
+            below = Deferred(plain, functools.partial(fastest, libraries[place:])) if libraries[place:] else plain
             try:
-                layer = Layer(library(tokenizer, kind), plain, encode, kind)
+                layer = Layer(library(tokenizer, kind), plain, below, kind)
                 if not same(layer(hostile), truth):
                     raise Unsuited(f"{library.name} gives other ids")
             except Unsuited as error:
                 reasons.append(str(error))
                 continue
-            encode = layer
-            names.insert(0, library.name)
-    except Unsuited as error:
-        reasons.append(str(error))
-    return TextEncoder(", ".join(names), "; ".join(reasons), encode, plain)
+            return layer
+        return plain
+
+    return TextEncoder(reasons, fastest(LIBRARIES), plain)
 
 
 def plain_encoder(tokenizer: Tokenizer) -> TextEncoder:
     """Return ``tokenizers`` itself in the same clothes."""
     tokenizer.encode_special_tokens = True
     plain = functools.partial(_plain, tokenizer)
-    return TextEncoder("tokenizers", "", plain, plain)
+    return TextEncoder([], plain, plain)
 
 
 def same(one: Flat, other: Flat) -> bool:
@@ -114,6 +123,26 @@ def _plain(tokenizer: Tokenizer, texts: Sequence[str]) -> Flat:
     found = [encoding.ids for encoding in tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
     lengths = np.fromiter(map(len, found), np.int64, len(found))
     return np.fromiter(itertools.chain.from_iterable(found), np.uint32, int(lengths.sum())), lengths
+
+
+def _name(encode: Encode) -> str:
+    if isinstance(encode, Deferred):
+        return _name(encode.encode)
+    return f"{encode.library.name}, {_name(encode.below)}" if isinstance(encode, Layer) else "tokenizers"
+
+
+class Deferred:
+    """Encodes by ``plain`` until so much has come that a faster way is worth the time of its check."""
+
+    def __init__(self, plain: Encode, make: Callable[[], Encode]):
+        self.encode, self._make, self._characters = plain, make, 0
+        self._made = False
+
+    def __call__(self, texts: Sequence[str]) -> Flat:
+        self._characters += sum(map(len, texts))
+        if not self._made and self._characters >= DEFERRED_CHARACTERS:
+            self.encode, self._made = self._make(), True
+        return self.encode(texts)
 
 
 class Layer:
@@ -130,7 +159,7 @@ class Layer:
     """
 
     def __init__(self, library: Library, judge: Encode, below: Encode, kind: Kind):
-        self._library, self._judge, self._below, self._kind = library, judge, below, kind
+        self.library, self.below, self._judge, self._kind = library, below, judge, kind
         self._states = np.zeros(0x110000, np.uint8)
         ascii_text = np.arange(0x20, 0x7F)
         self._ask(np.append(ascii_text, 0x0A))
@@ -148,7 +177,7 @@ class Layer:
                 spans[fast].append(span)
                 trusted.append(fast)
             counts[number] = len(trusted) - before
-        below, own = self._below(spans[False]), self._library.encode(spans[True])
+        below, own = self.below(spans[False]), self.library.encode(spans[True])
         return _woven(below, own, np.array(trusted, bool), counts)
 
     def _spans(self, text: str) -> list[tuple[str, bool]]:
@@ -202,7 +231,7 @@ class Layer:
         self._states[codes] = DOUBTED
         asked = [int(code) for code in codes if not self._joins(chr(code))]
         texts = [frame.format(chr(code)) for code in asked for frame in SURROUNDINGS]
-        mine, theirs = (_lists(flat) for flat in (self._library.encode(texts), self._judge(texts)))
+        mine, theirs = (_lists(flat) for flat in (self.library.encode(texts), self._judge(texts)))
         wide = len(SURROUNDINGS)
         for place, code in enumerate(asked):
             if mine[place * wide : (place + 1) * wide] == theirs[place * wide : (place + 1) * wide]:
@@ -216,7 +245,7 @@ class Layer:
         if category in MARKS:
             # Unicode sorts the marks of a letter; where BERT strips those of class Mn, others may have moved.
             moved = category != "Mn" and unicodedata.combining(character) > 0
-            return self._kind.folds or moved or (self._kind.byte_level and not self._library.knows_marks)
+            return self._kind.folds or moved or (self._kind.byte_level and not self.library.knows_marks)
         if self._kind.byte_level and (
             category in ODD or (category == "So" and "LATIN" in unicodedata.name(character, ""))
         ):
@@ -246,43 +275,3 @@ def _woven(below: Flat, own: Flat, trusted: np.ndarray, counts: np.ndarray) -> F
     ids[of_own], ids[~of_own] = own[0], below[0]
     totals = np.append(0, np.cumsum(lengths))[np.append(0, np.cumsum(counts))]
     return ids, np.diff(totals)
-
-
-def hostile_texts(tokenizer: Tokenizer, seed: int = 0) -> list[str]:
-    """Texts on which libraries are known to differ, or might; always the same for the same vocabulary."""
-    chance = random.Random(seed)
-    texts = [f"a {token} b{token}" for token in sorted(tokenizer.get_vocab()) if token[:1] in "[<" and len(token) > 2][
-        :40
-    ]
-    texts += ["[SEP]", "[CLS][PAD]", "x[MASK]y [UNK] [sep]", "", " ", "\n", "\n\n\n", " \n a \n\n\n b  ", "a\t\r\nb"]
-    texts += ["a" * size + tail for size in (99, 100, 101, 1999, 2001, 9000, 12000) for tail in ("", " b", "\n\nb")]
-    texts += ["it's I'LL they'd 'sa ''s x's' \"''``", "...!!! a_b __x__ --- ###a ##a #", "3.14 1,000 x12y 12" * 3]
-    texts += [
-        "a\u0301 e\u0301\u0323 \ufb01 \u212b",
-        "\u200b\u200d\ufeff\u00ad a\u200bb",
-        "\U0001f469\u200d\U0001f4bb \U0001f1e9\U0001f1ea",
-    ]
-    texts += [
-        "\u05e9\u05dc\u05d5\u05dd \u0627\u0644\u0633\u0644\u0627\u0645",
-        "\u4f60\u597d\u3002a\u4f60b",
-        "\u0e2a\u0e27\u0e31\u0e2a\u0e14\u0e35" * 40,
-    ]
-    texts += [
-        "\u0939\u093f\u0928\u094d\u0926\u0940",
-        "\u110b\u1161\u11ab \uc548",
-        "\u03a3\u0391\u03a3 \u0130I\u0131",
-        "\0 a\x01b\x7f \x85 \u2028",
-    ]
-    every = [chr(code) for code in range(0x80, 0x110000, 997) if not 0xD800 <= code <= 0xDFFF]
-    texts += [" ".join(f"a{one} {one}b" for one in every[place : place + 40]) for place in range(0, len(every), 40)]
-    usual = [chr(code) for code in range(0x20, 0x600) if unicodedata.category(chr(code)) != "Cc"]
-    texts += ["".join(chance.choices(usual, k=60)) for _ in range(200)]
-    letters = "etaoinshrdlu" + "".join(map(chr, range(0x21, 0x7F)))
-    texts += [
-        " ".join("".join(chance.choices(letters, k=chance.randint(1, 12))) for _ in range(40)) for _ in range(100)
-    ]
-    count = tokenizer.get_vocab_size()
-    pieces = [tokenizer.decode([id]) for id in chance.sample(range(count), min(400, count))]
-    glued = ["".join(chance.choices(pieces, k=3)) for _ in range(1000)]
-    lines = ["\n" * chance.randint(1, 3) + "word " * chance.randint(1, 400) for _ in range(60)]
-    return [*texts, " ".join(glued), "".join(glued), "".join(lines)]
