@@ -31,8 +31,8 @@ from daybreak.data.shards import BlockWriter, ShardWriter, token_type
 from daybreak.data.survey import fill_part, part_folder
 from daybreak.data.tokenizer import load_tokenizer, tokenizer_fingerprint, vocabulary_size
 
-FAST_CHARACTERS = 20_000_000
-"""From here on a fast encoder is looked for; its check takes some seconds in each process."""
+FAST_CHARACTERS = 4_000_000
+"""From here on a fast encoder is looked for; in the time of its check ``tokenizers`` encodes about half of them."""
 BATCH_CHARACTERS = 2 << 20
 CHECKED, CHECKED_CHARACTERS = 50, 2000
 """Documents of each part, and characters of each, on which a fast encoder must agree with tokenizers once more."""
