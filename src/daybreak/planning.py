@@ -35,7 +35,7 @@ PROBE_SECONDS = 60.0
 """For all candidates together."""
 TRIALS = 12
 """Steps that a probe takes, about, its warm-up and the search for the microbatch included."""
-MOMENTS = (0.1, 0.4, 0.55, 0.75, 0.95)
+MOMENTS = (0.1, 0.3, 0.5, 0.7, 0.9)
 """Shares of a run at which a step is timed: its stages cost different amounts."""
 IMPORTS = 5.0
 """Seconds of a budget that starting Python and its libraries takes, about."""

@@ -38,6 +38,7 @@ from daybreak.training.journal import Journal
 from daybreak.training.live_page import LivePage
 from daybreak.training.loop import fit, observe_machine
 from daybreak.training.monitors import Live, Monitor, Plateau
+from daybreak.training.pace import pace_of
 from daybreak.training.step import Training
 from daybreak.training.telemetry import Telemetry
 from daybreak.training.trackers import Remote, check_trackers
@@ -188,7 +189,7 @@ def _read_decisions(run: RunFolder, world: World) -> Decisions | None:
     return read_json(run.decisions, Decisions) if world.is_first else None
 
 
-def _prophet(order: Order, training: Training, seconds: float | None) -> Prophet | None:
+def _prophet(order: Order, training: Training) -> Prophet | None:
     """Who foresees the end of the run; None where the law does not speak of its recipe."""
     if unknown_to_the_law(order.recipe):
         return None
@@ -203,7 +204,8 @@ def _prophet(order: Order, training: Training, seconds: float | None) -> Prophet
         if path.exists()
         else pairs_log_share(shards.train, shards.heldout, shards.unigram_counts),
     )
-    return Prophet(shipped_law(), run, seconds, path)
+    timed = order.budget.unit == "seconds"
+    return Prophet(shipped_law(), run, pace_of(training.decisions).covered if timed else None, path)
 
 
 def _train(
@@ -227,7 +229,7 @@ def _train(
         work = stack.enter_context(working("Training"))
         # What a model reaches that knows word frequencies and copies the answers that it is given.
         plateau = training.validation.unigram_loss * (1 - training.objective.given)
-        prophet = _prophet(order, training, seconds)
+        prophet = _prophet(order, training)
         remark = prophet.remark if prophet else str
         others: list[Monitor] = [one for one in (prophet, remote) if one]
         monitors: list[Monitor] = [*others, Live(work, seconds, plateau, remark), Plateau(plateau), page]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,10 @@ from daybreak.base.records import StepRecord
 from daybreak.forecasting.fitting import fit
 from daybreak.forecasting.law import CENTRE, Undertaking
 from daybreak.forecasting.live import Prophet
+from daybreak.training.pace import Pace
 
 INNER, TOKENS = SIZES[1], 6e6
+EVEN = Pace((1.0, 1.0, 1.0)).covered
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +50,7 @@ def test_forecasts_are_kept_from_the_start_on_and_narrow(
     law: Law, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "forecast.json"
-    prophet = Prophet(law, undertaking(), 600.0, path)
+    prophet = Prophet(law, undertaking(), EVEN, path)
     (first,) = read_json(path, Outlook).forecasts
     assert first.made_at == 0 and f"{first.loss:.2f}" in prophet.remark()
     walk(prophet, 1, 100, luck=0.03)
@@ -71,7 +74,7 @@ def test_it_says_whether_the_loss_is_usual(
 
 
 def test_a_faster_machine_than_expected_reads_more(law: Law, tmp_path: Path) -> None:
-    prophet = Prophet(law, undertaking(TOKENS / 2), 600.0, tmp_path / "forecast.json")
+    prophet = Prophet(law, undertaking(TOKENS / 2), EVEN, tmp_path / "forecast.json")
     walk(prophet, 1, 12)
     assert prophet.forecasts[1].tokens == pytest.approx(TOKENS, rel=0.02)
     assert prophet.forecasts[1].loss < prophet.forecasts[0].loss
@@ -79,15 +82,29 @@ def test_a_faster_machine_than_expected_reads_more(law: Law, tmp_path: Path) -> 
 
 def test_a_resumed_run_goes_on_with_its_forecasts(law: Law, tmp_path: Path) -> None:
     path = tmp_path / "forecast.json"
-    walk(Prophet(law, undertaking(), 600.0, path), 1, 35)
-    again = Prophet(law, undertaking(1.0), 600.0, path)
+    walk(Prophet(law, undertaking(), EVEN, path), 1, 35)
+    again = Prophet(law, undertaking(1.0), EVEN, path)
     assert [each.made_at for each in again.forecasts] == [0, 0.1, 0.2, 0.3] and len(read_json(path)["forecasts"]) == 4
     walk(again, 33, 52)  # steps that were lost come again
     assert [each.made_at for each in again.forecasts] == [0, 0.1, 0.2, 0.3, 0.4, 0.5]
 
 
 def test_a_mark_that_nobody_saw_is_passed_over(law: Law, tmp_path: Path) -> None:
-    prophet = Prophet(law, undertaking(), 600.0, tmp_path / "forecast.json")
+    prophet = Prophet(law, undertaking(), EVEN, tmp_path / "forecast.json")
     prophet.on_step(step(0.01, 0.0))
     prophet.on_step(step(0.57, 0.0))  # one record since: nothing lies in the windows of 10 to 50 %
     assert [each.made_at for each in prophet.forecasts] == [0]
+
+
+def test_stages_of_different_speed_are_reckoned_with(law: Law, tmp_path: Path) -> None:
+    """An even first half, and a second one in which the speed grows to three times as much."""
+    pace = Pace((1.0, 1.0, 3.0))
+    assert pace.covered(0.25) == pytest.approx(0.25) and pace.covered(0.75) == pytest.approx(0.5 + 0.25 + 0.125)
+    assert pace.covered(1.0) == pytest.approx(1.5)
+    prophet = Prophet(law, undertaking(), pace.covered, tmp_path / "forecast.json")
+    for percent in range(1, 95):
+        progress = percent / 100
+        tokens = round(TOKENS * pace.covered(progress) / pace.covered(1.0))
+        prophet.on_step(replace(step(progress, 0.0), tokens=tokens))
+    assert len(prophet.forecasts) == 10
+    assert [one.tokens for one in prophet.forecasts] == pytest.approx([TOKENS] * 10, rel=1e-4)

@@ -105,11 +105,12 @@ def test_longer_rows_come_fewer_at_a_time() -> None:
 
 @pytest.mark.parametrize(
     ("budget", "epochs"),
-    # 64 rows of 32 positions a step, 1,000 rows a pass; a step takes 0.5 s, and 20 s are charged or kept back.
-    [("120s", 200 * 64 / 1000), ("100steps", 6.4), ("2048000tok", 64.0)],
+    # 64 rows of 32 positions a step, 1,000 rows a pass; 2 steps a second in the first half and then up to 4, 20 s are
+    # charged or kept back, 2 % of what is left is for validations.
+    [("125s", 0.98 * (120 * (0.5 - 0.125) * 2 + 120 * 0.5 * 3) * 64 / 1000), ("100steps", 6.4), ("2048000tok", 64.0)],
 )
 def test_how_often_a_run_will_read_its_text_is_known_before_its_first_step(budget: str, epochs: float) -> None:
-    decisions = types.SimpleNamespace(precision="float32", step_seconds={"float32": 0.5}, reserve_seconds=5.0)
+    decisions = types.SimpleNamespace(precision="float32", course_seconds=[0.5, 0.5, 0.25], reserve_seconds=5.0)
     stretches = tuple(dataclasses.replace(stretch, rows_per_epoch=1000) for stretch in training().stretches)
     made = training(stretches=stretches, decisions=decisions)
     assert calibration.expected_epochs(made, Budget.parse(budget), 15.0) == pytest.approx(epochs)

@@ -52,8 +52,7 @@ class Split:
     document_ends: BlockFile
     """uint64: for each document the stream position just past its separator."""
     sentence_ends: BlockFile | None = None
-    """uint64: likewise for each sentence (one a line in the input; the last of a document holds its separator); None
-    where the input marks none."""
+    """uint64: likewise of sentences (lines of the input; a document's last holds its separator); None without any."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +129,9 @@ class Decisions:
     matmul_gflops: dict[str, float]
     """Measured rate of a square product by precision."""
     step_seconds: dict[str, float] = field(default_factory=dict)
-    """Measured time of an optimizer step by precision, of those that were worth trying."""
+    """Measured time of an optimizer step at the end of the run, by precision, of those that were worth trying."""
+    course_seconds: list[float] = field(default_factory=list)
+    """The same at its start, in its middle and at its end, in the precision that was chosen."""
     batch: int = 0
     """Rows of an optimizer step over all devices."""
     rate_factor: float = 1.0

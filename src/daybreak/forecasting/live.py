@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,12 +21,14 @@ class Prophet:
 
     Args:
         run: as it was expected when it began.
-        seconds: of its budget, without what is kept back for its end; None for a budget in tokens or steps.
+        covered: what share of its tokens it will have read at a progress, of any unit, for its stages take different
+            times; None for a budget in tokens or steps.
         path: of forecast.json.
     """
 
-    def __init__(self, law: Law, run: Undertaking, seconds: float | None, path: Path):
-        self._law, self._run, self._seconds, self._path = law, run, seconds, path
+    def __init__(self, law: Law, run: Undertaking, covered: Callable[[float], float] | None, path: Path):
+        self._law, self._run, self._covered, self._path = law, run, covered, path
+        self._begun: StepRecord | None = None
         self._seen: list[tuple[float, float]] = []
         self.forecasts: list[Forecast] = read_json(path, Outlook).forecasts if path.exists() else []
         if not self.forecasts:
@@ -36,6 +39,7 @@ class Prophet:
         return f"  end {told(self.forecasts[-1])}"
 
     def on_step(self, record: StepRecord) -> None:
+        self._begun = self._begun or record
         near = [one for one in self._seen if one[0] > record.progress - 2 * WINDOW]
         self._seen = [*near, (record.progress, record.loss)]
         done = self.forecasts[-1].made_at
@@ -54,10 +58,12 @@ class Prophet:
             say(f"{verdict(seen, usual(self._law, run, mark))} Held-out loss at the end: {told(self.forecasts[-1])}.")
 
     def _tokens(self, record: StepRecord) -> float:
-        """That the run will have read, at the speed that it has now."""
-        if self._seconds is None:
+        """That the run will have read, should this machine stay as fast or slow as it was so far."""
+        if self._covered is None or self._begun is None or record.progress <= self._begun.progress:
             return record.tokens / max(record.progress, 1e-9)
-        return record.tokens + record.tokens_per_second * self._seconds * (1.0 - record.progress)
+        here = self._covered(record.progress)
+        rate = (record.tokens - self._begun.tokens) / (here - self._covered(self._begun.progress))
+        return record.tokens + rate * (self._covered(1.0) - here)
 
     def _keep(self, run: Undertaking, forecast: Forecast) -> None:
         self.forecasts.append(forecast)

@@ -17,6 +17,7 @@ from daybreak.base.terminal import duration, say
 from daybreak.training.checkpoint import Progress
 from daybreak.training.clock import Budget, Tick, reserve_for
 from daybreak.training.loop import save
+from daybreak.training.pace import COURSE, pace_of
 from daybreak.training.phases import with_microbatch
 from daybreak.training.step import Training, accumulate, no_room
 
@@ -45,7 +46,9 @@ class Costs:
     """Seconds, measured on the untrained model."""
 
     step: dict[str, float]
-    """By precision."""
+    """By precision, at the end of the run."""
+    course: list[float]
+    """At COURSE, in the fastest precision."""
     row: float
     """Of validation."""
     save: float
@@ -109,22 +112,25 @@ def measure_costs(training: Training, start: Progress, precisions: Sequence[str]
     step = {}
     for precision in precisions:
         trial = replace(training, decisions=replace(training.decisions, precision=precision))
-        step[precision] = min(_time_step(trial, start) for _ in range(TRIALS))
+        step[precision] = min(_time_step(trial, start, 1.0) for _ in range(TRIALS))
+    fastest = min(step, key=lambda name: step[name])
+    trial = replace(training, decisions=replace(training.decisions, precision=fastest))
+    earlier = [min(_time_step(trial, start, at) for _ in range(2)) for at in COURSE[:-1]]
     row = min(_time_row(training, start) for _ in range(2))
     first = training.rows_of_step(start, 0.0) / training.stretches[0].batch
-    return Costs(step=step, row=row, save=save(training, start), first=first)
+    return Costs(step=step, course=[*earlier, step[fastest]], row=row, save=save(training, start), first=first)
 
 
-def _time_step(training: Training, start: Progress) -> float:
-    """Of the end of a run, when the ramp and most stages of a recipe are over."""
+def _time_step(training: Training, start: Progress, at: float) -> float:
+    """Of a step with all its rows, as it is when the share ``at`` of the run is over."""
     whole = training.stretches[0].batch
     rows = min(whole, PROBE_STEP_ROWS * training.world.size)
-    return _time_rows(training, start, rows) * whole / rows
+    return _time_rows(training, start, rows, at) * whole / rows
 
 
-def _time_rows(training: Training, start: Progress, rows: int) -> float:
+def _time_rows(training: Training, start: Progress, rows: int, at: float = 1.0) -> float:
     begun = time.monotonic()
-    accumulate(training, start, 1.0, rows)
+    accumulate(training, start, at, rows)
     training.optimizer.zero_grad(set_to_none=True)
     if training.device.type == "cuda":
         torch.cuda.synchronize()
@@ -152,7 +158,8 @@ def decide(decisions: Decisions, budget: Budget, costs: Costs, rows: int, final:
     """
     precision = min(costs.step, key=lambda name: costs.step[name])
     step_seconds = {name: round(seconds, 4) for name, seconds in costs.step.items()}
-    decisions = replace(decisions, precision=precision, step_seconds=step_seconds)
+    course = [round(seconds, 6) for seconds in costs.course]
+    decisions = replace(decisions, precision=precision, step_seconds=step_seconds, course_seconds=course)
     if budget.unit != "seconds":
         return replace(decisions, reserve_seconds=0.0, validation_rows=rows, validation_marks=MARKS)
     reserve = reserve_for(validation=final, save=costs.save, step=costs.step[precision])
@@ -184,8 +191,9 @@ def expected_epochs(training: Training, budget: Budget, elapsed: float) -> float
     """
     decisions, stretch = training.decisions, training.stretches[0]
     if budget.unit == "seconds":
-        step = decisions.step_seconds[decisions.precision]
-        steps = max(0.0, budget.amount - elapsed - decisions.reserve_seconds) / step
+        seconds, pace = budget.amount - decisions.reserve_seconds, pace_of(decisions)
+        ahead = pace.covered(1.0) - pace.covered(min(1.0, elapsed / seconds))
+        steps = (1.0 - VALIDATION_SHARE) * seconds * ahead
     else:
         steps = budget.amount / (1 if budget.unit == "steps" else stretch.batch * stretch.length)
     return steps * stretch.batch / stretch.rows_per_epoch
