@@ -2,10 +2,11 @@
 
     python benchmarks/forecasts.py --data DATA --runs tiny:3m,mini:5m,mini:10m --work runs/foreseen --out f.json
 
-Each run is the product's own, in turns, with seeds that no run behind the law has; its forecast.json says what it was
-expected to reach at its start and at a tenth of the way. Finished runs are kept in --work, so that a measurement that
-was broken off goes on; one that the machine was too busy for is run again by the next call, for its speed, and so what
-it could read, was not what a forecast may count on.
+Each run is the product's own, in turns, with seeds that no run behind the law has. What it was expected to reach at its
+start and at a tenth of the way is what the law of this version says of what was known then: the tokens that it expected
+to read, and its training loss. Finished runs are kept in --work, so that a measurement that was broken off goes on, and
+a new law can be held against them; one that the machine was too busy for is run again by the next call, for its speed,
+and so what it could read, was not what a forecast may count on.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import shutil
 import statistics
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +25,10 @@ import toy
 from daybreak.base.files import read_json, write_json
 from daybreak.base.forecast_records import Forecast, Outlook
 from daybreak.base.run_folder import RunFolder
-from daybreak.forecasting.law import shipped_law
+from daybreak.forecasting.law import SPEED_SPREAD, Undertaking, correct, foresee, shipped_law
+from daybreak.forecasting.runs import law_run
 from daybreak.reporting.outlook import EARLY
+from daybreak.training.clock import Budget
 
 MOMENTS = ("start", "tenth")
 
@@ -32,6 +36,7 @@ MOMENTS = ("start", "tenth")
 def foreseen(forecast: Forecast, loss: float) -> dict[str, Any]:
     """A forecast beside what was reached."""
     return {
+        "tokens": forecast.tokens,
         "loss": forecast.loss,
         "low": forecast.low,
         "high": forecast.high,
@@ -42,18 +47,24 @@ def foreseen(forecast: Forecast, loss: float) -> dict[str, Any]:
 
 
 def judged(out: Path) -> dict[str, Any]:
-    """What a finished run reached, and what was foreseen of it."""
-    outlook: Outlook = read_json(RunFolder(out).forecast, Outlook)
-    summary = read_json(RunFolder(out).summary)
-    loss = summary["validation"]["loss"]
-    early = next(one for one in outlook.forecasts if one.made_at >= EARLY - 1e-9)
+    """What a finished run reached, and what is foreseen of it."""
+    law, run, outlook = shipped_law(), RunFolder(out), read_json(RunFolder(out).forecast, Outlook)
+    facts = law_run(run, out.name, outlook.pairs)
+    timed = Budget.parse(read_json(run.recipe)["budget"]).unit == "seconds"
+    begun = Undertaking(
+        inner=facts.inner, tokens=outlook.forecasts[0].tokens, unique=facts.unique, unigram_loss=facts.unigram_loss,
+        pairs=facts.pairs, speed_spread=SPEED_SPREAD if timed else 0.0,
+    )  # fmt: skip
+    mark, seen = next((mark, seen) for mark, seen in zip(law.usual, facts.course) if mark.at >= EARLY - 1e-9)
+    early = next(one for one in outlook.forecasts if one.made_at >= mark.at - 1e-9)
+    later = replace(begun, tokens=early.tokens, speed_spread=begun.speed_spread * (1.0 - mark.at))
     return {
-        "loss": loss,
-        "unigram_loss": summary["validation"]["unigram_loss"],
-        "tokens": summary["tokens"],
-        "parameters": summary["parameters"],
-        "start": foreseen(outlook.forecasts[0], loss),
-        "tenth": foreseen(early, loss),
+        "loss": facts.loss,
+        "unigram_loss": facts.unigram_loss,
+        "tokens": facts.tokens,
+        "parameters": read_json(run.summary)["parameters"],
+        "start": foreseen(foresee(law, begun), facts.loss),
+        "tenth": foreseen(correct(law, later, mark, seen), facts.loss),
     }
 
 
@@ -63,7 +74,7 @@ def made(asked: str, seed: int, chosen: argparse.Namespace, data: Path, work: Pa
     name = f"{recipe}-{budget}-seed-{seed}"
     path, out = work / f"{name}.json", work / name
     if path.exists() and (chosen.short or not read_json(path)["void"]):
-        return dict(read_json(path))
+        return dict(read_json(path)) | judged(out)
     shutil.rmtree(out, ignore_errors=True)
     watch = measure.Watch()
     flags = f"--seed {seed} {chosen.flags}"

@@ -9,7 +9,7 @@ import numpy as np
 from daybreak.base.forecast_records import MARKS, LawRun
 from daybreak.forecasting.law import CENTRE, log_share
 
-TRUTH = np.array([math.log(0.25), math.log(0.12), 0.4, math.log(0.35), 0.3, 2.0])
+TRUTH = np.array([math.log(0.1), math.log(0.12), 0.4, math.log(0.35), 0.3, 5.0])
 SIZES = (330_000, 900_000, 2_700_000, 9_000_000)
 TOKENS = (1_000_000, 2_000_000, 4_000_000, 8_000_000, 16_000_000)
 PLENTY = 10**9

@@ -14,7 +14,7 @@ from daybreak.base.files import make_folder, write_json
 from daybreak.base.forecast_records import Candidate, Forecast, Plan
 from daybreak.base.terminal import duration, say, working
 from daybreak.data.shards import open_shards
-from daybreak.forecasting.law import Undertaking, foresee, shipped_law
+from daybreak.forecasting.law import SPEED_SPREAD, Undertaking, foresee, shipped_law
 from daybreak.planning import PLANNED, candidates, choose, of_text
 from daybreak.recipe import FAMILY, Recipe, load_recipe
 from daybreak.training import probe
@@ -134,8 +134,9 @@ def details(made: Plan, chosen: Candidate, budget: Budget, price: float | None) 
 def _again(made: Plan, chosen: Candidate, tokens: float) -> Forecast:
     """The chosen one's forecast at another number of tokens."""
     run = Undertaking(
-        inner=chosen.inner, tokens=tokens, unique=made.text_tokens, unigram_loss=made.unigram_loss, pairs=made.pairs
-    )
+        inner=chosen.inner, tokens=tokens, unique=made.text_tokens, unigram_loss=made.unigram_loss, pairs=made.pairs,
+        speed_spread=SPEED_SPREAD,
+    )  # fmt: skip
     return foresee(shipped_law(), run)
 
 

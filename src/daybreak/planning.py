@@ -22,7 +22,7 @@ from daybreak.base.world import World
 from daybreak.data.shards import Shards
 from daybreak.deciding import first_decisions, measured, unknown_to_the_law
 from daybreak.forecasting.difficulty import pairs_log_share
-from daybreak.forecasting.law import CENTRE, Undertaking, foresee, shipped_law
+from daybreak.forecasting.law import CENTRE, SPEED_SPREAD, Undertaking, foresee, shipped_law
 from daybreak.forecasting.runs import inner_parameters
 from daybreak.recipe import Recipe, load_recipe
 from daybreak.training import probe
@@ -163,6 +163,7 @@ def of_text(shards: Shards) -> Undertaking:
         unique=shards.manifest.train.tokens,
         unigram_loss=unigram_entropy(shards),
         pairs=pairs_log_share(shards.train, shards.heldout, shards.unigram_counts),
+        speed_spread=SPEED_SPREAD,
     )
 
 

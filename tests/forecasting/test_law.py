@@ -128,11 +128,13 @@ def test_four_readings_are_nearly_new() -> None:
     assert 0.9 < worth(4e6, 1e6) / 4e6 < 1.0 and worth(60e6, 1e6) / 60e6 < 0.3
 
 
-def test_the_form_is_that_of_hoffmann() -> None:
+def test_the_form_is_that_of_hoffmann_and_begins_at_word_frequencies() -> None:
     inner, tokens, pairs = 4 * CENTRE[0], 9 * CENTRE[1], CENTRE[2] + 0.1
-    share = (0.25 + 0.12 / 4**0.4 + 0.35 / 9**0.3) * math.exp(2.0 * 0.1)
-    facts = (np.array([value]) for value in (inner, tokens, pairs))
+    lasting = 0.1 + 0.12 / 4**0.4
+    share = (lasting + (1 - lasting) * (1 + 9 / 0.35) ** -0.3) ** math.exp(-5.0 * 0.1)
+    facts = [np.array([value]) for value in (inner, tokens, pairs)]
     assert math.exp(log_share(TRUTH, *facts)[0]) == pytest.approx(share)
+    assert log_share(TRUTH, facts[0], np.zeros(1), facts[2])[0] == 0.0
 
 
 def test_an_easier_text_has_a_lower_loss() -> None:
@@ -140,3 +142,15 @@ def test_an_easier_text_has_a_lower_loss() -> None:
     easy, hard = (foresee(law, of(900_000, 5e6, pairs=pairs)).loss for pairs in (-0.3, -0.2))
     assert easy == pytest.approx(true_loss(900_000, 5e6, 0.0, -0.3), rel=0.02)
     assert hard == pytest.approx(true_loss(900_000, 5e6, 0.0, -0.2), rel=0.02)
+
+
+def test_a_time_on_a_machine_that_may_slow_down_is_foreseen_less_surely() -> None:
+    law, sure = fit(made_up(0.02, 1)), of(900_000, 5e6)
+    unsure = replace(sure, speed_spread=0.1)
+    steady, moved = foresee(law, sure), foresee(law, unsure)
+    assert moved.loss == steady.loss and moved.high - moved.low > steady.high - steady.low
+    # A law without any other doubt would be off by what a tenth more text changes, in one case of three.
+    known = replace(law, spread=0.0, covariance=[[0.0] * 6] * 6, freedom=10**6)
+    far = foresee(known, unsure)
+    more = foresee(known, replace(sure, tokens=5e6 * math.exp(0.1))).loss
+    assert math.log(far.loss / far.low) / 1.6449 == pytest.approx(math.log(far.loss / more), rel=0.05)

@@ -61,15 +61,15 @@ class UsualLoss:
 
 @dataclass(frozen=True, kw_only=True)
 class Law:
-    """share = (floor + A / N^alpha + B / D^beta) * p^gamma, fitted in logarithms.
+    """share = (L + (1 - L) (1 + D / D0)^-beta)^(p^-gamma), where L = floor + A / N^alpha, fitted in logarithms.
 
-    The form of Hoffmann et al. (arXiv 2203.15556), times how foretellable the text is. N: parameters outside of the
-    embedding; D: tokens, those of repeated text counting less and less; p: the loss of a model of pairs of words over
-    that of frequencies.
+    The form of Hoffmann et al. (arXiv 2203.15556), but that at no text it is the loss of word frequencies, and falls
+    the faster the more foretellable the text is. N: parameters outside of the embedding; D: tokens, those of repeated
+    text counting less and less; p: the loss of a model of pairs of words over that of frequencies.
     """
 
     coefficients: list[float]
-    """log floor, log A, alpha, log B, beta, gamma, with N, D and p counted from ``forecasting.law.CENTRE``."""
+    """log floor, log A, alpha, log D0, beta, gamma, with N, D and p counted from ``forecasting.law.CENTRE``."""
     covariance: list[list[float]]
     """Of the coefficients."""
     spread: float

@@ -12,11 +12,11 @@ from daybreak.base.errors import UserError
 from daybreak.base.forecast_records import MARKS, Law, LawRun, Residual, UsualLoss
 from daybreak.forecasting.law import log_share, worth
 
-EXPECTED = (math.log(0.2), math.log(0.2), 0.34, math.log(0.2), 0.28, 2.0)
-UNSURE = (0.7, 0.7, 0.1, 0.7, 0.1, 1.0)
+EXPECTED = (math.log(0.1), math.log(0.1), 0.34, math.log(0.3), 0.28, 5.0)
+UNSURE = (0.7, 0.7, 0.1, 0.7, 0.1, 5.0)
 """Where the coefficients are looked for, and how far from there (one deviation): the exponents of Hoffmann et al.
-(arXiv 2203.15556, eq. 10), and shares of the order of a fifth. It binds only what the runs leave open, such as how much
-a much larger model would gain."""
+(arXiv 2203.15556, eq. 10), shares of the order of a tenth, and a million tokens until the loss falls. It binds only
+what the runs leave open, such as how much a much larger model would gain."""
 NOISE = 0.02
 """Deviation of a run's logarithm that the fit begins with: it weighs the runs against EXPECTED."""
 FEWEST = 8

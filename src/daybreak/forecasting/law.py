@@ -22,7 +22,12 @@ CENTRE = (1e6, 3e6, -0.25)
 """N, D and log p from which all are counted, so that coefficients are not tied to each other more than need be."""
 REPEATS = 15.39
 """Readings after which a repeated token is worth 1/e of a new one (Muennighoff et al., arXiv 2305.16264, eq. 6)."""
+MOST_LASTING = 0.99
+"""Of the share, what text does not take away; it is less than all."""
 COVERAGE = 0.9
+SPEED_SPREAD = 0.1
+"""How far a machine's speed strays from what it was before the first step: one deviation of its logarithm, as seen on
+processors that others share (records: forecasts)."""
 LAW_FILE = Path(__file__).with_name("law.json")
 SLACK = 1.05
 """What may lie outside of the measured range by so little that nobody need be told."""
@@ -44,11 +49,11 @@ def worth(tokens: float, unique: float) -> float:
 
 
 def log_share(coefficients: np.ndarray, inner: np.ndarray, tokens: np.ndarray, pairs: np.ndarray) -> np.ndarray:
-    """z for coefficients [6] and N, D and log p, each [R]; never above 0, for word frequencies are learned first."""
-    floor, a, alpha, b, beta, gamma = coefficients
-    size = a - alpha * np.log(inner / CENTRE[0])
-    text = b - beta * np.log(tokens / CENTRE[1])
-    return np.minimum(0.0, np.logaddexp(np.logaddexp(floor, size), text) + gamma * (pairs - CENTRE[2]))
+    """z for coefficients [6] and N, D and log p, each [R]; 0 at no tokens, for word frequencies are learned first."""
+    floor, a, alpha, start, beta, gamma = coefficients
+    lasting = np.minimum(MOST_LASTING, np.exp(floor) + np.exp(a - alpha * np.log(inner / CENTRE[0])))
+    told = (1.0 + tokens / (CENTRE[1] * np.exp(start))) ** -beta
+    return np.log(lasting + (1.0 - lasting) * told) * np.exp(-gamma * (pairs - CENTRE[2]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,26 +70,28 @@ class Undertaking:
     """Of word frequencies alone on its held-out text, nats."""
     pairs: float
     """How foretellable its text is, see ``difficulty``."""
+    speed_spread: float = 0.0
+    """Deviation of the logarithm of the tokens that are still to be read, where time decides them."""
 
 
 def foresee(law: Law, run: Undertaking) -> Forecast:
     """The loss at the end of a run, before it begins."""
-    z, variance = _expected(law, run)
-    return _forecast(law, run, 0.0, z, math.sqrt(variance + law.spread**2))
+    z, variance, pace = _expected(law, run)
+    return _forecast(law, run, 0.0, z, math.sqrt(variance + pace + law.spread**2))
 
 
 def correct(law: Law, run: Undertaking, mark: UsualLoss, seen: float) -> Forecast:
     """The loss at the end of a run whose training loss just before ``mark`` was ``seen``, in nats."""
-    z, variance = _expected(law, run)
+    z, variance, pace = _expected(law, run)
     above = math.log(seen / run.unigram_loss) - (mark.offset + mark.slope * z)
     # What the law is unsure of shows in the course, too: only what the pull does not explain stays.
     kept = variance * (1.0 - min(1.0, max(0.0, mark.pull * mark.slope))) ** 2
-    return _forecast(law, run, mark.at, z + mark.pull * above, math.sqrt(kept + mark.left**2))
+    return _forecast(law, run, mark.at, z + mark.pull * above, math.sqrt(kept + pace + mark.left**2))
 
 
 def usual(law: Law, run: Undertaking, mark: UsualLoss) -> Forecast:
     """The training loss that is usual just before ``mark``, with its 90 % band."""
-    z, variance = _expected(law, run)
+    z, variance, _ = _expected(law, run)
     spread = math.sqrt(variance * mark.slope**2 + mark.spread**2)
     return _forecast(law, run, mark.at, mark.offset + mark.slope * z, spread)
 
@@ -99,15 +106,17 @@ def course_means(progress: Sequence[float], losses: Sequence[float], marks: Sequ
     return found
 
 
-def _expected(law: Law, run: Undertaking) -> tuple[float, float]:
-    """z, and the variance that it has because the coefficients are known only so well."""
-    theta, tokens = np.asarray(law.coefficients), worth(run.tokens, run.unique)
+def _expected(law: Law, run: Undertaking) -> tuple[float, float, float]:
+    """z, and the variance that it has because the coefficients are known only so well, and the tokens."""
+    theta = np.asarray(law.coefficients)
 
-    def at(coefficients: np.ndarray) -> float:
+    def at(coefficients: np.ndarray, more: float = 0.0) -> float:
+        tokens = worth(run.tokens * math.exp(more), run.unique)
         return float(log_share(coefficients, *(np.array([value]) for value in (run.inner, tokens, run.pairs)))[0])
 
     slope = np.array([(at(theta + step) - at(theta - step)) / 2e-4 for step in 1e-4 * np.eye(len(theta))])
-    return at(theta), float(slope @ np.asarray(law.covariance) @ slope)
+    pace = (at(theta, 1e-4) - at(theta, -1e-4)) / 2e-4 * run.speed_spread
+    return at(theta), float(slope @ np.asarray(law.covariance) @ slope), pace**2
 
 
 def _forecast(law: Law, run: Undertaking, at: float, z: float, spread: float) -> Forecast:

@@ -11,7 +11,7 @@ from daybreak.base.files import read_json, write_json
 from daybreak.base.forecast_records import Forecast, Law, Outlook, UsualLoss
 from daybreak.base.records import StepRecord, ValidationRecord
 from daybreak.base.terminal import say
-from daybreak.forecasting.law import WINDOW, Undertaking, correct, course_means, foresee, usual
+from daybreak.forecasting.law import SPEED_SPREAD, WINDOW, Undertaking, correct, course_means, foresee, usual
 
 
 class Prophet:
@@ -32,7 +32,7 @@ class Prophet:
         self._seen: list[tuple[float, float]] = []
         self.forecasts: list[Forecast] = read_json(path, Outlook).forecasts if path.exists() else []
         if not self.forecasts:
-            self._keep(run, foresee(law, run))
+            self._keep(first := self._from_here(run, 0.0), foresee(law, first))
 
     def remark(self) -> str:
         """For the line that a user watches."""
@@ -53,9 +53,14 @@ class Prophet:
         if seen is None or seen <= 0:
             return
         run, first = replace(self._run, tokens=self._tokens(record)), self.forecasts[-1].made_at == 0
+        run = self._from_here(run, record.progress)
         self._keep(run, correct(self._law, run, mark, seen))
         if first:
             say(f"{verdict(seen, usual(self._law, run, mark))} Held-out loss at the end: {told(self.forecasts[-1])}.")
+
+    def _from_here(self, run: Undertaking, progress: float) -> Undertaking:
+        """With what is unsure of the tokens that are left."""
+        return run if self._covered is None else replace(run, speed_spread=SPEED_SPREAD * (1.0 - progress))
 
     def _tokens(self, record: StepRecord) -> float:
         """That the run will have read, should this machine stay as fast or slow as it was so far."""
