@@ -206,9 +206,11 @@ def test_lines_left_out_are_counted_and_said(corpus: Path, tmp_path: Path, capsy
     assert f"Left out: 1 malformed lines, the first in '{corpus}' line 301." in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("kept", "what"), [(0, "The input"), (1 << 20, "corpus.jsonl'")])
 def test_an_input_that_grows_meanwhile_is_refused(
-    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: int, what: str
 ) -> None:
+    monkeypatch.setattr(module, "KEPT_BYTES", kept)
     report = module._report
 
     def grow(*arguments: object) -> None:
@@ -217,7 +219,7 @@ def test_an_input_that_grows_meanwhile_is_refused(
             file.write('{"text": "late"}\n')
 
     monkeypatch.setattr(module, "_report", grow)
-    with pytest.raises(UserError, match="The input changed while it was read"):
+    with pytest.raises(UserError, match=f"{what} changed while it was read"):
         prepare([corpus], tmp_path / "data", tokenizer=SMALL)
     assert not (tmp_path / "data").exists() and left_over(tmp_path) == []
 

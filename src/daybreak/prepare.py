@@ -35,6 +35,7 @@ from daybreak.data.corpus_facts import count, quality_on, report
 from daybreak.data.documents import choose_rule
 from daybreak.data.findings import Survey, decide
 from daybreak.data.inputs import Meter, find_files
+from daybreak.data.kept_texts import KEPT_BYTES
 from daybreak.data.near_duplicates import NearDuplicates
 from daybreak.data.standard_input import spool_stdin
 from daybreak.data.steps import Context, DocumentStep, Step
@@ -171,6 +172,7 @@ def _make(order: Order, work: Path, started: float) -> Manifest:
         special=special_ids(made, folder),
         fates=found.verdict.path,
         offsets=found.offsets,
+        survey=work / "survey",
         fast=found.characters >= encoding.FAST_CHARACTERS and not corpus.is_tokens,
         epochs=tuple(epochs[corpus.sources(number)[0]] for number in range(len(corpus.parts))),
     )
@@ -251,6 +253,7 @@ def _survey(order: Order, work: Path) -> Survey:
         remove=order.treatment.remove_evaluation,
         near=work / "near" if any(isinstance(step, NearDuplicates) for step in steps) else None,
         show_text=order.treatment.show_text,
+        keep=0 if corpus.sentences or corpus.has_tokens else KEPT_BYTES // max(1, len(corpus.parts)),
     )
     _survey_parts(order, "Reading", asked, work / "survey")
     items = evaluation.counts if evaluation else ()

@@ -64,6 +64,11 @@ class Corpus:
         return self._forms() == {TOKENS}
 
     @property
+    def has_tokens(self) -> bool:
+        """Whether some of it need not be encoded."""
+        return TOKENS in self._forms()
+
+    @property
     def files(self) -> Iterator[InputFile]:
         """Of every part; one that was cut comes several times."""
         return (part.file for bundle in self.parts for part in bundle)

@@ -27,6 +27,7 @@ from daybreak.data.deduplication import DROPPED, HELDOUT, document_key
 from daybreak.data.documents import Document, Skips
 from daybreak.data.fast_encoding import Encode, TextEncoder, fast_encoder, plain_encoder
 from daybreak.data.inputs import Meter
+from daybreak.data.kept_texts import kept_documents
 from daybreak.data.shards import BlockWriter, ShardWriter, token_type
 from daybreak.data.survey import fill_part, part_folder
 from daybreak.data.tokenizer import load_tokenizer, tokenizer_fingerprint, vocabulary_size
@@ -60,6 +61,8 @@ class Asked:
     """The number of each part's first document, and the number of all."""
     epochs: tuple[float, ...]
     """How often each part's documents stand in the train split; of a fraction, a share of them once more."""
+    survey: Path | None = None
+    """Where the parts may have kept their texts when they were read first."""
     fast: bool = False
     """Whether the text is long enough for a fast encoder to win back the seconds that its check takes."""
 
@@ -185,7 +188,8 @@ def _batches(asked: Asked, meter: Meter, number: int) -> Iterator[list[Given]]:
     fates = np.memmap(asked.fates, np.uint8, "r")[first:stop] if stop > first else np.zeros(0, np.uint8)
     batch: list[Given] = []
     size = read = 0
-    for read, document in enumerate(asked.corpus.documents(number, Skips(), meter), 1):
+    kept = kept_documents(part_folder(asked.survey, number)) if asked.survey else None
+    for read, document in enumerate(kept or asked.corpus.documents(number, Skips(), meter), 1):
         fate = fates[read - 1] if read <= len(fates) else DROPPED
         times = 1 if fate == HELDOUT else _times(document.text, asked.epochs[number])
         if fate == DROPPED or not times:

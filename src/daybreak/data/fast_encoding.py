@@ -28,6 +28,8 @@ Flat = tuple[np.ndarray, np.ndarray]
 """uint32[tokens] of all texts in turn, and int64[texts], how many of them each text has. No special tokens."""
 Encode = Callable[[Sequence[str]], Flat]
 
+PLAIN = bytes(range(0x20, 0x7F)) + b"\n"
+"""Characters that a library must know to be of use."""
 DEFERRED_CHARACTERS = 1_000_000
 """That the layer below the fastest must be asked for: ``tokenizers`` takes as long for them as the check of one."""
 SPAN_CHARACTERS = 2000
@@ -161,10 +163,8 @@ class Layer:
     def __init__(self, library: Library, judge: Encode, below: Encode, kind: Kind):
         self.library, self.below, self._judge, self._kind = library, below, judge, kind
         self._states = np.zeros(0x110000, np.uint8)
-        ascii_text = np.arange(0x20, 0x7F)
-        self._ask(np.append(ascii_text, 0x0A))
-        if (self._states[ascii_text] != TRUSTED).any() or self._states[0x0A] != TRUSTED:
-            wrong = "".join(chr(code) for code in ascii_text if self._states[code] != TRUSTED)[:12]
+        self._ask(np.frombuffer(PLAIN, np.uint8))
+        if wrong := "".join(chr(code) for code in PLAIN if self._states[code] != TRUSTED)[:12]:
             raise Unsuited(f"{library.name} gives other ids around {wrong!r}")
 
     def __call__(self, texts: Sequence[str]) -> Flat:
@@ -205,14 +205,12 @@ class Layer:
     def _doubted(self, text: str) -> np.ndarray:
         """Places of characters that this layer does not trust, ascending."""
         if text.isascii():
-            codes: np.ndarray = np.frombuffer(text.encode(), np.uint8)
+            data = text.encode()
+            codes: np.ndarray = np.frombuffer(data, np.uint8)
+            doubts = self._states_of(codes) == DOUBTED if data.translate(None, PLAIN) else np.zeros(len(codes), bool)
         else:
             codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
-        states = self._states[codes]
-        if (new := states == UNKNOWN).any():
-            self._ask(np.unique(codes[new]))
-            states = self._states[codes]
-        doubts = states == DOUBTED
+            doubts = self._states_of(codes) == DOUBTED
         if _may_hold_long_runs(codes):
             for long in _LONG.finditer(text):
                 # A long run of whitespace goes with the word behind it, if there is one.
@@ -225,6 +223,13 @@ class Layer:
                 if not unicodedata.is_normalized("NFC", word[0]):
                     doubts[word.start()] = True
         return np.flatnonzero(doubts)
+
+    def _states_of(self, codes: np.ndarray) -> np.ndarray:
+        states = self._states[codes]
+        if (new := states == UNKNOWN).any():
+            self._ask(np.unique(codes[new]))
+            states = self._states[codes]
+        return states
 
     def _ask(self, codes: np.ndarray) -> None:
         """Settle whether each of these characters is trusted."""

@@ -18,12 +18,14 @@ import numpy as np
 
 from daybreak.base.corpus_records import DroppedText
 from daybreak.base.files import write_json
+from daybreak.data.cleaning import LONG
 from daybreak.data.contamination import REASON as CONTAMINATED
 from daybreak.data.contamination import EvaluationTexts
 from daybreak.data.corpus import Corpus
 from daybreak.data.deduplication import document_key
 from daybreak.data.documents import Skips
 from daybreak.data.inputs import Meter
+from daybreak.data.kept_texts import KeptTexts
 from daybreak.data.languages import Language, open_identifier
 from daybreak.data.near_duplicates import write_signatures
 from daybreak.data.own_steps import StepFailed
@@ -57,6 +59,8 @@ class Asked:
     """Where the signatures of the documents that stay go, for ``near_duplicates``."""
     show_text: bool = False
     """Keep examples of what is left out."""
+    keep: int = 0
+    """Bytes of text that each part may keep for the second reading."""
 
 
 @dataclass(frozen=True)
@@ -174,8 +178,10 @@ class _Reader:
     def staying(self) -> Iterator[tuple[int, str]]:
         """Read the part; yield (number, text) of the documents that stay."""
         spool, rows = SampleSpool(self._work / "sample"), _Rows(self._work / "documents.bin")
+        kept = KeptTexts(self._work, self._asked.keep)
         for place, document in enumerate(self._asked.corpus.documents(self._number, self._skips, self._meter)):
             text = document.text
+            kept.add(text)
             self._sources[document.source] += 1
             try:
                 why = self._why_not(text)
@@ -183,7 +189,7 @@ class _Reader:
                 raise failed.on(self._asked.corpus.place(self._number, place)) from None
             key = document_key(text)
             code = self._reasons.setdefault(why, len(self._reasons) + 1) if why else 0
-            rows.add((key, len(text), text.count(" ") + text.count("\n") + 1, code))
+            rows.add((key, len(text), _blanks(text) + 1, code))
             if why is None:
                 spool.add(place, key, text)
                 self._scripts.update(script_shares(text[:SCRIPT_CHARACTERS]))
@@ -196,6 +202,7 @@ class _Reader:
                 self._examples.append(Example(why.step, shown))
         spool.close()
         rows.close()
+        kept.close()
 
     def _why_not(self, text: str) -> Reason | None:
         """The first step that leaves ``text`` out, with its reason."""
@@ -219,6 +226,14 @@ class _Reader:
             contaminated=dict(self._contaminated),
             examples=self._examples,
         )
+
+
+def _blanks(text: str) -> int:
+    """Spaces and line breaks of a clean text."""
+    if len(text) < LONG:
+        return text.count(" ") + text.count("\n")
+    codes = np.frombuffer(text.encode(), np.uint8)
+    return int(np.count_nonzero(codes == ord(" "))) + int(np.count_nonzero(codes == ord("\n")))
 
 
 class _Rows:
