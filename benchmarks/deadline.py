@@ -37,8 +37,8 @@ def deadline_after(minutes: float) -> datetime.datetime:
 
 
 def crowd() -> list[subprocess.Popen[bytes]]:
-    """Processes that only count, on the cores of this one."""
-    return [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(CROWD * usable_cores())]
+    """The neighbours that slow a machine."""
+    return [measure.busy_process() for _ in range(CROWD * usable_cores())]
 
 
 def one(number: int, corpus: Path, minutes: float, slowed: bool, flags: list[str], work: Path) -> dict[str, Any]:

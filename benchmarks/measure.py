@@ -227,6 +227,11 @@ class Watch:
         return {"load_before": self.before, "load_after": after, "others": others, "void": void}
 
 
+def busy_process() -> subprocess.Popen[bytes]:
+    """Start a process that only counts, on the cores of this one."""
+    return subprocess.Popen([sys.executable, "-c", "while True: pass"])
+
+
 def adopt_orphans() -> None:
     """Become the parent of processes whose own is killed: ``own_seconds`` counts only children that were waited for."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

@@ -55,7 +55,7 @@ def rounds(count: int, steps: int) -> list[dict[str, Any]]:
     found = []
     for number in range(count):
         for busy in (False, True):
-            neighbour = subprocess.Popen([sys.executable, "-c", "while True: pass"]) if busy else None
+            neighbour = measure.busy_process() if busy else None
             try:
                 for name, settings in SETTINGS.items():
                     seconds = step_seconds(settings, steps)

@@ -11,7 +11,8 @@ import numpy as np
 _CONTROL = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\ufeff\ud800-\udfff]+")
 _SPACES = re.compile(r"[^\S\n ][^\S\n]*| [^\S\n]+")
 _LINE_EDGES = re.compile(r" ?\n ?")
-_PLAIN = bytes(range(0x20, 0x7F)) + b"\n"
+PLAIN = bytes(range(0x20, 0x7F)) + b"\n"
+"""ASCII that may stand in clean text."""
 LONG = 1000
 """Characters from which on a look at arrays is faster than one at strings."""
 
@@ -35,7 +36,7 @@ def _is_clean(text: str) -> bool:
         data = text.encode()
     except UnicodeEncodeError:  # half of a surrogate pair
         return False
-    if not data.translate(None, _PLAIN).decode().isprintable():
+    if not data.translate(None, PLAIN).decode().isprintable():
         return False
     codes = np.frombuffer(data, np.uint8)
     blank = codes == ord(" ")

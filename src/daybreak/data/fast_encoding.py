@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from tokenizers import Tokenizer
 
+from daybreak.data.cleaning import PLAIN
 from daybreak.data.counting import cut_at_whitespace
 from daybreak.data.fast_libraries import LIBRARIES, Kind, Library, Unsuited, kind_of
 from daybreak.data.hostile_texts import hostile_texts
@@ -28,8 +29,6 @@ Flat = tuple[np.ndarray, np.ndarray]
 """uint32[tokens] of all texts in turn, and int64[texts], how many of them each text has. No special tokens."""
 Encode = Callable[[Sequence[str]], Flat]
 
-PLAIN = bytes(range(0x20, 0x7F)) + b"\n"
-"""Characters that a library must know to be of use."""
 DEFERRED_CHARACTERS = 1_000_000
 """That the layer below the fastest must be asked for: ``tokenizers`` takes as long for them as the check of one."""
 SPAN_CHARACTERS = 2000
@@ -137,13 +136,13 @@ class Deferred:
     """Encodes by ``plain`` until so much has come that a faster way is worth the time of its check."""
 
     def __init__(self, plain: Encode, make: Callable[[], Encode]):
-        self.encode, self._make, self._characters = plain, make, 0
-        self._made = False
+        self.encode, self._characters = plain, 0
+        self._make: Callable[[], Encode] | None = make
 
     def __call__(self, texts: Sequence[str]) -> Flat:
         self._characters += sum(map(len, texts))
-        if not self._made and self._characters >= DEFERRED_CHARACTERS:
-            self.encode, self._made = self._make(), True
+        if self._make and self._characters >= DEFERRED_CHARACTERS:
+            self.encode, self._make = self._make(), None
         return self.encode(texts)
 
 
