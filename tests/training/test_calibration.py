@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import types
 from typing import Any
@@ -13,6 +14,8 @@ from daybreak.base.errors import UserError
 from daybreak.base.world import World
 from daybreak.training import calibration, checkpoint
 from daybreak.training.clock import Budget
+from daybreak.training.muon import Muon
+from daybreak.training.optimizers import AdamW, BertAdam, OptimizerConfig
 from daybreak.training.phases import Stretch, with_microbatch
 from daybreak.training.step import Training
 
@@ -125,3 +128,37 @@ def test_a_validation_is_timed_as_it_will_be_made() -> None:
     made = training(model=model, validation=validation)
     assert calibration._time_row(made, checkpoint.START) == 0.25
     assert modes == [False] and model.training
+
+
+@pytest.mark.parametrize(
+    "config", [AdamW(lr=0.1), BertAdam(lr=0.1), Muon(lr=0.1, adam_lr=0.1)], ids=lambda c: type(c).__name__
+)
+def test_an_update_is_timed_without_a_trace(config: OptimizerConfig) -> None:
+    """A run that goes on from another one has an optimizer that remembers, and overflown gradients come up as well."""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.LayerNorm(6))
+    optimizer = config.build(model)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    before = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+    for parameter in model.parameters():
+        parameter.grad = torch.full_like(parameter, torch.inf)
+    calls = 0
+
+    def count(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    optimizer.register_step_post_hook(count)
+    decisions = types.SimpleNamespace(precision="bfloat16")
+    assert calibration._time_update(training(optimizer=optimizer, decisions=decisions)) > 0
+    torch.testing.assert_close((model.state_dict(), optimizer.state_dict()), before, rtol=0, atol=0)
+    assert calls == 2
+
+
+def test_a_step_takes_as_long_as_its_rows_and_one_update(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only so many rows are timed, and a larger batch has no more updates for that."""
+    device = Device(monkeypatch, fixed=0.0, each=1.0)
+    monkeypatch.setattr(calibration, "_time_update", lambda training: 5.0)
+    assert calibration._time_step(training(), checkpoint.START, 1.0) == 64 + 5
+    assert device.now == calibration.PROBE_STEP_ROWS

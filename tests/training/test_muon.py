@@ -201,6 +201,8 @@ def test_matrices_go_to_muon_and_the_rest_to_adamw_with_a_rate_of_its_own() -> N
     assert dict(zip(named(module, first), first["parts"])) == {**expected, "head_dense.weight": 1}
     assert len(first["params"]) + len(second["params"]) == len(list(module.parameters()))
     assert "embedding.weight" in named(module, second)
+    first, second = Muon(lr=0.03).build(module).param_groups
+    assert second["lr"] == muon.ADAM_TIMES * first["lr"]
 
 
 def test_decay_goes_by_role_in_both_halves() -> None:
@@ -252,6 +254,20 @@ def test_what_has_no_gradient_is_left_alone() -> None:
     assert torch.equal(still, before) and list(optimizer.state) == [moved]
 
 
+@pytest.mark.parametrize("run", ["float32", "bfloat16"])
+@pytest.mark.parametrize("asked", ["auto", "float32", "bfloat16"])
+def test_it_multiplies_as_asked_or_as_the_run_does(asked: str, run: str) -> None:
+    found, expected = parameters([(24, 16)]), parameters([(24, 16)])
+    optimizer = Muon(newton_schulz=asked, lr=RATE, weight_decay=DECAY).build(nn.ParameterList(found))
+    arithmetic = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+    with torch.autocast("cpu", arithmetic[run], enabled=run != "float32"):
+        descend(found, optimizer, 3)
+    group = {"params": expected, "parts": [1], "weight_decay": DECAY}
+    dtype = arithmetic[run if asked == "auto" else asked]
+    descend(expected, MuonOptimizer([group], lr=RATE, newton_schulz=dtype), 3)
+    assert torch.equal(found[0], expected[0]) and found[0].dtype == torch.float32
+
+
 @pytest.mark.parametrize("arithmetic", ["float32", "bfloat16"])
 def test_it_learns_a_batch_by_heart(arithmetic: str) -> None:
     module = model()
@@ -271,7 +287,7 @@ def test_it_learns_a_batch_by_heart(arithmetic: str) -> None:
     ("fields", "named"),
     [
         ({"newton_schulz": "float16"}, "newton-schulz cannot be 'float16'"),
-        ({"adam_lr": 0.0}, "adam-lr is 0"),
+        ({"adam_lr": -1.0}, "adam-lr is -1"),
         ({"momentum": 1.0}, "momentum is 1"),
         ({"beta2": -0.1}, "beta2 is -0.1"),
         ({"decay": ("weights",)}, "'weights'"),

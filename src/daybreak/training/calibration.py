@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from daybreak.training.clock import Budget, Tick, reserve_for
 from daybreak.training.loop import save
 from daybreak.training.pace import COURSE, pace_of
 from daybreak.training.phases import with_microbatch
-from daybreak.training.step import Training, accumulate, no_room
+from daybreak.training.step import Training, accumulate, no_room, update
 
 PRECISIONS = ("auto", "float32", "bfloat16", "float16")
 FEWEST_STEPS = 20
@@ -104,7 +105,7 @@ def _free_bytes() -> float:
 
 
 def measure_costs(training: Training, start: Progress, precisions: Sequence[str]) -> Costs:
-    """Time a step without its update in each of ``precisions``, a small validation and a checkpoint.
+    """Time a step in each of ``precisions``, a small validation and a checkpoint.
 
     The first of each warms up and does not count. The checkpoint at step 0 stays: a run that is killed in its first
     seconds has one to resume from.
@@ -122,16 +123,41 @@ def measure_costs(training: Training, start: Progress, precisions: Sequence[str]
 
 
 def _time_step(training: Training, start: Progress, at: float) -> float:
-    """Of a step with all its rows, as it is when the share ``at`` of the run is over."""
+    """Of a step with all its rows and its update, as it is when the share ``at`` of the run is over."""
     whole = training.stretches[0].batch
     rows = min(whole, PROBE_STEP_ROWS * training.world.size)
-    return _time_rows(training, start, rows, at) * whole / rows
-
-
-def _time_rows(training: Training, start: Progress, rows: int, at: float = 1.0) -> float:
-    begun = time.monotonic()
-    accumulate(training, start, at, rows)
+    seconds = _timed(training, lambda: accumulate(training, start, at, rows))
+    update = _time_update(training)
     training.optimizer.zero_grad(set_to_none=True)
+    return seconds * whole / rows + update
+
+
+def _time_update(training: Training) -> float:
+    """Of an update that moves nothing, for gradient and rate are 0, and that the optimizer does not remember."""
+    optimizer = training.optimizer
+    torch._foreach_zero_([p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None])
+    state, rates = optimizer.state, [group["lr"] for group in optimizer.param_groups]
+    optimizer.state = defaultdict(dict)
+    try:
+        for group in optimizer.param_groups:
+            group["lr"] = 0.0
+        update(training)  # the first makes room for what the optimizer remembers
+        return _timed(training, lambda: update(training))
+    finally:
+        optimizer.state = state
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
+
+
+def _time_rows(training: Training, start: Progress, rows: int) -> float:
+    seconds = _timed(training, lambda: accumulate(training, start, 1.0, rows))
+    training.optimizer.zero_grad(set_to_none=True)
+    return seconds
+
+
+def _timed(training: Training, work: Callable[[], object]) -> float:
+    begun = time.monotonic()
+    work()
     if training.device.type == "cuda":
         torch.cuda.synchronize()
     return time.monotonic() - begun

@@ -20,7 +20,7 @@ from torch.optim.adamw import adamw
 from daybreak.base.errors import UserError
 from daybreak.training.optimizers import OptimizerConfig, roles
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+DTYPES = {"auto": None, "float32": torch.float32, "bfloat16": torch.bfloat16}
 STEPS = 5
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Of x, x^3 and x^5: steepest at 0, and after STEPS all but the smallest singular values lie around 0.7 to 1.2."""
@@ -28,6 +28,8 @@ TINY = 1e-7
 """Smallest norm that is divided by: a matrix without gradient stays where it is."""
 ADAMW_RMS = 0.2
 """Root mean square of a usual AdamW update, which an orthogonal one is scaled to."""
+ADAM_TIMES = 3.0
+"""Rate of all but matrices as a multiple of theirs (records: study-muon-rates)."""
 AT_ONCE = 1 << 22
 """Numbers that are orthogonalised together: many small matrices, few large ones, so that the copies stay small."""
 
@@ -42,10 +44,10 @@ class Muon(OptimizerConfig):
 
     lr: float = 1e-3
     momentum: float = 0.95
-    newton_schulz: str = "float32"
-    """Arithmetic of the orthogonalisation: float32, or bfloat16 where that is faster."""
-    adam_lr: float = 1e-3
-    """Peak learning rate of all but matrices: embeddings, norms, biases, scalars."""
+    newton_schulz: str = "auto"
+    """Arithmetic of the orthogonalisation: float32, bfloat16, or auto for that of the run (see --precision)."""
+    adam_lr: float = 0.0
+    """Peak learning rate of all but matrices: embeddings, norms, biases, scalars; 0 for ADAM_TIMES ``lr``."""
     beta1: float = 0.9
     beta2: float = 0.98
     epsilon: float = 1e-8
@@ -54,11 +56,7 @@ class Muon(OptimizerConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.newton_schulz not in DTYPES:
-            raise UserError(
-                f"--optimizer.newton-schulz cannot be '{self.newton_schulz}'.", f"Use {' or '.join(DTYPES)}."
-            )
-        if not self.adam_lr > 0:
-            raise UserError(f"--optimizer.adam-lr is {self.adam_lr:g}.", "Give a positive number.")
+            raise UserError(f"--optimizer.newton-schulz cannot be '{self.newton_schulz}'.", f"Use {', '.join(DTYPES)}.")
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
         return MuonOptimizer(
@@ -84,7 +82,7 @@ class Muon(OptimizerConfig):
             if chosen:
                 ours.append({**group, "params": chosen, "parts": [fused[p] for p in chosen]})
             if left:
-                others.append({**group, "params": left, "lr": self.adam_lr})
+                others.append({**group, "params": left, "lr": self.adam_lr or ADAM_TIMES * self.lr})
         return ours + others
 
 
@@ -93,6 +91,8 @@ class MuonOptimizer(torch.optim.Optimizer):
 
     m <- mu m + (1 - mu) g;  O <- newton_schulz(mu m + (1 - mu) g);
     p <- (1 - lr decay) p - lr 0.2 sqrt(max(R, C)) O
+
+    The arithmetic of ``newton_schulz`` is that of torch.autocast around ``step`` where none is given.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class MuonOptimizer(torch.optim.Optimizer):
         betas: tuple[float, float] = (0.9, 0.98),
         eps: float = 1e-8,
         weight_decay: float = 0.0,
-        newton_schulz: torch.dtype = torch.float32,
+        newton_schulz: torch.dtype | None = None,
     ):
         defaults = {"lr": lr, "momentum": momentum, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         # "fused" has torch bring a loaded step count to where its kernel wants it.
@@ -153,7 +153,8 @@ class MuonOptimizer(torch.optim.Optimizer):
         targets, now, mean = matrices(parameters), matrices(gradients), matrices(moments)
         for batch in batches(targets):
             ahead = torch.cat([now[i].lerp(mean[i], group["momentum"]) for i in batch])
-            solved = orthogonalised(ahead, group["newton_schulz"]).split([len(targets[i]) for i in batch])
+            dtype = group["newton_schulz"] or run_arithmetic(ahead.device.type)
+            solved = orthogonalised(ahead, dtype).split([len(targets[i]) for i in batch])
             for i, direction in zip(batch, solved):
                 targets[i].add_(direction, alpha=-group["lr"] * ADAMW_RMS * math.sqrt(direction.shape[2]))
 
@@ -163,6 +164,11 @@ class MuonOptimizer(torch.optim.Optimizer):
             count = name == "step"
             state[name] = torch.zeros((), device=parameter.device) if count else torch.zeros_like(parameter)
         return state[name]
+
+
+def run_arithmetic(device: str) -> torch.dtype:
+    """What torch.autocast multiplies in at the moment; float32 outside of it."""
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else torch.float32
 
 
 def split(tensor: Tensor, parts: int) -> Tensor:
@@ -197,7 +203,8 @@ def orthogonalised(matrices: Tensor, dtype: torch.dtype = torch.float32) -> Tens
     a, b, c = COEFFICIENTS
     norms = torch.linalg.matrix_norm(matrices, keepdim=True).clamp_min(TINY)
     x = (matrices / norms).to(dtype)
-    for _ in range(STEPS):
-        gram = torch.bmm(x, x.mT)
-        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    with torch.autocast(matrices.device.type, enabled=False):
+        for _ in range(STEPS):
+            gram = torch.bmm(x, x.mT)
+            x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
     return x

@@ -16,7 +16,7 @@ from daybreak.training.bert_adam import BertAdamOptimizer
 ROLES = ("matrices", "embeddings", "norms", "biases", "scalars")
 MEANS = ("momentum", "beta1", "beta2")
 """Weights of running means, under these names in every optimizer that has them."""
-NOT_NEGATIVE = ("weight_decay", "epsilon")
+NOT_NEGATIVE = ("weight_decay", "epsilon", "adam_lr")
 
 
 def roles(model: nn.Module) -> dict[str, str]:

@@ -204,7 +204,7 @@ def take_step(
     taken = not health.is_bad(loss, norm, training.clip)
     if taken:
         torch._foreach_mul_(gradients, min(1.0, training.clip / (norm + 1e-6)) / divisor)
-        training.optimizer.step()
+        update(training)
         health, scale = health.after_good(loss, norm), scale.after_good()
     elif scale.can_shrink and math.isfinite(loss) and not math.isfinite(norm):
         health, scale = health.after_overflow(), scale.after_overflow()
@@ -222,6 +222,12 @@ def take_step(
         scale=scale,
     )
     return Outcome(progress=done, loss=loss, norm=norm, taken=taken)
+
+
+def update(training: Training) -> None:
+    """Move the weights by the gradients at hand, in the run's precision where the optimizer multiplies matrices."""
+    with training.autocast():
+        training.optimizer.step()
 
 
 def accumulate(
