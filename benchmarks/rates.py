@@ -4,9 +4,10 @@
 
 The rule is the flagship's (recipes/daybreak_*.py): heads of 64, an inner width of twice the width, initial weights of
 deviation one over the square root of the width, and a peak rate in inverse proportion to the square root of the width,
-2e-3 at 256, whatever the steps. Each run is LAYERSxWIDTH:BUDGET; budgets in steps are the same work on any machine, so
-several calls may share --work and its finished runs. The best factor on the rule's rate is the vertex of a parabola in
-the logarithm of the rate, through the best rate and the ones beside it.
+3e-3 at 256 (Muon's; all but matrices have a fixed multiple of it), whatever the steps. Each run is LAYERSxWIDTH:BUDGET;
+budgets in steps are the same work on any machine, so several calls may share --work and its finished runs. The best
+factor on the rule's rate is the vertex of a parabola in the logarithm of the rate, through the best rate and the ones
+beside it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import toy
 from daybreak.base.files import read_json
 from daybreak.base.run_folder import RunFolder
 
-RATE, WIDTH = 2e-3, 256
+RATE, WIDTH = 3e-3, 256
 """Of ``mini``, from which the rule goes on."""
 HEAD = 64
 

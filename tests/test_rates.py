@@ -12,7 +12,7 @@ from page_commands import called
 
 from daybreak.models.modern import ModernEncoder
 from daybreak.recipe import load_recipe
-from daybreak.training.optimizers import AdamW
+from daybreak.training.muon import Muon
 
 __all__ = ["beside"]  # a fixture
 
@@ -21,7 +21,7 @@ __all__ = ["beside"]  # a fixture
 def test_the_rule_is_that_of_the_recipes(size: str) -> None:
     recipe = load_recipe(size)
     model, optimizer = recipe.model, recipe.optimizer
-    assert isinstance(model, ModernEncoder) and isinstance(optimizer, AdamW)
+    assert isinstance(model, ModernEncoder) and isinstance(optimizer, Muon) and not optimizer.adam_lr
     words = shlex.split(script("rates").rule(model.layers, model.width, 1.0))
     made = dict(zip(words[::2], map(float, words[1::2])))
     same = {name: made[f"--model.{name}"] for name in ("layers", "width", "heads", "inner")}
@@ -34,7 +34,7 @@ def test_pretrain_takes_the_flags_of_the_rule(tmp_path: Path, monkeypatch: pytes
     command = f"daybreak pretrain mini --data data --out run {script('rates').rule(3, 192, 0.5)}"
     recipe = called(command, tmp_path, monkeypatch)[0][0]
     assert (recipe.model.layers, recipe.model.width, recipe.model.heads) == (3, 192, 3)
-    assert recipe.optimizer.lr == pytest.approx(1e-3 * math.sqrt(256 / 192), rel=1e-3)
+    assert recipe.optimizer.lr == pytest.approx(1.5e-3 * math.sqrt(256 / 192), rel=1e-3)
 
 
 def test_the_best_factor_of_a_known_curve() -> None:

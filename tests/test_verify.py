@@ -200,7 +200,7 @@ def test_recipes_of_every_kind_verify(
     ("file", "name"),
     [
         ("before-decay/step-000000016/model.safetensors", "output.bias"),
-        ("before-end/step-000000036/optimizer.safetensors", "3.exp_avg"),
+        ("before-end/step-000000036/optimizer.safetensors", "3.momentum_buffer"),
     ],
 )
 def test_a_changed_bit_of_a_checkpoint_is_found_and_named(

@@ -66,6 +66,24 @@ def test_the_course_corrects_what_the_law_could_not_know() -> None:
         assert (band.low < seen < band.high) == (luck == 0.0)
 
 
+def test_runs_of_another_optimizer_tell_of_sizes_and_texts_and_not_of_speed() -> None:
+    """Of the largest size there are only runs that learn less from as much text."""
+    apart = (0.4, -0.08)
+    others = made_up(0.002, 8, (SIZES[-1], *SIZES[1:3]), optimizer="AdamW", others=apart)
+    runs = [*others, *made_up(0.002, 9, SIZES[:3])]
+    law = fit(runs)
+    assert law.others == pytest.approx(apart, abs=0.05)
+    for tokens in (2e6, 8e6):
+        assert foresee(law, of(SIZES[-1], tokens)).loss == pytest.approx(true_loss(SIZES[-1], tokens), rel=0.02)
+        assert true_loss(SIZES[-1], tokens, others=apart) > 1.05 * true_loss(SIZES[-1], tokens)
+    assert [one.fitted for one in law.residuals] == pytest.approx([run.loss for run in runs], rel=0.02)
+    # What is usual on the way of others is not asked.
+    strange = [replace(run, course=[9.0] * len(run.course)) for run in others]
+    assert fit([*strange, *runs[len(others) :]]).usual == law.usual
+    left = leave_out(runs, [run.inner == SIZES[-1] for run in runs])
+    assert left[0].fitted == pytest.approx(left[0].loss, rel=0.05)
+
+
 def test_one_run_that_went_wrong_does_not_bend_the_law() -> None:
     runs = made_up(0.005, 3)
     bent = [replace(runs[7], loss=runs[7].loss * 1.4), *runs[:7], *runs[8:]]

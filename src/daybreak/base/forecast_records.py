@@ -30,6 +30,8 @@ class LawRun:
     """On all held-out rows, at the end."""
     course: list[float | None]
     """Mean training loss just before each of MARKS, whatever is predicted there; None where nothing was written."""
+    optimizer: str = "AdamW"
+    """The kind of it; the flagship's was AdamW when records did not name one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,12 +74,15 @@ class Law:
     """log floor, log A, alpha, log D0, beta, gamma, with N, D and p counted from ``forecasting.law.CENTRE``."""
     covariance: list[list[float]]
     """Of the coefficients."""
+    others: list[float]
+    """What log A and beta are higher by for the runs behind it with another optimizer than the flagship's, which tell
+    of text, and of what the two have in common."""
     spread: float
     """Standard deviation of the logarithm of a run around the law."""
     freedom: int
     """Degrees of freedom behind ``spread``."""
     inner: tuple[int, int]
-    """Least and most parameters that were measured."""
+    """Least and most parameters that were measured, with either optimizer."""
     tokens: tuple[int, int]
     epochs: float
     """Most readings of a text that were measured."""

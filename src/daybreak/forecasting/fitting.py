@@ -12,11 +12,15 @@ from daybreak.base.errors import UserError
 from daybreak.base.forecast_records import MARKS, Law, LawRun, Residual, UsualLoss
 from daybreak.forecasting.law import log_share, worth
 
-EXPECTED = (math.log(0.1), math.log(0.1), 0.34, math.log(0.3), 0.28, 5.0)
-UNSURE = (0.7, 0.7, 0.1, 0.7, 0.1, 5.0)
-"""Where the coefficients are looked for, and how far from there (one deviation): the exponents of Hoffmann et al.
-(arXiv 2203.15556, eq. 10), shares of the order of a tenth, and a million tokens until the loss falls. It binds only
-what the runs leave open, such as how much a much larger model would gain."""
+EXPECTED = (math.log(0.1), math.log(0.1), 0.34, math.log(0.3), 0.28, 5.0, 0.0, 0.0)
+UNSURE = (0.7, 0.7, 0.1, 0.7, 0.1, 5.0, 0.7, 0.1)
+"""Where the coefficients and ``Law.others`` are looked for, and how far from there (one deviation): the exponents of
+Hoffmann et al. (arXiv 2203.15556, eq. 10), shares of the order of a tenth, and a million tokens until the loss falls.
+It binds only what the runs leave open, such as how much a much larger model would gain."""
+DIFFERENT = (1, 4)
+"""Places of log A and beta among the coefficients: what ``Law.others`` is added to."""
+OPTIMIZER = "Muon"
+"""The flagship's: what is usual on the way is known from its runs alone."""
 NOISE = 0.02
 """Deviation of a run's logarithm that the fit begins with: it weighs the runs against EXPECTED."""
 FEWEST = 8
@@ -34,21 +38,20 @@ def fit(runs: Sequence[LawRun]) -> Law:
     """
     if len(runs) < FEWEST:
         raise UserError(f"{len(runs)} runs are too few to fit a law on.", f"Name at least {FEWEST}.")
-    inner = np.array([run.inner for run in runs], dtype=float)
-    tokens = np.array([worth(run.tokens, run.unique) for run in runs])
     z = np.array([math.log(run.loss / run.unigram_loss) for run in runs])
-    pairs = np.array([run.pairs for run in runs])
-    theta, covariance, spread, freedom = _coefficients(inner, tokens, pairs, z)
-    expected = log_share(theta, inner, tokens, pairs)
+    theta, covariance, spread, freedom = _coefficients(runs, z)
+    expected = _expected(theta, runs)
+    now = np.array([run.optimizer == OPTIMIZER for run in runs])
     return Law(
-        coefficients=[round(float(value), 6) for value in theta],
-        covariance=[[float(f"{value:.4g}") for value in row] for row in covariance],
+        coefficients=[round(float(value), 6) for value in theta[:-2]],
+        covariance=[[float(f"{value:.4g}") for value in row[:-2]] for row in covariance[:-2]],
+        others=[round(float(value), 6) for value in theta[-2:]],
         spread=round(spread, 6),
         freedom=freedom,
         inner=(min(run.inner for run in runs), max(run.inner for run in runs)),
         tokens=(min(run.tokens for run in runs), max(run.tokens for run in runs)),
         epochs=round(max(run.tokens / run.unique for run in runs), 2),
-        usual=_usual(runs, expected, z),
+        usual=_usual([run for run in runs if run.optimizer == OPTIMIZER], expected[now], z[now]),
         residuals=[
             Residual(name=run.name, loss=round(run.loss, 4), fitted=round(run.unigram_loss * math.exp(at), 4))
             for run, at in zip(runs, expected)
@@ -56,10 +59,18 @@ def fit(runs: Sequence[LawRun]) -> Law:
     )
 
 
-def _coefficients(
-    inner: np.ndarray, tokens: np.ndarray, pairs: np.ndarray, z: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, float, int]:
-    """Coefficients [6], their covariance, the deviation of a run, and its degrees of freedom.
+def _expected(theta: np.ndarray, runs: Sequence[LawRun]) -> np.ndarray:
+    """z of each run [R], for coefficients and ``Law.others`` [8]."""
+    coefficients = np.repeat(theta[:-2, None], len(runs), axis=1)
+    of_others = np.array([run.optimizer != OPTIMIZER for run in runs])
+    for place, higher in zip(DIFFERENT, theta[-2:]):
+        coefficients[place, of_others] += higher
+    facts = [(run.inner, worth(run.tokens, run.unique), run.pairs) for run in runs]
+    return log_share(coefficients, *np.array(facts, dtype=float).T)
+
+
+def _coefficients(runs: Sequence[LawRun], z: np.ndarray) -> tuple[np.ndarray, np.ndarray, float, int]:
+    """Coefficients and ``Law.others`` [8], their covariance, the deviation of a run, and its degrees of freedom.
 
     Huber's loss, as in Hoffmann et al. (section 3.3): one run that went wrong does not bend the law.
     """
@@ -68,7 +79,7 @@ def _coefficients(
     for _ in range(20):  # the weight of the runs and their spread find each other
 
         def errors(theta: np.ndarray, noise: float = noise) -> np.ndarray:
-            return np.concatenate([(log_share(theta, inner, tokens, pairs) - z) / noise, (theta - start) / width])
+            return np.concatenate([(_expected(theta, runs) - z) / noise, (theta - start) / width])
 
         found = optimize.least_squares(errors, start, loss="huber", f_scale=1.5)
         apart = found.fun[: len(z)] * noise
@@ -119,9 +130,8 @@ def leave_out(runs: Sequence[LawRun], groups: Sequence[Hashable]) -> list[Residu
         known = [run for run, other in zip(runs, groups) if other != group]
         if len(known) < FEWEST:
             continue
-        theta = np.asarray(fit(known).coefficients)
-        for run in (run for run, other in zip(runs, groups) if other == group):
-            facts = (run.inner, worth(run.tokens, run.unique), run.pairs)
-            z = log_share(theta, *(np.array([value]) for value in facts))[0]
+        law = fit(known)
+        left = [run for run, other in zip(runs, groups) if other == group]
+        for run, z in zip(left, _expected(np.array([*law.coefficients, *law.others]), left)):
             found.append(Residual(name=run.name, loss=run.loss, fitted=run.unigram_loss * math.exp(float(z))))
     return found

@@ -49,7 +49,7 @@ def worth(tokens: float, unique: float) -> float:
 
 
 def log_share(coefficients: np.ndarray, inner: np.ndarray, tokens: np.ndarray, pairs: np.ndarray) -> np.ndarray:
-    """z for coefficients [6] and N, D and log p, each [R]; 0 at no tokens, for word frequencies are learned first."""
+    """z for coefficients [6] or [6, R] and N, D and log p, each [R]; 0 at no tokens: word frequencies come first."""
     floor, a, alpha, start, beta, gamma = coefficients
     lasting = np.minimum(MOST_LASTING, np.exp(floor) + np.exp(a - alpha * np.log(inner / CENTRE[0])))
     told = (1.0 + tokens / (CENTRE[1] * np.exp(start))) ** -beta

@@ -35,17 +35,18 @@ def law_run(run: RunFolder, name: str, pairs: float) -> LawRun:
         pairs: see ``difficulty``; the run's own forecast.json has it.
     """
     summary, data = read_json(run.summary, Summary), read_json(run.manifest, Manifest)
-    steps = _steps(run)
+    steps, recipe = _steps(run), read_json(run.recipe)
     means = course_means([line["progress"] for line in steps], [line["loss"] for line in steps], MARKS)
     return LawRun(
         name=name,
-        inner=inner_parameters(summary.parameters, data.vocabulary, read_json(run.recipe)["model"]["width"]),
+        inner=inner_parameters(summary.parameters, data.vocabulary, recipe["model"]["width"]),
         tokens=summary.tokens,
         unique=data.train.tokens,
         unigram_loss=round(summary.validation.unigram_loss, 5),
         pairs=round(pairs, 5),
         loss=round(summary.validation.loss, 5),
         course=[None if mean is None else round(mean, 5) for mean in means],
+        optimizer=recipe["optimizer"]["kind"],
     )
 
 

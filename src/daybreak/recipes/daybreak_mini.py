@@ -7,18 +7,18 @@ Promise: measured, records/2026-11-21-mini-wiki-15m (38 million characters of Wi
 from daybreak.data.tokenizer import WordPiece
 from daybreak.models.modern import ModernEncoder
 from daybreak.recipe import Recipe
+from daybreak.training.muon import Muon
 from daybreak.training.objectives import CausalThenMasked
-from daybreak.training.optimizers import AdamW
 from daybreak.training.schedule import Trapezoid
 
 recipe = Recipe(
     name="daybreak-mini",
     tokenizer=WordPiece(vocabulary=8_192),
     model=ModernEncoder(layers=4, width=256, heads=4, inner=512, init_std=0.0625),
-    objective=CausalThenMasked(causal_share=0.35, causal_targets=0.3, mask_rates=(0.3, 0.25, 0.2, 0.15)),
-    optimizer=AdamW(lr=2e-3),
+    objective=CausalThenMasked(causal_share=0.15, causal_targets=0.3, mask_rates=(0.3, 0.25, 0.2, 0.15)),
+    optimizer=Muon(lr=3e-3),
     schedule=Trapezoid(warmup=0.02, decay=0.6),
     length=128,
-    batch=16,
+    batch=32,
     budget="15m",
 )

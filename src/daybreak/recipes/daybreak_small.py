@@ -7,16 +7,16 @@ Promise: not yet measured.
 from daybreak.data.tokenizer import WordPiece
 from daybreak.models.modern import ModernEncoder
 from daybreak.recipe import Recipe
+from daybreak.training.muon import Muon
 from daybreak.training.objectives import CausalThenMasked
-from daybreak.training.optimizers import AdamW
 from daybreak.training.schedule import Trapezoid
 
 recipe = Recipe(
     name="daybreak-small",
     tokenizer=WordPiece(vocabulary=16_384),
     model=ModernEncoder(layers=6, width=384, heads=6, inner=768, init_std=0.05),
-    objective=CausalThenMasked(causal_share=0.35, causal_targets=0.3, mask_rates=(0.3, 0.25, 0.2, 0.15)),
-    optimizer=AdamW(lr=1.5e-3),
+    objective=CausalThenMasked(causal_share=0.15, causal_targets=0.3, mask_rates=(0.3, 0.25, 0.2, 0.15)),
+    optimizer=Muon(lr=2.5e-3),
     schedule=Trapezoid(warmup=0.02, decay=0.6),
     length=128,
     batch=32,

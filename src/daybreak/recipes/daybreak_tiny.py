@@ -7,18 +7,18 @@ Promise: measured, records/2026-11-21-tiny-docstrings-3m (on the built-in docstr
 from daybreak.data.tokenizer import WordPiece
 from daybreak.models.modern import ModernEncoder
 from daybreak.recipe import Recipe
+from daybreak.training.muon import Muon
 from daybreak.training.objectives import CausalThenMasked
-from daybreak.training.optimizers import AdamW
 from daybreak.training.schedule import Trapezoid
 
 recipe = Recipe(
     name="daybreak-tiny",
     tokenizer=WordPiece(vocabulary=8_192),
     model=ModernEncoder(layers=2, width=128, heads=2, inner=256, init_std=0.09),
-    objective=CausalThenMasked(causal_share=0.35, causal_targets=0.3, mask_rates=(0.3, 0.25, 0.2, 0.15)),
-    optimizer=AdamW(lr=3e-3),
+    objective=CausalThenMasked(causal_share=0.15, causal_targets=0.3, mask_rates=(0.3, 0.25, 0.2, 0.15)),
+    optimizer=Muon(lr=4e-3),
     schedule=Trapezoid(warmup=0.02, decay=0.6),
     length=128,
-    batch=16,
+    batch=32,
     budget="3m",
 )
