@@ -1,7 +1,7 @@
 """The flagship at its second size: a quarter of an hour to a few hours on a CPU, or minutes on a GPU.
 
 Command: daybreak run mini --corpus TEXT --budget 15m
-Promise: measured, records/2026-11-21-mini-wiki-15m (38 million characters of Wikipedia).
+Promise: measured, records/2026-11-22-mini-muon-wiki-15m (78 million characters of Wikipedia, one thread).
 """
 
 from daybreak.data.tokenizer import WordPiece

@@ -127,9 +127,9 @@ def _time_step(training: Training, start: Progress, at: float) -> float:
     whole = training.stretches[0].batch
     rows = min(whole, PROBE_STEP_ROWS * training.world.size)
     seconds = _timed(training, lambda: accumulate(training, start, at, rows))
-    update = _time_update(training)
+    fixed = _time_update(training)
     training.optimizer.zero_grad(set_to_none=True)
-    return seconds * whole / rows + update
+    return seconds * whole / rows + fixed
 
 
 def _time_update(training: Training) -> float:
