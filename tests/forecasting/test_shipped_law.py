@@ -11,7 +11,7 @@ from daybreak.base.files import read_json
 from daybreak.base.forecast_records import MARKS, Law, LawRun
 from daybreak.base.plain import from_plain
 from daybreak.deciding import unknown_to_the_law
-from daybreak.forecasting.fitting import fit
+from daybreak.forecasting.fitting import OPTIMIZER, fit
 from daybreak.forecasting.law import CENTRE, Undertaking, foresee, shipped_law
 from daybreak.recipe import load_recipe
 
@@ -37,7 +37,8 @@ def test_the_law_is_that_of_the_records() -> None:
 
 @pytest.mark.parametrize("size", ["tiny", "mini", "small"])
 def test_the_law_speaks_of_the_flagship(size: str) -> None:
-    assert unknown_to_the_law(load_recipe(size)) == ""
+    recipe = load_recipe(size)
+    assert unknown_to_the_law(recipe) == "" and type(recipe.optimizer).__name__ == OPTIMIZER
 
 
 @pytest.mark.parametrize("name", ["bert-2018", "crammed", "scibert", "base"])

@@ -159,6 +159,5 @@ def test_an_update_is_timed_without_a_trace(config: OptimizerConfig) -> None:
 def test_a_step_takes_as_long_as_its_rows_and_one_update(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only so many rows are timed, and a larger batch has no more updates for that."""
     device = Device(monkeypatch, fixed=0.0, each=1.0)
-    monkeypatch.setattr(calibration, "_time_update", lambda training: 5.0)
-    assert calibration._time_step(training(), checkpoint.START, 1.0) == 64 + 5
+    assert calibration._time_step(training(), checkpoint.START, 1.0, fixed=5.0) == 64 + 5
     assert device.now == calibration.PROBE_STEP_ROWS

@@ -39,9 +39,10 @@ def fit(runs: Sequence[LawRun]) -> Law:
     if len(runs) < FEWEST:
         raise UserError(f"{len(runs)} runs are too few to fit a law on.", f"Name at least {FEWEST}.")
     z = np.array([math.log(run.loss / run.unigram_loss) for run in runs])
-    theta, covariance, spread, freedom = _coefficients(runs, z)
-    expected = _expected(theta, runs)
-    now = np.array([run.optimizer == OPTIMIZER for run in runs])
+    facts = _facts(runs)
+    theta, covariance, spread, freedom = _coefficients(facts, z)
+    expected = _expected(theta, facts)
+    now = facts[-1] == 0
     return Law(
         coefficients=[round(float(value), 6) for value in theta[:-2]],
         covariance=[[float(f"{value:.4g}") for value in row[:-2]] for row in covariance[:-2]],
@@ -51,7 +52,7 @@ def fit(runs: Sequence[LawRun]) -> Law:
         inner=(min(run.inner for run in runs), max(run.inner for run in runs)),
         tokens=(min(run.tokens for run in runs), max(run.tokens for run in runs)),
         epochs=round(max(run.tokens / run.unique for run in runs), 2),
-        usual=_usual([run for run in runs if run.optimizer == OPTIMIZER], expected[now], z[now]),
+        usual=_usual([run for run, is_now in zip(runs, now) if is_now], expected[now], z[now]),
         residuals=[
             Residual(name=run.name, loss=round(run.loss, 4), fitted=round(run.unigram_loss * math.exp(at), 4))
             for run, at in zip(runs, expected)
@@ -59,17 +60,23 @@ def fit(runs: Sequence[LawRun]) -> Law:
     )
 
 
-def _expected(theta: np.ndarray, runs: Sequence[LawRun]) -> np.ndarray:
-    """z of each run [R], for coefficients and ``Law.others`` [8]."""
-    coefficients = np.repeat(theta[:-2, None], len(runs), axis=1)
-    of_others = np.array([run.optimizer != OPTIMIZER for run in runs])
+def _facts(runs: Sequence[LawRun]) -> np.ndarray:
+    """N, D, log p and whether the optimizer is another one, of each run, [4, R]."""
+    return np.array(
+        [(run.inner, worth(run.tokens, run.unique), run.pairs, run.optimizer != OPTIMIZER) for run in runs], dtype=float
+    ).T
+
+
+def _expected(theta: np.ndarray, facts: np.ndarray) -> np.ndarray:
+    """z of each run [R], for coefficients and ``Law.others`` [8], and ``_facts``."""
+    *known, of_others = facts
+    coefficients = np.repeat(theta[:-2, None], len(of_others), axis=1)
     for place, higher in zip(DIFFERENT, theta[-2:]):
-        coefficients[place, of_others] += higher
-    facts = [(run.inner, worth(run.tokens, run.unique), run.pairs) for run in runs]
-    return log_share(coefficients, *np.array(facts, dtype=float).T)
+        coefficients[place] += higher * of_others
+    return log_share(coefficients, *known)
 
 
-def _coefficients(runs: Sequence[LawRun], z: np.ndarray) -> tuple[np.ndarray, np.ndarray, float, int]:
+def _coefficients(facts: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray, float, int]:
     """Coefficients and ``Law.others`` [8], their covariance, the deviation of a run, and its degrees of freedom.
 
     Huber's loss, as in Hoffmann et al. (section 3.3): one run that went wrong does not bend the law.
@@ -79,7 +86,7 @@ def _coefficients(runs: Sequence[LawRun], z: np.ndarray) -> tuple[np.ndarray, np
     for _ in range(20):  # the weight of the runs and their spread find each other
 
         def errors(theta: np.ndarray, noise: float = noise) -> np.ndarray:
-            return np.concatenate([(_expected(theta, runs) - z) / noise, (theta - start) / width])
+            return np.concatenate([(_expected(theta, facts) - z) / noise, (theta - start) / width])
 
         found = optimize.least_squares(errors, start, loss="huber", f_scale=1.5)
         apart = found.fun[: len(z)] * noise
@@ -132,6 +139,6 @@ def leave_out(runs: Sequence[LawRun], groups: Sequence[Hashable]) -> list[Residu
             continue
         law = fit(known)
         left = [run for run, other in zip(runs, groups) if other == group]
-        for run, z in zip(left, _expected(np.array([*law.coefficients, *law.others]), left)):
+        for run, z in zip(left, _expected(np.array([*law.coefficients, *law.others]), _facts(left))):
             found.append(Residual(name=run.name, loss=run.loss, fitted=run.unigram_loss * math.exp(float(z))))
     return found

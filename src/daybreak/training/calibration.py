@@ -110,49 +110,49 @@ def measure_costs(training: Training, start: Progress, precisions: Sequence[str]
     The first of each warms up and does not count. The checkpoint at step 0 stays: a run that is killed in its first
     seconds has one to resume from.
     """
-    step = {}
+    step, updates = {}, {}
     for precision in precisions:
         trial = replace(training, decisions=replace(training.decisions, precision=precision))
-        step[precision] = min(_time_step(trial, start, 1.0) for _ in range(TRIALS))
+        updates[precision] = _time_update(trial)
+        step[precision] = min(_time_step(trial, start, 1.0, updates[precision]) for _ in range(TRIALS))
     fastest = min(step, key=lambda name: step[name])
     trial = replace(training, decisions=replace(training.decisions, precision=fastest))
-    earlier = [min(_time_step(trial, start, at) for _ in range(2)) for at in COURSE[:-1]]
+    earlier = [min(_time_step(trial, start, at, updates[fastest]) for _ in range(2)) for at in COURSE[:-1]]
     row = min(_time_row(training, start) for _ in range(2))
     first = training.rows_of_step(start, 0.0) / training.stretches[0].batch
     return Costs(step=step, course=[*earlier, step[fastest]], row=row, save=save(training, start), first=first)
 
 
-def _time_step(training: Training, start: Progress, at: float) -> float:
-    """Of a step with all its rows and its update, as it is when the share ``at`` of the run is over."""
+def _time_step(training: Training, start: Progress, at: float, fixed: float) -> float:
+    """Of a step with all its rows and an update of ``fixed`` seconds, as it is when the share ``at`` is over."""
     whole = training.stretches[0].batch
     rows = min(whole, PROBE_STEP_ROWS * training.world.size)
+    return _time_rows(training, start, rows, at) * whole / rows + fixed
+
+
+def _time_rows(training: Training, start: Progress, rows: int, at: float = 1.0) -> float:
     seconds = _timed(training, lambda: accumulate(training, start, at, rows))
-    fixed = _time_update(training)
     training.optimizer.zero_grad(set_to_none=True)
-    return seconds * whole / rows + fixed
+    return seconds
 
 
 def _time_update(training: Training) -> float:
     """Of an update that moves nothing, for gradient and rate are 0, and that the optimizer does not remember."""
     optimizer = training.optimizer
-    torch._foreach_zero_([p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None])
     state, rates = optimizer.state, [group["lr"] for group in optimizer.param_groups]
     optimizer.state = defaultdict(dict)
     try:
         for group in optimizer.param_groups:
             group["lr"] = 0.0
+            for parameter in group["params"]:
+                parameter.grad = torch.zeros_like(parameter)
         update(training)  # the first makes room for what the optimizer remembers
         return _timed(training, lambda: update(training))
     finally:
+        optimizer.zero_grad(set_to_none=True)
         optimizer.state = state
         for group, rate in zip(optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
-
-
-def _time_rows(training: Training, start: Progress, rows: int) -> float:
-    seconds = _timed(training, lambda: accumulate(training, start, 1.0, rows))
-    training.optimizer.zero_grad(set_to_none=True)
-    return seconds
 
 
 def _timed(training: Training, work: Callable[[], object]) -> float:
