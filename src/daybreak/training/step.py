@@ -200,7 +200,8 @@ def take_step(
     gradients = [parameter.grad for parameter in training.model.parameters() if parameter.grad is not None]
     divisor = count * progress.scale.factor
     norm = float(torch.nn.utils.get_total_norm(gradients)) / divisor
-    loss, health, scale = loss_sum / count, progress.health, progress.scale
+    health = progress.health.in_stage(training.objective.stage(course(training, at)))
+    loss, scale = loss_sum / count, progress.scale
     taken = not health.is_bad(loss, norm, training.clip)
     if taken:
         torch._foreach_mul_(gradients, min(1.0, training.clip / (norm + 1e-6)) / divisor)
