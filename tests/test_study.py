@@ -14,16 +14,18 @@ from typing import Any
 import pytest
 from fake_studies import fake_cells
 
+from daybreak.assembly import YARDSTICK
 from daybreak.base.errors import UserError
 from daybreak.base.files import read_json
 from daybreak.base.records import Summary
 from daybreak.base.run_folder import RunFolder
 from daybreak.base.study_records import Study
 from daybreak.cli import _contender
-from daybreak.contest import settled
+from daybreak.contest import settled, yardsticks
 from daybreak.recipe import Origin, load_recipe, resolved
 from daybreak.reporting.study_table import study_text
 from daybreak.study import Contender, study
+from daybreak.training.phases import Later
 from daybreak.turns import Place
 
 SMALL = replace(load_recipe("tiny"), length=32, batch=8)
@@ -64,6 +66,18 @@ def test_a_contender_that_cannot_train_ends_the_study_at_once(
     more += [] if "--data" in arguments else ["--data", str(data)]
     assert words in " ".join(refused("study", *arguments, *more, "--out", "out").split())
     assert not (tmp_path / "out" / "cells").exists()
+
+
+def test_shorter_rows_first_are_judged_on_the_rows_that_follow(data: Path) -> None:
+    """Where a recipe only begins with short rows, its loss is comparable with that of the long ones."""
+    long = replace(SMALL, length=96)
+    short = replace(SMALL, length=32, later=Later(start=0.7, length=96))
+    judged = yardsticks([Contender(name="long", recipe=long), Contender(name="short", recipe=short)], data)
+    assert [validation.length for validation in judged] == [96, 96]
+    for mine, theirs in zip(judged[0].cases(), judged[1].cases(), strict=True):
+        assert mine.equal(theirs)
+    longer = replace(short, later=replace(short.later, length=512))
+    assert yardsticks([Contender(name="longer", recipe=longer)], data)[0].length == YARDSTICK
 
 
 def test_runs_from_different_starts_are_not_compared() -> None:

@@ -35,7 +35,7 @@ from daybreak.training.step import Training
 from daybreak.training.validation import ROWS, OwnRows, Validation
 
 YARDSTICK = 128
-"""Positions of the rows that every recipe is measured on, where its model can read so many."""
+"""Positions of the rows that every recipe is measured on, where its model can read so many and ever meets them."""
 SAMPLE_TOKENS = 40
 OWN_ROWS = 256
 """Held-out rows of the recipe's own kind: judged once, at the end, beside twice as many of the yardstick."""
@@ -224,8 +224,8 @@ def sample_text(shards: Shards, data: Path) -> str:
 
 def yardstick(recipe: Recipe, shards: Shards, data: Path, device: torch.device) -> Validation:
     """The same held-out positions for every recipe on these data; beside them the recipe's own kind of rows."""
-    longest = recipe.model.longest
-    length = max(recipe.length, min(YARDSTICK, longest)) if longest else recipe.length
+    met = recipe.model.longest or (recipe.later.length if recipe.later.ever else 0)
+    length = max(recipe.length, min(YARDSTICK, met))
     heldout = StreamRows().build(shards.heldout, length, recipe.seed, shards.manifest.special)
     own = None
     if isinstance(recipe.objective, Masked):
