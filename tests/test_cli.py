@@ -178,11 +178,6 @@ recipe = replace(load_recipe("tiny"), name="mine", schedule=Steady())
     assert code == 0 and "--schedule.share" in text and "--schedule.warmup" not in text
 
 
-if __name__ == "__main__":
-    assert sys.argv[1:] == ["--write"], __doc__
-    GOLDEN.write_text(flags())
-
-
 def test_a_recipe_after_the_corpus_gets_the_remedy() -> None:
     with pytest.raises(UserError, match="Name the recipe first: daybreak run tiny"):
         cli._refuse_swallowed_recipe(("texts", "tiny"))
@@ -190,15 +185,20 @@ def test_a_recipe_after_the_corpus_gets_the_remedy() -> None:
 
 
 @pytest.mark.parametrize(
-    "flag",
+    ("flag", "words"),
     [
-        ("--objective.causal-share", "1.5"),
-        ("--objective.causal-targets", "0"),
-        ("--objective.mask-rates", "0.1", "0.2", "0.3", "0.4", "0.5"),
-        ("--model.layers", "0"),
-        ("--model.pooling", "max"),
+        ("--objective.causal-share 1.5", "causal-share must be in [0, 1)"),
+        ("--objective.causal-targets 0", "causal-targets in (0, 1]"),
+        ("--objective.mask-rates 0.1 0.2 0.3 0.4 0.5", "one to four shares"),
+        ("--model.layers 0", "at least 1"),
+        ("--model.pooling max", "cannot be 'max'"),
     ],
 )
-def test_a_value_out_of_range_is_refused_in_words(flag: tuple[str, ...], tmp_path: Path) -> None:
-    with pytest.raises(UserError):
-        cli._dispatch(["pretrain", "tiny", "--data", str(tmp_path), *flag])
+def test_a_value_out_of_range_is_refused_in_words(flag: str, words: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=re.escape(words)):
+        cli._dispatch(["pretrain", "tiny", "--data", str(tmp_path), *flag.split()])
+
+
+if __name__ == "__main__":
+    assert sys.argv[1:] == ["--write"], __doc__
+    GOLDEN.write_text(flags())

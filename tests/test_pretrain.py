@@ -28,6 +28,7 @@ from daybreak.data.shards import open_shards
 from daybreak.recipe import Recipe, load_recipe
 from daybreak.training import probe
 from daybreak.training.clock import read_trace
+from daybreak.training.compiling import finds_compiler
 from daybreak.training.heartbeat import EVERY, read_heartbeat
 
 Daybreak = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -162,6 +163,25 @@ def test_stopped_and_killed_runs_go_on_and_equal_their_replay(
     assert again.returncode == 0, again.stderr
     assert "the exported model: equal, 600 of 600 steps." in again.stdout
     assert f"Verified: steps 0 to 600 of '{run}' come out the same bit for bit" in again.stdout
+
+
+@pytest.mark.skipif(not finds_compiler(), reason="needs a C++ compiler: torch compiles for a CPU with it")
+def test_a_compiled_run_goes_on_compiled_and_equals_its_replay(
+    start: Start, daybreak: Daybreak, data: Path, shape: list[str], tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    command = ["pretrain", "tiny", "--data", data, "--out", run, "--budget", "60steps", "--compile", "on", *shape]
+    first = start(*command)
+    wait_for_step(run, 15, first)  # of 60: the causal stage is over and its graph no longer in use
+    first.send_signal(signal.SIGTERM)
+    assert first.wait(timeout=60) == 143
+    saved = len(read_trace(run / "trace.jsonl"))
+    last = daybreak(*command)
+    assert last.returncode == 0 and f"Resuming at step {saved}" in last.stdout, last.stderr
+    decisions = read_json(run / "decisions.json", Decisions)
+    assert decisions.compiled and not decisions.changes
+    again = daybreak("verify", run, "--data", data)
+    assert f"Verified: steps 0 to 60 of '{run}' come out the same bit for bit" in again.stdout, again.stderr
 
 
 def test_ctrl_c_saves_and_leaves(start: Start, data: Path, shape: list[str], tmp_path: Path) -> None:
