@@ -12,7 +12,7 @@ import torch
 
 from daybreak.base.errors import UserError
 from daybreak.base.world import World
-from daybreak.training import calibration, checkpoint, compiling
+from daybreak.training import calibration, checkpoint
 from daybreak.training.clock import Budget
 from daybreak.training.muon import Muon
 from daybreak.training.optimizers import AdamW, BertAdam, OptimizerConfig
@@ -169,19 +169,10 @@ def test_a_step_takes_as_long_as_its_rows_and_one_update(monkeypatch: pytest.Mon
         ("auto", "cuda", "20m", True),
         ("auto", "cuda", "19m", False),
         ("auto", "cuda", "100steps", True),
-        ("auto", "cpu", "1h", True),
-        ("auto", "cpu", "59m", False),
-        ("auto", "cpu", "10000000steps", False),
-        ("auto", "mps", "24h", False),
+        ("auto", "cpu", "24h", False),
         ("on", "cpu", "3m", True),
         ("off", "cuda", "24h", False),
     ],
 )
-def test_compiling_must_be_repaid(
-    asked: str, device: str, budget: str, worth: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(compiling.shutil, "which", lambda name: f"/usr/bin/{name}" if name == "g++" else None)
+def test_compiling_must_be_repaid(asked: str, device: str, budget: str, worth: bool) -> None:
     assert calibration.worth_compiling(asked, torch.device(device), Budget.parse(budget)) == worth
-    monkeypatch.setattr(compiling.shutil, "which", lambda name: None)  # a processor needs a compiler of its own
-    still = worth and (device != "cpu" or asked == "on")
-    assert calibration.worth_compiling(asked, torch.device(device), Budget.parse(budget)) == still

@@ -17,7 +17,6 @@ from daybreak.base.records import Decisions
 from daybreak.base.terminal import duration, say
 from daybreak.training.checkpoint import Progress
 from daybreak.training.clock import Budget, Tick, reserve_for
-from daybreak.training.compiling import finds_compiler
 from daybreak.training.loop import save
 from daybreak.training.pace import COURSE, pace_of
 from daybreak.training.phases import with_microbatch
@@ -35,8 +34,8 @@ TRIALS = 3
 SMALLEST = 8
 PAYS = 1.02
 """A microbatch twice as large must be this much faster."""
-COMPILE_FROM = {"cuda": 1200.0, "cpu": 3600.0}
-"""Seconds of a budget from which a minute of compilation is repaid; on a processor a step gains about a tenth."""
+COMPILE_FROM = 1200.0
+"""Seconds of a budget from which a minute of compilation is repaid."""
 MANY_EPOCHS = 4.0
 """Up to about so many passes text is nearly as good as new (arXiv 2305.16264)."""
 SMALLEST_INTERIM = 32
@@ -227,15 +226,10 @@ def expected_epochs(training: Training, budget: Budget, elapsed: float) -> float
 
 
 def worth_compiling(asked: str, device: torch.device, budget: Budget) -> bool:
-    """Whether to try torch.compile: where it is asked for, or by itself with time to repay it.
-
-    How long a number of steps takes is not known: a GPU, which gains much, is compiled for then, a processor is not.
-    """
+    """Whether to try torch.compile: where it is asked for, or by itself on a GPU with time to repay it."""
     if asked != "auto":
         return asked == "on"
-    if device.type not in COMPILE_FROM or (device.type == "cpu" and not finds_compiler()):
-        return False
-    return budget.amount >= COMPILE_FROM[device.type] if budget.unit == "seconds" else device.type == "cuda"
+    return device.type == "cuda" and (budget.unit != "seconds" or budget.amount >= COMPILE_FROM)
 
 
 def refuse_few_steps(budget: Budget, tokens_per_step: int) -> None:

@@ -10,8 +10,6 @@ B rows, L positions, K chosen positions.
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable
 from typing import Any
 
@@ -77,11 +75,6 @@ def try_compiled(model: Encoder, step: Callable[[], None], backend: Backend = "i
     finally:
         model.zero_grad(set_to_none=True)
     return None
-
-
-def finds_compiler() -> bool:
-    """Whether this machine has the C++ compiler with which torch compiles for a processor."""
-    return any(shutil.which(name) for name in (os.environ.get("CXX", ""), "g++", "clang++") if name)
 
 
 def failed_to_compile(error: BaseException) -> bool:
