@@ -71,7 +71,7 @@ def test_a_change_of_stage_is_no_explosion(end: float, steps: int, seed: int) ->
 
     Of text that repeats itself the next token is foretold nearly for certain.
     """
-    health = after(falling(9.0, end, steps, 0.01, seed), [0.2] * steps, Health().in_stage("causal"))
+    health = after(falling(9.0, end, steps, 0.1, seed), [0.2] * steps, Health().in_stage("causal"))
     assert health.in_stage("causal") == health
     health = after(falling(7.3, 4.5, 200, 0.1, seed), [27.0] * 20 + [0.8] * 180, health.in_stage("masked"))
     assert health.is_bad(12.5, 0.8, CLIP)  # the new stage has a usual of its own

@@ -22,7 +22,7 @@ from daybreak.training.monitors import Monitor
 from daybreak.training.phases import begins, with_microbatch
 from daybreak.training.recovery import go_back, halve_microbatch, uncompile
 from daybreak.training.signals import Signals
-from daybreak.training.step import NotCompiled, Outcome, TooManyRows, Training, course, learning_rate, take_step
+from daybreak.training.step import NotCompiled, Outcome, TooManyRows, Training, learning_rate, stage, take_step
 
 CHECKPOINT_SECONDS = 15.0
 CHECKPOINT_SHARE = 0.005
@@ -150,7 +150,7 @@ def next_mark(training: Training, progress: float) -> float:
 
 def interim_validation(training: Training, progress: Progress, tick: Tick, saver: Saver) -> Progress:
     """Judge the model on a part of the held-out rows, and keep it if it is the best so far."""
-    if training.objective.stage(course(training, tick.progress)) != "masked":
+    if stage(training, tick.progress) != "masked":
         return progress
     rows = training.decisions.validation_rows
     seen = validate(training, progress, tick, rows=rows)
@@ -275,7 +275,7 @@ class Meter:
             elapsed=tick.elapsed,
             progress=tick.progress,
             tokens=progress.tokens,
-            stage=self._training.objective.stage(course(self._training, tick.progress)),
+            stage=stage(self._training, tick.progress),
             loss=sum(self._losses) / len(self._losses),
             targets=progress.targets,
             learning_rate=rate,

@@ -164,6 +164,11 @@ def course(training: Training, progress: float) -> float:
     return training.begin + (1.0 - training.begin) * progress
 
 
+def stage(training: Training, progress: float) -> str:
+    """What is being learned at this point."""
+    return training.objective.stage(course(training, progress))
+
+
 def learning_rate(training: Training, progress: Progress, at: float, peaks: Sequence[float]) -> float:
     """Set each group's learning rate for the next step and return the first."""
     second = progress.second_from is not None
@@ -200,7 +205,7 @@ def take_step(
     gradients = [parameter.grad for parameter in training.model.parameters() if parameter.grad is not None]
     divisor = count * progress.scale.factor
     norm = float(torch.nn.utils.get_total_norm(gradients)) / divisor
-    health = progress.health.in_stage(training.objective.stage(course(training, at)))
+    health = progress.health.in_stage(stage(training, at))
     loss, scale = loss_sum / count, progress.scale
     taken = not health.is_bad(loss, norm, training.clip)
     if taken:
