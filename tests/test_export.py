@@ -41,10 +41,10 @@ def test_a_stopped_run_gives_its_newest_checkpoint(
 ) -> None:
     whole = RowSampler.take
 
-    def interrupting(self: RowSampler, position: int, rows: int) -> object:
+    def interrupting(self: RowSampler, position: int, rows: int, progress: float = 0.0) -> object:
         if position == 8 * 30:
             os.kill(os.getpid(), signal.SIGTERM)
-        return whole(self, position, rows)
+        return whole(self, position, rows, progress)
 
     monkeypatch.setattr(RowSampler, "take", interrupting)
     monkeypatch.setattr(probe, "choose_device", lambda: torch.device("cpu"))

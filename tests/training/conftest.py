@@ -39,7 +39,7 @@ VOCABULARY, LENGTH, ROWS = 40, 12, 8
 USES = ("data", "train", "communicate", "clock", "monitor", "validate", "checkpoint", "lost")
 
 
-def take(position: int, rows: int) -> Batch:
+def take(position: int, rows: int, progress: float = 0.0) -> Batch:
     places = np.arange(position, position + rows)[:, None] * 7 + np.arange(LENGTH)[None] * 3
     ids = 5 + (places + places // 11) % (VOCABULARY - 5)
     ids[:, 0] = 2
@@ -113,9 +113,9 @@ class Recorded:
         self.rows: list[tuple[int, int]] = []
         inner = made.stretches[0].take
 
-        def take(position: int, rows: int) -> Batch:
+        def take(position: int, rows: int, progress: float = 0.0) -> Batch:
             self.rows.append((position, rows))
-            return inner(position, rows)
+            return inner(position, rows, progress)
 
         self.training = replace(made, stretches=(replace(made.stretches[0], take=take), *made.stretches[1:]))
 

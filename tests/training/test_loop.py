@@ -41,7 +41,7 @@ VOCABULARY, LENGTH, BATCH = 40, 12, 8
 USES = ("start", "data", "train", "communicate", "clock", "monitor", "validate", "checkpoint", "lost")
 
 
-def take(position: int, rows: int) -> Batch:
+def take(position: int, rows: int, progress: float = 0.0) -> Batch:
     """Row p of the run is a function of p, with a pattern that can be learned."""
     places = np.arange(position, position + rows)[:, None] * 7 + np.arange(LENGTH)[None] * 3
     ids = 5 + (places + places // 11) % (VOCABULARY - 5)

@@ -34,7 +34,7 @@ VOCABULARY, STEPS = 40, 30
 
 
 def rows_of(length: int) -> Any:
-    def take(position: int, rows: int) -> Batch:
+    def take(position: int, rows: int, progress: float = 0.0) -> Batch:
         places = np.arange(position, position + rows)[:, None] * 7 + np.arange(length)[None] * 3
         ids = 5 + (places + places // 11) % (VOCABULARY - 5)
         ids[:, 0] = 2
@@ -51,7 +51,7 @@ class Seen:
         self.rows: list[int] = []
 
     def stretch(self, length: int, batch: int) -> Stretch:
-        def take(position: int, rows: int) -> Batch:
+        def take(position: int, rows: int, progress: float = 0.0) -> Batch:
             self.lengths.append(length)
             self.rows.append(rows)
             return rows_of(length)(position, rows)
@@ -106,7 +106,7 @@ def test_a_run_stopped_in_the_second_phase_goes_on_there(tmp_path: Path, monkeyp
     whole = training(tmp_path / "whole", Seen(), later)
     fit(whole, checkpoint.START)
 
-    def stopping(position: int, rows: int) -> Batch:
+    def stopping(position: int, rows: int, progress: float = 0.0) -> Batch:
         if position >= 15 * 8 + 5 * 4:
             raise Stop
         return rows_of(24)(position, rows)

@@ -221,10 +221,10 @@ def test_the_checkpoint_to_go_back_to_is_found_again_by_a_resume(
 
 
 def killed_at(stretch: Stretch, place: int) -> Stretch:
-    def take(position: int, rows: int) -> Batch:
+    def take(position: int, rows: int, progress: float = 0.0) -> Batch:
         if position == place:
             raise Killed
-        return stretch.take(position, rows)
+        return stretch.take(position, rows, progress)
 
     return replace(stretch, take=take)
 

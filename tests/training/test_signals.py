@@ -34,7 +34,7 @@ def test_a_signal_saves_and_leaves_and_the_rest_gives_the_same_weights(tmp_path:
     whole = toy.training(tmp_path / "whole")
     fit(whole, checkpoint.START)
 
-    def interrupting(position: int, rows: int) -> Batch:
+    def interrupting(position: int, rows: int, progress: float = 0.0) -> Batch:
         if position == 11 * toy.ROWS:
             os.kill(os.getpid(), number)
         return toy.take(position, rows)

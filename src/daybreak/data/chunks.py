@@ -44,7 +44,7 @@ class ChunkSampler(Sampler):
         self._ends = stream.document_ends()
         self.rows_per_epoch = len(self._ends)
 
-    def take(self, position: int, rows: int) -> Batch:
+    def take(self, position: int, rows: int, progress: float = 0.0) -> Batch:
         return self._gather(visit(position, rows, self.rows_per_epoch, self._seed)[1])
 
     def in_order(self, count: int) -> Batch:

@@ -38,10 +38,12 @@ class Sampler(ABC):
     rows_per_epoch: int
 
     @abstractmethod
-    def take(self, position: int, rows: int) -> Batch:
+    def take(self, position: int, rows: int, progress: float = 0.0) -> Batch:
         """Rows [position, position + rows) of the run, as numpy arrays.
 
-        ``position`` counts rows since the start of the run and crosses into the next epoch by itself.
+        Args:
+            position: rows since the start of the run; it crosses into the next epoch by itself.
+            progress: fraction of the run that is done, in [0, 1], for a sampler with a curriculum.
         """
 
     @abstractmethod
@@ -191,7 +193,7 @@ class RowSampler(Sampler):
         if self.rows_per_epoch == 0:
             raise too_small(stream, length)
 
-    def take(self, position: int, rows: int) -> Batch:
+    def take(self, position: int, rows: int, progress: float = 0.0) -> Batch:
         return self._gather(visit(position, rows, self.rows_per_epoch, self._seed)[1])
 
     def in_order(self, count: int) -> Batch:
@@ -271,7 +273,7 @@ class PackedSampler(Sampler):
         if self.rows_per_epoch == 0:
             raise too_small(stream, length)
 
-    def take(self, position: int, rows: int) -> Batch:
+    def take(self, position: int, rows: int, progress: float = 0.0) -> Batch:
         if self._shuffled:
             return self._gather(visit(position, rows, self.rows_per_epoch, self._seed)[1])
         places = np.arange(position, position + rows, dtype=np.int64) % self.rows_per_epoch

@@ -156,7 +156,7 @@ class PairSampler(Sampler):
         self._rows = np.cumsum(rows.astype(np.int64))
         self.rows_per_epoch = int(self._rows[-1])
 
-    def take(self, position: int, rows: int) -> Batch:
+    def take(self, position: int, rows: int, progress: float = 0.0) -> Batch:
         epochs, order = visit(position, rows, self.rows_per_epoch, self._seed)
         return self._gather(epochs.tolist(), order.tolist())
 

@@ -48,8 +48,8 @@ class Later:
 class Stretch:
     """One phase, built: where its rows come from and how many make a step."""
 
-    take: Callable[[int, int], Batch]
-    """(position, rows) -> the run's rows in order, numpy arrays."""
+    take: Callable[[int, int, float], Batch]
+    """(position, rows, progress) -> the run's rows in order, numpy arrays: ``Sampler.take``."""
     length: int
     """Positions of a row."""
     rows_per_epoch: int

@@ -107,10 +107,10 @@ class Training:
         size, rank = self.world.size, self.world.rank
         return rows * rank // size, rows * (rank + 1) // size
 
-    def rows(self, stretch: Stretch, position: int, count: int) -> Batch:
-        """The rows from ``position`` on, on the device."""
+    def rows(self, stretch: Stretch, position: int, count: int, progress: float) -> Batch:
+        """The rows from ``position`` on, on the device, as they are at this point of the run."""
         begun = time.monotonic()
-        batch = stretch.take(position, count)
+        batch = stretch.take(position, count, progress)
         if self.continues is not None:
             batch = replace(batch, continues=self.continues[batch.ids])
         batch = batch.on(self.device)
@@ -251,7 +251,7 @@ def accumulate(
     begin, end = training.share(rows)
     first = progress.position + begin
     seed, now = training.seed, course(training, at)
-    whole = training.rows(stretch, first, end - begin)
+    whole = training.rows(stretch, first, end - begin, now)
     per_row = 1.0
     if objective.averages_rows:
         targets = objective.targets(whole, seed=seed, position=first, progress=now)
