@@ -103,11 +103,11 @@ def _feistel(values: np.ndarray, half: np.uint64, keys: np.ndarray) -> np.ndarra
     mask = (np.uint64(1) << half) - np.uint64(1)
     left, right = values >> half, values & mask
     for key in keys:
-        left, right = right, left ^ (_mix(right ^ key) & mask)
+        left, right = right, left ^ (splitmix(right ^ key) & mask)
     return (left << half) | right
 
 
-def _mix(values: np.ndarray) -> np.ndarray:
+def splitmix(values: np.ndarray) -> np.ndarray:
     """The finaliser of SplitMix64 (Steele et al. 2014); arithmetic is modulo 2**64."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -119,7 +119,7 @@ def uniforms(key: str, count: int) -> np.ndarray:
     """Return float64[count] in [0, 1), a function of ``key``; fewer numbers are the beginning of more (SplitMix64)."""
     start = np.frombuffer(hashlib.blake2b(key.encode(), digest_size=8).digest(), "<u8")
     states = start + np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    return (_mix(states) >> np.uint64(11)) * 2.0**-53
+    return (splitmix(states) >> np.uint64(11)) * 2.0**-53
 
 
 def visit(position: int, rows: int, size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
