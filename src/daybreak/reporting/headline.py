@@ -104,10 +104,22 @@ def warnings(runs: Sequence[RunRecords]) -> list[Markup]:
         if run.missing:
             missing.setdefault(", ".join(run.missing), []).append(run.label)
     young = [run for run in runs if run.going_on]
+    apart = [
+        run.label
+        for run in runs
+        if run.summary
+        and run.summary.context_use
+        and not run.summary.validation.on_plateau
+        and not run.summary.context_use.attends_across_segments
+    ]
     found = []
     for reason, labels in refused.items():
         whose = f" of {together(labels)}" if len(runs) > 1 else ""
         found.append(note(f"Export{whose} refused: {reason}", "alarm"))
+    if apart:
+        verb = "does" if len(apart) == 1 else "do"
+        words = f"{together(apart)} {verb} not compare segments yet: expect results near chance on sentence pairs."
+        found.append(note(words, "warning"))
     if young:
         verb = "has" if len(young) == 1 else "have"
         beats = "; ".join(
