@@ -58,7 +58,9 @@ def measure_context_use(
     masked = pieces.copy()
     np.put_along_axis(masked, places, special.mask, axis=1)
 
-    alone, copy, noisy = [], [], []
+    alone: list[list[int]] = []
+    copy: list[list[int]] = []
+    noisy: list[list[int]] = []
     for piece, hidden, keep in zip(pieces, masked, kept, strict=True):
         for rows, before in ((alone, []), (copy, [*piece, special.sep]), (noisy, [*piece[keep], special.sep])):
             rows.append([special.cls, *before, *hidden, special.sep])
