@@ -109,6 +109,12 @@ def test_the_fraction_follows_progress(stream: TokenStream, progress: float, exp
     assert (held == changed).all()  # all others are the cuts of the stream that StreamRows gives
 
 
+def test_a_long_run_has_its_views_early(stream: TokenStream) -> None:
+    config = ViewRows(fraction=1.0, later=0.0, most=100)
+    ids = config.build(stream, LENGTH, 3, SPECIAL).take(90, 20, 0.01).ids
+    assert [bool((row == SPECIAL.sep).any()) for row in ids] == [True] * 10 + [False] * 10
+
+
 def test_fewer_views_later_are_a_part_of_those_before(stream: TokenStream) -> None:
     sampler = ViewRows().build(stream, LENGTH, 4, SPECIAL)
     early, late = sampler.take(0, 400, 0.0).ids, sampler.take(0, 400, 0.5).ids

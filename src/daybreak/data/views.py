@@ -28,8 +28,8 @@ GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 class ViewRows(RowsConfig):
     """Cuts of the stream, as ``StreamRows``, some of which are replaced by views of one window.
 
-    A sequence is replaced with probability ``fraction`` while progress is below ``until``, and with probability
-    ``later`` after that. The choice and the views are functions of (seed, position), so a replay and any number of
+    A sequence is replaced with probability ``fraction`` while progress is below ``until`` and its number below
+    ``most``, and with probability ``later`` after that. The choice and the views are functions of (seed, position), so a replay and any number of
     devices read the same sequences.
     """
 
@@ -37,6 +37,8 @@ class ViewRows(RowsConfig):
     """Probability that a sequence holds views, before ``until``."""
     until: float = 0.25
     """Progress at which ``fraction`` gives way to ``later``."""
+    most: int = 2_000_000
+    """Sequences of the run after which this happens at the latest: a long run does not need a quarter of its time."""
     later: float = 0.1
     """Probability that a sequence holds views, from ``until`` on."""
     shortest: int = 12
@@ -54,9 +56,9 @@ class ViewRows(RowsConfig):
         for name in ("fraction", "until", "later"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UserError(f"--rows.{name} must be in [0, 1].", "Correct the number.")
-        if not 0 <= self.drop < 1 or self.shuffle < 0 or self.windows < 1:
+        if not 0 <= self.drop < 1 or min(self.shuffle, self.most) < 0 or self.windows < 1:
             raise UserError(
-                "--rows.drop must be in [0, 1), --rows.shuffle not negative and --rows.windows at least 1.",
+                "--rows.drop must be in [0, 1), --rows.shuffle and --rows.most not negative, --rows.windows at least 1.",
                 "Correct the number.",
             )
         if not 2 <= self.shortest <= self.longest:
@@ -101,9 +103,10 @@ class ViewSampler(Sampler):
 
     def take(self, position: int, rows: int, progress: float = 0.0) -> Batch:
         batch = self._plain.take(position, rows, progress)
-        fraction = self._config.fraction if progress < self._config.until else self._config.later
-        keys = splitmix(self._key + np.arange(position, position + rows, dtype=np.uint64) * GOLDEN)
-        chosen = np.flatnonzero(self._draw(keys, 0, 1)[:, 0] < fraction)
+        config, places = self._config, np.arange(position, position + rows, dtype=np.uint64)
+        early = (places < config.most) & (progress < config.until)
+        keys = splitmix(self._key + places * GOLDEN)
+        chosen = np.flatnonzero(self._draw(keys, 0, 1)[:, 0] < np.where(early, config.fraction, config.later))
         if len(chosen):
             batch.ids[chosen, 1:] = self._views(keys[chosen])
         return batch
