@@ -29,8 +29,8 @@ class ViewRows(RowsConfig):
     """Cuts of the stream, as ``StreamRows``, some of which are replaced by views of one window.
 
     A sequence is replaced with probability ``fraction`` while progress is below ``until`` and its number below
-    ``most``, and with probability ``later`` after that. The choice and the views are functions of (seed, position), so a replay and any number of
-    devices read the same sequences.
+    ``most``, and with probability ``later`` after that. The choice and the views are functions of (seed, position), so
+    a replay and any number of devices read the same sequences.
     """
 
     fraction: float = 0.7
@@ -58,7 +58,7 @@ class ViewRows(RowsConfig):
                 raise UserError(f"--rows.{name} must be in [0, 1].", "Correct the number.")
         if not 0 <= self.drop < 1 or min(self.shuffle, self.most) < 0 or self.windows < 1:
             raise UserError(
-                "--rows.drop must be in [0, 1), --rows.shuffle and --rows.most not negative, --rows.windows at least 1.",
+                "--rows.drop must be in [0, 1), --rows.shuffle and --rows.most at least 0, --rows.windows at least 1.",
                 "Correct the number.",
             )
         if not 2 <= self.shortest <= self.longest:
