@@ -71,7 +71,14 @@ def assemble(order: Order, decisions: Decisions, world: World) -> tuple[Training
     progress = checkpoint.load(found, *parts) if found else beginning(recipe, *parts, world)
     progress, heartbeat = _resumed(order, progress, world)
     reserve = max(decisions.reserve_seconds, progress.reserve)
-    clock = BudgetClock(order.budget, world, started=order.started, already=heartbeat, reserve=reserve)
+    clock = BudgetClock(
+        order.budget,
+        world,
+        started=order.started,
+        already=heartbeat,
+        reserve=reserve,
+        first_step_at=progress.first_step_at,
+    )
     return training_of(order, parts, decisions, world, clock, progress), progress
 
 

@@ -210,15 +210,16 @@ def _refuse_short(budget: Budget, elapsed: float, reserve: float, step: float) -
 
 
 def expected_epochs(training: Training, budget: Budget, elapsed: float) -> float:
-    """How often a run of this budget will read its text, at the speed that was measured.
+    """How often what is left of a run will read its text, at the speed that was measured.
 
     Args:
         elapsed: seconds already charged.
     """
     decisions, stretch = training.decisions, training.stretches[0]
     if budget.unit == "seconds":
-        seconds, pace = budget.amount - decisions.reserve_seconds, pace_of(decisions)
-        ahead = pace.covered(1.0) - pace.covered(min(1.0, elapsed / seconds))
+        begun = elapsed if training.clock.first_step_at is None else training.clock.first_step_at
+        seconds, pace = budget.amount - decisions.reserve_seconds - begun, pace_of(decisions)
+        ahead = pace.covered(1.0) - pace.covered(min(1.0, (elapsed - begun) / seconds))
         steps = (1.0 - VALIDATION_SHARE) * seconds * ahead
     else:
         steps = budget.amount / (1 if budget.unit == "steps" else stretch.batch * stretch.length)
