@@ -156,7 +156,9 @@ def test_an_update_is_timed_without_a_trace(config: OptimizerConfig) -> None:
 
     optimizer.register_step_post_hook(count)
     decisions = types.SimpleNamespace(precision="bfloat16")
-    assert calibration._time_update(training(optimizer=optimizer, decisions=decisions)) > 0
+    seconds, remembered = calibration._time_update(training(optimizer=optimizer, decisions=decisions))
+    held = [tensor for state in optimizer.state.values() for tensor in state.values() if torch.is_tensor(tensor)]
+    assert seconds > 0 and remembered == sum(4 * tensor.numel() for tensor in held) > 0
     torch.testing.assert_close((model.state_dict(), optimizer.state_dict()), before, rtol=0, atol=0)
     assert calls == 2
 
@@ -168,11 +170,47 @@ def test_a_step_takes_as_long_as_its_rows_and_one_update(monkeypatch: pytest.Mon
     assert device.now == calibration.PROBE_STEP_ROWS
 
 
+@pytest.mark.parametrize(("microbatch", "timed"), [(8, 32), (24, 48), (32, 32), (64, 64)])
+def test_a_step_is_timed_on_whole_microbatches(microbatch: int, timed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of another number would be compiled for nothing else."""
+    device = Device(monkeypatch, fixed=0.0, each=1.0)
+    stretches = with_microbatch(training().stretches, microbatch)
+    made = training(stretches=tuple(dataclasses.replace(stretch, batch=192) for stretch in stretches))
+    assert calibration._time_step(made, checkpoint.START, 1.0, fixed=5.0) == 192 + 5
+    assert device.now == timed
+
+
+def test_the_queue_of_a_gpu_is_empty_before_and_after_what_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise an update would be charged for the backward pass before it."""
+    now, queued = 0.0, 40.0
+
+    def work() -> None:
+        nonlocal queued
+        queued += 2.0
+
+    def synchronize(_: object) -> None:
+        nonlocal now, queued
+        now, queued = now + queued, 0.0
+
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+    monkeypatch.setattr(calibration, "time", types.SimpleNamespace(monotonic=lambda: now))
+    assert calibration._timed(training(device=torch.device("cuda")), work) == 2.0
+
+
+def test_a_checkpoint_is_expected_to_hold_the_optimizers_memory() -> None:
+    model = torch.nn.Linear(10, 10, bias=False)
+    optimizer = torch.optim.Adam(model.parameters())
+    made = training(model=model, optimizer=optimizer)
+    assert calibration._growth_of_a_checkpoint(made, 800) == 3.0
+    optimizer.state[model.weight] = {"exp_avg": torch.zeros(10, 10), "exp_avg_sq": torch.zeros(10, 10), "lag": 1}
+    assert calibration._growth_of_a_checkpoint(made, 800) == 1.0  # it goes on from another run's
+
+
 @pytest.mark.parametrize(
     ("asked", "device", "budget", "worth"),
     [
-        ("auto", "cuda", "20m", True),
-        ("auto", "cuda", "19m", False),
+        ("auto", "cuda", "6m", True),
+        ("auto", "cuda", "5m", False),
         ("auto", "cuda", "100steps", True),
         ("auto", "cpu", "24h", False),
         ("on", "cpu", "3m", True),

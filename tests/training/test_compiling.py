@@ -182,6 +182,8 @@ def test_a_compiler_that_fails_at_a_later_stage_can_be_told_from_other_errors() 
     with pytest.raises(Exception) as caught:
         backward(model, batch(16), 0.9)
     assert failed_to_compile(caught.value)
+    triton = type("OutOfResources", (Exception,), {"__module__": "triton.runtime.errors"})
+    assert failed_to_compile(triton("out of resource: shared memory"))
     assert not failed_to_compile(torch.OutOfMemoryError("out of memory"))
     assert not failed_to_compile(UserError("The data ended.", "Bring more."))
 

@@ -78,7 +78,13 @@ def try_compiled(model: Encoder, step: Callable[[], None], backend: Backend = "i
 
 
 def failed_to_compile(error: BaseException) -> bool:
-    """Whether ``error`` came from the compiler rather than from the model or the machine: a new stage compiles anew."""
+    """Whether ``error`` came from the compiler rather than from the model or the machine: a new stage compiles anew.
+
+    Triton compiles when a kernel is first launched: what it raises then, such as OutOfResources where a kernel wants
+    more registers or shared memory than the GPU has, is no full memory.
+    """
     from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
 
-    return isinstance(error, (TorchDynamoException, FailOnRecompileLimitHit))
+    if isinstance(error, (TorchDynamoException, FailOnRecompileLimitHit)):
+        return True
+    return any(cls.__module__.partition(".")[0] == "triton" for cls in type(error).__mro__)

@@ -134,6 +134,23 @@ class TooManyRows(torch.OutOfMemoryError):
     """A microbatch that does not fit into the memory of one of the devices: fewer rows at a time may."""
 
 
+MEMORY_FULL = (
+    "out of memory",  # "CUDA error: out of memory", "HIP out of memory"
+    "can't allocate memory",  # a CPU
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUBLAS_STATUS_NOT_INITIALIZED",  # cuBLAS has no room for its own workspace
+    "CUDNN_STATUS_ALLOC_FAILED",
+)
+"""What a RuntimeError says that means the same as torch.OutOfMemoryError."""
+
+
+def memory_is_full(error: Exception) -> bool:
+    """Whether fewer rows at a time may help: libraries report a full memory in their own words."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in MEMORY_FULL)
+
+
 def no_room() -> UserError:
     """What to say when there are no fewer rows to try."""
     return UserError(
@@ -272,10 +289,10 @@ def accumulate(
                         objective, part, seed=seed, position=first + start, progress=now, per_row=per_row
                     )
                 (loss.sum * progress.scale.factor).backward()
-            except torch.OutOfMemoryError:
-                full = True
-                continue
             except Exception as error:
+                if memory_is_full(error):
+                    full = True
+                    continue
                 if training.model.compiled is None or not failed_to_compile(error):
                     raise
                 broken = True
@@ -288,7 +305,9 @@ def accumulate(
     said = training.clock.voice(asked())
     numbers = torch.tensor((count, full, broken, *said), dtype=torch.float64, device=training.device)
     loss_sum, targets, full, broken, *heard = world.add(torch.cat((told[None], numbers))).tolist()
-    training.charge("communicate", training.replicas.take_wait() + (time.monotonic() - begun) * (world.size > 1))
+    # A GPU works off its queue while the last message waits: that is training. Its own waits are timed by its events.
+    message = time.monotonic() - begun if world.size > 1 and training.device.type != "cuda" else 0.0
+    training.charge("communicate", training.replicas.take_wait() + message)
     if full or broken:
         training.optimizer.zero_grad(set_to_none=True)
         training.replicas.renew()
