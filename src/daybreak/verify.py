@@ -280,9 +280,7 @@ def _other(run: RunFolder, decisions: Decisions, differences: str) -> UserError:
     ]
     remedy = "Verify where it was trained: " + "; ".join(changed) if changed else "Its records or its data were changed"
     if decisions.device == "cuda" and load_recipe(run.path).longest_row > FIXED_ORDER:
-        remedy += (
-            f", or it is rounding: on a GPU attention over more than {FIXED_ORDER} positions adds in no fixed order"
-        )
+        remedy += f", or it is rounding: attention over more than {FIXED_ORDER} positions adds in no fixed order there"
     return UserError(
         f"'{run.path}' does not come out as recorded: {differences}.",
         f"{remedy}.",

@@ -149,6 +149,7 @@ def test_the_queue_of_a_gpu_times_its_own_waits(monkeypatch: pytest.MonkeyPatch)
     replicas = Replicas(model(), World())
     replicas._shared = object()  # type: ignore[assignment]
     buffer = types.SimpleNamespace(device=torch.device("cuda"))
+    replicas._messages._buckets = {0: buffer}  # type: ignore[dict-item]
     for _ in range(2):
         with replicas.sharing(last=True):
             Event.now += 500.0

@@ -10,7 +10,9 @@ B rows, L positions, K chosen positions.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,6 +29,16 @@ Backend = str | Callable[..., Any]
 """What torch calls a compiler: its name, or a function."""
 
 
+def keep_compiled() -> None:
+    """Have torch keep compiled code in the user's cache folder, where the next run of the same shapes finds it.
+
+    By itself torch keeps it among temporary files, which a restart or another container does not have. A folder named
+    by TORCHINDUCTOR_CACHE_DIR stays.
+    """
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(home) / "daybreak" / "compiled"))
+
+
 def compile_blocks(model: Encoder, backend: Backend = "inductor") -> None:
     """Have ``model`` call its blocks by compiled code while it trains; ``model.compiled = None`` undoes it.
 
@@ -34,6 +46,7 @@ def compile_blocks(model: Encoder, backend: Backend = "inductor") -> None:
     """
     from torch import _dynamo
 
+    keep_compiled()
     torch.compiler.reset()  # graphs of an earlier model in this process would count against the limit
     _dynamo.config.recompile_limit = MOST_GRAPHS
     # A graph in pieces would hide that a block stopped being compilable: one whole graph, or an error.
