@@ -91,6 +91,9 @@ class ViewSampler(Sampler):
         self._key = np.frombuffer(hashlib.blake2b(f"views {seed}".encode(), digest_size=8).digest(), "<u8")[0]
         self.rows_per_epoch = self._plain.rows_per_epoch
 
+    def view(self, progress: float) -> bool:
+        return progress < self._config.until
+
     def in_order(self, count: int) -> Batch:
         return self._plain.in_order(count)
 
