@@ -17,6 +17,7 @@ from daybreak.base.user_code import import_file, read_code
 from daybreak.data import byte_bpe as _byte_bpe
 from daybreak.data import chunks as _chunks
 from daybreak.data import tokenizer_import as _tokenizer_import
+from daybreak.data import views as _views
 from daybreak.data.sampler import RowsConfig, StreamRows
 from daybreak.data.sentence_pairs import SentencePairs
 from daybreak.data.tokenizer import TokenizerConfig
@@ -34,7 +35,7 @@ from daybreak.training.phases import Later
 from daybreak.training.ramp import Ramp
 from daybreak.training.schedule import Schedule
 
-KINDS = (_byte_bpe, _chunks, _tokenizer_import, _bert, _crammed, _modern, _muon)
+KINDS = (_byte_bpe, _chunks, _tokenizer_import, _views, _bert, _crammed, _modern, _muon)
 """Files whose kinds must be known before JSON is read."""
 
 FAMILY = "daybreak-"
