@@ -163,6 +163,14 @@ class Recipe:
         self._check_next_sentence()
         self._check_finish()
 
+    def refuse_without_origin(self) -> None:
+        """Raise UserError where the whole run is a finish, and there is no model to begin with."""
+        if self.finish.start == 0 and not (self.origin.init or self.origin.branch):
+            raise UserError(
+                f"'{self.name}' adapts a model that is trained already.",
+                "Name the model with --init, or begin the finish later with --finish.start 0.9.",
+            )
+
     def _check_next_sentence(self) -> None:
         wanted = isinstance(self.objective, Masked) and self.objective.next_sentence
         if wanted != self.model.predicts_next or (wanted and not isinstance(self.rows, SentencePairs)):
@@ -175,10 +183,6 @@ class Recipe:
     def _check_finish(self) -> None:
         if not self.finish.ever:
             return
-        if self.finish.start == 0 and not (self.origin.init or self.origin.branch):
-            raise UserError(
-                f"'{self.name}' makes embeddings of a model that is trained already.", "Name the model with --init."
-            )
         if self.objective.averages_rows:
             raise UserError(
                 "The finish has no pairs of sentences, which next-sentence prediction needs.",
@@ -258,6 +262,8 @@ def _shipped(name: str, size: str, faithful: bool) -> Recipe:
     if name.startswith(FAMILY):
         if faithful:
             raise UserError(f"'{name}' is our own: there is nothing to be faithful to.", "Leave --faithful out.")
+        if name.removeprefix(FAMILY) not in SIZES:
+            raise UserError(f"'{name}' has the size of the model that --init names.", "Leave --size out.")
         return load_recipe(FAMILY + size)
     return module.sized(size, faithful)
 
