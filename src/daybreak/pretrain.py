@@ -83,6 +83,7 @@ def pretrain(
     """
     started = time.monotonic() if started is None else started
     recipe.check()
+    recipe.refuse_without_origin()
     check_trackers(watching.track)
     check_price(watching.price)
     run = RunFolder(out)

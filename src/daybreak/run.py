@@ -111,6 +111,7 @@ def _check_asked(
         UserError: one of these cannot be.
     """
     recipe.check()
+    recipe.refuse_without_origin()
     outline(recipe, ANY_PIECES)
     check_trackers(track)
     check_price(price)

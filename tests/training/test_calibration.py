@@ -14,6 +14,7 @@ from daybreak.base.errors import UserError
 from daybreak.base.world import World
 from daybreak.training import calibration, checkpoint
 from daybreak.training.clock import Budget
+from daybreak.training.finish import Finish
 from daybreak.training.muon import Muon
 from daybreak.training.optimizers import AdamW, BertAdam, OptimizerConfig
 from daybreak.training.phases import Stretch, with_microbatch
@@ -47,6 +48,7 @@ def training(**changes: Any) -> Training:
         for length in LENGTHS
     )
     optimizer = types.SimpleNamespace(zero_grad=lambda **_: None)
+    values |= {"finish": Finish(), "begin": 0.0}
     values |= {"stretches": stretches, "world": World(), "device": torch.device("cpu"), "optimizer": optimizer}
     return Training(**{**values, **changes})
 

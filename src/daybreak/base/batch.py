@@ -26,6 +26,8 @@ class Batch:
     was drawn from another; None when rows have no segments."""
     continues: Any = None
     """bool [B, L], True for a piece that goes on a word (``##``); None unless whole words are masked."""
+    documents: Any = None
+    """int64 [B], the number of the passage that a sequence is a span of; None unless sequences are pairs of spans."""
     special: SpecialIds = SpecialIds()
     """What the special ids are in these rows."""
 

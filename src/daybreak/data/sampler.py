@@ -121,8 +121,13 @@ def splitmix(values: np.ndarray) -> np.ndarray:
 
 def uniforms(key: str, count: int) -> np.ndarray:
     """Return float64[count] in [0, 1), a function of ``key``; fewer numbers are the beginning of more (SplitMix64)."""
+    return uniforms_at(key, np.arange(count))
+
+
+def uniforms_at(key: str, places: np.ndarray) -> np.ndarray:
+    """Return float64 in [0, 1) of the shape of ``places``: the numbers at these places of ``uniforms(key, ...)``."""
     start = np.frombuffer(hashlib.blake2b(key.encode(), digest_size=8).digest(), "<u8")
-    states = start + np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    states = start + (places.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     return (splitmix(states) >> np.uint64(11)) * 2.0**-53
 
 

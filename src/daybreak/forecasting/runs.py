@@ -13,7 +13,7 @@ from daybreak.base.records import Manifest, Summary
 from daybreak.base.run_folder import RunFolder
 from daybreak.forecasting.law import course_means
 
-FIXED = ("objective", "schedule", "ramp", "later", "average", "origin")
+FIXED = ("objective", "schedule", "ramp", "later", "finish", "average", "origin")
 """Fields of a recipe that the law takes as the flagship has them."""
 ROWS = ({"kind": "StreamRows"}, {"kind": "PackedRows", "order": "shuffled"})
 """Ways of cutting the text that the law does not tell apart."""

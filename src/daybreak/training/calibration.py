@@ -15,7 +15,7 @@ from daybreak.base.errors import UserError
 from daybreak.base.process import peak_bytes
 from daybreak.base.records import Decisions
 from daybreak.base.terminal import duration, say
-from daybreak.training.checkpoint import Progress
+from daybreak.training.checkpoint import START, Progress
 from daybreak.training.clock import Budget, Tick, reserve_for
 from daybreak.training.loop import save
 from daybreak.training.pace import COURSE, pace_of
@@ -120,7 +120,7 @@ def measure_costs(training: Training, start: Progress, precisions: Sequence[str]
     trial = replace(training, decisions=replace(training.decisions, precision=fastest))
     earlier = [min(_time_step(trial, start, at, updates[fastest]) for _ in range(2)) for at in COURSE[:-1]]
     row = min(_time_row(training, start) for _ in range(2))
-    first = training.rows_of_step(start, 0.0) / training.stretches[0].batch
+    first = training.rows_of_step(start, 0.0) / training.stretch(start, 0.0).batch
     saving = save(training, start) * _growth_of_a_checkpoint(training, moments)
     return Costs(step=step, course=[*earlier, step[fastest]], row=row, save=saving, first=first)
 
@@ -146,12 +146,15 @@ def _time_step(training: Training, start: Progress, at: float, fixed: float) -> 
 
     Timed on whole microbatches: rows of another number would be compiled once more.
     """
-    whole, microbatch = training.stretches[0].batch, training.stretches[0].microbatch
+    at = min(at, training.before_finish)
+    stretch = training.stretch(start, at)
+    whole, microbatch = stretch.batch, stretch.microbatch
     rows = min(whole, -(-PROBE_STEP_ROWS // microbatch) * microbatch * training.world.size)
     return _time_rows(training, start, rows, at) * whole / rows + fixed
 
 
 def _time_rows(training: Training, start: Progress, rows: int, at: float = 1.0) -> float:
+    at = min(at, training.before_finish)
     seconds = _timed(training, lambda: accumulate(training, start, at, rows))
     training.optimizer.zero_grad(set_to_none=True)
     return seconds
@@ -245,7 +248,7 @@ def expected_epochs(training: Training, budget: Budget, elapsed: float) -> float
     Args:
         elapsed: seconds already charged.
     """
-    decisions, stretch = training.decisions, training.stretches[0]
+    decisions, stretch = training.decisions, training.stretch(START, 0.0)
     if budget.unit == "seconds":
         begun = elapsed if training.clock.first_step_at is None else training.clock.first_step_at
         seconds, pace = budget.amount - decisions.reserve_seconds - begun, pace_of(decisions)

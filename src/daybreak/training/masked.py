@@ -88,8 +88,9 @@ class Masked(Objective):
 
     ``count`` says how many of a row's L positions are chosen:
 
-    - ``fixed``: round(rate * L), as crammed-bert does; of these exactly round(split[0] * n) become [MASK], those up to
-      round((split[0] + split[1]) * n) a random id, and the rest stay (n = 32: 26, 3, 3).
+    - ``fixed``: round(rate * L), as crammed-bert does, where L leaves out padding that nobody may look at; of these
+      exactly round(split[0] * n) become [MASK], those up to round((split[0] + split[1]) * n) a random id, and the rest
+      stay (n = 32: 26, 3, 3).
     - ``bernoulli``: each position by itself with probability ``rate``; each then draws from ``split`` by itself.
     - ``rounded``: min(most, max(1, round(rate * n))) with n the row's length without padding, special tokens included,
       as in the original BERT; each then draws from ``split`` by itself.
@@ -228,7 +229,7 @@ class Masked(Objective):
 
     def _wanted(self, batch: Batch) -> Tensor | int:
         """How many positions to choose: int64 [B, 1], or one number for all rows."""
-        if self.count == "fixed":
+        if self.count == "fixed" and batch.attend is None:
             return self._fixed(batch.ids.shape[1])
         present = batch.ids != batch.special.pad if batch.attend is None else batch.attend
         wanted = (present.sum(dim=1, keepdim=True).double() * self.rate).round().to(torch.int64)

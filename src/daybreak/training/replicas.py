@@ -24,6 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from daybreak.base.batch import Batch
 from daybreak.base.encoder import Encoder, LossSum
 from daybreak.base.world import World, peers
+from daybreak.training.finish import WithEmbeddings
 from daybreak.training.objectives import Objective
 
 
@@ -90,7 +91,7 @@ class Replicas:
 
     def loss(
         self,
-        objective: Objective,
+        objective: Objective | WithEmbeddings,
         batch: Batch,
         *,
         seed: int,
@@ -182,7 +183,7 @@ class Losses(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, objective: Objective | None, *arguments: Any, **more: Any) -> Any:
+    def forward(self, objective: Objective | WithEmbeddings | None, *arguments: Any, **more: Any) -> Any:
         """The loss; without an objective a zero in which every parameter has a part, in the order of the model."""
         if objective is None:
             return 0.0 * torch.stack([parameter.flatten()[0] for parameter in self.model.parameters()]).sum()
