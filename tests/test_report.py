@@ -18,7 +18,7 @@ import pytest
 from daybreak import cli
 from daybreak.base.errors import UserError
 from daybreak.base.files import read_json, read_json_lines, write_json
-from daybreak.base.records import FillMask
+from daybreak.base.records import ContextUse, FillMask, Summary, VisibleContext
 from daybreak.base.run_folder import RunFolder
 from daybreak.recipe import load_recipe, resolved
 from daybreak.report import report
@@ -41,6 +41,30 @@ def test_the_headline_says_what_and_how_good(write_run, tmp_path):
     for part in ("Training", "Tasks", "Fill-mask examples", "Where the time went", "Use it", "Background"):
         assert part in text
     assert "Not in the folder" not in text and "has not ended" not in text
+
+
+def context(noisy: float) -> ContextUse:
+    return ContextUse(
+        alone=4.0,
+        copy=0.7,
+        noisy_copy=noisy,
+        alone_accuracy=0.3,
+        copy_accuracy=0.9,
+        noisy_copy_accuracy=0.6,
+        visible=[VisibleContext(tokens=2, loss=6.5), VisibleContext(tokens=29, loss=4.25)],
+        positions=2000,
+        seconds=1.0,
+    )
+
+
+@pytest.mark.parametrize(("noisy", "warned"), [(2.4, False), (2.41, True)])
+def test_a_model_that_does_not_compare_segments_gets_a_warning(write_run, tmp_path, noisy, warned):
+    run = RunFolder(write_run())
+    summary = dataclasses.replace(read_json(run.summary, Summary), context_use=context(noisy))
+    write_json(run.summary, summary)
+    text = words(report([run.path], tmp_path / "report.html").read_text())
+    assert "Use of context" in text and "4.25" in text
+    assert ("not compare segments yet" in text) == warned
 
 
 def test_reporting_never_loads_torch(write_run, tmp_path):

@@ -31,6 +31,7 @@ from daybreak.training.heartbeat import read_heartbeat
 from daybreak.training.journal import cut_back
 from daybreak.training.masked import Masked
 from daybreak.training.phases import Stretch, with_microbatch, with_quantum
+from daybreak.training.prefetch import Prefetch
 from daybreak.training.replicas import Replicas
 from daybreak.training.step import Training
 from daybreak.training.validation import ROWS, OwnRows, Validation
@@ -72,7 +73,14 @@ def assemble(order: Order, decisions: Decisions, world: World) -> tuple[Training
     progress = checkpoint.load(found, *parts) if found else beginning(recipe, *parts, world)
     progress, heartbeat = _resumed(order, progress, world)
     reserve = max(decisions.reserve_seconds, progress.reserve)
-    clock = BudgetClock(order.budget, world, started=order.started, already=heartbeat, reserve=reserve)
+    clock = BudgetClock(
+        order.budget,
+        world,
+        started=order.started,
+        already=heartbeat,
+        reserve=reserve,
+        first_step_at=progress.first_step_at,
+    )
     return training_of(order, parts, decisions, world, clock, progress), progress
 
 
@@ -136,6 +144,7 @@ def training_of(
         monitors=(),
         spent={use: progress.spent.get(use, 0.0) for use in USES},
         begin=recipe.origin.begin,
+        prefetch=Prefetch() if device.type == "cuda" else None,
         continues=continuation_table(load_tokenizer(order.data / "tokenizer"))
         if recipe.objective.whole_words
         else None,
@@ -211,7 +220,14 @@ def _stretches(recipe: Recipe, shards: Shards, data: Path, decisions: Decisions)
         )
         plans.append((spans, finish.length, finish.sequences(decisions.batch, recipe.length)))
     built = [
-        Stretch(take=rows.take, length=length, rows_per_epoch=rows.rows_per_epoch, batch=batch, microbatch=1)
+        Stretch(
+            take=rows.take,
+            view=rows.view,
+            length=length,
+            rows_per_epoch=rows.rows_per_epoch,
+            batch=batch,
+            microbatch=1,
+        )
         for rows, length, batch in plans
     ]
     # A batch grows by what the first start handled at a time, whatever handles it now.

@@ -64,6 +64,8 @@ def obey(decisions: Decisions) -> None:
         raise UserError("The run was started on a GPU and there is none now.", "Resume it on such a machine.")
     if decisions.device == "cuda":
         torch.cuda.set_device(probe.choose_device())
+        # Torch prefers cuDNN's attention on some GPUs and versions, whose gradients differ from one run to the next.
+        torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 def going_on(training: Training, progress: Progress, run: RunFolder) -> Training:

@@ -13,11 +13,12 @@ from daybreak.assembly import Order, heldout_losses, sample_text
 from daybreak.base.course_records import MachineRecord, MachineUse
 from daybreak.base.files import read_json, read_json_lines, write_json
 from daybreak.base.plain import from_plain
-from daybreak.base.records import Decisions, Forgetting, Summary, ValidationRecord
+from daybreak.base.records import ContextUse, Decisions, Forgetting, Summary, ValidationRecord
 from daybreak.base.run_folder import RunFolder
 from daybreak.base.terminal import duration, say
 from daybreak.base.world import World
 from daybreak.data.tokenizer import load_tokenizer
+from daybreak.evaluation.context_use import measure_context_use
 from daybreak.evaluation.fill_mask import fill_mask
 from daybreak.packaging.card import write_card
 from daybreak.packaging.hugging_face import write_model_folder
@@ -30,6 +31,8 @@ from daybreak.training.step import Training
 
 EXAMPLE_TOKENS = 200_000
 """Held-out tokens among which fill-mask sentences are looked for."""
+CONTEXT_TOKENS = 4_000_000
+"""Held-out tokens from which pieces are drawn to measure the use of context."""
 CLEARLY = 0.05
 """Nats by which an interim validation must be better than the last for its model to be kept."""
 
@@ -76,11 +79,30 @@ def finish(order: Order, training: Training, progress: Progress, price: float | 
     stream = shards.heldout.read(0, min(EXAMPLE_TOKENS, len(shards.heldout)))
     special, longest = shards.manifest.special, recipe.model.longest
     write_json(run.examples, fill_mask(training.model, tokenizer, stream, special=special, longest=longest))
+    stream = shards.heldout.read(0, min(CONTEXT_TOKENS, len(shards.heldout)))
+    context = measure_context_use(training.model, stream, shards.heldout.document_ends(), special=special)
+    if context and not final.on_plateau:
+        say(context_line(context))
+    summary = replace(summary, context_use=context)
     write_json(run.summary, summary)
     write_card(run, [])
     shutil.rmtree(run.checkpoints, ignore_errors=True)
     run.heartbeat.unlink(missing_ok=True)
     return summary
+
+
+def context_line(context: ContextUse) -> str:
+    """Say in one line, after a run, whether the model attends across segments; a model on the plateau does not."""
+    seen = (
+        f"Masked tokens cost {context.alone:.2f} nats alone, {context.copy:.2f} beside a copy of their text and "
+        f"{context.noisy_copy:.2f} beside a noisy copy"
+    )
+    if context.attends_across_segments:
+        return f"{seen}: the model compares segments."
+    return (
+        f"{seen}. Warning: the model does not compare segments yet, so expect results near chance on sentence pairs. "
+        "Sequences of views (--rows.fraction, --rows.until) and more time bring this about."
+    )
 
 
 def _keep_best(run: RunFolder, progress: Progress, final: ValidationRecord) -> None:

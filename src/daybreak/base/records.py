@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from daybreak.base.course_records import Change, MachineUse
 
 SHARD_FORMAT = 1
+ATTENDS = 0.4
+"""A model attends across segments where a noisy copy of the text takes away this fraction of the loss or more."""
 PLATEAU_MARGIN = 0.15
 """Nats below the unigram loss that a model must have come before it counts as having left the plateau."""
 BLOCK_BYTES = 1 << 20
@@ -255,6 +257,41 @@ class Forgetting:
 
 
 @dataclass(frozen=True, kw_only=True)
+class VisibleContext:
+    """The loss on masked tokens with few others visible."""
+
+    tokens: int
+    """Nearest tokens that are visible, half of them on each side."""
+    loss: float
+    """Nats per masked token."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContextUse:
+    """How much of its context a model uses: the loss on masked tokens of held-out text, nats, and the accuracy."""
+
+    alone: float
+    """In a piece of text by itself."""
+    copy: float
+    """In the same piece, beside a verbatim copy of it."""
+    noisy_copy: float
+    """Beside a copy that lacks a fifth of the other tokens."""
+    alone_accuracy: float
+    copy_accuracy: float
+    noisy_copy_accuracy: float
+    visible: list[VisibleContext]
+    """By visible context, with all of the piece last."""
+    positions: int
+    """Masked tokens in each of the three."""
+    seconds: float
+
+    @property
+    def attends_across_segments(self) -> bool:
+        """Whether a noisy copy takes away at least ATTENDS of the loss."""
+        return self.noisy_copy <= self.alone * (1 - ATTENDS)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Summary:
     """RUN/summary.json, written when pretraining ends."""
 
@@ -289,6 +326,8 @@ class Summary:
     """See ``Decisions.changes``."""
     machine: MachineUse | None = None
     """None where nothing was measured."""
+    context_use: ContextUse | None = None
+    """None where no held-out document is long enough, and in runs of earlier versions."""
 
 
 @dataclass(frozen=True, kw_only=True)

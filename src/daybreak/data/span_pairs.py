@@ -70,6 +70,9 @@ class SpanSampler(Sampler):
         starts, sizes = self._spans(np.arange(first, first + pairs), passages)
         return self._gather(starts, sizes, passages, slice(position % 2, position % 2 + rows))
 
+    def view(self, progress: float) -> str:
+        return "pairs of spans"  # no other sampler's rows
+
     def in_order(self, count: int) -> Batch:
         pairs = np.arange(min((count + 1) // 2, len(self._starts)))
         return self._gather(*self._spans(pairs, pairs), pairs, slice(0, count))

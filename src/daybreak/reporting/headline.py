@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from daybreak.base.amounts import count, percent, score, signed, significant
 from daybreak.base.records import Manifest, ValidationRecord
-from daybreak.base.task_pairs import TaskPair, pair_results
+from daybreak.base.task_pairs import TaskPair, baseline_sentence, pair_results
 from daybreak.base.terminal import duration
 from daybreak.reporting.markup import Markup, join, note, tag
 from daybreak.reporting.runs import SILENCE, RunRecords
@@ -22,7 +22,8 @@ def headline(runs: Sequence[RunRecords]) -> Markup:
 
 
 def _one(run: RunRecords) -> Markup:
-    sentences = [made_of(run), " ", loss_sentence(run.validation) if run.validation else ""]
+    lead = baseline_sentence(run.results)
+    sentences = [lead, " " if lead else "", made_of(run), " ", loss_sentence(run.validation) if run.validation else ""]
     task = task_sentence(pair_results(run.results))
     return tag(
         "header",
@@ -104,10 +105,22 @@ def warnings(runs: Sequence[RunRecords]) -> list[Markup]:
         if run.missing:
             missing.setdefault(", ".join(run.missing), []).append(run.label)
     young = [run for run in runs if run.going_on]
+    apart = [
+        run.label
+        for run in runs
+        if run.summary
+        and run.summary.context_use
+        and not run.summary.validation.on_plateau
+        and not run.summary.context_use.attends_across_segments
+    ]
     found = []
     for reason, labels in refused.items():
         whose = f" of {together(labels)}" if len(runs) > 1 else ""
         found.append(note(f"Export{whose} refused: {reason}", "alarm"))
+    if apart:
+        verb = "does" if len(apart) == 1 else "do"
+        words = f"{together(apart)} {verb} not compare segments yet: expect results near chance on sentence pairs."
+        found.append(note(words, "warning"))
     if young:
         verb = "has" if len(young) == 1 else "have"
         beats = "; ".join(

@@ -62,6 +62,7 @@ def render_page(
         compute(runs, published),
         verdicts(comparisons, unpaired),
         layers(runs),
+        sections.context_use(runs),
         sections.examples(runs) if text else sections.NOTHING,
         sections.time_spent(runs),
         outlook(runs),

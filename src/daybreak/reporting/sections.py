@@ -111,6 +111,43 @@ def time_spent(runs: Sequence[RunRecords]) -> Markup:
     )
 
 
+def context_use(runs: Sequence[RunRecords]) -> Markup:
+    """Whether the models compare segments: the loss on masked tokens alone, beside copies, and by visible context."""
+    measured = [
+        (number, run.summary.context_use) for number, run in enumerate(runs) if run.summary and run.summary.context_use
+    ]
+    if not measured:
+        return NOTHING
+    widths = [each.tokens for each in measured[0][1].visible]
+    beside = [
+        [
+            run_name(runs, number),
+            *(
+                join(f"{loss:.2f}", tag("small", f"{100 * accuracy:.0f} % right"))
+                for loss, accuracy in (
+                    (use.alone, use.alone_accuracy),
+                    (use.copy, use.copy_accuracy),
+                    (use.noisy_copy, use.noisy_copy_accuracy),
+                )
+            ),
+            "yes" if use.attends_across_segments else "no",
+        ]
+        for number, use in measured
+    ]
+    visible = [[run_name(runs, number), *(f"{each.loss:.2f}" for each in use.visible)] for number, use in measured]
+    return section(
+        "Use of context",
+        table(("Run", "Alone", "Beside a copy", "Beside a noisy copy", "Compares segments"), beside),
+        table(("Run", *(f"{width} tokens visible" for width in widths)), visible),
+        caption=(
+            "Loss on masked tokens of held-out text, in nats. A model that compares segments finds a masked token in a "
+            "copy of its text; a noisy copy lacks a fifth of the other tokens. A model that does not compare segments "
+            "cannot learn similarity, paraphrase or entailment. The second table shows one masked token with only its "
+            "nearest tokens visible."
+        ),
+    )
+
+
 def _seconds(part: float, whole: float) -> Markup:
     """A use and its share, of which small ones matter: what watches a run should cost less than 1 % of it."""
     return join(f"{part:.1f} s", tag("small", f"{100 * part / whole:.2f} %" if whole else UNKNOWN))

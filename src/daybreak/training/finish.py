@@ -96,13 +96,14 @@ def contrastive_loss(embeddings: Tensor, documents: Tensor, position: int, tempe
     count = len(embeddings)
     place = torch.arange(count, device=embeddings.device)
     partner = ((place + position) ^ 1) - position
-    paired = (partner >= 0) & (partner < count)
+    # Only the first and the last sequence may have a partner outside of the step.
+    first = position % 2
+    last = max(first, count - (position + count) % 2)
     with torch.autocast(embeddings.device.type, enabled=False):
         scores = embeddings.float() @ embeddings.float().T / temperature
     own = (documents[:, None] == documents) & (partner[:, None] != place)
-    scores = scores.masked_fill(own, -torch.inf)[paired]
-    total = F.cross_entropy(scores, partner[paired], reduction="sum")
-    return total / max(1, int(paired.sum()))
+    scores = scores.masked_fill(own, -torch.inf)[first:last]
+    return F.cross_entropy(scores, partner[first:last], reduction="sum") / max(1, last - first)
 
 
 def slopes(embeddings: Tensor, documents: Tensor, position: int, temperature: float) -> tuple[Tensor, Tensor]:

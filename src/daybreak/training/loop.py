@@ -203,7 +203,13 @@ def write(training: Training, progress: Progress, folder: Path, *, keep: int) ->
     begun = time.monotonic()
     if training.world.is_first:
         clock = training.clock
-        now = replace(progress, elapsed=clock.elapsed(), reserve=clock.reserve, spent=dict(training.spent))
+        now = replace(
+            progress,
+            elapsed=clock.elapsed(),
+            reserve=clock.reserve,
+            first_step_at=clock.first_step_at,
+            spent=dict(training.spent),
+        )
         if training.journal:
             training.journal.sync()
         with training.pause():

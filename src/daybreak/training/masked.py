@@ -74,11 +74,12 @@ class Slots:
     places: Tensor
     """int64 [B, K], ascending within the valid ones; never empty, for models want at least one."""
     valid: Tensor | None
-    """bool [B, K]; None when all are."""
+    """int64 [N], the valid ones among the B * K slots, ascending; None when all are."""
 
     def pick(self, values: Tensor) -> Tensor:
         """Values [B, K, ...] -> those of the valid slots, [N, ...]."""
-        return values.flatten(0, 1) if self.valid is None else values[self.valid]
+        flat = values.flatten(0, 1)
+        return flat if self.valid is None else flat.index_select(0, self.valid)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,9 +247,12 @@ class Masked(Objective):
         if self._always_full(batch):
             return Slots(order[:, : self._fixed(chosen.shape[1])], None)
         number = chosen.sum(dim=1)
-        most, least = int(number.max()), int(number.min())
+        # One message from the device for all three: whoever knows how many there are need not wait to find them.
+        most, least, total = torch.stack((number.max(), number.min(), number.sum())).tolist()
         places = order[:, : max(1, most)]
-        return Slots(places, None if least == most > 0 else chosen.gather(1, places))
+        if least == most > 0:
+            return Slots(places, None)
+        return Slots(places, torch.nonzero_static(chosen.gather(1, places).flatten(), size=total)[:, 0])
 
 
 def ranks(draw: Tensor, among: Tensor) -> Tensor:

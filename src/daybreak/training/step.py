@@ -30,6 +30,7 @@ from daybreak.training.journal import Journal
 from daybreak.training.monitors import Monitor
 from daybreak.training.objectives import Objective
 from daybreak.training.phases import Later, Stretch, scheduled
+from daybreak.training.prefetch import Prefetch
 from daybreak.training.ramp import Ramp
 from daybreak.training.replicas import Replicas
 from daybreak.training.schedule import Schedule
@@ -82,6 +83,8 @@ class Training:
     record_seconds: float = 1.0
     """A metrics line at most this often; 0 for one a step."""
     finish: Finish = Finish()
+    prefetch: Prefetch | None = None
+    """None where the processor trains: it has nothing to do beside."""
     telemetry: Telemetry | None = None
     watchdog: Watchdog | None = None
 
@@ -128,12 +131,26 @@ class Training:
         size, rank = self.world.size, self.world.rank
         return rows * rank // size, rows * (rank + 1) // size
 
-    def rows(self, stretch: Stretch, position: int, count: int, progress: float) -> Batch:
-        """The rows from ``position`` on, on the device, as they are at this point of the run."""
+    def rows(self, stretch: Stretch, position: int, count: int, progress: float, ahead: int) -> Batch:
+        """The rows from ``position`` on, on the device, as they are at this point of the run.
+
+        Args:
+            ahead: rows until those that this rank will probably ask for next.
+        """
+
+        def made(first: int) -> Batch:
+            batch = stretch.take(first, count, progress)
+            if self.continues is not None:
+                batch = replace(batch, continues=self.continues[batch.ids])
+            return batch.ready_for(self.device)
+
         begun = time.monotonic()
-        batch = stretch.take(position, count, progress)
-        if self.continues is not None:
-            batch = replace(batch, continues=self.continues[batch.ids])
+        if self.prefetch is None or stretch.view is None:
+            batch = made(position)
+        else:
+            same = (stretch.length, count, stretch.view(progress))
+            batch = self.prefetch.take((position, *same), lambda: made(position))
+            self.prefetch.begin((position + ahead, *same), lambda: made(position + ahead))
         batch = batch.on(self.device)
         self.charge("data", time.monotonic() - begun)
         return batch
@@ -153,6 +170,23 @@ class Training:
 
 class TooManyRows(torch.OutOfMemoryError):
     """A microbatch that does not fit into the memory of one of the devices: fewer rows at a time may."""
+
+
+MEMORY_FULL = (
+    "out of memory",  # "CUDA error: out of memory", "HIP out of memory"
+    "can't allocate memory",  # a CPU
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUBLAS_STATUS_NOT_INITIALIZED",  # cuBLAS has no room for its own workspace
+    "CUDNN_STATUS_ALLOC_FAILED",
+)
+"""What a RuntimeError says that means the same as torch.OutOfMemoryError."""
+
+
+def memory_is_full(error: Exception) -> bool:
+    """Whether fewer rows at a time may help: libraries report a full memory in their own words."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in MEMORY_FULL)
 
 
 def no_room() -> UserError:
@@ -220,14 +254,15 @@ def take_step(
         TooManyRows, NotCompiled: on all ranks, where one cannot go on like this; nothing has changed.
     """
     rows = training.rows_of_step(progress, at)
-    loss_sum, targets, contrastive, heard = accumulate(training, progress, at, rows, asked)
-    training.clock.hear(heard)
+    sums = accumulate(training, progress, at, rows, asked)
+    loss_sum, targets = sums.loss, sums.targets
+    training.clock.hear(sums.heard)
     if second and training.later.lr > 0:  # not before the losses are there: without them the step begins anew
         training.optimizer.state.clear()
     count = max(targets, 1.0)  # independent draws may choose nothing in a tiny batch
-    gradients = [parameter.grad for parameter in training.model.parameters() if parameter.grad is not None]
+    gradients = gradients_of(training.model)
     divisor = count * progress.scale.factor
-    norm = float(torch.nn.utils.get_total_norm(gradients)) / divisor
+    norm = sums.norm / divisor
     health = progress.health.in_stage(stage(training, at) + FINISHING * training.finishing(at))
     loss, scale = loss_sum / count, progress.scale
     taken = not health.is_bad(loss, norm, training.clip)
@@ -254,7 +289,7 @@ def take_step(
         progress=done,
         loss=loss,
         norm=norm,
-        contrastive=contrastive if training.finishing(at) else None,
+        contrastive=sums.contrastive if training.finishing(at) else None,
         taken=taken,
     )
 
@@ -265,14 +300,30 @@ def update(training: Training) -> None:
         training.optimizer.step()
 
 
-def accumulate(
-    training: Training, progress: Progress, at: float, rows: int, asked: Callable[[], bool] = bool
-) -> tuple[float, float, float, list[float]]:
+def gradients_of(model: Encoder) -> list[Tensor]:
+    return [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sums:
+    """What the ranks found in a step, added up."""
+
+    loss: float
+    """Nats on masked words."""
+    targets: float
+    norm: float
+    """Of the gradients as they are, before any division."""
+    contrastive: float
+    """Mean contrastive loss of the finish, nats; 0 before it."""
+    heard: list[float]
+    """What the clocks said."""
+
+
+def accumulate(training: Training, progress: Progress, at: float, rows: int, asked: Callable[[], bool] = bool) -> Sums:
     """Add this rank's share of a step of ``rows`` rows to the gradients, one microbatch after the other.
 
-    Returns:
-        Of all ranks: the sum of the losses on masked words, the number of targets, the mean contrastive loss (0 before
-        the finish), and what the clocks said.
+    The device is waited for once, here: loss and norm come in one message. Both decide whether this very step updates
+    the weights (see ``guard``), so they cannot be read a step later.
 
     Raises:
         TooManyRows, NotCompiled: on all ranks, with the gradients cleared.
@@ -281,7 +332,7 @@ def accumulate(
     begin, end = training.share(rows)
     first = progress.position + begin
     seed, now = training.seed, course(training, at)
-    whole = training.rows(stretch, first, end - begin, now)
+    whole = training.rows(stretch, first, end - begin, now, ahead=rows)
     finishing = training.finishing(at)
     all_targets = 0.0
     if objective.averages_rows or finishing:
@@ -323,10 +374,10 @@ def accumulate(
                         # After the division by all targets this is the weight times the mean over sequences.
                         total = total + training.finish.weight * all_targets * pull
                 (total * progress.scale.factor).backward()
-            except torch.OutOfMemoryError:
-                full = True
-                continue
             except Exception as error:
+                if memory_is_full(error):
+                    full = True
+                    continue
                 if training.model.compiled is None or not failed_to_compile(error):
                     raise
                 broken = True
@@ -337,17 +388,27 @@ def accumulate(
     if training.device.type == "cuda":
         full = world.any(full)  # between processors: a lost peer is noticed before this rank waits inside NCCL
     said = training.clock.voice(asked())
-    numbers = torch.tensor((count, full, broken, *said), dtype=torch.float64, device=training.device)
-    sums = torch.cat((told[None], contrastive[None].double() / world.size, numbers))
-    loss_sum, contrast, targets, full, broken, *heard = world.add(sums).tolist()
-    training.charge("communicate", training.replicas.take_wait() + (time.monotonic() - begun) * (world.size > 1))
+    numbers = on_device((count, full, broken, *said), training.device)
+    sums = world.add(torch.cat((told[None], contrastive[None].double() / world.size, numbers)))
+    # Where a rank has failed, gradients are not whole, and their norm is not looked at.
+    norm = torch.nn.utils.get_total_norm(gradients_of(training.model)).to(training.device, torch.float64)
+    loss_sum, contrast, targets, full, broken, *heard, norm_of_all = torch.cat((sums, norm[None])).tolist()
+    # A GPU works off its queue while the last message waits: that is training. Its own waits are timed by its events.
+    message = time.monotonic() - begun if world.size > 1 and training.device.type != "cuda" else 0.0
+    training.charge("communicate", training.replicas.take_wait() + message)
     if full or broken:
         training.optimizer.zero_grad(set_to_none=True)
         training.replicas.renew()
         if full:
             raise TooManyRows(f"{stretch.microbatch} rows at a time do not fit")
         raise NotCompiled("a block cannot be compiled")
-    return loss_sum, targets, contrast, heard
+    return Sums(loss=loss_sum, targets=targets, norm=norm_of_all, contrastive=contrast, heard=heard)
+
+
+def on_device(numbers: Sequence[float], device: torch.device) -> Tensor:
+    """Return float64 [N] on ``device``, which a GPU copies without being waited for."""
+    made = torch.tensor(numbers, dtype=torch.float64, pin_memory=device.type == "cuda")
+    return made.to(device, non_blocking=True)
 
 
 def _slopes(
@@ -378,10 +439,10 @@ def _slopes(
                 found = objective.embeddings(
                     training.model, part, seed=training.seed, position=position + start, progress=now, per_row=1.0
                 )
-        except torch.OutOfMemoryError:
-            full = True
-            break
         except Exception as error:
+            if memory_is_full(error):
+                full = True
+                break
             if training.model.compiled is None or not failed_to_compile(error):
                 raise
             broken = True
