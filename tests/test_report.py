@@ -233,7 +233,7 @@ def test_runs_of_one_name_in_folders_of_one_name_are_numbered_once(write_run, tm
 
 def test_a_plateau_and_a_refused_export_are_said_first(write_run, tmp_path):
     text = words(report([write_run(floor=6.1, passed=False)], tmp_path / "report.html").read_text())
-    assert "It has not left the unigram plateau" in text
+    assert "This encoder does not beat the unigram baseline" in text
     assert "Export refused: logits differ by 0.4" in text
 
 
