@@ -224,9 +224,7 @@ def _evaluate_by(
     """Fine-tune with one seed more at a time, while that fits; what the forecast says may take LATE times as long."""
     for count in range(1, seeds + 1):
         try:
-            _evaluate(
-                folder, tasks, task_dir, count, baselines, within=lambda: (by.left() - AFTER_SECONDS / 2) / LATE
-            )
+            _evaluate(folder, tasks, task_dir, count, baselines, within=lambda: (by.left() - AFTER_SECONDS / 2) / LATE)
         except TooLate as late:
             say(f"{late.sentence} Seed {count} of {seeds} is left out, with those after it.")
             return

@@ -89,7 +89,9 @@ def baseline_sentence(results: Iterable[TaskResult], who: str = "This encoder") 
     elif len(lost) == len(found):
         sentence = f"{who} does not beat {baselines} on {against}."
     else:
-        sentence = f"{who} beats {baselines} on {len(found) - len(lost)} of {len(found)} {things}, and not on {against}."
+        sentence = (
+            f"{who} beats {baselines} on {len(found) - len(lost)} of {len(found)} {things}, and not on {against}."
+        )
     few = [names[result.key] for result in found if len(result.seeds) < CLAIM_SEEDS]
     notes = []
     if constant_alone:
