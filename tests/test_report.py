@@ -20,6 +20,7 @@ from daybreak.base.errors import UserError
 from daybreak.base.files import read_json, read_json_lines, write_json
 from daybreak.base.records import ContextUse, FillMask, Summary, VisibleContext
 from daybreak.base.run_folder import RunFolder
+from daybreak.base.task_records import TaskResult
 from daybreak.recipe import load_recipe, resolved
 from daybreak.report import report
 
@@ -35,12 +36,57 @@ def words(page: str) -> str:
 def test_the_headline_says_what_and_how_good(write_run, tmp_path):
     text = words(report([write_run()], tmp_path / "report.html").read_text())
     assert "A text encoder with 1.48 million parameters, trained for 2m 59s on Some CPU @ 2.5 GHz" in text
-    assert "its loss is 4.57 nats, 1.72 below the 6.28" in text
+    assert "its held-out loss is 4.57 nats, 1.72 below the 6.28" in text
     assert "always guessing the commonest token gets 5.2 %" in text
     assert "Of 2 tasks pretraining helps on 2 and harms on 0 by more than the seed spread" in text
     for part in ("Training", "Tasks", "Fill-mask examples", "Where the time went", "Use it", "Background"):
         assert part in text
     assert "Not in the folder" not in text and "has not ended" not in text
+
+
+def first_sentence(page: str) -> str:
+    """What the lead begins with."""
+    found = re.search(r'class="lead">(.*?)</p>', page, flags=re.DOTALL)
+    assert found
+    return found[1]
+
+
+@pytest.mark.parametrize(
+    ("bags", "sentence"),
+    [
+        ((0.5, 0.05), "This encoder beats its baselines on all 2 tasks."),
+        ((0.9, 0.9), "This encoder does not beat its baselines on which-package ("),
+        ((0.9, 0.05), "This encoder beats its baselines on 1 of 2 tasks, and not on which-package ("),
+        (None, "This encoder beats the unigram baseline: its held-out loss is 4.57 nats, 1.72 below the 6.28"),
+    ],
+)
+def test_the_first_sentence_says_whether_the_encoder_beats_its_baselines(write_run, tmp_path, bags, sentence):
+    run = write_run()
+    results = read_json(RunFolder(run).results, list[TaskResult])
+    with_bags = [
+        dataclasses.replace(result, bag_of_words={result.metric: bags[result.task == "cola"]})
+        for result in results
+        if bags
+    ]
+    write_json(RunFolder(run).results, with_bags)
+    page = report([run], tmp_path / "report.html").read_text()
+    assert first_sentence(page).startswith(html.escape(sentence))
+    assert first_sentence(page).count("its held-out loss is") == 1
+    markdown = report([run], tmp_path / "report.md").read_text()
+    assert markdown.index(sentence) < markdown.index("A text encoder with")
+    if bags:
+        table = page[page.index(">Constant answer</th>") :]
+        cells = [words(cell).strip() for cell in re.findall(r"<td.*?</td>", table, flags=re.DOTALL)[:6]]
+        assert cells[1:3] == ["21.0", f"{100 * bags[0]:.1f}"]
+        assert cells[3].startswith("4") and cells[4].startswith("6"), "without and with pretraining in the same row"
+
+
+def test_each_of_a_few_runs_says_whether_it_beats_its_baselines(write_run, tmp_path):
+    runs = [write_run(name, seed=number) for number, name in enumerate(("one", "two", "three", "four"))]
+    few = first_sentence(report(runs[:2], tmp_path / "few.html").read_text())
+    assert few.startswith("one beats the constant answer on all 2 tasks.") and "two beats the constant answer" in few
+    many = first_sentence(report(runs, tmp_path / "many.html").read_text())
+    assert many.startswith("Tasks on which an encoder beats its baselines: one on 2 of 2, two on 2 of 2, three on")
 
 
 def context(noisy: float) -> ContextUse:
@@ -233,7 +279,7 @@ def test_runs_of_one_name_in_folders_of_one_name_are_numbered_once(write_run, tm
 
 def test_a_plateau_and_a_refused_export_are_said_first(write_run, tmp_path):
     text = words(report([write_run(floor=6.1, passed=False)], tmp_path / "report.html").read_text())
-    assert "It has not left the unigram plateau" in text
+    assert "This encoder does not beat the unigram baseline" in text
     assert "Export refused: logits differ by 0.4" in text
 
 

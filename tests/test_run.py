@@ -20,10 +20,12 @@ from daybreak import run
 from daybreak.base.files import read_json
 from daybreak.base.plain import from_plain
 from daybreak.base.records import FillMask, Summary
+from daybreak.base.task_pairs import baseline_sentence
 from daybreak.base.task_records import TaskResult
 from daybreak.data import docstrings
 from daybreak.data.docstring_scan import Package
 from daybreak.recipe import load_recipe
+from daybreak.reporting.headline import loss_sentence
 from daybreak.training import probe
 
 Daybreak = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -96,6 +98,12 @@ def test_from_text_to_report_without_a_network(corpus: Path, shape: list[str], t
     page = (out / "report.html").read_text()
     assert page.lower().startswith("<!doctype html>")
     assert str(out / "report.html") in first.stdout and "one word hidden" in first.stdout
+    sentence = baseline_sentence(results)
+    assert (
+        sentence in " ".join(first.stdout.split())
+        and sentence in page
+        and all(result.bag_of_words for result in results)
+    )
     card = (out / "model" / "README.md").read_text()
     assert "day" in card and "walks near the river" not in card
 
@@ -139,7 +147,7 @@ def site(folder: Path) -> list[Package]:
 
 @pytest.mark.usefixtures("ungated")
 def test_without_a_corpus_the_docstrings_are_read_and_their_task_comes_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked: list[tuple[Any, ...]] = []
     monkeypatch.setattr(docstrings, "installed_packages", lambda: site(tmp_path / "site"))
@@ -157,6 +165,8 @@ def test_without_a_corpus_the_docstrings_are_read_and_their_task_comes_first(
     monkeypatch.setattr("daybreak.subject.find_tasks", lambda *_: [])  # there are no GLUE files here
     page = run.run(recipe, out=tmp_path / "out", tasks=["cola"], seeds=2)
     assert page == tmp_path / "out" / "report.html" and page.is_file()
+    validation = read_json(tmp_path / "out" / "summary.json", Summary).validation
+    assert loss_sentence(validation) in " ".join(capsys.readouterr().out.split())
     task = str(tmp_path / "out" / "corpus" / "task.toml")
     assert [(tasks, more["untrained"], more["seeds"]) for tasks, more in asked] == [
         ([task, "cola"], False, 2),

@@ -55,6 +55,14 @@ def test_seeds_are_left_out_when_it_becomes_late(
     assert "Seed 2 of 3 is left out" in capsys.readouterr().out
 
 
+def test_no_baselines_reaches_every_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+    monkeypatch.setattr(evaluate, "evaluate", lambda *_, baselines, **__: asked.append(baselines))
+    run._evaluate_by(ahead(600), RunFolder(tmp_path), ["cola"], None, 1, baselines=False)
+    run._evaluate(RunFolder(tmp_path), ["cola"], None, 1, baselines=False)
+    assert asked == [False] * 4
+
+
 def test_what_does_not_fit_is_not_begun() -> None:
     class Planned:
         left, seconds = 3, 600.0

@@ -239,6 +239,8 @@ def _run(arguments: list[str]) -> None:
         """Folder of the tasks' files as distributed: GLUE's (CoLA/ ...), SciBERT's data (ner/ ...); hf://nyu-mll/glue."""
         seeds: int = 3
         """Fine-tuning seeds of each task."""
+        baselines: bool = True
+        """Fit the bag-of-words baseline of each task too."""
         track: tuple[str, ...] = ()
         """Where the numbers go beside the run folder: wandb, tensorboard, trackio; each needs the extra track."""
         price: float | None = None
@@ -263,6 +265,7 @@ def _run(arguments: list[str]) -> None:
         tasks=_by_comma(asked.tasks),
         task_dir=asked.task_dir or None,
         seeds=asked.seeds,
+        baselines=asked.baselines,
         track=asked.track,
         price=asked.price,
         by=Deadline.parse(asked.by) if asked.by else None,
@@ -784,6 +787,8 @@ def _evaluate(arguments: list[str]) -> None:
         """Of an hour of this machine: the forecast then says what the evaluation will cost."""
         fresh: bool = False
         """Do every fine-tuning again, those that are done too."""
+        baselines: bool = True
+        """Fit the bag-of-words baseline on the same training rows too."""
 
     asked = _parse(Evaluate, "evaluate", arguments)
     from daybreak.evaluate import evaluate

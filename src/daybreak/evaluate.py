@@ -48,6 +48,7 @@ def evaluate(
     price: float | None = None,
     within: float | None = None,
     fresh: bool = False,
+    baselines: bool = True,
 ) -> list[TaskResult]:
     """Fine-tune a model on tasks, with seeds 0 to ``seeds`` - 1, and write the scores to ``results.json``.
 
@@ -74,6 +75,7 @@ def evaluate(
         price: of an hour of this machine; the forecast then says what the evaluation will cost.
         within: seconds that it may take; where the forecast says more, nothing is begun.
         fresh: do every fine-tuning again.
+        baselines: fit the bag-of-words baseline on the same training rows too.
 
     Returns:
         The results of this call, in the order of ``tasks``.
@@ -106,6 +108,7 @@ def evaluate(
             hidden=submission is not None,
             cells=RunFolder(results_file.parent).cells,
             weights=weights,
+            baselines=baselines,
         )
         for task in found
     ]
@@ -212,7 +215,8 @@ def _line(result: TaskResult, data: TaskRows) -> str:
         f"median {result.median:.3f} of {seeds} seed{'s' if seeds > 1 else ''}",
         f"mismatched {statistics.fmean(other):.3f}" if other else "",
         f"constant answer {result.baseline:.3f}",
-        f"bag of words {result.bag_of_words[result.metric]:.3f}" if result.bag_of_words else "",
+        f"bag of words {result.bag_of_words[result.metric]:.3f}" if result.bag_of_words else "no bag of words",
+        result.bag_of_words_part,
         f"{result.train_rows:,} train and {result.judged_rows:,} {result.reported} rows",
         f"{data.skipped} rows skipped" if data.skipped else "",
         result.selection if result.settings_tried else "",

@@ -13,9 +13,8 @@ from daybreak.base.deadline import Deadline
 from daybreak.base.errors import TooLate, UserError
 from daybreak.base.files import make_folder, read_json
 from daybreak.base.plain import from_plain, to_plain
-from daybreak.base.records import FillMask
+from daybreak.base.records import FillMask, Summary
 from daybreak.base.run_folder import RunFolder
-from daybreak.base.task_pairs import baseline_sentence
 from daybreak.base.task_records import TaskResult
 from daybreak.base.terminal import duration, quiet, say
 from daybreak.data.inputs import STDIN, find_files
@@ -48,6 +47,7 @@ def run(
     tasks: Sequence[str] = (),
     task_dir: str | Path | None = None,
     seeds: int = 3,
+    baselines: bool = True,
     track: Sequence[str] = (),
     price: float | None = None,
     by: Deadline | None = None,
@@ -60,6 +60,7 @@ def run(
         general: text on which a continued model shows what it forgets; empty for none.
         fresh: delete ``out`` first, once all else that is asked for was looked at.
         tasks: what to fine-tune on, with and without pretraining.
+        baselines: fit the bag-of-words baseline of each task too.
         track, price: see ``pretrain.Watching``.
         by: when everything is to be done. Pretraining then gets what preparation leaves, without a share for the
             tasks; where that becomes late, seeds of the evaluation are left out, and never the export or the report.
@@ -77,20 +78,21 @@ def run(
     recipe = _prepare(recipe, out, corpus, general, text_field)
     from daybreak.pretrain import Watching, pretrain
     from daybreak.report import report
+    from daybreak.reporting.headline import opening
 
     if by:
         recipe = replace(recipe, budget=_budget_by(by, folder, bool(tasks)))
     pretrain(recipe, data=out / "data", out=out, watching=Watching(track=tuple(track), price=price))
     if by:
         report([out], folder.report)  # the one without results is there in time, whatever follows
-        _evaluate_by(by, folder, tasks, task_dir, seeds)
+        _evaluate_by(by, folder, tasks, task_dir, seeds, baselines)
     else:
-        _evaluate(folder, tasks, task_dir, seeds)
+        _evaluate(folder, tasks, task_dir, seeds, baselines)
     _show_examples(folder)
     page = report([out], folder.report)
     code = ", trust_remote_code=True" if recipe.model.modelling_files() else ""
-    if folder.results.exists():
-        say(baseline_sentence(read_json(folder.results, list[TaskResult])))
+    results = read_json(folder.results, list[TaskResult]) if folder.results.exists() else []
+    say(f"\n{opening(results, read_json(folder.summary, Summary).validation)}")
     say(f"\nModel   {folder.model}  (AutoModelForMaskedLM.from_pretrained(...{code}) loads it)")
     say(f"Report  {page}")
     say(f"All of it took {duration(time.monotonic() - begun)}.")
@@ -166,6 +168,7 @@ def _evaluate(
     tasks: Sequence[str],
     task_dir: str | Path | None,
     seeds: int,
+    baselines: bool = True,
     within: Callable[[], float] | None = None,
 ) -> None:
     """Fine-tune on each task that has no result of so many seeds, from the model and from random weights.
@@ -188,7 +191,10 @@ def _evaluate(
         left = [task for task in spelled_out(tasks) if (_task_name(task), model) not in have]
         if left:
             share = None if within is None else within() / (1 if untrained else 2)
-            evaluate(folder.path, left, task_dir=task_dir, seeds=seeds, untrained=untrained, within=share)
+            evaluate(
+                folder.path, left, task_dir=task_dir, seeds=seeds, untrained=untrained, within=share,
+                baselines=baselines,
+            )  # fmt: skip
 
 
 def _budget_by(by: Deadline, folder: RunFolder, with_tasks: bool) -> str:
@@ -209,12 +215,17 @@ def _budget_by(by: Deadline, folder: RunFolder, with_tasks: bool) -> str:
 
 
 def _evaluate_by(
-    by: Deadline, folder: RunFolder, tasks: Sequence[str], task_dir: str | Path | None, seeds: int
+    by: Deadline,
+    folder: RunFolder,
+    tasks: Sequence[str],
+    task_dir: str | Path | None,
+    seeds: int,
+    baselines: bool = True,
 ) -> None:
     """Fine-tune with one seed more at a time, while that fits; what the forecast says may take LATE times as long."""
     for count in range(1, seeds + 1):
         try:
-            _evaluate(folder, tasks, task_dir, count, within=lambda: (by.left() - AFTER_SECONDS / 2) / LATE)
+            _evaluate(folder, tasks, task_dir, count, baselines, within=lambda: (by.left() - AFTER_SECONDS / 2) / LATE)
         except TooLate as late:
             say(f"{late.sentence} Seed {count} of {seeds} is left out, with those after it.")
             return

@@ -86,7 +86,10 @@ class TaskResult:
     """Headline metric of a constant answer: the most frequent label (for f1 the positive one), or the training mean."""
     bag_of_words: dict[str, float] = field(default_factory=dict)
     """Metrics of the bag-of-words baseline on the same training rows, by name as in ``scores``; empty where the kind of
-    task has none, and in results of earlier versions."""
+    task has none, where it was not wanted (``--no-baselines``), and in results of earlier versions."""
+    bag_of_words_rows: int = 0
+    """Training rows that it was fitted on: fewer than ``train_rows`` where the training text is very long. 0 where
+    there is no such baseline."""
     settings: dict[str, float]
     """learning_rate, epochs, batch, length and so on; the chosen ones where the protocol chooses."""
     settings_tried: list[SettingTried] = field(default_factory=list)
@@ -108,6 +111,13 @@ class TaskResult:
         return statistics.median(self.scores[self.metric])
 
     @property
+    def bag_of_words_part(self) -> str:
+        """``fitted on 45,000 of 392,702 rows`` where the bag of words has not all training rows, else empty."""
+        if not self.bag_of_words or self.bag_of_words_rows in (0, self.train_rows):
+            return ""
+        return f"fitted on {self.bag_of_words_rows:,} of {self.train_rows:,} rows"
+
+    @property
     def best_baseline(self) -> tuple[str, float]:
         """The better of the baselines that need no network: its name and its headline metric."""
         words = self.bag_of_words.get(self.metric, -math.inf)
@@ -115,7 +125,10 @@ class TaskResult:
 
     @property
     def beats_baseline(self) -> bool:
-        """Whether the mean, less the spread over seeds, is above the best baseline."""
+        """Whether the mean, less the spread over seeds, is above the best baseline.
+
+        The baselines have no spread: they are fitted on the rows that all seeds learn from, and draw nothing.
+        """
         return self.mean - self.spread > self.best_baseline[1]
 
     @property

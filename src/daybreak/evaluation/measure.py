@@ -12,17 +12,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import sklearn
+
 from daybreak.base.errors import UserError
 from daybreak.base.files import make_folder, read_json, write_json
 from daybreak.base.task_records import Cell, TaskResult
-from daybreak.evaluation.bag_of_words import bag_of_words
+from daybreak.evaluation.bag_of_words import VERSION, bag_of_words
 from daybreak.evaluation.cells import SUBSET_SEED, Job, row_length, training_subset
 from daybreak.evaluation.classifier import load_config, load_tokenizer
 from daybreak.evaluation.fingerprints import fingerprint, hidden_digest, model_digest, task_digest
 from daybreak.evaluation.kinds import kind_of
 from daybreak.evaluation.protocol import Protocol, Setting
 from daybreak.evaluation.selection import Tried, choose, sentence, spread
-from daybreak.evaluation.tasks import Task, TaskRows
+from daybreak.evaluation.tasks import LabelledRows, Task, TaskRows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +50,8 @@ class Measurement:
     """Digest of the model that is measured."""
     started: bool = False
     """``folder`` is the fine-tuned model of another task."""
+    baselines: bool = True
+    """Fit the bag-of-words baseline too."""
 
     @property
     def train_rows(self) -> int:
@@ -99,7 +103,9 @@ class Measurement:
         part = "test" if self.protocol.reported == "test" and data.test is not None else "dev"
         headline = metric if part == "dev" else f"test_{metric}"
         kind = kind_of(data.task)
-        baseline = kind.score(kind.constant(data, data.parts[part]), data.labels)[metric]
+        seen = dataclasses.replace(data, train=training_subset(data.train, self.protocol.train_rows))
+        baseline = kind.score(kind.constant(seen, data.parts[part]), data.labels)[metric]
+        words, words_rows = self._bag_of_words(seen.train) if self.baselines else ({}, 0)
         return TaskResult(
             protocol=self.protocol.name,
             task=data.task.name,
@@ -118,7 +124,8 @@ class Measurement:
             test_rows=len(data.test) if data.test else 0,
             mismatched_rows=len(data.mismatched) if data.mismatched else 0,
             baseline=baseline,
-            bag_of_words=self._bag_of_words(),
+            bag_of_words=words,
+            bag_of_words_rows=words_rows,
             settings=self._settings(chosen.setting),
             settings_tried=[each.record(metric) for each in tried] if len(tried) > 1 else [],
             labels=list(data.labels),
@@ -126,25 +133,32 @@ class Measurement:
             seconds=sum(cell.seconds for cell in cells),
         )
 
-    def _bag_of_words(self) -> dict[str, float]:
-        """The scores of the bag-of-words baseline, counted once for all models that learn from the same rows."""
+    def _bag_of_words(self, train: LabelledRows) -> tuple[dict[str, float], int]:
+        """Scores of the bag-of-words baseline and the rows that it was fitted on.
+
+        They are kept in a file beside the cells, for all models that learn from the same rows.
+        """
         task, kind = self.data.task, kind_of(self.data.task)
         file = self.cells / _slug(self.protocol.name) / _slug(task.name) / "bag-of-words.json"
-        known = {"rows": task_digest(task), "train_rows": self.train_rows, "metric": task.metric}
+        software = [VERSION, sklearn.__version__]
+        known = {
+            "software": software, "rows": task_digest(task), "train_rows": self.train_rows, "metric": task.metric,
+        }  # fmt: skip
         if file.is_file():
-            with contextlib.suppress(UserError, TypeError, AttributeError):  # changed by hand: counted again
+            with contextlib.suppress(UserError, TypeError, AttributeError, KeyError, ValueError):  # changed by hand
                 kept = read_json(file)
                 if {name: kept.get(name) for name in known} == known:
-                    return {name: float(score) for name, score in kept["scores"].items()}
-        tables = bag_of_words(kind, self.data, training_subset(self.data.train, self.protocol.train_rows))
+                    return {name: float(score) for name, score in kept["scores"].items()}, int(kept["fitted_rows"])
+        found = bag_of_words(kind, self.data, train)
         scores = {
             name if part == "dev" else f"{part}_{name}": score
-            for part, table in (tables or {}).items()
+            for part, table in (found.judged if found else {}).items()
             for name, score in kind.score(table, self.data.labels).items()
         }
+        rows = found.rows if found else 0
         make_folder(file.parent)
-        write_json(file, {**known, "scores": scores})
-        return scores
+        write_json(file, {**known, "scores": scores, "fitted_rows": rows})
+        return scores, rows
 
     def _settings(self, setting: Setting) -> dict[str, float]:
         drawn = {} if self.protocol.train_rows is None else {"subset_seed": SUBSET_SEED}

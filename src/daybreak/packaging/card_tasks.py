@@ -34,13 +34,20 @@ def _protocol(protocol: str, pairs: Sequence[TaskPair]) -> str:
         result = pair.either
         task = f"{pair.task}, {pair.model_name}" if named else pair.task
         metric = f"{result.metric.replace('_', ' ')}, {result.judged_rows:,} {result.reported} rows"
-        words = score(result.bag_of_words[result.metric]) if result.bag_of_words else "-"
-        scores = [score(result.baseline), words, _score(pair.untrained), _score(pair.pretrained)]
+        scores = [score(result.baseline), _bag_of_words(pair), _score(pair.untrained), _score(pair.pretrained)]
         rows.append([task, metric, *scores, gain])
     told = [_told_once("Selection", these, lambda result: result.selection)]
     told.append(_told_once("Settings", these, _settings))
     told.append(_told_once("Hardware", these, lambda result: result.hardware))
     return f"Protocol `{line(protocol)}`. {' '.join(filter(None, told))}\n\n{table(head, rows)}"
+
+
+def _bag_of_words(pair: TaskPair) -> str:
+    for result in (pair.pretrained, pair.untrained):
+        if result is not None and result.bag_of_words:
+            part = f" ({result.bag_of_words_part})" if result.bag_of_words_part else ""
+            return score(result.bag_of_words[result.metric]) + part
+    return "-"
 
 
 def _told_once(what: str, pairs: Sequence[TaskPair], of: Callable[[TaskResult], str]) -> str:

@@ -8,12 +8,15 @@ from collections.abc import Sequence
 from daybreak.base.amounts import count, percent, score, signed, significant
 from daybreak.base.records import Manifest, ValidationRecord
 from daybreak.base.task_pairs import TaskPair, baseline_sentence, pair_results
+from daybreak.base.task_records import TaskResult
 from daybreak.base.terminal import duration
 from daybreak.reporting.markup import Markup, join, note, tag
 from daybreak.reporting.runs import SILENCE, RunRecords
 
 NAMED = 6
 """Most labels that a sentence lists."""
+SPELLED_OUT = 3
+"""Most runs of which each has a sentence of its own."""
 
 
 def headline(runs: Sequence[RunRecords]) -> Markup:
@@ -22,17 +25,26 @@ def headline(runs: Sequence[RunRecords]) -> Markup:
 
 
 def _one(run: RunRecords) -> Markup:
-    lead = baseline_sentence(run.results)
-    sentences = [lead, " " if lead else "", made_of(run), " ", loss_sentence(run.validation) if run.validation else ""]
-    task = task_sentence(pair_results(run.results))
+    first = opening(run.results, run.validation)
+    loss = loss_sentence(run.validation) if run.validation else ""
+    sentences = [first, made_of(run), loss if loss != first else "", task_sentence(pair_results(run.results))]
     return tag(
         "header",
         tag("p", "Daybreak report", class_="brand"),
         tag("h1", run.name, tag("small", run.path.name)),
-        tag("p", *sentences, " ", task, class_="lead"),
+        tag("p", " ".join(filter(None, sentences)), class_="lead"),
         *warnings([run]),
         _tiles(run),
     )
+
+
+def opening(results: Sequence[TaskResult], validation: ValidationRecord | None) -> str:
+    """The first sentence: whether the encoder beats the baselines of its tasks.
+
+    Without results of the pretrained encoder it compares the held-out loss with the unigram baseline; empty if nothing
+    was measured.
+    """
+    return baseline_sentence(results) or (loss_sentence(validation) if validation else "")
 
 
 def made_of(run: RunRecords) -> str:
@@ -49,7 +61,7 @@ def made_of(run: RunRecords) -> str:
 
 
 def loss_sentence(found: ValidationRecord) -> str:
-    """How good it is at its own game, beside what knowing only word frequencies would give."""
+    """The held-out loss and accuracy of the encoder beside the unigram baseline: token frequencies and nothing else."""
     below = found.unigram_loss - found.loss
     right = (
         f"it gets {percent(found.accuracy)} of the hidden tokens right, where always guessing the commonest token "
@@ -57,12 +69,12 @@ def loss_sentence(found: ValidationRecord) -> str:
     )
     if found.on_plateau:
         return (
-            f"It has not left the unigram plateau: its held-out loss of {found.loss:.2f} nats is no better than the "
-            f"{found.unigram_loss:.2f} of knowing only how frequent each token is; {right}."
+            f"This encoder does not beat the unigram baseline: its held-out loss is {found.loss:.2f} nats, and knowing "
+            f"only how frequent each token is gives {found.unigram_loss:.2f} (the unigram plateau); {right}."
         )
     return (
-        f"On held-out text its loss is {found.loss:.2f} nats, {below:.2f} below the {found.unigram_loss:.2f} of "
-        f"knowing only how frequent each token is (the unigram plateau); {right}."
+        f"This encoder beats the unigram baseline: its held-out loss is {found.loss:.2f} nats, {below:.2f} below the "
+        f"{found.unigram_loss:.2f} of knowing only how frequent each token is; {right}."
     )
 
 
@@ -212,10 +224,22 @@ def _several(runs: Sequence[RunRecords]) -> Markup:
             if any(not run.pretrained_here for run in runs)
             else f"{len(runs)} runs compared",
         ),
-        tag("p", words, class_="lead"),
+        tag("p", " ".join([*_beaten(runs), words]), class_="lead"),
         *([note(reason, "warning")] if (reason := incomparable(runs)) else []),
         *warnings(runs),
     )
+
+
+def _beaten(runs: Sequence[RunRecords]) -> list[str]:
+    """For each run with results, whether it beats its baselines; the numbers of many runs stand in the table alone."""
+    evaluated = [run for run in runs if any(result.model == "pretrained" for result in run.results)]
+    if len(evaluated) <= SPELLED_OUT:
+        return [baseline_sentence(run.results, run.label) for run in evaluated]
+    found = []
+    for run in evaluated:
+        mine = [result for result in run.results if result.model == "pretrained"]
+        found.append(f"{run.label} on {sum(result.beats_baseline for result in mine)} of {len(mine)}")
+    return [f"Tasks on which an encoder beats its baselines: {', '.join(found)}."]
 
 
 def incomparable(runs: Sequence[RunRecords]) -> str:

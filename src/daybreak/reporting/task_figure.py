@@ -35,8 +35,8 @@ def task_scores(runs: Sequence[RunRecords]) -> Figure:
         names.append(f"<b>{html.escape(task)}</b><br>{html.escape(protocol)}")
         first, span = lanes[0][1], (top - LANE * 0.55, top + LANE * (len(lanes) - 0.45))
         shapes.append(_baseline(100 * first.baseline, *span, dash="dot"))
-        if first.bag_of_words:
-            shapes.append(_baseline(100 * first.bag_of_words[first.metric], *span, dash="solid"))
+        words = [result.bag_of_words[result.metric] for _, result in lanes if result.bag_of_words]
+        shapes += [_baseline(100 * value, *span, dash="solid") for value in dict.fromkeys(words)]
         for lane, (number, result) in enumerate(lanes):
             data += _lane(runs, number, result, top + lane * LANE, number in named)
         top += LANE * len(lanes) + GAP

@@ -57,8 +57,9 @@ def tasks(runs: Sequence[RunRecords]) -> Markup:
         fold("Every metric", _every_metric(runs, found, named)),
         fold("Settings and hardware", _settings(runs, found, named)),
         caption="Mean and standard deviation over seeds, times 100; the seeds' own values and their median below it. "
-        "Bag of words: word and character counts with a linear model, fitted on the same training rows. Without "
-        "pretraining: the same network, fine-tuned from random weights.",
+        "Bag of words: word and character counts with a linear model, fitted on the same training rows (for tags the "
+        "most frequent tag of each word; question answering has none). Without pretraining: the same network, "
+        "fine-tuned from random weights.",
     )
 
 
@@ -75,11 +76,20 @@ def _row(runs: Sequence[RunRecords], number: int, pair: TaskPair, named: bool) -
         *run,
         result.metric.replace("_", " "),
         score(result.baseline),
-        score(result.bag_of_words[result.metric]) if result.bag_of_words else UNKNOWN,
+        _bag_of_words(pair),
         _score(pair.untrained),
         _score(pair.pretrained),
         gained,
     ]
+
+
+def _bag_of_words(pair: TaskPair) -> Markup | str:
+    """Of the side that has it: ``--no-baselines`` may have left it out of the other."""
+    for result in (pair.pretrained, pair.untrained):
+        if result is not None and result.bag_of_words:
+            part = result.bag_of_words_part
+            return join(score(result.bag_of_words[result.metric]), *([tag("small", part)] if part else []))
+    return UNKNOWN
 
 
 def _selections(pair: TaskPair) -> list[str]:
