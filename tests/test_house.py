@@ -27,8 +27,8 @@ FLOORS = [
     {"evaluation", "packaging", "reporting", "forecasting"},
     {"recipe"},
     {"run_start", "assembly", "origins", "subject", "turns", "arithmetic"},
-    {"deciding", "run_end", "contest", "filing"},
-    {"planning"},
+    {"deciding", "run_end", "cell_tasks", "filing"},
+    {"planning", "contest"},
     {
         "prepare",
         "pretrain",
