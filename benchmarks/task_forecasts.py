@@ -119,7 +119,9 @@ def main() -> None:
     except UserError as error:
         sys.exit(f"{chosen.records}: {error}")
     apart = left_out(runs)
-    measure.finish({**measure.record("task forecasts", {}), "runs": runs, "left_out": apart, "table": table}, chosen.out)
+    measure.finish(
+        {**measure.record("task forecasts", {}), "runs": runs, "left_out": apart, "table": table}, chosen.out
+    )
     if chosen.table:
         write_json(chosen.table, table)
     rows = [

@@ -144,9 +144,7 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def scored(found: StudyCell, one: Cell, place: Place, asked: CellTasks) -> StudyCell:
         lift = 0.1 * (one.contender == "b") + 0.001 * one.seed
-        return replace(
-            found, tasks=cell("x", 0, 4.0, scores={name: 0.6 + lift for name in asked.record.tasks}).tasks
-        )
+        return replace(found, tasks=cell("x", 0, 4.0, scores={name: 0.6 + lift for name in asked.record.tasks}).tasks)
 
     monkeypatch.setattr(contest, "evaluate_cell", evaluate)
     monkeypatch.setattr(contest, "with_scores", scored)

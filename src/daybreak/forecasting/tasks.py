@@ -3,8 +3,8 @@
 Per task a line through recorded runs: score = intercept + slope * gap, where the gap is the unigram baseline less the
 held-out loss, in nats. The interval is that of a new run around a fitted line (Draper and Smith, Applied Regression
 Analysis, section 1.4), widened by what the forecast of the loss leaves open. Two models of one loss differ by much on
-pairs of sentences where only one of them compares segments (``ContextUse``), so each kind has lines of its own. There is
-no forecast outside of the gaps that were measured.
+pairs of sentences where only one of them compares segments (``ContextUse``), so each kind has lines of its own. There
+is no forecast outside of the gaps that were measured.
 """
 
 from __future__ import annotations
