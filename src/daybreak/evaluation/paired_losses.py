@@ -1,4 +1,4 @@
-"""Is one contender better than another in held-out loss or on a task, and how sure: pairs of cells that share a seed.
+"""Is one contender better than another, in held-out loss or on a task, and how sure: pairs of cells of one seed.
 
 Two cells of one seed share the order of the rows and the masks, so their difference varies less than they do. The
 interval is Student's t over these differences (n - 1 degrees of freedom): it takes them for normal and knows no more

@@ -1,4 +1,4 @@
-"""Forecasts of task scores: what a fine-tuned model will score, given the loss that its pretraining is expected to reach.
+"""Forecasts of task scores: what a fine-tuned model will score, given the forecast of its pretraining loss.
 
 Per task a line through recorded runs: score = intercept + slope * gap, where the gap is the unigram baseline less the
 held-out loss, in nats. The interval is that of a new run around a fitted line (Draper and Smith, Applied Regression
