@@ -15,6 +15,7 @@ from daybreak.arithmetic import flops_per_token
 from daybreak.base.errors import UserError
 from daybreak.base.files import read_json
 from daybreak.base.forecast_records import Law, Plan, TaskRun, TaskTable
+from daybreak.data.sampler import StreamRows
 from daybreak.data.shards import open_shards
 from daybreak.data.tokenizer import WordPiece
 from daybreak.data.views import ViewRows
@@ -91,7 +92,7 @@ def test_a_plan_says_what_a_budget_buys_in_tasks(
     table = TaskTable(protocol="quick", lines=[line, replace(line, task="far", gaps=(50.0, 60.0))])
     for place in (plan, planning):
         monkeypatch.setattr(place, "shipped_tasks", lambda: table)
-    made = plan.plan(data=data, budget="30m", recipes=named("tiny"))
+    made = plan.plan(data=data, budget="30m", recipes=[replace(named("tiny")[0], rows=StreamRows())])
     (one,) = made.candidates
     assert one.forecast and one.tasks[0].score is not None
     gap = made.unigram_loss - one.forecast.loss
@@ -101,7 +102,6 @@ def test_a_plan_says_what_a_budget_buys_in_tasks(
     assert (
         f"Not measured there: far (measured 50.00 to 60.00 nats below the unigram baseline, not at {gap:.2f})." in said
     )
-    monkeypatch.setattr(planning, "unknown_to_the_law", lambda recipe: "")
     views = replace(named("tiny")[0], rows=ViewRows())
     (one,) = plan.plan(data=data, budget="30m", recipes=[views]).candidates
     assert [task.score for task in one.tasks] == [None, None]
