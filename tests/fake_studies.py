@@ -13,18 +13,26 @@ from small_texts import small_text
 
 from daybreak import contest
 from daybreak.base.run_folder import RunFolder
-from daybreak.base.study_records import CurvePoint, StudyCell, Turn
+from daybreak.base.study_records import CurvePoint, StudyCell, TaskScore, Turn
 from daybreak.turns import Cell, Place
 
 QUIET = Turn(before=[0.1, 0.1, 0.1], most=2.0, mean=1.5, after=[2.0, 1.0, 0.5], seconds=60.0, others=0.05)
 
 
-def cell(contender: str, seed: int, loss: float, *, void: str = "", curve: list[CurvePoint] | None = None) -> StudyCell:
-    """A finished cell."""
+def cell(
+    contender: str, seed: int, loss: float, *, void: str = "", curve: list[CurvePoint] | None = None,
+    scores: dict[str, float] | None = None,
+) -> StudyCell:  # fmt: skip
+    """A finished cell, fine-tuned on the tasks of ``scores``."""
+    tasks = [
+        TaskScore(task=task, metric="accuracy", score=score, spread=0.01, seeds=3, baseline=0.5)
+        for task, score in (scores or {}).items()
+    ]
     return StudyCell(
         contender=contender, seed=seed, folder=f"cells/{contender}-seed-{seed}", recipe="0" * 16, loss=loss,
         accuracy=0.1, unigram_loss=6.0, positions=100, steps=50, tokens=1000, epochs=0.5, tokens_per_second=100.0,
         elapsed=60.0, resumes=0, threads=1, precision="float32", curve=curve or [], turns=[QUIET], void=void,
+        tasks=tasks,
     )  # fmt: skip
 
 

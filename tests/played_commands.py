@@ -61,7 +61,7 @@ class Here:
     """In the place of a process: what a study would start is done in this one."""
 
     def __init__(self, command: list[str], **_: object):
-        assert command[1:4] == ["-m", "daybreak", "pretrain"]
+        assert command[1:3] == ["-m", "daybreak"] and command[3] in ("pretrain", "evaluate")
         cli._dispatch(command[3:])
         self.returncode = 0
 
@@ -150,9 +150,13 @@ def check_left(words: list[str], said: str) -> None:
         case "verify":
             assert "come out the same bit for bit" in said
         case "record":
-            assert list(Path("records").glob("*/record.json"))
+            kind = STUDY_FILE if (Path(words[1]) / STUDY_FILE).is_file() else "record.json"
+            assert list(Path("records").glob(f"*/{kind}"))
         case "study":
-            assert read_json(out / STUDY_FILE, Study).finished and (out / "report.html").is_file()
+            found: Study = read_json(out / STUDY_FILE, Study)
+            assert found.finished and (out / "report.html").is_file()
+            tasks = spelled_out(value_of(words, "--tasks").split(",")) if "--tasks" in words else []
+            assert all([one.task for one in cell.tasks] == tasks for cell in found.cells)
         case "study-data":
             assert read_json(out / DATA_STUDY_FILE, DataStudy).finished and (out / "report.html").is_file()
         case "report":

@@ -1,4 +1,4 @@
-"""The house keeps its plan: imports fall, nothing private or dead is left lying about.
+"""The house keeps its plan: imports fall, and nothing private or dead is left lying about.
 
 The floors are those of docs/architecture.md. Imports inside functions and under TYPE_CHECKING count like all others:
 they run later, but the reader still walks the same way.
@@ -27,8 +27,8 @@ FLOORS = [
     {"evaluation", "packaging", "reporting", "forecasting"},
     {"recipe"},
     {"run_start", "assembly", "origins", "subject", "turns", "arithmetic"},
-    {"deciding", "run_end", "contest", "filing"},
-    {"planning"},
+    {"deciding", "run_end", "cell_tasks", "filing"},
+    {"planning", "contest"},
     {
         "prepare",
         "pretrain",

@@ -103,7 +103,7 @@ def test_a_study_goes_on_with_more_seeds_but_not_with_another_budget(
 ) -> None:
     place = Place(out=tmp_path / "out", budget="60s", threads=1)
     ran = fake_cells(place, monkeypatch, {})
-    monkeypatch.setattr("daybreak.study.report", lambda runs, out: out)
+    monkeypatch.setattr("daybreak.study.report", lambda runs, out, study: out)
     two = [Contender(name="a", recipe=SMALL), Contender(name="b", recipe=replace(SMALL, batch=4))]
     asked: dict[str, Any] = {"data": data, "out": place.out, "budget": "60s", "threads": 1}
     study(two, seeds=1, **asked)

@@ -29,7 +29,7 @@ VERBS = {
     "evaluate": "a model -> results.json: GLUE and your own tasks",
     "probe": "a model -> probes.json: what its layers and words are worth, without fine-tuning",
     "verify": "a run's recorded steps once more: bit-equal, or the first tensor that differs",
-    "record": "a finished run -> its evidence among the records, once it was verified",
+    "record": "a finished run or study -> its evidence among the records; of a run, once it was verified",
     "leaderboard": "the records -> a page: what a fixed time buys, class by class",
     "study": "recipes against each other at equal clock, in turns: which is better, and how sure",
     "study-data": "texts and what is done with them against each other, likewise: is filtering worth it?",
@@ -549,7 +549,7 @@ def _record(arguments: list[str]) -> None:
     @dataclass(frozen=True, kw_only=True)
     class Record:
         run: Annotated[Path, tyro.conf.Positional]
-        """Run folder, finished."""
+        """Run folder, finished; or the folder of a finished study."""
         data: Path | None = None
         """The run's prepared data; RUN/data by default."""
         out: Path = Path("records")
@@ -618,12 +618,28 @@ def _study(arguments: list[str]) -> None:
         "high=mini --optimizer.lr 4e-3"."""
         data: Path
         """Folder made by daybreak prepare, the same for all."""
+        tasks: str = ""
+        """By comma, as evaluate takes them: each model is fine-tuned on these too, also those of a finished study."""
+        task_dir: str = ""
+        """Folder of the tasks' files, or hf://nyu-mll/glue."""
+        protocol: str = "quick"
+        """Of the fine-tunings: quick, cramming, electra, transfer, bert or scibert."""
+        task_seeds: int | None = None
+        """Fine-tunings of each model on each task; as many as the protocol has by default."""
 
     asked = _parse(Study, "study", arguments)
     contenders = [_contender(text, asked.data) for text in asked.contenders]
     from daybreak.study import study
 
-    study(contenders, data=asked.data, **asked.shared())
+    study(
+        contenders,
+        data=asked.data,
+        tasks=_by_comma(asked.tasks),
+        task_dir=asked.task_dir or None,
+        protocol=asked.protocol,
+        task_seeds=asked.task_seeds,
+        **asked.shared(),
+    )
 
 
 def _study_data(arguments: list[str]) -> None:

@@ -23,6 +23,7 @@ from daybreak.base.records import Decisions, Summary
 from daybreak.base.run_folder import RunFolder
 from daybreak.base.study_records import StudyCell, StudyContender, StudySettings, Turn
 from daybreak.base.terminal import duration, say
+from daybreak.cell_tasks import CellTasks, evaluate_cell, with_scores
 from daybreak.data.shards import open_shards
 from daybreak.evaluation.paired_losses import read_curve
 from daybreak.recipe import Recipe, resolved
@@ -31,6 +32,7 @@ from daybreak.training.clock import Budget
 from daybreak.training.validation import Validation
 from daybreak.turns import Cell, Place, slug, train_cell
 
+REFUSED = "its export was refused by the parity gate"
 AFTERWARDS = 12.0
 """Seconds that a cell takes beyond its budget, roughly: the parity gate in a clean process, and fill-mask examples."""
 
@@ -159,8 +161,8 @@ def refuse_others(out: Path, before: StudySettings, now: StudySettings) -> None:
         raise UserError(f"The study in '{out}' was begun with {words}.", "Give what it began with, or another --out.")
 
 
-def forecast(cells: Sequence[Cell], place: Place) -> None:
-    """Say how long all of it will take."""
+def forecast(cells: Sequence[Cell], place: Place, tasks: CellTasks | None = None) -> None:
+    """Say how long pretraining will take, and what follows each cell."""
     left = [cell for cell in cells if not RunFolder(place.folder(cell)).summary.exists()]
     budget = Budget.parse(place.budget)
     done = f", {len(cells) - len(left)} of them done" if len(left) < len(cells) else ""
@@ -168,6 +170,8 @@ def forecast(cells: Sequence[Cell], place: Place) -> None:
     long = f": about {duration(len(left) * (budget.amount + AFTERWARDS))}"
     told = long if budget.unit == "seconds" else ". No equal clock: no claim"
     say(f"{len(cells)} cells of {budget.text} on {threads}, one at a time{done}{told}.")
+    if tasks:
+        say(f"After each cell, outside of its budget: fine-tuning on {', '.join(tasks.record.tasks)}.")
 
 
 def cells_of(
@@ -201,12 +205,19 @@ def in_turns(names: Sequence[str], seeds: int) -> list[tuple[int, str]]:
 
 
 def play(
-    cells: Sequence[Cell], place: Place, lock: TextIO, *, repeat_void: bool, done: Callable[[list[StudyCell]], object]
+    cells: Sequence[Cell],
+    place: Place,
+    lock: TextIO,
+    *,
+    repeat_void: bool,
+    done: Callable[[list[StudyCell]], object],
+    tasks: CellTasks | None = None,
 ) -> list[StudyCell]:
     """Run the cells that are not finished yet, in their order; then, where asked for, those that are void once more.
 
     Args:
-        done: is given all finished cells whenever there is one more.
+        done: is given all finished cells whenever there is one more, and whenever one was fine-tuned.
+        tasks: what the model of each cell is fine-tuned on after its pretraining.
 
     Returns:
         Of each cell its last attempt, in the order of ``cells``.
@@ -216,27 +227,33 @@ def play(
         Interrupted: a signal came; the cell under way saved a checkpoint.
     """
     found: dict[Cell, StudyCell] = {}
-    for number, cell in enumerate(cells, 1):
-        found[cell] = _run(cell, place, lock)
+
+    def run(cell: Cell, attempt: Cell, words: str, left: int) -> None:
+        train_cell(attempt, place, lock)
+        found[cell] = read_cell(attempt, place)
         done(list(found.values()))
-        say(f"{number} of {len(cells)}: {_told(found[cell])}{_left(found, len(cells) - number)}")
+        say(f"{words}: {_told(found[cell])}{_left(found, left)}")
+        # A model that the parity gate refused has no result (RULES.md); a void cell is judged when it was repeated.
+        if tasks and found[cell].void != REFUSED and not (attempt == cell and repeated(cell)):
+            evaluate_cell(attempt, place, lock, tasks)
+            found[cell] = with_scores(found[cell], attempt, place, tasks)
+            done(list(found.values()))
+            say(f"  {_scored(found[cell])}")
+
+    def repeated(cell: Cell) -> bool:
+        again = RunFolder(place.folder(replace(cell, attempt=1))).summary.exists()
+        return bool(found[cell].void) and (repeat_void or again)
+
+    for number, cell in enumerate(cells, 1):
+        run(cell, cell, f"{number} of {len(cells)}", len(cells) - number)
     void = [cell for cell in cells if found[cell].void]
     for cell in void:
-        again = replace(cell, attempt=1)
-        if not repeat_void and not RunFolder(place.folder(again)).summary.exists():
-            continue
-        found[cell] = _run(again, place, lock)
-        done(list(found.values()))
-        say(f"Again: {_told(found[cell])}")
+        if repeated(cell):
+            run(cell, replace(cell, attempt=1), "Again", 0)
     if left := sum(bool(found[cell].void) for cell in void):
         more = "; --repeat-void runs each once more" if not repeat_void else ", also when they were repeated"
         say(f"{left} of {len(cells)} cells are void{more}. A comparison with a void cell makes no claim.")
     return [found[cell] for cell in cells]
-
-
-def _run(cell: Cell, place: Place, lock: TextIO) -> StudyCell:
-    train_cell(cell, place, lock)
-    return read_cell(cell, place)
 
 
 def _told(cell: StudyCell) -> str:
@@ -244,9 +261,15 @@ def _told(cell: StudyCell) -> str:
     return f"{cell.contender}, seed {cell.seed}: held-out loss {cell.loss:.3f} after {cell.steps:,} steps{void}"
 
 
+def _scored(cell: StudyCell) -> str:
+    """The scores of a cell in points of 100."""
+    told = ", ".join(f"{one.task} {100 * one.score:.1f}" for one in cell.tasks)
+    return f"{told}, fine-tuned in {duration(cell.task_seconds)}"
+
+
 def _left(found: dict[Cell, StudyCell], cells: int) -> str:
     """How long the rest will take, by what it took so far."""
-    taken = [sum(turn.seconds or 0.0 for turn in cell.turns) for cell in found.values()]
+    taken = [sum(turn.seconds or 0.0 for turn in cell.turns) + cell.task_seconds for cell in found.values()]
     if not cells or not sum(taken):
         return ""
     return f" (about {duration(cells * sum(taken) / len(taken))} left)"
@@ -293,7 +316,7 @@ def _void(summary: Summary, turns: Sequence[Turn], place: Place) -> str:
         if why := why_void(turn, cores=cores, threads=place.threads):
             return why
     if summary.parity is not None and not summary.parity.passed:
-        return "its export was refused by the parity gate"
+        return REFUSED
     seconds = Budget.parse(place.budget).seconds
     if seconds is not None and (late := abs(summary.elapsed - seconds)) > tolerance(seconds):
         return f"it ended {late:.1f} s off its budget"

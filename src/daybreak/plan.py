@@ -11,10 +11,11 @@ import torch
 from daybreak.base.amounts import check_price, compact, count
 from daybreak.base.errors import UserError
 from daybreak.base.files import make_folder, write_json
-from daybreak.base.forecast_records import Candidate, Forecast, Plan
+from daybreak.base.forecast_records import Candidate, Forecast, Plan, TaskForecast
 from daybreak.base.terminal import duration, say, working
 from daybreak.data.shards import open_shards
 from daybreak.forecasting.law import SPEED_SPREAD, Undertaking, foresee, shipped_law
+from daybreak.forecasting.tasks import shipped_tasks
 from daybreak.planning import PLANNED, candidates, choose, of_text
 from daybreak.recipe import FAMILY, Recipe, load_recipe
 from daybreak.training import probe
@@ -118,6 +119,7 @@ def details(made: Plan, chosen: Candidate, budget: Budget, price: float | None) 
     ]
     more = _again(made, chosen, chosen.tokens * 2.0)
     lines.append(f"Twice the time: {more.words}.")
+    lines += task_lines(chosen.tasks)
     if not torch.cuda.is_available():
         lines.append(_on_cards(made.candidates[-1], budget))
     if chosen.forecast.beyond:
@@ -128,6 +130,27 @@ def details(made: Plan, chosen: Candidate, budget: Budget, price: float | None) 
             "times more text would teach more than more time."
         )
     lines.append(f"Next: daybreak pretrain {chosen.recipe.removeprefix(FAMILY)} --data DATA --budget {made.budget}")
+    return lines
+
+
+def task_lines(tasks: Sequence[TaskForecast]) -> list[str]:
+    """What the model will score after fine-tuning, in points of 100, and where nothing was measured."""
+    if not tasks:
+        return []
+    known = [one for one in tasks if not one.beyond]
+    unknown: dict[str, list[str]] = {}
+    for one in tasks:
+        if one.beyond:
+            unknown.setdefault(one.beyond, []).append(one.task)
+    lines = []
+    if known:
+        fewest, most = min(one.runs for one in known), max(one.runs for one in known)
+        runs = f"{fewest}" if fewest == most else f"{fewest} to {most}"
+        lines.append(
+            f"After fine-tuning (protocol {shipped_tasks().protocol}, points of 100 with 90 % intervals, from {runs} "
+            f"recorded runs): {', '.join(one.words for one in known)}."
+        )
+    lines += [f"Not measured there: {', '.join(names)} ({why})." for why, names in unknown.items()]
     return lines
 
 

@@ -20,10 +20,12 @@ from daybreak.base.run_folder import RunFolder
 from daybreak.base.terminal import quiet
 from daybreak.base.world import World
 from daybreak.data.shards import Shards
+from daybreak.data.views import ViewRows
 from daybreak.deciding import first_decisions, measured, unknown_to_the_law
 from daybreak.forecasting.difficulty import pairs_log_share
 from daybreak.forecasting.law import CENTRE, SPEED_SPREAD, Undertaking, foresee, shipped_law
 from daybreak.forecasting.runs import inner_parameters
+from daybreak.forecasting.tasks import forecast_tasks, shipped_tasks
 from daybreak.recipe import Recipe, load_recipe
 from daybreak.training import probe
 from daybreak.training.calibration import FEWEST_STEPS, VALIDATION_SHARE
@@ -144,8 +146,10 @@ def _candidate(
         return replace(found, trouble=f"no forecast: {unknown}")
     if seconds < FEWEST_STEPS * speed.step:
         return replace(found, trouble="the budget is too short for it")
-    run = replace(about, inner=found.inner, tokens=found.tokens)
-    return replace(found, forecast=foresee(shipped_law(), run))
+    loss = foresee(shipped_law(), replace(about, inner=found.inner, tokens=found.tokens))
+    views = isinstance(recipe.rows, ViewRows) and recipe.rows.fraction > 0
+    tasks = forecast_tasks(shipped_tasks(), loss, about.unigram_loss, compares_segments=views)
+    return replace(found, forecast=loss, tasks=tasks)
 
 
 def unigram_entropy(shards: Shards) -> float:

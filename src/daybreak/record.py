@@ -1,7 +1,11 @@
-"""Verb: a finished run -> a folder of records/ with its evidence, once it was verified. A record is never edited."""
+"""Verb: a finished run, or a finished study -> a folder of records/ with its evidence. A record is never edited.
+
+A run is verified before it is filed.
+"""
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 import shutil
@@ -12,12 +16,14 @@ from typing import Any
 
 from daybreak.base.errors import UserError
 from daybreak.base.filed_records import RECORD_FILE, VERIFIED_STEPS, Record
-from daybreak.base.files import make_folder, write_json, write_text
+from daybreak.base.files import make_folder, read_json, write_json, write_text
 from daybreak.base.run_folder import RunFolder
+from daybreak.base.study_records import STUDY_FILE, Study
 from daybreak.base.terminal import say
 from daybreak.data.shards import open_shards
 from daybreak.filing import commit_of, describe, evidence, fingerprints, refuse_contradictions, refuse_unfit
 from daybreak.recipe import FAMILY, load_recipe
+from daybreak.reporting.study_table import study_text
 from daybreak.turns import slug
 from daybreak.verify import verify
 
@@ -26,9 +32,11 @@ def record(run: Path, *, out: Path, data: Path | None = None, name: str = "", la
     """Verify the last steps of ``run`` and file what it reached under ``out``.
 
     The folder holds what the run wrote of itself without weights, text or paths, and record.json. It appears whole or
-    not at all. Everything that would refuse it is looked at before the steps are run again.
+    not at all. Everything that would refuse it is looked at before the steps are run again. Of a study, its settings,
+    cells, scores and verdicts are filed, and no step is run again.
 
     Args:
+        run: a run folder, or the folder of a ``daybreak study``.
         out: the folder of all records.
         data: the run's prepared data; ``run/data`` when None.
         name: of the new folder, behind the day on which the run started; recipe, budget and seed when empty.
@@ -41,6 +49,8 @@ def record(run: Path, *, out: Path, data: Path | None = None, name: str = "", la
         UserError: the run is not finished, off its budget, refused by the parity gate or comes out differently; the
             name is taken, or is none.
     """
+    if (run / STUDY_FILE).is_file():
+        return _record_study(run, out, name)
     folder, data = RunFolder(run), data or run / "data"
     refuse_unfit(folder)
     files, draft = evidence(folder), describe(folder)
@@ -63,10 +73,32 @@ def record(run: Path, *, out: Path, data: Path | None = None, name: str = "", la
     return place
 
 
+def _record_study(folder: Path, out: Path, name: str) -> Path:
+    """File the verdicts of a finished study.
+
+    Raises:
+        UserError: the study is not finished, or the name is taken or is none.
+    """
+    found: Study = read_json(folder / STUDY_FILE, Study)
+    if not found.finished:
+        raise UserError(f"The study in '{folder}' is not finished.", "Give its command again, and record it then.")
+    usual = f"study-{slug(folder.resolve().name)}"
+    place = out / f"{datetime.datetime.now(datetime.UTC).date().isoformat()}-{_checked(name) if name else usual}"
+    _refuse_taken(place)
+    make_folder(out)
+    with _becoming(place) as new:
+        write_json(new / STUDY_FILE, found)
+        write_text(new / "study.md", study_text(found) + "\n")
+    say(f"Filed: {place}.")
+    return place
+
+
 def _named(name: str, found: Record) -> str:
     """The name of the folder behind its date."""
-    if not name:
-        return slug(f"{found.recipe.removeprefix(FAMILY)}-{found.budget}-seed-{found.seed}")
+    return _checked(name) if name else slug(f"{found.recipe.removeprefix(FAMILY)}-{found.budget}-seed-{found.seed}")
+
+
+def _checked(name: str) -> str:
     if slug(name) != name:
         raise UserError(f"'{name}' is no name for a record.", f"Write it like '{slug(name) or 'mini-wiki'}'.")
     return name

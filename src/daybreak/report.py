@@ -11,6 +11,7 @@ from pathlib import Path
 from daybreak.base.errors import UserError
 from daybreak.base.files import make_folder, read_json, write_text
 from daybreak.base.run_folder import RunFolder
+from daybreak.base.study_records import Study
 from daybreak.base.task_pairs import pair_results, several_models
 from daybreak.base.task_records import Cell, Comparison, TaskResult
 from daybreak.base.terminal import say
@@ -26,7 +27,9 @@ from daybreak.reporting.verdicts import line
 FORMS = ("html", "md")
 
 
-def report(runs: Sequence[Path], out: Path, *, form: str = "html", text: bool = True) -> Path:
+def report(
+    runs: Sequence[Path], out: Path, *, form: str = "html", text: bool = True, study: Study | None = None
+) -> Path:
     """Write the report of one run, of several laid over each other, or of a folder of prepared data; return its path.
 
     Unfinished runs are welcome: the page says what they lack. A folder of results alone is one too. Each further folder
@@ -36,6 +39,8 @@ def report(runs: Sequence[Path], out: Path, *, form: str = "html", text: bool = 
     Args:
         form: html, or md for its words and tables without the plots.
         text: whether the page may quote the text: held-out sentences, and what was left out of a corpus.
+        study: of its cells: the page shows the verdicts of the study, which pair pretraining seeds, in place of one for
+            each two runs.
 
     Raises:
         UserError: no run was named, there is no such form, a folder is no run or holds a damaged file, or ``out``
@@ -50,8 +55,9 @@ def report(runs: Sequence[Path], out: Path, *, form: str = "html", text: bool = 
     if len(runs) == 1 and is_data_folder(runs[0]):
         return write_corpus_page(runs[0], out, form=form, text=text)
     read = told_apart([_with_averages(read_folder(path)) for path in dict.fromkeys(runs)])
-    comparisons, unpaired = _compared(read)
-    page = render_page(read, comparisons, unpaired, published=[_published(each) for each in computed()], text=text)
+    comparisons, unpaired = ([], []) if study else _compared(read)
+    published = [_published(each) for each in computed()]
+    page = render_page(read, comparisons, unpaired, published=published, text=text, study=study)
     make_folder(out.parent)
     write_text(out, as_markdown(page) if form == "md" else page)
     for sentence in [*map(line, comparisons), *unpaired]:

@@ -11,6 +11,7 @@ from daybreak.base.errors import UserError
 from daybreak.base.files import read_json, write_json, write_text
 from daybreak.base.study_records import STUDY_FILE, Study, StudyCell
 from daybreak.base.terminal import say
+from daybreak.cell_tasks import CellTasks, choose_tasks
 from daybreak.contest import (
     Contender,
     cells_of,
@@ -22,7 +23,7 @@ from daybreak.contest import (
     yardsticks,
 )
 from daybreak.data.shards import open_shards
-from daybreak.evaluation.paired_losses import compare_all
+from daybreak.evaluation.paired_losses import compare_all, compare_scores
 from daybreak.report import report
 from daybreak.reporting.study_log import check_log, put_on_top
 from daybreak.reporting.study_table import log_entry, study_text
@@ -43,6 +44,10 @@ def study(
     repeat_void: bool = False,
     question: str = "",
     log: Path | None = None,
+    tasks: Sequence[str] = (),
+    task_dir: str | Path | None = None,
+    protocol: str = "quick",
+    task_seeds: int | None = None,
 ) -> Study:
     """Pretrain every contender with every seed, in turns, and say of each two which is better and how sure that is.
 
@@ -60,15 +65,21 @@ def study(
         repeat_void: run a cell once more that was disturbed.
         question: heading of study.md and of the entry in ``log``.
         log: a Markdown file that gets an entry above its others when all cells are done.
+        tasks: after its pretraining, and outside of its budget, each model is fine-tuned on these; a finished study
+            that is given tasks keeps its cells and adds the scores.
+        task_dir, protocol: see ``evaluate.evaluate``.
+        task_seeds: fine-tunings of each model on each task; as many as the protocol has when None.
 
     Raises:
-        UserError: a contender, the data, the budget or ``out`` cannot be used; said before the first cell begins.
+        UserError: a contender, the data, the budget, a task or ``out`` cannot be used; said before the first cell
+            begins.
         Interrupted: a signal came; the same call goes on.
     """
     named_apart(contenders)
     settings = settled(contenders, budget, seeds, threads)
     yardsticks(contenders, data)
     check_log(log)
+    chosen = choose_tasks(tasks, task_dir, protocol, task_seeds)
     manifest, names = open_shards(data).manifest, [one.name for one in contenders]
     found = Study(
         question=question or f"{' against '.join(names)}, {budget} each on {data.resolve().name}",
@@ -80,35 +91,50 @@ def study(
         finished=False,
         cells=[],
         comparisons=[],
+        tasks=chosen.record if chosen else None,
     )
-    ended = _played(found, contenders, data, out, repeat_void)
+    ended = _played(found, contenders, data, out, repeat_void, chosen)
     say()
     say(study_text(ended))
-    page = report([out / cell.folder for cell in ended.cells], out / "report.html")
+    page = report([out / cell.folder for cell in ended.cells], out / "report.html", study=ended)
     if log is not None:
         put_on_top(log, log_entry(ended, datetime.date.today().isoformat()))
     say(f"\nReport  {page}")
     return ended
 
 
-def _played(found: Study, contenders: Sequence[Contender], data: Path, out: Path, repeat_void: bool) -> Study:
+def _played(
+    found: Study,
+    contenders: Sequence[Contender],
+    data: Path,
+    out: Path,
+    repeat_void: bool,
+    tasks: CellTasks | None,
+) -> Study:
     """Run all cells; ``out`` tells at any time how far it is."""
     place = Place(out=out, budget=found.settings.budget, threads=found.settings.threads)
     with held(out) as lock:
         _refuse_other(out, found)
         names = [one.name for one in contenders]
         cells = cells_of(contenders, place, found.seeds, lambda _: data)
-        forecast(cells, place)
+        forecast(cells, place, tasks)
 
         def written(done: Sequence[StudyCell], finished: bool = False) -> Study:
-            compared = compare_all(done, names, Budget.parse(place.budget).unit)
-            now = replace(found, cells=list(done), comparisons=compared, finished=finished)
+            unit = Budget.parse(place.budget).unit
+            now = replace(
+                found,
+                cells=list(done),
+                comparisons=compare_all(done, names, unit),
+                task_comparisons=compare_scores(done, names, unit),
+                finished=finished,
+            )
             write_json(out / STUDY_FILE, now)
             write_text(out / "study.md", study_text(now) + "\n")
             return now
 
         written([])
-        return written(play(cells, place, lock, repeat_void=repeat_void, done=written), finished=True)
+        ended = play(cells, place, lock, repeat_void=repeat_void, done=written, tasks=tasks)
+        return written(ended, finished=True)
 
 
 def _refuse_other(out: Path, now: Study) -> None:
@@ -119,3 +145,8 @@ def _refuse_other(out: Path, now: Study) -> None:
     refuse_others(out, before.settings, now.settings)
     if (before.tokenizer, before.train_tokens) != (now.tokenizer, now.train_tokens):
         raise UserError(f"The study in '{out}' was begun on other data.", "Name its own --data, or another --out.")
+    if before.tasks and not now.tasks:
+        raise UserError(
+            f"The study in '{out}' has tasks, and this command names none.",
+            f"Add --tasks {','.join(before.tasks.tasks)}.",
+        )

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,28 +111,42 @@ def train_cell(cell: Cell, place: Place, lock: TextIO) -> None:
         return
     make_folder(place.folder(cell).parent)
     loads, log = place.beside(cell, ".load.jsonl"), place.beside(cell, ".log")
-    with Signals() as signals, log.open("ab") as printed:
+    with Signals() as signals:
         note(loads, "start")
         begun, bystanders = time.monotonic(), Bystanders()
+        code = run_child(command(cell, place), log, place.threads, lock, signals, look=lambda: note(loads, "look"))
+        note(loads, "end", seconds=round(time.monotonic() - begun, 3), others=bystanders.cores())
+    check_ended(code, signals, cell, log)
+
+
+def run_child(
+    words: Sequence[str], log: Path, threads: int, lock: TextIO, signals: Signals, look: Callable[[], None]
+) -> int:
+    """Run a command of one cell to its end and return its exit status; a signal is passed on.
+
+    Args:
+        log: the file to which the output of the command is appended.
+        threads: value of ``OMP_NUM_THREADS`` and ``MKL_NUM_THREADS``.
+        lock: the lock of the study, which the command inherits.
+        look: called every SAMPLE_SECONDS.
+    """
+    with log.open("ab") as printed:
         process = subprocess.Popen(
-            command(cell, place),
+            words,
             stdout=printed,
             stderr=subprocess.STDOUT,
-            env=environment(place.threads),
+            env=environment(threads),
             start_new_session=True,  # what the terminal sends comes to us alone, and we pass it on once
             pass_fds=[lock.fileno()],
             preexec_fn=_ends_with_us() if threading.current_thread() is threading.main_thread() else None,
         )
         try:
-            _watch(process, loads, signals)
+            _watch(process, look, signals)
         except BaseException:
             process.terminate()
             process.wait()
             raise
-        note(loads, "end", seconds=round(time.monotonic() - begun, 3), others=bystanders.cores())
-    if signals.received:
-        raise Interrupted(signals.received)
-    _check_ended(process.returncode, cell, log)
+    return process.returncode
 
 
 def command(cell: Cell, place: Place) -> list[str]:
@@ -159,7 +173,7 @@ def _ends_with_us() -> Callable[[], None] | None:
     return end_with_us
 
 
-def _watch(process: subprocess.Popen[bytes], loads: Path, signals: Signals) -> None:
+def _watch(process: subprocess.Popen[bytes], look: Callable[[], None], signals: Signals) -> None:
     """Until the process ends; a signal is passed on, after which it saves itself."""
     asked, next_look = False, time.monotonic() + SAMPLE_SECONDS
     while process.poll() is None:
@@ -169,10 +183,18 @@ def _watch(process: subprocess.Popen[bytes], loads: Path, signals: Signals) -> N
             process.send_signal(signal.SIGTERM)
         if time.monotonic() >= next_look:
             next_look += SAMPLE_SECONDS
-            note(loads, "look")
+            look()
 
 
-def _check_ended(code: int, cell: Cell, log: Path) -> None:
+def check_ended(code: int, signals: Signals, cell: Cell, log: Path) -> None:
+    """Turn the end of a cell's command into an error where it did not succeed.
+
+    Raises:
+        UserError: it refused its command, or was stopped by somebody else.
+        Interrupted: a signal came.
+    """
+    if signals.received:
+        raise Interrupted(signals.received)
     if code == 0:
         return
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()

@@ -126,6 +126,74 @@ class Outlook:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TaskRun:
+    """A finished and evaluated run as the fit of task forecasts sees it."""
+
+    name: str
+    gap: float
+    """The unigram baseline less the final held-out loss, nats."""
+    noisy_copy: float | None
+    """Loss on masked tokens beside a noisy copy of their text, as a fraction of that alone (``ContextUse``); None where
+    it was not measured."""
+    scores: dict[str, float]
+    """By task, the mean over fine-tunings of the headline metric."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskLine:
+    """A task's score as a linear function of the loss gap: ``score + slope * (gap - centre)``."""
+
+    task: str
+    compares_segments: bool
+    """Of which kind the models behind it are."""
+    runs: list[str]
+    """Names of the runs behind it."""
+    gaps: tuple[float, float]
+    """Least and largest gap that was measured; there is no forecast outside."""
+    centre: float
+    """Mean gap."""
+    squares: float
+    """Sum of the squared distances of the gaps from it."""
+    score: float
+    """Mean score."""
+    slope: float
+    """Score a nat."""
+    spread: float
+    """Standard deviation of runs around the line (n - 2)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskTable:
+    """The lines behind forecasts of task scores."""
+
+    protocol: str
+    """How the runs behind it were fine-tuned."""
+    lines: list[TaskLine]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskForecast:
+    """A task's score that is expected after fine-tuning, with its 90 % interval."""
+
+    task: str
+    score: float | None = None
+    """None where nothing was measured."""
+    low: float | None = None
+    high: float | None = None
+    runs: int = 0
+    """Behind the line."""
+    beyond: str = ""
+    """What was measured instead, in words; empty where there is a score."""
+
+    @property
+    def words(self) -> str:
+        """In points of 100."""
+        if self.score is None or self.low is None or self.high is None:
+            return f"{self.task} not measured there"
+        return f"{self.task} {100 * self.score:.0f} ({100 * self.low:.0f} to {100 * self.high:.0f})"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Candidate:
     """A recipe that a budget could be spent on, as timed on this machine."""
 
@@ -144,6 +212,8 @@ class Candidate:
     measured: bool
     """False where the speed follows from the arithmetic of a smaller candidate."""
     forecast: Forecast | None = None
+    tasks: list[TaskForecast] = field(default_factory=list)
+    """What its model will score after fine-tuning; empty where there is no forecast of its loss."""
     trouble: str = ""
     """Why it cannot be chosen, in words; empty if it can."""
 

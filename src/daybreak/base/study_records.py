@@ -41,6 +41,32 @@ class Turn:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TaskScore:
+    """What a cell's model reached on a task, after fine-tuning outside of its budget."""
+
+    task: str
+    metric: str
+    """Name of the headline metric, see ``TaskResult.metric``."""
+    score: float
+    """Mean over the seeds of the fine-tuning; a fraction in [0, 1] or a correlation in [-1, 1]."""
+    spread: float
+    """Standard deviation over these seeds (n - 1); 0 for a single seed."""
+    seeds: int
+    baseline: float
+    """Score of a constant answer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyTasks:
+    """The tasks on which the models of a study are fine-tuned."""
+
+    tasks: list[str]
+    protocol: str
+    seeds: int | None
+    """Fine-tunings of each task and model; None for as many as the protocol has."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class StudyCell:
     """One pretraining: a contender and a seed."""
 
@@ -73,6 +99,10 @@ class StudyCell:
     """Why it counts for nothing; empty where it counts."""
     others: dict[str, float] = field(default_factory=dict)
     """Of a data study: its loss on the held-out text of each source."""
+    tasks: list[TaskScore] = field(default_factory=list)
+    """Empty where the study has no tasks, and until the model is fine-tuned on all of them."""
+    task_seconds: float = 0.0
+    """Of the last process that fine-tuned; not charged to the budget."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +133,27 @@ class LossComparison:
     """Standard deviation over seeds (n - 1), the larger of the two sides."""
     verdict: str
     times: list[TimeRatio]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreComparison:
+    """Contender B against contender A on a task, on the pretraining seeds that both have."""
+
+    task: str
+    """Name of a task, or ``mean of N tasks``."""
+    metric: str
+    """Empty for a mean over tasks."""
+    a: str
+    b: str
+    seeds: list[int]
+    difference: float
+    """Mean of B's score less A's: above zero where B is ahead."""
+    low: float | None
+    """Of its 95 % interval, Student's t over the differences of each seed; None with a single seed."""
+    high: float | None
+    spread: float
+    """Standard deviation over pretraining seeds (n - 1), the larger of the two sides."""
+    verdict: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,6 +203,9 @@ class Study:
     finished: bool
     cells: list[StudyCell]
     comparisons: list[LossComparison]
+    tasks: StudyTasks | None = None
+    """None where the contenders are compared by their losses alone."""
+    task_comparisons: list[ScoreComparison] = field(default_factory=list)
 
 
 # ---------------------------------------------------------------- daybreak study-data

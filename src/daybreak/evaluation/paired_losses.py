@@ -1,9 +1,10 @@
-"""Is one contender's held-out loss below another's, and how sure: pairs of cells that share a seed.
+"""Is one contender better than another, in held-out loss or on a task, and how sure: pairs of cells of one seed.
 
 Two cells of one seed share the order of the rows and the masks, so their difference varies less than they do. The
 interval is Student's t over these differences (n - 1 degrees of freedom): it takes them for normal and knows no more
 than the seeds that were run. With two seeds its factor is 12.7, with three 4.3, with five 2.8: two seeds can show only
-what is many times their own spread. Losses of one set of held-out positions: chance in these is not part of it.
+what is many times their own spread. Losses of one set of held-out positions and scores of one set of rows: chance in
+these is not part of it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from scipy import stats
 
 from daybreak.base.files import read_json_lines
 from daybreak.base.run_folder import RunFolder
-from daybreak.base.study_records import CurvePoint, LossComparison, StudyCell, TimeRatio
+from daybreak.base.study_records import CurvePoint, LossComparison, ScoreComparison, StudyCell, TimeRatio
 from daybreak.base.task_records import CLAIM_SEEDS
 from daybreak.evaluation.selection import spread
 
@@ -42,12 +43,16 @@ def compare_all(cells: Sequence[StudyCell], names: Sequence[str], unit: str) -> 
         cells: the last attempt of each.
         unit: of the budget; only ``seconds`` is an equal clock.
     """
+    return [compare(a, b, unit) for a, b in _pairs(cells, names)]
+
+
+def _pairs(cells: Sequence[StudyCell], names: Sequence[str]) -> list[tuple[list[StudyCell], list[StudyCell]]]:
+    """For each two contenders, their cells of the seeds that both have."""
     found = []
-    for a, b in itertools.combinations(names, 2):
-        pair = [{cell.seed: cell for cell in cells if cell.contender == name} for name in (a, b)]
-        seeds = sorted(pair[0].keys() & pair[1].keys())
-        if seeds:
-            found.append(compare([pair[0][seed] for seed in seeds], [pair[1][seed] for seed in seeds], unit))
+    for names_of_pair in itertools.combinations(names, 2):
+        a, b = ({cell.seed: cell for cell in cells if cell.contender == name} for name in names_of_pair)
+        if seeds := sorted(a.keys() & b.keys()):
+            found.append(([a[seed] for seed in seeds], [b[seed] for seed in seeds]))
     return found
 
 
@@ -65,30 +70,76 @@ def compare(a: Sequence[StudyCell], b: Sequence[StudyCell], unit: str) -> LossCo
         low=ends[0] if ends else None,
         high=ends[1] if ends else None,
         spread=wider,
-        verdict=_verdict(differences, ends, wider, void=void, unit=unit),
+        verdict=_verdict([-one for one in differences], wider, void=void, unit=unit),
         times=[] if void else time_ratios([cell.curve for cell in a], [cell.curve for cell in b]),
     )
 
 
-def _verdict(
-    differences: Sequence[float], ends: tuple[float, float] | None, wider: float, *, void: bool, unit: str
-) -> str:
-    """In words. A claim needs CLAIM_SEEDS seeds, an interval without zero, more than the spread, a clock, no void."""
-    middle = statistics.fmean(differences)
-    ahead = f"{'B' if middle < 0 else 'A'} is ahead"
+def scores_of(cell: StudyCell) -> dict[str, float]:
+    """The cell's score on each task and, of several tasks, the mean over them."""
+    scores = {one.task: one.score for one in cell.tasks}
+    if len(scores) > 1:
+        scores[f"mean of {len(scores)} tasks"] = statistics.fmean(scores.values())
+    return scores
+
+
+def compare_scores(cells: Sequence[StudyCell], names: Sequence[str], unit: str) -> list[ScoreComparison]:
+    """Each contender against each before it, on each task and on the mean over tasks.
+
+    Cells that were not fine-tuned take no part.
+
+    Args:
+        cells, names, unit: see ``compare_all``.
+    """
+    metrics = {one.task: one.metric for cell in cells for one in cell.tasks}
+    found = []
+    for a, b in _pairs([cell for cell in cells if cell.tasks], names):
+        scores = [[scores_of(cell) for cell in side] for side in (a, b)]
+        void = any(cell.void for cell in [*a, *b])
+        for task in scores[0][0]:
+            here, there = ([score[task] for score in side] for side in scores)
+            differences = [after - before for before, after in zip(here, there, strict=True)]
+            ends, wider = interval(differences), max(spread(here), spread(there))
+            found.append(
+                ScoreComparison(
+                    task=task,
+                    metric=metrics.get(task, ""),
+                    a=a[0].contender,
+                    b=b[0].contender,
+                    seeds=[cell.seed for cell in a],
+                    difference=statistics.fmean(differences),
+                    low=ends[0] if ends else None,
+                    high=ends[1] if ends else None,
+                    spread=wider,
+                    verdict=_verdict(differences, wider, void=void, unit=unit),
+                )
+            )
+    return found
+
+
+def _verdict(gains: Sequence[float], wider: float, *, void: bool, unit: str) -> str:
+    """In words. A claim needs CLAIM_SEEDS seeds, an interval without zero, more than the spread, a clock, no void.
+
+    Args:
+        gains: by how much B is ahead, of each seed.
+    """
+    middle, ends = statistics.fmean(gains), interval(gains)
+    ahead = f"{'B' if middle > 0 else 'A'} is ahead"
     if void:
         return "no claim: a cell is void"
+    if middle == 0:
+        return "no difference shown"
     if ends is None:
         return f"{ahead} in one run, no claim"
     if ends[0] <= 0 <= ends[1]:
         return "no difference shown"
-    if len(differences) < CLAIM_SEEDS:
+    if len(gains) < CLAIM_SEEDS:
         return f"{ahead}, no claim from fewer than {CLAIM_SEEDS} seeds"
     if abs(middle) <= wider:
         return f"{ahead} by no more than the spread, no claim"
     if unit != "seconds":
         return f"{ahead} at equal {unit}, which is no equal clock: no claim"
-    return f"{'B' if middle < 0 else 'A'} is better"
+    return f"{'B' if middle > 0 else 'A'} is better"
 
 
 # ---------------------------------------------------------------- the same loss in what share of the time

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 import plotly.offline
 
 from daybreak import __version__
+from daybreak.base.study_records import Study
 from daybreak.base.task_records import Comparison
 from daybreak.reporting import figures, sections
 from daybreak.reporting.background import background
@@ -24,6 +25,7 @@ from daybreak.reporting.machine import machine
 from daybreak.reporting.markup import Markup, escape, join, section, tag
 from daybreak.reporting.outlook import outlook
 from daybreak.reporting.runs import Published, RunRecords
+from daybreak.reporting.study_section import study_section
 from daybreak.reporting.task_results import averages, tasks
 from daybreak.reporting.verdicts import verdicts
 
@@ -39,6 +41,7 @@ def render_page(
     *,
     published: Sequence[Published] = (),
     text: bool = True,
+    study: Study | None = None,
 ) -> str:
     """Return one self-contained HTML page about one run, or about several that are compared in the same plots.
 
@@ -47,9 +50,12 @@ def render_page(
         unpaired: why other tasks that both sides have are not compared, a sentence each.
         published: models with GLUE and compute, among which the runs stand.
         text: whether held-out sentences may stand on the page.
+        study: the study whose cells the runs are.
     """
     runs = told_apart(runs)
     body = [headline(runs)]
+    if study is not None:
+        body.append(study_section(study))
     if len(runs) > 1:
         body.append(_switches(runs))
     if len(runs) > 1 and any(run.pretrained_here for run in runs):

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 
 from daybreak.base.amounts import count, percent, signed
-from daybreak.base.study_records import DataStudy, LossComparison, Study, StudyCell, StudySettings
+from daybreak.base.study_records import DataStudy, LossComparison, ScoreComparison, Study, StudyCell, StudySettings
 
 UNKNOWN = "-"
 TWO_SEEDS = "Of two seeds this interval is 12.7 standard errors long to each side: it shows next to nothing."
@@ -37,6 +37,8 @@ def study_text(study: Study) -> str:
     ended = "" if study.finished else "\n\nNot finished yet."
     parts = [f"# {study.question}{ended}", how(study), contenders(study)]
     parts += [f"- {sentence(found)}" for found in study.comparisons]
+    parts += [on_tasks(study)]
+    parts += [f"- {score_sentence(found)}" for found in study.task_comparisons]
     parts += filter(None, [times(study.comparisons), voids(study.cells)])
     return _joined(parts)
 
@@ -44,7 +46,9 @@ def study_text(study: Study) -> str:
 def log_entry(study: Study, date: str) -> str:
     """An entry of docs/log.md: heading, one paragraph, a table; who lost stands in it too."""
     told = " ".join(sentence(found) for found in study.comparisons)
-    return _joined([heading(study.question, date), f"{how(study)} {told}", contenders(study)])
+    scores = " ".join(score_sentence(found) for found in study.task_comparisons)
+    parts = [heading(study.question, date), f"{how(study)} {told}", contenders(study), on_tasks(study), scores]
+    return _joined(parts)
 
 
 def heading(question: str, date: str) -> str:
@@ -93,6 +97,54 @@ def _row(name: str, words: str, cells: Sequence[StudyCell]) -> list[str]:
         f"{statistics.fmean(cell.tokens_per_second for cell in cells):,.0f}",
         str(sum(bool(cell.void) for cell in cells)),
     ]
+
+
+def on_tasks(study: Study) -> str:
+    """How the models were fine-tuned, and a row a contender: its loss, its score on each task and their mean."""
+    if study.tasks is None:
+        return ""
+    head, rows = task_rows(study)
+    many = study.tasks.seeds
+    seeds = "the protocol's seeds" if many is None else f"{many} seed{'s' if many > 1 else ''}"
+    lead = (
+        f"Fine-tuned after pretraining, outside of the budget: protocol {study.tasks.protocol}, {seeds} a model. "
+        "Scores are points of 100, mean and standard deviation over pretraining seeds."
+    )
+    return _joined([lead, table(head, rows)])
+
+
+def task_rows(study: Study) -> tuple[list[str], list[list[str]]]:
+    """Head and rows of the table of tasks, the highest mean first; contenders without a score come last."""
+    names = study.tasks.tasks if study.tasks else []
+    metrics = {one.task: one.metric for cell in study.cells for one in cell.tasks}
+    head = ["contender", "seeds", "loss"]
+    head += [f"{name} ({metrics[name].replace('_', ' ')})" if name in metrics else name for name in names]
+    head += [f"mean of {len(names)}"] if len(names) > 1 else []
+    rows = []
+    for one in study.settings.contenders:
+        cells = [cell for cell in study.cells if cell.contender == one.name]
+        scores = [{score.task: 100 * score.score for score in cell.tasks} for cell in cells if cell.tasks]
+        means = [statistics.fmean(score.values()) for score in scores]
+        columns = [[score[name] for score in scores] for name in names] + ([means] if len(names) > 1 else [])
+        row = [one.name, str(len(scores)), mean_and_spread([cell.loss for cell in cells])]
+        row += [mean_and_spread(column, 1) for column in columns]
+        rows.append((statistics.fmean(means) if means else -1e9, row))
+    return head, [row for _, row in sorted(rows, key=lambda found: -found[0])]
+
+
+def score_sentence(found: ScoreComparison) -> str:
+    """A comparison on a task in words."""
+    metric = f" ({found.metric.replace('_', ' ')})" if found.metric else ""
+    told = (
+        f"{found.task}{metric}, {found.b} (B) against {found.a} (A): {found.verdict}. B's score less A's: "
+        f"{signed(100 * found.difference, 1)} points"
+    )
+    if found.low is None or found.high is None:
+        return f"{told}, in one run."
+    return (
+        f"{told}, 95 % interval [{signed(100 * found.low, 1)}, {signed(100 * found.high, 1)}] ({len(found.seeds)} "
+        f"seeds), spread {100 * found.spread:.1f}."
+    )
 
 
 def sentence(found: LossComparison) -> str:

@@ -1,0 +1,140 @@
+"""Fit the forecasts of task scores on finished and evaluated runs, and say how far they are from runs left out.
+
+    python benchmarks/task_forecasts.py --runs runs/a studies/rate/cells/* --keep records/DATE-task-runs-rate.json
+    python benchmarks/task_forecasts.py --scores results.json --study study.json --keep task-runs-b.json
+    python benchmarks/task_forecasts.py --scores results.json --race race.json --keep task-runs-c.json
+    python benchmarks/task_forecasts.py --records records --table src/daybreak/forecasting/tasks.json --out tasks.json
+
+The first form keeps what the fit needs of each run folder: its loss gap, its use of context and its scores. The second
+and third take scores that were filed apart from the losses of their models. A study names its cells as the scores name
+their models; of a race it is the longest run of --side. The last form fits on all that was kept (*task-runs*.json),
+writes the table that the package carries, and forecasts each run by the others.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import measure
+import numpy as np
+
+from daybreak.base.errors import UserError
+from daybreak.base.files import read_json, write_json
+from daybreak.base.forecast_records import Forecast, TaskRun
+from daybreak.base.plain import from_plain
+from daybreak.base.run_folder import RunFolder
+from daybreak.base.study_records import Study
+from daybreak.base.task_records import TaskResult
+from daybreak.forecasting.tasks import compares_segments, fit_tasks, forecast_tasks, task_run, task_run_of
+
+UNIGRAM = 100.0
+"""A baseline far above all gaps, for forecasts from a known gap."""
+
+
+def runs_in(folders: list[Path]) -> list[TaskRun]:
+    """The folders that hold a finished and evaluated run."""
+    found = []
+    for folder in folders:
+        run = RunFolder(folder)
+        if missing := [path.name for path in (run.summary, run.results) if not path.is_file()]:
+            print(f"{folder.name}: passed over, it has no {missing[0]}")
+        elif not (one := task_run_of(run, folder.resolve().name)).scores:
+            print(f"{folder.name}: passed over, it has no score under the protocol")
+        else:
+            found.append(one)
+    return found
+
+
+def runs_of_study(study: Path, scores: Path) -> list[TaskRun]:
+    """The cells of a study whose models have scores."""
+    results = read_json(scores, list[TaskResult])
+    found = []
+    for cell in read_json(study, Study).cells:
+        own = [one for one in results if one.model_name == Path(cell.folder).name]
+        if own:
+            found.append(task_run(f"{study.parent.name}, {cell.folder}", cell.unigram_loss - cell.loss, own))
+    return found
+
+
+def run_of_race(race: Path, scores: Path, side: str, seconds: float) -> TaskRun:
+    """The run of one side of a race for so many seconds."""
+    (run,) = [one for one in read_json(race)["race"] if (one["contender"], one["seconds"]) == (side, seconds)]
+    gap = run["unigram_loss"] - run["curve"][-1]["loss"]
+    return task_run(f"{race.stem}, {side}, {seconds:.0f} s", gap, read_json(scores, list[TaskResult]))
+
+
+def left_out(runs: list[TaskRun]) -> dict[str, Any]:
+    """Each run as the others forecast it: per task the runs that lay inside the interval, and the mean error."""
+    seen: dict[str, list[tuple[bool, float]]] = {}
+    for run in runs:
+        try:
+            table = fit_tasks([other for other in runs if other != run])
+        except UserError:
+            continue
+        known = Forecast(made_at=1.0, tokens=0, loss=UNIGRAM - run.gap, low=UNIGRAM - run.gap, high=UNIGRAM - run.gap)
+        for one in forecast_tasks(table, known, UNIGRAM, compares_segments=compares_segments(run)):
+            if one.score is not None and one.low is not None and one.high is not None and one.task in run.scores:
+                score = run.scores[one.task]
+                seen.setdefault(one.task, []).append((one.low <= score <= one.high, abs(one.score - score)))
+    return {
+        task: {
+            "runs": len(found),
+            "inside": sum(inside for inside, _ in found),
+            "mean_error": float(np.mean([error for _, error in found])),
+        }
+        for task, found in seen.items()
+    }
+
+
+def main() -> None:
+    parser = measure.parser(__doc__)
+    parser.add_argument("--runs", type=Path, nargs="+", default=[], help="run folders, finished and evaluated")
+    parser.add_argument("--scores", type=Path, help="results.json of models whose losses are in --study or --race")
+    parser.add_argument("--study", type=Path, help="study.json whose cells the scores are of")
+    parser.add_argument("--race", type=Path, help="record of benchmarks/race.py, one of whose runs the scores are of")
+    parser.add_argument("--side", default="daybreak, same parameters", help="which side of the race")
+    parser.add_argument("--seconds", type=float, default=900, help="and which of its budgets")
+    parser.add_argument("--keep", type=Path, default=Path("task-runs.json"), help="where the runs are kept")
+    parser.add_argument("--records", type=Path, help="folder of records to fit on")
+    parser.add_argument("--table", type=Path, help="where the table goes that the package carries")
+    chosen = parser.parse_args()
+    if chosen.short:
+        chosen.records = measure.ROOT / "records"
+    kept = runs_in(chosen.runs)
+    if chosen.scores and chosen.study:
+        kept += runs_of_study(chosen.study, chosen.scores)
+    if chosen.scores and chosen.race:
+        kept.append(run_of_race(chosen.race, chosen.scores, chosen.side, chosen.seconds))
+    if kept:
+        write_json(chosen.keep, {**measure.record("task runs", {}), "runs": kept})
+        print(f"{len(kept)} runs kept")
+    if not chosen.records:
+        return
+    paths = sorted(chosen.records.glob("*task-runs*.json"))
+    runs = [from_plain(TaskRun, run) for path in paths for run in read_json(path)["runs"]]
+    try:
+        table = fit_tasks(runs)
+    except UserError as error:
+        sys.exit(f"{chosen.records}: {error}")
+    apart = left_out(runs)
+    measure.finish(
+        {**measure.record("task forecasts", {}), "runs": runs, "left_out": apart, "table": table}, chosen.out
+    )
+    if chosen.table:
+        write_json(chosen.table, table)
+    rows = [
+        [line.task, "yes" if line.compares_segments else "no", str(len(line.runs)), f"{line.gaps[0]:.2f} to "
+         f"{line.gaps[1]:.2f}", f"{line.score:.3f}", f"{line.slope:+.3f}", f"{line.spread:.3f}"]
+        for line in table.lines
+    ]  # fmt: skip
+    head = ["task", "compares segments", "runs", "gap", "mean score", "a nat", "spread"]
+    print(measure.table(head, rows))
+    for task, seen in apart.items():
+        print(f"{task}: {seen['inside']} of {seen['runs']} runs inside the interval of the others, "
+              f"mean error {seen['mean_error']:.3f}.")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

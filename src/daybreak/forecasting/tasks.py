@@ -1,0 +1,147 @@
+"""Forecasts of task scores: what a fine-tuned model will score, given the forecast of its pretraining loss.
+
+Per task a line through recorded runs: score = intercept + slope * gap, where the gap is the unigram baseline less the
+held-out loss, in nats. The interval is that of a new run around a fitted line (Draper and Smith, Applied Regression
+Analysis, section 1.4), widened by what the forecast of the loss leaves open. Two models of one loss differ by much on
+pairs of sentences where only one of them compares segments (``ContextUse``), so each kind has lines of its own. There
+is no forecast outside of the gaps that were measured.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from scipy import stats
+
+from daybreak.base.errors import UserError
+from daybreak.base.files import read_json
+from daybreak.base.forecast_records import Forecast, TaskForecast, TaskLine, TaskRun, TaskTable
+from daybreak.base.records import ATTENDS, Summary
+from daybreak.base.run_folder import RunFolder
+from daybreak.base.task_records import TaskResult
+from daybreak.forecasting.law import COVERAGE
+
+TABLE_FILE = Path(__file__).with_name("tasks.json")
+FEWEST = 4
+"""Runs below which no line is fitted: with three, one degree of freedom is left, and an interval says nothing."""
+PROTOCOL = "quick"
+AVERAGED = ("cola", "sst2", "mrpc", "stsb", "rte")
+AVERAGE = "glue5"
+"""Name of the mean over AVERAGED, of runs that have all of them."""
+
+
+@cache
+def shipped_tasks() -> TaskTable:
+    """The table that comes with this version."""
+    return read_json(TABLE_FILE, TaskTable)
+
+
+def task_run(
+    name: str, gap: float, results: Sequence[TaskResult], noisy_copy: float | None = None, protocol: str = PROTOCOL
+) -> TaskRun:
+    """A run as the fit sees it; results of other protocols and of untrained models are left out.
+
+    Args:
+        gap: the unigram baseline less the final held-out loss, nats.
+        noisy_copy: the loss beside a noisy copy as a fraction of that alone; None where it was not measured.
+    """
+    scores = {one.task: one.mean for one in results if one.protocol == protocol and one.model == "pretrained"}
+    if all(task in scores for task in AVERAGED):
+        scores[AVERAGE] = statistics.fmean(scores[task] for task in AVERAGED)
+    rounded = {task: round(score, 5) for task, score in scores.items()}
+    return TaskRun(name=name, gap=round(gap, 5), noisy_copy=noisy_copy, scores=rounded)
+
+
+def task_run_of(run: RunFolder, name: str, protocol: str = PROTOCOL) -> TaskRun:
+    """A finished and evaluated run, from its folder or a record of one.
+
+    Raises:
+        UserError: ``summary.json`` or ``results.json`` is missing or damaged.
+    """
+    summary, results = read_json(run.summary, Summary), read_json(run.results, list[TaskResult])
+    seen, use = summary.validation, summary.context_use
+    noisy = round(use.noisy_copy / use.alone, 5) if use else None
+    return task_run(name, seen.unigram_loss - seen.loss, results, noisy, protocol)
+
+
+def compares_segments(run: TaskRun) -> bool:
+    """Whether a run's model compares segments; one from before this was measured counts as one that does not."""
+    return run.noisy_copy is not None and run.noisy_copy <= 1 - ATTENDS
+
+
+def fit_tasks(runs: Sequence[TaskRun], protocol: str = PROTOCOL) -> TaskTable:
+    """Fit a line for each task and kind of model that FEWEST runs or more have a score for.
+
+    Raises:
+        UserError: there is no such task.
+    """
+    lines = []
+    for task in dict.fromkeys(task for run in runs for task in run.scores):
+        for kind in (False, True):
+            known = [run for run in runs if task in run.scores and compares_segments(run) == kind]
+            if len(known) >= FEWEST and len({run.gap for run in known}) > 1:
+                lines.append(_line(task, kind, known))
+    if not lines:
+        raise UserError(f"No task has scores of {FEWEST} runs of one kind.", "Evaluate more runs.")
+    return TaskTable(protocol=protocol, lines=lines)
+
+
+def _line(task: str, kind: bool, runs: Sequence[TaskRun]) -> TaskLine:
+    """Ordinary least squares."""
+    gaps, scores = np.array([run.gap for run in runs]), np.array([run.scores[task] for run in runs])
+    centre = float(gaps.mean())
+    squares = float(((gaps - centre) ** 2).sum())
+    slope = float((gaps - centre) @ (scores - scores.mean())) / squares
+    apart = scores - scores.mean() - slope * (gaps - centre)
+    return TaskLine(
+        task=task,
+        compares_segments=kind,
+        runs=[run.name for run in runs],
+        gaps=(float(gaps.min()), float(gaps.max())),
+        centre=round(centre, 6),
+        squares=round(squares, 6),
+        score=round(float(scores.mean()), 6),
+        slope=round(slope, 6),
+        spread=round(math.sqrt(float(apart @ apart) / (len(runs) - 2)), 6),
+    )
+
+
+def forecast_tasks(
+    table: TaskTable, loss: Forecast, unigram_loss: float, *, compares_segments: bool
+) -> list[TaskForecast]:
+    """The score of each task after fine-tuning, with a 90 % interval, or that it is not measured there.
+
+    Args:
+        loss: the forecast of the final held-out loss, nats.
+        unigram_loss: the unigram baseline on the same text, nats.
+        compares_segments: whether the recipe trains on sequences of views, so that its model learns to.
+    """
+    of_kind = {line.task: line for line in table.lines if line.compares_segments == compares_segments}
+    gap = unigram_loss - loss.loss
+    unsure = (loss.high - loss.low) / 2 / float(stats.norm.ppf(0.5 + COVERAGE / 2))
+    found = []
+    for task in dict.fromkeys(line.task for line in table.lines):
+        if (line := of_kind.get(task)) is None:
+            kind = "a model that compares segments" if compares_segments else "a model that does not compare segments"
+            found.append(TaskForecast(task=task, beyond=f"no line for {kind}"))
+        elif not line.gaps[0] <= gap <= line.gaps[1]:
+            where = f"{line.gaps[0]:.2f} to {line.gaps[1]:.2f} nats below the unigram baseline"
+            found.append(TaskForecast(task=task, runs=len(line.runs), beyond=f"measured {where}, not at {gap:.2f}"))
+        else:
+            found.append(_forecast(line, gap, unsure))
+    return found
+
+
+def _forecast(line: TaskLine, gap: float, unsure: float) -> TaskForecast:
+    many = len(line.runs)
+    around = line.spread**2 * (1 + 1 / many + (gap - line.centre) ** 2 / line.squares)
+    reach = float(stats.t.ppf(0.5 + COVERAGE / 2, many - 2)) * math.sqrt(around + (line.slope * unsure) ** 2)
+    score = line.score + line.slope * (gap - line.centre)
+    return TaskForecast(
+        task=line.task, runs=many, score=score, low=max(-1.0, score - reach), high=min(1.0, score + reach)
+    )

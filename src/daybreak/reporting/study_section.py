@@ -1,0 +1,30 @@
+"""The section of a study in the report of its runs: a row a contender, and the verdicts."""
+
+from __future__ import annotations
+
+from daybreak.base.study_records import Study
+from daybreak.reporting.markup import Markup, join, section, table, tag
+from daybreak.reporting.study_table import how, mean_and_spread, score_sentence, sentence, task_rows
+
+
+def study_section(study: Study) -> Markup:
+    """Held-out loss and scores of each contender, and who is better."""
+    if study.tasks:
+        head, rows = task_rows(study)
+    else:
+        head, rows = ["contender", "seeds", "loss"], []
+        for one in study.settings.contenders:
+            losses = [cell.loss for cell in study.cells if cell.contender == one.name]
+            rows.append([one.name, str(len(losses)), mean_and_spread(losses)])
+    words = [*map(sentence, study.comparisons), *map(score_sentence, study.task_comparisons)]
+    scores = (
+        f" Scores after fine-tuning (protocol {study.tasks.protocol}) are points of 100, outside of the budget."
+        if study.tasks
+        else ""
+    )
+    return section(
+        "Who is better",
+        table(head, rows),
+        tag("ul", join(*(tag("li", line) for line in words))),
+        caption=f"{how(study)}{scores}",
+    )

@@ -1,0 +1,167 @@
+"""Forecasts of task scores against runs whose relation is known, because the test made it up; and the shipped table."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from daybreak.base.errors import UserError
+from daybreak.base.files import read_json, write_json
+from daybreak.base.forecast_records import Forecast, TaskForecast, TaskRun, TaskTable
+from daybreak.base.plain import from_plain
+from daybreak.base.records import ContextUse
+from daybreak.base.run_folder import RunFolder
+from daybreak.base.task_records import TaskResult
+from daybreak.forecasting.tasks import (
+    AVERAGED,
+    FEWEST,
+    compares_segments,
+    fit_tasks,
+    forecast_tasks,
+    shipped_tasks,
+    task_run,
+    task_run_of,
+)
+
+RECORDS = Path(__file__).resolve().parents[2] / "records"
+TRUTH = {False: (0.10, 0.05), True: (0.20, 0.15)}
+"""Score at no gap and a nat, of models that do not compare segments and of those that do."""
+NOISE = 0.03
+
+
+def made_up(rng: np.random.Generator, kind: bool, runs: int = 8, noise: float = NOISE) -> list[TaskRun]:
+    start, slope = TRUTH[kind]
+    gaps = rng.uniform(1.0, 3.0, runs)
+    return [
+        TaskRun(name=str(number), gap=float(gap), noisy_copy=0.3 if kind else 0.98,
+                scores={"stsb": float(start + slope * gap + noise * rng.standard_normal())})
+        for number, gap in enumerate(gaps)
+    ]  # fmt: skip
+
+
+def at(gap: float, half: float = 0.0, unigram: float = 7.0) -> Forecast:
+    return Forecast(made_at=0.0, tokens=1e6, loss=unigram - gap, low=unigram - gap - half, high=unigram - gap + half)
+
+
+def one(table: TaskTable, gap: float, kind: bool = True, half: float = 0.0) -> TaskForecast:
+    (found,) = forecast_tasks(table, at(gap, half), 7.0, compares_segments=kind)
+    return found
+
+
+def test_a_line_without_noise_is_found_again() -> None:
+    rng = np.random.default_rng(0)
+    table = fit_tasks([*made_up(rng, True, noise=0.0), *made_up(rng, False, noise=0.0)])
+    for kind, (start, slope) in TRUTH.items():
+        (line,) = [line for line in table.lines if line.compares_segments == kind]
+        middle = (line.gaps[0] + line.gaps[1]) / 2
+        assert one(table, middle, kind).score == pytest.approx(start + slope * middle, abs=1e-4)
+
+
+def test_nine_of_ten_new_runs_fall_into_the_interval() -> None:
+    rng = np.random.default_rng(1)
+    inside = tries = 0
+    for _ in range(600):
+        table, new = fit_tasks(made_up(rng, True, 6)), made_up(rng, True, 4)
+        for run in new:
+            found = one(table, run.gap)
+            if found.low is not None and found.high is not None:
+                inside, tries = inside + (found.low <= run.scores["stsb"] <= found.high), tries + 1
+    assert tries > 1000 and abs(inside / tries - 0.9) < 0.03
+
+
+def test_nine_of_ten_stay_inside_where_the_loss_is_a_forecast() -> None:
+    """The gap that comes lies around the forecast one."""
+    rng = np.random.default_rng(2)
+    inside = tries = 0
+    for _ in range(1500):
+        table, expected, spread = fit_tasks(made_up(rng, True, 12)), float(rng.uniform(1.6, 2.4)), 0.3
+        gap = expected + spread * rng.standard_normal()
+        found = one(table, expected, half=spread * float(stats.norm.ppf(0.95)))
+        if found.low is None or found.high is None:
+            continue
+        score = TRUTH[True][0] + TRUTH[True][1] * gap + NOISE * rng.standard_normal()
+        inside, tries = inside + (found.low <= score <= found.high), tries + 1
+    assert tries > 1000 and abs(inside / tries - 0.9) < 0.03
+
+
+def test_the_interval_is_that_of_a_new_point_around_a_fitted_line() -> None:
+    runs = made_up(np.random.default_rng(3), True, 7)
+    gaps, scores = [run.gap for run in runs], [run.scores["stsb"] for run in runs]
+    fitted = stats.linregress(gaps, scores)
+    rest = np.array(scores) - fitted.intercept - fitted.slope * np.array(gaps)
+    squares = float(((np.array(gaps) - np.mean(gaps)) ** 2).sum())
+    width = np.sqrt((rest @ rest / 5) * (1 + 1 / 7 + (2.0 - np.mean(gaps)) ** 2 / squares)) * stats.t.ppf(0.95, 5)
+    found = one(fit_tasks(runs), 2.0)
+    expected = fitted.intercept + 2 * fitted.slope
+    assert found.score == pytest.approx(expected, abs=1e-4) and found.runs == 7
+    assert (found.low, found.high) == pytest.approx((expected - width, expected + width), abs=1e-4)
+    told = [f"{100 * value:.0f}" for value in (expected, expected - width, expected + width)]
+    assert found.words == f"stsb {told[0]} ({told[1]} to {told[2]})"
+
+
+def test_outside_of_what_was_measured_there_is_no_forecast() -> None:
+    table = fit_tasks(made_up(np.random.default_rng(4), True))
+    (line,) = table.lines
+    for gap in (line.gaps[0] - 0.01, line.gaps[1] + 0.01):
+        found = one(table, gap)
+        assert found.score is None and found.words == "stsb not measured there" and f"not at {gap:.2f}" in found.beyond
+    assert one(table, 2.0, kind=False).score is None
+    assert "does not compare segments" in one(table, 2.0, kind=False).beyond
+
+
+def test_models_that_compare_segments_have_lines_of_their_own() -> None:
+    rng = np.random.default_rng(5)
+    runs = [*made_up(rng, True), *made_up(rng, False)]
+    table = fit_tasks(runs)
+    scores = [one(table, 2.0, kind).score for kind in (False, True)]
+    assert scores == pytest.approx([0.20, 0.50], abs=0.06)
+    old = [replace(run, noisy_copy=None) for run in made_up(rng, False)]
+    assert not any(map(compares_segments, old)) and not fit_tasks(old).lines[0].compares_segments
+
+
+def test_too_few_runs_have_no_line() -> None:
+    runs = made_up(np.random.default_rng(6), True)
+    assert len(fit_tasks(runs[:FEWEST]).lines) == 1
+    with pytest.raises(UserError, match=f"No task has scores of {FEWEST} runs"):
+        fit_tasks(runs[: FEWEST - 1])
+
+
+def result(task: str, mean: float, protocol: str = "quick", model: str = "pretrained") -> TaskResult:
+    return TaskResult(
+        protocol=protocol, task=task, model=model, kind="classification", metric="accuracy",
+        scores={"accuracy": [mean]}, seeds=[0], mean=mean, spread=0.0, selection="", train_rows=1, dev_rows=1,
+        baseline=0.5, settings={}, seconds=1.0,
+    )  # fmt: skip
+
+
+def test_a_run_is_read_from_its_folder(finished: Path, tmp_path: Path) -> None:
+    summary = read_json(finished / "summary.json")
+    use = ContextUse(
+        alone=4.0, copy=1.0, noisy_copy=1.2, alone_accuracy=0.1, copy_accuracy=0.5, noisy_copy_accuracy=0.4, visible=[],
+        positions=10, seconds=1.0,
+    )  # fmt: skip
+    write_json(tmp_path / "summary.json", {**summary, "context_use": use.__dict__})
+    others = [result("sst2", 0.9, protocol="bert"), result("sst2", 0.1, model="untrained")]
+    write_json(tmp_path / "results.json", [*others, *(result(task, 0.6) for task in AVERAGED)])
+    found = task_run_of(RunFolder(tmp_path), "a")
+    seen = summary["validation"]
+    assert found.gap == pytest.approx(seen["unigram_loss"] - seen["loss"], abs=1e-4)
+    assert found.noisy_copy == 0.3 and compares_segments(found)
+    assert found.scores == dict.fromkeys([*AVERAGED, "glue5"], 0.6)
+    assert "glue5" not in task_run("a", 1.0, [result("sst2", 0.6)]).scores
+
+
+def test_the_shipped_table_is_that_of_the_records() -> None:
+    runs = [
+        from_plain(TaskRun, run) for path in sorted(RECORDS.glob("*task-runs*.json")) for run in read_json(path)["runs"]
+    ]
+    again, table = fit_tasks(runs), shipped_tasks()
+    assert again == table, "python benchmarks/task_forecasts.py --records records --table ..."
+    filed = max(RECORDS.glob("*-task-forecasts.json"))
+    assert from_plain(TaskTable, read_json(filed)["table"]) == table
+    assert {line.task for line in table.lines} >= {*AVERAGED, "glue5"}
+    assert all(len(line.runs) >= FEWEST for line in table.lines)
