@@ -37,6 +37,17 @@ class EncodedRows:
         return len(self.lengths)
 
 
+def joined(first: EncodedRows, second: EncodedRows) -> EncodedRows:
+    """The samples of both, which have the same inputs."""
+    return EncodedRows(
+        {name: values + second.features[name] for name, values in first.features.items()},
+        first.targets + second.targets,
+        first.lengths + second.lengths,
+        LabelledRows(first.rows.texts + second.rows.texts, first.rows.targets + second.rows.targets),
+        first.notes + second.notes,
+    )
+
+
 @dataclass(frozen=True)
 class Padding:
     """How a tokenizer pads, without its slowness."""
