@@ -22,12 +22,12 @@ from daybreak.base.files import read_json
 from daybreak.base.plain import to_plain
 from daybreak.base.task_records import Cell
 from daybreak.evaluate import evaluate
-from daybreak.evaluation import arithmetic, finetune
-from daybreak.evaluation.arithmetic import WorkingCopy, fast_precision
+from daybreak.evaluation import fast_training, finetune
 from daybreak.evaluation.batches import EncodedRows, Padding
-from daybreak.evaluation.cells import encode_task, fill, fresh_model
+from daybreak.evaluation.cells import Job, encode_task, fill, fresh_model
 from daybreak.evaluation.classifier import build_classifier, load_tokenizer
-from daybreak.evaluation.finetune import Batches, fine_tune, predict
+from daybreak.evaluation.fast_training import WorkingCopy, fast_precision
+from daybreak.evaluation.finetune import Batches, fine_tune
 from daybreak.evaluation.fingerprints import LATER_FIELDS, fingerprint
 from daybreak.evaluation.glue_tasks import GLUE
 from daybreak.evaluation.heads import PooledClassifier, compared, masked_mean
@@ -37,7 +37,7 @@ from daybreak.evaluation.protocol import Own, Protocol, Setting
 from daybreak.evaluation.protocols import PROTOCOLS
 from daybreak.evaluation.sequences import with_pair_features
 from daybreak.evaluation.task_file import read_task_file
-from daybreak.evaluation.tasks import LabelledRows, TaskRows, task_type
+from daybreak.evaluation.tasks import LabelledRows, Task, TaskRows, task_type
 
 WriteTask = Callable[..., Path]
 SMALL, QUICK = PROTOCOLS["small"], PROTOCOLS["quick"]
@@ -141,6 +141,13 @@ def test_a_task_file_that_is_symmetric_without_reason(weather: Path, line: str, 
         read_task_file(weather)
 
 
+def job_of(folder: Path, task: Task, cells: Path) -> list[Job]:
+    return Measurement(
+        folder=folder, model_name="toy", data=load_task(task), protocol=SMALL, seeds=1, untrained=False, hidden=False,
+        cells=cells, weights="",
+    ).jobs()  # fmt: skip
+
+
 def fine_tuned(folder: Path, rows: EncodedRows, protocol: Protocol, kind: str = "classification") -> Any:
     labels = () if kind == "regression" else ("a", "b")
     model = build_classifier(folder, KINDS[kind], labels, 1, False, "segments", pair=True)
@@ -153,7 +160,7 @@ def test_only_the_used_rows_of_the_table_train_and_the_result_is_that_of_all(
     encoder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows, protocol = sample(encoder, "segments"), dataclasses.replace(SMALL, weight_decay=0.3)
-    monkeypatch.setattr(arithmetic, "precisions", lambda device: ("float32",))
+    monkeypatch.setattr(fast_training, "precisions", lambda device: ("float32",))
     before = build_classifier(encoder, CLASSIFICATION, ("a", "b"), 1, False, "segments", pair=True).state_dict()
     plain = fine_tuned(encoder, rows, dataclasses.replace(protocol, precision="float32")).state_dict()
     monkeypatch.setattr(finetune.UsedRows, "restore", checked_restore)
@@ -163,12 +170,12 @@ def test_only_the_used_rows_of_the_table_train_and_the_result_is_that_of_all(
         assert not torch.equal(tensor, before[name]), f"{name} has learned, or decayed"
 
 
-def checked_restore(self: arithmetic.UsedRows, decay: float) -> None:
+def checked_restore(self: fast_training.UsedRows, decay: float) -> None:
     assert len(self._table.weight) < len(self._whole)
     RESTORE(self, decay)
 
 
-RESTORE = arithmetic.UsedRows.restore
+RESTORE = fast_training.UsedRows.restore
 
 
 def test_the_master_weights_stay_float32_and_take_the_gradients_of_the_copy(encoder: Path) -> None:
@@ -192,11 +199,18 @@ def test_the_master_weights_stay_float32_and_take_the_gradients_of_the_copy(enco
     assert (copy.model.dense.weight == 0.5).all() and (next(copy.model.encoder.parameters()) == 0.25).all()
 
 
+def test_widths_are_rounded_up_but_not_above_the_longest_sample() -> None:
+    padding = Padding({"input_ids": 9}, False, multiple=8, most=13)
+    assert padding.pad("input_ids", [[1, 2, 3], [4]]).tolist() == [[1, 2, 3, 9, 9, 9, 9, 9], [4] + 7 * [9]]
+    assert padding.pad("input_ids", [[1] * 9]).shape == (1, 13)
+    assert Padding({}, False).pad("input_ids", [[1, 2, 3], [4]]).shape == (2, 3)
+
+
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_the_precision_is_recorded(
     encoder: Path, weather: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str
 ) -> None:
-    monkeypatch.setattr(arithmetic, "precisions", lambda device: tuple(dict.fromkeys(("float32", precision))))
+    monkeypatch.setattr(fast_training, "precisions", lambda device: tuple(dict.fromkeys(("float32", precision))))
     (result,) = evaluate(encoder, [str(weather)], protocol="small", seeds=1, out=tmp_path)
     (file,) = (tmp_path / "cells").rglob("*.json")
     assert read_json(file, Cell).precision == precision
@@ -257,39 +271,27 @@ def test_an_evaluation_goes_on_after_a_stop(
     assert done == [1] and result.scores == whole.scores
 
 
-def test_no_setting_is_chosen_on_dev(
+def test_no_dev_row_is_read_before_training_ends(
     encoder: Path, weather: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Training reads no dev row: with dev rows that raise when they are read, the loop ends with the same model."""
+    """There is one setting for each task, and nothing is predicted until the last step is done."""
+    task, shares = read_task_file(weather), []
+    (job,) = job_of(encoder, task, tmp_path)
 
-    class Sealed(list[Any]):
-        def __getitem__(self, place: Any) -> Any:
-            raise AssertionError("dev was read")
+    def refuse(*given: object) -> None:
+        raise RuntimeError("dev is read")
 
-        __iter__ = __getitem__  # type: ignore[assignment]
-
-    assert all(len(SMALL.settings(width, "any", kind)) == 1 for width in (128, 768) for kind in ("single", "number"))
-    data = load_task(read_task_file(weather))
-    rows = encode_task(encoder, data, SMALL)
-    sealed = dataclasses.replace(rows.parts["dev"], features=Sealed(), targets=Sealed(), lengths=Sealed())
-    models = []
-    for parts in ({"dev": rows.parts["dev"]}, {"dev": sealed}):
-        seen = dataclasses.replace(rows, parts=parts)
-        model = build_classifier(encoder, CLASSIFICATION, data.labels, 0, False, "mean")
-        fine_tune(model, CLASSIFICATION, seen.padding, seen.train, SMALL, Setting(1, 1e-3, 16), 0, quiet)
-        models.append(model)
-    assert all(torch.equal(a, b) for a, b in zip(*(model.parameters() for model in models)))
-    with pytest.raises(AssertionError, match="dev was read"):
-        predict(models[0], CLASSIFICATION, rows.padding, sealed)
+    monkeypatch.setattr("daybreak.evaluation.cells.predict", refuse)
+    with pytest.raises(RuntimeError, match="dev is read"):
+        fill(job, lambda share, loss: shares.append(share))
+    assert shares == pytest.approx([step / len(shares) for step in range(1, len(shares) + 1)])
+    assert len(shares) == job.setting.epochs * 640 / job.setting.batch
 
 
 def test_a_number_starts_from_the_training_mean(encoder: Path, write_task: WriteTask, tmp_path: Path) -> None:
     rows = [(f"sun {word}", "rain", str(number)) for number, word in enumerate("abcdefghij")]
     task = read_task_file(write_task(rows, rows[:4], 'kind = "regression"\n', name="numbers"))
     data = load_task(task)
-    (job,) = Measurement(
-        folder=encoder, model_name="toy", data=data, protocol=SMALL, seeds=1, untrained=False, hidden=False,
-        cells=tmp_path, weights="",
-    ).jobs()  # fmt: skip
+    (job,) = job_of(encoder, task, tmp_path)
     model = fresh_model(job, encode_task(encoder, data, SMALL))
     assert model.classifier.bias.item() == pytest.approx(np.mean(data.train.targets))

@@ -13,12 +13,15 @@ import numpy as np
 import torch
 from torch import nn
 
-from daybreak.evaluation.arithmetic import Direct, UsedRows, WorkingCopy, fast_precision, shrinks
 from daybreak.evaluation.batches import EncodedRows, Padding, prediction_batches, training_batches
+from daybreak.evaluation.fast_training import Direct, UsedRows, WorkingCopy, fast_precision, shrinks
 from daybreak.evaluation.kind import Kind
 from daybreak.evaluation.protocol import Protocol, Setting
 from daybreak.training.probe import choose_device
 
+WIDTHS = 8
+"""In half precision on a CPU, batches are padded to a multiple of this: torch prepares each new shape of a product
+first, which costs time and memory."""
 Show = Callable[[float, float], None]
 """Called after each step with the share of the work that is done and the loss of that batch."""
 
@@ -148,6 +151,8 @@ def fine_tune(
     """
     fast = compute_precision(model, kind, protocol) == "bfloat16" and choose_device().type == "cpu"
     few = UsedRows(model, rows) if protocol.precision == "fast" and shrinks(model, protocol) else None
+    if fast:
+        padding = replace(padding, multiple=WIDTHS, most=max(rows.lengths))
     batches = Batches(model, kind, padding, few.rows if few else rows)
     if protocol.dropout is not None:
         set_dropout(model, protocol.dropout)

@@ -1,4 +1,4 @@
-"""The arithmetic of a fine-tuning: float32 as it is, or a working copy of the model in half precision.
+"""What makes a fine-tuning fast: a working copy in half precision, and only the used part of the embedding table.
 
 Autocast converts each weight at each use. A working copy is converted once a step: the copy computes the gradients in
 bfloat16, and the model itself, whose weights the optimizer changes, stays in float32.
