@@ -122,7 +122,7 @@ def test_the_answer_does_not_depend_on_the_order_of_a_symmetric_pair(
     rows = [(f"sun {word}", f"rain {word}", str(number % 2)) for number, word in enumerate("abcdefghij")]
     dev = [("sun warm", "rain", "1"), ("rain", "sun warm", "1"), ("sun", "rain", "0")]
     task = write_task(rows, dev, "symmetric = true\n", name="pairs")
-    evaluate(encoder, [str(task)], protocol="small", seeds=1, out=tmp_path)
+    evaluate(encoder, [str(task)], protocol="small", epochs=1, seeds=1, out=tmp_path)
     (file,) = (tmp_path / "cells").rglob("*.json")
     judged = read_json(file, Cell).judged["dev"]
     assert judged[0] == judged[1] != judged[2]
@@ -211,7 +211,7 @@ def test_the_precision_is_recorded(
     encoder: Path, weather: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str
 ) -> None:
     monkeypatch.setattr(fast_training, "precisions", lambda device: tuple(dict.fromkeys(("float32", precision))))
-    (result,) = evaluate(encoder, [str(weather)], protocol="small", seeds=1, out=tmp_path)
+    (result,) = evaluate(encoder, [str(weather)], protocol="small", epochs=2, rate=2e-3, seeds=1, out=tmp_path)
     (file,) = (tmp_path / "cells").rglob("*.json")
     assert read_json(file, Cell).precision == precision
     assert result.hardware == "CPU, 1 thread" + ("" if precision == "float32" else ", bfloat16")
@@ -263,11 +263,11 @@ def test_a_head_that_transformers_lacks_is_not_saved(encoder: Path, weather: Pat
 def test_an_evaluation_goes_on_after_a_stop(
     encoder: Path, weather: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (whole,) = evaluate(encoder, [str(weather)], protocol="small", seeds=2, out=tmp_path / "whole")
-    evaluate(encoder, [str(weather)], protocol="small", seeds=1, out=tmp_path / "parts")
+    (whole,) = evaluate(encoder, [str(weather)], protocol="small", epochs=1, rows=64, seeds=2, out=tmp_path / "whole")
+    evaluate(encoder, [str(weather)], protocol="small", epochs=1, rows=64, seeds=1, out=tmp_path / "parts")
     done = []
     monkeypatch.setattr("daybreak.evaluation.fanout.fill", lambda job, show: done.append(job.seed) or fill(job, show))
-    (result,) = evaluate(encoder, [str(weather)], protocol="small", seeds=2, out=tmp_path / "parts")
+    (result,) = evaluate(encoder, [str(weather)], protocol="small", epochs=1, rows=64, seeds=2, out=tmp_path / "parts")
     assert done == [1] and result.scores == whole.scores
 
 
