@@ -776,7 +776,7 @@ def _evaluate(arguments: list[str]) -> None:
         task_dir: Annotated[str, tyro.conf.arg(aliases=("--glue-dir",))] = ""
         """Folder of the tasks' files as distributed: GLUE's (CoLA/ ...), SciBERT's data (ner/ ...); hf://nyu-mll/glue."""
         protocol: str = "quick"
-        """quick, cramming, electra, transfer, bert or scibert: how each task is fine-tuned."""
+        """quick, small, cramming, electra, transfer, bert or scibert: how each task is fine-tuned."""
         epochs: int | None = None
         """Epochs in place of the protocol's; the result then says so."""
         rate: float | None = None

@@ -19,6 +19,7 @@ from daybreak.evaluation.fingerprints import model_digest
 from daybreak.evaluation.kinds import kind_of, load_task
 from daybreak.evaluation.measure import Measurement
 from daybreak.evaluation.plans import Plan, amount, filled, forecast, foreseen, is_start, keep_model, make_plan, waves
+from daybreak.evaluation.protocol import Protocol
 from daybreak.evaluation.protocols import find_protocol
 from daybreak.evaluation.results import merge_result, read_results
 from daybreak.evaluation.submission import ARCHIVE, check_rows, chosen_answers, write_submission
@@ -95,6 +96,8 @@ def evaluate(
         _check_answered(found, submission)
     results_file = RunFolder(make_folder(out or subject.usual)).results
     read_results(results_file)
+    if save is not None:
+        _check_stock(found, chosen)
     targets = _save_folders(found, save, results_file)
     weights = model_digest(subject.folder, random=False)
     measured = [
@@ -188,6 +191,20 @@ def _submit(folder: Path, answered: Sequence[tuple[Task, Sequence[Cell]]]) -> No
     for line in told + write_submission(folder, answers, labels):
         say(line)
     say(f"Submission: {folder / ARCHIVE}")
+
+
+def _check_stock(tasks: Sequence[Task], protocol: Protocol) -> None:
+    """Only a stock head can be saved as a class that transformers loads.
+
+    Raises:
+        UserError: the protocol gives one of the tasks a head of Daybreak's own.
+    """
+    for task in tasks:
+        if protocol.head_of(task) != "stock":
+            raise UserError(
+                f"Under the protocol {protocol.name}, {task.name} has a head that transformers has no class for.",
+                "Leave --save out, or choose --protocol quick.",
+            )
 
 
 def _save_folders(tasks: list[Task], save: Path | None, results_file: Path) -> dict[str, Path]:

@@ -35,12 +35,17 @@ class Cell:
     device: str = "CPU"
     threads: int
     """On a CPU."""
+    precision: str = "float32"
+    """Arithmetic of the training: float32 or bfloat16. Cells that were written without it on a GPU may be either."""
     seconds: float
 
     @property
     def hardware(self) -> str:
-        """Device, and on a CPU the threads, in words."""
-        return f"CPU, {self.threads} thread{'s' if self.threads > 1 else ''}" if self.device == "CPU" else self.device
+        """Device, and on a CPU the threads and an arithmetic other than float32, in words."""
+        if self.device != "CPU":
+            return self.device
+        told = f"CPU, {self.threads} thread{'s' if self.threads > 1 else ''}"
+        return told if self.precision == "float32" else f"{told}, {self.precision}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,6 +37,17 @@ class EncodedRows:
         return len(self.lengths)
 
 
+def joined(first: EncodedRows, second: EncodedRows) -> EncodedRows:
+    """The samples of both, which have the same inputs."""
+    return EncodedRows(
+        {name: values + second.features[name] for name, values in first.features.items()},
+        first.targets + second.targets,
+        first.lengths + second.lengths,
+        LabelledRows(first.rows.texts + second.rows.texts, first.rows.targets + second.rows.targets),
+        first.notes + second.notes,
+    )
+
+
 @dataclass(frozen=True)
 class Padding:
     """How a tokenizer pads, without its slowness."""
@@ -44,6 +55,9 @@ class Padding:
     values: dict[str, int]
     """What to pad each input with."""
     left: bool
+    multiple: int = 1
+    """Widths are rounded up to a multiple of this, but not above ``most``."""
+    most: int = 0
 
     @classmethod
     def of(cls, tokenizer: Any) -> Padding:
@@ -52,12 +66,14 @@ class Padding:
 
     def pad(self, name: str, sequences: Sequence[Sequence[int]]) -> torch.Tensor:
         """int64[len(sequences), longest]."""
-        return padded(sequences, self.values.get(name, 0), self.left)
+        longest = max(map(len, sequences))
+        width = min(-(-longest // self.multiple) * self.multiple, self.most)
+        return padded(sequences, self.values.get(name, 0), self.left, width)
 
 
-def padded(sequences: Sequence[Sequence[int]], value: int, left: bool = False) -> torch.Tensor:
-    """The sequences as one rectangle, int64[len(sequences), longest]."""
-    longest = max(map(len, sequences))
+def padded(sequences: Sequence[Sequence[int]], value: int, left: bool = False, width: int = 0) -> torch.Tensor:
+    """The sequences as one rectangle, int64[len(sequences), L]; L is the longest or ``width``, if more."""
+    longest = max(width, max(map(len, sequences)))
     rectangle = np.full((len(sequences), longest), value, dtype=np.int64)
     for row, sequence in zip(rectangle, sequences):
         if left:

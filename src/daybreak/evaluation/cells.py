@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,12 @@ from daybreak.base.errors import UserError
 from daybreak.base.files import read_json, write_text
 from daybreak.base.plain import to_plain
 from daybreak.base.task_records import Cell
-from daybreak.evaluation.batches import EncodedRows, Padding
+from daybreak.evaluation.batches import EncodedRows, Padding, joined
 from daybreak.evaluation.classifier import build_classifier, load_config, load_tokenizer, save_classifier
-from daybreak.evaluation.finetune import Show, fine_tune, predict
+from daybreak.evaluation.finetune import Show, compute_precision, fine_tune, predict
 from daybreak.evaluation.kinds import kind_of, load_task
 from daybreak.evaluation.protocol import Protocol, Setting
+from daybreak.evaluation.sequences import with_pair_features
 from daybreak.evaluation.tasks import LabelledRows, Task, TaskRows
 from daybreak.training.probe import choose_device
 
@@ -54,6 +55,8 @@ class EncodedTask:
     """What is scored, by part, dev first."""
     hidden: dict[str, EncodedRows]
     """What a submission answers, by its file."""
+    swapped: dict[str, EncodedRows] = field(default_factory=dict)
+    """Each of both with its pairs the other way round, where a protocol takes both orders."""
 
 
 def row_length(config: Any, tokenizer: Any, protocol: Protocol) -> int:
@@ -75,16 +78,22 @@ def encode_task(folder: Path, data: TaskRows, protocol: Protocol, hidden: bool =
     length = row_length(config, tokenizer, protocol)
     kind = kind_of(data.task)
 
-    def encoded(rows: LabelledRows) -> EncodedRows:
-        return kind.encode(tokenizer, rows, length, config.vocab_size)
+    head, both = protocol.head_of(data.task), protocol.both_orders and data.task.symmetric
 
+    def encoded(rows: LabelledRows) -> EncodedRows:
+        found = kind.encode(tokenizer, rows, length, config.vocab_size)
+        return with_pair_features(found, tokenizer, length, head) if len(data.task.text) == 2 else found
+
+    train = training_subset(data.train, protocol.train_rows)
     names = [file.name for file in data.task.hidden] if hidden else []
+    unlabelled = {name: kind.unlabelled(data.task, name) for name in names}
     return EncodedTask(
         data,
         Padding.of(tokenizer),
-        train=encoded(training_subset(data.train, protocol.train_rows)),
+        train=joined(encoded(train), encoded(train.swapped())) if both else encoded(train),
         parts={name: encoded(rows) for name, rows in data.parts.items()},
-        hidden={name: encoded(kind.unlabelled(data.task, name)) for name in names},
+        hidden={name: encoded(rows) for name, rows in unlabelled.items()},
+        swapped={name: encoded(rows.swapped()) for name, rows in (data.parts | unlabelled).items()} if both else {},
     )
 
 
@@ -157,9 +166,17 @@ def _filled(job: Job, show: Show) -> Cell:
     rows = encoded(job)
     kind, labels = kind_of(job.task), rows.data.labels
     device = choose_device()
-    model = build_classifier(job.folder, kind, labels, job.seed, job.random).to(device)
+    model = fresh_model(job, rows).to(device)
+    precision = compute_precision(model, kind, job.protocol)
     loss = fine_tune(model, kind, rows.padding, rows.train, job.protocol, job.setting, job.seed, show)
-    said = {part: predict(model, kind, rows.padding, encoded) for part, encoded in rows.parts.items()}
+
+    def answers(part: str, encoded: EncodedRows) -> list[np.ndarray]:
+        found = predict(model, kind, rows.padding, encoded)
+        if part not in rows.swapped:
+            return found
+        return [(a + b) / 2 for a, b in zip(found, predict(model, kind, rows.padding, rows.swapped[part]))]
+
+    said = {part: answers(part, encoded) for part, encoded in rows.parts.items()}
     if not np.isfinite(loss) or not all(np.isfinite(answer).all() for part in said.values() for answer in part):
         raise UserError(
             f"Fine-tuning on '{job.task.name}' with seed {job.seed} diverged ({job.setting}).",
@@ -182,12 +199,11 @@ def _filled(job: Job, show: Show) -> Cell:
             for name, value in kind.score(table, labels).items()
         },
         judged={part: np.round(table, DIGITS).tolist() for part, table in judged.items()},
-        hidden={
-            name: kind.decided(predict(model, kind, rows.padding, encoded)) for name, encoded in rows.hidden.items()
-        },
+        hidden={name: kind.decided(answers(name, encoded)) for name, encoded in rows.hidden.items()},
         hidden_rows=job.hidden_rows,
         device=torch.cuda.get_device_name() if device.type == "cuda" else "CPU",
         threads=job.threads,
+        precision=precision,
         seconds=time.monotonic() - started,
     )
     if job.keep is not None:
@@ -197,6 +213,17 @@ def _filled(job: Job, show: Show) -> Cell:
     job.file.parent.mkdir(parents=True, exist_ok=True)
     write_text(job.file, json.dumps(to_plain(cell), separators=(",", ":")) + "\n")
     return cell
+
+
+def fresh_model(job: Job, rows: EncodedTask) -> Any:
+    """The model of a job before its fine-tuning, with the head that the protocol gives the task."""
+    head, labels = job.protocol.head_of(job.task), rows.data.labels
+    pair = len(job.task.text) == 2
+    model = build_classifier(job.folder, kind_of(job.task), labels, job.seed, job.random, head, pair)
+    if head != "stock" and job.task.kind == "regression":
+        with torch.no_grad():  # the answer that suits all rows best, as a start
+            model.classifier.bias.fill_(float(np.mean(rows.train.targets)))
+    return model
 
 
 def encoded(job: Job) -> EncodedTask:

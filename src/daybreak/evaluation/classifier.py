@@ -18,6 +18,7 @@ from safetensors import SafetensorError
 
 from daybreak.base.errors import UserError, reason
 from daybreak.base.files import replace_folder
+from daybreak.evaluation.heads import PooledClassifier
 from daybreak.evaluation.kind import Kind
 from daybreak.evaluation.kinds import KINDS
 from daybreak.models.crammed import MODEL_TYPE, MODELLING_FILES
@@ -121,10 +122,22 @@ def load_config(folder: Path) -> Any:
     return config
 
 
-def build_classifier(folder: Path, kind: Kind, labels: Sequence[str], seed: int, untrained: bool) -> Any:
+def build_classifier(
+    folder: Path,
+    kind: Kind,
+    labels: Sequence[str],
+    seed: int,
+    untrained: bool,
+    head: str = "stock",
+    pair: bool = False,
+) -> Any:
     """The encoder with a fresh head of that kind, in float32, dropout as its config says.
 
     ``seed`` draws the head (with ``untrained``: every weight) and, from there on, dropout.
+
+    Args:
+        head: a name of ``heads.HEADS``.
+        pair: the rows are two texts each.
 
     Raises:
         UserError: transformers has no such head for this encoder, or the weights are missing, torn or incomplete.
@@ -132,18 +145,32 @@ def build_classifier(folder: Path, kind: Kind, labels: Sequence[str], seed: int,
     config = load_config(folder)
     kind.configure(config, labels)
     torch.manual_seed(seed)
+    if head != "stock":
+        encoder = _bare_encoder(folder, config, untrained)
+        torch.manual_seed(seed)
+        return PooledClassifier(encoder, config, head, pair)
     with reading(folder, "model"):
         source = model_class(config, kind.head)
         if untrained:
             return _random(source, config)
         # A head for other labels gives way to a fresh one.
         model, report = read_weights(folder, source, config, ignore_mismatched_sizes=True)
-    encoder = f"{model.base_model_prefix}."
+    inside = f"{model.base_model_prefix}."
     unfit = [*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])]
-    check_complete(folder, (name for name in unfit if name.startswith(encoder)), "the encoder")
+    check_complete(folder, (name for name in unfit if name.startswith(inside)), "the encoder")
     if not any(name.startswith(LAST_LAYERS) for name in unfit):
         _forget_answers(model, source, config)
     return model
+
+
+def _bare_encoder(folder: Path, config: Any, untrained: bool) -> Any:
+    with reading(folder, "model"):
+        source = model_class(config)
+        if untrained:
+            return _random(source, config)
+        encoder, report = read_weights(folder, source, config)
+    check_complete(folder, report["missing_keys"], "the encoder")
+    return encoder
 
 
 def model_class(config: Any, head: str = "") -> Any:

@@ -14,9 +14,14 @@ import torch
 from torch import nn
 
 from daybreak.evaluation.batches import EncodedRows, Padding, prediction_batches, training_batches
+from daybreak.evaluation.fast_training import Direct, UsedRows, WorkingCopy, fast_precision, shrinks
 from daybreak.evaluation.kind import Kind
 from daybreak.evaluation.protocol import Protocol, Setting
+from daybreak.training.probe import choose_device
 
+WIDTHS = 8
+"""In half precision on a CPU, batches are padded to a multiple of this: torch prepares each new shape of a product
+first, which costs time and memory."""
 Show = Callable[[float, float], None]
 """Called after each step with the share of the work that is done and the loss of that batch."""
 
@@ -103,6 +108,14 @@ def autocast(device: torch.device, kind: Kind) -> torch.autocast:
     return torch.autocast(device.type, torch.bfloat16, enabled=fits and not kind.exact)
 
 
+def compute_precision(model: Any, kind: Kind, protocol: Protocol) -> str:
+    """The arithmetic in which ``fine_tune`` trains on this machine: ``float32`` or ``bfloat16``."""
+    device = choose_device()
+    if device.type != "cpu":
+        return "bfloat16" if autocast(device, kind)._enabled else "float32"
+    return fast_precision(model, kind, device) if protocol.precision == "fast" else "float32"
+
+
 class Batches:
     """Batches of one part of a task as one model takes them: a BERT tokenizer makes token types, not all know them."""
 
@@ -136,7 +149,11 @@ def fine_tune(
     Returns:
         The mean loss of the last epoch; not finite when training diverged.
     """
-    batches = Batches(model, kind, padding, rows)
+    fast = compute_precision(model, kind, protocol) == "bfloat16" and choose_device().type == "cpu"
+    few = UsedRows(model, rows) if protocol.precision == "fast" and shrinks(model, protocol) else None
+    if fast:
+        padding = replace(padding, multiple=WIDTHS, most=max(rows.lengths))
+    batches = Batches(model, kind, padding, few.rows if few else rows)
     if protocol.dropout is not None:
         set_dropout(model, protocol.dropout)
     model.train()
@@ -145,30 +162,36 @@ def fine_tune(
     layer_decay = protocol.layer_decay_at(model.config.hidden_size)
     groups = parameter_groups(model, protocol.decay_of(setting), layer_decay)
     optimizer = torch.optim.AdamW(groups, lr=setting.rate, betas=protocol.betas, eps=protocol.eps, fused=True)
+    computing = WorkingCopy(model) if fast else Direct(model)
     precision = autocast(batches.device, kind)
     generator = torch.Generator().manual_seed(seed)
     per_epoch = len(epoch_batches(rows.lengths, setting.batch, protocol.drop_last, torch.Generator()))
     steps = setting.epochs * per_epoch
     warmup = max(1, round(protocol.warmup * steps))
-    step, losses = 0, [0.0]
+    step, losses, decay = 0, [0.0], 1.0
     for _ in range(setting.epochs):
         losses = []
         for indices in epoch_batches(rows.lengths, setting.batch, protocol.drop_last, generator):
             rate = setting.rate * rate_share(step, steps, warmup, protocol.shape)
             for group in optimizer.param_groups:
                 group["lr"] = rate * group["scale"]
+            decay *= 1.0 - optimizer.param_groups[0]["lr"] * optimizer.param_groups[0]["weight_decay"]
             inputs = batches.inputs(indices)
             with precision:
-                outputs = model(**inputs)
+                outputs = computing.model(**inputs)
             loss = kind.loss(outputs, batches.targets(indices, inputs["input_ids"].shape[-1]))
             optimizer.zero_grad()
             loss.backward()
+            computing.gather()
             if protocol.clip is not None:
                 nn.utils.clip_grad_norm_(model.parameters(), protocol.clip)
             optimizer.step()
+            computing.spread()
             step += 1
             losses.append(loss.item())
             show(step / steps, losses[-1])
+    if few:
+        few.restore(decay)
     return float(np.mean(losses))
 
 

@@ -15,6 +15,9 @@ from daybreak.base.plain import to_plain
 from daybreak.evaluation.protocol import Protocol, Setting
 from daybreak.evaluation.tasks import Task
 
+LATER_FIELDS = ("by_type", "heads", "both_orders", "precision")
+"""Fields of a protocol that did not exist when the first cells were written."""
+
 
 def digest(paths: Sequence[Path]) -> str:
     """SHA-256 of the files' contents, in this order."""
@@ -61,14 +64,15 @@ def fingerprint(model: str, rows: str, protocol: Protocol, setting: Setting, see
     import transformers
 
     # What a protocol says about other tasks, other settings, and what is made of the cells, changes no cell.
-    alone = dataclasses.replace(
-        protocol, name="", epochs=(), rates=(), batch=0, own=(), seeds=0, reported="", selection="", starts=()
-    )
+    elsewhere = {"own": (), "by_type": (), "reported": "", "selection": "", "starts": ()}
+    alone = dataclasses.replace(protocol, name="", epochs=(), rates=(), batch=0, seeds=0, **elsewhere)
+    # A field that was added later counts only where it is set: cells of before keep their fingerprints.
+    unset = {name for name in LATER_FIELDS if getattr(alone, name) == getattr(Protocol, name)}
     told = {
         "software": [__version__, torch.__version__, transformers.__version__, tokenizers.__version__],
         "model": [model, random],
         "rows": rows,
-        "protocol": to_plain(alone),
+        "protocol": {name: value for name, value in to_plain(alone).items() if name not in unset},
         "setting": to_plain(setting),
         "seed": seed,
     }

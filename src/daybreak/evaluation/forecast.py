@@ -10,8 +10,7 @@ import torch
 from daybreak.base.amounts import check_price
 from daybreak.base.terminal import duration
 from daybreak.evaluation.batches import EncodedRows, prediction_batches, training_batches
-from daybreak.evaluation.cells import EncodedTask, Job, using_threads
-from daybreak.evaluation.classifier import build_classifier
+from daybreak.evaluation.cells import EncodedTask, Job, fresh_model, using_threads
 from daybreak.evaluation.finetune import Batches, fine_tune
 from daybreak.evaluation.kinds import kind_of
 from daybreak.evaluation.protocol import Setting
@@ -36,7 +35,7 @@ def cell_seconds(job: Job, rows: EncodedTask) -> float:
 def _cell_seconds(job: Job, rows: EncodedTask) -> float:
     kind = kind_of(job.task)
     started = time.monotonic()
-    model = build_classifier(job.folder, kind, rows.data.labels, job.seed, job.random).to(choose_device())
+    model = fresh_model(job, rows).to(choose_device())
     loading = time.monotonic() - started
     lengths = rows.train.lengths
     epoch = training_batches(lengths, job.setting.batch, torch.Generator().manual_seed(0))

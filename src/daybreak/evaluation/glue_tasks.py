@@ -42,6 +42,7 @@ class _Entry:
     genres: tuple[str, str] = ("", "")
     """What the names of the dev splits end in: the one of train's genres, and the one of others."""
     diagnostic: bool = False
+    symmetric: bool = False
 
 
 _TABLE = (
@@ -75,6 +76,7 @@ _TABLE = (
         hidden=(("MRPC", "test"),),
         metric="f1",
         names=("not_equivalent", "equivalent"),
+        symmetric=True,
     ),
     _Entry(
         name="qqp",
@@ -84,6 +86,7 @@ _TABLE = (
         hidden=(("QQP", "test"),),
         metric="f1",
         names=("not_duplicate", "duplicate"),
+        symmetric=True,
     ),
     _Entry(
         name="stsb",
@@ -92,6 +95,7 @@ _TABLE = (
         label="score",
         hidden=(("STS-B", "test"),),
         metric="spearman",
+        symmetric=True,
     ),
     _Entry(
         name="mnli",
@@ -166,6 +170,7 @@ def _original(entry: _Entry, name: str, train: str, dev: str, mismatched: str | 
         kind="classification" if entry.names else "regression",
         metric=entry.metric,
         labels=tuple(zip(values, entry.names)),
+        symmetric=entry.symmetric,
     )
 
 
@@ -193,6 +198,7 @@ def _on_hub(entry: _Entry) -> Task:
         metric=entry.metric,
         format="parquet",
         labels=tuple((str(index), name) for index, name in enumerate(entry.names)),
+        symmetric=entry.symmetric,
     )
 
 

@@ -24,7 +24,7 @@ from daybreak.evaluation.fingerprints import fingerprint, hidden_digest, model_d
 from daybreak.evaluation.kinds import kind_of
 from daybreak.evaluation.protocol import Protocol, Setting
 from daybreak.evaluation.selection import Tried, choose, sentence, spread
-from daybreak.evaluation.tasks import LabelledRows, Task, TaskRows
+from daybreak.evaluation.tasks import LabelledRows, Task, TaskRows, task_type
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,8 @@ class Measurement:
             UserError: the config cannot be loaded.
         """
         task = _anywhere(self.data.task)
-        settings = self.protocol.settings(load_config(self.folder).hidden_size, task.whole)
+        protocol = self.protocol.for_task(task)
+        settings = protocol.settings(load_config(self.folder).hidden_size, task.whole, task_type(task))
         random = self.untrained and not self.started
         hidden_rows = hidden_digest(task) if self.hidden else ""
         model, told = model_digest(self.folder, random), task_digest(task)
@@ -76,7 +77,7 @@ class Measurement:
                 folder=self.folder.resolve(),
                 model_name=self.model_name,
                 task=task,
-                protocol=self.protocol,
+                protocol=protocol,
                 setting=setting,
                 seed=seed,
                 untrained=self.untrained,
@@ -86,7 +87,7 @@ class Measurement:
                 hidden_rows=hidden_rows,
                 file=place.resolve() / f"{_slug(str(setting))}-seed-{seed}.json",
                 source=f"{model} {told} {hidden_rows}",
-                fingerprint=fingerprint(model, told, self.protocol, setting, seed, random),
+                fingerprint=fingerprint(model, told, protocol, setting, seed, random),
             )
             for setting in settings
             for seed in range(self.seeds)

@@ -17,6 +17,7 @@ from daybreak.evaluation.cells import Job, encoded, fill
 from daybreak.evaluation.fanout import run_jobs, telling
 from daybreak.evaluation.forecast import cell_seconds, forecast_line, waiting_seconds
 from daybreak.evaluation.measure import Measurement, keeping
+from daybreak.evaluation.tasks import task_type
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def amount(measurements: Sequence[Measurement]) -> tuple[int, int]:
     """How many fine-tunings these take, and how many training rows they see, counted once an epoch."""
     count = passes = 0
     for each in measurements:
-        settings = each.protocol.settings(0, each.data.task.whole)
+        settings = each.protocol.settings(0, each.data.task.whole, task_type(each.data.task))
         count += len(settings) * each.seeds
         passes += each.train_rows * sum(setting.epochs for setting in settings) * each.seeds
     return count, passes

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from daybreak.base.errors import UserError
+from daybreak.evaluation.tasks import Task, task_type
 
 _Value = TypeVar("_Value")
 FROZEN_RATE = 1e-3
@@ -82,10 +83,32 @@ class Protocol:
     """Fine-tunings of each task, unless the user says otherwise."""
     frozen: bool = False
     """Train the head alone; the encoder stays as it is, dropout off."""
+    by_type: tuple[tuple[str, Own], ...] = ()
+    """(task type, what is otherwise there); the types are those of ``tasks.task_type``. ``own`` comes before it."""
+    heads: tuple[tuple[str, str], ...] = ()
+    """(task type, a name of ``heads.HEADS``); the others have the stock head."""
+    both_orders: bool = False
+    """Train on both orders of each pair whose order means nothing, and average the answers over both."""
+    precision: str = "float32"
+    """Arithmetic of training on a CPU: ``float32``, or ``fast`` for bfloat16 where that is measured to be faster.
+    Predictions are always computed in float32."""
 
-    def settings(self, width: int, family: str) -> list[Setting]:
+    def for_task(self, task: Task) -> Protocol:
+        """The protocol as one task takes it: its one head, and both orders only where its pairs have none."""
+        name = dict(self.heads).get(task_type(task))
+        return dataclasses.replace(
+            self,
+            heads=((task_type(task), name),) if name else (),
+            both_orders=self.both_orders and task.symmetric,
+        )
+
+    def head_of(self, task: Task) -> str:
+        """The head for a task, a name of ``heads.HEADS``."""
+        return dict(self.heads).get(task_type(task), "stock")
+
+    def settings(self, width: int, family: str, type: str = "") -> list[Setting]:
         """Every epoch count with every rate for a task and a model of this width. Of several, dev chooses one."""
-        own = self._own(family)
+        own = self._own(family, type)
         return [
             Setting(epochs, rate, own.batch or self.batch, own.weight_decay)
             for epochs in ((own.epochs,) if own.epochs else self.epochs)
@@ -151,12 +174,16 @@ class Protocol:
             epochs=self.epochs if epochs is None else (epochs,),
             rates=self.rates if rate is None else ((0, (rate,)),),
             own=tuple((family, dataclasses.replace(each, **overruled)) for family, each in self.own),
+            by_type=tuple((type, dataclasses.replace(each, **overruled)) for type, each in self.by_type),
             train_rows=self.train_rows if rows is None else rows or None,
             frozen=frozen or self.frozen,
         )
 
-    def _own(self, family: str) -> Own:
-        return dict(self.own).get(family, Own())
+    def _own(self, family: str, type: str = "") -> Own:
+        """What holds for the family, and where that says nothing, for the type."""
+        general, special = dict(self.by_type).get(type, Own()), dict(self.own).get(family, Own())
+        said = {name: value for name, value in vars(special).items() if value is not None}
+        return dataclasses.replace(general, **said)
 
 
 def _fitting(table: tuple[tuple[int, _Value], ...], width: int) -> _Value:

@@ -21,6 +21,22 @@ PROTOCOLS = {
             weight_decay=0.01,
             clip=1.0,
         ),
+        # For encoders of width 128 to 512 that are trained in minutes or hours. Every value was chosen once, on
+        # training rows that the fine-tuning did not see, never on dev (docs/evaluation.md has the figures).
+        Protocol(
+            name="small",
+            train_rows=2000,
+            epochs=(5,),
+            batch=16,
+            length=128,
+            rates=((0, (5e-4,)), (256, (3e-4,)), (384, (2e-4,)), (512, (1e-4,)), (768, (5e-5,))),
+            warmup=0.1,
+            weight_decay=0.01,
+            clip=1.0,
+            heads=(("single", "mean"), ("pair", "segments"), ("number", "segments")),
+            both_orders=True,
+            precision="fast",
+        ),
         # "GLUE-sane": Geiping and Goldstein 2022, arXiv:2212.14034, section 5, and eval/GLUE_sane.yaml of their
         # repository. One setting for all tasks. Theirs computes in float16, and gives single sentences an empty second
         # one, so that there is a [CLS] token: our tokenizers set one anyway.

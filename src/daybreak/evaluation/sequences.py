@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -46,6 +47,26 @@ class _Sequences(Kind):
         ids = features["input_ids"]
         check_ids(ids, vocabulary)
         return EncodedRows(features, list(rows.targets), [len(row) for row in ids], rows)
+
+
+def with_pair_features(rows: EncodedRows, tokenizer: Any, length: int, head: str) -> EncodedRows:
+    """The samples of pairs with the inputs that ``head``, a name of ``heads.HEADS``, needs beside the stock ones.
+
+    ``segments`` is 1 and 2 on the tokens of the two texts and 0 elsewhere. ``first_ids`` and ``second_ids`` hold each
+    text alone, with special tokens, at most ``length`` tokens.
+    """
+    columns = [list(column) for column in zip(*rows.rows.texts)]
+    features = dict(rows.features)
+    if "segments" in head:
+        pairs = tokenizer(*columns, truncation="longest_first", max_length=length)
+        features["segments"] = [
+            [0 if text is None else text + 1 for text in pairs.sequence_ids(row)] for row in range(len(rows))
+        ]
+    if "towers" in head:
+        for name, column in zip(("first", "second"), columns):
+            alone = tokenizer(column, truncation=True, max_length=length)
+            features |= {f"{name}_ids": alone["input_ids"], f"{name}_mask": alone["attention_mask"]}
+    return replace(rows, features=features)
 
 
 def sureness(logits: np.ndarray, targets: Sequence[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

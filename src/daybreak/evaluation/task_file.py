@@ -10,6 +10,7 @@ header  = true                    # default; false needs column numbers
 kind    = "classification"        # default; or "regression", "tokens", "choice", "qa"
 metric  = "accuracy"              # default: the kind's own; any that the kind has
 format  = "csv"                   # tsv, csv, jsonl or parquet; default: the ending of the train file
+symmetric = false                 # default; true where the two texts may change places without changing the label
 
 Multiple choice: each row has a context and its possible endings, and the label is the number of the right one.
 
@@ -47,7 +48,7 @@ from daybreak.evaluation.known_tasks import KNOWN, TASK_LISTS
 from daybreak.evaluation.tables import FORMATS
 from daybreak.evaluation.tasks import Task
 
-KEYS = ("name", "train", "dev", "test", "text", "choices", "label", "header", "metric", "kind", "format")
+KEYS = ("name", "train", "dev", "test", "text", "choices", "label", "header", "metric", "kind", "format", "symmetric")
 REQUIRED = ("train", "text", "label")
 SQUAD = {"text": ["question", "context"], "label": "answers"}
 KIND_FORMATS = {"tokens": ("conll",), "qa": ("squad", "jsonl", "parquet")}
@@ -89,6 +90,7 @@ def read_task_file(path: Path) -> Task:
         metric=_one_of(path, values, "metric", kind.metrics, kind.headline),
         header=header,
         format=format,
+        symmetric=_symmetric(path, values, kind.name),
     )
 
 
@@ -149,6 +151,16 @@ def _text(path: Path, value: object, kind: str) -> tuple[str | int, ...]:
         needed = {"tokens": "the column of the words", "qa": "question and context"}.get(kind, "one, or two for pairs")
         raise _unfit(path, f"names {len(columns)} text columns.", f"Name {needed}.")
     return tuple(_column(path, "text", column, numbered=kind == "tokens") for column in columns)
+
+
+def _symmetric(path: Path, values: dict[str, Any], kind: str) -> bool:
+    value = values.get("symmetric", False)
+    if not isinstance(value, bool):
+        raise _unfit(path, f"has symmetric = {value!r}.", "Write true or false.")
+    pair = isinstance(values["text"], list) and len(values["text"]) == 2
+    if value and not (pair and kind in ("classification", "regression")):
+        raise _unfit(path, "has symmetric = true, but its rows are no pairs of texts.", "Remove it.")
+    return value
 
 
 def _choices(path: Path, values: dict[str, Any], kind: str) -> tuple[str | int, ...]:

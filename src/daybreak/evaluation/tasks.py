@@ -59,6 +59,8 @@ class Task:
     format: str = "tsv"
     labels: tuple[tuple[str, str], ...] = ()
     """(value in the file, name), in id order. Empty: the values found in train, sorted, are the names."""
+    symmetric: bool = False
+    """The two texts of a pair may change places without changing the label."""
 
     @property
     def whole(self) -> str:
@@ -72,6 +74,15 @@ class Task:
         return {part: path for part, path in found.items() if path is not None}
 
 
+def task_type(task: Task) -> str:
+    """``single`` or ``pair`` for a label, ``number`` for a number; for other kinds the kind's own name."""
+    if task.kind == "regression":
+        return "number"
+    if task.kind == "classification":
+        return "pair" if len(task.text) == 2 else "single"
+    return task.kind
+
+
 @dataclass(frozen=True)
 class LabelledRows:
     """Rows ready to encode: the texts of each (or its words, for tokens), and what is asked about them."""
@@ -81,6 +92,10 @@ class LabelledRows:
 
     def __len__(self) -> int:
         return len(self.texts)
+
+    def swapped(self) -> LabelledRows:
+        """Each pair the other way round."""
+        return LabelledRows([texts[::-1] for texts in self.texts], self.targets)
 
     def take(self, indices: Sequence[int]) -> LabelledRows:
         return LabelledRows([self.texts[i] for i in indices], [self.targets[i] for i in indices])

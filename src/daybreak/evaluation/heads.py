@@ -1,0 +1,84 @@
+"""Classification heads of Daybreak's own, for encoders that learn little from a stock head.
+
+B sequences, L tokens, D hidden_size, C outputs.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+HEADS = ("stock", "mean", "cls", "segments", "towers", "segments+towers")
+
+
+def masked_mean(states: Tensor, mask: Tensor) -> Tensor:
+    """Mean over the positions where ``mask`` [B, L] is true: [B, L, D] -> [B, D]; zeros where there is none."""
+    weights = mask.to(states.dtype)[:, :, None]
+    return (states * weights).sum(1) / weights.sum(1).clamp(min=1)
+
+
+def compared(first: Tensor, second: Tensor) -> list[Tensor]:
+    """The features of a pair of vectors [B, D]: u, v, |u - v| and u * v.
+
+    Source: InferSent (Conneau et al. 2017, arXiv:1705.02364, section 3.1).
+    """
+    return [first, second, (first - second).abs(), first * second]
+
+
+class PooledClassifier(nn.Module):
+    """An encoder and a head of two layers on pooled states: what ``HEADS`` names, in float32.
+
+    ``mean`` and ``cls`` pool the sequence. ``segments`` adds, for pairs, the means over the tokens of each text as
+    ``compared`` joins them. ``towers`` takes these means from each text encoded alone.
+    """
+
+    base_model_prefix = "encoder"
+
+    def __init__(self, encoder: nn.Module, config: Any, head: str, pair: bool):
+        super().__init__()
+        self.encoder, self.config = encoder, config
+        self.parts = head.split("+") if pair or head == "cls" else ["mean"]
+        width = config.hidden_size
+        pooled = self.parts != ["towers"]
+        comparisons = sum(part in ("segments", "towers") for part in self.parts)
+        self.dense = nn.Linear((pooled + 4 * comparisons) * width, width)
+        self.norm = nn.LayerNorm(width)
+        self.drop = nn.Dropout(0.0)
+        self.classifier = nn.Linear(width, config.num_labels)
+        self._takes_types = "token_type_ids" in inspect.signature(encoder.forward).parameters
+
+    def states(self, ids: Tensor, mask: Tensor, types: Tensor | None) -> Tensor:
+        more = {} if types is None or not self._takes_types else {"token_type_ids": types}
+        states: Tensor = self.encoder(input_ids=ids, attention_mask=mask, **more)[0]
+        return states.float()
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        token_type_ids: Tensor | None = None,
+        segments: Tensor | None = None,
+        first_ids: Tensor | None = None,
+        first_mask: Tensor | None = None,
+        second_ids: Tensor | None = None,
+        second_mask: Tensor | None = None,
+    ) -> Any:
+        """Logits [B, C] from int64[B, L] inputs; ``segments`` is 1 and 2 on the tokens of the two texts, else 0."""
+        from transformers.modeling_outputs import SequenceClassifierOutput
+
+        features = []
+        if self.parts != ["towers"]:
+            states = self.states(input_ids, attention_mask, token_type_ids)
+            features.append(states[:, 0] if self.parts == ["cls"] else masked_mean(states, attention_mask > 0))
+            if "segments" in self.parts:
+                features += compared(masked_mean(states, segments == 1), masked_mean(states, segments == 2))
+        if "towers" in self.parts:
+            first = masked_mean(self.states(first_ids, first_mask, None), first_mask > 0)
+            second = masked_mean(self.states(second_ids, second_mask, None), second_mask > 0)
+            features += compared(first, second)
+        hidden = self.norm(functional.gelu(self.dense(torch.cat(features, dim=-1))))
+        return SequenceClassifierOutput(logits=self.classifier(self.drop(hidden)))
