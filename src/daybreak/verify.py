@@ -35,7 +35,6 @@ from daybreak.training.monitors import Live
 from daybreak.training.phases import with_microbatch
 from daybreak.training.step import Training
 
-
 FIXED_ORDER = 128
 """Positions up to which the gradients of torch's fused attention are sums in a fixed order on a GPU: one block of keys.
 Beyond them blocks add to the same numbers as they come (FlashAttention-2, arXiv 2307.08691, section 3.1)."""
