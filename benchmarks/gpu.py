@@ -13,10 +13,10 @@ Stages run in the order of what they are worth; --only takes a list of them.
     crammed     Cramming's own recipe for half an hour
     sizes       tokens a second of the smaller flagships
 
-WORK/gpu.json is the record. It is written whenever a stage ends, and within a stage as it goes on. When the time is over,
-what is running is stopped (a run saves and can be resumed), the record says so, and the exit status is 0. The same call
-again goes on with what is missing: stages that are done stay done, and a run resumes. A stage that fails is recorded
-with its error, and the next one begins; the exit status is then 1.
+WORK/gpu.json is the record. It is written whenever a stage ends, and within a stage as it goes on. When the time is
+over, what is running is stopped (a run saves and can be resumed), the record says so, and the exit status is 0. The
+same call again goes on with what is missing: stages that are done stay done, and a run resumes. A stage that fails is
+recorded with its error, and the next one begins; the exit status is then 1.
 
 Needs Python 3.11, torch and transformers. Daybreak is taken from this checkout. Packages of its command line (tyro and
 others) are used where they are installed, installed from --wheels where that folder is given, and otherwise done
