@@ -229,7 +229,7 @@ def glue5(call: Call) -> None:
 def swept(call: Call, stage: str, names: str, lengths: str) -> None:
     import throughput
 
-    chosen = argparse.Namespace(**{name: None for name in throughput.DEFAULTS["cuda"]})
+    chosen = argparse.Namespace(data=None, **dict.fromkeys(throughput.DEFAULTS["cuda"]))
     if call.dry:
         throughput.shorten(chosen)
     else:
