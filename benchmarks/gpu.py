@@ -333,7 +333,7 @@ def parse() -> argparse.Namespace:
         parser.error(f"there is no stage {', '.join(sorted(strange))}")
     if chosen.dry_run:
         measure.use_one_thread()
-        chosen.recipe, chosen.budget, chosen.kill_budget, chosen.seeds = "tiny", "30steps", "20s", 1
+        chosen.recipe, chosen.budget, chosen.kill_budget, chosen.seeds = "tiny", "30steps", "60s", 1
     elif not torch.cuda.is_available():
         parser.error("there is no GPU here that torch can use; --dry-run tries every stage on the CPU")
     elif not chosen.work:
