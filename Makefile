@@ -2,11 +2,13 @@
 # make test    install and run the tests;              make test ARGS="tests/data -x"
 # make check   ruff and mypy
 # make bench   the short form of every script in benchmarks/
+# make gpu     everything that a GPU is needed for, into gpu/; make gpu ARGS="--task-dir GLUE --minutes 60"
+# make gpu-dry the same stages on a CPU with tiny shapes
 # make docs    the documentation as a site, in site/
 #
 # SYSTEM_TORCH=1 uses the torch that this machine has already (decided when .venv is made: delete .venv to change it).
 
-.PHONY: run test check bench docs
+.PHONY: run test check bench gpu gpu-dry docs
 .DELETE_ON_ERROR:
 
 VENV := .venv
@@ -34,6 +36,13 @@ bench: $(VENV)/.installed-run
 		[ -e "$$script" ] || continue; \
 		found=1; echo "== $$script --short"; $(BIN)/python "$$script" --short || exit; \
 	done; [ -n "$$found" ] || echo "There is no script in benchmarks/ yet."
+
+# With the Python that is there, for a rented machine has its own torch: nothing is installed.
+gpu:
+	'$(PYTHON)' benchmarks/gpu.py --work gpu $(ARGS)
+
+gpu-dry:
+	'$(PYTHON)' benchmarks/gpu.py --dry-run --work gpu-dry --minutes 15 $(ARGS)
 
 docs: $(VENV)/.installed-docs
 	$(BIN)/mkdocs build --strict $(ARGS)

@@ -1,108 +1,199 @@
-"""The measurements that a GPU machine is needed for, each mode one command of at most nine minutes.
+"""Everything that a GPU machine is needed for, in one call: make gpu, or on a bare machine
 
-    python benchmarks/gpu.py --mode measure  --out gpu.json
-    python benchmarks/gpu.py --mode train    --recipe base --corpus TEXT --budget 7m --work WORK --out train.json
-    python benchmarks/gpu.py --mode electra  --data WORK/data --budget 7m --work WORK --out electra.json
-    python benchmarks/gpu.py --mode evaluate --task-dir GLUE --work WORK --out evaluate.json
-    python benchmarks/gpu.py --mode evaluate --of electra --task-dir GLUE --work WORK --out evaluate-electra.json
-    python benchmarks/gpu.py --dry-run       every mode with toy shapes, also on a CPU: shows that the script works
+    python benchmarks/gpu.py --work WORK --minutes 60 [--corpus TEXT ...] [--task-dir GLUE] [--wheels FOLDER]
+    python benchmarks/gpu.py --dry-run --work WORK        the same stages on a CPU with tiny shapes (make gpu-dry)
 
-measure: the device against the CPU, kill -9 with resume and verify, and tokens a second beside transformers' Trainer.
-train: a run of the flagship from raw text or prepared data, left in WORK/run. evaluate: fine-tunes what train left,
-and the same shape from random weights. electra: a small ELECTRA (electra.py) on the same data for the same time, which
-evaluate fine-tunes in the same way with --of electra. Each mode writes one JSON file that grows as it goes on, so that
-a machine that is taken away keeps what was measured; no mode reaches the network. Needs torch, transformers with
-accelerate, and Daybreak's other dependencies; Daybreak itself is taken from this checkout.
+Stages run in the order of what they are worth; --only takes a list of them.
+
+    parity      the device against the CPU and stock transformers, then some steps of every recipe
+    flagship    base for six minutes and a half, from raw text: compiled, in half precision
+    glue5       its five tasks, and those of the same shape untrained
+    speed       tokens a second beside transformers' Trainer, at 128 and 512 tokens
+    kills       kill -9, resume, and a replay that must be equal bit for bit
+    crammed     Cramming's own recipe for half an hour
+    sizes       tokens a second of the smaller flagships
+
+WORK/gpu.json is the record. It is written whenever a stage ends, and within a stage as it goes on. When the time is
+over, what is running is stopped (a run saves and can be resumed), the record says so, and the exit status is 0. The
+same call again goes on with what is missing: stages that are done stay done, and a run resumes. A stage that fails is
+recorded with its error, and the next one begins; the exit status is then 1.
+
+Needs Python 3.11, torch and transformers. Daybreak is taken from this checkout. Packages of its command line (tyro and
+others) are used where they are installed, installed from --wheels where that folder is given, and otherwise done
+without (bare.py). Without --corpus the text is the prose of installed Python packages; no stage reaches the network.
 """
 
 from __future__ import annotations
 
 import argparse
-import shlex
+import contextlib
+import os
+import signal
 import subprocess
 import sys
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import device_parity
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))  # a bare machine has no Daybreak installed
+
 import measure
-import throughput
 import torch
 import toy
-from kills import kill_and_verify
 
 from daybreak.base.files import read_json, read_json_lines
 from daybreak.base.run_folder import RunFolder
-from daybreak.recipe import load_recipe
 from daybreak.training import probe
 
 CURVE_POINTS = 300
-TOY_RUN = "--model.layers 1 --model.width 32 --model.heads 2 --model.inner 64 --batch 4 --length 32"
+GRACE = 30.0
+"""Seconds in which what was asked to leave must have saved."""
+TOY_SHAPE = "--model.layers 1 --model.width 32 --model.heads 2 --model.inner 64"
+TOY_RUN = f"{TOY_SHAPE} --batch 4 --length 32"
 
 
-class Deadline:
-    """What is left of a command's minutes."""
+class OutOfTime(Exception):
+    """The minutes of the call are over."""
 
-    def __init__(self, minutes: float):
-        self.at = time.monotonic() + 60 * minutes
+
+@dataclass
+class Call:
+    """One call of this script: what was asked, what is left of its time, and its record."""
+
+    chosen: argparse.Namespace
+    work: Path
+    found: dict[str, Any]
+    until: float
+    """``time.monotonic()`` at which everything must have ended."""
+    log: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.log = self.work / "log.txt"
+
+    @property
+    def dry(self) -> bool:
+        return bool(self.chosen.dry_run)
 
     def left(self) -> float:
-        return max(1.0, self.at - time.monotonic())
+        return self.until - time.monotonic() - GRACE
 
+    def tell(self, stage: str, **facts: Any) -> None:
+        """Add to a stage's part of the record, and write all of it."""
+        self.found["stages"].setdefault(stage, {}).update(facts)
+        measure.finish(self.found, self.chosen.out)
 
-def measure_mode(chosen: argparse.Namespace, work: Path, deadline: Deadline, tell: Callable[..., None]) -> None:
-    """Parity, then kill and verify, then throughput for as long as there is time."""
-    device = probe.choose_device()
-    layouts = ["mixed"] if chosen.dry_run else list(device_parity.LAYOUTS)
+    def run(self, command: list[str]) -> float:
+        """Run a command and return its seconds; when the time is over, have it save and leave.
 
-    def parity() -> None:
-        found = device_parity.check_device(device, layouts)
-        tell(parity=found)
-        print(device_parity.render(found), flush=True)
-
-    def kills() -> None:
-        data, flags = chosen.data or toy.toy_data(work), TOY_RUN if chosen.dry_run else chosen.flags
-        found = kill_and_verify(
-            chosen.kill_recipe, data, work, budget=chosen.kill_budget, kills=chosen.kills, flags=flags
-        )
-        tell(kills=found)
-        print(found["verify"]["said"], flush=True)
-
-    def speed() -> None:
-        cells = throughput.sweep(chosen, device, deadline.at, work / "log.txt", lambda cells: tell(cells=cells))
-        print(throughput.render(cells), flush=True)
-
-    failures: dict[str, str] = {}
-    for part in (parity, kills, speed):
+        Raises:
+            OutOfTime: it could not end in time.
+        """
+        if self.left() <= 0:
+            raise OutOfTime
+        begun = time.monotonic()
+        process = measure.start(command, self.log)
         try:
-            part()
-        except (Exception, SystemExit) as error:  # the machine is rare: what else can be measured shall be
+            process.wait(self.left())
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(GRACE)
+            raise OutOfTime from None
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+        measure.check_ended(process, self.log)
+        return time.monotonic() - begun
+
+
+def data_of(call: Call) -> Path:
+    """Prepared data: --data, or --corpus or the prose of Python packages, prepared once."""
+    if call.chosen.data:
+        return Path(call.chosen.data)
+    data = call.work / "data"
+    if (data / "manifest.json").exists():
+        return data
+    vocabulary = 512 if call.dry else 32_768
+    text = [str(one) for one in call.chosen.corpus or [corpus_of(call)]]
+    words = [*text, "--out", str(data), "--split-sentences", "--tokenizer.vocabulary", str(vocabulary)]
+    call.tell("data", seconds=call.run(measure.daybreak("prepare", *words)))
+    return data
+
+
+def corpus_of(call: Call) -> Path:
+    """Text that is at hand everywhere."""
+    if call.dry:
+        return toy.toy_text(call.work)
+    from daybreak.data.docstrings import write_corpus
+
+    return write_corpus(call.work / "corpus").corpus
+
+
+def flags_of(call: Call) -> str:
+    return TOY_RUN if call.dry else str(call.chosen.flags)
+
+
+# ---------------------------------------------------------------- stages
+
+
+def parity(call: Call) -> None:
+    """Does the device compute what the CPU computes? Then a few steps of every recipe."""
+    import device_parity
+
+    layouts = ["mixed"] if call.dry else list(device_parity.LAYOUTS)
+    found = device_parity.check_device(probe.choose_device(), layouts)
+    call.tell("parity", **found)
+    print(device_parity.render(found), flush=True)
+    recipes(call)
+
+
+def recipes(call: Call) -> None:
+    """Seconds of a step of every recipe that ships, of few rows; what one of them raises is recorded."""
+    from daybreak.data.shards import open_shards
+    from daybreak.planning import time_recipe
+    from daybreak.recipe import load_recipe, recipe_names
+    from daybreak.training.phases import Later
+    from daybreak.training.ramp import Ramp
+
+    data, steps = data_of(call), {}
+    shards = open_shards(data)
+    for name in ["tiny", "bert-2018"] if call.dry else recipe_names():
+        if call.left() <= 0:
+            raise OutOfTime
+        few = {"batch": 8, "microbatch": 8, "devices": replace(load_recipe(name).devices, batch=0), "ramp": Ramp()}
+        recipe = replace(load_recipe(name), **few, later=Later(), compile="off")
+        if call.dry:
+            recipe = replace(recipe, length=32, model=replace(recipe.model, layers=1, width=32, heads=2, inner=64))
+        try:
+            speed = time_recipe(recipe, shards, data)
+            steps[name] = {"step_seconds": round(speed.step, 4), "memory": speed.memory}
+        except Exception as error:
             traceback.print_exc()
-            failures[part.__name__] = f"{type(error).__name__}: {error}"
-            tell(failures=failures)
-    if failures:
-        sys.exit(f"Failed: {', '.join(failures)}.")
+            steps[name] = {"error": f"{type(error).__name__}: {error}"}
+        call.tell("parity", recipes=steps)
+    if failed := [name for name, one in steps.items() if "error" in one]:
+        raise RuntimeError(f"no step of {', '.join(failed)}")
 
 
-def train_mode(chosen: argparse.Namespace, work: Path, deadline: Deadline, tell: Callable[..., None]) -> None:
-    """Prepare where raw text is given, then one run; the record holds its curve, no text and no path."""
-    log, run = work / "log.txt", work / "run"
-    data = chosen.data
-    if data is None:
-        data = work / "data"
-        vocabulary = str(load_recipe(chosen.recipe).tokenizer.vocabulary)
-        text = chosen.corpus or [str(toy.toy_text(work))]
-        prepare = measure.daybreak("prepare", *text, "--out", str(data), "--tokenizer.vocabulary", vocabulary)
-        tell(prepare_seconds=measure.run(prepare, log, timeout=deadline.left()))
-    flags = TOY_RUN if chosen.dry_run else chosen.flags
-    command = measure.pretrain_command(chosen.recipe, data, run, chosen.budget, flags)
-    began = measure.load()
-    wall = measure.run(command, log, timeout=deadline.left())
-    tell(**measure.run_facts(run), wall_seconds=wall, load_at_start=began, **curves(RunFolder(run)), **counts(run))
-    print("\n".join(log.read_text(encoding="utf-8").splitlines()[-4:]))
+def pretrained(call: Call, stage: str, recipe: str, budget: str, flags: str) -> None:
+    """One run in WORK/STAGE, gone on with where an earlier call left it; its curve and facts, no text and no path."""
+    data, out = data_of(call), call.work / stage
+    wall = call.run(measure.pretrain_command(recipe, data, out, budget, flags))
+    call.tell(stage, **measure.run_facts(out), wall_seconds=wall, **curves(RunFolder(out)), **counts(out))
+
+
+def flagship(call: Call) -> None:
+    pretrained(call, "flagship", call.chosen.recipe, call.chosen.budget, flags_of(call))
+
+
+def crammed(call: Call) -> None:
+    flags = f"{TOY_SHAPE} --batch 4 --length 32 --microbatch 4" if call.dry else ""
+    pretrained(call, "crammed", "crammed", "20steps" if call.dry else "30m", flags)
 
 
 def curves(run: RunFolder) -> dict[str, Any]:
@@ -122,105 +213,152 @@ def counts(run: Path) -> dict[str, Any]:
     return {"data": {**splits, **{key: manifest[key] for key in ("characters", "vocabulary", "tokenizer", "seconds")}}}
 
 
-def electra_mode(chosen: argparse.Namespace, work: Path, deadline: Deadline, tell: Callable[..., None]) -> None:
-    """The published peer of low-compute GLUE, in a process of its own, left in WORK/electra."""
-    data, told = chosen.data or work / "data", work / "electra.json"
-    command = [sys.executable, str(Path(__file__).with_name("electra.py")), "--data", str(data)]
-    command += ["--budget", chosen.budget, "--model", str(work / "electra"), "--out", str(told)]
-    command += ["--short"] if chosen.dry_run else shlex.split(chosen.electra_flags)
-    wall = measure.run(command, work / "log.txt", timeout=deadline.left())
-    tell(electra=read_json(told), wall_seconds=wall)
-    print("\n".join((work / "log.txt").read_text(encoding="utf-8").splitlines()[-1:]))
-
-
-def evaluate_mode(chosen: argparse.Namespace, work: Path, deadline: Deadline, tell: Callable[..., None]) -> None:
-    """Fine-tune the run, then the same shape untrained; what is done when the time is over is kept."""
-    for of in ("run", "electra") if chosen.dry_run else (chosen.of,):
-        evaluate_one(work / of, chosen, work, deadline, tell)
-
-
-def evaluate_one(
-    model: Path, chosen: argparse.Namespace, work: Path, deadline: Deadline, tell: Callable[..., None]
-) -> None:
-    """One model folder or run; both get the same protocol."""
-    if not (model / "model").is_dir() and not (model / "config.json").is_file():
-        sys.exit(f"There is no trained model in '{model}'. Give the --work that --mode train or electra was given.")
-    log, results = work / "log.txt", model / "results.json"
-    tasks = str(toy.toy_task(work)) if chosen.dry_run else chosen.tasks
-    command = measure.daybreak("evaluate", str(model), "--tasks", tasks, "--seeds", str(chosen.seeds))
-    if chosen.task_dir:
-        command += ["--task-dir", str(chosen.task_dir)]
-    told: dict[str, float | None] = {}
+def glue5(call: Call) -> None:
+    """Fine-tunes the flagship, then the same shape untrained; cells that are done stay done."""
+    run = call.work / "flagship"
+    if not (run / "model").is_dir():
+        raise RuntimeError("there is no flagship yet")
+    tasks = str(toy.toy_task(call.work)) if call.dry else call.chosen.tasks
+    command = measure.daybreak("evaluate", str(run), "--tasks", tasks, "--seeds", str(call.chosen.seeds))
+    command += ["--task-dir", str(call.chosen.task_dir)] if call.chosen.task_dir else []
     for which, extra in (("pretrained", []), ("untrained", ["--untrained"])):
+        seconds = call.run([*command, *extra])
+        call.tell("glue5", results=read_json(run / "results.json"), **{f"{which}_seconds": seconds})
+
+
+def swept(call: Call, stage: str, names: str, lengths: str) -> None:
+    import throughput
+
+    chosen = argparse.Namespace(data=None, **dict.fromkeys(throughput.DEFAULTS["cuda"]))
+    if call.dry:
+        throughput.shorten(chosen)
+    else:
+        chosen.recipes, chosen.lengths = names, lengths
+    device, until = probe.choose_device(), call.until - GRACE
+    cells = throughput.sweep(chosen, device, until, call.log, lambda cells: call.tell(stage, cells=cells))
+    print(throughput.render(cells), flush=True)
+    if len(cells) < len(chosen.recipes.split(",")) * len(chosen.lengths.split(",")):
+        raise OutOfTime
+
+
+def speed(call: Call) -> None:
+    swept(call, "speed", "base", "128,512")
+
+
+def sizes(call: Call) -> None:
+    swept(call, "sizes", "small,mini,tiny", "128")
+
+
+def kills(call: Call) -> None:
+    """A run of its own, begun anew by every call."""
+    import shutil
+
+    from kills import kill_and_verify
+
+    data, folder = data_of(call), call.work / "kills"
+    seconds = measure.budget_seconds(call.chosen.kill_budget)
+    if call.left() < 2 * seconds:
+        raise OutOfTime
+    shutil.rmtree(folder, ignore_errors=True)
+    flags = TOY_RUN if call.dry else ""
+    call.tell("kills", **kill_and_verify("tiny", data, folder, budget=call.chosen.kill_budget, kills=1, flags=flags))
+
+
+STAGES: dict[str, Callable[[Call], None]] = {
+    "parity": parity, "flagship": flagship, "glue5": glue5, "speed": speed, "kills": kills, "crammed": crammed,
+    "sizes": sizes,
+}  # fmt: skip
+
+
+def perform(call: Call, stages: list[str]) -> int:
+    """Every stage that is not done yet, until the time is over; return the exit status."""
+    failed = False
+    for name in stages:
+        if call.found["stages"].get(name, {}).get("state") == "done":
+            print(f"== {name}: done before", flush=True)
+            continue
+        if name == "glue5" and not (call.dry or call.chosen.task_dir):
+            call.tell(name, state="left out: no --task-dir")
+            continue
+        print(f"== {name}", flush=True)
+        begun = time.monotonic()
         try:
-            told[which] = measure.run([*command, *extra], log, timeout=deadline.left())
-        except subprocess.TimeoutExpired:
-            told[which] = None
-            print(f"No time left for all tasks of the {which} model.")
-        tell(of=model.name, results=read_json(results) if results.exists() else [], evaluation_seconds=told)
-    for result in read_json(results) if results.exists() else []:
-        print(
-            f"{result['task']} ({result['model']}): {result['metric']} {result['mean']:.3f} +- {result['spread']:.3f}"
-        )
+            if call.left() <= 0:
+                raise OutOfTime
+            STAGES[name](call)
+        except OutOfTime:
+            call.tell(name, state="out of time")
+            print(f"The time is over in {name}; the same call goes on from here.", flush=True)
+            break
+        except (Exception, SystemExit) as error:  # the machine is rare: what else can be measured shall be
+            traceback.print_exc()
+            call.tell(name, state="failed", error=f"{type(error).__name__}: {error}"[:2000])
+            failed = True
+        else:
+            call.tell(name, state="done", error=None, stage_seconds=round(time.monotonic() - begun, 1))
+    return 1 if failed else 0
 
 
-MODES = {"measure": measure_mode, "train": train_mode, "electra": electra_mode, "evaluate": evaluate_mode}
+def install(wheels: Path, work: Path) -> None:
+    """Install what the command line needs from a folder of wheels, beside everything that is there."""
+    site = work / "site"
+    command = [sys.executable, "-m", "pip", "install", "--no-index", "--find-links", str(wheels), "--target", str(site)]
+    missing = [name for name in ("tyro", "zstandard", "plotly", "psutil") if find_spec(name) is None]
+    if missing and subprocess.run([*command, "--no-deps", *missing, *NEEDED_BY_TYRO]).returncode == 0:
+        sys.path.append(str(site))
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(site)]))
+
+
+NEEDED_BY_TYRO = ("docstring_parser", "typeguard", "narwhals")
+"""What tyro and plotly need in turn."""
 
 
 def parse() -> argparse.Namespace:
     parser = measure.parser(__doc__)
-    parser.add_argument("--mode", choices=MODES, default="measure")
-    parser.add_argument("--dry-run", action="store_true", help="every mode in turn on toy shapes; same as --short")
-    parser.add_argument("--minutes", type=float, default=9.0, help="after which nothing new is begun")
+    parser.add_argument("--dry-run", action="store_true", help="tiny shapes, also on a CPU; same as --short")
+    parser.add_argument("--minutes", type=float, default=60.0, help="after which the call ends, whatever is running")
+    parser.add_argument("--only", default=",".join(STAGES), help="stages, with commas between")
     parser.add_argument("--commit", default="", help="recorded as the commit, where the checkout has no git")
-    parser.add_argument("--kill-budget", default="45s", help="measure: of the run that is killed")
-    parser.add_argument("--kill-recipe", default="tiny")
-    parser.add_argument("--kills", type=int, default=1)
-    throughput.add_flags(parser)
     measure.add_run_flags(parser, recipe="base")
-    parser.add_argument("--corpus", nargs="+", help="train: raw text, prepared first; else --data")
-    parser.add_argument("--budget", default="8m", help="train: leave time for preparation and the parity gate")
-    parser.add_argument("--electra-flags", default="", help="more flags for electra.py, in one string")
-    parser.add_argument("--of", choices=("run", "electra"), default="run", help="evaluate: which was trained")
-    parser.add_argument("--tasks", default="glue5", help="evaluate")
-    parser.add_argument("--task-dir", type=Path, help="evaluate")
-    parser.add_argument("--seeds", type=int, default=3, help="evaluate")
+    parser.add_argument("--corpus", nargs="+", help="raw text, prepared first; else --data, or installed packages")
+    parser.add_argument("--wheels", type=Path, help="a folder of wheels of missing packages")
+    parser.add_argument("--budget", default="390s", help="of the flagship")
+    parser.add_argument("--kill-budget", default="90s", help="of the run that is killed")
+    parser.add_argument("--tasks", default="glue5")
+    parser.add_argument("--task-dir", type=Path, help="files of the tasks; without them glue5 is left out")
+    parser.add_argument("--seeds", type=int, default=3, help="of each fine-tuning")
     chosen = parser.parse_args()
     chosen.dry_run = chosen.dry_run or chosen.short
+    if strange := set(chosen.only.split(",")) - STAGES.keys():
+        parser.error(f"there is no stage {', '.join(sorted(strange))}")
     if chosen.dry_run:
         measure.use_one_thread()
-        throughput.shorten(chosen)
-        chosen.recipe, chosen.budget, chosen.kill_budget, chosen.seeds = "tiny", "30steps", "20s", 1
+        chosen.recipe, chosen.budget, chosen.kill_budget, chosen.seeds = "tiny", "30steps", "60s", 1
     elif not torch.cuda.is_available():
-        parser.error("there is no GPU here that torch can use; --dry-run tries every mode on the CPU")
-    elif chosen.mode == "train" and not (chosen.data or chosen.corpus):
-        parser.error("--mode train needs --corpus or --data")
-    elif chosen.mode == "electra" and not chosen.data:
-        parser.error("--mode electra needs --data, the folder that the flagship was trained on")
-    elif chosen.mode != "measure" and not chosen.work:
-        parser.error(f"--mode {chosen.mode} needs --work, the folder in which train leaves its run for evaluate")
+        parser.error("there is no GPU here that torch can use; --dry-run tries every stage on the CPU")
+    elif not chosen.work:
+        parser.error("name a folder with --work: the record and the runs stay there for a second call")
     return chosen
 
 
 def main() -> None:
+    begun = time.monotonic()
     chosen = parse()
-    throughput.settle(chosen, probe.choose_device())
-    settings = {
-        name: getattr(chosen, name)
-        for name in "mode dry_run recipe flags budget kill_recipe kill_budget kills electra_flags of tasks seeds "
-        "recipes lengths vocabularies step_tokens seconds turns".split()
-    }
-    found = measure.record("gpu", settings)
-    found["commit"] = chosen.commit or found["commit"]
-
-    def tell(**facts: Any) -> None:
-        found.update(facts)
-        measure.finish(found, chosen.out)
-
     with measure.work_folder(chosen.work) as work:
-        for mode in MODES if chosen.dry_run else [chosen.mode]:
-            print(f"== {mode}", flush=True)
-            MODES[mode](chosen, work, Deadline(chosen.minutes), tell)
+        chosen.out = chosen.out or work / "gpu.json"
+        if chosen.wheels:
+            install(chosen.wheels, work)
+        settings = {
+            name: getattr(chosen, name) for name in "dry_run recipe flags budget kill_budget tasks seeds".split()
+        }
+        found = measure.record("gpu", settings)
+        found["commit"] = chosen.commit or found["commit"]
+        found["stages"] = read_json(chosen.out)["stages"] if chosen.out.exists() else {}
+        call = Call(chosen, work, found, begun + 60 * chosen.minutes)
+        status = perform(call, [name for name in STAGES if name in chosen.only.split(",")])
+        states = {name: call.found["stages"].get(name, {}).get("state", "not begun") for name in STAGES}
+        print("\n".join(f"{name:10} {state}" for name, state in states.items()))
+    sys.exit(status)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -88,11 +89,16 @@ def pretrain_command(
 
 
 def daybreak(*arguments: str, processes: int = 1) -> list[str]:
-    """The command of one verb, through torchrun where it takes several processes."""
+    """The command of one verb, through torchrun where it takes several processes.
+
+    Where the packages of the command line are missing, through bare.py, which knows the verbs that measure a GPU.
+    """
+    bare = find_spec("tyro") is None
+    script = [str(Path(__file__).with_name("bare.py"))] if bare else ["-m", "daybreak"]
     if processes == 1:
-        return [sys.executable, "-m", "daybreak", *arguments]
+        return [sys.executable, *script, *arguments]
     torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-    return [sys.executable, "-m", *torchrun, "-m", "daybreak", *arguments]
+    return [sys.executable, "-m", *torchrun, *script, *arguments]
 
 
 def start(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:

@@ -22,8 +22,10 @@ from daybreak.models.modern import ModernEncoder
 from daybreak.recipe import Recipe, load_recipe
 from daybreak.training import checkpoint
 from daybreak.training.clock import ReplayClock
+from daybreak.training.compiling import compile_blocks
 from daybreak.training.objectives import CausalThenMasked
 from daybreak.training.phases import Later, Stretch
+from daybreak.training.prefetch import Prefetch
 from daybreak.training.ramp import Ramp
 from daybreak.training.replicas import Replicas
 from daybreak.training.step import Training, take_step
@@ -84,6 +86,8 @@ def our_training(cell: Cell) -> Training:
     """The parts that the pretraining loop's step needs, built as pretraining builds them."""
     torch.manual_seed(0)
     model = cell.recipe.model.build(cell.vocabulary).to(cell.device)
+    if cell.device.type == "cuda":  # as a run of more than some minutes does there
+        compile_blocks(model)
     validation = Validation(cell.sampler.in_order(1), np.ones(cell.vocabulary, dtype=np.uint64), cell.device)
     return Training(
         model=model,
@@ -95,6 +99,7 @@ def our_training(cell: Cell) -> Training:
         stretches=(
             Stretch(
                 take=cell.sampler.take,
+                view=cell.sampler.view,
                 length=cell.length,
                 rows_per_epoch=cell.sampler.rows_per_epoch,
                 batch=cell.rows,
@@ -104,6 +109,7 @@ def our_training(cell: Cell) -> Training:
         later=Later(),
         ramp=Ramp(),
         clock=ReplayClock([]),
+        prefetch=Prefetch() if cell.device.type == "cuda" else None,
         world=World(),
         clip=cell.recipe.clip,
         seed=0,

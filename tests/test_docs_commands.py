@@ -64,6 +64,10 @@ PARSED = {
         "daybreak pretrain crammed --data DATA --track wandb --price 2",
         "daybreak pretrain bert-8gb --data DATA --track wandb",
     ),
+    "a GPU, or minutes; tests/test_gpu_call.py runs a short form": (
+        'make gpu ARGS="--task-dir GLUE --minutes 60"',
+        "make gpu-dry",
+    ),
     "the extra serve; tests/test_served.py runs it where that is there": (
         "daybreak export RUN --out MODEL --onnx",
     ),

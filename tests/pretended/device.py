@@ -56,8 +56,8 @@ ATEN = torch.ops.aten
 WAITS: collections.Counter[str] = collections.Counter()
 """How often the processor waited for the device, by 'what at file:line'."""
 READS = {
-    ATEN._local_scalar_dense, ATEN.nonzero, ATEN.equal, ATEN.is_nonzero, ATEN.masked_select, ATEN._unique2, ATEN.bincount,
-    ATEN.unique_consecutive, ATEN.unique_dim, ATEN.repeat_interleave,
+    ATEN._local_scalar_dense, ATEN.nonzero, ATEN.equal, ATEN.is_nonzero, ATEN.masked_select, ATEN.bincount,
+    ATEN._unique2, ATEN.unique_consecutive, ATEN.unique_dim, ATEN.repeat_interleave,
 }  # fmt: skip
 """Operations whose result the processor must know before it goes on."""
 INDEXING = {ATEN.index, ATEN.index_put, ATEN.index_put_, ATEN._unsafe_index}
@@ -167,9 +167,9 @@ def _count(kind: Any, args: Any, kwargs: Any, ours: list[Any], wanted: str | Non
             waited("indices from the processor")
     if kind is ATEN._to_copy and wanted == "cpu" and ours:
         waited("copy from the device")
-    if kind is ATEN._to_copy and wanted == "cuda" and not ours:
-        if not (kwargs.get("non_blocking") and getattr(args[0], "pretended_pinned", False)):
-            waited("copy to the device")
+    ready = kwargs.get("non_blocking") and getattr(args[0], "pretended_pinned", False)
+    if kind is ATEN._to_copy and wanted == "cuda" and not ours and not ready:
+        waited("copy to the device")
     if kind is ATEN.copy_ and isinstance(args[0], OnDevice) != isinstance(args[1], OnDevice):
         waited("copy_")
 
@@ -199,8 +199,17 @@ def begin() -> None:
     import safetensors.torch
 
     torch.__future__.set_swap_module_params_on_conversion(True)
-    torch._C._set_only_lift_cpu_tensors(True)
+    answer()
     Device().__enter__()
+    torch.inference_mode = NoGrad  # type: ignore[misc, assignment]
+    _pinned()
+    for name in ("save_file", "save"):
+        setattr(safetensors.torch, name, _read_first(getattr(safetensors.torch, name)))
+
+
+def answer() -> None:
+    """Answer what torch and others ask of the device, and no more: no tensor is kept on it."""
+    torch._C._set_only_lift_cpu_tensors(True)
     cuda: Any = torch.cuda
     answers = {
         "is_available": True, "device_count": 1, "is_bf16_supported": True, "current_device": 0, "set_device": None,
@@ -208,14 +217,10 @@ def begin() -> None:
         "manual_seed_all": None, "manual_seed": None, "set_rng_state": None, "get_rng_state": torch.zeros(16).byte(),
         "reset_peak_memory_stats": None, "memory_allocated": 0, "mem_get_info": (1 << 34, 1 << 35),
     }  # fmt: skip
-    for name, answer in answers.items():
-        setattr(cuda, name, lambda *_, _answer=answer, **__: _answer)
+    for name, value in answers.items():
+        setattr(cuda, name, lambda *_, _answer=value, **__: _answer)
     cuda.synchronize = lambda *_: waited("synchronize")
     cuda.Event = Event
-    torch.inference_mode = NoGrad  # type: ignore[misc, assignment]
-    _pinned()
-    for name in ("save_file", "save"):
-        setattr(safetensors.torch, name, _read_first(getattr(safetensors.torch, name)))
 
 
 def _pinned() -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import device  # before torch
@@ -40,7 +39,7 @@ VOCABULARY, LENGTH, ROWS = 101, 16, 8
 SHAPE: dict[str, Any] = {"layers": 2, "width": 32, "heads": 2, "inner": 24}
 TRUNKS: dict[str, EncoderConfig] = {
     "modern": ModernEncoder(**SHAPE, global_every=2, window=8),
-    "bert": BertEncoder(**SHAPE, positions=32),
+    "bert": BertEncoder(**SHAPE, positions=32, next_sentence=True),
     "crammed": CrammedEncoder(**SHAPE),
 }
 OBJECTIVES: dict[str, Objective] = {

@@ -14,8 +14,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import zstandard
-
 from daybreak.base.errors import UserError
 from daybreak.data import hub
 from daybreak.data.folders import files_inside, say_left_out
@@ -274,7 +272,7 @@ def open_file(file: InputFile, meter: Meter | None = None) -> Iterator[io.Buffer
     try:
         with _MeteredFile(file.path, meter or Meter()) as raw, unpack(raw, file.compression) as stream:
             yield stream
-    except (EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError):
+    except (EOFError, zlib.error, gzip.BadGzipFile):
         raise damaged from None
     except OSError as error:
         if error.errno is None:  # bz2's

@@ -5,9 +5,9 @@ from __future__ import annotations
 import bz2
 import gzip
 import io
-from typing import IO
+from typing import IO, Any
 
-import zstandard
+from daybreak.base.errors import UserError
 
 CHUNK = 1 << 17
 ZSTD_FEED = 512
@@ -21,8 +21,8 @@ def unpack(raw: io.RawIOBase, compression: str) -> io.BufferedReader:
     Memory: at most 32 MiB of unpacked data and the window of zstd, which is at most 2 GiB and in most files 8 MiB.
 
     Raises:
-        EOFError, OSError without a number, zlib.error, zstandard.ZstdError: while reading, where the data is cut short
-            or damaged.
+        EOFError, OSError without a number, zlib.error: while reading, where the data is cut short or damaged.
+        UserError: a .zst file, and zstandard is not installed.
     """
     packed: io.BufferedReader = io.BufferedReader(raw, CHUNK)
     if not compression:
@@ -37,9 +37,14 @@ class _ZstdFile(io.RawIOBase):
     """Decompresses frame after frame. The library's own reader takes a truncated file for a complete one."""
 
     def __init__(self, packed: IO[bytes]):
+        try:
+            import zstandard  # here, so that a machine without it prepares every other file
+        except ImportError:
+            raise UserError("A .zst file needs the package zstandard.", "pip install zstandard") from None
         self._packed = packed
+        self._damaged = zstandard.ZstdError
         self._library = zstandard.ZstdDecompressor(max_window_size=1 << 31)
-        self._frame: zstandard.ZstdDecompressionObj | None = None
+        self._frame: Any = None
         self._fed = self._ready = memoryview(b"")
 
     def readable(self) -> bool:
@@ -53,7 +58,10 @@ class _ZstdFile(io.RawIOBase):
                     raise EOFError
                 return 0
             self._frame = self._frame or self._library.decompressobj()
-            self._ready = memoryview(self._frame.decompress(self._fed))
+            try:
+                self._ready = memoryview(self._frame.decompress(self._fed))
+            except self._damaged:
+                raise EOFError from None
             self._fed = memoryview(self._frame.unused_data if self._frame.eof else b"")
             if self._frame.eof:
                 self._frame = None

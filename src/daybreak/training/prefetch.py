@@ -1,4 +1,4 @@
-"""The next step's rows, read by a thread while the device works, so that a GPU does not wait for the processor.
+"""The next rows, read by a thread while the device works, so that a GPU need not wait for the processor.
 
 Rows are a function of (position, count, view of progress), so nothing depends on whether they were read ahead: a
 prefetched batch is used only where it was made for exactly what is asked, and otherwise it is made when it is asked

@@ -1,0 +1,125 @@
+"""Daybreak's commands on a machine that lacks the packages of its command line, through the functions behind them.
+
+    python benchmarks/bare.py prepare TEXT ... --out DATA --tokenizer.vocabulary 32768
+    python benchmarks/bare.py pretrain base --data DATA --out RUN --budget 390s --model.layers 2
+    python benchmarks/bare.py evaluate RUN --tasks glue5 --task-dir GLUE --seeds 1
+    python benchmarks/bare.py verify RUN --data DATA
+
+The image of a rented GPU often has torch and transformers and nothing of ours: tyro, zstandard and plotly are missing.
+Training, evaluation and verification need none of them. measure.py uses this file where tyro cannot be imported.
+Flags of pretrain are the fields of a recipe, by their dotted names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from daybreak.base.errors import Interrupted, UserError
+from daybreak.base.process import process_started
+
+
+def with_field(value: Any, name: str, text: str) -> Any:
+    """Return ``value``, a recipe or a part of one, with the field of this dotted name read from ``text``."""
+    first, _, rest = name.replace("-", "_").partition(".")
+    if not hasattr(value, first):
+        raise UserError(f"There is no field '{first}' in {type(value).__name__}.", "See daybreak recipes.")
+    old = getattr(value, first)
+    if rest:
+        return replace(value, **{first: with_field(old, rest, text)})
+    if isinstance(old, bool):
+        return replace(value, **{first: text.lower() == "true"})
+    if isinstance(old, tuple):
+        kind = type(old[0]) if old else str
+        return replace(value, **{first: tuple(kind(part) for part in text.split(","))})
+    return replace(value, **{first: type(old)(text)})
+
+
+def fields_of(flags: list[str]) -> list[tuple[str, str]]:
+    """Pairs of names and values from ``--name value --name value``."""
+    if len(flags) % 2 or not all(flag.startswith("--") for flag in flags[::2]):
+        raise UserError(f"'{' '.join(flags)}' is no list of --name value.", "Write it so.")
+    return [(name[2:], value) for name, value in zip(flags[::2], flags[1::2])]
+
+
+def prepare(arguments: list[str]) -> None:
+    from daybreak.data.tokenizer import WordPiece
+    from daybreak.prepare import prepare
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("text", nargs="+")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--tokenizer.vocabulary", dest="vocabulary", type=int, default=32_768)
+    parser.add_argument("--split-sentences", action="store_true")
+    chosen = parser.parse_args(arguments)
+    tokenizer = WordPiece(vocabulary=chosen.vocabulary)
+    prepare(chosen.text, chosen.out, tokenizer=tokenizer, split_sentences=chosen.split_sentences)
+
+
+def pretrain(arguments: list[str]) -> None:
+    from daybreak.pretrain import pretrain
+    from daybreak.recipe import load_recipe
+
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("recipe")
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    chosen, flags = parser.parse_known_args(arguments)
+    recipe = load_recipe(chosen.recipe)
+    for name, text in fields_of(flags):
+        recipe = with_field(recipe, name, text)
+    pretrain(recipe, data=chosen.data, out=chosen.out, started=process_started())
+
+
+def evaluate(arguments: list[str]) -> None:
+    from daybreak.evaluate import evaluate
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--tasks", required=True)
+    parser.add_argument("--task-dir", type=Path)
+    parser.add_argument("--protocol", default="quick")
+    for name in ("seeds", "epochs", "workers"):
+        parser.add_argument(f"--{name}", type=int)
+    parser.add_argument("--untrained", action="store_true")
+    chosen = vars(parser.parse_args(arguments))
+    evaluate(chosen.pop("model"), chosen.pop("tasks").split(","), **chosen)
+
+
+def verify(arguments: list[str]) -> None:
+    from daybreak.verify import verify
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--last", type=int, default=0)
+    chosen = parser.parse_args(arguments)
+    verify(chosen.run, data=chosen.data, last=chosen.last)
+
+
+COMMANDS = {"prepare": prepare, "pretrain": pretrain, "evaluate": evaluate, "verify": verify}
+
+
+def main() -> None:
+    if len(sys.argv) < 2 or sys.argv[1] not in COMMANDS:
+        import measure
+
+        parser = measure.parser(__doc__)
+        parser.add_argument("command", nargs="?", choices=COMMANDS)
+        parser.parse_args()
+        parser.error(f"name one of {', '.join(COMMANDS)}")
+    begun = time.monotonic()
+    try:
+        COMMANDS[sys.argv[1]](sys.argv[2:])
+    except UserError as error:
+        sys.exit(f"{sys.argv[1]}: {error.sentence} {error.remedy} ({time.monotonic() - begun:.0f} s)")
+    except Interrupted as error:
+        sys.exit(error.exit_code)
+
+
+if __name__ == "__main__":
+    main()

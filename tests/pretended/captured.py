@@ -1,0 +1,48 @@
+"""How many graphs a run of the flagship compiles on a GPU: its blocks captured whole, on CUDA tensors without numbers.
+
+Prints JSON: after each moment of a run, how many graphs there are.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import device  # before torch
+import torch
+from torch._dynamo.testing import CompileCounterWithBackend
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from daybreak.models.modern import ModernEncoder
+from daybreak.training.compiling import compile_blocks
+
+MOMENTS = ((True, 19), (False, 19), (False, 16), (False, 13), (False, 10))
+"""Causal or not, and how many positions are asked, as the flagship goes along."""
+
+
+def main() -> None:
+    device.answer()
+    torch.nn.init.trunc_normal_ = lambda tensor, *_, **__: tensor
+    found = {}
+    for name, more in {"global": {}, "local": {"global_every": 3, "window": 16}}.items():
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            model = ModernEncoder(layers=6, width=64, heads=2, inner=48, **more).build(101)
+            for module in model.modules():
+                for key, parameter in list(module._parameters.items()):
+                    if parameter is not None:
+                        module._parameters[key] = torch.nn.Parameter(torch.empty_like(parameter, device="cuda"))
+            counter = CompileCounterWithBackend("eager")
+            compile_blocks(model.train(), counter)
+            counts = []
+            for causal, asked in MOMENTS:
+                ids = torch.zeros(4, 64, dtype=torch.int64, device="cuda")
+                slots = torch.zeros(4, asked, dtype=torch.int64, device="cuda")
+                with torch.autocast("cuda", torch.bfloat16):
+                    model.features(ids, slots, causal=causal).float().sum().backward()
+                counts.append(counter.frame_count)
+            found[name] = counts
+    json.dump(found, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

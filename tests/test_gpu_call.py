@@ -1,0 +1,109 @@
+"""One call for a rented GPU: stages in order, recorded as they end, cut cleanly, gone on with; and a bare machine."""
+
+from __future__ import annotations
+
+import argparse
+import builtins
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchmark_scripts import FOLDER, beside, script
+
+from daybreak.base.errors import UserError
+from daybreak.recipe import load_recipe
+
+__all__ = ["beside"]  # a fixture
+
+
+@pytest.fixture
+def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return ``call(minutes, **stages)``: perform these stages; what they did, exit status and record come back."""
+    gpu = script("gpu")
+
+    def perform(minutes: float = 10.0, **stages: Any) -> tuple[int, dict[str, Any]]:
+        out = tmp_path / "gpu.json"
+        found = {"stages": json.loads(out.read_text())["stages"] if out.exists() else {}}
+        chosen = argparse.Namespace(dry_run=True, out=out, task_dir=None)
+        monkeypatch.setattr(gpu, "STAGES", stages)
+        made = gpu.Call(chosen, tmp_path, found, time.monotonic() + 60 * minutes)
+        return gpu.perform(made, list(stages)), json.loads(out.read_text())["stages"]
+
+    return perform
+
+
+def test_a_stage_that_fails_is_recorded_and_the_next_one_begins(call: Any) -> None:
+    def fails(_: Any) -> None:
+        raise ValueError("no kernel")
+
+    status, found = call(parity=fails, speed=lambda one: one.tell("speed", cells=[1]))
+    assert status == 1 and found["parity"]["state"] == "failed" and "no kernel" in found["parity"]["error"]
+    assert found["speed"]["state"] == "done" and found["speed"]["cells"] == [1]
+    # The second call does what is missing, and that alone.
+    status, found = call(parity=lambda _: None, speed=fails)
+    assert status == 0 and [found[name]["state"] for name in ("parity", "speed")] == ["done", "done"]
+
+
+def test_what_was_measured_before_the_time_was_over_is_kept(call: Any, tmp_path: Path) -> None:
+    gpu, begun = script("gpu"), time.monotonic()
+
+    def long(one: Any) -> None:
+        one.tell("speed", cells=[1])
+        waits = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(print('saved'))); time.sleep(60)"
+        one.run([sys.executable, "-c", waits])
+
+    status, found = call((gpu.GRACE + 2) / 60, speed=long, kills=lambda _: pytest.fail("no time for it"))
+    assert status == 0 and found == {"speed": {"cells": [1], "state": "out of time"}}
+    assert (tmp_path / "log.txt").read_text().endswith("saved\n") and time.monotonic() - begun < 30
+
+
+def test_the_shortest_form_of_the_call(tmp_path: Path) -> None:
+    """On a machine without the packages of the command line, as a rented one is: they cannot be imported."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\nfor name in ('tyro', 'docstring_parser', 'typeguard', 'zstandard', 'plotly'):\n"
+        "    sys.modules[name] = None\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, str(FOLDER / "gpu.py"), "--dry-run", "--work", str(tmp_path / "work")]
+    done = subprocess.run([*command, "--only", "flagship,glue5"], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads((tmp_path / "work" / "gpu.json").read_text())["stages"]
+    assert found["flagship"]["state"] == found["glue5"]["state"] == "done"
+    assert found["flagship"]["summary"]["steps"] == 30 and found["flagship"]["summary"]["parity"]["passed"]
+    assert {result["model"] for result in found["glue5"]["results"]} == {"pretrained", "untrained"}
+
+
+def test_fields_of_a_recipe_are_named_as_on_the_command_line() -> None:
+    bare = script("bare")
+    recipe = load_recipe("tiny")
+    for name, text in bare.fields_of("--model.layers 1 --objective.mask-rates 0.4,0.2 --budget 9s".split()):
+        recipe = bare.with_field(recipe, name, text)
+    assert (recipe.model.layers, recipe.objective.mask_rates, recipe.budget) == (1, (0.4, 0.2), "9s")
+    assert bare.with_field(recipe, "recompute", "true").recompute
+    for flags in (["--model.layers"], ["layers", "1"]):
+        with pytest.raises(UserError):
+            bare.fields_of(flags)
+    with pytest.raises(UserError, match="no field 'layer'"):
+        bare.with_field(recipe, "model.layer", "1")
+
+
+def test_a_packed_file_without_its_package_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    import io
+
+    from daybreak.data.unpacking import unpack
+
+    load = builtins.__import__
+
+    def missing(name: str, *more: Any) -> Any:
+        if name == "zstandard":
+            raise ImportError
+        return load(name, *more)
+
+    monkeypatch.setattr(builtins, "__import__", missing)
+    with pytest.raises(UserError, match="needs the package zstandard"):
+        unpack(io.BytesIO(b""), ".zst")  # type: ignore[arg-type]
