@@ -1,6 +1,8 @@
 """The command line: the only file that parses arguments. Verbs are imported when they are called."""
 
+import errno
 import os
+import shutil
 import sys
 import traceback
 from collections.abc import Sequence
@@ -39,6 +41,9 @@ VERBS = {
     "recipes": "the recipes, and one of them in full",
 }
 
+NARROWEST = 20
+"""Columns of a terminal."""
+
 LASTING = ("run", "prepare", "pretrain", "evaluate", "study", "study-data")
 """Verbs that leave something to go on with."""
 
@@ -48,12 +53,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # Threads that wait by spinning starve each other as soon as the machine has anything else to do. Short spins cost
     # a little on an idle machine and save much on a busy one (docs/log.md). libgomp reads this when torch is imported.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+    widen_narrow_terminal()
     sys.exit(_outcome(list(sys.argv[1:] if arguments is None else arguments)))
+
+
+def widen_narrow_terminal() -> None:
+    """Print for at least NARROWEST columns: tyro lays out its help forever in fewer."""
+    if shutil.get_terminal_size().columns < NARROWEST:
+        os.environ["COLUMNS"] = str(NARROWEST)
 
 
 def _outcome(arguments: list[str]) -> int:
     try:
-        _dispatch(arguments)
+        try:
+            _dispatch(arguments)
+        finally:
+            sys.stdout.flush()
     except UserError as error:
         print(f"daybreak: {error}", file=sys.stderr)
         return 2
@@ -77,11 +92,26 @@ def _outcome(arguments: list[str]) -> int:
         if arguments[0] in LASTING:
             print("daybreak: what it prints is read no more, so it stopped; the same command goes on.", file=sys.stderr)
         return 1
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+            return _bug()
+        where = f" in '{error.filename}'" if error.filename else ""
+        why = os.strerror(error.errno).lower()
+        print(f"daybreak: cannot write{where}: {why}. Free disk space and give the same command again.", file=sys.stderr)
+        from daybreak.base.terminal import discard_output
+
+        discard_output()
+        return 2
     except Exception:
-        traceback.print_exc()
-        print("daybreak: this is a bug in Daybreak; please report the lines above.", file=sys.stderr)
-        return 1
+        return _bug()
     return 0
+
+
+def _bug() -> int:
+    """Print the traceback of an exception that should not have happened."""
+    traceback.print_exc()
+    print("daybreak: this is a bug in Daybreak; please report the lines above.", file=sys.stderr)
+    return 1
 
 
 def _dispatch(arguments: list[str]) -> None:

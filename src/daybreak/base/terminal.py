@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Protocol
 
 from rich.console import Console
@@ -22,11 +23,34 @@ console = Console(soft_wrap=True, highlight=False)
 
 
 def say(line: str = "") -> None:
-    """Print one line for the user; of several processes of one run the first speaks for all."""
+    """Print one line for the user; of several processes of one run only the first prints.
+
+    A log on a full or broken disk does not stop the work: the output is given up, and stderr says so once.
+
+    Raises:
+        BrokenPipeError: the reader of the output is gone.
+    """
     if os.environ.get("RANK", "0") != "0":
         return
-    console.print(Text(line))
-    sys.stdout.flush()
+    try:
+        console.print(Text(line))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        console.quiet = True
+        discard_output()
+        with suppress(OSError):
+            why = os.strerror(error.errno or errno.EIO).lower()
+            print(f"daybreak: its output cannot be written ({why}); it goes on without printing.", file=sys.stderr)
+
+
+def discard_output() -> None:
+    """Send standard output nowhere, with what is still buffered: otherwise Python fails to flush it at its exit."""
+    with suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 @contextmanager
