@@ -15,7 +15,6 @@ from daybreak.base.files import make_folder, read_json
 from daybreak.base.plain import from_plain, to_plain
 from daybreak.base.records import FillMask
 from daybreak.base.run_folder import RunFolder
-from daybreak.base.task_records import TaskResult
 from daybreak.base.terminal import duration, quiet, say
 from daybreak.data.inputs import STDIN, find_files
 from daybreak.data.tokenizer_import import Existing
@@ -176,8 +175,9 @@ def _evaluate(
         return
     from daybreak.evaluate import evaluate
     from daybreak.evaluation.known_tasks import spelled_out
+    from daybreak.evaluation.results import read_results
 
-    done = read_json(folder.results, list[TaskResult]) if folder.results.exists() else []
+    done = read_results(folder.results)
     have = {(item.task, item.model) for item in done if item.protocol == "quick" and len(item.seeds) >= seeds}
     for untrained in (False, True):
         model = "untrained" if untrained else "pretrained"

@@ -162,8 +162,8 @@ def _summarise(
 
 def _machine_use(run: RunFolder, *, hours: float, price: float | None) -> MachineUse | None:
     """What the machine was doing over all processes of the run, in lost work too; ``price`` is of an hour."""
-    lines = chain(read_json_lines(run.metrics), read_json_lines(run.lost_metrics))
-    records = (from_plain(MachineRecord, line) for line in lines if line.pop("type") == "machine")
+    lines = chain(*(read_json_lines(path, skip_damaged=True) for path in (run.metrics, run.lost_metrics)))
+    records = (from_plain(MachineRecord, line) for line in lines if line.pop("type", "") == "machine")
     return MachineUse.of(records, cost=None if price is None else hours * price)
 
 

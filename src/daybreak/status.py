@@ -24,6 +24,8 @@ def status(run: Path) -> str:
         UserError: ``run`` is no run folder, or one of its files is damaged.
     """
     folder = RunFolder(run)
+    if not folder.recipe.is_file() and _begins(folder):
+        return f"run      {run}\nstate    {_BEGINNING}"
     found = read_run(run)
     trace = last_trace(folder.trace)
     lines = [
@@ -36,17 +38,30 @@ def status(run: Path) -> str:
         ("machine", machine_words(found.machine[-1]) if found.machine else ""),
         ("watchdog", _stacks(folder)),
         ("export", _export(found)),
+        ("files", " ".join(found.faults)),
     ]
     return "\n".join(f"{name:<9}{words}" for name, words in lines if words)
 
 
+_BEGINNING = "starting: text is being prepared or steps are being timed; nothing is trained yet"
+
+
+def _begins(folder: RunFolder) -> bool:
+    """Whether a run begins in the folder, which has no recipe yet."""
+    return folder.path.is_dir() and not folder.strange() and (is_held(folder.path) or any(folder.path.iterdir()))
+
+
 def _state(found: RunRecords, folder: RunFolder) -> str:
-    """Ended, running or silent."""
+    """Ended, running, stopped or silent."""
     if found.summary is not None:
         ago = duration(time.time() - folder.summary.stat().st_mtime)
-        times = f", after {found.summary.resumes} resumes" if found.summary.resumes else ""
+        resumes = found.summary.resumes
+        times = f", after {resumes} resume{'s' if resumes > 1 else ''}" if resumes else ""
         return f"ended {ago} ago{times}"
     started = "running" if folder.trace.exists() else "starting"
+    if found.stopped:
+        ago = duration(found.silent)
+        return f"stopped, last heartbeat {ago} ago: no process here holds the run; the same command resumes it"
     if found.silent <= SILENCE:
         return f"{started}, last heartbeat {duration(found.silent)} ago"
     if is_held(folder.path):
@@ -61,7 +76,9 @@ def _budget(found: RunRecords, trace: TraceRecord | None) -> str:
     if trace is None or trace.progress <= 0:
         return f"{asked} asked, nothing trained yet"
     left = trace.elapsed * (1 - trace.progress) / trace.progress
-    return f"{asked} asked, {duration(trace.elapsed)} used ({trace.progress:.0%}), about {duration(left)} left"
+    of_training = " of training" if found.stopped else ""
+    used = f"{duration(trace.elapsed)} used ({trace.progress:.0%})"
+    return f"{asked} asked, {used}, about {duration(left)}{of_training} left"
 
 
 def _training(found: RunRecords, trace: TraceRecord | None) -> str:

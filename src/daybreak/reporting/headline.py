@@ -97,10 +97,13 @@ def warnings(runs: Sequence[RunRecords]) -> list[Markup]:
     """
     refused: dict[str, list[str]] = {}
     missing: dict[str, list[str]] = {}
+    faulty: dict[str, list[str]] = {}
     for run in runs:
         parity = run.summary.parity if run.summary else None
         if parity is not None and not parity.passed:
             refused.setdefault(parity.failure or "the parity gate failed", []).append(run.label)
+        for fault in run.faults:
+            faulty.setdefault(fault, []).append(run.label)
         if run.missing:
             missing.setdefault(", ".join(run.missing), []).append(run.label)
     young = [run for run in runs if run.going_on]
@@ -116,6 +119,9 @@ def warnings(runs: Sequence[RunRecords]) -> list[Markup]:
     for reason, labels in refused.items():
         whose = f" of {together(labels)}" if len(runs) > 1 else ""
         found.append(note(f"Export{whose} refused: {reason}", "alarm"))
+    for fault, labels in faulty.items():
+        whose = f"{together(labels)}: " if len(runs) > 1 else ""
+        found.append(note(f"{whose}{fault}", "warning"))
     if apart:
         verb = "does" if len(apart) == 1 else "do"
         words = f"{together(apart)} {verb} not compare segments yet: expect results near chance on sentence pairs."
@@ -134,6 +140,8 @@ def warnings(runs: Sequence[RunRecords]) -> list[Markup]:
 def heartbeat(run: RunRecords) -> str:
     """Whether a run that has not ended is alive, as it was when its files were read."""
     ago = duration(run.silent)
+    if run.stopped:
+        return f"stopped, last heartbeat {ago} before this page was written (the same command resumes it)"
     if run.silent <= SILENCE:
         return f"still running, last heartbeat {ago} before this page was written"
     return f"silent for {ago} when this page was written (stopped, killed or stuck; the same command resumes it)"
@@ -188,7 +196,9 @@ def _several(runs: Sequence[RunRecords]) -> Markup:
     words = "What they have in common stands side by side."
     if any(run.pretrained_here for run in runs):
         words = "Fewer than two of them have been validated, so no losses are compared."
-    if len(judged) > 1:
+    if len(judged) > 1 and judged_apart(runs):
+        words = "Their held-out losses cannot be ranked."
+    elif len(judged) > 1:
         judged.sort(key=lambda pair: pair[0])
         (best, first), (second, other) = judged[0], judged[1]
         words = (
@@ -217,13 +227,18 @@ def _several(runs: Sequence[RunRecords]) -> Markup:
     )
 
 
-def incomparable(runs: Sequence[RunRecords]) -> str:
-    """Why the losses of these runs must not be set against each other; empty where they may."""
+def judged_apart(runs: Sequence[RunRecords]) -> bool:
+    """Whether the runs differ in tokenizer or held-out text."""
 
     def judged_on(manifest: Manifest) -> tuple[str, int, int]:
         return manifest.tokenizer, manifest.heldout.documents, manifest.heldout.tokens
 
-    if len({judged_on(run.manifest) for run in runs if run.manifest}) > 1:
+    return len({judged_on(run.manifest) for run in runs if run.manifest}) > 1
+
+
+def incomparable(runs: Sequence[RunRecords]) -> str:
+    """Why the losses of these runs must not be set against each other; empty where they may."""
+    if judged_apart(runs):
         return "These runs differ in tokenizer or held-out text, so their losses and accuracies are not comparable."
     positions = {run.validation.positions for run in runs if run.validation and run.validation.final}
     if len(positions) > 1:
