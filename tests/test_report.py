@@ -18,8 +18,8 @@ import pytest
 from daybreak import cli
 from daybreak.base.errors import UserError
 from daybreak.base.files import read_json, read_json_lines, write_json
-from daybreak.base.records import ContextUse, FillMask, Summary, VisibleContext
 from daybreak.base.locks import alone_in
+from daybreak.base.records import ContextUse, FillMask, Summary, VisibleContext
 from daybreak.base.run_folder import RunFolder
 from daybreak.recipe import load_recipe, resolved
 from daybreak.report import report

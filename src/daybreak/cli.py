@@ -97,7 +97,8 @@ def _outcome(arguments: list[str]) -> int:
             return _bug()
         where = f" in '{error.filename}'" if error.filename else ""
         why = os.strerror(error.errno).lower()
-        print(f"daybreak: cannot write{where}: {why}. Free disk space and give the same command again.", file=sys.stderr)
+        remedy = "Free disk space and give the same command again."
+        print(f"daybreak: cannot write{where}: {why}. {remedy}", file=sys.stderr)
         from daybreak.base.terminal import discard_output
 
         discard_output()

@@ -184,6 +184,13 @@ class Recipe:
         return {"none": 1.0, "linear": ratio, "sqrt": math.sqrt(ratio)}[self.devices.rate_rule]
 
 
+def smaller_than(recipe: Recipe) -> str:
+    """How to ask for the smallest model of the recipe's family; empty where this is it, or its size is unknown."""
+    if not recipe.name.startswith(FAMILY):
+        return "--size tiny" if recipe.name in recipe_names() else ""
+    return "" if recipe.name == FAMILY + SIZES[0] else f"recipe {SIZES[0]}"
+
+
 def recipe_names() -> list[str]:
     """Names of the recipes that ship with Daybreak."""
     files = Path(__file__).with_name("recipes").glob("[!_]*.py")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from daybreak.base.amounts import count, percent, signed, significant
+from daybreak.base.amounts import count, percent, significant
 from daybreak.base.locks import is_held
 from daybreak.base.records import TraceRecord
 from daybreak.base.run_folder import RunFolder
@@ -98,10 +98,11 @@ def _heldout(found: RunRecords) -> str:
     last = found.validation
     if last is None:
         return "not validated yet"
-    gap = signed(last.loss - last.unigram_loss, 3)
+    gap = last.loss - last.unigram_loss
+    side = "above" if gap > 0 else "below"
     return (
-        f"loss {last.loss:.3f} nats at step {last.step:,}, loss - unigram = {gap}; accuracy {percent(last.accuracy)}, "
-        f"commonest token {percent(last.commonest_share)}"
+        f"loss {last.loss:.3f} nats at step {last.step:,}, {abs(gap):.3f} {side} the unigram baseline; "
+        f"accuracy {percent(last.accuracy)}, most frequent token {percent(last.commonest_share)}"
     )
 
 

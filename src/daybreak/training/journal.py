@@ -105,9 +105,7 @@ def cut_back(run: RunFolder, step: int) -> int:
     return lost_steps.count("\n")
 
 
-def _parted(
-    path: Path, keep: Callable[[dict[str, Any]], bool], *, skip_damaged: bool = False
-) -> tuple[str, str]:
+def _parted(path: Path, keep: Callable[[dict[str, Any]], bool], *, skip_damaged: bool = False) -> tuple[str, str]:
     """The lines of ``path`` that ``keep`` wants, and the others."""
     parts: dict[bool, list[str]] = {True: [], False: []}
     for line in read_json_lines(path, skip_damaged=skip_damaged):
