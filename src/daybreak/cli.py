@@ -29,6 +29,7 @@ VERBS = {
     "pretrain": "shards -> checkpoints -> exported model; the same command resumes",
     "export": "a run's newest checkpoint -> a Hugging Face folder",
     "evaluate": "a model -> results.json: GLUE and your own tasks",
+    "init-task": "a table of labelled rows -> the task file for evaluate, by looking at its columns",
     "probe": "a model -> probes.json: what its layers and words are worth, without fine-tuning",
     "verify": "a run's recorded steps once more: bit-equal, or the first tensor that differs",
     "record": "a finished run -> its evidence among the records, once it was verified",
@@ -39,6 +40,7 @@ VERBS = {
     "check-submission": "files for gluebenchmark.com, anyone's -> fit to send, or what is wrong",
     "status": "what a run is doing, from another shell",
     "recipes": "the recipes, and one of them in full",
+    "doctor": "what this machine is, what is installed, and what stands in the way",
 }
 
 NARROWEST = 20
@@ -276,6 +278,8 @@ def _run(arguments: list[str]) -> None:
         """Of an hour of this machine, in any currency: the report says what the run cost."""
         by: str = ""
         """When all of it is to be done, 07:00 or 2026-11-23 07:00, in the place of --budget."""
+        open: bool = False
+        """Open the report in the browser at the end."""
 
     arguments, out = _with_size(arguments)
     asked = _with_recipe(Run, "run", arguments)
@@ -297,6 +301,7 @@ def _run(arguments: list[str]) -> None:
         track=asked.track,
         price=asked.price,
         by=Deadline.parse(asked.by) if asked.by else None,
+        open_report=asked.open,
     )
 
 
@@ -882,6 +887,8 @@ def _report(arguments: list[str]) -> None:
         """html, or md: its words and tables without the plots."""
         text: bool = True
         """Quote held-out sentences, and what was left out of a corpus."""
+        open: bool = False
+        """Open the page in the browser."""
 
     asked = _parse(Report, "report", arguments)
     if not asked.runs:
@@ -889,7 +896,45 @@ def _report(arguments: list[str]) -> None:
     from daybreak.report import report
 
     out = asked.out or asked.runs[0] / f"report.{asked.format}"
-    print(report(asked.runs, out, form=asked.format, text=asked.text))
+    page = report(asked.runs, out, form=asked.format, text=asked.text)
+    from daybreak.base.terminal import open_in_browser
+
+    print(page)
+    if asked.open:
+        open_in_browser(page)
+
+
+def _doctor(arguments: list[str]) -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Doctor:
+        folder: Path = Path(".")
+        """Where runs would be written."""
+        torch: bool = False
+        """Also import torch, which takes seconds, and multiply matrices on the device that a run would use."""
+
+    asked = _parse(Doctor, "doctor", arguments)
+    from daybreak.doctor import doctor
+
+    if not doctor(asked.folder, with_torch=asked.torch):
+        raise SystemExit(2)
+
+
+def _init_task(arguments: list[str]) -> None:
+    import tyro
+
+    @dataclass(frozen=True, kw_only=True)
+    class InitTask:
+        table: Annotated[Path, tyro.conf.Positional]
+        """A .csv, .tsv, .jsonl or .parquet file with one example a row."""
+        out: Path | None = None
+        """The task file; beside the table, with the ending .toml, by default."""
+        fresh: bool = False
+        """Replace a task file that is there."""
+
+    asked = _parse(InitTask, "init-task", arguments)
+    from daybreak.init_task import init_task
+
+    init_task(asked.table, asked.out, fresh=asked.fresh)
 
 
 def _status(arguments: list[str]) -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
-from daybreak.base.extras import EXTRAS, install_hint
+from daybreak.base.extras import EXTRAS, REQUIRED, install_hint
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_the_table_is_that_of_the_project() -> None:
-    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert list(REQUIRED) == project["dependencies"]
+    declared = project["optional-dependencies"]
     assert {name: list(packages) for name, (_, packages) in EXTRAS.items()} == {name: declared[name] for name in EXTRAS}
 
 

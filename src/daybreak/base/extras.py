@@ -5,6 +5,26 @@ The name ``daybreak`` on the package index is not ours, so messages name the pac
 
 from __future__ import annotations
 
+REQUIRED = (
+    "torch>=2.11,<2.14",
+    "numpy>=2",
+    "transformers>=5,<6",
+    "tokenizers>=0.22",
+    "huggingface_hub>=1",
+    "safetensors>=0.5",
+    "scikit-learn>=1.6",
+    "scipy>=1.14",
+    "joblib>=1.5",
+    "rich>=14",
+    "tyro>=1.0.17,<2",
+    "zstandard>=0.23",
+    "plotly>=6",
+    "packaging>=24",
+    "psutil>=6",
+    "nvidia-ml-py>=12",
+)
+"""What Daybreak always needs, as in pyproject.toml."""
+
 EXTRAS: dict[str, tuple[str, tuple[str, ...]]] = {
     "hub": ("reads hf:// data sets and .parquet files", ("datasets>=4", "pyarrow>=18")),
     "corpus": (

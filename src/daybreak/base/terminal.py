@@ -9,10 +9,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+from rich.style import Style
 from rich.text import Text
 
 PLAIN_INTERVAL = 10.0
@@ -51,6 +53,25 @@ def discard_output() -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
+
+
+def say_link(label: str, path: Path) -> None:
+    """Print the address of a file as a file:// URI: a link in terminals that know OSC 8, text in all others."""
+    uri = path.resolve().as_uri()
+    if os.environ.get("RANK", "0") != "0":
+        return
+    if not console.is_terminal or console.is_dumb_terminal:
+        say(f"{label}{uri}")
+        return
+    console.print(Text.assemble(label, (uri, Style(link=uri))))
+
+
+def open_in_browser(path: Path) -> None:
+    """Open a file in the user's browser, or say that there is none."""
+    import webbrowser
+
+    if not webbrowser.open(path.resolve().as_uri()):
+        say("No browser could be opened here: open the address above in one.")
 
 
 @contextmanager
