@@ -283,3 +283,12 @@ def test_the_command_on_the_page_trains_the_same_again(write_run, tmp_path, monk
     monkeypatch.setattr("daybreak.pretrain.pretrain", lambda recipe, **more: seen.append((recipe, more["out"])))
     cli._dispatch(shlex.split(command[1]))
     assert seen == [(wanted, Path(f"{run}-again"))]
+
+
+def test_a_continued_model_has_its_own_name_as_title_and_the_constant_answer_is_said(write_run, tmp_path):
+    run = write_run(recipe={"origin": {"init": "models/bert", "parent": "bert-base"}})
+    results = RunFolder(run).results
+    write_json(results, [item for item in read_json(results) if item["task"] == "which-package"])
+    text = words(report([run], tmp_path / "report.html").read_text())
+    assert "bert-base, continued" in text
+    assert "and always giving the same answer 21.0" in text

@@ -44,6 +44,8 @@ RATE_RULES = ("none", "linear", "sqrt")
 COMPILE = ("auto", "on", "off")
 MOST_SEED = 9 * 10**12
 """Times a million, and with the rows of any run added, it still is a seed that torch takes."""
+MOST_BATCH = 1 << 20
+"""Sequences of an optimizer step; larger numbers are typing mistakes, and would be timed for minutes."""
 EXTRAS = ("fingerprint", "own_kinds")
 """What recipe.json holds beside the fields."""
 
@@ -130,6 +132,8 @@ class Recipe:
             raise UserError(f"A row length of {self.length} is too short.", "Choose --length of at least 8.")
         if min(self.batch, self.microbatch, self.devices.batch) < 0 or not (self.batch or self.devices.batch):
             raise UserError("--batch must be at least 1 and --microbatch not negative.", "Correct the number.")
+        if max(self.batch, self.microbatch, self.devices.batch) > MOST_BATCH:
+            raise UserError(f"A batch above {MOST_BATCH:,} sequences is too large.", "Correct the number.")
         if self.batch and self.devices.batch:
             raise UserError(
                 f"--batch {self.batch} and --devices.batch {self.devices.batch} name the batch twice.",

@@ -27,11 +27,17 @@ def _one(run: RunRecords) -> Markup:
     return tag(
         "header",
         tag("p", "Daybreak report", class_="brand"),
-        tag("h1", run.name, tag("small", run.path.name)),
+        tag("h1", title(run), tag("small", run.path.name)),
         tag("p", *sentences, " ", task, class_="lead"),
         *warnings([run]),
         _tiles(run),
     )
+
+
+def title(run: RunRecords) -> str:
+    """The recipe's name; of a model that was continued, that model's, whose size is not the recipe's."""
+    parent = str((run.recipe.get("origin") or {}).get("parent", ""))
+    return f"{parent}, continued" if parent else run.name
 
 
 def made_of(run: RunRecords) -> str:
@@ -75,7 +81,8 @@ def task_sentence(pairs: Sequence[TaskPair]) -> str:
         assert first.pretrained and first.untrained and first.gain is not None
         return (
             f"On the task {first.task} it scores {score(first.pretrained.mean)} ({first.pretrained.metric} x 100); the "
-            f"same network without pretraining scores {score(first.untrained.mean)}."
+            f"same network without pretraining scores {score(first.untrained.mean)}, and always giving the same answer "
+            f"{score(first.pretrained.baseline)}."
         )
     better, worse = _moved(gains)
     return (
