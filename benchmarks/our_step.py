@@ -47,6 +47,9 @@ class ZipfStream:
     def read(self, start: int, stop: int) -> np.ndarray:
         return self._ids[start:stop]
 
+    def windows(self, starts: np.ndarray, width: int) -> np.ndarray:
+        return self._ids[starts[:, None] + np.arange(width)]
+
 
 @dataclass(frozen=True)
 class Cell:

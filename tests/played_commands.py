@@ -40,7 +40,7 @@ PASSED = Parity(
 def shortened(recipe: Recipe) -> Recipe:
     """What is trained in place of ``recipe``: few steps of few rows, a small model, and all else as it was."""
     small = replace(recipe, **SMALLER, model=replace(recipe.model, **SHAPE))  # type: ignore[arg-type]
-    later, ramp, devices = recipe.later, recipe.ramp, recipe.devices
+    later, ramp, devices, finish = recipe.later, recipe.ramp, recipe.devices, recipe.finish
     if devices.batch:
         small = replace(small, batch=0, devices=replace(devices, batch=8))
     return replace(
@@ -48,6 +48,7 @@ def shortened(recipe: Recipe) -> Recipe:
         microbatch=min(recipe.microbatch, 8),
         later=replace(later, length=min(later.length, 64), batch=min(later.batch, 4)),
         ramp=replace(ramp, quantum=min(ramp.quantum, 2)),
+        finish=replace(finish, length=min(finish.length, 32), longest=min(finish.longest, 30)),
     )
 
 

@@ -216,7 +216,7 @@ def test_the_rules_that_shorten_change_nothing_else() -> None:
     from daybreak.base.plain import to_plain
     from daybreak.recipe import load_recipe, recipe_names
 
-    changed = {*SMALLER, "microbatch", "model", "later", "ramp", "devices"}
+    changed = {*SMALLER, "microbatch", "model", "later", "ramp", "devices", "finish"}
     for name in recipe_names():
         before, after = load_recipe(name), shortened(load_recipe(name))
         after.check()

@@ -1,4 +1,4 @@
-"""The house keeps its plan: imports fall, files stay small, nothing private or dead is left lying about.
+"""The house keeps its plan: imports fall, nothing private or dead is left lying about.
 
 The floors are those of docs/architecture.md. Imports inside functions and under TYPE_CHECKING count like all others:
 they run later, but the reader still walks the same way.

@@ -42,12 +42,13 @@ def golden(name: str) -> Path:
 
 FLAGSHIP = ["daybreak-base", "daybreak-mini", "daybreak-small", "daybreak-tiny"]
 SYSTEMS = ["bert-2018", "bert-8gb", "bert-gpu", "crammed", "crammed-8gpu", "crammed-legacy", "scibert"]
+ADAPTING = ["daybreak-embed"]
 LADDER = [f"ladder-{run:02}" for run in range(1, 14) if run != 5]
 SIZED = [*SYSTEMS, *LADDER]
 
 
 def test_the_family_the_systems_and_the_ladder_ship() -> None:
-    assert sorted([*FLAGSHIP, *SYSTEMS, *LADDER]) == NAMES
+    assert sorted([*FLAGSHIP, *ADAPTING, *SYSTEMS, *LADDER]) == NAMES
 
 
 def variants() -> dict[str, dict[str, Any]]:
@@ -113,6 +114,8 @@ def test_the_parameter_counts_of_the_literature() -> None:
 def test_a_size_or_faithfulness_that_is_not_there_is_refused(asked: dict[str, Any], said: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=said):
         load_recipe("daybreak-mini", **asked)
+    with pytest.raises(UserError, match="the size of the model that --init names"):
+        load_recipe("embed", size="tiny")
     write_json(tmp_path / "recipe.json", resolved(load_recipe("tiny")))
     with pytest.raises(UserError, match="one size only"):
         load_recipe(tmp_path, size="mini")

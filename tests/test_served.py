@@ -30,6 +30,7 @@ from daybreak.models.importing import load_pretrained
 from daybreak.models.modern import ModernEncoder
 from daybreak.packaging.hugging_face import write_model_folder
 from daybreak.packaging.onnx import FILE, NEEDED, write_onnx
+from daybreak.training.finish import embed
 
 LENGTH = 32
 SIZES: dict[str, Any] = {"layers": 2, "width": 32, "heads": 2, "inner": 64}
@@ -93,11 +94,6 @@ def our_states(folder: Path, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         )
 
 
-def masked_mean(states: torch.Tensor, attend: torch.Tensor) -> torch.Tensor:
-    weights = attend[..., None].float()
-    return (states * weights).sum(1) / weights.sum(1)
-
-
 def encoded(folder: Path) -> dict[str, torch.Tensor]:
     return dict(AutoTokenizer.from_pretrained(folder)(TEXTS, padding=True, truncation=True, return_tensors="pt"))
 
@@ -113,20 +109,28 @@ def run_onnx(folder: Path, batch: dict[str, torch.Tensor]) -> torch.Tensor:
 
 
 @without_sentences
-def test_sentence_transformers_takes_the_folder_as_it_is_with_mean_pooling(modern: Path) -> None:
+@pytest.mark.parametrize("kind", ["modern", "bert"])
+def test_sentence_transformers_gives_the_embeddings_that_the_finish_trains(kind: str, made: Made, modern: Path) -> None:
     from sentence_transformers import SentenceTransformer
 
-    model = SentenceTransformer(str(modern), device="cpu")
-    _, pooling = model
+    folder = modern if kind == "modern" else made(kind)
+    model = SentenceTransformer(str(folder), device="cpu")
+    _, pooling, normalize = model
     assert type(pooling).__name__ == "Pooling" and pooling.get_config_dict()["pooling_mode"] == "mean"
-    assert model.max_seq_length == LENGTH
-    batch = encoded(modern)
+    assert type(normalize).__name__ == "Normalize" and model.similarity_fn_name == "cosine"
+    assert model.max_seq_length == LENGTH and model[0].tokenizer.model_max_length == LENGTH
+    batch = encoded(folder)
     assert batch["input_ids"].shape[1] == LENGTH and batch["attention_mask"].sum() < 3 * LENGTH
-    ours = masked_mean(our_states(modern, batch), batch["attention_mask"])
+    ours = embed(our_states(folder, batch), batch["attention_mask"].bool())
     theirs = torch.from_numpy(model.encode(TEXTS))
     torch.testing.assert_close(theirs, ours, atol=1e-5, rtol=1e-5)
     alone = torch.from_numpy(model.encode(TEXTS[:1]))
     torch.testing.assert_close(alone, ours[:1], atol=1e-5, rtol=1e-5)
+
+
+def test_a_folder_with_code_of_its_own_is_no_model_of_sentence_transformers(made: Made) -> None:
+    """It would ask for trust_remote_code, which the card says how to give to transformers."""
+    assert not (made("crammed") / "modules.json").exists()
 
 
 @without_onnx

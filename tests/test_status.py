@@ -34,7 +34,7 @@ def test_a_run_in_progress(write_run):
         said = lines(status(run))
     assert said["run"].endswith("recipe tiny, seed 1")
     assert re.fullmatch(r"running, last heartbeat [0-9]+s ago", said["state"])
-    assert said["budget"] == "3m asked, 2m 03s used (70%), about 53s left"
+    assert said["budget"] == "3m asked, 2m 03s used (70%), about 51s left"
     assert said["training"].startswith("masked stage, step 698, 2.86 million tokens, ")
     assert "below the unigram baseline" in said["held out"]
     assert "export" not in said

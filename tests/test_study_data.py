@@ -22,7 +22,7 @@ from daybreak.cli import _contender, _named_texts
 from daybreak.data import treated
 from daybreak.data.corpus import bundled
 from daybreak.data.fates import TREATMENTS, check_treatments
-from daybreak.data.sampler import PackedRows, StreamRows
+from daybreak.data.sampler import PackedRows
 from daybreak.data.shards import TokenStream, open_shards
 from daybreak.data.tokenizer import WordPiece, load_tokenizer
 from daybreak.recipe import load_recipe
@@ -190,7 +190,7 @@ def test_only_the_order_differs_where_rows_are_sorted() -> None:
     packed, ordered = PackedRows(), PackedRows(order="full-stops")
     assert rows_of("raw", "filtered", "sorted", "deduplicated") == [packed, packed, ordered, ordered]
     assert rows_of("raw", "sorted", recipe=replace(TINY, rows=ordered)) == [packed, ordered]
-    assert rows_of("raw", "filtered") == [StreamRows(), StreamRows()]
+    assert rows_of("raw", "filtered") == [TINY.rows, TINY.rows]
     with pytest.raises(UserError, match="are not sorted"):
         rows_of("raw", "sorted", order="shuffled")
     with pytest.raises(UserError, match="no order of rows"):

@@ -257,7 +257,7 @@ def test_a_large_batch_is_measured_and_the_measure_is_obeyed(
     used = set()
 
     def watched(training: Training, progress: Progress, at: float, **more: Any) -> Any:
-        used.add(training.stretch(progress).microbatch)
+        used.add(training.stretch(progress, at).microbatch)
         return step(training, progress, at, **more)
 
     monkeypatch.setattr(loop, "take_step", watched)

@@ -18,6 +18,7 @@ from daybreak.base.world import World
 from daybreak.data.sampler import Sampler, StreamRows
 from daybreak.data.sentence_pairs import SentencePairs, check_pairs
 from daybreak.data.shards import Shards, TokenStream, open_shards
+from daybreak.data.span_pairs import SpanSampler
 from daybreak.data.tokenizer import continuation_table, load_tokenizer
 from daybreak.models.importing import load_pretrained
 from daybreak.models.new_vocabulary import moved
@@ -30,6 +31,7 @@ from daybreak.training.heartbeat import read_heartbeat
 from daybreak.training.journal import cut_back
 from daybreak.training.masked import Masked
 from daybreak.training.phases import Stretch, with_microbatch, with_quantum
+from daybreak.training.prefetch import Prefetch
 from daybreak.training.replicas import Replicas
 from daybreak.training.step import Training
 from daybreak.training.validation import ROWS, OwnRows, Validation
@@ -71,7 +73,14 @@ def assemble(order: Order, decisions: Decisions, world: World) -> tuple[Training
     progress = checkpoint.load(found, *parts) if found else beginning(recipe, *parts, world)
     progress, heartbeat = _resumed(order, progress, world)
     reserve = max(decisions.reserve_seconds, progress.reserve)
-    clock = BudgetClock(order.budget, world, started=order.started, already=heartbeat, reserve=reserve)
+    clock = BudgetClock(
+        order.budget,
+        world,
+        started=order.started,
+        already=heartbeat,
+        reserve=reserve,
+        first_step_at=progress.first_step_at,
+    )
     return training_of(order, parts, decisions, world, clock, progress), progress
 
 
@@ -121,6 +130,7 @@ def training_of(
         schedule=recipe.schedule,
         stretches=_stretches(recipe, shards, order.data, decisions),
         later=replace(recipe.later, lr=recipe.later.lr * decisions.rate_factor),
+        finish=recipe.finish,
         ramp=recipe.ramp,
         clock=clock,
         world=world,
@@ -134,6 +144,7 @@ def training_of(
         monitors=(),
         spent={use: progress.spent.get(use, 0.0) for use in USES},
         begin=recipe.origin.begin,
+        prefetch=Prefetch() if device.type == "cuda" else None,
         continues=continuation_table(load_tokenizer(order.data / "tokenizer"))
         if recipe.objective.whole_words
         else None,
@@ -193,15 +204,32 @@ def _stretches(recipe: Recipe, shards: Shards, data: Path, decisions: Decisions)
     if isinstance(recipe.rows, SentencePairs) and (warning := check_pairs(shards.train)):
         say(warning)
     later = recipe.later
-    plans = [(recipe.length, decisions.batch)]
+    plans = [(sampler(recipe, shards.train, shards, data, recipe.length), recipe.length, decisions.batch)]
     if later.ever:
-        plans.append((later.length, later.batch or decisions.batch))
-    built = []
-    for length, batch in plans:
-        rows = sampler(recipe, shards.train, shards, data, length)
-        built.append(
-            Stretch(take=rows.take, length=length, rows_per_epoch=rows.rows_per_epoch, batch=batch, microbatch=1)
+        longer = sampler(recipe, shards.train, shards, data, later.length)
+        plans.append((longer, later.length, later.batch or decisions.batch))
+    finish = recipe.finish
+    if finish.ever:
+        spans = SpanSampler(
+            shards.train,
+            finish.length,
+            recipe.seed,
+            shards.manifest.special,
+            shortest=finish.shortest,
+            longest=finish.longest,
         )
+        plans.append((spans, finish.length, finish.sequences(decisions.batch, recipe.length)))
+    built = [
+        Stretch(
+            take=rows.take,
+            view=rows.view,
+            length=length,
+            rows_per_epoch=rows.rows_per_epoch,
+            batch=batch,
+            microbatch=1,
+        )
+        for rows, length, batch in plans
+    ]
     # A batch grows by what the first start handled at a time, whatever handles it now.
     start = with_microbatch(tuple(built), decisions.microbatch or PROBE_STEP_ROWS)
     return with_quantum(start, decisions.world_size)

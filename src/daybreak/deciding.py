@@ -36,7 +36,7 @@ def first_decisions(recipe: Recipe, world: World) -> Decisions:
     device = probe.choose_device()
     rates = probe.matmul_rates(device)
     batch = recipe.global_batch(world.size)
-    fewest = min(rows for rows in (batch, recipe.later.batch, recipe.ramp.quantum) if rows)
+    fewest = min(rows for rows in (batch, recipe.later.batch, recipe.finish.batch, recipe.ramp.quantum) if rows)
     _refuse_idle(fewest, world)
     share = -(-batch // world.size)
     microbatch = recipe.microbatch or (share if share <= MANY_ROWS else 0)
@@ -64,6 +64,8 @@ def obey(decisions: Decisions) -> None:
         raise UserError("The run was started on a GPU and there is none now.", "Resume it on such a machine.")
     if decisions.device == "cuda":
         torch.cuda.set_device(probe.choose_device())
+        # Torch prefers cuDNN's attention on some GPUs and versions, whose gradients differ from one run to the next.
+        torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 def going_on(training: Training, progress: Progress, run: RunFolder) -> Training:
@@ -149,7 +151,8 @@ def compiled_everywhere(training: Training, progress: Progress) -> bool:
 def _dry_step(training: Training, progress: Progress) -> None:
     """A microbatch without its update, by this rank alone, so that no other waits where it fails."""
     alone = replace(training, world=World(), replicas=Replicas(training.model, World()))
-    accumulate(alone, progress, 1.0, training.stretch(progress).microbatch)
+    at = training.before_finish
+    accumulate(alone, progress, at, training.stretch(progress, at).microbatch)
 
 
 def _with_costs(training: Training, start: Progress, asked: Sequence[str]) -> tuple[Training, calibration.Costs]:

@@ -215,6 +215,7 @@ def _line(result: TaskResult, data: TaskRows, *, filled: bool) -> str:
         f"median {result.median:.3f} of {seeds} seeds" if seeds > 1 else "1 seed",
         f"mismatched {statistics.fmean(other):.3f}" if other else "",
         f"constant answer {result.baseline:.3f}",
+        f"bag of words {result.bag_of_words[result.metric]:.3f}" if result.bag_of_words else "",
         f"{result.train_rows:,} train and {result.judged_rows:,} {result.reported} rows",
         f"{data.skipped} rows skipped" if data.skipped else "",
         result.selection if result.settings_tried else "",

@@ -21,6 +21,7 @@ from daybreak.base.run_folder import RunFolder
 from daybreak.base.terminal import say, working
 from daybreak.base.world import World
 from daybreak.data.shards import open_shards
+from daybreak.data.views import ViewRows
 from daybreak.deciding import first_decisions, going_on, measured, obey, unknown_to_the_law
 from daybreak.forecasting.difficulty import pairs_log_share
 from daybreak.forecasting.law import Undertaking, shipped_law
@@ -82,6 +83,7 @@ def pretrain(
     """
     started = time.monotonic() if started is None else started
     recipe.check()
+    recipe.refuse_without_origin()
     check_trackers(watching.track)
     check_price(watching.price)
     run = RunFolder(out)
@@ -205,7 +207,11 @@ def _prophet(order: Order, training: Training) -> Prophet | None:
         else pairs_log_share(shards.train, shards.heldout, shards.unigram_counts),
     )
     timed = order.budget.unit == "seconds"
-    return Prophet(shipped_law(), run, pace_of(training.decisions).covered if timed else None, path)
+    law = shipped_law()
+    if isinstance(order.recipe.rows, ViewRows):
+        # The training loss on views is another quantity than the one whose usual course the law knows.
+        law = replace(law, usual=[])
+    return Prophet(law, run, pace_of(training.decisions).covered if timed else None, path)
 
 
 def _train(

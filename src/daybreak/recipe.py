@@ -17,6 +17,7 @@ from daybreak.base.user_code import import_file, read_code
 from daybreak.data import byte_bpe as _byte_bpe
 from daybreak.data import chunks as _chunks
 from daybreak.data import tokenizer_import as _tokenizer_import
+from daybreak.data import views as _views
 from daybreak.data.sampler import RowsConfig, StreamRows
 from daybreak.data.sentence_pairs import SentencePairs
 from daybreak.data.tokenizer import TokenizerConfig
@@ -27,6 +28,7 @@ from daybreak.training import calibration
 from daybreak.training import muon as _muon
 from daybreak.training.averaging import Averaging
 from daybreak.training.clock import Budget
+from daybreak.training.finish import Finish
 from daybreak.training.masked import Masked
 from daybreak.training.objectives import Objective
 from daybreak.training.optimizers import OptimizerConfig
@@ -34,7 +36,7 @@ from daybreak.training.phases import Later
 from daybreak.training.ramp import Ramp
 from daybreak.training.schedule import Schedule
 
-KINDS = (_byte_bpe, _chunks, _tokenizer_import, _bert, _crammed, _modern, _muon)
+KINDS = (_byte_bpe, _chunks, _tokenizer_import, _views, _bert, _crammed, _modern, _muon)
 """Files whose kinds must be known before JSON is read."""
 
 FAMILY = "daybreak-"
@@ -108,6 +110,7 @@ class Recipe:
     """Rows of an optimizer step, over all devices; 0 where --devices.batch names those of each."""
     ramp: Ramp = Ramp()
     later: Later = Later()
+    finish: Finish = Finish()
     devices: Devices = Devices()
     microbatch: int = 0
     """Rows that one device handles at a time; 0 for all of its share, or the fastest where that is many."""
@@ -163,6 +166,15 @@ class Recipe:
                 "Choose shorter rows, or more --model.positions.",
             )
         self._check_next_sentence()
+        self._check_finish()
+
+    def refuse_without_origin(self) -> None:
+        """Raise UserError where the whole run is a finish, and there is no model to begin with."""
+        if self.finish.start == 0 and not (self.origin.init or self.origin.branch):
+            raise UserError(
+                f"'{self.name}' adapts a model that is trained already.",
+                "Name the model with --init, or begin the finish later with --finish.start 0.9.",
+            )
 
     def _check_next_sentence(self) -> None:
         wanted = isinstance(self.objective, Masked) and self.objective.next_sentence
@@ -173,10 +185,31 @@ class Recipe:
                 "Start from the recipe bert-2018, or turn all of it off.",
             )
 
+    def _check_finish(self) -> None:
+        if not self.finish.ever:
+            return
+        if self.objective.averages_rows:
+            raise UserError(
+                "The finish has no pairs of sentences, which next-sentence prediction needs.",
+                "Leave --finish.start at 1, or start from a recipe without next-sentence prediction.",
+            )
+        if self.objective.stage(self.finish.start) == "causal":
+            raise UserError(
+                f"The finish begins at {self.finish.start:g} of the run, while the next token is still predicted.",
+                "Give a later --finish.start, or a smaller --objective.causal-share.",
+            )
+        if self.later.start < 1 and self.finish.start < self.later.start:
+            raise UserError(
+                f"The finish begins at {self.finish.start:g} of the run, before the second phase at "
+                f"{self.later.start:g}.",
+                "Give a later --finish.start.",
+            )
+
     @property
     def longest_row(self) -> int:
         """Positions of the longest rows of the run."""
-        return max(self.length, self.later.length if self.later.ever else 0)
+        later = self.later.length if self.later.ever else 0
+        return max(self.length, later, self.finish.length if self.finish.ever else 0)
 
     def global_batch(self, devices: int) -> int:
         """Rows of a step over ``devices`` devices."""
@@ -241,6 +274,8 @@ def _shipped(name: str, size: str, faithful: bool) -> Recipe:
     if name.startswith(FAMILY):
         if faithful:
             raise UserError(f"'{name}' is our own: there is nothing to be faithful to.", "Leave --faithful out.")
+        if name.removeprefix(FAMILY) not in SIZES:
+            raise UserError(f"'{name}' has the size of the model that --init names.", "Leave --size out.")
         return load_recipe(FAMILY + size)
     return module.sized(size, faithful)
 

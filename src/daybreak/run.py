@@ -15,6 +15,8 @@ from daybreak.base.files import make_folder, read_json
 from daybreak.base.plain import from_plain, to_plain
 from daybreak.base.records import FillMask
 from daybreak.base.run_folder import RunFolder
+from daybreak.base.task_pairs import baseline_sentence
+from daybreak.base.task_records import TaskResult
 from daybreak.base.terminal import duration, open_in_browser, quiet, say, say_link
 from daybreak.data.inputs import STDIN, find_files
 from daybreak.data.tokenizer_import import Existing
@@ -94,6 +96,8 @@ def run(
     _show_examples(folder)
     page = report([out], folder.report)
     code = ", trust_remote_code=True" if recipe.model.modelling_files() else ""
+    if folder.results.exists():
+        say(baseline_sentence(read_json(folder.results, list[TaskResult])))
     say(f"\nModel   {folder.model}  (AutoModelForMaskedLM.from_pretrained(...{code}) loads it)")
     say_link("Report  ", page)
     say(f"All of it took {duration(time.monotonic() - begun)}.")
@@ -116,6 +120,7 @@ def _check_asked(
         UserError: one of these cannot be.
     """
     recipe.check()
+    recipe.refuse_without_origin()
     outline(recipe, ANY_PIECES)
     check_trackers(track)
     check_price(price)

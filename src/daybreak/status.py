@@ -12,7 +12,7 @@ from daybreak.base.run_folder import RunFolder
 from daybreak.base.terminal import duration
 from daybreak.reporting.events import dropped_words
 from daybreak.reporting.machine import machine_words
-from daybreak.reporting.runs import SILENCE, RunRecords, last_trace, read_run
+from daybreak.reporting.runs import SILENCE, RunRecords, first_trace, last_trace, read_run
 
 CHANGES_SHOWN = 3
 
@@ -31,7 +31,7 @@ def status(run: Path) -> str:
     lines = [
         ("run", f"{run}: recipe {found.name}, seed {found.recipe.get('seed', 'unknown')}"),
         ("state", _state(found, folder)),
-        ("budget", _budget(found, trace)),
+        ("budget", _budget(found, first_trace(folder.trace), trace)),
         ("training", _training(found, trace)),
         ("held out", _heldout(found)),
         ("course", _course(found)),
@@ -69,13 +69,14 @@ def _state(found: RunRecords, folder: RunFolder) -> str:
     return f"silent for {duration(found.silent)}: stopped, killed or stuck; the same command resumes it"
 
 
-def _budget(found: RunRecords, trace: TraceRecord | None) -> str:
+def _budget(found: RunRecords, first: TraceRecord | None, trace: TraceRecord | None) -> str:
     if found.summary is not None:
         return f"{found.summary.budget} asked, {significant(found.summary.elapsed)} s charged"
     asked = found.recipe.get("budget", "unknown")
-    if trace is None or trace.progress <= 0:
+    if first is None or trace is None or trace.progress <= first.progress:
         return f"{asked} asked, nothing trained yet"
-    left = trace.elapsed * (1 - trace.progress) / trace.progress
+    # Progress begins with the first step; in runs of earlier versions it began with the process.
+    left = (trace.elapsed - first.elapsed) * (1 - trace.progress) / (trace.progress - first.progress)
     of_training = " of training" if found.stopped else ""
     used = f"{duration(trace.elapsed)} used ({trace.progress:.0%})"
     return f"{asked} asked, {used}, about {duration(left)}{of_training} left"

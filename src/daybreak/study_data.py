@@ -26,6 +26,7 @@ from daybreak.data.sampler import PackedRows, StreamRows
 from daybreak.data.shards import open_shards
 from daybreak.data.tokenizer import TokenizerConfig
 from daybreak.data.treated import find_text, make_texts
+from daybreak.data.views import ViewRows
 from daybreak.data.workers import released
 from daybreak.evaluation.paired_losses import compare
 from daybreak.models.importing import FAMILIES, load_pretrained
@@ -143,7 +144,7 @@ def _contenders(
     ordered = PackedRows(order=preparation.order)
     if ordered.order == PackedRows().order:
         raise UserError(f"Rows in the order '{ordered.order}' are not sorted.", "Give another --order.")
-    if SORTED in treatments and not isinstance(recipe.rows, StreamRows | PackedRows):
+    if SORTED in treatments and not isinstance(recipe.rows, StreamRows | PackedRows | ViewRows):
         raise UserError(
             f"Rows of the kind {type(recipe.rows).__name__} cannot be sorted.", "Leave sorted out of --treatments."
         )

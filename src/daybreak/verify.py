@@ -35,6 +35,10 @@ from daybreak.training.monitors import Live
 from daybreak.training.phases import with_microbatch
 from daybreak.training.step import Training
 
+FIXED_ORDER = 128
+"""Positions up to which the gradients of torch's fused attention are sums in a fixed order on a GPU: one block of keys.
+Beyond them blocks add to the same numbers as they come (FlashAttention-2, arXiv 2307.08691, section 3.1)."""
+
 
 def verify(run: Path, *, data: Path | None = None, last: int = 0) -> Verified:
     """Run the recorded steps of ``run`` again and compare gradient norms, every kept checkpoint and the exported model,
@@ -274,6 +278,8 @@ def _other(run: RunFolder, decisions: Decisions, differences: str) -> UserError:
         if getattr(environment, name) != getattr(now, name)
     ]
     remedy = "Verify where it was trained: " + "; ".join(changed) if changed else "Its records or its data were changed"
+    if decisions.device == "cuda" and load_recipe(run.path).longest_row > FIXED_ORDER:
+        remedy += f", or it is rounding: attention over more than {FIXED_ORDER} positions adds in no fixed order there"
     return UserError(
         f"'{run.path}' does not come out as recorded: {differences}.",
         f"{remedy}.",

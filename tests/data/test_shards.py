@@ -84,6 +84,20 @@ def test_a_stream_over_several_files_reads_like_one(tmp_path: Path, token_bytes:
     with pytest.raises(IndexError):
         stream.read(0, len(whole) + 1)
 
+    @settings(max_examples=50, deadline=None)
+    @given(st.lists(st.integers(0, len(whole) - 100), max_size=20), st.integers(1, 100))
+    def same_windows(starts: list[int], width: int) -> None:
+        found = stream.windows(np.array([*starts, border - 50], np.int64), width)
+        expected = [whole[start : start + width] for start in (*starts, border - 50)]
+        np.testing.assert_array_equal(found, np.stack(expected))
+        assert found.dtype == stream.read(0, 1).dtype
+
+    same_windows()
+    for start in (-1, len(whole) - 9):
+        with pytest.raises(IndexError):
+            stream.windows(np.array([0, start]), 10)
+    assert stream.windows(np.zeros(0, np.int64), 10).shape == (0, 10)
+
 
 def test_a_flipped_bit_is_found_when_its_block_is_read_and_only_then(data: Path) -> None:
     path = data / "train-00000.tokens.bin"
@@ -98,6 +112,10 @@ def test_a_flipped_bit_is_found_when_its_block_is_read_and_only_then(data: Path)
             UserError, match=r"train-00000.tokens.bin' was changed.*Delete .* and prepare the data again"
         ):
             stream.read(2 * block - 1, 2 * block + 1)
+    fresh = open_shards(data).train
+    assert fresh.windows(np.array([0, 2 * block - 10]), 10).shape == (2, 10)
+    with pytest.raises(UserError, match="was changed"):
+        fresh.windows(np.array([0, 2 * block - 9]), 10)
 
 
 @pytest.mark.parametrize(

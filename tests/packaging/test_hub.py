@@ -175,7 +175,8 @@ def test_a_model_goes_up_with_its_files_and_no_others(hub: Hub, model: Path) -> 
 def test_a_trained_model_carries_no_held_out_sentence(hub: Hub, finished: Path, data: Path) -> None:
     push_to_hub(finished / "model", "encoder", kind="model", private=False)
     names = hub.names("model/me/encoder")
-    own = sorted(path.name for path in (finished / "model").iterdir())
+    model = finished / "model"
+    own = sorted(path.relative_to(model).as_posix() for path in model.rglob("*") if path.is_file())
     assert names == own and "examples.json" not in names and not hub.repositories["model/me/encoder"]
     examples = read_json(finished / "examples.json")
     assert examples

@@ -209,7 +209,8 @@ def test_a_check_that_does_not_work_refuses_too(
 def test_the_folder_is_a_stock_one(kind: str, export: Callable[[str], Export]) -> None:
     given = export(kind)
     names = "config.json model.safetensors tokenizer.json tokenizer_config.json".split()
-    assert sorted(path.name for path in given.folder.iterdir()) == names
+    names += "1_Pooling 2_Normalize config_sentence_transformers.json modules.json sentence_bert_config.json".split()
+    assert sorted(path.name for path in given.folder.iterdir()) == sorted(names)
     stock, info = AutoModelForMaskedLM.from_pretrained(given.folder, output_loading_info=True)
     assert not info["missing_keys"] and not info["mismatched_keys"]
     # What a masked-LM class does not read of a BERT export: the pooler and the next-sentence head.
@@ -237,7 +238,7 @@ def test_an_export_replaces_the_one_before_and_a_full_disk_does_not(
     write_model_folder(out, **parts, length=16, vocabulary=given.model.vocabulary)  # type: ignore[arg-type]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model"]
     assert not (out / "mine.txt").exists()
-    assert len({path.stat().st_mode for path in out.iterdir()}) == 1, "whoever reads the config reads the weights"
+    assert len({path.stat().st_mode for path in out.rglob("*.*")}) == 1, "whoever reads the config reads the weights"
     assert json.loads((out / "tokenizer_config.json").read_text())["model_max_length"] == 16
     assert before == (out / "model.safetensors").read_bytes()
 

@@ -98,11 +98,12 @@ class Tight(Around):
 
     room: int
     since: int = 0
+    error: Exception | None = None
 
     def loss(self, model: Encoder, batch: Batch, *, position: int, **more: Any) -> LossSum:
         found = self.inner.loss(model, batch, position=position, **more)
         if len(batch) > self.room and position + len(batch) > self.since:
-            raise torch.OutOfMemoryError("no room")
+            raise self.error or torch.OutOfMemoryError("no room")
         return found
 
 

@@ -63,24 +63,35 @@ class Deaf(World):
         return vector + torch.tensor([50.0, 10.0, 1.0], dtype=torch.float64)
 
 
-def test_a_time_budget_counts_from_the_start_and_keeps_the_reserve() -> None:
+def test_a_time_budget_counts_from_the_start_and_progress_from_the_first_step() -> None:
     time = Time()
     clock = BudgetClock(Budget.parse("100s"), World(), started=990.0, reserve=20.0, now=time)
-    assert (clock.elapsed(), clock.tick(0, 0).progress) == (10.0, 10 / 80)
-    time.now += 30
+    assert clock.first_step_at is None
+    assert clock.tick(0, 0) == Tick(10.0, 0.0) and clock.first_step_at == 10.0
+    time.now += 35
     tick = clock.tick(5, 99)
-    assert (tick.elapsed, tick.progress) == (40.0, 0.5)
+    assert (tick.elapsed, tick.progress) == (45.0, 0.5)
     clock.keep_back(10.0)  # less than what is kept already
     assert clock.tick(5, 99).progress == 0.5
-    clock.keep_back(36.0)
-    assert clock.tick(5, 99).progress == 40 / 64
+    clock.keep_back(40.0)
+    assert clock.tick(5, 99).progress == 35 / 50 and clock.first_step_at == 10.0
     time.now += 1_000
     assert clock.tick(6, 99).progress == 1.0
 
 
-def test_what_earlier_processes_spent_is_charged() -> None:
-    clock = BudgetClock(Budget.parse("100s"), World(), started=1_000.0, already=60.0, now=Time())
-    assert (clock.elapsed(), clock.tick(0, 0).progress) == (60.0, 0.6)
+@pytest.mark.parametrize(("first_step_at", "progress"), [(None, 0.0), (20.0, 0.5), (0.0, 0.6)])
+def test_what_earlier_processes_spent_is_charged(first_step_at: float | None, progress: float) -> None:
+    """None: no step of theirs was kept, so the schedule begins anew. 0: a run of an earlier version."""
+    clock = BudgetClock(
+        Budget.parse("100s"), World(), started=1_000.0, already=60.0, first_step_at=first_step_at, now=Time()
+    )
+    assert (clock.elapsed(), clock.tick(0, 0).progress) == (60.0, progress)
+
+
+@pytest.mark.parametrize("reserve", [10.0, 20.0])
+def test_a_budget_that_the_start_has_used_up_leaves_no_step(reserve: float) -> None:
+    clock = BudgetClock(Budget.parse("100s"), World(), started=910.0, reserve=reserve, now=Time())
+    assert clock.tick(0, 0).progress == 1.0
 
 
 def test_progress_never_falls() -> None:
@@ -100,19 +111,22 @@ def test_tokens_and_steps_do_not_look_at_the_time() -> None:
     assert [tokens.tick(3, seen).progress for seen in (0, 2_500, 10_000, 12_000)] == [0.0, 0.25, 1.0, 1.0]
     steps = BudgetClock(Budget.parse("40steps"), World(), started=0.0)
     assert [steps.tick(step, 7).progress for step in (0, 10, 40)] == [0.0, 0.25, 1.0]
+    assert tokens.first_step_at is not None and steps.first_step_at is not None
 
 
 def test_a_rank_obeys_the_first_ones_clock_and_reserve() -> None:
     """Ranks validate at different speeds: were the reserve each rank's own, their schedules would drift apart."""
-    clock = BudgetClock(Budget.parse("110s"), Deaf(rank=1, size=2), started=1_000.0, now=Time())
+    clock = BudgetClock(Budget.parse("110s"), Deaf(rank=1, size=2), started=1_000.0, first_step_at=20.0, now=Time())
     clock.keep_back(37.0)
     tick = clock.tick(0, 0)
-    assert (tick.elapsed, tick.progress, tick.leaving) == (50.0, 0.5, True)
+    assert (tick.elapsed, tick.progress, tick.leaving) == (50.0, 30 / 80, True)
+    begins = BudgetClock(Budget.parse("110s"), Deaf(rank=1, size=2), started=900.0, now=Time())
+    assert begins.tick(0, 0).progress == 0.0 and begins.first_step_at == 50.0  # the first rank's, not its own 100
 
 
 def test_what_was_heard_in_a_step_is_the_next_ticks_time_and_no_others() -> None:
     world = Deaf(rank=1, size=2)
-    clock = BudgetClock(Budget.parse("110s"), world, started=1_000.0, now=Time())
+    clock = BudgetClock(Budget.parse("110s"), world, started=1_000.0, first_step_at=0.0, now=Time())
     before = Deaf.messages
     assert clock.voice(True) == (0.0, 0.0, True)
     clock.hear([20.0, 10.0, 0.0])
@@ -136,7 +150,7 @@ def test_one_process_says_and_hears_nothing() -> None:
     clock = BudgetClock(Budget.parse("100s"), World(), started=990.0, now=Time())
     assert clock.voice(True) == ()
     clock.hear([])
-    assert clock.tick(0, 0) == Tick(10.0, 0.1, False) and clock.tick(0, 0, leaving=True).leaving
+    assert clock.tick(0, 0) == Tick(10.0, 0.0, False) and clock.tick(0, 0, leaving=True).leaving
 
 
 def test_a_recorded_run_is_repeated_bit_for_bit() -> None:

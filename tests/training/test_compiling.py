@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from daybreak.base.errors import UserError
 from daybreak.models.bert import BertEncoder
 from daybreak.models.crammed import CrammedEncoder
 from daybreak.models.modern import ModernEncoder
-from daybreak.training.compiling import compile_blocks, failed_to_compile, try_compiled
+from daybreak.training.compiling import compile_blocks, failed_to_compile, keep_compiled, try_compiled
 from daybreak.training.objectives import CausalThenMasked
 
 VOCABULARY, ROWS = 101, 4
@@ -182,6 +183,8 @@ def test_a_compiler_that_fails_at_a_later_stage_can_be_told_from_other_errors() 
     with pytest.raises(Exception) as caught:
         backward(model, batch(16), 0.9)
     assert failed_to_compile(caught.value)
+    triton = type("OutOfResources", (Exception,), {"__module__": "triton.runtime.errors"})
+    assert failed_to_compile(triton("out of resource: shared memory"))
     assert not failed_to_compile(torch.OutOfMemoryError("out of memory"))
     assert not failed_to_compile(UserError("The data ended.", "Bring more."))
 
@@ -194,3 +197,15 @@ def test_torchs_own_compiler_learns_the_same() -> None:
     assert backward(model, batch(8), 0.9) == pytest.approx(backward(plain, batch(8), 0.9), rel=1e-5)
     for (name, expected), (_, parameter) in zip(plain.named_parameters(), model.named_parameters(), strict=True):
         torch.testing.assert_close(parameter.grad, expected.grad, rtol=1e-3, atol=1e-5, msg=name)
+
+
+def test_compiled_code_is_kept_where_the_next_run_finds_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    keep_compiled()
+    assert cache_dir() == str(tmp_path / "daybreak" / "compiled")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "mine"))
+    keep_compiled()
+    assert cache_dir() == str(tmp_path / "mine")

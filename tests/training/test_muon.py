@@ -166,7 +166,7 @@ def test_fused_matrices_move_as_separate_ones() -> None:
 def test_how_many_go_together_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     many, few = parameters(SHAPES * 2), parameters(SHAPES * 2)
     descend(many, ours(many, PARTS * 2), 3)
-    monkeypatch.setattr(muon, "AT_ONCE", 300)
+    monkeypatch.setattr(muon, "AT_ONCE", {"cpu": 300})
     descend(few, ours(few, PARTS * 2), 3)
     for left, right in zip(many, few):
         torch.testing.assert_close(left, right, rtol=0, atol=1e-6)
@@ -176,7 +176,7 @@ def test_how_many_go_together_changes_nothing(monkeypatch: pytest.MonkeyPatch) -
 @given(shapes=st.lists(st.tuples(st.integers(1, 3), st.integers(1, 3), st.integers(1, 3)), max_size=30))
 def test_every_stack_is_in_one_batch_of_its_shape(shapes: list[tuple[int, int, int]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(muon, "AT_ONCE", 20)
+        patch.setattr(muon, "AT_ONCE", {"cpu": 20})
         found = list(muon.batches([torch.zeros(shape) for shape in shapes]))
     assert sorted(place for batch in found for place in batch) == list(range(len(shapes)))
     for batch in found:

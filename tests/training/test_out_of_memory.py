@@ -17,7 +17,7 @@ from daybreak.base.run_folder import RunFolder
 from daybreak.training.checkpoint import START
 from daybreak.training.clock import Clock, Tick
 from daybreak.training.phases import Later
-from daybreak.training.step import Training, accumulate
+from daybreak.training.step import Training, accumulate, memory_is_full
 
 pytestmark = pytest.mark.usefixtures("checkpoint_each_step")
 
@@ -79,6 +79,29 @@ def test_a_row_that_does_not_fit_is_one_sentence(tmp_path: Path, toy: Any, capsy
     assert "--recompute" in error.value.remedy
     said = capsys.readouterr().out
     assert [f"with {rows} rows" in said for rows in (4, 2, 1)] == [True] * 3
+
+
+@pytest.mark.parametrize(
+    ("error", "full"),
+    [
+        (torch.OutOfMemoryError("no room"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), True),
+        (RuntimeError("CUDA error: out of memory"), True),
+        (RuntimeError("[enforce fail at alloc_cpu.cpp:121] DefaultCPUAllocator: can't allocate memory"), True),
+        (RuntimeError("Expected all tensors to be on the same device"), False),
+        (MemoryError("out of memory"), False),
+    ],
+)
+def test_libraries_report_a_full_memory_in_their_own_words(error: Exception, full: bool) -> None:
+    assert memory_is_full(error) is full
+
+
+def test_a_full_memory_reported_by_cublas_halves_the_microbatch(tmp_path: Path, toy: Any) -> None:
+    said = "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
+    made = toy.training(tmp_path / "run", objective=toy.Tight(inner=toy.Neighbours(), room=4, error=RuntimeError(said)))
+    toy.journaled(made)
+    (change,) = read_json(RunFolder(tmp_path / "run").decisions, Decisions).changes
+    assert (change.step, change.microbatch) == (0, 4)
 
 
 class Ticking(Clock):

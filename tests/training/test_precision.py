@@ -79,7 +79,7 @@ class Spiked(Objective):
 
 def gradient(made: Training, progress: Progress) -> torch.Tensor:
     """Of the mean over targets, all parameters in a row, unscaled."""
-    _, count, _ = accumulate(made, progress, 0.1, 8)
+    count = accumulate(made, progress, 0.1, 8).targets
     parts = [parameter.grad for parameter in made.model.parameters()]
     made.optimizer.zero_grad()
     return torch.cat([part.flatten() for part in parts if part is not None]) / (count * progress.scale.factor)

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import time
+import types
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,6 +125,37 @@ def sums(world: World) -> Found:
     dist.all_reduce, replicas.sharing = reduce, enter  # type: ignore[method-assign]
     found["weights"] = {name: value.detach() for name, value in own.named_parameters()}
     return found | {"sent": sent[1:]}
+
+
+class Event:
+    """A place in the queue of a GPU, in milliseconds."""
+
+    now = 0.0
+
+    def __init__(self, *, enable_timing: bool):
+        assert enable_timing
+
+    def record(self) -> None:
+        self.at = Event.now
+
+    def elapsed_time(self, end: Event) -> float:
+        return end.at - self.at
+
+
+def test_the_queue_of_a_gpu_times_its_own_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between what was computed when the last message was sent and what comes after it; compute is no waiting."""
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(dist, "all_reduce", lambda *_, **__: None)
+    replicas = Replicas(model(), World())
+    replicas._shared = object()  # type: ignore[assignment]
+    buffer = types.SimpleNamespace(device=torch.device("cuda"))
+    replicas._messages._buckets = {0: buffer}  # type: ignore[dict-item]
+    for _ in range(2):
+        with replicas.sharing(last=True):
+            Event.now += 500.0
+            replicas._messages._send(buffer)  # type: ignore[arg-type]
+            Event.now += 30.0
+    assert replicas.take_wait() == 0.06 and replicas.take_wait() == 0.0
 
 
 def waits(world: World) -> Found:

@@ -26,6 +26,8 @@ class Batch:
     was drawn from another; None when rows have no segments."""
     continues: Any = None
     """bool [B, L], True for a piece that goes on a word (``##``); None unless whole words are masked."""
+    documents: Any = None
+    """int64 [B], the number of the passage that a sequence is a span of; None unless sequences are pairs of spans."""
     special: SpecialIds = SpecialIds()
     """What the special ids are in these rows."""
 
@@ -37,10 +39,18 @@ class Batch:
         return self._each(lambda array: array[start:stop])
 
     def on(self, device: Any) -> Batch:
-        """The same with torch tensors on ``device``."""
+        """The same with torch tensors on ``device``; a GPU copies them when its queue comes to it."""
+        return self.ready_for(device)._each(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def ready_for(self, device: Any) -> Batch:
+        """The same with torch tensors in the processor's memory, pinned where ``device`` is a GPU."""
         import torch  # here, so that preparing data never loads it
 
-        return self._each(lambda array: torch.from_numpy(array).to(device))
+        def ready(array: Any) -> Any:
+            tensor = torch.as_tensor(array)
+            return tensor.pin_memory() if torch.device(device).type == "cuda" and not tensor.is_pinned() else tensor
+
+        return self._each(ready)
 
     def _each(self, change: Any) -> Batch:
         arrays = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "special"}

@@ -173,6 +173,8 @@ class LossSum:
     """Number of targets."""
     masked: Tensor | None = None
     """Of ``sum``, what the masked words cost, where it holds more than that; no gradient. What a run reports."""
+    embeddings: Tensor | None = None
+    """[B, D] of unit length, with gradient: the sequences' embeddings, where they were asked for."""
 
 
 def exported(state: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -175,6 +175,8 @@ class StepRecord:
     tokens_per_second: float
     dropped: int = 0
     """Steps since the start whose update was left out, because something in it was not finite or exploded."""
+    contrastive: float | None = None
+    """Mean contrastive loss of the embedding finish, nats; None before it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from daybreak.base.amounts import score
 from daybreak.base.task_records import TaskResult
+
+NAMED = 5
+"""Most tasks that a sentence lists."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +62,29 @@ def pair_results(results: Iterable[TaskResult]) -> list[TaskPair]:
         for (protocol, task, name), sides in found.items()
         if "pretrained" in sides or "untrained" in sides
     ]
+
+
+def baseline_sentence(results: Iterable[TaskResult]) -> str:
+    """Say whether the encoder beats the baselines that need no network, also where it does not; empty without results.
+
+    It beats them on a task where its mean, less the spread over seeds, is above the better of the bag of words and the
+    constant answer.
+    """
+    found = [result for result in results if result.model == "pretrained"]
+    if not found:
+        return ""
+    lost = [result for result in found if not result.beats_baseline]
+    won = len(found) - len(lost)
+    if not lost:
+        which = found[0].task if len(found) == 1 else f"all {len(found)} tasks"
+        return f"This encoder beats its baselines on {which}."
+    best = [(result, *result.best_baseline) for result in lost[:NAMED]]
+    named = [f"{result.task} ({score(result.mean)} against {score(top)} of the {name})" for result, name, top in best]
+    more = [f"{len(lost) - NAMED} others"] if len(lost) > NAMED else []
+    where = " and ".join(filter(None, [", ".join([*named, *more][:-1]), [*named, *more][-1]]))
+    if not won:
+        return f"This encoder does not beat its baselines: {where}."
+    return f"This encoder beats its baselines on {won} of {len(found)} tasks, and not on {where}."
 
 
 def several_models(pairs: Iterable[TaskPair]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from dataclasses import dataclass, field
 
@@ -83,6 +84,9 @@ class TaskResult:
     mismatched_rows: int = 0
     baseline: float
     """Headline metric of a constant answer: the most frequent label (for f1 the positive one), or the training mean."""
+    bag_of_words: dict[str, float] = field(default_factory=dict)
+    """Metrics of the bag-of-words baseline on the same training rows, by name as in ``scores``; empty where the kind of
+    task has none, and in results of earlier versions."""
     settings: dict[str, float]
     """learning_rate, epochs, batch, length and so on; the chosen ones where the protocol chooses."""
     settings_tried: list[SettingTried] = field(default_factory=list)
@@ -102,6 +106,17 @@ class TaskResult:
     def median(self) -> float:
         """Of the headline metric over seeds."""
         return statistics.median(self.scores[self.metric])
+
+    @property
+    def best_baseline(self) -> tuple[str, float]:
+        """The better of the baselines that need no network: its name and its headline metric."""
+        words = self.bag_of_words.get(self.metric, -math.inf)
+        return ("bag of words", words) if words >= self.baseline else ("constant answer", self.baseline)
+
+    @property
+    def beats_baseline(self) -> bool:
+        """Whether the mean, less the spread over seeds, is above the best baseline."""
+        return self.mean - self.spread > self.best_baseline[1]
 
     @property
     def reported(self) -> str:

@@ -47,6 +47,9 @@ class ChunkSampler(Sampler):
     def take(self, position: int, rows: int, progress: float = 0.0) -> Batch:
         return self._gather(visit(position, rows, self.rows_per_epoch, self._seed)[1])
 
+    def view(self, progress: float) -> None:
+        """Rows are the same all along."""
+
     def in_order(self, count: int) -> Batch:
         return self._gather(np.arange(min(count, self.rows_per_epoch)))
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,6 +45,10 @@ class Sampler(ABC):
             position: rows since the start of the run; it crosses into the next epoch by itself.
             progress: fraction of the run that is done, in [0, 1], for a sampler with a curriculum.
         """
+
+    def view(self, progress: float) -> Hashable:
+        """What the rows depend on of ``progress``: rows for one progress serve any other with an equal view."""
+        return progress
 
     @abstractmethod
     def in_order(self, count: int) -> Batch:
@@ -117,8 +121,13 @@ def splitmix(values: np.ndarray) -> np.ndarray:
 
 def uniforms(key: str, count: int) -> np.ndarray:
     """Return float64[count] in [0, 1), a function of ``key``; fewer numbers are the beginning of more (SplitMix64)."""
+    return uniforms_at(key, np.arange(count))
+
+
+def uniforms_at(key: str, places: np.ndarray) -> np.ndarray:
+    """Return float64 in [0, 1) of the shape of ``places``: the numbers at these places of ``uniforms(key, ...)``."""
     start = np.frombuffer(hashlib.blake2b(key.encode(), digest_size=8).digest(), "<u8")
-    states = start + np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    states = start + (places.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     return (splitmix(states) >> np.uint64(11)) * 2.0**-53
 
 
@@ -196,6 +205,9 @@ class RowSampler(Sampler):
     def take(self, position: int, rows: int, progress: float = 0.0) -> Batch:
         return self._gather(visit(position, rows, self.rows_per_epoch, self._seed)[1])
 
+    def view(self, progress: float) -> None:
+        """Rows are the same all along."""
+
     def in_order(self, count: int) -> Batch:
         return self._gather(np.arange(min(count, self.rows_per_epoch)))
 
@@ -203,8 +215,7 @@ class RowSampler(Sampler):
         width = self._length - 1
         rows = np.empty((len(order), self._length), np.int64)
         rows[:, 0] = self._special.cls
-        for row, place in zip(rows, order.tolist(), strict=True):
-            row[1:] = self._stream.read(place * width, (place + 1) * width)
+        rows[:, 1:] = self._stream.windows(order * width, width)
         return Batch(ids=rows, special=self._special)
 
 
@@ -279,11 +290,12 @@ class PackedSampler(Sampler):
         places = np.arange(position, position + rows, dtype=np.int64) % self.rows_per_epoch
         return self._gather(places if self._order is None else self._order[places])
 
+    def view(self, progress: float) -> None:
+        """Rows are the same all along."""
+
     def in_order(self, count: int) -> Batch:
         return self._gather(np.arange(min(count, self.rows_per_epoch)))
 
     def _gather(self, order: np.ndarray) -> Batch:
-        rows = np.empty((len(order), self._length), np.int64)
-        for row, place in zip(rows, order.tolist(), strict=True):
-            row[:] = self._stream.read(place * self._length, (place + 1) * self._length)
-        return Batch(ids=rows, special=self._special)
+        windows = self._stream.windows(np.asarray(order, np.int64) * self._length, self._length)
+        return Batch(ids=windows.astype(np.int64), special=self._special)

@@ -160,6 +160,9 @@ class PairSampler(Sampler):
         epochs, order = visit(position, rows, self.rows_per_epoch, self._seed)
         return self._gather(epochs.tolist(), order.tolist())
 
+    def view(self, progress: float) -> None:
+        """Rows are the same all along."""
+
     def in_order(self, count: int) -> Batch:
         count = min(count, self.rows_per_epoch)
         return self._gather([0] * count, list(range(count)))

@@ -164,6 +164,22 @@ class BlockReader:
                 self._check(int(block))
         return self._values[start:stop]
 
+    def windows(self, starts: np.ndarray, width: int) -> np.ndarray:
+        """Values [start, start + width) for each of ``starts`` (int64 [N], all inside the file): a copy [N, width].
+
+        Raises:
+            UserError: a block that holds them does not match its hash.
+        """
+        if not self._checked.all():
+            size = self._values.itemsize
+            first, last = starts * size // BLOCK_BYTES, -(-(starts + width) * size // BLOCK_BYTES)
+            held = np.zeros(len(self._checked) + 1, np.int64)  # how many windows begin in a block, less those that end
+            np.add.at(held, first, 1)
+            np.add.at(held, last, -1)
+            for block in np.flatnonzero((np.cumsum(held)[:-1] > 0) & ~self._checked):
+                self._check(int(block))
+        return np.lib.stride_tricks.sliding_window_view(self._values, width)[starts]
+
     def _check(self, block: int) -> None:
         data = self._bytes[block * BLOCK_BYTES : (block + 1) * BLOCK_BYTES]
         if block_hash(data).hexdigest() != self._file.hashes[block]:
@@ -205,6 +221,24 @@ class TokenStream:
         if not parts:
             return np.zeros(0, self._type)
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def windows(self, starts: np.ndarray, width: int) -> np.ndarray:
+        """Ids [start, start + width) for each of ``starts`` (int64 [N]): uint16 or uint32 [N, width], one copy.
+
+        Raises:
+            UserError: a file was changed after it was prepared.
+        """
+        if len(starts) and not 0 <= starts.min() <= starts.max() + width <= len(self):
+            raise IndexError(f"windows of {width} from {starts.min()} to {starts.max()} in a stream of {len(self)}")
+        found = np.empty((len(starts), width), self._type)
+        files = np.searchsorted(self._starts, starts, side="right") - 1
+        whole = starts + width <= self._starts[files + 1]
+        for file in np.unique(files[whole]):
+            chosen = whole & (files == file)
+            found[chosen] = self._files[file].windows(starts[chosen] - self._starts[file], width)
+        for place in np.flatnonzero(~whole):  # over the border of two files
+            found[place] = self.read(int(starts[place]), int(starts[place]) + width)
+        return found
 
     def document_ends(self) -> np.ndarray:
         """uint64[documents]: the position just past each document's separator."""

@@ -5,7 +5,7 @@ has: the loss on masked tokens beside a verbatim copy stays where it is without 
 attention to content about early (arXiv 2505.17863). So the first part of a run reads mostly sequences such as
 [CLS] view [SEP] view [SEP] ..., where each view is a shifted and damaged copy of the same window.
 
-B sequences, L positions, V views a sequence, S tokens of the longest view, W windows a sequence.
+B sequences, L positions, V views a sequence, S tokens of the longest view.
 """
 
 from __future__ import annotations
@@ -45,22 +45,15 @@ class ViewRows(RowsConfig):
     """Fewest tokens of a view, before some are dropped."""
     longest: int = 40
     """Most tokens of a view."""
-    windows: int = 1
-    """A sequence mixes views of 1 to this many windows of the text."""
     drop: float = 0.1
     """Probability that a view lacks a token of its window."""
-    shuffle: float = 0.0
-    """Tokens of a view move past each other by up to this many places."""
 
     def __post_init__(self) -> None:
         for name in ("fraction", "until", "later"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UserError(f"--rows.{name} must be in [0, 1].", "Correct the number.")
-        if not 0 <= self.drop < 1 or min(self.shuffle, self.most) < 0 or self.windows < 1:
-            raise UserError(
-                "--rows.drop must be in [0, 1), --rows.shuffle and --rows.most at least 0, --rows.windows at least 1.",
-                "Correct the number.",
-            )
+        if not 0 <= self.drop < 1 or self.most < 0:
+            raise UserError("--rows.drop must be in [0, 1) and --rows.most at least 0.", "Correct the number.")
         if not 2 <= self.shortest <= self.longest:
             raise UserError(
                 f"Views of {self.shortest} to {self.longest} tokens cannot be.",
@@ -98,6 +91,9 @@ class ViewSampler(Sampler):
         self._key = np.frombuffer(hashlib.blake2b(f"views {seed}".encode(), digest_size=8).digest(), "<u8")[0]
         self.rows_per_epoch = self._plain.rows_per_epoch
 
+    def view(self, progress: float) -> bool:
+        return progress < self._config.until
+
     def in_order(self, count: int) -> Batch:
         return self._plain.in_order(count)
 
@@ -122,27 +118,17 @@ class ViewSampler(Sampler):
         sequences, longest = len(keys), config.longest
         views = max(2, -(-room // config.shortest))
         reach = min(2 * longest, len(self._stream))
-        draws = self._draw(keys, 1, 2 + config.windows + 2 * views + 2 * views * longest)
-        size_draw, count_draw, places, picks, shifts, drops, moves = np.split(
-            draws, np.cumsum([1, 1, config.windows, views, views, views * longest]), axis=1
-        )
-        starts = (places * (len(self._stream) - reach + 1)).astype(np.int64)
-        text = np.empty((sequences, config.windows, reach), np.int64)
-        for row, window in np.ndindex(starts.shape):
-            text[row, window] = self._stream.read(int(starts[row, window]), int(starts[row, window]) + reach)
+        draws = self._draw(keys, 1, 2 + views + views * longest)
+        size_draw, place, shifts, drops = np.split(draws, [1, 2, 2 + views], axis=1)
+        starts = (place[:, 0] * (len(self._stream) - reach + 1)).astype(np.int64)
+        text = np.stack([self._stream.read(start, start + reach) for start in starts.tolist()]).astype(np.int64)
 
         size = (config.shortest + size_draw * (longest - config.shortest + 1)).astype(np.int64)  # [B, 1]
-        window = (picks * (1 + np.floor(count_draw * config.windows))).astype(np.int64)  # [B, V]
         shift = (shifts * (size // 3 + 1)).astype(np.int64)  # [B, V]
         inside = np.arange(longest)
-        if config.shuffle > 0:
-            # The order of the sums is the order of the view: neighbours change places when their offsets differ enough.
-            moved = np.argsort(inside + config.shuffle * moves.reshape(sequences, views, longest), axis=2)
-        else:
-            moved = np.broadcast_to(inside, (sequences, views, longest))
-        source = np.minimum(shift[:, :, None] + moved, reach - 1)
-        tokens = text[np.arange(sequences)[:, None, None], window[:, :, None], source]
-        kept = (moved < size[:, :, None]) & (drops.reshape(sequences, views, longest) >= config.drop) & (tokens != sep)
+        source = np.minimum(shift[:, :, None] + inside, reach - 1)
+        tokens = np.take_along_axis(text[:, None], source, axis=2)  # [B, V, S]
+        kept = (inside < size[:, :, None]) & (drops.reshape(sequences, views, longest) >= config.drop) & (tokens != sep)
 
         ends = np.ones((sequences, views, 1), bool)
         tokens = np.concatenate([tokens, np.full((sequences, views, 1), sep)], axis=2).reshape(sequences, -1)

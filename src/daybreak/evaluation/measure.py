@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 import statistics
@@ -11,8 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from daybreak.base.errors import UserError
+from daybreak.base.files import make_folder, read_json, write_json
 from daybreak.base.task_records import Cell, TaskResult
-from daybreak.evaluation.cells import SUBSET_SEED, Job, row_length
+from daybreak.evaluation.bag_of_words import bag_of_words
+from daybreak.evaluation.cells import SUBSET_SEED, Job, row_length, training_subset
 from daybreak.evaluation.classifier import load_config, load_tokenizer
 from daybreak.evaluation.fingerprints import fingerprint, hidden_digest, model_digest, task_digest
 from daybreak.evaluation.kinds import kind_of
@@ -114,12 +118,33 @@ class Measurement:
             test_rows=len(data.test) if data.test else 0,
             mismatched_rows=len(data.mismatched) if data.mismatched else 0,
             baseline=baseline,
+            bag_of_words=self._bag_of_words(),
             settings=self._settings(chosen.setting),
             settings_tried=[each.record(metric) for each in tried] if len(tried) > 1 else [],
             labels=list(data.labels),
             hardware=" and ".join(sorted({cell.hardware for cell in cells})),
             seconds=sum(cell.seconds for cell in cells),
         )
+
+    def _bag_of_words(self) -> dict[str, float]:
+        """The scores of the bag-of-words baseline, counted once for all models that learn from the same rows."""
+        task, kind = self.data.task, kind_of(self.data.task)
+        file = self.cells / _slug(self.protocol.name) / _slug(task.name) / "bag-of-words.json"
+        known = {"rows": task_digest(task), "train_rows": self.train_rows, "metric": task.metric}
+        if file.is_file():
+            with contextlib.suppress(UserError, TypeError, AttributeError):  # changed by hand: counted again
+                kept = read_json(file)
+                if {name: kept.get(name) for name in known} == known:
+                    return {name: float(score) for name, score in kept["scores"].items()}
+        tables = bag_of_words(kind, self.data, training_subset(self.data.train, self.protocol.train_rows))
+        scores = {
+            name if part == "dev" else f"{part}_{name}": score
+            for part, table in (tables or {}).items()
+            for name, score in kind.score(table, self.data.labels).items()
+        }
+        make_folder(file.parent)
+        write_json(file, {**known, "scores": scores})
+        return scores
 
     def _settings(self, setting: Setting) -> dict[str, float]:
         drawn = {} if self.protocol.train_rows is None else {"subset_seed": SUBSET_SEED}

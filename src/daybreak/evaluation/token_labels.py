@@ -24,7 +24,7 @@ IGNORED = -100
 
 
 @dataclass(frozen=True)
-class _FirstPieces:
+class FirstPieces:
     """Where the words of a sample begin: W words have a piece within its length."""
 
     words: np.ndarray
@@ -138,14 +138,14 @@ def _rows(task: Task, path: Path, sentences: Sequence[Sentence], labels: Sequenc
     return LabelledRows([sentence.words for sentence in sentences], targets)
 
 
-def _first_pieces(words: Sequence[str], offsets: Sequence[tuple[int, int]], left: bool) -> _FirstPieces:
+def _first_pieces(words: Sequence[str], offsets: Sequence[tuple[int, int]], left: bool) -> FirstPieces:
     """Args: the words of the text, joined by spaces; (begin, end) in it of each piece, where special ones are empty."""
     ends = np.cumsum([len(word) + 1 for word in words]) - 1
     begin, end = np.array(offsets, dtype=np.int64).reshape(-1, 2).T
     pieces = np.flatnonzero(end > begin)
     # A piece belongs to the word in which it ends; the space before a word, if it is a piece of its own, to that word.
     found, first = np.unique(np.searchsorted(ends, end[pieces]), return_index=True)
-    return _FirstPieces(found, pieces[first] - (len(offsets) if left else 0))
+    return FirstPieces(found, pieces[first] - (len(offsets) if left else 0))
 
 
 def _types(labels: Sequence[str]) -> list[str]:

@@ -13,7 +13,7 @@ from daybreak.base.records import Manifest, Summary
 from daybreak.base.run_folder import RunFolder
 from daybreak.forecasting.law import course_means
 
-FIXED = ("objective", "schedule", "ramp", "later", "average", "origin")
+FIXED = ("objective", "schedule", "ramp", "later", "finish", "average", "origin")
 """Fields of a recipe that the law takes as the flagship has them."""
 ROWS = ({"kind": "StreamRows"}, {"kind": "PackedRows", "order": "shuffled"})
 """Ways of cutting the text that the law does not tell apart."""
@@ -59,7 +59,7 @@ def why_not(recipe: Mapping[str, Any], flagship: Mapping[str, Any]) -> str:
     for field in FIXED:
         if json.dumps(recipe[field], sort_keys=True) != json.dumps(flagship[field], sort_keys=True):
             return f"its {field} is not the flagship's"
-    if recipe["rows"] not in ROWS:
+    if recipe["rows"] not in (*ROWS, flagship["rows"]):
         return "its rows are in an order of their own"
     for field in ("model", "optimizer"):
         if recipe[field]["kind"] != flagship[field]["kind"]:

@@ -45,6 +45,8 @@ def _of_training(summary: Summary, environment: Environment) -> list[str]:
     ]
     if summary.validation.on_plateau:
         found.append("It knows how frequent words are, and hardly anything else.")
+    elif summary.context_use and not summary.context_use.attends_across_segments:
+        found.append("It does not compare two segments of text: expect results near chance on sentence pairs.")
     if summary.parity is not None and not summary.parity.passed:
         found.append("It failed its parity gate: do not use it.")
     if summary.epochs >= MANY_EPOCHS:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from daybreak.base.amounts import score, signed
-from daybreak.base.task_pairs import TaskPair, pair_results, several_models
+from daybreak.base.task_pairs import TaskPair, baseline_sentence, pair_results, several_models
 from daybreak.base.task_records import Average, TaskResult
 from daybreak.packaging.card_text import line, table
 
@@ -18,22 +18,25 @@ def tasks_block(results: Sequence[TaskResult]) -> str:
         return ""
     lead = (
         "Scores times 100 after fine-tuning: mean and standard deviation over seeds, with the value of each seed. "
+        '"Bag of words" is a linear model on word and character counts, fitted on the same training rows. '
         '"Without pretraining" is the same network from random weights.'
     )
-    return "\n\n".join(["## Tasks", lead, *blocks])
+    return "\n\n".join(["## Tasks", f"{baseline_sentence(results)} {lead}".strip(), *blocks])
 
 
 def _protocol(protocol: str, pairs: Sequence[TaskPair]) -> str:
     named = several_models(pairs)
     these = [pair for pair in pairs if pair.protocol == protocol]
-    head = ["Task", "Metric", "Constant answer", "Without pretraining", "With pretraining", "Gain"]
+    head = ["Task", "Metric", "Constant answer", "Bag of words", "Without pretraining", "With pretraining", "Gain"]
     rows = []
     for pair in these:
         gain = "-" if pair.gain is None else f"{signed(100 * pair.gain, 1)} ({pair.verdict})"
         result = pair.either
         task = f"{pair.task}, {pair.model_name}" if named else pair.task
         metric = f"{result.metric.replace('_', ' ')}, {result.judged_rows:,} {result.reported} rows"
-        rows.append([task, metric, score(result.baseline), _score(pair.untrained), _score(pair.pretrained), gain])
+        words = score(result.bag_of_words[result.metric]) if result.bag_of_words else "-"
+        scores = [score(result.baseline), words, _score(pair.untrained), _score(pair.pretrained)]
+        rows.append([task, metric, *scores, gain])
     told = [_told_once("Selection", these, lambda result: result.selection)]
     told.append(_told_once("Settings", these, _settings))
     told.append(_told_once("Hardware", these, lambda result: result.hardware))

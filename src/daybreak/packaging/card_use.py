@@ -57,6 +57,8 @@ print(tokenizer.convert_ids_to_tokens(logits[0, place].topk(5).indices.tolist())
 
 
 def _embeddings(trust: str) -> str:
+    stock = "\n\n`SentenceTransformer(folder)` of sentence-transformers gives the same, scaled to length 1."
+    also = "" if trust else stock
     return f"""Sentence embeddings, as means of the last layer; for search, fine-tune it first:
 
 ```python
@@ -68,7 +70,7 @@ with torch.no_grad():
     states = encoder(**batch).last_hidden_state
 seen = batch["attention_mask"].unsqueeze(-1)
 embeddings = (states * seen).sum(dim=1) / seen.sum(dim=1)
-```"""
+```{also}"""
 
 
 def _fine_tuning(trust: str, length: int) -> str:

@@ -17,6 +17,7 @@ from daybreak.base.files import read_json, write_json, write_text
 from daybreak.base.plain import to_plain
 from daybreak.base.records import Manifest
 from daybreak.data.tokenizer import FILES
+from daybreak.packaging.sentence_modules import sentence_modules
 
 MODEL_FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 """Without these a folder is no exported model."""
@@ -142,7 +143,8 @@ def _model_files(folder: Path) -> list[str]:
     code = read_json(folder / "config.json").get("auto_map", {}).values()
     modules = {f"{place.split('.')[0]}.py" for place in code}
     budget = {path.name for part in ("arch", "data", "train") for path in folder.glob(f"{part}_budget_*.json")}
-    known = sorted({"README.md", "onnx/model.onnx", *FILES, *modules, *budget}.difference(MODEL_FILES))
+    sentences = sentence_modules(0, 0)  # their names alone
+    known = sorted({"README.md", "onnx/model.onnx", *FILES, *modules, *sentences, *budget}.difference(MODEL_FILES))
     return [*MODEL_FILES, *(name for name in known if (folder / name).is_file())]
 
 

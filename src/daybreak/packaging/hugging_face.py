@@ -15,6 +15,7 @@ from daybreak.base.errors import UserError, reason
 from daybreak.base.files import read_json, replace_folder, write_json
 from daybreak.base.records import SpecialIds
 from daybreak.data.tokenizer import FILES, load_tokenizer
+from daybreak.packaging.sentence_modules import sentence_modules
 
 
 def write_model_folder(
@@ -48,6 +49,10 @@ def write_model_folder(
         shutil.copymode(new / "config.json", new / "model.safetensors")  # safetensors lets the owner alone read it
         for name, source in shape.modelling_files().items():
             shutil.copyfile(source, new / name)
+        if not shape.modelling_files():
+            for name, content in sentence_modules(model.width, length).items():
+                (new / name).parent.mkdir(exist_ok=True)
+                write_json(new / name, content)
         for name in FILES:  # one that was taken over may have more than ours, and keeps them
             if (tokenizer / name).is_file():
                 shutil.copyfile(tokenizer / name, new / name)

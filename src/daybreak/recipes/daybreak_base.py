@@ -5,6 +5,7 @@ Promise: not yet measured.
 """
 
 from daybreak.data.tokenizer import WordPiece
+from daybreak.data.views import ViewRows
 from daybreak.models.modern import ModernEncoder
 from daybreak.recipe import Recipe
 from daybreak.training.muon import Muon
@@ -14,6 +15,7 @@ from daybreak.training.schedule import Trapezoid
 recipe = Recipe(
     name="daybreak-base",
     tokenizer=WordPiece(vocabulary=32_768),
+    rows=ViewRows(),
     model=ModernEncoder(layers=12, width=768, heads=12, inner=2_048, init_std=0.036),
     objective=CausalThenMasked(causal_share=0.15, causal_targets=0.3, mask_rates=(0.3, 0.25, 0.2, 0.15)),
     optimizer=Muon(lr=1.5e-3),

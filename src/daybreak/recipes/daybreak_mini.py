@@ -5,6 +5,7 @@ Promise: measured, records/2026-11-22-mini-muon-wiki-15m (78 million characters 
 """
 
 from daybreak.data.tokenizer import WordPiece
+from daybreak.data.views import ViewRows
 from daybreak.models.modern import ModernEncoder
 from daybreak.recipe import Recipe
 from daybreak.training.muon import Muon
@@ -14,6 +15,7 @@ from daybreak.training.schedule import Trapezoid
 recipe = Recipe(
     name="daybreak-mini",
     tokenizer=WordPiece(vocabulary=8_192),
+    rows=ViewRows(),
     model=ModernEncoder(layers=4, width=256, heads=4, inner=512, init_std=0.0625),
     objective=CausalThenMasked(causal_share=0.15, causal_targets=0.3, mask_rates=(0.3, 0.25, 0.2, 0.15)),
     optimizer=Muon(lr=3e-3),

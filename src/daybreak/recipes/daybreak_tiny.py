@@ -5,6 +5,7 @@ Promise: measured, records/2026-11-22-tiny-docstrings-3m (on the built-in docstr
 """
 
 from daybreak.data.tokenizer import WordPiece
+from daybreak.data.views import ViewRows
 from daybreak.models.modern import ModernEncoder
 from daybreak.recipe import Recipe
 from daybreak.training.muon import Muon
@@ -14,6 +15,7 @@ from daybreak.training.schedule import Trapezoid
 recipe = Recipe(
     name="daybreak-tiny",
     tokenizer=WordPiece(vocabulary=8_192),
+    rows=ViewRows(),
     model=ModernEncoder(layers=2, width=128, heads=2, inner=256, init_std=0.09),
     objective=CausalThenMasked(causal_share=0.15, causal_targets=0.3, mask_rates=(0.3, 0.25, 0.2, 0.15)),
     optimizer=Muon(lr=4e-3),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from daybreak.base.amounts import count, percent, score, signed, significant
 from daybreak.base.records import Manifest, ValidationRecord
-from daybreak.base.task_pairs import TaskPair, pair_results
+from daybreak.base.task_pairs import TaskPair, baseline_sentence, pair_results
 from daybreak.base.terminal import duration
 from daybreak.reporting.markup import Markup, join, note, tag
 from daybreak.reporting.runs import SILENCE, RunRecords
@@ -22,7 +22,8 @@ def headline(runs: Sequence[RunRecords]) -> Markup:
 
 
 def _one(run: RunRecords) -> Markup:
-    sentences = [made_of(run), " ", loss_sentence(run.validation) if run.validation else ""]
+    lead = baseline_sentence(run.results)
+    sentences = [lead, " " if lead else "", made_of(run), " ", loss_sentence(run.validation) if run.validation else ""]
     task = task_sentence(pair_results(run.results))
     return tag(
         "header",

@@ -266,6 +266,22 @@ def last_trace(path: Path) -> TraceRecord | None:
     return record
 
 
+def first_trace(path: Path) -> TraceRecord | None:
+    """Return the first complete line of a trace, reading no more; None where there is none."""
+    try:
+        with path.open("rb") as file:
+            line = file.readline(_TAIL_BYTES)
+    except FileNotFoundError:
+        return None
+    if not line.endswith(b"\n"):
+        return None
+    try:
+        record: TraceRecord = from_plain(TraceRecord, json.loads(line), path.name)
+    except ValueError:
+        raise UserError(f"'{path}' is damaged at its start.", "Restore the file, or start the run afresh.") from None
+    return record
+
+
 def _record(line: dict[str, Any], where: str) -> Line | None:
     """A line of metrics.jsonl; None of a kind that this version does not know."""
     kind = KINDS.get(str(line.pop("type", None)))

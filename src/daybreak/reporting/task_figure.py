@@ -1,4 +1,4 @@
-"""The dot chart of task scores: a dot a seed, with and without pretraining, beside the constant answer."""
+"""The dot chart of task scores: a dot a seed, with and without pretraining, beside its baselines."""
 
 from __future__ import annotations
 
@@ -33,8 +33,10 @@ def task_scores(runs: Sequence[RunRecords]) -> Figure:
     for (protocol, task), lanes in bands.items():
         ticks.append(top + LANE * (len(lanes) - 1) / 2)
         names.append(f"<b>{html.escape(task)}</b><br>{html.escape(protocol)}")
-        baseline = 100 * lanes[0][1].baseline
-        shapes.append(_baseline(baseline, top - LANE * 0.55, top + LANE * (len(lanes) - 0.45)))
+        first, span = lanes[0][1], (top - LANE * 0.55, top + LANE * (len(lanes) - 0.45))
+        shapes.append(_baseline(100 * first.baseline, *span, dash="dot"))
+        if first.bag_of_words:
+            shapes.append(_baseline(100 * first.bag_of_words[first.metric], *span, dash="solid"))
         for lane, (number, result) in enumerate(lanes):
             data += _lane(runs, number, result, top + lane * LANE, number in named)
         top += LANE * len(lanes) + GAP
@@ -69,6 +71,6 @@ def _lane(runs: Sequence[RunRecords], number: int, result: TaskResult, height: f
     return [dots, mean]
 
 
-def _baseline(x: float, y0: float, y1: float) -> dict[str, Any]:
-    line = {"color": "var(--ink)", "width": 1.5, "dash": "dot"}
+def _baseline(x: float, y0: float, y1: float, dash: str) -> dict[str, Any]:
+    line = {"color": "var(--ink)", "width": 1.5, "dash": dash}
     return {"type": "line", "x0": x, "x1": x, "y0": y0, "y1": y1, "line": line}

@@ -31,6 +31,7 @@ def tasks(runs: Sequence[RunRecords]) -> Markup:
         *(["Run"] if len(runs) > 1 else []),
         "Metric",
         "Constant answer",
+        "Bag of words",
         "Without pretraining",
         "With pretraining",
         "Gain",
@@ -41,6 +42,7 @@ def tasks(runs: Sequence[RunRecords]) -> Markup:
         ("dot", "var(--quiet)", "without"),
         ("bar", tint, "mean"),
         ("dotbar", "var(--ink)", "constant answer"),
+        ("bar", "var(--ink)", "bag of words"),
     )
     return section(
         "Tasks",
@@ -51,11 +53,12 @@ def tasks(runs: Sequence[RunRecords]) -> Markup:
             key,
             numbers=False,
         ),
-        table(head, [_row(runs, number, pair, named[number]) for number, pair in found], words=len(head) - 4),
+        table(head, [_row(runs, number, pair, named[number]) for number, pair in found], words=len(head) - 5),
         fold("Every metric", _every_metric(runs, found, named)),
         fold("Settings and hardware", _settings(runs, found, named)),
         caption="Mean and standard deviation over seeds, times 100; the seeds' own values and their median below it. "
-        "Without pretraining: the same network, fine-tuned from random weights.",
+        "Bag of words: word and character counts with a linear model, fitted on the same training rows. Without "
+        "pretraining: the same network, fine-tuned from random weights.",
     )
 
 
@@ -72,6 +75,7 @@ def _row(runs: Sequence[RunRecords], number: int, pair: TaskPair, named: bool) -
         *run,
         result.metric.replace("_", " "),
         score(result.baseline),
+        score(result.bag_of_words[result.metric]) if result.bag_of_words else UNKNOWN,
         _score(pair.untrained),
         _score(pair.pretrained),
         gained,

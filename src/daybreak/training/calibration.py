@@ -15,7 +15,7 @@ from daybreak.base.errors import UserError
 from daybreak.base.process import peak_bytes
 from daybreak.base.records import Decisions
 from daybreak.base.terminal import duration, say
-from daybreak.training.checkpoint import Progress
+from daybreak.training.checkpoint import START, Progress
 from daybreak.training.clock import Budget, Tick, reserve_for
 from daybreak.training.loop import save
 from daybreak.training.pace import COURSE, pace_of
@@ -29,13 +29,14 @@ VALIDATION_SHARE = 0.02
 MARKS = 10
 PROBE_ROWS = 32
 PROBE_STEP_ROWS = 32
-"""Rows of a device's share that a step is timed on; a larger share takes proportionally longer."""
+"""Fewest rows of a device's share that a step is timed on; a larger share takes proportionally longer."""
 TRIALS = 3
 SMALLEST = 8
 PAYS = 1.02
 """A microbatch twice as large must be this much faster."""
-COMPILE_FROM = 1200.0
-"""Seconds of a budget from which a minute of compilation is repaid."""
+COMPILE_FROM = 360.0
+"""Seconds of a budget from which compiling, about a minute without a cache, is repaid: by a model of its kernels (no
+device has been measured) an eager step of the flagship takes a third longer."""
 MANY_EPOCHS = 4.0
 """Up to about so many passes text is nearly as good as new (arXiv 2305.16264)."""
 SMALLEST_INTERIM = 32
@@ -110,34 +111,60 @@ def measure_costs(training: Training, start: Progress, precisions: Sequence[str]
     The first of each warms up and does not count. The checkpoint at step 0 stays: a run that is killed in its first
     seconds has one to resume from.
     """
-    step, updates = {}, {}
+    step, updates, moments = {}, {}, 0
     for precision in precisions:
         trial = replace(training, decisions=replace(training.decisions, precision=precision))
-        updates[precision] = _time_update(trial)
+        updates[precision], moments = _time_update(trial)
         step[precision] = min(_time_step(trial, start, 1.0, updates[precision]) for _ in range(TRIALS))
     fastest = min(step, key=lambda name: step[name])
     trial = replace(training, decisions=replace(training.decisions, precision=fastest))
     earlier = [min(_time_step(trial, start, at, updates[fastest]) for _ in range(2)) for at in COURSE[:-1]]
     row = min(_time_row(training, start) for _ in range(2))
-    first = training.rows_of_step(start, 0.0) / training.stretches[0].batch
-    return Costs(step=step, course=[*earlier, step[fastest]], row=row, save=save(training, start), first=first)
+    first = training.rows_of_step(start, 0.0) / training.stretch(start, 0.0).batch
+    saving = save(training, start) * _growth_of_a_checkpoint(training, moments)
+    return Costs(step=step, course=[*earlier, step[fastest]], row=row, save=saving, first=first)
+
+
+def _growth_of_a_checkpoint(training: Training, moments: int) -> float:
+    """By what factor a checkpoint will be larger than now: an optimizer that has moved nothing remembers nothing.
+
+    Args:
+        moments: bytes that the optimizer will remember.
+    """
+    weights = sum(parameter.numel() * parameter.element_size() for parameter in training.model.parameters())
+    rest = weights * (2 if training.average else 1)
+    return (rest + moments) / (rest + _bytes_remembered(training.optimizer))
+
+
+def _bytes_remembered(optimizer: torch.optim.Optimizer) -> int:
+    tensors = (value for state in optimizer.state.values() for value in state.values() if torch.is_tensor(value))
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def _time_step(training: Training, start: Progress, at: float, fixed: float) -> float:
-    """Of a step with all its rows and an update of ``fixed`` seconds, as it is when the share ``at`` is over."""
-    whole = training.stretches[0].batch
-    rows = min(whole, PROBE_STEP_ROWS * training.world.size)
+    """Of a step with all its rows and an update of ``fixed`` seconds, as it is when the share ``at`` is over.
+
+    Timed on whole microbatches: rows of another number would be compiled once more.
+    """
+    at = min(at, training.before_finish)
+    stretch = training.stretch(start, at)
+    whole, microbatch = stretch.batch, stretch.microbatch
+    rows = min(whole, -(-PROBE_STEP_ROWS // microbatch) * microbatch * training.world.size)
     return _time_rows(training, start, rows, at) * whole / rows + fixed
 
 
 def _time_rows(training: Training, start: Progress, rows: int, at: float = 1.0) -> float:
+    at = min(at, training.before_finish)
     seconds = _timed(training, lambda: accumulate(training, start, at, rows))
     training.optimizer.zero_grad(set_to_none=True)
     return seconds
 
 
-def _time_update(training: Training) -> float:
-    """Of an update that moves nothing, for gradient and rate are 0, and that the optimizer does not remember."""
+def _time_update(training: Training) -> tuple[float, int]:
+    """Seconds of an update that moves nothing, for gradient and rate are 0, and bytes that the optimizer remembers.
+
+    Both are forgotten afterwards.
+    """
     optimizer = training.optimizer
     state, rates = optimizer.state, [group["lr"] for group in optimizer.param_groups]
     optimizer.state = defaultdict(dict)
@@ -147,7 +174,7 @@ def _time_update(training: Training) -> float:
             for parameter in group["params"]:
                 parameter.grad = torch.zeros_like(parameter)
         update(training)  # the first makes room for what the optimizer remembers
-        return _timed(training, lambda: update(training))
+        return _timed(training, lambda: update(training)), _bytes_remembered(optimizer)
     finally:
         optimizer.zero_grad(set_to_none=True)
         optimizer.state = state
@@ -156,11 +183,17 @@ def _time_update(training: Training) -> float:
 
 
 def _timed(training: Training, work: Callable[[], object]) -> float:
+    """Seconds of ``work`` alone: a GPU's queue is empty before and after it."""
+    _wait_for(training.device)
     begun = time.monotonic()
     work()
-    if training.device.type == "cuda":
-        torch.cuda.synchronize()
+    _wait_for(training.device)
     return time.monotonic() - begun
+
+
+def _wait_for(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def _time_row(training: Training, start: Progress) -> float:
@@ -210,15 +243,16 @@ def _refuse_short(budget: Budget, elapsed: float, reserve: float, step: float) -
 
 
 def expected_epochs(training: Training, budget: Budget, elapsed: float) -> float:
-    """How often a run of this budget will read its text, at the speed that was measured.
+    """How often what is left of a run will read its text, at the speed that was measured.
 
     Args:
         elapsed: seconds already charged.
     """
-    decisions, stretch = training.decisions, training.stretches[0]
+    decisions, stretch = training.decisions, training.stretch(START, 0.0)
     if budget.unit == "seconds":
-        seconds, pace = budget.amount - decisions.reserve_seconds, pace_of(decisions)
-        ahead = pace.covered(1.0) - pace.covered(min(1.0, elapsed / seconds))
+        begun = elapsed if training.clock.first_step_at is None else training.clock.first_step_at
+        seconds, pace = budget.amount - decisions.reserve_seconds - begun, pace_of(decisions)
+        ahead = pace.covered(1.0) - pace.covered(min(1.0, (elapsed - begun) / seconds))
         steps = (1.0 - VALIDATION_SHARE) * seconds * ahead
     else:
         steps = budget.amount / (1 if budget.unit == "steps" else stretch.batch * stretch.length)

@@ -54,6 +54,9 @@ class Progress:
     """Seconds kept back for the end, as measured lately."""
     late_at: float | None = None
     """Progress at which the checkpoint near the end was kept, for ``daybreak verify``; None before."""
+    first_step_at: float | None = 0.0
+    """Seconds charged when the first step began, at progress 0; None before it. Runs of earlier versions, whose
+    schedules count from the start of the process, go on with 0."""
 
     @property
     def rows(self) -> int:
@@ -70,7 +73,7 @@ class Progress:
         return self if self.step else replace(self, scale=LossScale.first(precision))
 
 
-START = Progress(step=0, position=0, tokens=0, targets=0, elapsed=0.0, resumes=0, spent={})
+START = Progress(step=0, position=0, tokens=0, targets=0, elapsed=0.0, resumes=0, spent={}, first_step_at=None)
 
 
 def bytes_of(model: Encoder, average: RunningAverage | None = None) -> int:

@@ -2,6 +2,10 @@
 
 Rank 0 reads the clock and every rank uses its number; schedules see nothing but ``progress`` in [0, 1]. Ranks that
 read their own clocks drift apart; a saved trace of (step, elapsed, progress) can be run again bit for bit.
+
+Budget and progress are two things. A time budget counts from the start of the process, so imports, measuring and
+compiling are charged to it. Progress runs over what the budget leaves when the first step begins, so a slow start
+takes nothing away from the warm-up or the causal stage.
 """
 
 from __future__ import annotations
@@ -77,6 +81,8 @@ class Clock(ABC):
 
     reserve: float = 0.0
     """Seconds of a time budget that are kept for what comes after the last step."""
+    first_step_at: float | None = None
+    """Seconds charged when the first step began, at progress 0; None before the first tick."""
 
     @abstractmethod
     def tick(self, step: int, tokens: int, *, leaving: bool = False) -> Tick:
@@ -114,6 +120,7 @@ class BudgetClock(Clock):
         started: ``time.monotonic()`` at which this process began to be charged.
         already: seconds charged to earlier processes of the run, up to their last heartbeat.
         reserve: seconds of a time budget kept for the last validation and the export.
+        first_step_at: seconds charged when the first step began; None where the first tick is to tell.
     """
 
     def __init__(
@@ -124,6 +131,7 @@ class BudgetClock(Clock):
         started: float,
         already: float = 0.0,
         reserve: float = 0.0,
+        first_step_at: float | None = None,
         now: Callable[[], float] = time.monotonic,
     ):
         self._budget = budget
@@ -132,6 +140,7 @@ class BudgetClock(Clock):
         self._already = already
         self._now = now
         self.reserve = reserve
+        self.first_step_at = first_step_at
         self._progress = 0.0
         self._heard: Sequence[float] = ()
 
@@ -158,8 +167,11 @@ class BudgetClock(Clock):
             said = torch.tensor(self.voice(leaving), dtype=torch.float64)
             elapsed, reserve, asked = self._heard or self._world.add(said).tolist()
         self._heard = ()
+        if self.first_step_at is None:  # from the agreed time, so this too is the same number on every rank
+            self.first_step_at = elapsed
         if self._budget.unit == "seconds":
-            progress = elapsed / max(self._budget.amount - reserve, 1e-9)
+            end = self._budget.amount - reserve
+            progress = (elapsed - self.first_step_at) / (end - self.first_step_at) if elapsed < end else 1.0
         else:
             progress = (tokens if self._budget.unit == "tokens" else step) / self._budget.amount
         # Never back, also when less is reserved than before.

@@ -10,7 +10,9 @@ B rows, L positions, K chosen positions.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,6 +29,16 @@ Backend = str | Callable[..., Any]
 """What torch calls a compiler: its name, or a function."""
 
 
+def keep_compiled() -> None:
+    """Have torch keep compiled code in the user's cache folder, where the next run of the same shapes finds it.
+
+    By itself torch keeps it among temporary files, which a restart or another container does not have. A folder named
+    by TORCHINDUCTOR_CACHE_DIR stays.
+    """
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(home) / "daybreak" / "compiled"))
+
+
 def compile_blocks(model: Encoder, backend: Backend = "inductor") -> None:
     """Have ``model`` call its blocks by compiled code while it trains; ``model.compiled = None`` undoes it.
 
@@ -34,6 +46,7 @@ def compile_blocks(model: Encoder, backend: Backend = "inductor") -> None:
     """
     from torch import _dynamo
 
+    keep_compiled()
     torch.compiler.reset()  # graphs of an earlier model in this process would count against the limit
     _dynamo.config.recompile_limit = MOST_GRAPHS
     # A graph in pieces would hide that a block stopped being compilable: one whole graph, or an error.
@@ -78,7 +91,13 @@ def try_compiled(model: Encoder, step: Callable[[], None], backend: Backend = "i
 
 
 def failed_to_compile(error: BaseException) -> bool:
-    """Whether ``error`` came from the compiler rather than from the model or the machine: a new stage compiles anew."""
+    """Whether ``error`` came from the compiler rather than from the model or the machine: a new stage compiles anew.
+
+    Triton compiles when a kernel is first launched: what it raises then, such as OutOfResources where a kernel wants
+    more registers or shared memory than the GPU has, is no full memory.
+    """
     from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
 
-    return isinstance(error, (TorchDynamoException, FailOnRecompileLimitHit))
+    if isinstance(error, (TorchDynamoException, FailOnRecompileLimitHit)):
+        return True
+    return any(cls.__module__.partition(".")[0] == "triton" for cls in type(error).__mro__)

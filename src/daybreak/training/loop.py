@@ -22,7 +22,16 @@ from daybreak.training.monitors import Monitor
 from daybreak.training.phases import begins, with_microbatch
 from daybreak.training.recovery import go_back, halve_microbatch, uncompile
 from daybreak.training.signals import Signals
-from daybreak.training.step import NotCompiled, Outcome, TooManyRows, Training, learning_rate, stage, take_step
+from daybreak.training.step import (
+    FINISHING,
+    NotCompiled,
+    Outcome,
+    TooManyRows,
+    Training,
+    learning_rate,
+    stage,
+    take_step,
+)
 
 CHECKPOINT_SECONDS = 15.0
 CHECKPOINT_SHARE = 0.005
@@ -195,7 +204,13 @@ def write(training: Training, progress: Progress, folder: Path, *, keep: int) ->
     begun = time.monotonic()
     if training.world.is_first:
         clock = training.clock
-        now = replace(progress, elapsed=clock.elapsed(), reserve=clock.reserve, spent=dict(training.spent))
+        now = replace(
+            progress,
+            elapsed=clock.elapsed(),
+            reserve=clock.reserve,
+            first_step_at=clock.first_step_at,
+            spent=dict(training.spent),
+        )
         if training.journal:
             training.journal.sync()
         with training.pause():
@@ -236,6 +251,8 @@ def observe(training: Training, meter: Meter, before: Progress, outcome: Outcome
         say(f"Step {before.step:,} is left out: loss {outcome.loss:.3g}, gradient norm {outcome.norm:.3g}.")
     if outcome.progress.second_from == tick.progress:
         say(f"Second phase from {tick.progress:.0%} on: rows of {training.later.length} positions.")
+    if health.stage.endswith(FINISHING) and before.health.stage != health.stage:
+        say(f"Finish from {tick.progress:.0%} on: a contrastive loss on pairs of spans is added to the masked loss.")
     meter.add(before, outcome, tick, rate)
     observe_machine(training, outcome.progress, tick.elapsed)
     training.spent["monitor"] += time.monotonic() - begun
@@ -259,6 +276,7 @@ class Meter:
     def _reset(self) -> None:
         self._since = time.monotonic()
         self._losses: list[float] = []
+        self._contrastive: list[float] = []
         self._tokens: int | None = None
 
     def add(self, before: Progress, outcome: Outcome, tick: Tick, rate: float) -> None:
@@ -266,6 +284,8 @@ class Meter:
         progress = outcome.progress
         if outcome.taken:
             self._losses.append(outcome.loss)
+            if outcome.contrastive is not None:
+                self._contrastive.append(outcome.contrastive)
         seconds = time.monotonic() - self._since
         if self._tokens is None:
             self._tokens = before.tokens
@@ -283,6 +303,7 @@ class Meter:
             gradient_norm=outcome.norm,
             tokens_per_second=(progress.tokens - self._tokens) / max(seconds, 1e-9),
             dropped=progress.health.dropped,
+            contrastive=sum(self._contrastive) / len(self._contrastive) if self._contrastive else None,
         )
         for monitor in observers(self._training):
             monitor.on_step(record)

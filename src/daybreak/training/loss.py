@@ -11,15 +11,20 @@ import torch
 from torch import Tensor
 
 CHUNK = 512
-"""Targets handled at a time: 512 x 32,768 float32 logits are 64 MiB, reused by the next chunk."""
 CPU_LOGITS, CPU_CHUNK = 1 << 22, 64
-"""On a CPU fewer, so that their logits are 16 MiB at most, but at least CPU_CHUNK. What is larger, or made anew for
-each chunk, comes as fresh pages from the system every time: their faults cost as much as the softmax."""
+"""On a CPU a chunk has at most CHUNK targets and CPU_LOGITS logits (16 MiB in float32), but at least CPU_CHUNK targets.
+What is larger, or made anew for each chunk, comes as fresh pages from the system every time: their faults cost as much
+as the softmax."""
+GPU_LOGITS, GPU_CHUNK = 1 << 27, 8192
+"""On a GPU a chunk has at most GPU_CHUNK targets and GPU_LOGITS logits (256 MiB in half precision beside 512 MiB of
+float32), but at least CHUNK targets. Every chunk adds a whole gradient of the decoder, so few large ones are faster."""
 
 
 def chunk(device: torch.device, vocabulary: int) -> int:
     """Targets handled at a time."""
-    return CHUNK if device.type != "cpu" else max(CPU_CHUNK, min(CHUNK, CPU_LOGITS // vocabulary))
+    if device.type == "cpu":
+        return max(CPU_CHUNK, min(CHUNK, CPU_LOGITS // vocabulary))
+    return max(CHUNK, min(GPU_CHUNK, GPU_LOGITS // vocabulary))
 
 
 class LinearCrossEntropy(torch.autograd.Function):

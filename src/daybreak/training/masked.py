@@ -74,11 +74,12 @@ class Slots:
     places: Tensor
     """int64 [B, K], ascending within the valid ones; never empty, for models want at least one."""
     valid: Tensor | None
-    """bool [B, K]; None when all are."""
+    """int64 [N], the valid ones among the B * K slots, ascending; None when all are."""
 
     def pick(self, values: Tensor) -> Tensor:
         """Values [B, K, ...] -> those of the valid slots, [N, ...]."""
-        return values.flatten(0, 1) if self.valid is None else values[self.valid]
+        flat = values.flatten(0, 1)
+        return flat if self.valid is None else flat.index_select(0, self.valid)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,8 +88,9 @@ class Masked(Objective):
 
     ``count`` says how many of a row's L positions are chosen:
 
-    - ``fixed``: round(rate * L), as crammed-bert does; of these exactly round(split[0] * n) become [MASK], those up to
-      round((split[0] + split[1]) * n) a random id, and the rest stay (n = 32: 26, 3, 3).
+    - ``fixed``: round(rate * L), as crammed-bert does, where L leaves out padding that nobody may look at; of these
+      exactly round(split[0] * n) become [MASK], those up to round((split[0] + split[1]) * n) a random id, and the rest
+      stay (n = 32: 26, 3, 3).
     - ``bernoulli``: each position by itself with probability ``rate``; each then draws from ``split`` by itself.
     - ``rounded``: min(most, max(1, round(rate * n))) with n the row's length without padding, special tokens included,
       as in the original BERT; each then draws from ``split`` by itself.
@@ -227,7 +229,7 @@ class Masked(Objective):
 
     def _wanted(self, batch: Batch) -> Tensor | int:
         """How many positions to choose: int64 [B, 1], or one number for all rows."""
-        if self.count == "fixed":
+        if self.count == "fixed" and batch.attend is None:
             return self._fixed(batch.ids.shape[1])
         present = batch.ids != batch.special.pad if batch.attend is None else batch.attend
         wanted = (present.sum(dim=1, keepdim=True).double() * self.rate).round().to(torch.int64)
@@ -245,9 +247,12 @@ class Masked(Objective):
         if self._always_full(batch):
             return Slots(order[:, : self._fixed(chosen.shape[1])], None)
         number = chosen.sum(dim=1)
-        most, least = int(number.max()), int(number.min())
+        # One message from the device for all three: whoever knows how many there are need not wait to find them.
+        most, least, total = torch.stack((number.max(), number.min(), number.sum())).tolist()
         places = order[:, : max(1, most)]
-        return Slots(places, None if least == most > 0 else chosen.gather(1, places))
+        if least == most > 0:
+            return Slots(places, None)
+        return Slots(places, torch.nonzero_static(chosen.gather(1, places).flatten(), size=total)[:, 0])
 
 
 def ranks(draw: Tensor, among: Tensor) -> Tensor:

@@ -30,8 +30,9 @@ ADAMW_RMS = 0.2
 """Root mean square of a usual AdamW update, which an orthogonal one is scaled to."""
 ADAM_TIMES = 3.0
 """Rate of all but matrices as a multiple of theirs (records: study-muon-rates)."""
-AT_ONCE = 1 << 22
-"""Numbers that are orthogonalised together: many small matrices, few large ones, so that the copies stay small."""
+AT_ONCE = {"cpu": 1 << 22, "cuda": 1 << 28}
+"""Numbers that are orthogonalised together. On a CPU many small matrices or few large ones, so that the copies stay in
+its cache; on a GPU all matrices of a shape, up to 1 GiB of float32, for each batch costs some twenty launches."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,12 +183,15 @@ def wide(matrices: Tensor) -> Tensor:
 
 
 def batches(stacks: list[Tensor]) -> Iterator[list[int]]:
-    """Yield the places of stacks [N, R, C] that go together: of one shape and device, at most AT_ONCE numbers."""
+    """Yield the places of stacks [N, R, C] that go together: of one shape and device, at most AT_ONCE numbers.
+
+    A stack that is larger by itself goes alone.
+    """
     alike: dict[tuple[Any, ...], list[int]] = {}
     for place, stack in enumerate(stacks):
         key = (stack.shape[1:], stack.device)
         batch = alike.setdefault(key, [])
-        if batch and sum(stacks[i].numel() for i in batch) + stack.numel() > AT_ONCE:
+        if batch and sum(stacks[i].numel() for i in batch) + stack.numel() > AT_ONCE[stack.device.type]:
             yield batch
             batch = alike[key] = []
         batch.append(place)

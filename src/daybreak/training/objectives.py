@@ -115,7 +115,8 @@ class CausalThenMasked(Objective):
         """Positions [B, K] that predict, None for all but the last, and what they should say, [B, K] or [B, L - 1]."""
         ids = batch.ids
         if self.stage(progress) != "causal":
-            slots = choose(ids, self.mask_rate(progress), seed=seed, position=position, special=batch.special)
+            rate = self.mask_rate(progress)
+            slots = choose(ids, rate, seed=seed, position=position, special=batch.special, attend=batch.attend)
             return slots, ids.gather(1, slots)
         if self.causal_targets >= 1.0:
             return None, ids[:, 1:]
@@ -139,15 +140,32 @@ def is_special(ids: Tensor, special: SpecialIds) -> Tensor:
     return found
 
 
-def choose(ids: Tensor, share: float, *, seed: int, position: int, special: SpecialIds = OURS) -> Tensor:
+def choose(
+    ids: Tensor,
+    share: float,
+    *,
+    seed: int,
+    position: int,
+    special: SpecialIds = OURS,
+    attend: Tensor | None = None,
+) -> Tensor:
     """Choose K = round(share * L) positions of each row of ``ids`` int64 [B, L], at least one, special tokens last.
+
+    Args:
+        attend: bool [B, L], False for padding. Of a padded row with n other positions only round(share * n) are
+            chosen, at least one; the rest of its K entries name its first padding position.
 
     Returns:
         int64 [B, K], ascending.
     """
     keys = draws(seed, position, ids.shape[0], ids.shape[1], ids.device)
     keys = keys + is_special(ids, special).to(torch.int64) * (1 << 62)
-    return keys.argsort(dim=1)[:, : max(1, round(share * ids.shape[1]))].sort(dim=1).values
+    chosen = keys.argsort(dim=1)[:, : max(1, round(share * ids.shape[1]))]
+    if attend is not None:
+        wanted = (attend.sum(dim=1, keepdim=True).double() * share).round().clamp(min=1)
+        padding = attend.to(torch.uint8).argmin(dim=1, keepdim=True)
+        chosen = torch.where(torch.arange(chosen.shape[1], device=ids.device) < wanted, chosen, padding)
+    return chosen.sort(dim=1).values
 
 
 def mask_rows(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 
 from daybreak.base.batch import Batch
@@ -57,6 +57,8 @@ class Stretch:
     """Rows of a step over all devices, at the end of the ramp."""
     microbatch: int
     """Rows that one device handles at a time."""
+    view: Callable[[float], Hashable] | None = None
+    """What the rows depend on of progress: ``Sampler.view``; None where nothing is known of it."""
     quantum: int = 0
     """Rows by which a batch grows: those that all devices handled at a time when the run began; 0 for now."""
 

@@ -24,6 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from daybreak.base.batch import Batch
 from daybreak.base.encoder import Encoder, LossSum
 from daybreak.base.world import World, peers
+from daybreak.training.finish import WithEmbeddings
 from daybreak.training.objectives import Objective
 
 
@@ -40,6 +41,7 @@ class Replicas:
         self._model = model
         self._world = world
         self._wait = 0.0
+        self._waits: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
         self._messages = Messages()
         self._shared: DistributedDataParallel | None = None
         self.renew()
@@ -82,11 +84,14 @@ class Replicas:
                 raise
         with peers():
             self._messages.complete()
-        self._wait += time.monotonic() - self._messages.last_sent
+        if (sent := self._messages.sent_on_device) is None:
+            self._wait += time.monotonic() - self._messages.last_sent
+        else:
+            self._waits.append((sent, recorded_event()))
 
     def loss(
         self,
-        objective: Objective,
+        objective: Objective | WithEmbeddings,
         batch: Batch,
         *,
         seed: int,
@@ -103,10 +108,12 @@ class Replicas:
     def take_wait(self) -> float:
         """Return the seconds spent since last asked in waiting for messages, with nothing left to compute.
 
-        The slowest rank is waited for as well. On a GPU messages are waited for by its queue, not by this process, so
-        that this is nearly 0: there the wait falls on whatever next reads a number from the GPU.
+        The slowest rank is waited for as well. On a GPU messages are waited for by its queue, not by this process:
+        events in the queue time them. Call it once the queue has been read to its end.
         """
         waited, self._wait = self._wait, 0.0
+        waited += sum(sent.elapsed_time(done) for sent, done in self._waits) / 1000.0  # events count milliseconds
+        self._waits.clear()
         return waited
 
 
@@ -117,6 +124,8 @@ class Messages:
         self.failed = False
         """Whether a message did; what else fails in a backward pass is no lost peer."""
         self.last_sent = 0.0
+        self.sent_on_device: torch.cuda.Event | None = None
+        """In the queue of a GPU, behind all that was computed before the last message; None on a CPU."""
         self.sent = 0
         self._buckets: dict[int, Tensor] = {}
         self._works: list[dist.Work] = []
@@ -142,6 +151,7 @@ class Messages:
 
     def _send(self, buffer: Tensor) -> dist.Work:
         self.last_sent = time.monotonic()
+        self.sent_on_device = recorded_event() if buffer.device.type == "cuda" else None
         try:
             work = dist.all_reduce(buffer, async_op=True)
         except RuntimeError:
@@ -159,6 +169,13 @@ class Messages:
             raise
 
 
+def recorded_event() -> torch.cuda.Event:
+    """An event at the end of the GPU's queue, which knows when the queue has come to it."""
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
+
+
 class Losses(nn.Module):
     """What the engine sees as the model: batches in, a loss out."""
 
@@ -166,7 +183,7 @@ class Losses(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, objective: Objective | None, *arguments: Any, **more: Any) -> Any:
+    def forward(self, objective: Objective | WithEmbeddings | None, *arguments: Any, **more: Any) -> Any:
         """The loss; without an objective a zero in which every parameter has a part, in the order of the model."""
         if objective is None:
             return 0.0 * torch.stack([parameter.flatten()[0] for parameter in self.model.parameters()]).sum()

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from daybreak.base.batch import Batch
 from daybreak.base.encoder import Encoder
@@ -24,16 +25,23 @@ from daybreak.training.averaging import RunningAverage
 from daybreak.training.checkpoint import Progress
 from daybreak.training.clock import Clock
 from daybreak.training.compiling import failed_to_compile
+from daybreak.training.finish import Finish, WithEmbeddings, contrastive_loss, slopes
 from daybreak.training.journal import Journal
 from daybreak.training.monitors import Monitor
 from daybreak.training.objectives import Objective
 from daybreak.training.phases import Later, Stretch, scheduled
+from daybreak.training.prefetch import Prefetch
 from daybreak.training.ramp import Ramp
 from daybreak.training.replicas import Replicas
 from daybreak.training.schedule import Schedule
 from daybreak.training.telemetry import Telemetry
 from daybreak.training.validation import Validation
 from daybreak.training.watchdog import Watchdog
+
+BEFORE = 1e-6
+"""Of a run, what lies between the last moment before the finish and its beginning."""
+FINISHING = " and contrastive"
+"""What the name of a stage has added in the finish, where the run's health is judged."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +56,7 @@ class Training:
     objective: Objective
     schedule: Schedule
     stretches: tuple[Stretch, ...]
-    """The phases of the run: one, or two where ``later`` ever begins."""
+    """The phases of the run: one, two where ``later`` ever begins, and one more, the last, where ``finish`` does."""
     later: Later
     ramp: Ramp
     clock: Clock
@@ -74,6 +82,9 @@ class Training:
     """bool [V], the pieces that go on a word; needed where whole words are masked."""
     record_seconds: float = 1.0
     """A metrics line at most this often; 0 for one a step."""
+    prefetch: Prefetch | None = None
+    """None where the processor trains: it has nothing to do beside."""
+    finish: Finish = Finish()
     telemetry: Telemetry | None = None
     watchdog: Watchdog | None = None
 
@@ -86,19 +97,32 @@ class Training:
     def precision(self) -> torch.dtype:
         return getattr(torch, self.decisions.precision)
 
-    def stretch(self, progress: Progress) -> Stretch:
-        """The phase that the run is in."""
+    def finishing(self, at: float) -> bool:
+        """Whether the run is in its finish at this progress."""
+        return self.finish.begun(course(self, at))
+
+    @property
+    def before_finish(self) -> float:
+        """The last progress before the finish; 1 where there is none, or nothing before it."""
+        if not self.finish.ever or self.finishing(0.0):
+            return 1.0
+        return (self.finish.start - self.begin) / (1.0 - self.begin) - BEFORE
+
+    def stretch(self, progress: Progress, at: float) -> Stretch:
+        """The phase that the run is in at progress ``at``."""
+        if self.finishing(at):
+            return self.stretches[-1]
         return self.stretches[0 if progress.second_from is None else 1]
 
     def epochs(self, progress: Progress) -> float:
         """How often the text was read; after a change of length an estimate by the rows of the phase."""
-        return progress.position / self.stretch(progress).rows_per_epoch
+        return progress.position / self.stretch(progress, 0.0).rows_per_epoch
 
     def rows_of_step(self, progress: Progress, at: float) -> int:
         """Rows of the next step over all devices, however many these are by now."""
-        stretch = self.stretch(progress)
-        # In the second phase the ramp is over, whatever it says.
-        at = 1.0 if progress.second_from is not None else at
+        stretch = self.stretch(progress, at)
+        # In the second phase and in the finish the ramp is over, whatever it says.
+        at = 1.0 if progress.second_from is not None or self.finishing(at) else at
         quantum = stretch.quantum or stretch.microbatch * self.world.size
         return self.ramp.rows(stretch.batch, at, progress.position, quantum)
 
@@ -107,12 +131,26 @@ class Training:
         size, rank = self.world.size, self.world.rank
         return rows * rank // size, rows * (rank + 1) // size
 
-    def rows(self, stretch: Stretch, position: int, count: int, progress: float) -> Batch:
-        """The rows from ``position`` on, on the device, as they are at this point of the run."""
+    def rows(self, stretch: Stretch, position: int, count: int, progress: float, ahead: int) -> Batch:
+        """The rows from ``position`` on, on the device, as they are at this point of the run.
+
+        Args:
+            ahead: rows until those that this rank will probably ask for next.
+        """
+
+        def made(first: int) -> Batch:
+            batch = stretch.take(first, count, progress)
+            if self.continues is not None:
+                batch = replace(batch, continues=self.continues[batch.ids])
+            return batch.ready_for(self.device)
+
         begun = time.monotonic()
-        batch = stretch.take(position, count, progress)
-        if self.continues is not None:
-            batch = replace(batch, continues=self.continues[batch.ids])
+        if self.prefetch is None or stretch.view is None:
+            batch = made(position)
+        else:
+            same = (stretch.take, count, stretch.view(progress))
+            batch = self.prefetch.take((position, *same), lambda: made(position))
+            self.prefetch.begin((position + ahead, *same), lambda: made(position + ahead))
         batch = batch.on(self.device)
         self.charge("data", time.monotonic() - begun)
         return batch
@@ -132,6 +170,23 @@ class Training:
 
 class TooManyRows(torch.OutOfMemoryError):
     """A microbatch that does not fit into the memory of one of the devices: fewer rows at a time may."""
+
+
+MEMORY_FULL = (
+    "out of memory",  # "CUDA error: out of memory", "HIP out of memory"
+    "can't allocate memory",  # a CPU
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUBLAS_STATUS_NOT_INITIALIZED",  # cuBLAS has no room for its own workspace
+    "CUDNN_STATUS_ALLOC_FAILED",
+)
+"""What a RuntimeError says that means the same as torch.OutOfMemoryError."""
+
+
+def memory_is_full(error: Exception) -> bool:
+    """Whether fewer rows at a time may help: libraries report a full memory in their own words."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in MEMORY_FULL)
 
 
 def no_room() -> UserError:
@@ -155,6 +210,8 @@ class Outcome:
     """Mean over masked words, nats."""
     norm: float
     """Of the gradient, before clipping."""
+    contrastive: float | None
+    """Mean contrastive loss of the finish, nats; None before it."""
     taken: bool
     """Whether the weights were updated."""
 
@@ -197,15 +254,16 @@ def take_step(
         TooManyRows, NotCompiled: on all ranks, where one cannot go on like this; nothing has changed.
     """
     rows = training.rows_of_step(progress, at)
-    loss_sum, targets, heard = accumulate(training, progress, at, rows, asked)
-    training.clock.hear(heard)
+    sums = accumulate(training, progress, at, rows, asked)
+    loss_sum, targets = sums.loss, sums.targets
+    training.clock.hear(sums.heard)
     if second and training.later.lr > 0:  # not before the losses are there: without them the step begins anew
         training.optimizer.state.clear()
     count = max(targets, 1.0)  # independent draws may choose nothing in a tiny batch
-    gradients = [parameter.grad for parameter in training.model.parameters() if parameter.grad is not None]
+    gradients = gradients_of(training.model)
     divisor = count * progress.scale.factor
-    norm = float(torch.nn.utils.get_total_norm(gradients)) / divisor
-    health = progress.health.in_stage(stage(training, at))
+    norm = sums.norm / divisor
+    health = progress.health.in_stage(stage(training, at) + FINISHING * training.finishing(at))
     loss, scale = loss_sum / count, progress.scale
     taken = not health.is_bad(loss, norm, training.clip)
     if taken:
@@ -221,13 +279,19 @@ def take_step(
         progress,
         step=progress.step + 1,
         position=progress.position + rows,
-        tokens=progress.tokens + rows * training.stretch(progress).length,
+        tokens=progress.tokens + rows * training.stretch(progress, at).length,
         targets=progress.targets + int(targets),
         losses=progress.losses.add(at, loss) if taken and training.later.when_flat else progress.losses,
         health=health,
         scale=scale,
     )
-    return Outcome(progress=done, loss=loss, norm=norm, taken=taken)
+    return Outcome(
+        progress=done,
+        loss=loss,
+        norm=norm,
+        contrastive=sums.contrastive if training.finishing(at) else None,
+        taken=taken,
+    )
 
 
 def update(training: Training) -> None:
@@ -236,29 +300,52 @@ def update(training: Training) -> None:
         training.optimizer.step()
 
 
-def accumulate(
-    training: Training, progress: Progress, at: float, rows: int, asked: Callable[[], bool] = bool
-) -> tuple[float, float, list[float]]:
+def gradients_of(model: Encoder) -> list[Tensor]:
+    return [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sums:
+    """What the ranks found in a step, added up."""
+
+    loss: float
+    """Nats on masked words."""
+    targets: float
+    contrastive: float
+    """Mean contrastive loss; 0 before the finish."""
+    norm: float
+    """Of the gradients as they are, before any division."""
+    heard: list[float]
+    """What the clocks said."""
+
+
+def accumulate(training: Training, progress: Progress, at: float, rows: int, asked: Callable[[], bool] = bool) -> Sums:
     """Add this rank's share of a step of ``rows`` rows to the gradients, one microbatch after the other.
 
-    Returns:
-        Of all ranks: the sum of the losses on masked words, the number of targets, and what the clocks said.
+    The device is waited for once, here: loss and norm come in one message. Both decide whether this very step updates
+    the weights (see ``guard``), so they cannot be read a step later.
 
     Raises:
         TooManyRows, NotCompiled: on all ranks, with the gradients cleared.
     """
-    stretch, objective, world = training.stretch(progress), training.objective, training.world
+    stretch, objective, world = training.stretch(progress, at), training.objective, training.world
     begin, end = training.share(rows)
     first = progress.position + begin
     seed, now = training.seed, course(training, at)
-    whole = training.rows(stretch, first, end - begin, now)
-    per_row = 1.0
-    if objective.averages_rows:
+    whole = training.rows(stretch, first, end - begin, now, ahead=rows)
+    finishing = training.finishing(at)
+    all_targets = 0.0
+    if objective.averages_rows or finishing:
         targets = objective.targets(whole, seed=seed, position=first, progress=now)
-        per_row = world.sum(targets) / rows
+        all_targets = world.sum(targets)
+    per_row = all_targets / rows if objective.averages_rows else 1.0
     told, count = torch.zeros((), dtype=torch.float64, device=training.device), 0
+    contrastive = torch.zeros((), dtype=torch.float64, device=training.device)
     full = broken = False
     starts = range(0, end - begin, stretch.microbatch)
+    slope = None
+    if finishing and (world.size > 1 or len(starts) > 1):
+        contrastive, slope, full, broken = _slopes(training, whole, progress.position, rows, stretch.microbatch, now)
     for start in starts:
         part = whole.part(start, start + stretch.microbatch)
         # Dropout too is a function of (seed, position): nothing to save, and a replay draws the same.
@@ -269,13 +356,28 @@ def accumulate(
             try:
                 with training.autocast():
                     loss = training.replicas.loss(
-                        objective, part, seed=seed, position=first + start, progress=now, per_row=per_row
+                        WithEmbeddings(objective.loss) if finishing else objective,
+                        part,
+                        seed=seed,
+                        position=first + start,
+                        progress=now,
+                        per_row=per_row,
                     )
-                (loss.sum * progress.scale.factor).backward()
-            except torch.OutOfMemoryError:
-                full = True
-                continue
+                    total = loss.sum
+                    if loss.embeddings is not None:
+                        if slope is None:  # the step is one microbatch of one process
+                            temperature = training.finish.temperature
+                            pull = contrastive_loss(loss.embeddings, whole.documents, first, temperature)
+                            contrastive = pull.detach()
+                        else:
+                            pull = (loss.embeddings * slope[start : start + len(part)]).sum()
+                        # After the division by all targets this is the weight times the mean over sequences.
+                        total = total + training.finish.weight * all_targets * pull
+                (total * progress.scale.factor).backward()
             except Exception as error:
+                if memory_is_full(error):
+                    full = True
+                    continue
                 if training.model.compiled is None or not failed_to_compile(error):
                     raise
                 broken = True
@@ -286,13 +388,70 @@ def accumulate(
     if training.device.type == "cuda":
         full = world.any(full)  # between processors: a lost peer is noticed before this rank waits inside NCCL
     said = training.clock.voice(asked())
-    numbers = torch.tensor((count, full, broken, *said), dtype=torch.float64, device=training.device)
-    loss_sum, targets, full, broken, *heard = world.add(torch.cat((told[None], numbers))).tolist()
-    training.charge("communicate", training.replicas.take_wait() + (time.monotonic() - begun) * (world.size > 1))
+    numbers = on_device((count, full, broken, *said), training.device)
+    sums = world.add(torch.cat((told[None], contrastive[None].double() / world.size, numbers)))
+    # Where a rank has failed, gradients are not whole, and their norm is not looked at.
+    norm = torch.nn.utils.get_total_norm(gradients_of(training.model)).to(training.device, torch.float64)
+    loss_sum, contrast, targets, full, broken, *heard, norm_of_all = torch.cat((sums, norm[None])).tolist()
+    # A GPU works off its queue while the last message waits: that is training. Its own waits are timed by its events.
+    message = time.monotonic() - begun if world.size > 1 and training.device.type != "cuda" else 0.0
+    training.charge("communicate", training.replicas.take_wait() + message)
     if full or broken:
         training.optimizer.zero_grad(set_to_none=True)
         training.replicas.renew()
         if full:
             raise TooManyRows(f"{stretch.microbatch} rows at a time do not fit")
         raise NotCompiled("a block cannot be compiled")
-    return loss_sum, targets, heard
+    return Sums(loss=loss_sum, targets=targets, contrastive=contrast, norm=norm_of_all, heard=heard)
+
+
+def on_device(numbers: Sequence[float], device: torch.device) -> Tensor:
+    """Return float64 [N] on ``device``, which a GPU copies without being waited for."""
+    made = torch.tensor(numbers, dtype=torch.float64, pin_memory=device.type == "cuda")
+    return made.to(device, non_blocking=True)
+
+
+def _slopes(
+    training: Training, whole: Batch, position: int, rows: int, microbatch: int, now: float
+) -> tuple[Tensor, Tensor, bool, bool]:
+    """Look at all sequences of the step once, before their gradients are computed (GradCache, arXiv 2101.06983).
+
+    Args:
+        whole: this rank's sequences of the step.
+        position: the step's first sequence, of ``rows`` over all ranks.
+        now: where the objective stands.
+
+    Returns:
+        The contrastive loss of the step, its slope for each of this rank's embeddings, whether this rank had no memory
+        for them, and whether its blocks could not be compiled; after either of them the numbers mean nothing.
+    """
+    world, objective = training.world, WithEmbeddings(training.objective.loss)
+    begin, end = training.share(rows)
+    everyone = torch.zeros(rows, training.model.width, device=training.device)
+    documents = torch.zeros(rows, dtype=torch.int64, device=training.device)
+    documents[begin:end] = whole.documents
+    full = broken = False
+    for start in range(begin, end, microbatch):
+        part = whole.part(start - begin, start - begin + microbatch)
+        torch.manual_seed(training.seed * 1_000_003 + position + start)
+        try:
+            with training.autocast():
+                found = objective.embeddings(
+                    training.model, part, seed=training.seed, position=position + start, progress=now, per_row=1.0
+                )
+        except Exception as error:
+            if memory_is_full(error):
+                full = True
+                break
+            if training.model.compiled is None or not failed_to_compile(error):
+                raise
+            broken = True
+            break
+        everyone[start : start + len(part)] = found
+    begun = time.monotonic()
+    if world.size > 1 and training.device.type == "cuda":
+        full = world.any(full)  # as after the backward pass
+    everyone, documents = world.add(everyone), world.add(documents)
+    training.charge("communicate", (time.monotonic() - begun) * (world.size > 1))
+    loss, slope = slopes(everyone, documents, position, training.finish.temperature)
+    return loss, slope[begin:end], full, broken

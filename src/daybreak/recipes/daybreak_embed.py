@@ -1,0 +1,27 @@
+"""The embedding finish alone: adapts a model that is trained already to search in your text.
+
+Command: daybreak run embed --init MODEL --corpus TEXT --budget 10m
+Promise: not yet measured.
+"""
+
+from daybreak.data.tokenizer import WordPiece
+from daybreak.models.modern import ModernEncoder
+from daybreak.recipe import Recipe
+from daybreak.training.finish import Finish
+from daybreak.training.objectives import CausalThenMasked
+from daybreak.training.optimizers import AdamW
+from daybreak.training.schedule import Trapezoid
+
+recipe = Recipe(
+    name="daybreak-embed",
+    # The tokenizer and the shape are those of the model that --init names.
+    tokenizer=WordPiece(vocabulary=8_192),
+    model=ModernEncoder(layers=2, width=128, heads=2, inner=256, init_std=0.09),
+    objective=CausalThenMasked(causal_share=0.0, mask_rates=(0.15,)),
+    optimizer=AdamW(lr=1e-3),  # a tenth of it with --init
+    schedule=Trapezoid(warmup=0.05, decay=0.95),
+    finish=Finish(start=0.0, length=128, longest=126),
+    length=128,
+    batch=64,
+    budget="10m",
+)

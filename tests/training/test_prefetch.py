@@ -1,0 +1,61 @@
+"""Rows that are read ahead are those that would have been read: used only where they were made for what is asked."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from daybreak.base.batch import Batch
+from daybreak.base.errors import UserError
+from daybreak.training.prefetch import Prefetch
+from daybreak.training.step import Training
+
+
+def watched(made: Training, *, until: float = 2.0) -> tuple[Training, list[tuple[str, int, float]]]:
+    """The same run with rows that change at progress ``until``, and which thread made which."""
+    inner, asked = made.stretches[0].take, []
+
+    def take(position: int, rows: int, progress: float) -> Batch:
+        asked.append((threading.current_thread().name.partition("_")[0], position, progress))
+        batch = inner(position, rows, progress)
+        return replace(batch, ids=batch.ids[:, ::-1].copy()) if progress < until else batch
+
+    stretch = replace(made.stretches[0], take=take, view=lambda progress: progress < until)
+    return replace(made, stretches=(stretch,)), asked
+
+
+@pytest.mark.parametrize("until", [0.0, 0.5])
+def test_a_run_that_reads_ahead_is_the_same_run(until: float, tmp_path: Path, toy: Any) -> None:
+    plain, _ = watched(toy.training(tmp_path / "plain"), until=until)
+    toy.journaled(plain)
+    prefetch = Prefetch()
+    ahead, asked = watched(toy.training(tmp_path / "ahead", prefetch=prefetch), until=until)
+    toy.journaled(ahead)
+    assert toy.equal(plain, ahead)
+    # The first step, and the one at which the rows change: what was read ahead for it was made for other rows.
+    assert (prefetch.hits, prefetch.misses) == ((29, 1) if until == 0 else (28, 2))
+    mine = [position for thread, position, _ in asked if thread != "prefetch"]
+    assert mine == ([0] if until == 0 else [0, 15 * 8])
+
+
+def test_rows_whose_dependence_is_unknown_are_not_read_ahead(tmp_path: Path, toy: Any) -> None:
+    prefetch = Prefetch()
+    toy.journaled(toy.training(tmp_path, prefetch=prefetch))
+    assert prefetch.hits == prefetch.misses == 0
+
+
+def test_damaged_rows_fail_when_they_are_asked_for() -> None:
+    def damaged() -> Batch:
+        raise UserError("The file was changed.", "Prepare it again.")
+
+    prefetch, good = Prefetch(), Batch(ids=np.zeros((1, 2), np.int64))
+    prefetch.begin(1, damaged)
+    assert prefetch.take(2, lambda: good) is good  # rows 1 are never asked for
+    prefetch.begin(3, damaged)
+    with pytest.raises(UserError):
+        prefetch.take(3, lambda: good)
