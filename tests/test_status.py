@@ -45,7 +45,7 @@ def test_a_run_whose_process_is_gone_is_stopped_at_once(write_run):
     age(RunFolder(run).trace, 4)
     said = lines(status(run))
     assert said["state"].startswith("stopped, last heartbeat ") and "the same command resumes it" in said["state"]
-    assert said["budget"].endswith("about 53s of training left")
+    assert said["budget"].endswith("about 51s of training left")
 
 
 def test_where_locks_tell_nothing_the_heartbeat_does(write_run, monkeypatch):
