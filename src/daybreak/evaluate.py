@@ -118,7 +118,8 @@ def evaluate(
             keep_model(plan, result, target)
         say(_line(result, plan.measurement.data, filled=plan.left > 0))
         if target:
-            say(f"Classifier: {target}  (transformers.pipeline('text-classification', '{target}') loads it)")
+            head = kind_of(plan.measurement.data.task).head
+            say(f"Classifier: {target}  (transformers.AutoModel{head}.from_pretrained(...) loads it)")
         results[result.task] = result
         answered.append((plan.measurement.data.task, cells))
     _conclude(subject, results_file, list(results.values()))
