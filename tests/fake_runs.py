@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from daybreak.base.files import write_json, write_text
-from daybreak.base.plain import to_plain
+from daybreak.base.plain import fingerprint, to_plain
 from daybreak.base.records import (
     BlockFile,
     Decisions,
@@ -161,9 +161,10 @@ def write_run(tmp_path: Path) -> WriteRun:
             "name": "tiny", "seed": seed, "length": 128, "batch": 32, "budget": "3m", "clip": 1.0,
             "model": {"kind": "ModernEncoder", "layers": 2, "width": 128}, "objective": {"kind": "CausalThenMasked"},
             "optimizer": {"kind": "AdamW", "lr": 2e-3}, "schedule": {"kind": "Trapezoid", "warmup": 0.1},
-            "tokenizer": {"kind": "WordPiece", "vocabulary": 8192, "cased": False}, "fingerprint": f"{seed:016x}",
+            "tokenizer": {"kind": "WordPiece", "vocabulary": 8192, "cased": False},
         }  # fmt: skip
-        write_json(folder.recipe, values | (recipe or {}))
+        values |= recipe or {}
+        write_json(folder.recipe, {**values, "fingerprint": fingerprint(values)})
         write_json(
             folder.environment,
             Environment(

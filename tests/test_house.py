@@ -43,6 +43,8 @@ FLOORS = [
         "verify",
         "leaderboard",
         "plan",
+        "doctor",
+        "init_task",
     },
     {"run", "study", "study_data", "record"},
     {"cli"},
@@ -62,7 +64,7 @@ ROOM_MAY_IMPORT = {
 """Where falling is not enough. Rooms of one floor never import each other anyway."""
 
 BASE_LIBRARIES = {"numpy", "torch", "rich"}
-TORCH_FREE = {"data", "prepare", "reporting", "report", "status", "cli"}
+TORCH_FREE = {"data", "prepare", "reporting", "report", "status", "cli", "doctor"}
 """Rooms that start fast: preparing, reading and asking for help must not wait for torch."""
 HEAVY = {"torch", "transformers", "tokenizers", "safetensors", "sklearn", "scipy", "plotly", "numpy"}
 

@@ -76,7 +76,7 @@ def test_the_plan_is_written_and_told(
     made = plan.plan(data=data, budget="30m", recipes=named("tiny", "mini"), price=1.2, out=out)
     assert read_json(out, Plan) == made
     said = capsys.readouterr().out
-    for words in ("Chosen: ", "Cost: 0.60", "Twice the time", "Disk", "--budget 30m", "H100"):
+    for words in ("Chosen: ", "Cost: 0.60", "Twice the time", "Disk", f"--data {data} --budget 30m", "H100"):
         assert words in said
     text = made.candidates[0]
     assert f"the text is read {text.tokens / made.text_tokens:.0f} times" in said or made.chosen != text.recipe

@@ -243,7 +243,7 @@ def test_a_recipe_may_be_a_python_file_with_a_class_of_its_own(tmp_path: Path) -
     path.write_text(
         """
 from __future__ import annotations
-from dataclasses import dataclass, replace
+from dataclasses import replace, dataclass, replace
 from daybreak.recipe import load_recipe
 from daybreak.training.schedule import Schedule
 
@@ -279,3 +279,9 @@ if __name__ == "__main__":
     for each in NAMES:
         write_json(golden(each), resolved(load_recipe(each)))
     write_json(GOLDEN / "sizes.json", variants())
+
+
+@pytest.mark.parametrize("batch", [100_000_000, (1 << 20) + 1])
+def test_a_mistyped_batch_is_refused_at_once(batch: int) -> None:
+    with pytest.raises(UserError, match="is too large"):
+        dataclasses.replace(load_recipe("tiny"), batch=batch).check()

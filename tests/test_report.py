@@ -18,6 +18,7 @@ import pytest
 from daybreak import cli
 from daybreak.base.errors import UserError
 from daybreak.base.files import read_json, read_json_lines, write_json
+from daybreak.base.locks import alone_in
 from daybreak.base.records import ContextUse, FillMask, Summary, VisibleContext
 from daybreak.base.run_folder import RunFolder
 from daybreak.base.task_records import TaskResult
@@ -140,8 +141,12 @@ def test_many_long_runs_stay_under_six_megabytes(write_run, tmp_path):
 
 
 def test_an_unfinished_run_says_what_is_missing(write_run, tmp_path):
-    text = words(report([write_run("killed", ended=False)], tmp_path / "report.html").read_text())
+    run = write_run("killed", ended=False)
+    with alone_in(run):
+        text = words(report([run], tmp_path / "live.html").read_text())
     assert "killed has not ended: still running, last heartbeat" in text
+    text = words(report([run], tmp_path / "report.html").read_text())
+    assert "killed has not ended: stopped, last heartbeat" in text and "the same command resumes it" in text
     assert "task results (run `daybreak evaluate`), fill-mask examples" in text
     assert "Where the time went" not in text
 
@@ -154,7 +159,8 @@ def test_the_page_of_a_run_loads_itself_again_until_the_run_has_ended(write_run,
     assert again not in report([old], tmp_path / "old.html").read_text()
     long_ago = time.time() - 400
     os.utime(RunFolder(young).trace, (long_ago, long_ago))
-    text = words(report([young], tmp_path / "silent.html").read_text())
+    with alone_in(young):
+        text = words(report([young], tmp_path / "silent.html").read_text())
     assert "silent for 6m 40s when this page was written" in text and "still running" not in text
 
 
@@ -259,7 +265,17 @@ def test_runs_with_other_held_out_text_are_not_ranked_silently(write_run, tmp_pa
     runs = [write_run("a"), write_run("b")]
     manifest = read_json(RunFolder(runs[1]).manifest)
     write_json(RunFolder(runs[1]).manifest, manifest | {"tokenizer": "another"})
-    assert "not comparable" in report(runs, tmp_path / "report.html").read_text()
+    page = report(runs, tmp_path / "report.html").read_text()
+    assert "not comparable" in page and "Their held-out losses cannot be ranked." in page
+    assert "has the lowest held-out loss" not in page and 'class="best"' not in page
+
+
+def test_damage_and_an_edited_recipe_are_said_on_the_page(write_run, tmp_path):
+    folder = RunFolder(write_run())
+    folder.results.write_text("[{")
+    write_json(folder.recipe, read_json(folder.recipe) | {"seed": 5})
+    text = words(report([folder.path], tmp_path / "report.html").read_text())
+    assert "recipe.json was edited after the run began" in text and "is damaged and left out" in text
 
 
 def test_runs_of_one_name_get_labels_of_their_own(write_run, tmp_path):
@@ -313,3 +329,12 @@ def test_the_command_on_the_page_trains_the_same_again(write_run, tmp_path, monk
     monkeypatch.setattr("daybreak.pretrain.pretrain", lambda recipe, **more: seen.append((recipe, more["out"])))
     cli._dispatch(shlex.split(command[1]))
     assert seen == [(wanted, Path(f"{run}-again"))]
+
+
+def test_a_continued_model_has_its_own_name_as_title_and_the_constant_answer_is_said(write_run, tmp_path):
+    run = write_run(recipe={"origin": {"init": "models/bert", "parent": "bert-base"}})
+    results = RunFolder(run).results
+    write_json(results, [item for item in read_json(results) if item["task"] == "which-package"])
+    text = words(report([run], tmp_path / "report.html").read_text())
+    assert "bert-base, continued" in text
+    assert "and always giving the same answer 21.0" in text

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -97,13 +98,16 @@ def test_from_text_to_report_without_a_network(corpus: Path, shape: list[str], t
     assert examples and all("[MASK]" in example.text and len(example.guesses) == 5 for example in examples)
     page = (out / "report.html").read_text()
     assert page.lower().startswith("<!doctype html>")
-    assert str(out / "report.html") in first.stdout and "one word hidden" in first.stdout
+    assert (out / "report.html").as_uri() in first.stdout and "one word hidden" in first.stdout
     sentence = baseline_sentence(results)
     assert (
         sentence in " ".join(first.stdout.split())
         and sentence in page
         and all(result.bag_of_words for result in results)
     )
+    stages = [line for line in first.stdout.splitlines() if re.match(r"\d/4  ", line)]
+    assert [line[:9] for line in stages] == ["1/4  Prep", "2/4  Pret", "3/4  Eval", "4/4  Repo"]
+    assert "a guess" not in first.stdout
     card = (out / "model" / "README.md").read_text()
     assert "day" in card and "walks near the river" not in card
 

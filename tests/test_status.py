@@ -30,19 +30,61 @@ def age(path, seconds):
 def test_a_run_in_progress(write_run):
     run = write_run(ended=False)
     age(RunFolder(run).trace, 4)
-    said = lines(status(run))
+    with alone_in(run):
+        said = lines(status(run))
     assert said["run"].endswith("recipe tiny, seed 1")
     assert re.fullmatch(r"running, last heartbeat [0-9]+s ago", said["state"])
     assert said["budget"] == "3m asked, 2m 03s used (70%), about 51s left"
     assert said["training"].startswith("masked stage, step 698, 2.86 million tokens, ")
-    assert "loss - unigram = -1." in said["held out"]
+    assert "below the unigram baseline" in said["held out"]
     assert "export" not in said
 
 
-def test_a_run_that_fell_silent(write_run):
+def test_a_run_whose_process_is_gone_is_stopped_at_once(write_run):
     run = write_run(ended=False)
+    age(RunFolder(run).trace, 4)
+    said = lines(status(run))
+    assert said["state"].startswith("stopped, last heartbeat ") and "the same command resumes it" in said["state"]
+    assert said["budget"].endswith("about 51s of training left")
+
+
+def test_where_locks_tell_nothing_the_heartbeat_does(write_run, monkeypatch):
+    def no_locks(*_):
+        raise OSError(38, "Function not implemented")
+
+    run = write_run(ended=False)
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    age(RunFolder(run).trace, 4)
+    assert lines(status(run))["state"].startswith("running, last heartbeat ")
     age(RunFolder(run).trace, 300)
     assert lines(status(run))["state"].startswith("silent for 5m ")
+
+
+@pytest.mark.parametrize(("resumes", "words"), [(1, "after 1 resume"), (2, "after 2 resumes")])
+def test_resumes_are_counted_in_words(write_run, resumes, words):
+    folder = RunFolder(write_run())
+    write_json(folder.summary, read_json(folder.summary) | {"resumes": resumes})
+    assert lines(status(folder.path))["state"].endswith(words)
+
+
+def test_a_run_in_its_first_seconds_is_starting(tmp_path):
+    (tmp_path / ".data.preparing").mkdir()
+    assert lines(status(tmp_path))["state"].startswith("starting: text is being prepared")
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(UserError, match="is no run folder"):
+        status(tmp_path)
+
+
+def test_damaged_records_and_an_edited_recipe_are_named(write_run):
+    folder = RunFolder(write_run())
+    with folder.metrics.open("a") as file:
+        file.write("#!?\n")
+    folder.results.write_text("garbage")
+    write_json(folder.recipe, read_json(folder.recipe) | {"batch": 64})
+    said = lines(status(folder.path))
+    assert said["state"].startswith("ended")
+    assert "of 'metrics.jsonl' is damaged and left out. 'results.json' is damaged" in said["files"]
+    assert "recipe.json was edited after the run began" in said["files"]
 
 
 def test_a_silent_run_whose_process_is_there_is_not_called_stopped(write_run):
@@ -50,7 +92,6 @@ def test_a_silent_run_whose_process_is_there_is_not_called_stopped(write_run):
     age(RunFolder(run).trace, 300)
     with alone_in(run):
         assert "though its process is there: stuck, or busy with one thing" in lines(status(run))["state"]
-    assert "the same command resumes it" in lines(status(run))["state"]
 
 
 def test_the_causal_stage_is_named(write_run):
@@ -74,7 +115,8 @@ def test_a_refused_export(write_run):
 
 def test_a_run_that_has_just_started(tmp_path):
     (tmp_path / "recipe.json").write_text('{"name": "tiny", "budget": "3m", "seed": 1}')
-    said = lines(status(tmp_path))
+    with alone_in(tmp_path):
+        said = lines(status(tmp_path))
     assert said["state"].startswith("starting") and said["budget"] == "3m asked, nothing trained yet"
 
 

@@ -1,6 +1,8 @@
 """The command line: the only file that parses arguments. Verbs are imported when they are called."""
 
+import errno
 import os
+import shutil
 import sys
 import traceback
 from collections.abc import Sequence
@@ -27,6 +29,7 @@ VERBS = {
     "pretrain": "shards -> checkpoints -> exported model; the same command resumes",
     "export": "a run's newest checkpoint -> a Hugging Face folder",
     "evaluate": "a model -> results.json: GLUE and your own tasks",
+    "init-task": "a table of labelled rows -> the task file for evaluate, by looking at its columns",
     "probe": "a model -> probes.json: what its layers and words are worth, without fine-tuning",
     "verify": "a run's recorded steps once more: bit-equal, or the first tensor that differs",
     "record": "a finished run or study -> its evidence among the records; of a run, once it was verified",
@@ -37,7 +40,11 @@ VERBS = {
     "check-submission": "files for gluebenchmark.com, anyone's -> fit to send, or what is wrong",
     "status": "what a run is doing, from another shell",
     "recipes": "the recipes, and one of them in full",
+    "doctor": "what this machine is, what is installed, and what stands in the way",
 }
+
+NARROWEST = 20
+"""Columns of a terminal."""
 
 LASTING = ("run", "prepare", "pretrain", "evaluate", "study", "study-data")
 """Verbs that leave something to go on with."""
@@ -48,12 +55,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # Threads that wait by spinning starve each other as soon as the machine has anything else to do. Short spins cost
     # a little on an idle machine and save much on a busy one (docs/log.md). libgomp reads this when torch is imported.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+    widen_narrow_terminal()
     sys.exit(_outcome(list(sys.argv[1:] if arguments is None else arguments)))
+
+
+def widen_narrow_terminal() -> None:
+    """Print for at least NARROWEST columns: tyro lays out its help forever in fewer."""
+    if shutil.get_terminal_size().columns < NARROWEST:
+        os.environ["COLUMNS"] = str(NARROWEST)
 
 
 def _outcome(arguments: list[str]) -> int:
     try:
-        _dispatch(arguments)
+        try:
+            _dispatch(arguments)
+        finally:
+            sys.stdout.flush()
     except UserError as error:
         print(f"daybreak: {error}", file=sys.stderr)
         return 2
@@ -77,11 +94,27 @@ def _outcome(arguments: list[str]) -> int:
         if arguments[0] in LASTING:
             print("daybreak: what it prints is read no more, so it stopped; the same command goes on.", file=sys.stderr)
         return 1
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+            return _bug()
+        where = f" in '{error.filename}'" if error.filename else ""
+        why = os.strerror(error.errno).lower()
+        remedy = "Free disk space and give the same command again."
+        print(f"daybreak: cannot write{where}: {why}. {remedy}", file=sys.stderr)
+        from daybreak.base.terminal import discard_output
+
+        discard_output()
+        return 2
     except Exception:
-        traceback.print_exc()
-        print("daybreak: this is a bug in Daybreak; please report the lines above.", file=sys.stderr)
-        return 1
+        return _bug()
     return 0
+
+
+def _bug() -> int:
+    """Print the traceback of an exception that should not have happened."""
+    traceback.print_exc()
+    print("daybreak: this is a bug in Daybreak; please report the lines above.", file=sys.stderr)
+    return 1
 
 
 def _dispatch(arguments: list[str]) -> None:
@@ -247,6 +280,8 @@ def _run(arguments: list[str]) -> None:
         """Of an hour of this machine, in any currency: the report says what the run cost."""
         by: str = ""
         """When all of it is to be done, 07:00 or 2026-11-23 07:00, in the place of --budget."""
+        open: bool = False
+        """Open the report in the browser at the end."""
 
     arguments, out = _with_size(arguments)
     asked = _with_recipe(Run, "run", arguments)
@@ -269,6 +304,7 @@ def _run(arguments: list[str]) -> None:
         track=asked.track,
         price=asked.price,
         by=Deadline.parse(asked.by) if asked.by else None,
+        open_report=asked.open,
     )
 
 
@@ -872,6 +908,8 @@ def _report(arguments: list[str]) -> None:
         """html, or md: its words and tables without the plots."""
         text: bool = True
         """Quote held-out sentences, and what was left out of a corpus."""
+        open: bool = False
+        """Open the page in the browser."""
 
     asked = _parse(Report, "report", arguments)
     if not asked.runs:
@@ -879,7 +917,45 @@ def _report(arguments: list[str]) -> None:
     from daybreak.report import report
 
     out = asked.out or asked.runs[0] / f"report.{asked.format}"
-    print(report(asked.runs, out, form=asked.format, text=asked.text))
+    page = report(asked.runs, out, form=asked.format, text=asked.text)
+    from daybreak.base.terminal import open_in_browser
+
+    print(page)
+    if asked.open:
+        open_in_browser(page)
+
+
+def _doctor(arguments: list[str]) -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Doctor:
+        folder: Path = Path(".")
+        """Where runs would be written."""
+        torch: bool = False
+        """Also import torch, which takes seconds, and multiply matrices on the device that a run would use."""
+
+    asked = _parse(Doctor, "doctor", arguments)
+    from daybreak.doctor import doctor
+
+    if not doctor(asked.folder, with_torch=asked.torch):
+        raise SystemExit(2)
+
+
+def _init_task(arguments: list[str]) -> None:
+    import tyro
+
+    @dataclass(frozen=True, kw_only=True)
+    class InitTask:
+        table: Annotated[Path, tyro.conf.Positional]
+        """A .csv, .tsv, .jsonl or .parquet file with one example a row."""
+        out: Path | None = None
+        """The task file; beside the table, with the ending .toml, by default."""
+        fresh: bool = False
+        """Replace a task file that is there."""
+
+    asked = _parse(InitTask, "init-task", arguments)
+    from daybreak.init_task import init_task
+
+    init_task(asked.table, asked.out, fresh=asked.fresh)
 
 
 def _status(arguments: list[str]) -> None:

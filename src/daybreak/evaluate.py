@@ -122,7 +122,10 @@ def evaluate(
         merge_result(results_file, result)
         if target := targets.get(result.task):
             keep_model(plan, result, target)
-        say(_line(result, plan.measurement.data))
+        say(_line(result, plan.measurement.data, filled=plan.left > 0))
+        if target:
+            head = kind_of(plan.measurement.data.task).head
+            say(f"Classifier: {target}  (transformers.AutoModel{head}.from_pretrained(...) loads it)")
         results[result.task] = result
         answered.append((plan.measurement.data.task, cells))
     _conclude(subject, results_file, list(results.values()))
@@ -224,12 +227,13 @@ def _save_folders(tasks: list[Task], save: Path | None, results_file: Path) -> d
     return folders
 
 
-def _line(result: TaskResult, data: TaskRows) -> str:
+def _line(result: TaskResult, data: TaskRows, *, filled: bool) -> str:
     other = result.scores.get(f"mismatched_{result.metric}")
     seeds = len(result.seeds)
+    spread = f" +- {result.spread:.3f}" if seeds > 1 else ""
     told = [
-        f"{result.task} ({result.model}): {result.metric} {result.mean:.3f} +- {result.spread:.3f}",
-        f"median {result.median:.3f} of {seeds} seed{'s' if seeds > 1 else ''}",
+        f"{result.task} ({result.model}): {result.metric} {result.mean:.3f}{spread}",
+        f"median {result.median:.3f} of {seeds} seeds" if seeds > 1 else "1 seed",
         f"mismatched {statistics.fmean(other):.3f}" if other else "",
         f"constant answer {result.baseline:.3f}",
         f"bag of words {result.bag_of_words[result.metric]:.3f}" if result.bag_of_words else "no bag of words",
@@ -237,6 +241,6 @@ def _line(result: TaskResult, data: TaskRows) -> str:
         f"{result.train_rows:,} train and {result.judged_rows:,} {result.reported} rows",
         f"{data.skipped} rows skipped" if data.skipped else "",
         result.selection if result.settings_tried else "",
-        duration(result.seconds),
+        duration(result.seconds) if filled else f"nothing new to fine-tune ({duration(result.seconds)} earlier)",
     ]
     return ", ".join(filter(None, told))

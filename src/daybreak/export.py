@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,7 @@ from daybreak.data.shards import open_shards
 from daybreak.data.tokenizer_import import Existing
 from daybreak.models.crammed import CrammedEncoder
 from daybreak.models.importing import load_pretrained
-from daybreak.packaging.hugging_face import write_model_folder
+from daybreak.packaging.hugging_face import copy_model_folder, write_model_folder
 from daybreak.packaging.onnx import FILE, check_onnx_installed, write_onnx
 from daybreak.packaging.parity import REFUSED, check_parity, verdict
 from daybreak.recipe import load_recipe
@@ -77,7 +76,7 @@ def export(
             raise UserError(
                 f"'{run}' is a finished run without its model, as records are.", "Export it where it was trained."
             )
-        shutil.copytree(source.model, out, dirs_exist_ok=True)
+        copy_model_folder(source.model, out)
         say(f"Copied the finished model to {out}.")
     else:
         _export_checkpoint(source, source.best if best else source.checkpoints, out, data or run / "data")

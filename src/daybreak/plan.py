@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -80,11 +81,11 @@ def plan(
     )
     if out:
         write_json(out, made)
-    tell(made, chosen, asked, price)
+    tell(made, chosen, asked, price, data)
     return made
 
 
-def tell(made: Plan, chosen: Candidate, budget: Budget, price: float | None) -> None:
+def tell(made: Plan, chosen: Candidate, budget: Budget, price: float | None, data: Path) -> None:
     """Say what the plan says."""
     say(
         f"{count(made.text_tokens)} tokens of text, on which word frequencies alone reach {made.unigram_loss:.2f} "
@@ -92,19 +93,24 @@ def tell(made: Plan, chosen: Candidate, budget: Budget, price: float | None) -> 
     )
     say(f"{'recipe':12} {'parameters':>10} {'tokens/s':>9} {'reads':>8} {'epochs':>7}  expected held-out loss (90 %)")
     for one in made.candidates:
+        epochs = _epochs(one.tokens / made.text_tokens)
         guess = "" if one.measured else "  (by its arithmetic, not timed)"
         told = one.forecast.words if one.forecast else one.trouble
         say(
             f"{one.recipe.removeprefix(FAMILY):12} {compact(one.parameters):>10} "
-            f"{compact(one.tokens_per_second):>9} {compact(one.tokens):>8} {one.tokens / made.text_tokens:>7.2g}  "
+            f"{compact(one.tokens_per_second):>9} {compact(one.tokens):>8} {epochs:>7}  "
             f"{told}{guess}"
         )
     say()
-    for line in details(made, chosen, budget, price):
+    for line in details(made, chosen, budget, price, data):
         say(line)
 
 
-def details(made: Plan, chosen: Candidate, budget: Budget, price: float | None) -> list[str]:
+def _epochs(passes: float) -> str:
+    return f"{passes:.2f}" if passes < 1 else f"{passes:.1f}" if passes < 10 else f"{passes:,.0f}"
+
+
+def details(made: Plan, chosen: Candidate, budget: Budget, price: float | None, data: Path) -> list[str]:
     """What follows for the chosen one: its end, its cost, its disk, what else would change, and what to beware of."""
     assert chosen.forecast
     ends = datetime.datetime.now() + datetime.timedelta(seconds=budget.amount)
@@ -129,7 +135,8 @@ def details(made: Plan, chosen: Candidate, budget: Budget, price: float | None) 
             f"Beware: the text is read {chosen.tokens / made.text_tokens:.0f} times; beyond about {MANY_EPOCHS:.0f} "
             "times more text would teach more than more time."
         )
-    lines.append(f"Next: daybreak pretrain {chosen.recipe.removeprefix(FAMILY)} --data DATA --budget {made.budget}")
+    name = chosen.recipe.removeprefix(FAMILY)
+    lines.append(f"Next: daybreak pretrain {name} --data {shlex.quote(str(data))} --budget {made.budget}")
     return lines
 
 

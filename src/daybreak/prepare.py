@@ -52,6 +52,9 @@ from daybreak.data.tokenizer_quality import warn_of_folding
 from daybreak.data.treatment import AS_IT_IS, Treatment, epochs_of
 from daybreak.data.workers import over_parts, released
 
+FEW_HELDOUT = 5
+"""Held-out documents below which a loss says little of other text."""
+
 
 def prepare(
     inputs: Sequence[str | Path],
@@ -112,6 +115,12 @@ def prepare(
         order = Order(corpus, treatment, steps, given, tokenizer, identity, compare, workers or usable_cores())
         manifest = _make_at(final, order, started)
     say(f"Data: {_figures(manifest)}, {manifest.seconds:.1f} s.")
+    if manifest.heldout.documents < FEW_HELDOUT:
+        say(
+            f"Held-out losses will rest on {manifest.heldout.documents} "
+            f"document{'s' if manifest.heldout.documents > 1 else ''} alone: give more documents, or cut long ones "
+            "with --chunk-characters."
+        )
     return manifest
 
 
@@ -223,7 +232,7 @@ def _tokenizer(order: Order, found: Survey, work: Path) -> tuple[Path, Tokenizer
     with working("Making the tokenizer"):
         folder = resuming.made_once(work / "tokenizer", lambda to: order.tokenizer.make(found.sample, to))
     made = load_tokenizer(folder)
-    warn_of_folding(made, found.letters)
+    warn_of_folding(made, found.letters, found.sample)
     shared = overlap(made, load_tokenizer(Path(order.compare))) if order.compare else None
     if shared is not None:
         say(f"Tokenizer: {shared:.1%} of its pieces are in '{order.compare}' too.")

@@ -28,7 +28,7 @@ from daybreak.forecasting.law import Undertaking, shipped_law
 from daybreak.forecasting.live import Prophet
 from daybreak.forecasting.runs import inner_parameters
 from daybreak.origins import folders_of
-from daybreak.recipe import Recipe, resolved
+from daybreak.recipe import Recipe, resolved, smaller_than
 from daybreak.run_end import finish
 from daybreak.run_start import check_folder, write_start
 from daybreak.training import calibration, checkpoint
@@ -238,7 +238,8 @@ def _train(
         prophet = _prophet(order, training)
         remark = prophet.remark if prophet else str
         others: list[Monitor] = [one for one in (prophet, remote) if one]
-        monitors: list[Monitor] = [*others, Live(work, seconds, plateau, remark), Plateau(plateau), page]
+        live, warner = Live(work, seconds, plateau, remark), Plateau(plateau, smaller_than(order.recipe))
+        monitors: list[Monitor] = [*others, live, warner, page]
         training = replace(training, journal=journal, monitors=monitors, telemetry=telemetry)
         progress = fit(training, progress)
         telemetry.close()  # has the last half minute measured, which would be missing from the energy

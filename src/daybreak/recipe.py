@@ -46,6 +46,8 @@ RATE_RULES = ("none", "linear", "sqrt")
 COMPILE = ("auto", "on", "off")
 MOST_SEED = 9 * 10**12
 """Times a million, and with the rows of any run added, it still is a seed that torch takes."""
+MOST_BATCH = 1 << 20
+"""Sequences of an optimizer step; larger numbers are typing mistakes, and would be timed for minutes."""
 EXTRAS = ("fingerprint", "own_kinds")
 """What recipe.json holds beside the fields."""
 
@@ -133,6 +135,8 @@ class Recipe:
             raise UserError(f"A row length of {self.length} is too short.", "Choose --length of at least 8.")
         if min(self.batch, self.microbatch, self.devices.batch) < 0 or not (self.batch or self.devices.batch):
             raise UserError("--batch must be at least 1 and --microbatch not negative.", "Correct the number.")
+        if max(self.batch, self.microbatch, self.devices.batch) > MOST_BATCH:
+            raise UserError(f"A batch above {MOST_BATCH:,} sequences is too large.", "Correct the number.")
         if self.batch and self.devices.batch:
             raise UserError(
                 f"--batch {self.batch} and --devices.batch {self.devices.batch} name the batch twice.",
@@ -215,6 +219,13 @@ class Recipe:
         """What the rule for several devices multiplies the learning rate by."""
         ratio = self.global_batch(devices) / max(1, self.devices.reference)
         return {"none": 1.0, "linear": ratio, "sqrt": math.sqrt(ratio)}[self.devices.rate_rule]
+
+
+def smaller_than(recipe: Recipe) -> str:
+    """How to ask for the smallest model of the recipe's family; empty where this is it, or its size is unknown."""
+    if not recipe.name.startswith(FAMILY):
+        return "--size tiny" if recipe.name in recipe_names() else ""
+    return "" if recipe.name == FAMILY + SIZES[0] else f"recipe {SIZES[0]}"
 
 
 def recipe_names() -> list[str]:

@@ -16,7 +16,7 @@ from daybreak.base.plain import from_plain, to_plain
 from daybreak.base.records import FillMask, Summary
 from daybreak.base.run_folder import RunFolder
 from daybreak.base.task_records import TaskResult
-from daybreak.base.terminal import duration, quiet, say
+from daybreak.base.terminal import duration, open_in_browser, quiet, say, say_link
 from daybreak.data.inputs import STDIN, find_files
 from daybreak.data.tokenizer_import import Existing
 from daybreak.origins import folders_of
@@ -51,6 +51,7 @@ def run(
     track: Sequence[str] = (),
     price: float | None = None,
     by: Deadline | None = None,
+    open_report: bool = False,
 ) -> Path:
     """Go from text to a tested encoder and its report.
 
@@ -64,6 +65,7 @@ def run(
         track, price: see ``pretrain.Watching``.
         by: when everything is to be done. Pretraining then gets what preparation leaves, without a share for the
             tasks; where that becomes late, seeds of the evaluation are left out, and never the export or the report.
+        open_report: open the report in the browser at the end.
 
     Returns:
         The path of the report.
@@ -73,6 +75,7 @@ def run(
     _check_asked(recipe, tasks, task_dir, seeds, track, price)
     if fresh:
         folder.delete([*_files([*corpus, *general]), *folders_of(recipe)])
+    say("1/4  Prepare: text to tokens")
     if not corpus:
         corpus, tasks = _docstrings(folder, tasks)
     recipe = _prepare(recipe, out, corpus, general, text_field)
@@ -82,20 +85,26 @@ def run(
 
     if by:
         recipe = replace(recipe, budget=_budget_by(by, folder, bool(tasks)))
+    say(f"2/4  Pretrain: {recipe.name} for {recipe.budget}")
     pretrain(recipe, data=out / "data", out=out, watching=Watching(track=tuple(track), price=price))
+    counted = f"{len(tasks)} task{'s' if len(tasks) > 1 else ''} with {seeds} seed{'s' if seeds > 1 else ''} each"
+    say(f"3/4  Evaluate: {counted if tasks else 'no task was named'}")
     if by:
         report([out], folder.report)  # the one without results is there in time, whatever follows
         _evaluate_by(by, folder, tasks, task_dir, seeds, baselines)
     else:
         _evaluate(folder, tasks, task_dir, seeds, baselines)
+    say("4/4  Report")
     _show_examples(folder)
     page = report([out], folder.report)
     code = ", trust_remote_code=True" if recipe.model.modelling_files() else ""
     results = read_json(folder.results, list[TaskResult]) if folder.results.exists() else []
     say(f"\n{opening(results, read_json(folder.summary, Summary).validation)}")
     say(f"\nModel   {folder.model}  (AutoModelForMaskedLM.from_pretrained(...{code}) loads it)")
-    say(f"Report  {page}")
+    say_link("Report  ", page)
     say(f"All of it took {duration(time.monotonic() - begun)}.")
+    if open_report:
+        open_in_browser(page)
     return page
 
 
@@ -183,8 +192,9 @@ def _evaluate(
         return
     from daybreak.evaluate import evaluate
     from daybreak.evaluation.known_tasks import spelled_out
+    from daybreak.evaluation.results import read_results
 
-    done = read_json(folder.results, list[TaskResult]) if folder.results.exists() else []
+    done = read_results(folder.results)
     have = {(item.task, item.model) for item in done if item.protocol == "quick" and len(item.seeds) >= seeds}
     for untrained in (False, True):
         model = "untrained" if untrained else "pretrained"
@@ -240,8 +250,12 @@ def _task_name(task: str) -> str:
 
 
 def _show_examples(folder: RunFolder) -> None:
-    """Print a few held-out sentences with a word hidden."""
-    examples = [from_plain(FillMask, item) for item in read_json(folder.examples)]
+    """Print a few held-out sentences with a word hidden, each sentence once."""
+    found = [from_plain(FillMask, item) for item in read_json(folder.examples)]
+    examples = list({(example.text, example.answer): example for example in found}.values())
+    if not examples:
+        say("No held-out sentence is short and whole enough to hide a word in it and show the model's guesses.")
+        return
     say("\nHeld-out sentences with one word hidden, and the model's guesses:")
     for example in examples[:SHOWN_EXAMPLES]:
         guesses = ", ".join(

@@ -23,10 +23,12 @@ from daybreak.evaluation.fill_mask import fill_mask
 from daybreak.packaging.card import write_card
 from daybreak.packaging.hugging_face import write_model_folder
 from daybreak.packaging.parity import check_parity, verdict
+from daybreak.recipe import smaller_than
 from daybreak.training.checkpoint import Progress
 from daybreak.training.clock import Tick
 from daybreak.training.journal import Journal
 from daybreak.training.loop import save, validate
+from daybreak.training.monitors import plateau_advice
 from daybreak.training.step import Training
 
 EXAMPLE_TOKENS = 200_000
@@ -34,7 +36,7 @@ EXAMPLE_TOKENS = 200_000
 CONTEXT_TOKENS = 4_000_000
 """Held-out tokens from which pieces are drawn to measure the use of context."""
 CLEARLY = 0.05
-"""Nats by which an interim validation must be better than the last for its model to be kept."""
+"""Nats by which an interim validation must be better than the end, on the same rows, for its model to be kept."""
 
 
 def finish(order: Order, training: Training, progress: Progress, price: float | None) -> Summary:
@@ -61,6 +63,8 @@ def finish(order: Order, training: Training, progress: Progress, price: float | 
     training.spent["export"] += time.monotonic() - begun
     summary = _summarise(order, training, progress, final, price)
     say(_headline(summary))
+    if final.on_plateau:
+        say(f"This model predicts no better than token frequencies. {plateau_advice(smaller_than(recipe))}")
     warn_of_communication(summary, training.world)
     _keep_best(run, progress, final)
     parity = check_parity(
@@ -106,11 +110,12 @@ def context_line(context: ContextUse) -> str:
 
 
 def _keep_best(run: RunFolder, progress: Progress, final: ValidationRecord) -> None:
-    """Keep the checkpoint of the best interim validation only where the end came out clearly worse."""
-    if progress.best is not None and progress.best < final.loss - CLEARLY and run.best.exists():
+    """Keep the checkpoint of the best interim validation only where the end is clearly worse on the same rows."""
+    end = final.loss if final.interim_loss is None else final.interim_loss
+    if progress.best is not None and progress.best < end - CLEARLY and run.best.exists():
         say(
-            f"The held-out loss was lower before the end ({progress.best:.3f}, on fewer rows): "
-            f"daybreak export {run.path} --best --out DIR takes that model."
+            f"On the same held-out rows the loss was {progress.best:.3f} before the end and is {end:.3f} now: "
+            f"daybreak export {run.path} --best --out DIR takes the earlier model."
         )
     else:
         shutil.rmtree(run.best, ignore_errors=True)
@@ -162,8 +167,8 @@ def _summarise(
 
 def _machine_use(run: RunFolder, *, hours: float, price: float | None) -> MachineUse | None:
     """What the machine was doing over all processes of the run, in lost work too; ``price`` is of an hour."""
-    lines = chain(read_json_lines(run.metrics), read_json_lines(run.lost_metrics))
-    records = (from_plain(MachineRecord, line) for line in lines if line.pop("type") == "machine")
+    lines = chain(*(read_json_lines(path, skip_damaged=True) for path in (run.metrics, run.lost_metrics)))
+    records = (from_plain(MachineRecord, line) for line in lines if line.pop("type", "") == "machine")
     return MachineUse.of(records, cost=None if price is None else hours * price)
 
 

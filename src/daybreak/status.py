@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from daybreak.base.amounts import count, percent, signed, significant
+from daybreak.base.amounts import count, percent, significant
 from daybreak.base.locks import is_held
 from daybreak.base.records import TraceRecord
 from daybreak.base.run_folder import RunFolder
@@ -24,6 +24,8 @@ def status(run: Path) -> str:
         UserError: ``run`` is no run folder, or one of its files is damaged.
     """
     folder = RunFolder(run)
+    if not folder.recipe.is_file() and _begins(folder):
+        return f"run      {run}\nstate    {_BEGINNING}"
     found = read_run(run)
     trace = last_trace(folder.trace)
     lines = [
@@ -36,17 +38,30 @@ def status(run: Path) -> str:
         ("machine", machine_words(found.machine[-1]) if found.machine else ""),
         ("watchdog", _stacks(folder)),
         ("export", _export(found)),
+        ("files", " ".join(found.faults)),
     ]
     return "\n".join(f"{name:<9}{words}" for name, words in lines if words)
 
 
+_BEGINNING = "starting: text is being prepared or steps are being timed; nothing is trained yet"
+
+
+def _begins(folder: RunFolder) -> bool:
+    """Whether a run begins in the folder, which has no recipe yet."""
+    return folder.path.is_dir() and not folder.strange() and (is_held(folder.path) or any(folder.path.iterdir()))
+
+
 def _state(found: RunRecords, folder: RunFolder) -> str:
-    """Ended, running or silent."""
+    """Ended, running, stopped or silent."""
     if found.summary is not None:
         ago = duration(time.time() - folder.summary.stat().st_mtime)
-        times = f", after {found.summary.resumes} resumes" if found.summary.resumes else ""
+        resumes = found.summary.resumes
+        times = f", after {resumes} resume{'s' if resumes > 1 else ''}" if resumes else ""
         return f"ended {ago} ago{times}"
     started = "running" if folder.trace.exists() else "starting"
+    if found.stopped:
+        ago = duration(found.silent)
+        return f"stopped, last heartbeat {ago} ago: no process here holds the run; the same command resumes it"
     if found.silent <= SILENCE:
         return f"{started}, last heartbeat {duration(found.silent)} ago"
     if is_held(folder.path):
@@ -62,7 +77,9 @@ def _budget(found: RunRecords, first: TraceRecord | None, trace: TraceRecord | N
         return f"{asked} asked, nothing trained yet"
     # Progress begins with the first step; in runs of earlier versions it began with the process.
     left = (trace.elapsed - first.elapsed) * (1 - trace.progress) / (trace.progress - first.progress)
-    return f"{asked} asked, {duration(trace.elapsed)} used ({trace.progress:.0%}), about {duration(left)} left"
+    of_training = " of training" if found.stopped else ""
+    used = f"{duration(trace.elapsed)} used ({trace.progress:.0%})"
+    return f"{asked} asked, {used}, about {duration(left)}{of_training} left"
 
 
 def _training(found: RunRecords, trace: TraceRecord | None) -> str:
@@ -82,10 +99,11 @@ def _heldout(found: RunRecords) -> str:
     last = found.validation
     if last is None:
         return "not validated yet"
-    gap = signed(last.loss - last.unigram_loss, 3)
+    gap = last.loss - last.unigram_loss
+    side = "above" if gap > 0 else "below"
     return (
-        f"loss {last.loss:.3f} nats at step {last.step:,}, loss - unigram = {gap}; accuracy {percent(last.accuracy)}, "
-        f"commonest token {percent(last.commonest_share)}"
+        f"loss {last.loss:.3f} nats at step {last.step:,}, {abs(gap):.3f} {side} the unigram baseline; "
+        f"accuracy {percent(last.accuracy)}, most frequent token {percent(last.commonest_share)}"
     )
 
 

@@ -184,8 +184,8 @@ def test_a_task_has_a_core_and_no_less_than_nothing(wrong: dict[str, int]) -> No
 @pytest.mark.parametrize(
     ("kind", "lacking", "remedy"),
     [
-        ("slurm", "datatrove", 'pip install "daybreak[corpus]"'),
-        ("ray", "datatrove", 'pip install "daybreak[corpus]"'),
+        ("slurm", "datatrove", "pip install 'datatrove>=0.10'"),
+        ("ray", "datatrove", "pip install 'datatrove>=0.10'"),
         ("ray", "ray", "pip install ray."),
         ("slurm", "", "Give the command on a login node."),
     ],

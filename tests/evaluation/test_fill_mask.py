@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from daybreak.base.encoder import Encoder
 from daybreak.base.records import SpecialIds
@@ -70,3 +71,31 @@ def test_a_tokenizer_that_was_taken_over_keeps_its_own_ids() -> None:
     assert (ids[0], ids[place], ids[-1]) == (special.cls, special.mask, special.sep)
     assert example.answer in "teacher finds broken window near wide river every morning".split()
     assert example.text.split() == [word if word != example.answer else "[MASK]" for word in SENTENCES.split()[3:-3]]
+
+
+def by_letter(sentences: list[str]) -> Tokenizer:
+    """A WordPiece tokenizer of single wide letters and of whole words, as BERT's splits them."""
+    words = sorted({word for sentence in sentences for word in sentence.split()} | set("".join(sentences)) - {" "})
+    vocabulary = {token: i for i, token in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words])}
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.decoder = decoders.WordPiece()
+    return tokenizer
+
+
+def test_chinese_sentences_are_shown() -> None:
+    """Sentences end in an ideographic full stop, and words have no spaces between them."""
+    sentence = "\u8fd9\u4f4d\u8001\u5e08\u6bcf\u5929\u65e9\u4e0a\u5728\u6cb3\u8fb9\u8bfb\u4e66\u3002"
+    tokenizer = by_letter([sentence])
+    stream = np.array(tokenizer.encode(sentence * 4).ids)
+    (example,) = fill_mask(TINY.build(tokenizer.get_vocab_size()), tokenizer, stream, count=1)
+    assert "[MASK]" in example.text and example.answer in sentence and len(example.answer) == 1
+
+
+def test_no_sentence_is_shown_twice() -> None:
+    """A short held-out text is read at places that overlap."""
+    tokenizer = by_letter([SENTENCES.lower()])
+    stream = np.array(tokenizer.encode(SENTENCES).ids)
+    found = fill_mask(TINY.build(tokenizer.get_vocab_size()), tokenizer, stream, count=5)
+    assert len(found) == 1

@@ -32,3 +32,11 @@ def test_a_newer_result_takes_the_place_of_the_older(
     for result in (scored("cola", 0.6), scored("rte", 0.7), scored("cola", 0.8)):
         merge_result(path, result)
     assert [(result.task, result.mean) for result in read_results(path)] == [("rte", 0.7), ("cola", 0.8)]
+
+
+def test_a_damaged_file_is_set_aside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "results.json"
+    path.write_text('[{"task": "cola"}]')
+    assert read_results(path) == [] and not path.exists()
+    assert (tmp_path / "results.json.damaged").read_text() == '[{"task": "cola"}]'
+    assert "finished fine-tunings are reused" in capsys.readouterr().out

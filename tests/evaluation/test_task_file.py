@@ -96,6 +96,8 @@ def test_the_documented_example_is_read(folder: Path) -> None:
         (GOOD + 'labels = "x"', "unknown key 'labels'. Did you mean 'label'?"),
         ('train = "train.tsv"\nlabel = "label"', "lacks the key 'text'"),
         ('text = "a"\nlabel = "label"\nformat = "tsv"', "lacks the key 'train'"),
+        ('text = "a"\nlabel = "label"', "lacks the key 'train'"),
+        ('kind = "qa"', "lacks the key 'train'"),
         (GOOD + 'kind = "token"', "kind = 'token'. Did you mean 'tokens'?"),
         (GOOD + "kind = 3", "kind = 3"),
         (GOOD + 'metric = "acuracy"', "metric = 'acuracy'. Did you mean 'accuracy'?"),

@@ -48,8 +48,6 @@ def test_steps_recorded_twice_count_once(write_run):
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("metrics.jsonl", "not json\n", "metrics.jsonl"),
-        ("metrics.jsonl", '{"type": "step", "step": 1}\n', "metrics.jsonl, line 1"),
         ("summary.json", "{", "summary.json"),
         ("recipe.json", "[]", "recipe.json"),
     ],
@@ -59,6 +57,26 @@ def test_damage_is_named(write_run, name, text, said):
     (path / name).write_text(text)
     with pytest.raises(UserError, match=said):
         read_run(path)
+
+
+@pytest.mark.parametrize("line", ["not json", '{"type": "step", "step": 1}', "[1]", "7"])
+def test_a_damaged_line_costs_that_line_alone(write_run, line):
+    path = RunFolder(write_run()).metrics
+    whole = read_run(path.parent)
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([*lines[:3], line, *lines[3:]]) + "\n")
+    run = read_run(path.parent)
+    assert run.steps == whole.steps and run.validations == whole.validations
+    assert run.faults == ["Line 4 of 'metrics.jsonl' is damaged and left out."] and whole.faults == []
+
+
+@pytest.mark.parametrize("name", ["results", "examples", "forecast", "probes", "environment", "manifest"])
+def test_a_damaged_file_of_the_report_is_left_out(write_run, name):
+    folder = RunFolder(write_run())
+    path = getattr(folder, name)
+    path.write_text("garbage")
+    run = read_run(folder.path)
+    assert run.faults == [f"'{path.name}' is damaged and left out."] and run.summary is not None
 
 
 def test_what_is_no_run_is_refused(tmp_path):

@@ -86,3 +86,16 @@ def test_a_torn_line_is_gone_after_a_resume_also_where_nothing_is_lost(tmp_path:
     assert [line["step"] for line in read_json_lines(run.metrics)] == [3]
     assert [line["step"] for line in read_json_lines(run.trace)] == [0, 1]
     assert not run.lost_metrics.exists()
+
+
+def test_a_damaged_line_of_the_metrics_does_not_stop_a_resume(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    journal = Journal(run)
+    for step in range(3):
+        journal.trace(TraceRecord(step=step, elapsed=step, progress=step / 7))
+        journal.on_step(_record(step + 1))
+    journal.close()
+    lines = run.metrics.read_text().splitlines()
+    run.metrics.write_text("\n".join([lines[0], "#!?", "[1]", *lines[1:]]) + "\n")
+    assert cut_back(run, 2) == 1
+    assert [line["step"] for line in read_json_lines(run.metrics)] == [1, 2]

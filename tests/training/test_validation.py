@@ -115,3 +115,12 @@ def test_it_leaves_no_gradients_and_no_changes() -> None:
     measured(made(), encoder)
     for old, new in zip(before, encoder.parameters(), strict=True):
         assert torch.equal(old, new) and new.grad is None
+
+
+def test_the_end_is_also_judged_on_the_rows_of_the_interim_validations() -> None:
+    """Twenty rows are no whole number of batches; a loss on other rows cannot show that a model got worse."""
+    encoder, validation = model(), made()
+    interim = measured(validation, encoder, rows=20)
+    final = validation.measure(encoder, rows=ROWS, step=7, tokens=99, tick=Tick(1.5, 1.0), final=True, interim_rows=20)
+    assert final.interim_loss == pytest.approx(interim.loss, abs=1e-6) and interim.interim_loss is None
+    assert abs(final.loss - interim.loss) > 1e-3

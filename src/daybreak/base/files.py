@@ -80,8 +80,11 @@ def read_json(path: Path, cls: Any = None) -> Any:
         raise type(error)(f"'{path}': {error.sentence}", error.remedy) from None
 
 
-def read_json_lines(path: Path) -> Iterator[Any]:
+def read_json_lines(path: Path, *, skip_damaged: bool = False) -> Iterator[Any]:
     """Yield each complete line of a .jsonl file, nothing where there is none; a last line torn by a kill is left out.
+
+    Args:
+        skip_damaged: leave out lines that are no JSON object, for records on which nothing else depends.
 
     Raises:
         UserError: a line, which is named, is no JSON.
@@ -95,11 +98,14 @@ def read_json_lines(path: Path) -> Iterator[Any]:
             try:
                 value = json.loads(line)
             except ValueError as error:
+                if skip_damaged:
+                    continue
                 raise UserError(
                     f"'{path}' is damaged in line {number}: {reason(error)}.",
                     "Restore the file, or start the run afresh.",
                 ) from None
-            yield value
+            if not skip_damaged or isinstance(value, dict):
+                yield value
 
 
 def replace_folder(new: Path, final: Path) -> None:

@@ -62,16 +62,26 @@ def alone_in(folder: Path, patience: float = 0.0) -> Iterator[None]:
             os.close(opened)  # also of a folder that who held it has deleted: then there is a new one
 
 
-def is_held(folder: Path) -> bool:
-    """Whether a process is known to be ``alone_in`` the folder; False also where nobody can tell."""
+def who_holds(folder: Path) -> bool | None:
+    """Whether a process is ``alone_in`` the folder; None where that cannot be told, as on a file system without locks.
+
+    A network file system may keep locks to each host: False then says nothing of processes on other hosts.
+    """
     try:
         opened = os.open(folder, os.O_RDONLY)
     except OSError:
-        return False
+        return None
     try:
         fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError as error:
-        return isinstance(error, BlockingIOError)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return None
     finally:
         os.close(opened)
     return False
+
+
+def is_held(folder: Path) -> bool:
+    """Whether a process is known to be ``alone_in`` the folder; False also where nobody can tell."""
+    return who_holds(folder) is True

@@ -206,6 +206,9 @@ class ValidationRecord:
     """Loss of the next-sentence prediction, nats per pair; None for a model without it."""
     next_accuracy: float | None = None
     """Its accuracy; half the pairs or more are random, so guessing gives about 0.5."""
+    interim_loss: float | None = None
+    """Of a final validation: the loss on the rows of the interim ones, which alone is comparable with theirs; None
+    where there were no interim validations, and in runs of earlier versions."""
 
     @property
     def on_plateau(self) -> bool:

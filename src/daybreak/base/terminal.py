@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+from rich.style import Style
 from rich.text import Text
 
 PLAIN_INTERVAL = 10.0
@@ -22,11 +25,53 @@ console = Console(soft_wrap=True, highlight=False)
 
 
 def say(line: str = "") -> None:
-    """Print one line for the user; of several processes of one run the first speaks for all."""
+    """Print one line for the user; of several processes of one run only the first prints.
+
+    A log on a full or broken disk does not stop the work: the output is given up, and stderr says so once.
+
+    Raises:
+        BrokenPipeError: the reader of the output is gone.
+    """
     if os.environ.get("RANK", "0") != "0":
         return
-    console.print(Text(line))
-    sys.stdout.flush()
+    try:
+        console.print(Text(line))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        console.quiet = True
+        discard_output()
+        with suppress(OSError):
+            why = os.strerror(error.errno or errno.EIO).lower()
+            print(f"daybreak: its output cannot be written ({why}); it goes on without printing.", file=sys.stderr)
+
+
+def discard_output() -> None:
+    """Send standard output nowhere, with what is still buffered: otherwise Python fails to flush it at its exit."""
+    with suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
+def say_link(label: str, path: Path) -> None:
+    """Print the address of a file as a file:// URI: a link in terminals that know OSC 8, text in all others."""
+    uri = path.resolve().as_uri()
+    if os.environ.get("RANK", "0") != "0":
+        return
+    if not console.is_terminal or console.is_dumb_terminal:
+        say(f"{label}{uri}")
+        return
+    console.print(Text.assemble(label, (uri, Style(link=uri))))
+
+
+def open_in_browser(path: Path) -> None:
+    """Open a file in the user's browser, or say that there is none."""
+    import webbrowser
+
+    if not webbrowser.open(path.resolve().as_uri()):
+        say("No browser could be opened here: open the address above in one.")
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from daybreak.base.errors import UserError, reason
+from daybreak.base.extras import install_hint
 
 PREFIX = "hf://"
 _REPOSITORY = re.compile(r"[\w.-]+(/[\w.-]+)?")
@@ -92,7 +93,7 @@ def read_records(wanted: DataSet, revision: str, field: str) -> Iterator[dict[st
     except ImportError:
         raise UserError(
             f"Reading '{wanted.given}' needs the datasets library, which is not installed.",
-            "pip install 'daybreak[hub]'.",
+            install_hint("hub"),
         ) from None
     datasets.disable_progress_bars()
     folder = Path(os.path.expanduser(wanted.name))

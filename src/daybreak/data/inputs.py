@@ -142,6 +142,11 @@ def _resolve(given: str) -> list[_Found]:
         if not matches:
             raise UserError(f"The pattern '{given}' matches nothing.", "Check it, and quote it for the shell.")
         inside = [file for match in matches for file in (files_inside(match) if os.path.isdir(match) else [match])]
+    elif path.exists():
+        raise UserError(
+            f"'{given}' is a pipe or a device, which can be read only once.",
+            "Give the text on standard input, as in: daybreak prepare - < TEXT; or write it to a file.",
+        )
     else:
         raise UserError(f"There is no '{given}'.", "Check the path.")
     described = [(file, _describe(file, given)) for file in inside]

@@ -80,7 +80,7 @@ def earlier(out: Path, identity: str) -> Manifest | None:
     if not isinstance(found, dict) or found.get("inputs_fingerprint") != identity:
         raise UserError(
             f"'{out}' was prepared from other text or with other settings.",
-            "Choose another folder with --out, or delete it.",
+            "Choose another folder with --out, or delete it; daybreak run does so with --fresh.",
         )
     return open_shards(out).manifest
 

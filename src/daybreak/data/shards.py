@@ -141,7 +141,8 @@ class BlockReader:
         size = self._path.stat().st_size if self._path.is_file() else -1
         if size != file.bytes or len(file.hashes) != -(-file.bytes // BLOCK_BYTES):
             state = "is missing" if size < 0 else f"has {size} bytes where the manifest says {file.bytes}"
-            raise UserError(f"'{self._path}' {state}.", f"Delete '{folder}' and prepare the data again.")
+            remedy = f"Restore '{folder}', or delete it and prepare the same text again; then the same command goes on."
+            raise UserError(f"'{self._path}' {state}.", remedy)
         # An empty file cannot be mapped.
         self._bytes = np.memmap(self._path, np.uint8, "r") if size else np.zeros(0, np.uint8)
         self._values = self._bytes.view(kind)
@@ -266,7 +267,11 @@ def open_shards(data: Path) -> Shards:
         UserError: no manifest, another format, another tokenizer, or a file of another size.
     """
     if not (data / "manifest.json").is_file():
-        raise UserError(f"'{data}' holds no prepared data.", "Make it with daybreak prepare, or check the path.")
+        raise UserError(
+            f"'{data}' holds no prepared data.",
+            "Make it with daybreak prepare, or check the path. A run whose data were deleted goes on with the same "
+            "command once the same text is prepared there again.",
+        )
     plain = read_json(data / "manifest.json")
     found = plain.get("format") if isinstance(plain, dict) else None
     if found != SHARD_FORMAT:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from daybreak.base.errors import UserError
+from daybreak.base.extras import install_hint
 from daybreak.base.plain import Component
 
 Judge = Callable[[str], str | None]
@@ -71,6 +72,4 @@ class DocumentStep(Step):
 
 def missing_extra(what: str, package: str) -> UserError:
     """The error for a step whose library, of the extra ``corpus``, is not there."""
-    return UserError(
-        f"{what} needs {package}, which is not installed.", 'Install it with: pip install "daybreak[corpus]".'
-    )
+    return UserError(f"{what} needs {package}, which is not installed.", install_hint("corpus"))

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from daybreak.base.errors import UserError, reason
+from daybreak.base.extras import install_hint
 from daybreak.base.plain import nearest
 from daybreak.data import hub
 from daybreak.data.cleaning import clean
@@ -234,7 +235,7 @@ def _open_parquet(file: InputFile) -> Any:
         import pyarrow.parquet  # an extra
     except ImportError:
         raise UserError(
-            f"Reading '{file.name}' needs pyarrow, which is not installed.", "pip install 'daybreak[hub]'."
+            f"Reading '{file.name}' needs pyarrow, which is not installed.", install_hint("hub", "pyarrow")
         ) from None
     try:
         return pyarrow.parquet.ParquetFile(file.path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -82,17 +83,45 @@ def _word_ids(tokenizer: Tokenizer, words: Counter[str]) -> Iterator[tuple[int, 
         yield from zip((count for _, count in some), found)
 
 
-def warn_of_folding(tokenizer: Tokenizer, letters: Counter[str]) -> None:
-    """Say, in one sentence with its remedy, which scripts of the text this tokenizer damages.
+ACCENTED = 0.005
+"""Fraction of letters with accents from which a language uses them; English has fewer than 0.001."""
+ACCENT_SAMPLE = 1_000_000
+"""Characters in which they are counted."""
+
+
+def accented_fraction(texts: Iterable[str]) -> float:
+    """The fraction of the Latin letters, in the first ACCENT_SAMPLE characters, that carry an accent."""
+    accented = plain = read = 0
+    for text in texts:
+        for letter, count in Counter(text[: ACCENT_SAMPLE - read]).items():
+            if letter.isascii():
+                plain += count * letter.isalpha()
+            elif letter.isalpha():
+                parts = unicodedata.normalize("NFD", letter)
+                accented += count * (len(parts) > 1 and parts[0].isascii())
+        read += len(text)
+        if read >= ACCENT_SAMPLE:
+            break
+    return accented / max(1, accented + plain)
+
+
+def warn_of_folding(tokenizer: Tokenizer, letters: Counter[str], texts: Iterable[str] = ()) -> None:
+    """Say, in one sentence with its remedy, which scripts or accents of the text this tokenizer damages.
 
     Args:
         letters: by script.
+        texts: a sample, in which letters with accents are counted.
     """
     folds = tokenizer.normalizer is not None and tokenizer.normalizer.normalize_str("\u00e9") == "e"
     if folds and (damaged := folded_wrongly(letters)):
         say(
             f"Careful: this tokenizer folds accents away, which deletes vowels or takes syllables apart in "
             f"{' and '.join(damaged)}. Add --tokenizer.cased, or choose --tokenizer-kind ByteBPE."
+        )
+    elif folds and (share := accented_fraction(texts)) >= ACCENTED:
+        say(
+            f"Careful: {share:.1%} of the letters carry accents, and this tokenizer removes them. "
+            "Add --tokenizer.cased to keep accents and capitals."
         )
 
 

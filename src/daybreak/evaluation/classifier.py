@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 
 from daybreak.base.errors import UserError, reason
 from daybreak.base.files import replace_folder
@@ -22,6 +21,7 @@ from daybreak.evaluation.heads import PooledClassifier
 from daybreak.evaluation.kind import Kind
 from daybreak.evaluation.kinds import KINDS
 from daybreak.models.crammed import MODEL_TYPE, MODELLING_FILES
+from daybreak.models.importing import refuse_pickle
 
 LAST_LAYERS = ("classifier.", "qa_outputs.")
 """What transformers calls the layer of the labels, or of the ends of a span."""
@@ -49,7 +49,9 @@ def reading(folder: Path, what: str) -> Iterator[None]:
     try:
         with _quiet():
             yield
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:
+    except (UserError, MemoryError):
+        raise
+    except Exception as error:  # transformers has exceptions of its own for each kind of odd file
         raise UserError(
             f"transformers cannot load the {what} in '{folder}': {reason(error)}.",
             "Name a Hugging Face folder of an encoder with its config, weights and tokenizer.",
@@ -185,12 +187,18 @@ def model_class(config: Any, head: str = "") -> Any:
 
 
 def read_weights(folder: Path, source: Any, config: Any, **more: Any) -> tuple[Any, dict[str, Any]]:
-    """The model in float32, and transformers' report on which weights it found."""
+    """The model in float32, and transformers' report on which weights it found.
+
+    Raises:
+        UserError: the folder has no weights as safetensors. A pickle is never opened.
+    """
+    refuse_pickle(folder)
     model, report = source.from_pretrained(
         folder,
         config=config,
         local_files_only=True,
         output_loading_info=True,
+        use_safetensors=True,
         dtype=torch.float32,
         trust_remote_code=False,
         **more,
@@ -234,8 +242,7 @@ def _forget_answers(model: Any, source: Any, config: Any) -> None:
 
 def parameter_count(folder: Path) -> int:
     """Of the encoder in ``folder``, about, from its weights' size; 0 where it has none."""
-    kept = [*folder.glob("*.safetensors")] or [*folder.glob("*.bin")]
-    return sum(path.stat().st_size for path in kept) // 4
+    return sum(path.stat().st_size for path in folder.glob("*.safetensors")) // 4
 
 
 def check_save_folder(folder: Path) -> None:

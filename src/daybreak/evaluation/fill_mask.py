@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 
 import numpy as np
 import torch
@@ -12,7 +13,9 @@ from daybreak.base.encoder import Encoder
 from daybreak.base.records import FillMask, SpecialIds
 
 WORDS = (8, 26)
-"""Shortest and longest sentence shown."""
+"""Shortest and longest sentence shown, in words."""
+CHARACTERS = (8, 60)
+"""The same for scripts without spaces between words, in wide characters."""
 GUESSES = 5
 PASSAGE = 160
 """Tokens read from the stream for each sentence."""
@@ -38,9 +41,11 @@ def fill_mask(
     """
     model.eval()
     examples = []
+    shown: set[tuple[int, ...]] = set()
     for start in np.linspace(0, max(0, len(stream) - PASSAGE), count * 4).astype(int):
         found = _sentence(tokenizer, stream[start : start + PASSAGE], special, longest or PASSAGE)
-        if found is not None:
+        if found is not None and tuple(found[0]) not in shown:
+            shown.add(tuple(found[0]))
             examples.append(_guess(model, tokenizer, *found, special))
         if len(examples) == count:
             break
@@ -50,9 +55,9 @@ def fill_mask(
 def _sentence(tokenizer: Tokenizer, ids: np.ndarray, special: SpecialIds, longest: int) -> tuple[list[int], int] | None:
     """Return the ids of the first full sentence of the passage and the place of the word to hide, or None."""
     text = tokenizer.decode([int(i) for i in ids if i not in (special.cls, special.sep)])
-    for sentence in re.split(r"(?<=[.!?]) ", text)[1:-1]:
-        words = sentence.split()
-        if not WORDS[0] <= len(words) <= WORDS[1] or not words[0].isalpha():
+    for sentence in re.split(r"(?<=[.!?]) |(?<=[\u3002\uff01\uff1f])", text)[1:-1]:
+        sentence = sentence.strip()
+        if not _is_shown(sentence):
             continue
         encoding = tokenizer.encode(sentence, add_special_tokens=False)
         if len(encoding) > longest - 2:  # [CLS] and [SEP] come around it
@@ -63,12 +68,27 @@ def _sentence(tokenizer: Tokenizer, ids: np.ndarray, special: SpecialIds, longes
     return None
 
 
+def _is_shown(sentence: str) -> bool:
+    """Whether a sentence begins with a word and is neither short nor long."""
+    words, wide = sentence.split(), sum(map(_is_wide, sentence))
+    if 2 * wide > len(sentence.replace(" ", "")):
+        return CHARACTERS[0] <= wide <= CHARACTERS[1]
+    return WORDS[0] <= len(words) <= WORDS[1] and words[0].isalpha()
+
+
+def _is_wide(character: str) -> bool:
+    """Whether it is a letter of Chinese, Japanese or Korean (East Asian width W), often a word by itself."""
+    return character.isalpha() and unicodedata.east_asian_width(character) == "W"
+
+
 def _is_word(sentence: str, start: int, stop: int) -> bool:
-    """Whether these characters, of one piece, are a whole word of at least four letters.
+    """Whether these characters, of one token, are a whole word of at least four letters, or wide letters alone.
 
     Judged by the text, for tokenizers mark their pieces in different ways; some count the space before a word in.
     """
     word = sentence[start:stop].strip()
+    if word and all(map(_is_wide, word)):
+        return True
     before = sentence[: stop - len(word)][-1:]
     return len(word) >= 4 and word.isalpha() and not before.isalnum() and not sentence[stop : stop + 1].isalnum()
 

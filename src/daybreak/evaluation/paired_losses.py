@@ -149,7 +149,7 @@ def read_curve(run: RunFolder) -> list[CurvePoint]:
     """The validations of a run."""
     return [
         CurvePoint(**{name: line[name] for name in ("elapsed", "step", "tokens", "loss", "positions")})
-        for line in read_json_lines(run.metrics)
+        for line in read_json_lines(run.metrics, skip_damaged=True)
         if line["type"] == "validation"
     ]
 

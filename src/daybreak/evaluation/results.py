@@ -13,20 +13,24 @@ from pathlib import Path
 from daybreak.base.errors import UserError
 from daybreak.base.files import read_json, write_json
 from daybreak.base.task_records import TaskResult
+from daybreak.base.terminal import say
 
 
 def read_results(path: Path) -> list[TaskResult]:
     """What ``path`` holds; an empty list when there is no such file.
 
-    Raises:
-        UserError: the file is there and is no list of results.
+    A damaged file is renamed to results.json.damaged: each fine-tuning has a file of its own in ``cells``, so that
+    evaluating again restores its result in seconds.
     """
     if not path.exists():
         return []
     try:
         results: list[TaskResult] = read_json(path, list[TaskResult])
     except UserError as error:
-        raise UserError(f"This is no list of results: {error.sentence}", "Move it away or mend it.") from None
+        aside = path.with_name(f"{path.name}.damaged")
+        os.replace(path, aside)
+        say(f"{error.sentence} It is now '{aside}'; evaluate the tasks again, finished fine-tunings are reused.")
+        return []
     return results
 
 

@@ -119,7 +119,9 @@ def _one_of(path: Path, values: dict[str, Any], key: str, choices: tuple[str, ..
 
 def _format(path: Path, values: dict[str, Any], kind: str) -> str:
     formats = KIND_FORMATS.get(kind, FORMATS)
-    ending = Path(str(values.get("train"))).suffix.lstrip(".")
+    if "train" not in values:
+        raise _unfit(path, "lacks the key 'train'.", f"Add it; {', '.join(REQUIRED)} are needed.")
+    ending = Path(str(values["train"])).suffix.lstrip(".")
     usual = {"tokens": "conll", "qa": "squad" if ending == "json" else ending}
     return _one_of(path, values, "format", formats, usual.get(kind, ending))
 

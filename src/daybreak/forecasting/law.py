@@ -130,9 +130,10 @@ def _beyond(law: Law, run: Undertaking) -> str:
     found = []
     for what, value, (least, most) in (("parameters", run.inner, law.inner), ("tokens", run.tokens, law.tokens)):
         if value > most * SLACK:
-            found.append(f"{value / most:.3g} times the {what} of the largest run behind it")
+            found.append(f"{value / most:.3g} times the {what} of the largest fitted run")
         elif value < least / SLACK:
-            found.append(f"{least / value:.3g} times fewer {what} than the smallest run behind it")
+            found.append(f"{least / value:.3g} times fewer {what} than the smallest fitted run")
     if run.tokens / run.unique > max(1.0, law.epochs) * SLACK:
-        found.append(f"{run.tokens / run.unique:.0f} readings of the text, at most {law.epochs:.1f} behind it")
+        passes = run.tokens / run.unique
+        found.append(f"{passes:.0f} passes over the text, where fitted runs made at most {law.epochs:.1f}")
     return "; ".join(found)

@@ -36,7 +36,8 @@ class Prophet:
 
     def remark(self) -> str:
         """For the line that a user watches."""
-        return f"  end {told(self.forecasts[-1])}"
+        forecast = self.forecasts[-1]
+        return f"  forecast {forecast.loss:.2f} ({forecast.interval})"
 
     def on_step(self, record: StepRecord) -> None:
         self._begun = self._begun or record
@@ -56,7 +57,7 @@ class Prophet:
         run = self._from_here(run, record.progress)
         self._keep(run, correct(self._law, run, mark, seen))
         if first:
-            say(f"{verdict(seen, usual(self._law, run, mark))} Held-out loss at the end: {told(self.forecasts[-1])}.")
+            say(f"{verdict(seen, usual(self._law, run, mark))} Forecast of the final loss: {told(self.forecasts[-1])}.")
 
     def _from_here(self, run: Undertaking, progress: float) -> Undertaking:
         """With what is unsure of the tokens that are left."""
@@ -83,9 +84,9 @@ class Prophet:
 
 
 def told(forecast: Forecast) -> str:
-    """The forecast in short, and that it is a guess where the law was not measured."""
-    guess = ", a guess: the law was not measured there" if forecast.beyond else ""
-    return f"{forecast.loss:.2f} ({forecast.interval}{guess})"
+    """The forecast in short, and why it is rough where the run lies outside of the range of the fitted runs."""
+    rough = f"; rough, because of {forecast.beyond}" if forecast.beyond else ""
+    return f"{forecast.loss:.2f} ({forecast.interval}{rough})"
 
 
 def verdict(seen: float, band: Forecast) -> str:

@@ -70,6 +70,15 @@ def load_pretrained(folder: Path) -> Imported:
     return Imported(shape=shape, model=model, special=_special_ids(folder, model.vocabulary), tokenizer=folder)
 
 
+def refuse_pickle(folder: Path) -> None:
+    """Raise UserError where the only weights in ``folder`` are a Python pickle."""
+    if any(folder.glob("*.bin")) and not any(folder.glob("*.safetensors")):
+        raise UserError(
+            f"The weights in '{folder}' are a Python pickle, which can run any code when it is opened.",
+            f"If you trust it, load it with transformers and call save_pretrained(), which writes {WEIGHTS}.",
+        )
+
+
 def read_weights(folder: Path) -> dict[str, Tensor]:
     """Return all tensors of the folder by name.
 
@@ -82,12 +91,8 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
         listed = read_json(folder / INDEX)
         shards = listed.get("weight_map") if isinstance(listed, dict) else None
         files = sorted({Path(str(name)).name for name in shards.values()}) if isinstance(shards, dict) else []
-    elif any(folder.glob("*.bin")):
-        raise UserError(
-            f"The weights in '{folder}' are a Python pickle, which can run any code when it is opened.",
-            f"If you trust it, load it with transformers and call save_pretrained(), which writes {WEIGHTS}.",
-        )
     else:
+        refuse_pickle(folder)
         files = []
     if not files:
         raise UserError(f"'{folder}' holds no {WEIGHTS}.", "Name the folder of a saved Hugging Face model.")

@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from daybreak.base.encoder import Encoder, EncoderConfig
-from daybreak.base.errors import UserError
+from daybreak.base.errors import UserError, reason
 from daybreak.base.files import read_json, replace_folder, write_json
 from daybreak.base.records import SpecialIds
 from daybreak.data.tokenizer import FILES, load_tokenizer
@@ -65,6 +65,26 @@ def write_model_folder(
         shutil.rmtree(new, ignore_errors=True)
         raise UserError(
             f"The model cannot be written to '{out}' ({error}).",
+            "Free disk space or mend the permissions, then give the same command again.",
+        ) from None
+
+
+def copy_model_folder(model: Path, out: Path) -> None:
+    """Copy the model folder ``model`` to ``out`` by one rename.
+
+    Raises:
+        UserError: the disk is full or refuses; nothing is left.
+    """
+    new = out.with_name(f".{out.name}.new")
+    try:
+        shutil.rmtree(new, ignore_errors=True)
+        shutil.copytree(model, new)
+        replace_folder(new, out)
+    except OSError as error:  # shutil.Error is one
+        shutil.rmtree(new, ignore_errors=True)
+        why = reason(error) if error.errno else "not all files could be copied"
+        raise UserError(
+            f"The model cannot be written to '{out}' ({why}).",
             "Free disk space or mend the permissions, then give the same command again.",
         ) from None
 

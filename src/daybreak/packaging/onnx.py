@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from daybreak.base.errors import UserError
+from daybreak.base.extras import install_hint
 from daybreak.base.files import read_json, write_text
 
 FILE = "onnx/model.onnx"
@@ -51,7 +52,7 @@ def check_onnx_installed() -> None:
     """
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
-        raise UserError(f"ONNX needs {' and '.join(missing)}.", "Install them: pip install 'daybreak[serve]'.")
+        raise UserError(f"ONNX needs {' and '.join(missing)}.", install_hint("serve", "onnx"))
 
 
 def write_onnx(folder: Path) -> OnnxCheck:

@@ -8,7 +8,7 @@ from typing import Any
 from daybreak.base.amounts import count, percent, signed
 from daybreak.base.records import ValidationRecord
 from daybreak.base.terminal import duration
-from daybreak.reporting.headline import budget_words
+from daybreak.reporting.headline import budget_words, judged_apart
 from daybreak.reporting.markup import Markup, join, section, table, tag
 from daybreak.reporting.runs import RunRecords
 from daybreak.reporting.sections import NOTHING, UNKNOWN, run_name
@@ -17,8 +17,9 @@ from daybreak.reporting.sections import NOTHING, UNKNOWN, run_name
 def comparison(runs: Sequence[RunRecords]) -> Markup:
     """The table of an overlay: a row a run, the best loss and accuracy marked."""
     found = [run.validation for run in runs if run.validation is not None]
-    least = min((record.loss for record in found), default=None)
-    most = max((record.accuracy for record in found), default=None)
+    ranked = [] if judged_apart(runs) else found
+    least = min((record.loss for record in ranked), default=None)
+    most = max((record.accuracy for record in ranked), default=None)
     nexts = any(record.next_accuracy is not None for record in found)
     rows = [_row(runs, number, least, most, nexts) for number, run in enumerate(runs) if run.pretrained_here]
     head = (
@@ -33,8 +34,9 @@ def comparison(runs: Sequence[RunRecords]) -> Markup:
         *(["Next sentence"] if nexts else []),
         "Time",
     )
+    marked = "the lowest loss and the highest accuracy are marked" if ranked else "they are not comparable here"
     caption = (
-        "Losses in nats per token on held-out masked positions; the lowest loss and the highest accuracy are marked. "
+        f"Losses in nats per token on held-out masked positions; {marked}. "
         "On the plateau: no better than knowing how frequent each token is."
     )
     return section("Side by side", table(head, rows), caption=caption)

@@ -63,7 +63,7 @@ def losses(runs: Sequence[RunRecords], against: str) -> Figure:
             data.append(axis.trace(runs, number, part, words, lambda step: step.loss, line=line, opacity=opacity))
         data.append(
             axis.trace(
-                runs, number, run.validations, "masked loss, held out", lambda record: record.loss,
+                runs, number, run.validations, "masked loss, held out", _on_interim_rows,
                 mode="lines+markers", line={"color": colour(number), "width": 2.5}, marker=mark(number, runs),
             )
         )  # fmt: skip
@@ -75,6 +75,11 @@ def losses(runs: Sequence[RunRecords], against: str) -> Figure:
     _mark_stages(layout, runs, axis)
     _mark_events(layout, runs, axis)
     return {"data": data, "layout": layout}
+
+
+def _on_interim_rows(record: ValidationRecord) -> float:
+    """The loss on the rows that all validations of a run share, so that its curve compares like with like."""
+    return record.loss if record.interim_loss is None else record.interim_loss
 
 
 def accuracy(runs: Sequence[RunRecords]) -> Figure:
@@ -178,7 +183,8 @@ class Axis:
         layout = base_layout(f"{self.unit} of budget" if self.against == "time" else self.unit, title)
         if self.crowded:
             layout |= {"hovermode": "closest", "height": 440 if title == "nats per token" else 340}
-        layout["xaxis"] |= {"type": "log"} if self.against == "arithmetic" else {"rangemode": "tozero"}
+        logarithmic: Figure = {"type": "log", "dtick": 1, "minor": {"dtick": "D1", "ticks": "outside"}}
+        layout["xaxis"] |= logarithmic if self.against == "arithmetic" else {"rangemode": "tozero"}
         layout["xaxis"]["hoverformat"] = ".4~g"
         return layout
 

@@ -31,7 +31,7 @@ def _one(run: RunRecords) -> Markup:
     return tag(
         "header",
         tag("p", "Daybreak report", class_="brand"),
-        tag("h1", run.name, tag("small", run.path.name)),
+        tag("h1", title(run), tag("small", run.path.name)),
         tag("p", " ".join(filter(None, sentences)), class_="lead"),
         *warnings([run]),
         _tiles(run),
@@ -45,6 +45,12 @@ def opening(results: Sequence[TaskResult], validation: ValidationRecord | None) 
     was measured.
     """
     return baseline_sentence(results) or (loss_sentence(validation) if validation else "")
+
+
+def title(run: RunRecords) -> str:
+    """The recipe's name; of a model that was continued, that model's, whose size is not the recipe's."""
+    parent = str((run.recipe.get("origin") or {}).get("parent", ""))
+    return f"{parent}, continued" if parent else run.name
 
 
 def made_of(run: RunRecords) -> str:
@@ -88,7 +94,8 @@ def task_sentence(pairs: Sequence[TaskPair]) -> str:
         assert first.pretrained and first.untrained and first.gain is not None
         return (
             f"On the task {first.task} it scores {score(first.pretrained.mean)} ({first.pretrained.metric} x 100); the "
-            f"same network without pretraining scores {score(first.untrained.mean)}."
+            f"same network without pretraining scores {score(first.untrained.mean)}, and always giving the same answer "
+            f"{score(first.pretrained.baseline)}."
         )
     better, worse = _moved(gains)
     return (
@@ -110,10 +117,13 @@ def warnings(runs: Sequence[RunRecords]) -> list[Markup]:
     """
     refused: dict[str, list[str]] = {}
     missing: dict[str, list[str]] = {}
+    faulty: dict[str, list[str]] = {}
     for run in runs:
         parity = run.summary.parity if run.summary else None
         if parity is not None and not parity.passed:
             refused.setdefault(parity.failure or "the parity gate failed", []).append(run.label)
+        for fault in run.faults:
+            faulty.setdefault(fault, []).append(run.label)
         if run.missing:
             missing.setdefault(", ".join(run.missing), []).append(run.label)
     young = [run for run in runs if run.going_on]
@@ -129,6 +139,9 @@ def warnings(runs: Sequence[RunRecords]) -> list[Markup]:
     for reason, labels in refused.items():
         whose = f" of {together(labels)}" if len(runs) > 1 else ""
         found.append(note(f"Export{whose} refused: {reason}", "alarm"))
+    for fault, labels in faulty.items():
+        whose = f"{together(labels)}: " if len(runs) > 1 else ""
+        found.append(note(f"{whose}{fault}", "warning"))
     if apart:
         verb = "does" if len(apart) == 1 else "do"
         words = f"{together(apart)} {verb} not compare segments yet: expect results near chance on sentence pairs."
@@ -147,6 +160,8 @@ def warnings(runs: Sequence[RunRecords]) -> list[Markup]:
 def heartbeat(run: RunRecords) -> str:
     """Whether a run that has not ended is alive, as it was when its files were read."""
     ago = duration(run.silent)
+    if run.stopped:
+        return f"stopped, last heartbeat {ago} before this page was written (the same command resumes it)"
     if run.silent <= SILENCE:
         return f"still running, last heartbeat {ago} before this page was written"
     return f"silent for {ago} when this page was written (stopped, killed or stuck; the same command resumes it)"
@@ -201,7 +216,9 @@ def _several(runs: Sequence[RunRecords]) -> Markup:
     words = "What they have in common stands side by side."
     if any(run.pretrained_here for run in runs):
         words = "Fewer than two of them have been validated, so no losses are compared."
-    if len(judged) > 1:
+    if len(judged) > 1 and judged_apart(runs):
+        words = "Their held-out losses cannot be ranked."
+    elif len(judged) > 1:
         judged.sort(key=lambda pair: pair[0])
         (best, first), (second, other) = judged[0], judged[1]
         words = (
@@ -242,13 +259,18 @@ def _beaten(runs: Sequence[RunRecords]) -> list[str]:
     return [f"Tasks on which an encoder beats its baselines: {', '.join(found)}."]
 
 
-def incomparable(runs: Sequence[RunRecords]) -> str:
-    """Why the losses of these runs must not be set against each other; empty where they may."""
+def judged_apart(runs: Sequence[RunRecords]) -> bool:
+    """Whether the runs differ in tokenizer or held-out text."""
 
     def judged_on(manifest: Manifest) -> tuple[str, int, int]:
         return manifest.tokenizer, manifest.heldout.documents, manifest.heldout.tokens
 
-    if len({judged_on(run.manifest) for run in runs if run.manifest}) > 1:
+    return len({judged_on(run.manifest) for run in runs if run.manifest}) > 1
+
+
+def incomparable(runs: Sequence[RunRecords]) -> str:
+    """Why the losses of these runs must not be set against each other; empty where they may."""
+    if judged_apart(runs):
         return "These runs differ in tokenizer or held-out text, so their losses and accuracies are not comparable."
     positions = {run.validation.positions for run in runs if run.validation and run.validation.final}
     if len(positions) > 1:

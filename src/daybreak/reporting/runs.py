@@ -12,9 +12,10 @@ from typing import Any
 from daybreak.base.corpus_records import CORPUS_FILE, CorpusReport
 from daybreak.base.course_records import Change, MachineRecord
 from daybreak.base.errors import UserError
-from daybreak.base.files import read_json, read_json_lines
+from daybreak.base.files import read_json
 from daybreak.base.forecast_records import Outlook
-from daybreak.base.plain import from_plain
+from daybreak.base.locks import who_holds
+from daybreak.base.plain import fingerprint, from_plain
 from daybreak.base.probe_records import Probes
 from daybreak.base.records import (
     Decisions,
@@ -73,6 +74,10 @@ class RunRecords:
     """What was recorded of work that was undone later: metrics.lost.jsonl."""
     silent: float = 0.0
     """Seconds since the last heartbeat, the time at which the trace was last written, when this was read."""
+    held: bool | None = None
+    """Whether a process held the run folder when this was read; None where the file system has no locks."""
+    faults: list[str] = field(default_factory=list)
+    """What is wrong with the files of the folder, a sentence each."""
     results: list[TaskResult] = field(default_factory=list)
     examples: list[FillMask] = field(default_factory=list)
     outlook: Outlook | None = None
@@ -93,6 +98,11 @@ class RunRecords:
     def going_on(self) -> bool:
         """Whether pretraining has not ended, running or not."""
         return self.pretrained_here and self.summary is None
+
+    @property
+    def stopped(self) -> bool:
+        """Whether pretraining has not ended and no process of this machine goes on with it."""
+        return self.going_on and self.held is False
 
     @property
     def continued(self) -> bool:
@@ -169,8 +179,10 @@ class RunRecords:
 def read_run(path: Path) -> RunRecords:
     """Read a run folder as far as it goes.
 
+    A damaged line of metrics.jsonl and a damaged file that only reports read are left out and named in ``faults``.
+
     Raises:
-        UserError: the folder is no run (no recipe.json), or one of its files is damaged.
+        UserError: the folder is no run (no recipe.json), or its recipe, decisions or summary is damaged.
     """
     folder = RunFolder(path)
     if not folder.recipe.is_file():
@@ -182,32 +194,38 @@ def read_run(path: Path) -> RunRecords:
     steps: dict[int, StepRecord] = {}
     validations: dict[int, ValidationRecord] = {}
     machine: list[MachineRecord] = []
-    for number, line in enumerate(read_json_lines(folder.metrics), start=1):
-        record = _record(line, f"{folder.metrics.name}, line {number}")
+    faults = _edited(recipe)
+    lines, damaged = _metrics(folder.metrics)
+    if damaged:
+        one = f"Line {damaged[0]} of '{folder.metrics.name}' is damaged and left out."
+        faults.append(one if len(damaged) == 1 else f"{one} So are {len(damaged) - 1} others.")
+    for record in lines:
         if isinstance(record, StepRecord):
             steps[record.step] = record
         elif isinstance(record, ValidationRecord):
             validations[record.step] = record
-        elif record is not None:
+        else:
             machine.append(record)
     return RunRecords(
         path=path,
         label=path.name or path.resolve().name,
         recipe=recipe,
-        environment=_optional(folder.environment, Environment),
+        environment=_reported(folder.environment, Environment, faults),
         decisions=_optional(folder.decisions, Decisions),
-        manifest=_optional(folder.manifest, Manifest),
-        corpus=_corpus(folder),
+        manifest=_reported(folder.manifest, Manifest, faults),
+        corpus=_corpus(folder, faults),
         summary=_optional(folder.summary, Summary),
         steps=list(steps.values()),
         validations=list(validations.values()),
         machine=machine,
         lost=_lost(folder.lost_metrics),
         silent=time.time() - (folder.trace if folder.trace.exists() else folder.recipe).stat().st_mtime,
-        results=_optional(folder.results, list[TaskResult]) or [],
-        examples=_optional(folder.examples, list[FillMask]) or [],
-        outlook=_optional(folder.forecast, Outlook),
-        probes=_optional(folder.probes, Probes),
+        results=_reported(folder.results, list[TaskResult], faults) or [],
+        examples=_reported(folder.examples, list[FillMask], faults) or [],
+        outlook=_reported(folder.forecast, Outlook, faults),
+        probes=_reported(folder.probes, Probes, faults),
+        held=who_holds(path),
+        faults=faults,
     )
 
 
@@ -220,12 +238,14 @@ def read_folder(path: Path) -> RunRecords:
     folder = RunFolder(path)
     if folder.recipe.is_file() or not (folder.results.is_file() or folder.probes.is_file()):
         return read_run(path)
+    faults: list[str] = []
     return RunRecords(
         path=path,
         label=path.name or path.resolve().name,
         recipe={},
-        results=_optional(folder.results, list[TaskResult]) or [],
-        probes=_optional(folder.probes, Probes),
+        results=_reported(folder.results, list[TaskResult], faults) or [],
+        probes=_reported(folder.probes, Probes, faults),
+        faults=faults,
     )
 
 
@@ -280,11 +300,44 @@ def _lost(path: Path) -> list[Line]:
     return found
 
 
-def _corpus(folder: RunFolder) -> CorpusReport | None:
+def _corpus(folder: RunFolder, faults: list[str]) -> CorpusReport | None:
     """The copy that pretraining takes of it; else the file of the data that ``daybreak run`` keeps in the run."""
     copies = folder.corpus, folder.path / "data" / CORPUS_FILE
-    found: CorpusReport | None = next((_optional(path, CorpusReport) for path in copies if path.exists()), None)
+    found: CorpusReport | None = next((_reported(path, CorpusReport, faults) for path in copies if path.exists()), None)
     return found
+
+
+def _metrics(path: Path) -> tuple[list[Line], list[int]]:
+    """The records of metrics.jsonl, and the numbers of the lines that cannot be read; a torn last line is neither."""
+    found: list[Line] = []
+    damaged: list[int] = []
+    for number, line in enumerate(path.read_bytes().splitlines(keepends=True) if path.exists() else [], start=1):
+        if not line.endswith(b"\n"):
+            break
+        try:
+            record = _record(json.loads(line), path.name)
+        except (ValueError, TypeError, AttributeError, UserError):
+            damaged.append(number)
+            continue
+        found += [record] if record is not None else []
+    return found, damaged
+
+
+def _edited(recipe: dict[str, Any]) -> list[str]:
+    """Whether recipe.json was changed after the run wrote it: its fingerprint is that of all other fields."""
+    fields = {name: value for name, value in recipe.items() if name not in ("fingerprint", "own_kinds")}
+    if "fingerprint" not in recipe or recipe["fingerprint"] == fingerprint(fields):
+        return []
+    return ["recipe.json was edited after the run began: its fingerprint does not match its fields."]
+
+
+def _reported(path: Path, cls: Any, faults: list[str]) -> Any:
+    """A file that only reports read; one that is damaged is left out."""
+    try:
+        return _optional(path, cls)
+    except UserError:
+        faults.append(f"'{path.name}' is damaged and left out.")
+        return None
 
 
 def _optional(path: Path, cls: Any) -> Any:

@@ -43,8 +43,8 @@ def training(runs: Sequence[RunRecords]) -> Markup:
         else ""
     )
     plateau = (
-        "The dashed line is what knowing only token frequencies would give; below it, context is being used. The final "
-        "validation judges all held-out rows, earlier ones a part of them."
+        "The dashed line is what knowing only token frequencies would give; below it, context is being used. The "
+        "held-out curve is measured on the same rows throughout; the loss in the headline is of all held-out rows."
     )
     return section(
         "Training",

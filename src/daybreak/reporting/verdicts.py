@@ -39,8 +39,9 @@ def verdicts(comparisons: Sequence[Comparison], unpaired: Sequence[str]) -> Mark
         blocks.append(table(("Task", "Verdict", "A", "B", "B less A", "B ahead in"), rows, words=2))
     alone = any(len(found.seeds) == 1 for found in comparisons)
     seeds = " With one seed the interval knows nothing of how much seeds differ." if alone else ""
+    alike = {(found.model_a.split(" ")[0], found.model_b.split(" ")[0]) for found in comparisons}
     return section(
-        "Is B better than A",
+        "Is pretraining worth it" if alike == {("untrained", "pretrained")} else "Is B better than A",
         *blocks,
         *(note(words, "quiet") for words in unpaired),
         caption="Both models answered the same rows. Rows and seeds are drawn again and again, the same for both, and "

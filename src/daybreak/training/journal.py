@@ -93,7 +93,7 @@ def cut_back(run: RunFolder, step: int) -> int:
     Returns:
         The number of steps lost.
     """
-    kept, lost = _parted(run.metrics, lambda line: line["step"] <= step)
+    kept, lost = _parted(run.metrics, lambda line: line.get("step", 0) <= step, skip_damaged=True)
     if lost:
         try:
             _append_durably(run.lost_metrics, lost)
@@ -105,10 +105,10 @@ def cut_back(run: RunFolder, step: int) -> int:
     return lost_steps.count("\n")
 
 
-def _parted(path: Path, keep: Callable[[dict[str, Any]], bool]) -> tuple[str, str]:
+def _parted(path: Path, keep: Callable[[dict[str, Any]], bool], *, skip_damaged: bool = False) -> tuple[str, str]:
     """The lines of ``path`` that ``keep`` wants, and the others."""
     parts: dict[bool, list[str]] = {True: [], False: []}
-    for line in read_json_lines(path):
+    for line in read_json_lines(path, skip_damaged=skip_damaged):
         parts[keep(line)].append(json.dumps(line) + "\n")
     return "".join(parts[True]), "".join(parts[False])
 

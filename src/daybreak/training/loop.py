@@ -185,6 +185,7 @@ def validate(training: Training, progress: Progress, tick: Tick, *, rows: int, f
             tokens=progress.tokens,
             tick=tick,
             final=final,
+            interim_rows=training.decisions.validation_rows if final and training.decisions.validation_marks else 0,
         )
     training.model.train()
     training.spent["validate"] += record.seconds

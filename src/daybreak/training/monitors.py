@@ -34,7 +34,9 @@ class Live:
     def on_step(self, record: StepRecord) -> None:
         left = f"{duration(self._seconds - record.elapsed)} left" if self._seconds else f"step {record.step}"
         speed = f"{record.tokens_per_second / 1000:.1f}k tok/s"
-        loss = f"{record.stage} loss {record.loss:.3f} ({record.loss - self._plateau_loss:+.2f} to the plateau)"
+        gap = record.loss - self._plateau_loss
+        side = "above" if gap > 0 else "below"
+        loss = f"{record.stage} loss {record.loss:.3f} ({abs(gap):.2f} {side} the unigram baseline)"
         self._work.show(record.progress, f"{left}  {loss}  {speed}{self._validation}{self._remark()}")
 
     def on_validation(self, record: ValidationRecord) -> None:
@@ -44,6 +46,16 @@ class Live:
         """Nothing: the report shows the machine."""
 
 
+def plateau_advice(smaller: str = "") -> str:
+    """What takes a run below the unigram baseline.
+
+    Args:
+        smaller: how to ask for a smaller model; empty where there is none.
+    """
+    ways = ["more time", *([f"a smaller model ({smaller})"] if smaller else [])]
+    return f"What helps most: {', '.join(ways)}, a higher learning rate or a smaller batch."
+
+
 class Plateau:
     """Says once when a run still predicts no better than word frequencies after a fifth of its budget."""
 
@@ -51,8 +63,9 @@ class Plateau:
     SETTLING = 0.1
     """Of the course, after a stage began or the run went on: the first losses are high and say nothing."""
 
-    def __init__(self, plateau_loss: float):
+    def __init__(self, plateau_loss: float, smaller: str = ""):
         self._plateau_loss = plateau_loss
+        self._advice = plateau_advice(smaller)
         self._said = False
         self._stage, self._begun = "", 0.0
 
@@ -65,10 +78,8 @@ class Plateau:
         self._said = True
         if gap > -PLATEAU_MARGIN:
             say(
-                f"On the unigram plateau: at {record.progress:.0%} of the budget the loss is {record.loss:.2f}, "
-                f"word frequencies alone (and copying what is given) reach {self._plateau_loss:.2f}. "
-                "More time, a higher learning rate or a smaller batch takes most runs off it, and a causal first stage "
-                "where there is none."
+                f"The model predicts no better than token frequencies yet: at {record.progress:.0%} of the budget the "
+                f"loss is {record.loss:.2f}, and the unigram baseline is {self._plateau_loss:.2f}. {self._advice}"
             )
 
     def on_validation(self, record: ValidationRecord) -> None:

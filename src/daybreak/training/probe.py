@@ -12,7 +12,7 @@ import torch
 
 from daybreak import __version__
 from daybreak.base.errors import UserError
-from daybreak.base.process import usable_cores
+from daybreak.base.process import processor_name, usable_cores
 from daybreak.base.records import Environment
 from daybreak.base.terminal import say
 
@@ -110,17 +110,6 @@ def describe(device: torch.device, started: float) -> Environment:
         memory_gib=round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         started=started,
     )
-
-
-def processor_name() -> str:
-    """The processor's model name as Linux gives it, elsewhere what Python knows."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
 
 
 def _synchronise(device: torch.device) -> None:

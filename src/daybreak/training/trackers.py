@@ -24,6 +24,7 @@ from typing import Any
 
 from daybreak.base.course_records import MachineRecord
 from daybreak.base.errors import UserError, reason
+from daybreak.base.extras import install_hint
 from daybreak.base.files import read_json
 from daybreak.base.plain import fingerprint, nearest, to_plain
 from daybreak.base.records import StepRecord, ValidationRecord
@@ -64,7 +65,7 @@ def check_trackers(names: Sequence[str]) -> None:
         if found is None or found.origin is None:  # None for a mere folder of that name, such as wandb leaves behind
             raise UserError(
                 f"The package '{name}' is not installed.",
-                f"Install it with pip install 'daybreak[track]', or leave {name} out of --track.",
+                f"{install_hint('track', name)[:-1]}, or leave {name} out of --track.",
             )
 
 

@@ -83,12 +83,17 @@ class Validation:
         return self.measure(model.eval(), rows=self.rows, step=0, tokens=0, tick=now, final=False)
 
     def measure(
-        self, model: Encoder, *, rows: int, step: int, tokens: int, tick: Tick, final: bool
+        self, model: Encoder, *, rows: int, step: int, tokens: int, tick: Tick, final: bool, interim_rows: int = 0
     ) -> ValidationRecord:
-        """Judge ``model`` on the first ``rows`` rows, in float32 whatever it trains in: so it will be used."""
+        """Judge ``model`` on the first ``rows`` rows, in float32 whatever it trains in: so it will be used.
+
+        Args:
+            interim_rows: rows of the interim validations, whose loss is reported beside that of all; 0 for none.
+        """
         begun = time.monotonic()
         guesses: list[Tensor] = []
         paces: list[float] = []
+        losses: list[Tensor] = []
         total = torch.zeros((), dtype=torch.float64)
         answers = self._answers[:rows]
         with torch.inference_mode():
@@ -96,7 +101,9 @@ class Validation:
                 since, part = time.monotonic(), slice(start, min(start + BATCH_ROWS, rows))
                 logits = model.logits(self._masked[part], self._slots[part]).float()
                 picked = logits.gather(2, self._answers[part][:, :, None])[:, :, 0]
-                total += (logits.logsumexp(dim=2) - picked).sum().double().cpu()
+                loss = logits.logsumexp(dim=2) - picked
+                total += loss.sum().double().cpu()
+                losses.append(loss.double().mean(dim=1).cpu())
                 guesses.append(logits.argmax(dim=2))
                 paces.append((time.monotonic() - since) / (part.stop - part.start))
         guess = torch.cat(guesses)
@@ -119,4 +126,5 @@ class Validation:
             own_accuracy=own.accuracy if own else None,
             next_loss=own.next_loss if own else None,
             next_accuracy=own.next_accuracy if own else None,
+            interim_loss=float(torch.cat(losses)[:interim_rows].mean()) if interim_rows else None,
         )

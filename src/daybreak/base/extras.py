@@ -1,0 +1,47 @@
+"""The optional packages: which extra holds what, what it is for, and how to install it.
+
+The name ``daybreak`` on the package index is not ours, so messages name the packages themselves.
+"""
+
+from __future__ import annotations
+
+REQUIRED = (
+    "torch>=2.11,<2.14",
+    "numpy>=2",
+    "transformers>=5,<6",
+    "tokenizers>=0.22",
+    "huggingface_hub>=1",
+    "safetensors>=0.5",
+    "scikit-learn>=1.6",
+    "scipy>=1.14",
+    "joblib>=1.5",
+    "rich>=14",
+    "tyro>=1.0.17,<2",
+    "zstandard>=0.23",
+    "plotly>=6",
+    "packaging>=24",
+    "psutil>=6",
+    "nvidia-ml-py>=12",
+)
+"""What Daybreak always needs, as in pyproject.toml."""
+
+EXTRAS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "hub": ("reads hf:// data sets and .parquet files", ("datasets>=4", "pyarrow>=18")),
+    "corpus": (
+        "filters web text and books, finds near duplicates, tells languages apart",
+        ("datatrove>=0.10", "xxhash>=3,<4", "regex>=2024", "fasttext-numpy2-wheel>=0.9"),
+    ),
+    "fast": ("encodes text several times faster", ("tokie>=0.1.4,<0.2", "kitoken>=0.11,<0.12")),
+    "serve": (
+        "exports to ONNX and checks embeddings",
+        ("onnx>=1.19", "onnxscript>=0.5", "onnxruntime>=1.22", "sentence-transformers>=5.1"),
+    ),
+    "track": ("sends a run's numbers to a tracker", ("wandb>=0.31", "tensorboard>=2.20", "trackio>=0.43")),
+}
+"""Purpose and requirements, as in pyproject.toml."""
+
+
+def install_hint(extra: str, *packages: str) -> str:
+    """The instruction that installs an extra, or only those of its requirements that begin with ``packages``."""
+    wanted = [each for each in EXTRAS[extra][1] if not packages or each.startswith(packages)]
+    return f"Install what is missing: pip install {' '.join(repr(each) for each in wanted)}."

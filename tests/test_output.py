@@ -1,0 +1,76 @@
+"""Output that cannot be written, and terminals that are too narrow."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from daybreak.base.errors import UserError
+from daybreak.export import export
+
+FULL = Path("/dev/full")
+needs_full = pytest.mark.skipif(not FULL.exists(), reason="this system has no /dev/full")
+
+
+def into_full(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    with FULL.open("w") as full:
+        return subprocess.run(
+            [sys.executable, "-c", script, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, timeout=120
+        )
+
+
+@needs_full
+def test_work_goes_on_where_its_log_is_full() -> None:
+    script = "import sys; from daybreak.base.terminal import say\n"
+    script += "for _ in range(3): say('x' * 100_000)\nprint('the work is done', file=sys.stderr)"
+    done = into_full(script)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines() == [
+        "daybreak: its output cannot be written (no space left on device); it goes on without printing.",
+        "the work is done",
+    ]
+
+
+@needs_full
+@pytest.mark.parametrize("arguments", [("--help",), ("recipes",), ("status", "--help"), ("recipes", "tiny")])
+def test_an_answer_that_cannot_be_printed_is_one_sentence(arguments: tuple[str, ...]) -> None:
+    done = into_full("import sys; from daybreak.cli import main; main(sys.argv[1:])", *arguments)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.count("\n") == 1 and "no space left on device" in done.stderr
+
+
+@pytest.mark.parametrize("columns", ["1", "2", "5", "10"])
+def test_help_in_a_narrow_terminal_ends(columns: str) -> None:
+    script = "from daybreak.cli import main; main(['status', '--help'])"
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "COLUMNS": columns},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0 and "status" in done.stdout
+
+
+def test_a_model_that_does_not_fit_on_the_disk_leaves_nothing(
+    write_run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, out = write_run(), tmp_path / "exported" / "model"
+    (run / "model").mkdir(exist_ok=True)
+    (run / "model" / "config.json").write_text("{}")
+    (run / "model" / "model.safetensors").write_bytes(b"weights")
+
+    def full(source: Path, target: Path, **_: object) -> None:
+        Path(target).mkdir(parents=True, exist_ok=True)
+        (Path(target) / "config.json").write_text("{}")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("shutil.copytree", full)
+    with pytest.raises(UserError, match="cannot be written to") as refused:
+        export(run, out=out)
+    assert "Free disk space" in refused.value.remedy
+    assert list(out.parent.iterdir()) == []
