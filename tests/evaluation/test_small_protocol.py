@@ -41,6 +41,7 @@ from daybreak.evaluation.tasks import LabelledRows, Task, TaskRows, task_type
 
 WriteTask = Callable[..., Path]
 SMALL, QUICK = PROTOCOLS["small"], PROTOCOLS["quick"]
+BOTH = dataclasses.replace(SMALL, both_orders=True)
 CLASSIFICATION = KINDS["classification"]
 PAIRS = LabelledRows(
     [("sun warm", "rain cold dark"), ("the day was very bright", "it"), ("storm", "the beach today")], [0, 1, 0]
@@ -100,8 +101,8 @@ def pair_task(write_task: WriteTask, symmetric: bool) -> TaskRows:
 
 def test_both_orders_double_the_training_pairs_and_average_the_answers(encoder: Path, write_task: WriteTask) -> None:
     data, tokenizer = pair_task(write_task, True), load_tokenizer(encoder)
-    once = encode_task(encoder, data, dataclasses.replace(SMALL, both_orders=False))
-    both = encode_task(encoder, data, SMALL)
+    once = encode_task(encoder, data, SMALL)
+    both = encode_task(encoder, data, BOTH)
     assert len(both.train) == 2 * len(once.train) == 20
     assert both.train.targets == once.train.targets * 2
     for place, (first, second) in enumerate(both.train.rows.texts[10:]):
@@ -112,13 +113,14 @@ def test_both_orders_double_the_training_pairs_and_average_the_answers(encoder: 
 
 
 def test_order_is_kept_where_it_means_something(encoder: Path, write_task: WriteTask) -> None:
-    rows = encode_task(encoder, pair_task(write_task, False), SMALL)
+    rows = encode_task(encoder, pair_task(write_task, False), BOTH)
     assert len(rows.train) == 10 and not rows.swapped
 
 
 def test_the_answer_does_not_depend_on_the_order_of_a_symmetric_pair(
-    encoder: Path, write_task: WriteTask, tmp_path: Path
+    encoder: Path, write_task: WriteTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setitem(PROTOCOLS, "small", BOTH)
     rows = [(f"sun {word}", f"rain {word}", str(number % 2)) for number, word in enumerate("abcdefghij")]
     dev = [("sun warm", "rain", "1"), ("rain", "sun warm", "1"), ("sun", "rain", "0")]
     task = write_task(rows, dev, "symmetric = true\n", name="pairs")

@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -64,7 +65,7 @@ def fingerprint(model: str, rows: str, protocol: Protocol, setting: Setting, see
     import transformers
 
     # What a protocol says about other tasks, other settings, and what is made of the cells, changes no cell.
-    elsewhere = {"own": (), "by_type": (), "reported": "", "selection": "", "starts": ()}
+    elsewhere: dict[str, Any] = {"own": (), "by_type": (), "reported": "", "selection": "", "starts": ()}
     alone = dataclasses.replace(protocol, name="", epochs=(), rates=(), batch=0, seeds=0, **elsewhere)
     # A field that was added later counts only where it is set: cells of before keep their fingerprints.
     unset = {name for name in LATER_FIELDS if getattr(alone, name) == getattr(Protocol, name)}

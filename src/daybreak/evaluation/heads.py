@@ -75,8 +75,11 @@ class PooledClassifier(nn.Module):
             states = self.states(input_ids, attention_mask, token_type_ids)
             features.append(states[:, 0] if self.parts == ["cls"] else masked_mean(states, attention_mask > 0))
             if "segments" in self.parts:
+                assert segments is not None
                 features += compared(masked_mean(states, segments == 1), masked_mean(states, segments == 2))
         if "towers" in self.parts:
+            assert first_ids is not None and first_mask is not None
+            assert second_ids is not None and second_mask is not None
             first = masked_mean(self.states(first_ids, first_mask, None), first_mask > 0)
             second = masked_mean(self.states(second_ids, second_mask, None), second_mask > 0)
             features += compared(first, second)
