@@ -141,10 +141,11 @@ def test_unlabelled_files_count_for_themselves_alone(task: Task) -> None:
 DECIDING = {
     "train_rows": 31, "length": 99, "warmup": 0.2, "weight_decay": 0.5, "clip": None, "dropout": 0.3, "frozen": True,
     "shape": "cosine", "betas": (0.9, 0.98), "eps": 1e-6, "layer_decay": ((0, 0.9),), "drop_last": True,
+    "heads": (("pair", "segments"),), "both_orders": True, "precision": "fast",
 }  # fmt: skip
 TOLD = {
     "name": "other", "epochs": (7,), "batch": 99, "rates": ((0, (1.0,)),), "own": (("rte", Own(epochs=9)),),
-    "reported": "test", "selection": "shortest", "starts": (("rte", "mnli"),), "seeds": 9,
+    "reported": "test", "selection": "shortest", "starts": (("rte", "mnli"),), "seeds": 9, "by_type": (("pair", Own(epochs=9)),),
 }  # fmt: skip
 
 
