@@ -13,7 +13,8 @@ from tokenizers import Tokenizer
 
 from daybreak.data.byte_bpe import ByteBPE
 from daybreak.data.cleaning import clean
-from daybreak.data.counting import LONGEST_PIECE, cut_at_whitespace, training_pieces
+from daybreak.data.counting import training_pieces
+from daybreak.data.text_pieces import LONGEST_PIECE, cut_at_whitespace
 from daybreak.data.tokenizer import UNK, WordPiece
 from daybreak.data.tokenizer_quality import measure_quality
 

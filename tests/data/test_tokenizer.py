@@ -16,7 +16,7 @@ from daybreak.base.errors import UserError
 from daybreak.base.records import SpecialIds
 from daybreak.base.special_tokens import special_ids
 from daybreak.data.cleaning import clean
-from daybreak.data.counting import cut_at_whitespace
+from daybreak.data.text_pieces import cut_at_whitespace
 from daybreak.data.tokenizer import (
     CLS,
     MANY_DOCUMENTS,

@@ -10,8 +10,8 @@ from typing import ClassVar
 from tokenizers import Tokenizer
 
 from daybreak.base.errors import UserError
-from daybreak.data.counting import cut_at_whitespace
 from daybreak.data.steps import Context, DocumentStep, Judge
+from daybreak.data.text_pieces import cut_at_whitespace
 from daybreak.data.tokenizer import load_tokenizer
 
 SELF = "self"

@@ -11,11 +11,11 @@ import numpy as np
 from daybreak.base.errors import UserError
 from daybreak.base.plain import nearest
 from daybreak.data.cleaning import clean
-from daybreak.data.counting import cut_at_whitespace
 from daybreak.data.inputs import DATA_SET, DUMP, PAGE, PARQUET, RECORDS, TABLE, TEXT, InputFile, Meter, read_lines
 from daybreak.data.markup import read_page
 from daybreak.data.reading import BadLines, Reading, Skips
 from daybreak.data.tables import read_data_set, read_parquet, read_records, read_table
+from daybreak.data.text_pieces import cut_at_whitespace
 from daybreak.data.wikipedia import read_dump
 
 RULES = ("auto", "file", "line", "blank-line")

@@ -22,7 +22,6 @@ import numpy as np
 from daybreak.base.errors import UserError
 from daybreak.base.records import BlockFile, SpecialIds, Split
 from daybreak.data.corpus import Corpus
-from daybreak.data.counting import cut_at_whitespace
 from daybreak.data.deduplication import DROPPED, HELDOUT, document_key
 from daybreak.data.documents import Document, Skips
 from daybreak.data.fast_encoding import Encode, TextEncoder, fast_encoder, plain_encoder
@@ -30,6 +29,7 @@ from daybreak.data.inputs import Meter
 from daybreak.data.kept_texts import kept_documents
 from daybreak.data.shards import BlockWriter, ShardWriter, token_type
 from daybreak.data.survey import fill_part, part_folder
+from daybreak.data.text_pieces import cut_at_whitespace
 from daybreak.data.tokenizer import load_tokenizer, tokenizer_fingerprint, vocabulary_size
 
 FAST_CHARACTERS = 4_000_000

@@ -21,9 +21,9 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from daybreak.data.cleaning import PLAIN
-from daybreak.data.counting import cut_at_whitespace
 from daybreak.data.fast_libraries import LIBRARIES, Kind, Library, Unsuited, kind_of
 from daybreak.data.hostile_texts import hostile_texts
+from daybreak.data.text_pieces import cut_at_whitespace
 
 Flat = tuple[np.ndarray, np.ndarray]
 """uint32[tokens] of all texts in turn, and int64[texts], how many of them each text has. No special tokens."""

@@ -14,9 +14,9 @@ from tokenizers import Tokenizer
 from daybreak.base.corpus_records import TokenizerQuality, VocabularyAdvice
 from daybreak.base.errors import UserError
 from daybreak.base.terminal import say
-from daybreak.data.counting import cut_at_whitespace
 from daybreak.data.deduplication import document_key
 from daybreak.data.scripts import folded_wrongly
+from daybreak.data.text_pieces import cut_at_whitespace
 from daybreak.data.tokenizer import vocabulary_size
 from daybreak.data.tokenizer_making import TokenizerConfig, TrainedTokenizer
 
