@@ -19,8 +19,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from daybreak.base.errors import Interrupted, UserError
-from daybreak.base.process import process_started
+from daybreak.core.errors import Interrupted, UserError
+from daybreak.core.process import process_started
 
 
 def with_field(value: Any, name: str, text: str) -> Any:
@@ -47,8 +47,8 @@ def fields_of(flags: list[str]) -> list[tuple[str, str]]:
 
 
 def prepare(arguments: list[str]) -> None:
-    from daybreak.data.tokenizer import WordPiece
-    from daybreak.prepare import prepare
+    from daybreak.commands.prepare import prepare
+    from daybreak.data.tokenizers.tokenizer import WordPiece
 
     parser = argparse.ArgumentParser()
     parser.add_argument("text", nargs="+")
@@ -61,7 +61,7 @@ def prepare(arguments: list[str]) -> None:
 
 
 def pretrain(arguments: list[str]) -> None:
-    from daybreak.pretrain import pretrain
+    from daybreak.commands.pretrain import pretrain
     from daybreak.recipe import load_recipe
 
     parser = argparse.ArgumentParser(allow_abbrev=False)
@@ -76,7 +76,7 @@ def pretrain(arguments: list[str]) -> None:
 
 
 def evaluate(arguments: list[str]) -> None:
-    from daybreak.evaluate import evaluate
+    from daybreak.commands.evaluate import evaluate
 
     parser = argparse.ArgumentParser()
     parser.add_argument("model", type=Path)
@@ -91,7 +91,7 @@ def evaluate(arguments: list[str]) -> None:
 
 
 def verify(arguments: list[str]) -> None:
-    from daybreak.verify import verify
+    from daybreak.commands.verify import verify
 
     parser = argparse.ArgumentParser()
     parser.add_argument("run", type=Path)

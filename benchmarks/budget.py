@@ -16,7 +16,7 @@ from typing import Any
 import measure
 import toy
 
-from daybreak.base.filed_records import tolerance
+from daybreak.schemas.filed import tolerance
 
 
 def timed_run(command: list[str], out: Path, seconds: float, log: Path) -> dict[str, Any]:

@@ -23,9 +23,9 @@ import torch
 from matrix_products import ProductsBlock
 from our_step import Block, Cell, ZipfStream, our_block
 
-from daybreak.base.process import status_bytes
-from daybreak.data.sampler import RowSampler
-from daybreak.data.shards import open_shards
+from daybreak.core.process import status_bytes
+from daybreak.data.sequences.sampler import RowSampler
+from daybreak.data.sequences.shards import open_shards
 from daybreak.models.modern import ModernEncoder
 from daybreak.recipe import load_recipe
 

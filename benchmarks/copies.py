@@ -22,8 +22,8 @@ import measure
 import toy
 from preparation import REPEATED_CHANGES, changed, documents
 
-from daybreak.data.contamination import EvaluationTexts
-from daybreak.data.near_duplicates import near_duplicates, write_signatures
+from daybreak.data.filters.contamination import EvaluationTexts
+from daybreak.data.filters.near_duplicates import near_duplicates, write_signatures
 
 ITEM_WORDS = 20
 LEAST_WORDS = 50

@@ -19,9 +19,9 @@ from typing import Any
 import measure
 import toy
 
-from daybreak.base.files import read_json
-from daybreak.base.process import usable_cores
-from daybreak.base.run_folder import RunFolder
+from daybreak.core.files import read_json
+from daybreak.core.process import usable_cores
+from daybreak.core.run_folder import RunFolder
 
 ONWARD = 1 / 3
 """Share of the time after which a machine is slowed."""

@@ -20,7 +20,7 @@ from typing import Any
 import measure
 import toy
 
-from daybreak.base.files import read_json
+from daybreak.core.files import read_json
 
 BATCHES = (8, 32)
 

@@ -17,10 +17,10 @@ import torch
 from stock_trainer import stock_modern
 from torch import Tensor
 
-from daybreak.base.batch import Batch
+from daybreak.core.batch import Batch
 from daybreak.models.modern import ModernBert, ModernEncoder
-from daybreak.training import probe
-from daybreak.training.objectives import CausalThenMasked
+from daybreak.training.hardware import probe
+from daybreak.training.objectives.objective import CausalThenMasked
 
 VOCABULARY, ROWS, LENGTH, SLOTS = 4096, 4, 128, 24
 LAYOUTS = {

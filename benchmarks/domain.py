@@ -21,7 +21,7 @@ from typing import Any
 import measure
 import toy
 
-from daybreak.base.files import read_json
+from daybreak.core.files import read_json
 
 KEPT = (
     "protocol", "task", "metric", "mean", "spread", "seeds", "scores", "train_rows", "dev_rows", "test_rows",

@@ -26,12 +26,12 @@ from judged import Stopwatch
 from reference import Timer, linear
 from torch import Tensor, nn
 
-from daybreak.base.records import SpecialIds
-from daybreak.data.sampler import StreamRows
-from daybreak.data.shards import open_shards
+from daybreak.data.sequences.sampler import StreamRows
+from daybreak.data.sequences.shards import open_shards
 from daybreak.models.layers import take
-from daybreak.training.objectives import choose
-from daybreak.training.probe import choose_device
+from daybreak.schemas.run import SpecialIds
+from daybreak.training.hardware.probe import choose_device
+from daybreak.training.objectives.objective import choose
 
 RATE, WEIGHT = 0.15, 50.0
 QUARTER = 4

@@ -16,7 +16,7 @@ import measure
 
 from daybreak.models.modern import ModernEncoder
 from daybreak.recipe import Recipe, load_recipe, recipe_names
-from daybreak.training.objectives import CausalThenMasked
+from daybreak.training.objectives.objective import CausalThenMasked
 
 BACKWARD = 2
 """Products of the backward pass for each one of the forward pass."""

@@ -22,12 +22,12 @@ import measure
 import torch
 import toy
 
-from daybreak.base.files import read_json, write_json
-from daybreak.base.forecast_records import Forecast, Outlook
-from daybreak.base.run_folder import RunFolder
+from daybreak.core.files import read_json, write_json
+from daybreak.core.run_folder import RunFolder
 from daybreak.forecasting.law import SPEED_SPREAD, Undertaking, correct, foresee, shipped_law
 from daybreak.forecasting.runs import law_run
-from daybreak.reporting.outlook import EARLY
+from daybreak.reporting.forecast import EARLY
+from daybreak.schemas.forecast import Forecast, Outlook
 from daybreak.training.clock import Budget
 
 MOMENTS = ("start", "tenth")

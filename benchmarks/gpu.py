@@ -45,9 +45,9 @@ import measure
 import torch
 import toy
 
-from daybreak.base.files import read_json, read_json_lines
-from daybreak.base.run_folder import RunFolder
-from daybreak.training import probe
+from daybreak.core.files import read_json, read_json_lines
+from daybreak.core.run_folder import RunFolder
+from daybreak.training.hardware import probe
 
 CURVE_POINTS = 300
 GRACE = 30.0
@@ -129,7 +129,7 @@ def corpus_of(call: Call) -> Path:
     """Text that is at hand everywhere."""
     if call.dry:
         return toy.toy_text(call.work)
-    from daybreak.data.docstrings import write_corpus
+    from daybreak.data.demo_corpus.docstrings import write_corpus
 
     return write_corpus(call.work / "corpus").corpus
 
@@ -154,8 +154,8 @@ def parity(call: Call) -> None:
 
 def recipes(call: Call) -> None:
     """Seconds of a step of every recipe that ships, of few rows; what one of them raises is recorded."""
-    from daybreak.data.shards import open_shards
-    from daybreak.planning import time_recipe
+    from daybreak.data.sequences.shards import open_shards
+    from daybreak.pretraining.planning import time_recipe
     from daybreak.recipe import load_recipe, recipe_names
     from daybreak.training.phases import Later
     from daybreak.training.ramp import Ramp

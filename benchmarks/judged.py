@@ -21,9 +21,11 @@ import measure
 import torch
 import toy
 
-from daybreak import assembly, cli, pretrain
-from daybreak.base.files import read_json
-from daybreak.base.run_folder import RunFolder
+from daybreak import cli
+from daybreak.commands import pretrain
+from daybreak.core.files import read_json
+from daybreak.core.run_folder import RunFolder
+from daybreak.pretraining import setup as assembly
 from daybreak.training import loop
 from daybreak.training.clock import BudgetClock, Tick
 from daybreak.training.step import Training

@@ -31,9 +31,9 @@ from typing import Any
 import measure
 import toy
 
-from daybreak.base.filed_records import tolerance
-from daybreak.base.files import read_json, read_json_lines
-from daybreak.base.run_folder import RunFolder
+from daybreak.core.files import read_json, read_json_lines
+from daybreak.core.run_folder import RunFolder
+from daybreak.schemas.filed import tolerance
 
 PATIENCE = 120.0
 """Seconds in which the processes that are left must have ended after one was killed."""

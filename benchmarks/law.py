@@ -19,19 +19,19 @@ from typing import Any
 import measure
 import numpy as np
 
-from daybreak.base.files import read_json, write_json
-from daybreak.base.forecast_records import LawRun
-from daybreak.base.plain import from_plain, to_plain
-from daybreak.base.records import PLATEAU_MARGIN
-from daybreak.base.run_folder import RunFolder
-from daybreak.base.study_records import DATA_STUDY_FILE, DataStudy
-from daybreak.data.shards import open_shards
+from daybreak.core.files import read_json, write_json
+from daybreak.core.plain import from_plain, to_plain
+from daybreak.core.run_folder import RunFolder
+from daybreak.data.sequences.shards import open_shards
 from daybreak.forecasting.difficulty import pairs_log_share
 from daybreak.forecasting.fitting import fit, leave_out
 from daybreak.forecasting.runs import is_even, law_run, why_not
 from daybreak.recipe import load_recipe
 from daybreak.reporting.study_table import data_contender
-from daybreak.turns import slug
+from daybreak.schemas.forecast import LawRun
+from daybreak.schemas.run import PLATEAU_MARGIN
+from daybreak.schemas.studies import DATA_STUDY_FILE, DataStudy
+from daybreak.studies.cell_runner import slug
 
 FOLDS = 5
 NEEDED = ("recipe.json", "data.json", "summary.json", "metrics.jsonl")

@@ -23,12 +23,12 @@ import torch
 from our_step import Block, Cell, ZipfStream, moments
 from torch import Tensor
 
-from daybreak.data.sampler import RowSampler
+from daybreak.data.sequences.sampler import RowSampler
 from daybreak.models.modern import ModernEncoder
 from daybreak.recipe import Recipe, load_recipe
-from daybreak.training import probe
-from daybreak.training.loss import chunk
-from daybreak.training.objectives import CausalThenMasked
+from daybreak.training.hardware import probe
+from daybreak.training.objectives.loss import chunk
+from daybreak.training.objectives.objective import CausalThenMasked
 
 REPEATS = 3
 """Each product is timed at least so often in a pass."""

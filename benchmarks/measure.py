@@ -24,14 +24,14 @@ from typing import Any
 
 import torch
 
-from daybreak.base.files import read_json, write_json
-from daybreak.base.neighbours import Bystanders, load, why_void
-from daybreak.base.plain import to_plain
-from daybreak.base.process import usable_cores
-from daybreak.base.run_folder import RunFolder
-from daybreak.base.study_records import Turn
+from daybreak.core.files import read_json, write_json
+from daybreak.core.other_processes import Bystanders, load, why_void
+from daybreak.core.plain import to_plain
+from daybreak.core.process import usable_cores
+from daybreak.core.run_folder import RunFolder
+from daybreak.schemas.studies import Turn
 from daybreak.training.clock import Budget
-from daybreak.training.probe import describe
+from daybreak.training.hardware.probe import describe
 
 ROOT = Path(__file__).resolve().parents[1]
 POLL_SECONDS = 0.02

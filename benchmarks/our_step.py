@@ -15,19 +15,19 @@ import measure
 import numpy as np
 import torch
 
-from daybreak.base.records import Decisions
-from daybreak.base.world import World
-from daybreak.data.sampler import RowSampler
+from daybreak.core.world import World
+from daybreak.data.sequences.sampler import RowSampler
 from daybreak.models.modern import ModernEncoder
 from daybreak.recipe import Recipe, load_recipe
+from daybreak.schemas.run import Decisions
 from daybreak.training import checkpoint
 from daybreak.training.clock import ReplayClock
-from daybreak.training.compiling import compile_blocks
-from daybreak.training.objectives import CausalThenMasked
+from daybreak.training.hardware.compiling import compile_blocks
+from daybreak.training.hardware.data_parallel import Replicas
+from daybreak.training.objectives.objective import CausalThenMasked
 from daybreak.training.phases import Later, Stretch
 from daybreak.training.prefetch import Prefetch
 from daybreak.training.ramp import Ramp
-from daybreak.training.replicas import Replicas
 from daybreak.training.step import Training, take_step
 from daybreak.training.validation import Validation
 

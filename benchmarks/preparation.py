@@ -28,12 +28,12 @@ import numpy as np
 import psutil
 import toy
 
-from daybreak.base.files import read_json, write_json
-from daybreak.base.records import BLOCK_BYTES, BlockFile, Manifest
-from daybreak.data.documents import choose_rule, read_documents
-from daybreak.data.inputs import Meter, find_files
-from daybreak.data.reading import Skips
-from daybreak.data.shards import TOKEN_FILE_BYTES, BlockWriter, block_hash, open_shards
+from daybreak.core.files import read_json, write_json
+from daybreak.data.readers.documents import choose_rule, read_documents
+from daybreak.data.readers.inputs import Meter, find_files
+from daybreak.data.readers.reading import Skips
+from daybreak.data.sequences.shards import TOKEN_FILE_BYTES, BlockWriter, block_hash, open_shards
+from daybreak.schemas.run import BLOCK_BYTES, BlockFile, Manifest
 
 REPEATED_CHANGES = 0.05
 """Share of the words that are changed where text is repeated."""
@@ -72,8 +72,8 @@ FIRST = """
 import sys, time
 begun = time.monotonic()
 from pathlib import Path
-from daybreak.data.sampler import StreamRows
-from daybreak.data.shards import open_shards
+from daybreak.data.sequences.sampler import StreamRows
+from daybreak.data.sequences.shards import open_shards
 imported = time.monotonic()
 shards = open_shards(Path(sys.argv[1]))
 sampler = StreamRows().build(shards.train, 128, 0, shards.manifest.special)

@@ -29,13 +29,14 @@ from typing import Any
 import measure
 import toy
 
-from daybreak import cli, pretrain
-from daybreak.base.files import read_json, read_json_lines, write_json
-from daybreak.base.run_folder import RunFolder
+from daybreak import cli
+from daybreak.commands import pretrain
+from daybreak.core.files import read_json, read_json_lines, write_json
+from daybreak.core.run_folder import RunFolder
 from daybreak.recipe import Recipe, load_recipe, resolved
 from daybreak.training import loop
-from daybreak.training.muon import Muon
-from daybreak.training.optimizers import AdamW
+from daybreak.training.optim.muon import Muon
+from daybreak.training.optim.optimizers import AdamW
 from daybreak.training.phases import Later
 from daybreak.training.ramp import Ramp
 

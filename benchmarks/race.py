@@ -33,8 +33,8 @@ import torch
 import toy
 from race_report import REFERENCE, render, summarise
 
-from daybreak.base.files import read_json, write_json
-from daybreak.data.shards import open_shards
+from daybreak.core.files import read_json, write_json
+from daybreak.data.sequences.shards import open_shards
 from daybreak.models.modern import ModernEncoder
 from daybreak.recipe import load_recipe
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import measure
 
-from daybreak.base.files import read_json
+from daybreak.core.files import read_json
 
 REFERENCE = "reference"
 STEP = 0.25

@@ -22,8 +22,8 @@ import measure
 import numpy as np
 import toy
 
-from daybreak.base.files import read_json
-from daybreak.base.run_folder import RunFolder
+from daybreak.core.files import read_json
+from daybreak.core.run_folder import RunFolder
 
 RATE, WIDTH = 3e-3, 256
 """Of ``mini``, from which the rule goes on."""

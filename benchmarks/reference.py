@@ -29,14 +29,14 @@ from judged import Judge, Stopwatch, add_judging_flags, marks_of, tell
 from stock_trainer import RATE, common_arguments, stock_bert, stock_tokenizer
 from torch import Tensor, nn
 
-from daybreak.assembly import yardstick
-from daybreak.base.process import process_started
-from daybreak.base.records import SpecialIds
-from daybreak.data.shards import Shards, TokenStream, open_shards
+from daybreak.core.process import process_started
+from daybreak.data.sequences.shards import Shards, TokenStream, open_shards
 from daybreak.models.layers import take
 from daybreak.models.modern import ModernEncoder
+from daybreak.pretraining.setup import yardstick
 from daybreak.recipe import load_recipe
-from daybreak.training.probe import choose_device
+from daybreak.schemas.run import SpecialIds
+from daybreak.training.hardware.probe import choose_device
 
 WARMUP = 0.06
 """Share of the training time in which the rate rises."""

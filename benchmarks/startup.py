@@ -24,8 +24,8 @@ import measure
 import toy
 from processes import last_step
 
-from daybreak.base.files import read_json
-from daybreak.base.run_folder import RunFolder
+from daybreak.core.files import read_json
+from daybreak.core.run_folder import RunFolder
 from daybreak.recipe import load_recipe
 
 BUDGET = "10m"

@@ -23,7 +23,7 @@ from typing import Any
 import measure
 import toy
 
-from daybreak.base.plain import fingerprint, to_plain
+from daybreak.core.plain import fingerprint, to_plain
 from daybreak.recipe import load_recipe, recipe_names
 
 SYSTEMS = ("bert-2018", "bert-8gb", "crammed", "crammed-legacy", "crammed-8gpu", "bert-gpu", "scibert", "daybreak-mini")

@@ -20,14 +20,14 @@ from typing import Any
 import measure
 import numpy as np
 
-from daybreak.base.errors import UserError
-from daybreak.base.files import read_json, write_json
-from daybreak.base.forecast_records import Forecast, TaskRun
-from daybreak.base.plain import from_plain
-from daybreak.base.run_folder import RunFolder
-from daybreak.base.study_records import Study
-from daybreak.base.task_records import TaskResult
+from daybreak.core.errors import UserError
+from daybreak.core.files import read_json, write_json
+from daybreak.core.plain import from_plain
+from daybreak.core.run_folder import RunFolder
 from daybreak.forecasting.tasks import compares_segments, fit_tasks, forecast_tasks, task_run, task_run_of
+from daybreak.schemas.forecast import Forecast, TaskRun
+from daybreak.schemas.studies import Study
+from daybreak.schemas.tasks import TaskResult
 
 UNIGRAM = 100.0
 """A baseline far above all gaps, for forecasts from a known gap."""

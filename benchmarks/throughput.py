@@ -33,10 +33,10 @@ import torch
 from contender import CONTENDERS, Contender
 from matrix_products import synchronise
 
-from daybreak.data.shards import open_shards
+from daybreak.data.sequences.shards import open_shards
 from daybreak.recipe import Recipe, load_recipe
-from daybreak.training import probe
-from daybreak.training.objectives import CausalThenMasked
+from daybreak.training.hardware import probe
+from daybreak.training.objectives.objective import CausalThenMasked
 
 RATE_SIDE = {"cpu": 1024, "cuda": 8192}
 STAGES = ("causal", "masked")

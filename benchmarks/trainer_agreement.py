@@ -32,16 +32,16 @@ import measure as shared
 import numpy as np
 import torch
 
-from daybreak.base.errors import UserError
-from daybreak.base.files import read_json, write_json
-from daybreak.base.task_records import TaskResult
-from daybreak.evaluation.batches import EncodedRows
-from daybreak.evaluation.cells import EncodedTask, encode_task, row_length
-from daybreak.evaluation.classifier import build_classifier, load_config, load_tokenizer
-from daybreak.evaluation.kinds import kind_of, load_task
-from daybreak.evaluation.protocol import Protocol
-from daybreak.evaluation.protocols import find_protocol
-from daybreak.subject import find_tasks
+from daybreak.core.errors import UserError
+from daybreak.core.files import read_json, write_json
+from daybreak.evaluation.finetuning.cells import EncodedTask, encode_task, row_length
+from daybreak.evaluation.finetuning.classifier import build_classifier, load_config, load_tokenizer
+from daybreak.evaluation.model_source import find_tasks
+from daybreak.evaluation.protocols.known_protocols import find_protocol
+from daybreak.evaluation.protocols.protocol import Protocol
+from daybreak.evaluation.tasks.batches import EncodedRows
+from daybreak.evaluation.tasks.kinds import kind_of, load_task
+from daybreak.schemas.tasks import TaskResult
 
 SAMPLE_SECONDS = 0.2
 

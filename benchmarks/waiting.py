@@ -24,7 +24,7 @@ SETTINGS: dict[str, dict[str, str]] = {
 
 STEPS = """
 import sys, time, torch
-from daybreak.base.batch import Batch
+from daybreak.core.batch import Batch
 from daybreak.recipe import load_recipe
 torch.set_num_threads(2)
 recipe = load_recipe("tiny")

@@ -18,14 +18,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from daybreak.base.encoder import Encoder, EncoderConfig, exported, special_entries
-from daybreak.base.errors import UserError
-from daybreak.base.records import SpecialIds
-from daybreak.data.tokenizer import WordPiece
+from daybreak.core.encoder import Encoder, EncoderConfig, exported, special_entries
+from daybreak.core.errors import UserError
+from daybreak.data.tokenizers.tokenizer import WordPiece
 from daybreak.models.layers import attend_heads, attention_mask, take
 from daybreak.recipe import Recipe
-from daybreak.training.objectives import CausalThenMasked
-from daybreak.training.optimizers import AdamW
+from daybreak.schemas.run import SpecialIds
+from daybreak.training.objectives.objective import CausalThenMasked
+from daybreak.training.optim.optimizers import AdamW
 from daybreak.training.schedule import Trapezoid
 
 EPSILON = 1e-12

@@ -11,8 +11,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from daybreak.base.errors import UserError
-from daybreak.data.steps import Context, DocumentStep, Judge
+from daybreak.core.errors import UserError
+from daybreak.data.filters.steps import Context, DocumentStep, Judge
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,15 +15,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from daybreak.base.batch import Batch
-from daybreak.base.chance import draws
-from daybreak.base.encoder import Encoder, LossSum
-from daybreak.base.errors import UserError
-from daybreak.data.tokenizer import WordPiece
+from daybreak.core.batch import Batch
+from daybreak.core.encoder import Encoder, LossSum
+from daybreak.core.errors import UserError
+from daybreak.core.rng import draws
+from daybreak.data.tokenizers.tokenizer import WordPiece
 from daybreak.models.modern import ModernEncoder
 from daybreak.recipe import Recipe
-from daybreak.training.objectives import Objective, decoded, is_special
-from daybreak.training.optimizers import AdamW
+from daybreak.training.objectives.objective import Objective, decoded, is_special
+from daybreak.training.optim.optimizers import AdamW
 from daybreak.training.schedule import Trapezoid
 
 LAST = 1 << 62

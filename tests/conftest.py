@@ -16,7 +16,7 @@ from fake_runs import write_run
 from hypothesis import settings
 from small_texts import small_text
 
-from daybreak.base.records import Parity
+from daybreak.schemas.run import Parity
 
 __all__ = ["write_run"]
 
@@ -52,8 +52,8 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def data(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """``corpus``, prepared with a vocabulary of about 400. Shared: copy it before changing it."""
-    from daybreak.data.tokenizer import WordPiece
-    from daybreak.prepare import prepare
+    from daybreak.commands.prepare import prepare
+    from daybreak.data.tokenizers.tokenizer import WordPiece
 
     out = tmp_path_factory.mktemp("prepared") / "data"
     prepare([corpus], out, tokenizer=WordPiece(vocabulary=400))
@@ -97,7 +97,7 @@ def ungated(monkeypatch: pytest.MonkeyPatch) -> None:
         passed=True, checks={}, largest_logit_difference=0.0, tolerance=1.0, masked_accuracy=0.0, transformers="",
         seconds=0.0,
     )  # fmt: skip
-    monkeypatch.setattr("daybreak.run_end.check_parity", lambda *_, **__: passed)
+    monkeypatch.setattr("daybreak.pretraining.run_end.check_parity", lambda *_, **__: passed)
 
 
 @pytest.fixture

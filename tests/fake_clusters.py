@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from daybreak import prepare as module
-from daybreak.data import cluster_jobs
-from daybreak.data.corpus import Bundle, bundled
-from daybreak.data.documents import choose_rule
-from daybreak.data.inputs import find_files
-from daybreak.data.tokenizer import WordPiece
-from daybreak.data.treatment import Treatment
+from daybreak.commands import prepare as module
+from daybreak.data.pipeline import cluster_jobs
+from daybreak.data.pipeline.corpus import Bundle, bundled
+from daybreak.data.pipeline.preprocessing import Treatment
+from daybreak.data.readers.documents import choose_rule
+from daybreak.data.readers.inputs import find_files
+from daybreak.data.tokenizers.tokenizer import WordPiece
 
 PART = 6_000
 """Bytes."""
@@ -38,12 +38,12 @@ def parts_of(text: Path) -> tuple[Bundle, ...]:
 SCRIPT = """
 import sys
 from pathlib import Path
-from daybreak import prepare as module
-from daybreak.data import cluster_jobs
-from daybreak.data.cluster import Cluster
-from daybreak.data.corpus import bundled
-from daybreak.data.tokenizer import WordPiece
-from daybreak.data.treatment import Treatment
+from daybreak.commands import prepare as module
+from daybreak.data.pipeline import cluster_jobs
+from daybreak.data.pipeline.cluster import Cluster
+from daybreak.data.pipeline.corpus import bundled
+from daybreak.data.tokenizers.tokenizer import WordPiece
+from daybreak.data.pipeline.preprocessing import Treatment
 
 module.bundled = lambda files, rule, **how: bundled(files, rule, {part}, **how)
 cluster_jobs.TASKS_PER_WORKER, cluster_jobs.LOOK_SECONDS = 1, 0.05
@@ -57,7 +57,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from daybreak.data.steps import DocumentStep
+from daybreak.data.filters.steps import DocumentStep
 
 @dataclass(frozen=True, kw_only=True)
 class Slow(DocumentStep):
@@ -76,7 +76,7 @@ steps = (Slow(),)
 
 FAILING = """
 from dataclasses import dataclass
-from daybreak.data.steps import DocumentStep
+from daybreak.data.filters.steps import DocumentStep
 
 @dataclass(frozen=True, kw_only=True)
 class Failing(DocumentStep):

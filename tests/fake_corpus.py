@@ -9,7 +9,10 @@ from pathlib import Path
 
 from fake_runs import fake_manifest
 
-from daybreak.base.corpus_records import (
+from daybreak.core.files import write_json
+from daybreak.reporting import corpus_parts
+from daybreak.reporting.runs import RunRecords
+from daybreak.schemas.corpus import (
     Contamination,
     CorpusReport,
     DroppedText,
@@ -19,9 +22,6 @@ from daybreak.base.corpus_records import (
     TokenizerQuality,
     VocabularyAdvice,
 )
-from daybreak.base.files import write_json
-from daybreak.reporting import corpus_parts
-from daybreak.reporting.runs import RunRecords
 
 
 def step(name: str, before: tuple[int, int], after: tuple[int, int], **more) -> StepReport:

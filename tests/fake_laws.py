@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
-from daybreak.base.forecast_records import MARKS, LawRun
 from daybreak.forecasting.fitting import DIFFERENT, OPTIMIZER
 from daybreak.forecasting.law import CENTRE, log_share
+from daybreak.schemas.forecast import MARKS, LawRun
 
 TRUTH = np.array([math.log(0.1), math.log(0.12), 0.4, math.log(0.35), 0.3, 5.0])
 SIZES = (330_000, 900_000, 2_700_000, 9_000_000)

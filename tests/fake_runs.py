@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from daybreak.base.files import write_json, write_text
-from daybreak.base.plain import fingerprint, to_plain
-from daybreak.base.records import (
+from daybreak.core.files import write_json, write_text
+from daybreak.core.plain import fingerprint, to_plain
+from daybreak.core.run_folder import RunFolder
+from daybreak.schemas.run import (
     BlockFile,
     Decisions,
     Environment,
@@ -27,8 +28,7 @@ from daybreak.base.records import (
     TraceRecord,
     ValidationRecord,
 )
-from daybreak.base.run_folder import RunFolder
-from daybreak.base.task_records import TaskResult
+from daybreak.schemas.tasks import TaskResult
 
 UNIGRAM = 6.283
 WriteRun = Callable[..., Path]

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from small_texts import small_text
 
-from daybreak import contest
-from daybreak.base.run_folder import RunFolder
-from daybreak.base.study_records import CurvePoint, StudyCell, TaskScore, Turn
-from daybreak.turns import Cell, Place
+from daybreak.core.run_folder import RunFolder
+from daybreak.schemas.studies import CurvePoint, StudyCell, TaskScore, Turn
+from daybreak.studies import experiment as contest
+from daybreak.studies.cell_runner import Cell, Place
 
 QUIET = Turn(before=[0.1, 0.1, 0.1], most=2.0, mean=1.5, after=[2.0, 1.0, 0.5], seconds=60.0, others=0.05)
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from daybreak import cli
-from daybreak.base.files import write_json
+from daybreak.core.files import write_json
 from daybreak.recipe import load_recipe, resolved
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -88,10 +88,10 @@ def called(command: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple
     module = importlib.import_module(f"daybreak.{'catalogue' if verb == 'recipes' else verb}")
     for function in ("catalogue", "described") if verb == "recipes" else (verb,):
         monkeypatch.setattr(module, function, lambda *args, **kwargs: found.append((args, kwargs)))
-    monkeypatch.setattr("daybreak.packaging.hub.local_folder", Path)
-    monkeypatch.setattr("daybreak.packaging.hub.push_to_hub", lambda *args, **kwargs: None)
-    monkeypatch.setattr("daybreak.origins.continued", lambda recipe, folder, **more: recipe)
-    monkeypatch.setattr("daybreak.origins.extended", lambda run, budget: load_recipe("tiny"))
+    monkeypatch.setattr("daybreak.exporting.hub.local_folder", Path)
+    monkeypatch.setattr("daybreak.exporting.hub.push_to_hub", lambda *args, **kwargs: None)
+    monkeypatch.setattr("daybreak.pretraining.starting_points.continued", lambda recipe, folder, **more: recipe)
+    monkeypatch.setattr("daybreak.pretraining.starting_points.extended", lambda run, budget: load_recipe("tiny"))
     monkeypatch.chdir(folder)
     (folder / "my_recipe.py").write_text('from daybreak.recipe import load_recipe\n\nrecipe = load_recipe("tiny")\n')
     (folder / "examples").symlink_to(ROOT / "examples")

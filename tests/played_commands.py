@@ -18,15 +18,15 @@ import torch
 from small_world import SHAPE
 
 from daybreak import cli
-from daybreak.base.files import read_json
-from daybreak.base.records import Parity, Summary
-from daybreak.base.study_records import DATA_STUDY_FILE, STUDY_FILE, DataStudy, Study
-from daybreak.base.task_records import TaskResult
-from daybreak.data.languages import _Model
-from daybreak.evaluation.known_tasks import spelled_out
-from daybreak.evaluation.task_file import read_task_file
+from daybreak.commands.study_data import Preparation
+from daybreak.core.files import read_json
+from daybreak.data.filters.languages import _Model
+from daybreak.evaluation.tasks.known_tasks import spelled_out
+from daybreak.evaluation.tasks.task_file import read_task_file
 from daybreak.recipe import Recipe
-from daybreak.study_data import Preparation
+from daybreak.schemas.run import Parity, Summary
+from daybreak.schemas.studies import DATA_STUDY_FILE, STUDY_FILE, DataStudy, Study
+from daybreak.schemas.tasks import TaskResult
 
 STEPS = 20
 """The fewest that a run may have."""
@@ -94,15 +94,17 @@ def shorten(monkeypatch: pytest.MonkeyPatch) -> None:
     change(
         "study_data", lambda given, named: (given, {**named, "seeds": 1, "preparation": two_of(named["preparation"])})
     )
-    monkeypatch.setattr("daybreak.turns.subprocess", SimpleNamespace(Popen=Here, STDOUT=subprocess.STDOUT))
-    monkeypatch.setattr("daybreak.planning.PROBE_SECONDS", 0.0)
-    monkeypatch.setattr("daybreak.run_end.check_parity", lambda *_, **__: PASSED)
-    monkeypatch.setattr("daybreak.export.check_parity", lambda *_, **__: PASSED)
-    monkeypatch.setattr("daybreak.run_end.CLEARLY", -100.0)
-    monkeypatch.setattr("daybreak.training.probe.choose_device", lambda: torch.device("cpu"))
+    monkeypatch.setattr(
+        "daybreak.studies.cell_runner.subprocess", SimpleNamespace(Popen=Here, STDOUT=subprocess.STDOUT)
+    )
+    monkeypatch.setattr("daybreak.pretraining.planning.PROBE_SECONDS", 0.0)
+    monkeypatch.setattr("daybreak.pretraining.run_end.check_parity", lambda *_, **__: PASSED)
+    monkeypatch.setattr("daybreak.commands.export.check_parity", lambda *_, **__: PASSED)
+    monkeypatch.setattr("daybreak.pretraining.run_end.CLEARLY", -100.0)
+    monkeypatch.setattr("daybreak.training.hardware.probe.choose_device", lambda: torch.device("cpu"))
     labels = ["__label__fi", "__label__sv"]
     scores = SimpleNamespace(labels=labels, predict=lambda text, k: (labels, [0.9, 0.1]))
-    monkeypatch.setattr("daybreak.data.languages._loaded", lambda path, changed: _Model(scores))
+    monkeypatch.setattr("daybreak.data.filters.languages._loaded", lambda path, changed: _Model(scores))
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 

@@ -20,9 +20,9 @@ from page_commands import ROOT, SNIPPETS
 from small_texts import WHAT, WHO, small_text, write_tokens
 
 from daybreak import cli
-from daybreak.evaluation.glue_tasks import GLUE
-from daybreak.evaluation.scibert_tasks import ENTITIES, TEXTS
-from daybreak.evaluation.submission import FILES
+from daybreak.evaluation.glue_server.submission import FILES
+from daybreak.evaluation.tasks.glue_tasks import GLUE
+from daybreak.evaluation.tasks.scibert_tasks import ENTITIES, TEXTS
 
 SHAPE = {"layers": 1, "width": 32, "heads": 2, "inner": 32}
 """Of every model here."""
@@ -128,7 +128,7 @@ def _write_files(folder: Path, chance: random.Random) -> None:
 
 
 def _write_tokens(folder: Path) -> None:
-    from daybreak.data.tokenizer import load_tokenizer
+    from daybreak.data.tokenizers.tokenizer import load_tokenizer
 
     tokenizer = load_tokenizer(folder / "data" / "tokenizer")
     texts = (folder / "texts" / "my_texts" / "tales.txt").read_text().split("\n\n")
@@ -193,10 +193,10 @@ def _write_models(folder: Path) -> None:
     import torch
     from transformers import BertConfig, BertForMaskedLM
 
-    from daybreak.base.files import read_json
-    from daybreak.base.records import Manifest
+    from daybreak.core.files import read_json
+    from daybreak.exporting.hugging_face import write_model_folder
     from daybreak.models.crammed import CrammedEncoder
-    from daybreak.packaging.hugging_face import write_model_folder
+    from daybreak.schemas.run import Manifest
 
     torch.manual_seed(0)
     tokenizer = folder / "data" / "tokenizer"

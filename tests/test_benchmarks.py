@@ -17,14 +17,14 @@ from benchmark_scripts import FOLDER, LENGTH, SHAPE, VOCABULARY, beside, script
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from daybreak.base.batch import Batch
-from daybreak.base.encoder import Encoder, LossSum
-from daybreak.base.filed_records import tolerance
-from daybreak.base.forecast_records import Forecast
-from daybreak.base.run_folder import RunFolder
-from daybreak.data.sampler import RowSampler
+from daybreak.core.batch import Batch
+from daybreak.core.encoder import Encoder, LossSum
+from daybreak.core.run_folder import RunFolder
+from daybreak.data.sequences.sampler import RowSampler
 from daybreak.recipe import load_recipe
-from daybreak.training.objectives import CausalThenMasked
+from daybreak.schemas.filed import tolerance
+from daybreak.schemas.forecast import Forecast
+from daybreak.training.objectives.objective import CausalThenMasked
 
 __all__ = ["beside"]  # a fixture
 
@@ -68,7 +68,7 @@ def test_flops_of_our_step(objective: CausalThenMasked, progress: float, monkeyp
         assert features.shape[:2] == targets.shape
         return LossSum(model.decoder(features).sum(), targets.numel())
 
-    monkeypatch.setattr("daybreak.training.objectives.decoded", plain)
+    monkeypatch.setattr("daybreak.training.objectives.objective.decoded", plain)
     flops, recipe = script("flops"), replace(load_recipe("tiny"), model=SHAPE, objective=objective)
     model, ids = SHAPE.build(VOCABULARY), torch.randint(5, VOCABULARY, (1, LENGTH))
     forward, backward = counted(

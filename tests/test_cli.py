@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from daybreak import __version__, cli
-from daybreak.base.errors import Interrupted, UserError
+from daybreak.core.errors import Interrupted, UserError
 from daybreak.recipe import recipe_names
 
 GOLDEN = Path(__file__).with_name("golden") / "flags.txt"

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from daybreak import run_end
-from daybreak.base.files import read_json
-from daybreak.base.records import Summary
-from daybreak.base.world import World
+from daybreak.core.files import read_json
+from daybreak.core.world import World
+from daybreak.pretraining import run_end
+from daybreak.schemas.run import Summary
 
 
 @pytest.mark.parametrize(

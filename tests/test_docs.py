@@ -15,7 +15,7 @@ import pytest
 from page_commands import COMMANDS, ROOT, SNIPPETS, TEXTS, called, words_of
 
 from daybreak import cli
-from daybreak.catalogue import catalogue
+from daybreak.commands.recipes import catalogue
 from daybreak.recipe import promise
 
 PARSED = [pytest.param(one.text, id=f"{one.page}: {one.text}") for one in COMMANDS if words_of(one.text)]
@@ -84,7 +84,7 @@ def test_what_a_page_copies_is_what_it_was_copied_from(name: str) -> None:
 def test_the_reference_has_every_verb_and_everything_that_reaches_disk() -> None:
     page = re.findall(r"^::: (\S+)$", TEXTS["docs/reference.md"], re.MULTILINE)
     verbs = {verb.replace("-", "_") for verb in cli.VERBS if verb != "recipes"}
-    wanted = {f"daybreak.{verb}.{verb}" for verb in verbs} | {"daybreak.catalogue.catalogue"}
+    wanted = {f"daybreak.{verb}.{verb}" for verb in verbs} | {"daybreak.commands.recipes.catalogue"}
     wanted |= {f"daybreak.base.{path.stem}" for path in (ROOT / "src" / "daybreak" / "base").glob("*records.py")}
     assert wanted - set(page) == set() and len(page) == len(set(page))
 

@@ -24,8 +24,8 @@ from played_commands import SMALLER, check_left, make_room, shape_of, shorten, s
 from small_world import SHAPE, furnish, write_world
 from torch.distributed.run import parse_args
 
-from daybreak.arithmetic import outline
 from daybreak.cli import main
+from daybreak.pretraining.flops import outline
 from daybreak.recipe import Recipe
 
 BASE = "-m daybreak pretrain base --data data/mine --budget 24h --out runs/mine"
@@ -43,7 +43,7 @@ PARSED = {
         "torchrun --nproc-per-node 2 -m daybreak pretrain bert-gpu --data DATA",
         "torchrun --nproc-per-node 2 -m daybreak pretrain scibert --data DATA",
     ),
-    "a cluster; tests/data/test_cluster_ray.py and test_cluster_slurm.py have one": (
+    "a cluster; tests/data/pipeline/test_cluster_ray.py and test_cluster_slurm.py have one": (
         "daybreak prepare corpus/ --out data/mine --on slurm --workers 64 --slurm.partition cpu --slurm.time 04:00:00",
         "daybreak prepare corpus/ --out data/mine --on ray --workers 64",
         "daybreak evaluate runs/mine --tasks glue --task-dir GLUE --backend dask --workers 16",
@@ -71,7 +71,7 @@ PARSED = {
     "the extra serve; tests/test_served.py runs it where that is there": (
         "daybreak export RUN --out MODEL --onnx",
     ),
-    "a C++ compiler, and minutes; tests/training/test_compiling_runs.py trains compiled": (
+    "a C++ compiler, and minutes; tests/training/hardware/test_compiling_runs.py trains compiled": (
         "daybreak pretrain crammed --data DATA --compile on",
     ),
     "the package index, an environment of its own, or hours": (
@@ -82,7 +82,7 @@ PARSED = {
         "make run SYSTEM_TORCH=1",
         'make test ARGS="tests/data -x"',
         'make test ARGS="tests/data --hypothesis-profile search"',
-        "AXE_CORE=axe.min.js make test ARGS=tests/test_report_accessible.py",
+        "AXE_CORE=axe.min.js make test ARGS=tests/commands/test_report_accessible.py",
         "source .venv/bin/activate",
         "python3.11 -m venv .venv",
         ".venv/bin/pip install -c constraints.txt .",
@@ -217,7 +217,7 @@ def run_script(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_rules_that_shorten_change_nothing_else() -> None:
     """A recipe keeps its parts: what it predicts, its optimizer, its schedule, its rows, its text."""
-    from daybreak.base.plain import to_plain
+    from daybreak.core.plain import to_plain
     from daybreak.recipe import load_recipe, recipe_names
 
     changed = {*SMALLER, "microbatch", "model", "later", "ramp", "devices", "finish"}

@@ -13,22 +13,23 @@ import numpy as np
 import pytest
 import torch
 
-from daybreak.base.batch import Batch
-from daybreak.base.encoder import Encoder
-from daybreak.base.errors import UserError
-from daybreak.base.files import read_json
-from daybreak.base.records import SpecialIds, Summary
 from daybreak.cli import main
-from daybreak.evaluate import evaluate
-from daybreak.export import export
+from daybreak.commands.evaluate import evaluate
+from daybreak.commands.export import export
+from daybreak.commands.report import report
+from daybreak.commands.verify import verify
+from daybreak.core.batch import Batch
+from daybreak.core.encoder import Encoder
+from daybreak.core.errors import UserError
+from daybreak.core.files import read_json
 from daybreak.models.importing import load_pretrained
 from daybreak.recipe import Recipe, load_recipe
-from daybreak.report import report
-from daybreak.training import loop, probe
+from daybreak.schemas.run import SpecialIds, Summary
+from daybreak.training import loop
 from daybreak.training.clock import read_trace
-from daybreak.training.compiling import compile_blocks
-from daybreak.training.objectives import CausalThenMasked, Objective
-from daybreak.verify import verify
+from daybreak.training.hardware import probe
+from daybreak.training.hardware.compiling import compile_blocks
+from daybreak.training.objectives.objective import CausalThenMasked, Objective
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 RECIPES = ("own_architecture", "own_objective")
@@ -65,7 +66,7 @@ def trained(data: Path, shape: list[str], tmp_path_factory: pytest.TempPathFacto
         for name in RECIPES:
             if found:
                 judged = read_json(found["own_architecture"] / "summary.json", Summary).parity
-                monkeypatch.setattr("daybreak.run_end.check_parity", lambda *_, judged=judged, **__: judged)
+                monkeypatch.setattr("daybreak.pretraining.run_end.check_parity", lambda *_, judged=judged, **__: judged)
             found[name] = tmp_path_factory.mktemp(name) / "run"
             assert command(*words(name, data, shape), "--out", found[name]) == 0
     return found
@@ -113,12 +114,12 @@ def test_stopped_it_goes_on_as_if_it_had_not_been(
         return step(training, progress, at, **more)
 
     passed = read_json(trained[name] / "summary.json", Summary).parity
-    monkeypatch.setattr("daybreak.run_end.check_parity", lambda *_, **__: passed)
+    monkeypatch.setattr("daybreak.pretraining.run_end.check_parity", lambda *_, **__: passed)
     monkeypatch.setattr(loop, "take_step", stopped)
     run = tmp_path / "run"
     asked = [*words(name, data, shape), "--out", run]
     assert command(*asked) == 143 and len(read_trace(run / "trace.jsonl")) == STOPPED + 1
-    monkeypatch.setattr("daybreak.export.check_parity", lambda *_, **__: passed)
+    monkeypatch.setattr("daybreak.commands.export.check_parity", lambda *_, **__: passed)
     export(run, out=tmp_path / "now", data=data)  # the newest checkpoint, before the end
     assert (tmp_path / "now" / "model.safetensors").stat().st_size == len(bits(trained[name]))
     monkeypatch.setattr(loop, "take_step", step)

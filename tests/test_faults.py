@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
-from daybreak.base.files import read_json, read_json_lines
-from daybreak.base.records import Summary
+from daybreak.core.files import read_json, read_json_lines
+from daybreak.schemas.run import Summary
 from daybreak.training.clock import read_trace
 
 Daybreak = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -174,7 +174,7 @@ def test_a_flipped_byte_in_a_shard_is_found_when_it_is_read(
     """In the middle of a run: blocks of 512 bytes, for toy data are smaller than one whole block."""
     prepared, run = tmp_path / "data", tmp_path / "run"
     small = surroundings(
-        tmp_path / "blocks", PATCH.format(module="daybreak.data.shards", code="module.BLOCK_BYTES = 512")
+        tmp_path / "blocks", PATCH.format(module="daybreak.data.sequences.shards", code="module.BLOCK_BYTES = 512")
     )
     done = daybreak("prepare", corpus, "--out", prepared, "--tokenizer.vocabulary", "400", **small)
     assert done.returncode == 0, done.stderr

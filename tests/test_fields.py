@@ -143,7 +143,7 @@ USED = FIELD + "\n    def build_planted(self) -> int:\n        return self.plant
         ("recipe.py", "Devices"),
         ("pretrain.py", "Watching"),
         ("study_data.py", "Preparation"),
-        ("data/sampler.py", "PackedRows"),
+        ("data/sequences/sampler.py", "PackedRows"),
     ],
 )
 def test_a_planted_field_is_found(file: str, name: str, sources: dict[str, str]) -> None:
@@ -156,7 +156,7 @@ def test_a_planted_field_is_found(file: str, name: str, sources: dict[str, str])
     ids=["only checked", "only stored", "used"],
 )
 def test_only_use_counts(planted: str, unread: list[str], sources: dict[str, str]) -> None:
-    assert unread_with(planted, "training/optimizers.py", "AdamW", sources) == unread
+    assert unread_with(planted, "training/optim/optimizers.py", "AdamW", sources) == unread
 
 
 def unread_with(planted: str, file: str, name: str, sources: dict[str, str]) -> list[str]:

@@ -16,16 +16,17 @@ import pytest
 import torch
 from transformers import AutoModelForMaskedLM, BertConfig, BertForMaskedLM
 
-from daybreak import pretrain
-from daybreak.base.errors import UserError
-from daybreak.base.files import read_json, read_json_lines
 from daybreak.cli import main
-from daybreak.data.tokenizer import load_tokenizer
+from daybreak.commands import pretrain
+from daybreak.core.errors import UserError
+from daybreak.core.files import read_json, read_json_lines
+from daybreak.data.tokenizers.tokenizer import load_tokenizer
 from daybreak.recipe import load_recipe
-from daybreak.training import loop, probe
-from daybreak.training.finish import Finish
-from daybreak.training.masked import Masked
-from daybreak.training.objectives import CausalThenMasked
+from daybreak.training import loop
+from daybreak.training.hardware import probe
+from daybreak.training.objectives.finish import Finish
+from daybreak.training.objectives.masked import Masked
+from daybreak.training.objectives.objective import CausalThenMasked
 from daybreak.training.phases import Later
 from daybreak.training.step import take_step
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from benchmark_scripts import FOLDER, beside, script
 
-from daybreak.base.errors import UserError
+from daybreak.core.errors import UserError
 from daybreak.recipe import load_recipe
 
 __all__ = ["beside"]  # a fixture
@@ -95,7 +95,7 @@ def test_fields_of_a_recipe_are_named_as_on_the_command_line() -> None:
 def test_a_packed_file_without_its_package_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     import io
 
-    from daybreak.data.unpacking import unpack
+    from daybreak.data.readers.unpacking import unpack
 
     load = builtins.__import__
 

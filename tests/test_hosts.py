@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from daybreak.base.files import read_json
-from daybreak.base.records import Decisions, Summary
-from daybreak.base.run_folder import RunFolder
+from daybreak.core.files import read_json
+from daybreak.core.run_folder import RunFolder
+from daybreak.schemas.run import Decisions, Summary
 from daybreak.training.clock import read_trace
 
 Daybreak = Callable[..., "subprocess.CompletedProcess[str]"]

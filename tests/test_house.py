@@ -84,7 +84,7 @@ def trees() -> dict[str, ast.Module]:
 
 
 def imports(module: str) -> Iterator[str]:
-    """Every name that ``module`` imports, as far down as it is a module: ``daybreak.base.plain``, ``numpy`` ..."""
+    """Every name that ``module`` imports, as far down as it is a module: ``daybreak.core.plain``, ``numpy`` ..."""
     is_package = (SOURCE / module.replace(".", "/")).is_dir()
     for node in ast.walk(trees()[module]):
         if isinstance(node, ast.Import):
@@ -101,7 +101,7 @@ def imports(module: str) -> Iterator[str]:
 
 
 def room(module: str) -> str:
-    """``daybreak.data.tokenizer`` -> ``data``; ``daybreak`` -> ``daybreak``."""
+    """``daybreak.data.tokenizers.tokenizer`` -> ``data``; ``daybreak`` -> ``daybreak``."""
     return module.split(".")[1] if "." in module else module
 
 
@@ -182,7 +182,7 @@ def test_the_command_line_starts_light() -> None:
 
 
 def test_preparing_never_loads_torch() -> None:
-    assert loaded("-c", "import daybreak.prepare") & {"torch", "transformers"} == set()
+    assert loaded("-c", "import daybreak.commands.prepare") & {"torch", "transformers"} == set()
 
 
 def python_files(*folders: str) -> list[Path]:

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from daybreak.base.errors import UserError
-from daybreak.base.plain import to_plain
+from daybreak.core.errors import UserError
+from daybreak.core.plain import to_plain
 from daybreak.recipe import Recipe, load_recipe, recipe_names
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from daybreak.base.files import read_json
-from daybreak.base.records import Summary
-from daybreak.base.task_records import TaskResult
 from daybreak.cli import VERBS
+from daybreak.core.files import read_json
+from daybreak.schemas.run import Summary
+from daybreak.schemas.tasks import TaskResult
 
 NOTEBOOK = Path(__file__).resolve().parents[1] / "examples" / "pretrain_your_own.ipynb"
 BOOK: dict[str, Any] = json.loads(NOTEBOOK.read_text(encoding="utf-8"))

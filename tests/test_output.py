@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from daybreak.base.errors import UserError
-from daybreak.export import export
+from daybreak.commands.export import export
+from daybreak.core.errors import UserError
 
 FULL = Path("/dev/full")
 needs_full = pytest.mark.skipif(not FULL.exists(), reason="this system has no /dev/full")
@@ -25,7 +25,7 @@ def into_full(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @needs_full
 def test_work_goes_on_where_its_log_is_full() -> None:
-    script = "import sys; from daybreak.base.terminal import say\n"
+    script = "import sys; from daybreak.core.terminal import say\n"
     script += "for _ in range(3): say('x' * 100_000)\nprint('the work is done', file=sys.stderr)"
     done = into_full(script)
     assert done.returncode == 0, done.stderr

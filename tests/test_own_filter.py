@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 from small_texts import left_over, write_records
 
-from daybreak import prepare as module
-from daybreak.base.corpus_records import CorpusReport
-from daybreak.base.errors import UserError
-from daybreak.base.files import read_json
-from daybreak.data.corpus import bundled
-from daybreak.data.own_steps import own_steps
-from daybreak.data.steps import Context
-from daybreak.data.tokenizer import WordPiece
-from daybreak.data.treatment import Treatment
-from daybreak.prepare import prepare
+from daybreak.commands import prepare as module
+from daybreak.commands.prepare import prepare
+from daybreak.core.errors import UserError
+from daybreak.core.files import read_json
+from daybreak.data.filters.own_steps import own_steps
+from daybreak.data.filters.steps import Context
+from daybreak.data.pipeline.corpus import bundled
+from daybreak.data.pipeline.preprocessing import Treatment
+from daybreak.data.tokenizers.tokenizer import WordPiece
 from daybreak.reporting.corpus import write_corpus_page
+from daybreak.schemas.corpus import CorpusReport
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "own_filter.py"
 OWN = Treatment(steps=str(EXAMPLE))
@@ -131,7 +131,7 @@ def test_data_made_with_another_filter_are_never_taken_for_those_asked_for(corpu
 
 KILLED = """
 import os, signal
-from daybreak.data.steps import DocumentStep
+from daybreak.data.filters.steps import DocumentStep
 
 seen = 0
 

@@ -12,21 +12,21 @@ from typing import Any, TextIO
 import pytest
 import torch
 
-from daybreak.base.encoder import EncoderConfig
-from daybreak.base.errors import UserError
-from daybreak.base.files import read_json
-from daybreak.base.records import Parity
 from daybreak.cli import main
-from daybreak.data.sampler import RowsConfig
-from daybreak.data.tokenizer import TokenizerConfig
+from daybreak.commands.report import report
+from daybreak.commands.study_data import Preparation, study_data
+from daybreak.core.encoder import EncoderConfig
+from daybreak.core.errors import UserError
+from daybreak.core.files import read_json
+from daybreak.data.sequences.sampler import RowsConfig
+from daybreak.data.tokenizers.tokenizer import TokenizerConfig
 from daybreak.recipe import load_recipe, resolved
-from daybreak.report import report
-from daybreak.study_data import Preparation, study_data
-from daybreak.training import probe
-from daybreak.training.objectives import Objective
-from daybreak.training.optimizers import OptimizerConfig
+from daybreak.schemas.run import Parity
+from daybreak.studies.cell_runner import Cell, Place
+from daybreak.training.hardware import probe
+from daybreak.training.objectives.objective import Objective
+from daybreak.training.optim.optimizers import OptimizerConfig
 from daybreak.training.schedule import Schedule
-from daybreak.turns import Cell, Place
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 OBJECTIVE, ARCHITECTURE = EXAMPLES / "own_objective.py", EXAMPLES / "own_architecture.py"
@@ -167,7 +167,7 @@ def test_cells_are_told_which_file_defines_the_classes_of_ones_own(
         cells.append(cell)
         raise UserError("Enough.", "Stop here.")
 
-    monkeypatch.setattr("daybreak.contest.train_cell", train)
+    monkeypatch.setattr("daybreak.studies.experiment.train_cell", train)
     asked = ["study-data", f"tales={corpus}", "--treatments", "raw,sorted", "--budget", "20steps"]
     recipe = f"{OBJECTIVE} --objective.span 5 {' '.join(shape)}"
     assert "Enough." in refused(*asked, "--out", tmp_path / "out", "--recipe", recipe, "--workers", "1")
@@ -197,7 +197,7 @@ def test_a_class_of_ones_own_that_lacks_a_method_is_refused_in_its_file(tmp_path
         """
 from dataclasses import dataclass, replace
 from daybreak.recipe import load_recipe
-from daybreak.training.objectives import Objective
+from daybreak.training.objectives.objective import Objective
 
 @dataclass(frozen=True, kw_only=True)
 class Half(Objective):

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from benchmark_scripts import beside, script
 
-from daybreak.data.sampler import StreamRows
-from daybreak.data.shards import open_shards
-from daybreak.data.tokenizer import load_tokenizer
+from daybreak.data.sequences.sampler import StreamRows
+from daybreak.data.sequences.shards import open_shards
+from daybreak.data.tokenizers.tokenizer import load_tokenizer
 
 __all__ = ["beside"]  # a fixture
 

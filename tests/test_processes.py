@@ -13,14 +13,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from daybreak import pretrain
-from daybreak.base.course_records import Change
-from daybreak.base.files import read_json, write_json
-from daybreak.base.records import Decisions
-from daybreak.base.run_folder import RunFolder
+from daybreak.commands import pretrain
+from daybreak.core.files import read_json, write_json
+from daybreak.core.run_folder import RunFolder
 from daybreak.recipe import Recipe, resolved
-from daybreak.training import probe
+from daybreak.schemas.changes import Change
+from daybreak.schemas.run import Decisions
 from daybreak.training.clock import read_trace
+from daybreak.training.hardware import probe
 from daybreak.training.phases import Later
 from daybreak.training.ramp import Ramp
 

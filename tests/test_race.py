@@ -14,9 +14,9 @@ import pytest
 import torch
 from benchmark_scripts import LENGTH, SHAPE, VOCABULARY, beside, script
 
-from daybreak.base.batch import Batch
-from daybreak.base.records import SpecialIds
-from daybreak.base.world import World
+from daybreak.core.batch import Batch
+from daybreak.core.world import World
+from daybreak.schemas.run import SpecialIds
 from daybreak.training.clock import Budget
 from daybreak.training.validation import Validation
 

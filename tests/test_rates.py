@@ -12,7 +12,7 @@ from page_commands import called
 
 from daybreak.models.modern import ModernEncoder
 from daybreak.recipe import load_recipe
-from daybreak.training.muon import Muon
+from daybreak.training.optim.muon import Muon
 
 __all__ = ["beside"]  # a fixture
 

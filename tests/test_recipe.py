@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from daybreak.base.errors import UserError
-from daybreak.base.files import write_json
-from daybreak.base.plain import from_plain, to_plain
-from daybreak.catalogue import parameters
-from daybreak.data.tokenizer import WordPiece
+from daybreak.commands.recipes import parameters
+from daybreak.core.errors import UserError
+from daybreak.core.files import write_json
+from daybreak.core.plain import from_plain, to_plain
+from daybreak.data.tokenizers.tokenizer import WordPiece
 from daybreak.models.modern import ModernEncoder
 from daybreak.recipe import (
     SIZES,
@@ -29,7 +29,7 @@ from daybreak.recipe import (
     recipe_names,
     resolved,
 )
-from daybreak.training.optimizers import AdamW
+from daybreak.training.optim.optimizers import AdamW
 from daybreak.training.schedule import Trapezoid
 
 GOLDEN = Path(__file__).with_name("golden")

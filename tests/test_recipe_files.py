@@ -14,10 +14,10 @@ import pytest
 import torch
 
 import daybreak
-from daybreak.arithmetic import vocabulary_of
-from daybreak.base.errors import UserError
-from daybreak.base.files import write_json
-from daybreak.data.byte_bpe import ByteBPE
+from daybreak.core.errors import UserError
+from daybreak.core.files import write_json
+from daybreak.data.tokenizers.byte_bpe import ByteBPE
+from daybreak.pretraining.flops import vocabulary_of
 from daybreak.recipe import MOST_SEED, load_recipe, resolved
 
 ABSTRACT = "TokenizerConfig TrainedTokenizer RowsConfig EncoderConfig Objective OptimizerConfig Schedule".split()
@@ -38,7 +38,7 @@ def test_every_kind_that_ships_is_known_before_json_is_read() -> None:
         and any(isinstance(base, ast.Name) and base.id in ABSTRACT for base in node.bases)
     }
     known = in_a_process_of_its_own("import sys, daybreak.recipe; print(*sys.modules)").split()
-    assert "daybreak.data.byte_bpe" in wanted and wanted <= set(known)
+    assert "daybreak.data.tokenizers.byte_bpe" in wanted and wanted <= set(known)
 
 
 def test_a_run_of_byte_pieces_is_read_again(tmp_path: Path) -> None:

@@ -20,17 +20,17 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForMaskedLM, AutoTokenizer, ModernBertConfig
 
-from daybreak.base.encoder import EncoderConfig
-from daybreak.base.errors import UserError
-from daybreak.data.shards import open_shards
-from daybreak.export import export
+from daybreak.commands.export import export
+from daybreak.core.encoder import EncoderConfig
+from daybreak.core.errors import UserError
+from daybreak.data.sequences.shards import open_shards
+from daybreak.exporting.hugging_face import write_model_folder
+from daybreak.exporting.onnx import FILE, NEEDED, write_onnx
 from daybreak.models.bert import BertEncoder
 from daybreak.models.crammed import CrammedEncoder
 from daybreak.models.importing import load_pretrained
 from daybreak.models.modern import ModernEncoder
-from daybreak.packaging.hugging_face import write_model_folder
-from daybreak.packaging.onnx import FILE, NEEDED, write_onnx
-from daybreak.training.finish import embed
+from daybreak.training.objectives.finish import embed
 
 LENGTH = 32
 SIZES: dict[str, Any] = {"layers": 2, "width": 32, "heads": 2, "inner": 64}

@@ -17,16 +17,17 @@ import torch
 from rendezvous import free_port
 from safetensors.torch import load_file
 
-from daybreak import pretrain
-from daybreak.base.errors import UserError
-from daybreak.base.files import read_json
-from daybreak.base.records import Decisions, Manifest, Summary
 from daybreak.cli import main
-from daybreak.data.tokenizer import WordPiece
-from daybreak.prepare import prepare
+from daybreak.commands import pretrain
+from daybreak.commands.prepare import prepare
+from daybreak.core.errors import UserError
+from daybreak.core.files import read_json
+from daybreak.data.tokenizers.tokenizer import WordPiece
 from daybreak.recipe import Devices, Recipe, load_recipe
-from daybreak.training import calibration, loop, probe
+from daybreak.schemas.run import Decisions, Manifest, Summary
+from daybreak.training import calibration, loop
 from daybreak.training.checkpoint import Progress
+from daybreak.training.hardware import probe
 from daybreak.training.step import Training
 
 TOY = (

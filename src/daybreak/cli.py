@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from daybreak import __version__
-from daybreak.base.errors import Interrupted, PeerLost, UserError
-from daybreak.base.plain import nearest
+from daybreak.core.errors import Interrupted, PeerLost, UserError
+from daybreak.core.plain import nearest
 
 DEFAULT_RECIPE = "tiny"
 
@@ -101,7 +101,7 @@ def _outcome(arguments: list[str]) -> int:
         why = os.strerror(error.errno).lower()
         remedy = "Free disk space and give the same command again."
         print(f"daybreak: cannot write{where}: {why}. {remedy}", file=sys.stderr)
-        from daybreak.base.terminal import discard_output
+        from daybreak.core.terminal import discard_output
 
         discard_output()
         return 2
@@ -193,7 +193,7 @@ def _chosen_recipe(verb: str, name: str | None, arguments: list[str]) -> Any:
     _know_kinds_of(_value_of("--recipe", arguments))
     branch, init = _value_of("--from", arguments), _value_of("--init", arguments)
     if branch:
-        from daybreak.origins import extended
+        from daybreak.pretraining.starting_points import extended
 
         budget = _value_of("--extend", arguments)
         if not budget or name or init or {"--size", "--faithful"} & {word.partition("=")[0] for word in arguments}:
@@ -206,8 +206,8 @@ def _chosen_recipe(verb: str, name: str | None, arguments: list[str]) -> Any:
     recipe = load_recipe(name or DEFAULT_RECIPE, size=size, faithful=faithful)
     if not init:
         return recipe
-    from daybreak.origins import continued
-    from daybreak.packaging.hub import local_folder
+    from daybreak.exporting.hub import local_folder
+    from daybreak.pretraining.starting_points import continued
 
     return continued(
         recipe,
@@ -287,8 +287,8 @@ def _run(arguments: list[str]) -> None:
     asked = _with_recipe(Run, "run", arguments)
     _refuse_swallowed_recipe(asked.corpus)
     _refuse_unbudgeted(asked, arguments)
-    from daybreak.base.deadline import Deadline
-    from daybreak.run import run
+    from daybreak.commands.run import run
+    from daybreak.core.deadline import Deadline
 
     run(
         _with_texts(asked),
@@ -319,7 +319,7 @@ def _with_size(arguments: list[str]) -> tuple[list[str], Path | None]:
     named = bool(arguments) and not arguments[0].startswith("-")
     if named or not time or _value_of("--corpus", arguments) is None or any(told) or {"-h", "--help"} & set(arguments):
         return arguments, None
-    from daybreak.base.deadline import Deadline
+    from daybreak.core.deadline import Deadline
     from daybreak.training.clock import Budget
 
     out = Path(_value_of("--out", arguments) or CHOSEN_FOLDER)
@@ -329,8 +329,8 @@ def _with_size(arguments: list[str]) -> tuple[list[str], Path | None]:
     budget = Budget.parse(f"{max(1, round(Deadline.parse(by).left()))}s" if by else time)
     if budget.unit != "seconds":
         return arguments, None
-    from daybreak.base.terminal import say
-    from daybreak.planning import size_for
+    from daybreak.core.terminal import say
+    from daybreak.pretraining.planning import size_for
     from daybreak.recipe import FAMILY
 
     size = size_for(budget).removeprefix(FAMILY)
@@ -384,9 +384,9 @@ def _refuse_unbudgeted(asked: Any, arguments: list[str]) -> None:
 def _prepare(arguments: list[str]) -> None:
     import tyro
 
-    from daybreak.data.cluster import LOCAL, Slurm, chosen_workers
-    from daybreak.data.tokenizer import TokenizerConfig, WordPiece
-    from daybreak.data.treatment import AS_IT_IS, Treatment
+    from daybreak.data.pipeline.cluster import LOCAL, Slurm, chosen_workers
+    from daybreak.data.pipeline.preprocessing import AS_IT_IS, Treatment
+    from daybreak.data.tokenizers.tokenizer import TokenizerConfig, WordPiece
 
     @dataclass(frozen=True, kw_only=True)
     class Prepare:
@@ -434,7 +434,7 @@ def _prepare(arguments: list[str]) -> None:
         raise UserError("No text was named.", "Write the files first: daybreak prepare TEXT... --out DATA.")
     if asked.push_to_hub and not asked.with_text:
         raise UserError("Prepared tokens are the text itself.", "Add --with-text if it may leave this machine.")
-    from daybreak.prepare import prepare
+    from daybreak.commands.prepare import prepare
 
     prepare(
         asked.text,
@@ -449,7 +449,7 @@ def _prepare(arguments: list[str]) -> None:
         workers=chosen_workers(asked.on, asked.workers, asked.slurm),
     )
     if asked.push_to_hub:
-        from daybreak.packaging.hub import push_to_hub
+        from daybreak.exporting.hub import push_to_hub
 
         push_to_hub(asked.out, asked.push_to_hub, kind="dataset", with_text=asked.with_text)
 
@@ -459,23 +459,23 @@ def _preparation(arguments: list[str]) -> dict[str, Any]:
     recipe, model = _value_of("--recipe", arguments), _value_of("--tokenizer-from", arguments)
     chosen: dict[str, Any] = {}
     if recipe:
-        from daybreak.base.plain import to_plain
+        from daybreak.core.plain import to_plain
         from daybreak.recipe import load_recipe
 
         found = load_recipe(recipe, size=_value_of("--size", arguments) or "", faithful="--faithful" in arguments)
         chosen = {"tokenizer": found.tokenizer, **to_plain(found.texts)}
     if kind := _value_of("--tokenizer-kind", arguments):
-        from daybreak.base.plain import nearest
-        from daybreak.data.byte_bpe import ByteBPE
-        from daybreak.data.tokenizer import WordPiece
+        from daybreak.core.plain import nearest
+        from daybreak.data.tokenizers.byte_bpe import ByteBPE
+        from daybreak.data.tokenizers.tokenizer import WordPiece
 
         kinds = {"WordPiece": WordPiece, "ByteBPE": ByteBPE}
         if kind not in kinds:
             raise UserError(f"'{kind}' is no kind of tokenizer.{nearest(kind, kinds)}", f"Use {' or '.join(kinds)}.")
         chosen["tokenizer"] = kinds[kind](vocabulary=chosen["tokenizer"].vocabulary) if chosen else kinds[kind]()
     if model:
-        from daybreak.data.tokenizer_import import Existing
-        from daybreak.packaging.hub import local_folder
+        from daybreak.data.tokenizers.tokenizer_import import Existing
+        from daybreak.exporting.hub import local_folder
 
         chosen["tokenizer"] = Existing(folder=str(local_folder(model)))
     return chosen
@@ -537,7 +537,7 @@ def _plan(arguments: list[str]) -> None:
         """Write the plan here as JSON, too."""
 
     asked = _parse(Plan, "plan", arguments)
-    from daybreak.plan import plan
+    from daybreak.commands.plan import plan
     from daybreak.recipe import load_recipe
 
     recipes = [load_recipe(name) for name in asked.recipes]
@@ -545,12 +545,12 @@ def _plan(arguments: list[str]) -> None:
 
 
 def _pretrain(arguments: list[str]) -> None:
-    from daybreak.base.process import process_started
+    from daybreak.core.process import process_started
 
     started = process_started()
     asked = _asked_pretrain(arguments)
     out = asked.out or _default_folder(asked.recipe.name)
-    from daybreak.pretrain import Watching, pretrain
+    from daybreak.commands.pretrain import Watching, pretrain
 
     watching = Watching(track=asked.track, price=asked.price)
     pretrain(asked.recipe, data=asked.data, out=out, fresh=asked.fresh, watching=watching, started=started)
@@ -572,7 +572,7 @@ def _verify(arguments: list[str]) -> None:
 
     asked = _parse(Verify, "verify", arguments)
     _know_kinds_of(asked.recipe)
-    from daybreak.verify import verify
+    from daybreak.commands.verify import verify
 
     verify(asked.run, data=asked.data, last=asked.last)
 
@@ -580,7 +580,7 @@ def _verify(arguments: list[str]) -> None:
 def _record(arguments: list[str]) -> None:
     import tyro
 
-    from daybreak.base.filed_records import VERIFIED_STEPS
+    from daybreak.schemas.filed import VERIFIED_STEPS
 
     @dataclass(frozen=True, kw_only=True)
     class Record:
@@ -599,7 +599,7 @@ def _record(arguments: list[str]) -> None:
 
     asked = _parse(Record, "record", arguments)
     _know_kinds_of(asked.recipe)
-    from daybreak.record import record
+    from daybreak.commands.record import record
 
     record(asked.run, out=asked.out, data=asked.data, name=asked.name, last=asked.last)
 
@@ -615,7 +615,7 @@ def _leaderboard(arguments: list[str]) -> None:
         """Write the page here; otherwise it is printed."""
 
     asked = _parse(Leaderboard, "leaderboard", arguments)
-    from daybreak.leaderboard import leaderboard
+    from daybreak.commands.leaderboard import leaderboard
 
     page = leaderboard(asked.records, asked.out)
     print(asked.out or page)
@@ -665,7 +665,7 @@ def _study(arguments: list[str]) -> None:
 
     asked = _parse(Study, "study", arguments)
     contenders = [_contender(text, asked.data) for text in asked.contenders]
-    from daybreak.study import study
+    from daybreak.commands.study import study
 
     study(
         contenders,
@@ -706,12 +706,12 @@ def _study_data(arguments: list[str]) -> None:
     texts = _named_texts(asked.texts)
     trained = _contender(asked.recipe, Path("data"))
     code = _value_of("--recipe", trained.words) or (trained.words[0] if trained.words[0].endswith(".py") else "")
-    from daybreak.study_data import Preparation, study_data
+    from daybreak.commands.study_data import Preparation, study_data
 
     tokenizer = None
     if asked.tokenizer_from:
-        from daybreak.data.tokenizer_import import Existing
-        from daybreak.packaging.hub import local_folder
+        from daybreak.data.tokenizers.tokenizer_import import Existing
+        from daybreak.exporting.hub import local_folder
 
         tokenizer = Existing(folder=str(local_folder(asked.tokenizer_from)))
     preparation = Preparation(
@@ -751,7 +751,7 @@ def _contender(text: str, data: Path) -> Any:
             raise UserError(
                 f"The contender '{name}' cannot have {word.partition('=')[0]}: the study gives it.", "Leave it out."
             )
-    from daybreak.contest import Contender
+    from daybreak.studies.experiment import Contender
 
     try:
         recipe = _asked_pretrain([*words, "--data", str(data)]).recipe
@@ -784,7 +784,7 @@ def _export(arguments: list[str]) -> None:
 
     asked = _parse(Export, "export", arguments)
     _know_kinds_of(asked.recipe)
-    from daybreak.export import export
+    from daybreak.commands.export import export
 
     folder = export(
         asked.run,
@@ -795,7 +795,7 @@ def _export(arguments: list[str]) -> None:
         onnx=asked.onnx,
     )
     if asked.push_to_hub:
-        from daybreak.packaging.hub import push_to_hub
+        from daybreak.exporting.hub import push_to_hub
 
         push_to_hub(folder, asked.push_to_hub, kind="model")
 
@@ -843,7 +843,7 @@ def _evaluate(arguments: list[str]) -> None:
         """Fit the bag-of-words baseline on the same training rows too."""
 
     asked = _parse(Evaluate, "evaluate", arguments)
-    from daybreak.evaluate import evaluate
+    from daybreak.commands.evaluate import evaluate
 
     told = {**vars(asked), "task_dir": asked.task_dir or None}
     evaluate(told.pop("model"), _by_comma(told.pop("tasks")), **told)
@@ -868,7 +868,7 @@ def _probe(arguments: list[str]) -> None:
         """Folder of probes.json; beside the model by default."""
 
     asked = _parse(Probe, "probe", arguments)
-    from daybreak.probe import probe
+    from daybreak.commands.probe import probe
 
     probe(
         asked.model,
@@ -889,7 +889,7 @@ def _check_submission(arguments: list[str]) -> None:
         """The folder, or the zip."""
 
     asked = _parse(CheckSubmission, "check-submission", arguments)
-    from daybreak.check_submission import check_submission
+    from daybreak.commands.check_submission import check_submission
 
     check_submission(asked.path)
 
@@ -914,11 +914,11 @@ def _report(arguments: list[str]) -> None:
     asked = _parse(Report, "report", arguments)
     if not asked.runs:
         raise UserError("No run folder was named.", "Write it first: daybreak report RUN --out report.html.")
-    from daybreak.report import report
+    from daybreak.commands.report import report
 
     out = asked.out or asked.runs[0] / f"report.{asked.format}"
     page = report(asked.runs, out, form=asked.format, text=asked.text)
-    from daybreak.base.terminal import open_in_browser
+    from daybreak.core.terminal import open_in_browser
 
     print(page)
     if asked.open:
@@ -934,7 +934,7 @@ def _doctor(arguments: list[str]) -> None:
         """Also import torch, which takes seconds, and multiply matrices on the device that a run would use."""
 
     asked = _parse(Doctor, "doctor", arguments)
-    from daybreak.doctor import doctor
+    from daybreak.commands.doctor import doctor
 
     if not doctor(asked.folder, with_torch=asked.torch):
         raise SystemExit(2)
@@ -953,7 +953,7 @@ def _init_task(arguments: list[str]) -> None:
         """Replace a task file that is there."""
 
     asked = _parse(InitTask, "init-task", arguments)
-    from daybreak.init_task import init_task
+    from daybreak.commands.init_task import init_task
 
     init_task(asked.table, asked.out, fresh=asked.fresh)
 
@@ -967,7 +967,7 @@ def _status(arguments: list[str]) -> None:
         """Run folder."""
 
     asked = _parse(Status, "status", arguments)
-    from daybreak.status import status
+    from daybreak.commands.status import status
 
     print(status(asked.run))
 
@@ -985,7 +985,7 @@ def _recipes(arguments: list[str]) -> None:
         """As the original was, with what we hold to be its faults."""
 
     asked = _parse(Recipes, "recipes", arguments)
-    from daybreak.catalogue import catalogue, described
+    from daybreak.commands.recipes import catalogue, described
 
     print(described(asked.name, size=asked.size, faithful=asked.faithful) if asked.name else catalogue())
 

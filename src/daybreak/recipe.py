@@ -9,29 +9,29 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from daybreak.base.encoder import EncoderConfig
-from daybreak.base.errors import UserError
-from daybreak.base.files import read_json
-from daybreak.base.plain import Component, UnknownKind, fingerprint, from_plain, nearest, to_plain
-from daybreak.base.user_code import import_file, read_code
-from daybreak.data import byte_bpe as _byte_bpe
-from daybreak.data import chunks as _chunks
-from daybreak.data import tokenizer_import as _tokenizer_import
-from daybreak.data import views as _views
-from daybreak.data.sampler import RowsConfig, StreamRows
-from daybreak.data.sentence_pairs import SentencePairs
-from daybreak.data.tokenizer import TokenizerConfig
+from daybreak.core.encoder import EncoderConfig
+from daybreak.core.errors import UserError
+from daybreak.core.files import read_json
+from daybreak.core.plain import Component, UnknownKind, fingerprint, from_plain, nearest, to_plain
+from daybreak.core.user_code import import_file, read_code
+from daybreak.data.sequences import chunks as _chunks
+from daybreak.data.sequences import views as _views
+from daybreak.data.sequences.sampler import RowsConfig, StreamRows
+from daybreak.data.sequences.sentence_pairs import SentencePairs
+from daybreak.data.tokenizers import byte_bpe as _byte_bpe
+from daybreak.data.tokenizers import tokenizer_import as _tokenizer_import
+from daybreak.data.tokenizers.tokenizer import TokenizerConfig
 from daybreak.models import bert as _bert
 from daybreak.models import crammed as _crammed
 from daybreak.models import modern as _modern
 from daybreak.training import calibration
-from daybreak.training import muon as _muon
 from daybreak.training.averaging import Averaging
 from daybreak.training.clock import Budget
-from daybreak.training.finish import Finish
-from daybreak.training.masked import Masked
-from daybreak.training.objectives import Objective
-from daybreak.training.optimizers import OptimizerConfig
+from daybreak.training.objectives.finish import Finish
+from daybreak.training.objectives.masked import Masked
+from daybreak.training.objectives.objective import Objective
+from daybreak.training.optim import muon as _muon
+from daybreak.training.optim.optimizers import OptimizerConfig
 from daybreak.training.phases import Later
 from daybreak.training.ramp import Ramp
 from daybreak.training.schedule import Schedule

@@ -8,7 +8,7 @@ import pytest
 from fake_clusters import SMALL
 from small_texts import Contents, contents, write_records
 
-from daybreak.prepare import prepare
+from daybreak.commands.prepare import prepare
 
 
 @pytest.fixture(scope="session")

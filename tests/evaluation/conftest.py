@@ -13,11 +13,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from daybreak.evaluation.cells import Job
-from daybreak.evaluation.kinds import load_task
-from daybreak.evaluation.measure import Measurement
-from daybreak.evaluation.protocols import PROTOCOLS
-from daybreak.evaluation.task_file import read_task_file
+from daybreak.evaluation.finetuning.cells import Job
+from daybreak.evaluation.finetuning.measure import Measurement
+from daybreak.evaluation.protocols.known_protocols import PROTOCOLS
+from daybreak.evaluation.tasks.kinds import load_task
+from daybreak.evaluation.tasks.task_file import read_task_file
 
 VOCABULARY = 200
 """Rows of the embedding tables of the families below, more than the tokenizer has pieces."""
@@ -44,7 +44,7 @@ def weather_rows(count: int, seed: int) -> list[tuple[str, str]]:
 def _one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread that waits for another one on a busy machine makes a fast test slow."""
     torch.set_num_threads(1)
-    monkeypatch.setattr("daybreak.evaluation.fanout.usable_cores", lambda: 1)
+    monkeypatch.setattr("daybreak.evaluation.finetuning.fanout.usable_cores", lambda: 1)
 
 
 @pytest.fixture(scope="session")
@@ -95,7 +95,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def tokenizer(encoder: Path) -> Any:
     """That of ``encoder``. Shared: copy it before changing it."""
-    from daybreak.evaluation.classifier import load_tokenizer
+    from daybreak.evaluation.finetuning.classifier import load_tokenizer
 
     return load_tokenizer(encoder)
 

@@ -11,7 +11,7 @@ from fake_laws import PLENTY, SEEN, SIZES, TRUTH, made_up, true_loss
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daybreak.base.errors import UserError
+from daybreak.core.errors import UserError
 from daybreak.forecasting.fitting import FEWEST, fit, leave_out
 from daybreak.forecasting.law import (
     CENTRE,

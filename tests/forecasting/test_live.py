@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from fake_laws import SEEN, SIZES, made_up, true_loss
 
-from daybreak.base.files import read_json
-from daybreak.base.forecast_records import Law, Outlook
-from daybreak.base.records import StepRecord
+from daybreak.core.files import read_json
 from daybreak.forecasting.fitting import fit
 from daybreak.forecasting.law import CENTRE, Undertaking
 from daybreak.forecasting.live import Prophet
-from daybreak.training.pace import Pace
+from daybreak.schemas.forecast import Law, Outlook
+from daybreak.schemas.run import StepRecord
+from daybreak.training.hardware.pace import Pace
 
 INNER, TOKENS = SIZES[1], 6e6
 EVEN = Pace((1.0, 1.0, 1.0)).covered

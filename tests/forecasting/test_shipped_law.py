@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from daybreak.base.files import read_json
-from daybreak.base.forecast_records import MARKS, Law, LawRun
-from daybreak.base.plain import from_plain
-from daybreak.deciding import unknown_to_the_law
+from daybreak.core.files import read_json
+from daybreak.core.plain import from_plain
 from daybreak.forecasting.fitting import OPTIMIZER, fit
 from daybreak.forecasting.law import CENTRE, Undertaking, foresee, shipped_law
+from daybreak.pretraining.hardware_choices import unknown_to_the_law
 from daybreak.recipe import load_recipe
+from daybreak.schemas.forecast import MARKS, Law, LawRun
 
 RECORDS = Path(__file__).resolve().parents[2] / "records"
 

@@ -9,13 +9,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from daybreak.base.errors import UserError
-from daybreak.base.files import read_json, write_json
-from daybreak.base.forecast_records import Forecast, TaskForecast, TaskRun, TaskTable
-from daybreak.base.plain import from_plain
-from daybreak.base.records import ContextUse
-from daybreak.base.run_folder import RunFolder
-from daybreak.base.task_records import TaskResult
+from daybreak.core.errors import UserError
+from daybreak.core.files import read_json, write_json
+from daybreak.core.plain import from_plain
+from daybreak.core.run_folder import RunFolder
 from daybreak.forecasting.tasks import (
     AVERAGED,
     FEWEST,
@@ -26,6 +23,9 @@ from daybreak.forecasting.tasks import (
     task_run,
     task_run_of,
 )
+from daybreak.schemas.forecast import Forecast, TaskForecast, TaskRun, TaskTable
+from daybreak.schemas.run import ContextUse
+from daybreak.schemas.tasks import TaskResult
 
 RECORDS = Path(__file__).resolve().parents[2] / "records"
 TRUTH = {False: (0.10, 0.05), True: (0.20, 0.15)}

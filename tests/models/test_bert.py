@@ -22,10 +22,10 @@ from transformers import (
     BertForPreTraining,
 )
 
-from daybreak.base.errors import UserError
-from daybreak.base.records import SpecialIds
+from daybreak.core.errors import UserError
 from daybreak.models.bert import Bert, BertEncoder
 from daybreak.models.bert_import import from_hugging_face
+from daybreak.schemas.run import SpecialIds
 
 VOCABULARY, ROWS, LENGTH = 97, 3, 20
 

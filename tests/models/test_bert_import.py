@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from transformers import BertConfig, BertForMaskedLM, BertForPreTraining, BertModel
 
-from daybreak.base.errors import UserError
+from daybreak.core.errors import UserError
 from daybreak.models.bert import BertEncoder
 from daybreak.models.bert_import import from_hugging_face, shape_from_hugging_face
 

@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from daybreak.base.errors import UserError
+from daybreak.core.errors import UserError
 from daybreak.models.crammed import Crammed, CrammedEncoder
 from daybreak.models.crammed_import import from_hugging_face
 from daybreak.models.modeling_crammed import CrammedConfig, CrammedForMaskedLM
-from daybreak.training.optimizers import roles
+from daybreak.training.optim.optimizers import roles
 
 VOCABULARY, ROWS, LENGTH = 97, 3, 20
 SMALL = {"layers": 2, "width": 24, "heads": 3, "inner": 20, "init_std": 0.2}

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from daybreak.base.errors import UserError
+from daybreak.core.errors import UserError
 from daybreak.models.crammed import Crammed, CrammedEncoder
 from daybreak.models.crammed_import import from_hugging_face, published_name, published_shape, queries_keys_values
 

@@ -19,13 +19,13 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from daybreak.base.errors import UserError
-from daybreak.base.records import SpecialIds
+from daybreak.core.errors import UserError
 from daybreak.models import importing
 from daybreak.models.bert import BertEncoder
 from daybreak.models.crammed import CrammedEncoder
 from daybreak.models.importing import load_pretrained
 from daybreak.models.modern import ModernEncoder
+from daybreak.schemas.run import SpecialIds
 
 VOCABULARY = 40
 NAMES = {"pad": "<pad>", "unk": "<unk>", "cls": "<s>", "sep": "</s>", "mask": "<mask>"}

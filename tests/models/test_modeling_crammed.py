@@ -23,7 +23,7 @@ from transformers import (
 )
 from transformers.loss.loss_utils import ForQuestionAnsweringLoss
 
-from daybreak.base.errors import UserError
+from daybreak.core.errors import UserError
 from daybreak.models.crammed import Crammed, CrammedEncoder
 
 VOCABULARY, ROWS, LENGTH = 97, 3, 20

@@ -13,13 +13,13 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import AutoModelForMaskedLM, ModernBertConfig, ModernBertForMaskedLM
 
-from daybreak.base.batch import Batch
-from daybreak.base.errors import UserError
+from daybreak.core.batch import Batch
+from daybreak.core.errors import UserError
 from daybreak.models.modern import ModernBert, ModernEncoder
 from daybreak.models.modern_import import from_hugging_face, shape_from_hugging_face
 from daybreak.recipe import load_recipe
-from daybreak.training.objectives import CausalThenMasked
-from daybreak.training.optimizers import AdamW
+from daybreak.training.objectives.objective import CausalThenMasked
+from daybreak.training.optim.optimizers import AdamW
 
 VOCABULARY, ROWS, LENGTH = 211, 3, 40
 

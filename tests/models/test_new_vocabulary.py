@@ -6,10 +6,10 @@ import pytest
 import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-from daybreak.base.records import SpecialIds
 from daybreak.models.bert import BertEncoder
 from daybreak.models.modern import ModernEncoder
 from daybreak.models.new_vocabulary import moved, piece_sources
+from daybreak.schemas.run import SpecialIds
 
 OLD_SPECIAL = SpecialIds(pad=0, unk=3, cls=4, sep=5, mask=6)
 

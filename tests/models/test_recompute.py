@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from daybreak.base.encoder import Encoder, EncoderConfig
+from daybreak.core.encoder import Encoder, EncoderConfig
 from daybreak.models.bert import BertEncoder
 from daybreak.models.crammed import CrammedEncoder
 from daybreak.models.modern import ModernEncoder

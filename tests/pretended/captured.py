@@ -14,7 +14,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from daybreak.models.modern import ModernEncoder
-from daybreak.training.compiling import compile_blocks
+from daybreak.training.hardware.compiling import compile_blocks
 
 MOMENTS = ((True, 19), (False, 19), (False, 16), (False, 13), (False, 10))
 """Causal or not, and how many positions are asked, as the flagship goes along."""

@@ -35,7 +35,7 @@ def command(*words: object) -> int:
 
 def out_of_memory(rows: int, since: int) -> None:
     """More than ``rows`` rows at a time do not fit from row ``since`` of the run on."""
-    from daybreak.training.objectives import CausalThenMasked
+    from daybreak.training.objectives.objective import CausalThenMasked
 
     loss = CausalThenMasked.loss
 
@@ -66,7 +66,7 @@ def main() -> None:
     data, task, run = map(Path, sys.argv[1:4])
     torch.set_num_threads(1)
     device.begin()
-    from daybreak.training import probe
+    from daybreak.training.hardware import probe
 
     probe.SIZE["cuda"] = 32
     out_of_memory(rows=4, since=10 * 8)

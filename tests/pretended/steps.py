@@ -14,23 +14,23 @@ import device  # before torch
 import numpy as np
 import torch
 
-from daybreak.base.batch import Batch
-from daybreak.base.encoder import EncoderConfig
-from daybreak.base.records import Decisions
-from daybreak.base.world import World
+from daybreak.core.batch import Batch
+from daybreak.core.encoder import EncoderConfig
+from daybreak.core.world import World
 from daybreak.models.bert import BertEncoder
 from daybreak.models.crammed import CrammedEncoder
 from daybreak.models.modern import ModernEncoder
+from daybreak.schemas.run import Decisions
 from daybreak.training.checkpoint import START
 from daybreak.training.clock import ReplayClock
-from daybreak.training.masked import Masked
-from daybreak.training.muon import Muon
-from daybreak.training.objectives import CausalThenMasked, Objective
-from daybreak.training.optimizers import Adam, AdamW, BertAdam, OptimizerConfig
+from daybreak.training.hardware.data_parallel import Replicas
+from daybreak.training.objectives.masked import Masked
+from daybreak.training.objectives.objective import CausalThenMasked, Objective
+from daybreak.training.optim.muon import Muon
+from daybreak.training.optim.optimizers import Adam, AdamW, BertAdam, OptimizerConfig
 from daybreak.training.phases import Later, Stretch
 from daybreak.training.prefetch import Prefetch
 from daybreak.training.ramp import Ramp
-from daybreak.training.replicas import Replicas
 from daybreak.training.schedule import Trapezoid
 from daybreak.training.step import Training, take_step
 from daybreak.training.validation import Validation

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from daybreak.base.files import write_json
-from daybreak.base.plain import to_plain
-from daybreak.base.probe_records import (
+from daybreak.core.files import write_json
+from daybreak.core.plain import to_plain
+from daybreak.core.run_folder import RunFolder
+from daybreak.schemas.probes import (
     BucketScore,
     CalibrationBin,
     LayerProbe,
@@ -23,8 +24,7 @@ from daybreak.base.probe_records import (
     SimilarityProbe,
     SimilarityScore,
 )
-from daybreak.base.run_folder import RunFolder
-from daybreak.base.task_records import Cell, TaskResult
+from daybreak.schemas.tasks import Cell, TaskResult
 
 RATE = 3e-4
 WriteResults = Callable[..., Path]

@@ -12,14 +12,14 @@ import subprocess
 import pytest
 from fake_corpus import body_of, fake_corpus, rows, run_of, step, words, write_data
 
-from daybreak.base.corpus_records import CorpusReport, DroppedText, Histogram
-from daybreak.base.errors import UserError
-from daybreak.base.files import write_json
+from daybreak.core.errors import UserError
+from daybreak.core.files import write_json
 from daybreak.reporting import corpus_figures, corpus_parts
 from daybreak.reporting.corpus import corpus_page, is_data_folder, write_corpus_page
 from daybreak.reporting.corpus_tables import short_names, sources_table
 from daybreak.reporting.page import render_page
 from daybreak.reporting.runs import read_run
+from daybreak.schemas.corpus import CorpusReport, DroppedText, Histogram
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 NASTY = "<script>alert(1)</script>&\u202e"

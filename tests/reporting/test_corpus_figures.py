@@ -12,7 +12,9 @@ from fake_corpus import body_of, fake_corpus, run_of
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from daybreak.base.corpus_records import (
+from daybreak.reporting import corpus_figures, corpus_parts
+from daybreak.reporting.corpus_tables import short_names
+from daybreak.schemas.corpus import (
     Contamination,
     CorpusReport,
     DroppedText,
@@ -22,8 +24,6 @@ from daybreak.base.corpus_records import (
     TokenizerQuality,
     VocabularyAdvice,
 )
-from daybreak.reporting import corpus_figures, corpus_parts
-from daybreak.reporting.corpus_tables import short_names
 
 NASTY = "<script>alert(1)</script>&\u202e"
 

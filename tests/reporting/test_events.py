@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daybreak.base.course_records import Change, MachineRecord
-from daybreak.base.files import read_json, write_json
-from daybreak.base.plain import to_plain
-from daybreak.base.records import Decisions, StepRecord
-from daybreak.base.run_folder import RunFolder
+from daybreak.core.files import read_json, write_json
+from daybreak.core.plain import to_plain
+from daybreak.core.run_folder import RunFolder
 from daybreak.reporting import figures
 from daybreak.reporting.course import course
 from daybreak.reporting.events import events
 from daybreak.reporting.runs import RunRecords, read_run
+from daybreak.schemas.changes import Change, MachineRecord
+from daybreak.schemas.run import Decisions, StepRecord
 
 START = 5.0
 """Seconds that a process takes to its first step."""

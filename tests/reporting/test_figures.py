@@ -9,8 +9,8 @@ import pytest
 
 from daybreak.reporting import figures
 from daybreak.reporting.runs import read_run
-from daybreak.reporting.spent_figure import spent
 from daybreak.reporting.task_figure import task_scores
+from daybreak.reporting.time_figure import spent
 
 MAKERS = {
     "time": lambda runs: figures.losses(runs, "time"),

@@ -8,13 +8,13 @@ import re
 import plotly.graph_objects
 import pytest
 
-from daybreak.base.files import write_json
-from daybreak.base.probe_records import Probes, SimilarityProbe, SimilarityScore
-from daybreak.base.run_folder import RunFolder
-from daybreak.report import report
+from daybreak.commands.report import report
+from daybreak.core.files import write_json
+from daybreak.core.run_folder import RunFolder
 from daybreak.reporting import layer_figures
 from daybreak.reporting.layers import layers
 from daybreak.reporting.runs import read_folder
+from daybreak.schemas.probes import Probes, SimilarityProbe, SimilarityScore
 
 MAKERS = (
     layer_figures.layer_scores,

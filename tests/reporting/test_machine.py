@@ -12,10 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daybreak.base.course_records import DeviceUse, MachineRecord, MachineUse
-from daybreak.base.files import read_json, write_json
-from daybreak.base.plain import to_plain
-from daybreak.base.run_folder import RunFolder
+from daybreak.core.files import read_json, write_json
+from daybreak.core.plain import to_plain
+from daybreak.core.run_folder import RunFolder
 from daybreak.reporting.machine import (
     POINTS_PER_FIGURE,
     QUANTITIES,
@@ -25,6 +24,7 @@ from daybreak.reporting.machine import (
     machine_words,
 )
 from daybreak.reporting.runs import RunRecords, read_run
+from daybreak.schemas.changes import DeviceUse, MachineRecord, MachineUse
 
 GIB = 1 << 30
 

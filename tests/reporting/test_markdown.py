@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from daybreak.base.errors import UserError
-from daybreak.base.files import read_json
-from daybreak.base.run_folder import RunFolder
-from daybreak.report import report
+from daybreak.commands.report import report
+from daybreak.core.errors import UserError
+from daybreak.core.files import read_json
+from daybreak.core.run_folder import RunFolder
 from daybreak.reporting.markdown import as_markdown
 from daybreak.reporting.markup import figure, fold, join, note, section, table, tag
 

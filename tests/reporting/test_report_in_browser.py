@@ -9,10 +9,10 @@ import subprocess
 
 import pytest
 
-from daybreak.base.course_records import DeviceUse, MachineRecord
-from daybreak.base.plain import to_plain
-from daybreak.base.run_folder import RunFolder
-from daybreak.report import report
+from daybreak.commands.report import report
+from daybreak.core.plain import to_plain
+from daybreak.core.run_folder import RunFolder
+from daybreak.schemas.changes import DeviceUse, MachineRecord
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from daybreak.base.errors import UserError
-from daybreak.base.run_folder import RunFolder
+from daybreak.core.errors import UserError
+from daybreak.core.run_folder import RunFolder
 from daybreak.reporting.runs import last_trace, read_run
 
 

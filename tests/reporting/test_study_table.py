@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from daybreak.base.errors import UserError
+from daybreak.core.errors import UserError
 from daybreak.reporting.study_log import check_log, with_entry
 from daybreak.reporting.study_table import table
 

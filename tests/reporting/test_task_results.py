@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from daybreak.base.amounts import score
-from daybreak.base.files import write_json
-from daybreak.base.run_folder import RunFolder
-from daybreak.base.task_records import TaskResult
-from daybreak.evaluation.anchors import ANCHORS
-from daybreak.evaluation.conventions import SIZES, averages
-from daybreak.report import report
+from daybreak.commands.report import report
+from daybreak.core.amounts import score
+from daybreak.core.files import write_json
+from daybreak.core.run_folder import RunFolder
+from daybreak.evaluation.protocols.anchors import ANCHORS
+from daybreak.evaluation.protocols.conventions import SIZES, averages
+from daybreak.schemas.tasks import TaskResult
 
 GLUE = {
     "cola": ["mcc"], "sst2": ["accuracy"], "mrpc": ["accuracy", "f1"], "qqp": ["accuracy", "f1"],

@@ -8,13 +8,13 @@ import re
 import plotly.graph_objects
 import pytest
 
-from daybreak.base.files import read_json, write_json
-from daybreak.base.run_folder import RunFolder
-from daybreak.base.task_records import Comparison
-from daybreak.report import report
+from daybreak.commands.report import report
+from daybreak.core.files import read_json, write_json
+from daybreak.core.run_folder import RunFolder
 from daybreak.reporting.page import render_page
 from daybreak.reporting.runs import read_folder
 from daybreak.reporting.verdicts import line, verdicts
+from daybreak.schemas.tasks import Comparison
 
 
 def words(page: str) -> str:

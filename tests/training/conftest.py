@@ -13,24 +13,24 @@ import pytest
 import torch
 from torch import Tensor
 
-from daybreak.base.batch import Batch
-from daybreak.base.encoder import Encoder, LossSum
-from daybreak.base.files import read_json, read_json_lines
-from daybreak.base.records import Decisions
-from daybreak.base.run_folder import RunFolder
-from daybreak.base.world import World
+from daybreak.core.batch import Batch
+from daybreak.core.encoder import Encoder, LossSum
+from daybreak.core.files import read_json, read_json_lines
+from daybreak.core.run_folder import RunFolder
+from daybreak.core.world import World
 from daybreak.models.modern import ModernEncoder
+from daybreak.schemas.run import Decisions
 from daybreak.training import loop
 from daybreak.training.checkpoint import START, Progress
 from daybreak.training.clock import Budget, BudgetClock, ReplayClock, read_trace
 from daybreak.training.guard import LossScale
-from daybreak.training.journal import Journal
+from daybreak.training.hardware.data_parallel import Replicas
 from daybreak.training.loop import fit
-from daybreak.training.objectives import Objective, decoded
-from daybreak.training.optimizers import AdamW
+from daybreak.training.monitoring.journal import Journal
+from daybreak.training.objectives.objective import Objective, decoded
+from daybreak.training.optim.optimizers import AdamW
 from daybreak.training.phases import Later, Stretch
 from daybreak.training.ramp import Ramp
-from daybreak.training.replicas import Replicas
 from daybreak.training.schedule import Trapezoid
 from daybreak.training.step import Training
 from daybreak.training.validation import Validation

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from daybreak.base.errors import UserError
-from daybreak.base.plain import from_plain, to_plain
+from daybreak.core.errors import UserError
+from daybreak.core.plain import from_plain, to_plain
 from daybreak.models.modern import ModernBert, ModernEncoder
 from daybreak.training.averaging import Averaging, RunningAverage
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import torch
 
-from daybreak.base.errors import UserError
-from daybreak.base.world import World
+from daybreak.core.errors import UserError
+from daybreak.core.world import World
 from daybreak.training import calibration, checkpoint
 from daybreak.training.clock import Budget
-from daybreak.training.finish import Finish
-from daybreak.training.muon import Muon
-from daybreak.training.optimizers import AdamW, BertAdam, OptimizerConfig
+from daybreak.training.objectives.finish import Finish
+from daybreak.training.optim.muon import Muon
+from daybreak.training.optim.optimizers import AdamW, BertAdam, OptimizerConfig
 from daybreak.training.phases import Stretch, with_microbatch
 from daybreak.training.step import Training
 

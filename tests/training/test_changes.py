@@ -8,9 +8,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daybreak.base.course_records import Change
-from daybreak.base.plain import from_plain, to_plain
-from daybreak.base.records import Decisions
+from daybreak.core.plain import from_plain, to_plain
+from daybreak.schemas.changes import Change
+from daybreak.schemas.run import Decisions
 from daybreak.training.changes import changed, cut, in_force
 
 STEPS = 30

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from daybreak.base.errors import UserError
+from daybreak.core.errors import UserError
 from daybreak.models.modern import ModernBert, ModernEncoder
 from daybreak.training import checkpoint
 from daybreak.training.averaging import Averaging, RunningAverage
 from daybreak.training.checkpoint import Progress
 from daybreak.training.guard import Health
-from daybreak.training.optimizers import AdamW
+from daybreak.training.optim.optimizers import AdamW
 
 IDS = torch.randint(5, 40, (4, 10), generator=torch.Generator().manual_seed(0))
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from daybreak.base.errors import UserError
-from daybreak.base.records import TraceRecord
-from daybreak.base.world import World
+from daybreak.core.errors import UserError
+from daybreak.core.world import World
+from daybreak.schemas.run import TraceRecord
 from daybreak.training.clock import Budget, BudgetClock, ReplayClock, Tick, read_trace
 
 

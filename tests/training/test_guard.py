@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daybreak.base.plain import from_plain, to_plain
+from daybreak.core.plain import from_plain, to_plain
 from daybreak.training.checkpoint import START, Progress
 from daybreak.training.guard import (
     FIRST_SCALE,

@@ -14,25 +14,25 @@ import pytest
 import torch
 from torch import Tensor
 
-from daybreak.base import world as worlds
-from daybreak.base.batch import Batch
-from daybreak.base.course_records import MachineRecord
-from daybreak.base.encoder import Encoder, LossSum
-from daybreak.base.plain import to_plain
-from daybreak.base.records import Decisions, StepRecord, ValidationRecord
-from daybreak.base.run_folder import RunFolder
-from daybreak.base.world import World
+from daybreak.core import world as worlds
+from daybreak.core.batch import Batch
+from daybreak.core.encoder import Encoder, LossSum
+from daybreak.core.plain import to_plain
+from daybreak.core.run_folder import RunFolder
+from daybreak.core.world import World
 from daybreak.models.modern import ModernEncoder
+from daybreak.schemas.changes import MachineRecord
+from daybreak.schemas.run import Decisions, StepRecord, ValidationRecord
 from daybreak.training import checkpoint, loop
 from daybreak.training.checkpoint import Progress
 from daybreak.training.clock import Budget, BudgetClock
 from daybreak.training.guard import Health
+from daybreak.training.hardware.data_parallel import Replicas
 from daybreak.training.loop import fit, next_mark
-from daybreak.training.objectives import CausalThenMasked, Objective, decoded
-from daybreak.training.optimizers import AdamW
+from daybreak.training.objectives.objective import CausalThenMasked, Objective, decoded
+from daybreak.training.optim.optimizers import AdamW
 from daybreak.training.phases import Later, Stretch
 from daybreak.training.ramp import Ramp
-from daybreak.training.replicas import Replicas
 from daybreak.training.schedule import Trapezoid
 from daybreak.training.step import Training, take_step
 from daybreak.training.validation import Validation

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-from daybreak.base.batch import Batch
-from daybreak.base.encoder import Encoder, LossSum
-from daybreak.base.errors import PeerLost, UserError
-from daybreak.base.run_folder import RunFolder
+from daybreak.core.batch import Batch
+from daybreak.core.encoder import Encoder, LossSum
+from daybreak.core.errors import PeerLost, UserError
+from daybreak.core.run_folder import RunFolder
 from daybreak.training import checkpoint, loop
 from daybreak.training.loop import fit
-from daybreak.training.objectives import Objective
+from daybreak.training.objectives.objective import Objective
 from daybreak.training.phases import Later
 from daybreak.training.schedule import Trapezoid
 from daybreak.training.step import Training

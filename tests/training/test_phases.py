@@ -10,22 +10,22 @@ import numpy as np
 import pytest
 import torch
 
-from daybreak.base.batch import Batch
-from daybreak.base.errors import UserError
-from daybreak.base.plain import from_plain, to_plain
-from daybreak.base.records import Decisions
-from daybreak.base.run_folder import RunFolder
-from daybreak.base.world import World
+from daybreak.core.batch import Batch
+from daybreak.core.errors import UserError
+from daybreak.core.plain import from_plain, to_plain
+from daybreak.core.run_folder import RunFolder
+from daybreak.core.world import World
 from daybreak.models.modern import ModernEncoder
+from daybreak.schemas.run import Decisions
 from daybreak.training import checkpoint, loop
 from daybreak.training.clock import Budget, BudgetClock
-from daybreak.training.journal import Journal
+from daybreak.training.hardware.data_parallel import Replicas
 from daybreak.training.loop import fit
-from daybreak.training.masked import Masked
-from daybreak.training.optimizers import AdamW
+from daybreak.training.monitoring.journal import Journal
+from daybreak.training.objectives.masked import Masked
+from daybreak.training.optim.optimizers import AdamW
 from daybreak.training.phases import Later, LossHistory, Stretch, begins, scheduled
 from daybreak.training.ramp import Ramp
-from daybreak.training.replicas import Replicas
 from daybreak.training.schedule import Trapezoid
 from daybreak.training.step import Training
 from daybreak.training.validation import Validation

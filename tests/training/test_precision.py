@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 import torch
 
-from daybreak.base.batch import Batch
-from daybreak.base.encoder import Encoder, LossSum
-from daybreak.base.errors import UserError
-from daybreak.base.files import read_json
-from daybreak.base.records import Decisions
-from daybreak.base.run_folder import RunFolder
+from daybreak.core.batch import Batch
+from daybreak.core.encoder import Encoder, LossSum
+from daybreak.core.errors import UserError
+from daybreak.core.files import read_json
+from daybreak.core.run_folder import RunFolder
+from daybreak.schemas.run import Decisions
 from daybreak.training import checkpoint, guard, loop
 from daybreak.training.checkpoint import START, Progress
 from daybreak.training.guard import FIRST_SCALE, LossScale
 from daybreak.training.loop import fit
-from daybreak.training.objectives import Objective
+from daybreak.training.objectives.objective import Objective
 from daybreak.training.step import Training, accumulate, take_step
 
 HALF = replace(START, scale=LossScale(factor=1024.0))

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from daybreak.base.batch import Batch
-from daybreak.base.errors import UserError
+from daybreak.core.batch import Batch
+from daybreak.core.errors import UserError
 from daybreak.training.prefetch import Prefetch
 from daybreak.training.step import Training
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daybreak.base.errors import UserError
+from daybreak.core.errors import UserError
 from daybreak.training.ramp import Ramp
 
 

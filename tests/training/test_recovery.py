@@ -13,20 +13,20 @@ from typing import Any
 import pytest
 import torch
 
-from daybreak.base.batch import Batch
-from daybreak.base.encoder import Encoder, LossSum
-from daybreak.base.errors import UserError
-from daybreak.base.files import read_json
-from daybreak.base.records import Decisions, StepRecord
-from daybreak.base.run_folder import RunFolder
+from daybreak.core.batch import Batch
+from daybreak.core.encoder import Encoder, LossSum
+from daybreak.core.errors import UserError
+from daybreak.core.files import read_json
+from daybreak.core.run_folder import RunFolder
+from daybreak.schemas.run import Decisions, StepRecord
 from daybreak.training import checkpoint, loop
 from daybreak.training.averaging import Averaging, RunningAverage
 from daybreak.training.changes import changed
 from daybreak.training.checkpoint import START, Progress
 from daybreak.training.clock import Clock, Tick, read_trace
-from daybreak.training.journal import cut_back
 from daybreak.training.loop import fit
-from daybreak.training.objectives import Objective
+from daybreak.training.monitoring.journal import cut_back
+from daybreak.training.objectives.objective import Objective
 from daybreak.training.phases import Stretch
 from daybreak.training.schedule import Schedule, Trapezoid
 from daybreak.training.step import Training, take_step

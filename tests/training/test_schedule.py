@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daybreak.base.errors import UserError
+from daybreak.core.errors import UserError
 from daybreak.training.schedule import BudgetTriangle, Cosine, Schedule, Trapezoid, Unfinished, WarmupLinear
 
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from daybreak.base.batch import Batch
-from daybreak.base.errors import Interrupted
-from daybreak.base.run_folder import RunFolder
+from daybreak.core.batch import Batch
+from daybreak.core.errors import Interrupted
+from daybreak.core.run_folder import RunFolder
 from daybreak.training import checkpoint
 from daybreak.training.loop import fit
 from daybreak.training.signals import OBEYED, Signals

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from daybreak.base.errors import Interrupted
-from daybreak.base.run_folder import RunFolder
-from daybreak.base.world import World
+from daybreak.core.errors import Interrupted
+from daybreak.core.run_folder import RunFolder
+from daybreak.core.world import World
 from daybreak.training import checkpoint
 from daybreak.training.checkpoint import START, Progress
 from daybreak.training.clock import Budget, BudgetClock, Clock, read_trace
 from daybreak.training.loop import fit
-from daybreak.training.objectives import CausalThenMasked
+from daybreak.training.objectives.objective import CausalThenMasked
 from daybreak.training.schedule import Trapezoid
 
 SCHEDULE = Trapezoid(warmup=0.25, decay=0.5)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from daybreak.base.batch import Batch
-from daybreak.base.records import ValidationRecord
+from daybreak.core.batch import Batch
 from daybreak.models.modern import ModernBert, ModernEncoder
+from daybreak.schemas.run import ValidationRecord
 from daybreak.training.clock import Tick
 from daybreak.training.validation import Validation
 

@@ -8,9 +8,9 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 from scipy import optimize
 
-from daybreak.base.errors import UserError
-from daybreak.base.forecast_records import MARKS, Law, LawRun, Residual, UsualLoss
+from daybreak.core.errors import UserError
 from daybreak.forecasting.law import log_share, worth
+from daybreak.schemas.forecast import MARKS, Law, LawRun, Residual, UsualLoss
 
 EXPECTED = (math.log(0.1), math.log(0.1), 0.34, math.log(0.3), 0.28, 5.0, 0.0, 0.0)
 UNSURE = (0.7, 0.7, 0.1, 0.7, 0.1, 5.0, 0.7, 0.1)

@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
-from daybreak.base.files import read_json
-from daybreak.base.forecast_records import Forecast, Law, UsualLoss
+from daybreak.core.files import read_json
+from daybreak.schemas.forecast import Forecast, Law, UsualLoss
 
 CENTRE = (1e6, 3e6, -0.25)
 """N, D and log p from which all are counted, so that coefficients are not tied to each other more than need be."""

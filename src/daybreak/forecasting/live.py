@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from daybreak.base.course_records import MachineRecord
-from daybreak.base.files import read_json, write_json
-from daybreak.base.forecast_records import Forecast, Law, Outlook, UsualLoss
-from daybreak.base.records import StepRecord, ValidationRecord
-from daybreak.base.terminal import say
+from daybreak.core.files import read_json, write_json
+from daybreak.core.terminal import say
 from daybreak.forecasting.law import SPEED_SPREAD, WINDOW, Undertaking, correct, course_means, foresee, usual
+from daybreak.schemas.changes import MachineRecord
+from daybreak.schemas.forecast import Forecast, Law, Outlook, UsualLoss
+from daybreak.schemas.run import StepRecord, ValidationRecord
 
 
 class Prophet:

@@ -7,11 +7,11 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from daybreak.base.files import read_json, read_json_lines
-from daybreak.base.forecast_records import MARKS, LawRun
-from daybreak.base.records import Manifest, Summary
-from daybreak.base.run_folder import RunFolder
+from daybreak.core.files import read_json, read_json_lines
+from daybreak.core.run_folder import RunFolder
 from daybreak.forecasting.law import course_means
+from daybreak.schemas.forecast import MARKS, LawRun
+from daybreak.schemas.run import Manifest, Summary
 
 FIXED = ("objective", "schedule", "ramp", "later", "finish", "average", "origin")
 """Fields of a recipe that the law takes as the flagship has them."""

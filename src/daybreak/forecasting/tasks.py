@@ -18,13 +18,13 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
-from daybreak.base.errors import UserError
-from daybreak.base.files import read_json
-from daybreak.base.forecast_records import Forecast, TaskForecast, TaskLine, TaskRun, TaskTable
-from daybreak.base.records import ATTENDS, Summary
-from daybreak.base.run_folder import RunFolder
-from daybreak.base.task_records import TaskResult
+from daybreak.core.errors import UserError
+from daybreak.core.files import read_json
+from daybreak.core.run_folder import RunFolder
 from daybreak.forecasting.law import COVERAGE
+from daybreak.schemas.forecast import Forecast, TaskForecast, TaskLine, TaskRun, TaskTable
+from daybreak.schemas.run import ATTENDS, Summary
+from daybreak.schemas.tasks import TaskResult
 
 TABLE_FILE = Path(__file__).with_name("tasks.json")
 FEWEST = 4

@@ -18,10 +18,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from daybreak.base.encoder import Encoder, EncoderConfig, check_positive, exported, special_entries
-from daybreak.base.errors import UserError
-from daybreak.base.records import SpecialIds
+from daybreak.core.encoder import Encoder, EncoderConfig, check_positive, exported, special_entries
+from daybreak.core.errors import UserError
 from daybreak.models.layers import attend_heads, attention_mask, dropping, take
+from daybreak.schemas.run import SpecialIds
 
 APPROXIMATIONS = {"gelu": "none", "gelu_new": "tanh"}
 """Transformers' name of an activation -> how torch's GELU is computed: by erf, or by Google's tanh formula."""

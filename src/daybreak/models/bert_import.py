@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from daybreak.base.errors import UserError
+from daybreak.core.errors import UserError
 from daybreak.models.bert import Bert, BertEncoder, hugging_face_names
 
 EMBEDDING, DECODER = "bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"

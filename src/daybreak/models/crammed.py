@@ -20,10 +20,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from daybreak.base.encoder import Encoder, EncoderConfig, check_positive, exported, special_entries
-from daybreak.base.errors import UserError
-from daybreak.base.records import SpecialIds
+from daybreak.core.encoder import Encoder, EncoderConfig, check_positive, exported, special_entries
+from daybreak.core.errors import UserError
 from daybreak.models.layers import attend_heads, attention_mask, dropping, sinusoid_table, take
+from daybreak.schemas.run import SpecialIds
 
 MODEL_TYPE = "daybreak-crammed"
 MODELLING_FILES = {

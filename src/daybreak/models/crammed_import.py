@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from daybreak.base.errors import UserError
+from daybreak.core.errors import UserError
 from daybreak.models.crammed import MODEL_TYPE, Crammed, CrammedEncoder, hugging_face_name
 
 PUBLISHED_TYPE = "crammedBERT"

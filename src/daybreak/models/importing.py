@@ -12,13 +12,13 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from daybreak.base.encoder import Encoder, EncoderConfig
-from daybreak.base.errors import UserError
-from daybreak.base.files import read_json
-from daybreak.base.records import SpecialIds
-from daybreak.base.special_tokens import special_ids
+from daybreak.core.encoder import Encoder, EncoderConfig
+from daybreak.core.errors import UserError
+from daybreak.core.files import read_json
+from daybreak.core.special_tokens import special_ids
 from daybreak.models import bert_import, crammed_import, modern_import
 from daybreak.models.crammed import MODEL_TYPE as CRAMMED
+from daybreak.schemas.run import SpecialIds
 
 FAMILIES: dict[str, Callable[[dict[str, Any], dict[str, Tensor]], tuple[EncoderConfig, Encoder]]] = {
     "bert": bert_import.from_hugging_face,

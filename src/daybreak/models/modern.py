@@ -16,10 +16,10 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from daybreak.base.encoder import Encoder, EncoderConfig, check_positive, exported, special_entries
-from daybreak.base.errors import UserError
-from daybreak.base.records import SpecialIds
+from daybreak.core.encoder import Encoder, EncoderConfig, check_positive, exported, special_entries
+from daybreak.core.errors import UserError
 from daybreak.models.layers import attend_heads, attention_mask, rotary_table, rotate, take
+from daybreak.schemas.run import SpecialIds
 
 EPSILON = 1e-5
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from daybreak.base.errors import UserError
+from daybreak.core.errors import UserError
 from daybreak.models.modern import EPSILON, ModernBert, ModernEncoder, hugging_face_name
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from tokenizers import Tokenizer
 
-from daybreak.base.encoder import Encoder, EncoderConfig
-from daybreak.base.records import SpecialIds
+from daybreak.core.encoder import Encoder, EncoderConfig
+from daybreak.schemas.run import SpecialIds
 
 CONTINUES = "##"
 

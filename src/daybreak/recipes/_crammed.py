@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from daybreak.data.sampler import PackedRows
-from daybreak.data.tokenizer import WordPiece
+from daybreak.data.sequences.sampler import PackedRows
+from daybreak.data.tokenizers.tokenizer import WordPiece
 from daybreak.models.bert import BertEncoder
 from daybreak.models.crammed import CrammedEncoder
 from daybreak.recipe import Recipe
 from daybreak.recipes import _bert, _sizes
-from daybreak.training.masked import Masked
-from daybreak.training.optimizers import Adam, AdamW, OptimizerConfig
+from daybreak.training.objectives.masked import Masked
+from daybreak.training.optim.optimizers import Adam, AdamW, OptimizerConfig
 from daybreak.training.ramp import Ramp
 from daybreak.training.schedule import BudgetTriangle, Cosine, Schedule, Trapezoid, Unfinished
 

@@ -6,12 +6,12 @@ with --split-sentences).
 Promise: published, GLUE test average 79.6 for base after 1,000,000 steps of 256 rows (table 1 of the paper).
 """
 
-from daybreak.data.sentence_pairs import SentencePairs
-from daybreak.data.tokenizer import WordPiece
+from daybreak.data.sequences.sentence_pairs import SentencePairs
+from daybreak.data.tokenizers.tokenizer import WordPiece
 from daybreak.recipe import Recipe, Texts
 from daybreak.recipes import _bert, _sizes
-from daybreak.training.masked import Masked
-from daybreak.training.optimizers import BertAdam
+from daybreak.training.objectives.masked import Masked
+from daybreak.training.optim.optimizers import BertAdam
 from daybreak.training.phases import Later
 from daybreak.training.schedule import WarmupLinear
 

@@ -6,12 +6,12 @@ Command: daybreak run bert-8gb --corpus TEXT --budget 100h; its own published te
 Promise: published, GLUE dev average 72.7 (mean of 9 numbers, metrics of some tasks not stated) on an RTX 3060 Ti.
 """
 
-from daybreak.data.chunks import ChunkRows
-from daybreak.data.tokenizer import WordPiece
+from daybreak.data.sequences.chunks import ChunkRows
+from daybreak.data.tokenizers.tokenizer import WordPiece
 from daybreak.recipe import Recipe, Texts
 from daybreak.recipes import _bert, _sizes
-from daybreak.training.masked import Masked
-from daybreak.training.optimizers import AdamW
+from daybreak.training.objectives.masked import Masked
+from daybreak.training.optim.optimizers import AdamW
 from daybreak.training.schedule import Trapezoid
 
 DEVIATIONS = {

@@ -6,12 +6,12 @@ Command: torchrun --nproc-per-node 4 -m daybreak pretrain bert-gpu --data DATA -
 Promise: published, QQP accuracy 90.1 and AUC 96.3 after pretraining to a loss of 2.05 (README of the original).
 """
 
-from daybreak.data.sentence_pairs import SentencePairs
-from daybreak.data.tokenizer import WordPiece
+from daybreak.data.sequences.sentence_pairs import SentencePairs
+from daybreak.data.tokenizers.tokenizer import WordPiece
 from daybreak.recipe import Devices, Recipe, Texts
 from daybreak.recipes import _bert, _sizes
-from daybreak.training.masked import Masked
-from daybreak.training.optimizers import BertAdam
+from daybreak.training.objectives.masked import Masked
+from daybreak.training.optim.optimizers import BertAdam
 from daybreak.training.schedule import WarmupLinear
 
 DEVIATIONS = {

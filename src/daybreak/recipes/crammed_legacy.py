@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from daybreak.recipe import Recipe
 from daybreak.recipes import _crammed, _sizes
-from daybreak.training.masked import Masked
+from daybreak.training.objectives.masked import Masked
 from daybreak.training.ramp import Ramp
 
 DEVIATIONS = {

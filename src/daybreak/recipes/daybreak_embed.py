@@ -4,12 +4,12 @@ Command: daybreak run embed --init MODEL --corpus TEXT --budget 10m
 Promise: not yet measured.
 """
 
-from daybreak.data.tokenizer import WordPiece
+from daybreak.data.tokenizers.tokenizer import WordPiece
 from daybreak.models.modern import ModernEncoder
 from daybreak.recipe import Recipe
-from daybreak.training.finish import Finish
-from daybreak.training.objectives import CausalThenMasked
-from daybreak.training.optimizers import AdamW
+from daybreak.training.objectives.finish import Finish
+from daybreak.training.objectives.objective import CausalThenMasked
+from daybreak.training.optim.optimizers import AdamW
 from daybreak.training.schedule import Trapezoid
 
 recipe = Recipe(

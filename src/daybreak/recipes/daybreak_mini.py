@@ -4,12 +4,12 @@ Command: daybreak run mini --corpus TEXT --budget 15m
 Promise: measured, records/2026-11-22-mini-muon-wiki-15m (78 million characters of Wikipedia, one thread).
 """
 
-from daybreak.data.tokenizer import WordPiece
-from daybreak.data.views import ViewRows
+from daybreak.data.sequences.views import ViewRows
+from daybreak.data.tokenizers.tokenizer import WordPiece
 from daybreak.models.modern import ModernEncoder
 from daybreak.recipe import Recipe
-from daybreak.training.muon import Muon
-from daybreak.training.objectives import CausalThenMasked
+from daybreak.training.objectives.objective import CausalThenMasked
+from daybreak.training.optim.muon import Muon
 from daybreak.training.schedule import Trapezoid
 
 recipe = Recipe(

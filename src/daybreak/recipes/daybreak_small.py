@@ -4,12 +4,12 @@ Command: daybreak run small --corpus TEXT --budget 1h
 Promise: not yet measured.
 """
 
-from daybreak.data.tokenizer import WordPiece
-from daybreak.data.views import ViewRows
+from daybreak.data.sequences.views import ViewRows
+from daybreak.data.tokenizers.tokenizer import WordPiece
 from daybreak.models.modern import ModernEncoder
 from daybreak.recipe import Recipe
-from daybreak.training.muon import Muon
-from daybreak.training.objectives import CausalThenMasked
+from daybreak.training.objectives.objective import CausalThenMasked
+from daybreak.training.optim.muon import Muon
 from daybreak.training.schedule import Trapezoid
 
 recipe = Recipe(

@@ -4,12 +4,12 @@ Command: daybreak run tiny --corpus TEXT --budget 3m
 Promise: measured, records/2026-11-22-tiny-docstrings-3m (on the built-in docstrings: daybreak run).
 """
 
-from daybreak.data.tokenizer import WordPiece
-from daybreak.data.views import ViewRows
+from daybreak.data.sequences.views import ViewRows
+from daybreak.data.tokenizers.tokenizer import WordPiece
 from daybreak.models.modern import ModernEncoder
 from daybreak.recipe import Recipe
-from daybreak.training.muon import Muon
-from daybreak.training.objectives import CausalThenMasked
+from daybreak.training.objectives.objective import CausalThenMasked
+from daybreak.training.optim.muon import Muon
 from daybreak.training.schedule import Trapezoid
 
 recipe = Recipe(

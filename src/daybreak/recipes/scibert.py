@@ -7,12 +7,12 @@ Promise: published, held-out masked accuracy 71.9 % and next-sentence accuracy 9
 (allenai/scibert, issue 32).
 """
 
-from daybreak.data.sentence_pairs import SentencePairs
-from daybreak.data.tokenizer import WordPiece
+from daybreak.data.sequences.sentence_pairs import SentencePairs
+from daybreak.data.tokenizers.tokenizer import WordPiece
 from daybreak.recipe import Recipe, Texts
 from daybreak.recipes import _bert, _sizes
-from daybreak.training.masked import Masked
-from daybreak.training.optimizers import BertAdam
+from daybreak.training.objectives.masked import Masked
+from daybreak.training.optim.optimizers import BertAdam
 from daybreak.training.phases import Later
 from daybreak.training.schedule import WarmupLinear
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from daybreak.base.amounts import percent, significant
+from daybreak.core.amounts import percent, significant
 from daybreak.reporting.events import place
 from daybreak.reporting.runs import RunRecords
 

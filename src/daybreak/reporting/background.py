@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import PurePath
 
-from daybreak.base.amounts import count, percent, significant
-from daybreak.base.plain import flat, to_plain
-from daybreak.base.records import Decisions, Environment, Manifest, Parity
+from daybreak.core.amounts import count, percent, significant
+from daybreak.core.plain import flat, to_plain
 from daybreak.reporting.arithmetic import arithmetic_words
 from daybreak.reporting.markup import Markup, facts, fold, join, note, section, table, tag
 from daybreak.reporting.runs import RunRecords
 from daybreak.reporting.sections import distinct, learning_rate_peak, run_name
+from daybreak.schemas.run import Decisions, Environment, Manifest, Parity
 
 SOURCES_SHOWN = 12
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from daybreak.base.amounts import count, percent, signed
-from daybreak.base.records import ValidationRecord
-from daybreak.base.terminal import duration
+from daybreak.core.amounts import count, percent, signed
+from daybreak.core.terminal import duration
 from daybreak.reporting.headline import budget_words, judged_apart
 from daybreak.reporting.markup import Markup, join, section, table, tag
 from daybreak.reporting.runs import RunRecords
 from daybreak.reporting.sections import NOTHING, UNKNOWN, run_name
+from daybreak.schemas.run import ValidationRecord
 
 
 def comparison(runs: Sequence[RunRecords]) -> Markup:

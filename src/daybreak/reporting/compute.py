@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from daybreak.base.amounts import score, significant
+from daybreak.core.amounts import score, significant
 from daybreak.reporting.arithmetic import EXA, arithmetic_words, capacity
 from daybreak.reporting.figures import Figure, Trace, base_layout, colour
 from daybreak.reporting.markup import Markup, figure, join, legend, section, table, tag

@@ -6,12 +6,10 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
-from daybreak.base.amounts import count, significant
-from daybreak.base.corpus_records import CORPUS_FILE, CorpusReport
-from daybreak.base.errors import UserError
-from daybreak.base.files import make_folder, read_json, write_text
-from daybreak.base.records import Manifest
-from daybreak.base.terminal import duration
+from daybreak.core.amounts import count, significant
+from daybreak.core.errors import UserError
+from daybreak.core.files import make_folder, read_json, write_text
+from daybreak.core.terminal import duration
 from daybreak.reporting import corpus_parts
 from daybreak.reporting.background import text_facts
 from daybreak.reporting.corpus_tables import many, share
@@ -19,6 +17,8 @@ from daybreak.reporting.markdown import as_markdown
 from daybreak.reporting.markup import Markup, note, section, tag
 from daybreak.reporting.page import document
 from daybreak.reporting.sections import UNKNOWN
+from daybreak.schemas.corpus import CORPUS_FILE, CorpusReport
+from daybreak.schemas.run import Manifest
 
 MANIFEST = "manifest.json"
 

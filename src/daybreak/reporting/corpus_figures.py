@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from daybreak.base.amounts import significant
-from daybreak.base.corpus_records import CorpusReport, Histogram, StepReport, TokenizerQuality, VocabularyAdvice
+from daybreak.core.amounts import significant
 from daybreak.reporting.figures import RUN_COLOURS, Figure, base_layout, readable_on
 from daybreak.reporting.series import thinned
+from daybreak.schemas.corpus import CorpusReport, Histogram, StepReport, TokenizerQuality, VocabularyAdvice
 
 INCOMPRESSIBLE = 0.25
 """Tokens per character from which on Cramming (Geiping and Goldstein 2022, arXiv 2212.14034) leaves a document out, in

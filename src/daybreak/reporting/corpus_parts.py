@@ -6,8 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 
-from daybreak.base.amounts import count
-from daybreak.base.corpus_records import CorpusReport, StepReport
+from daybreak.core.amounts import count
 from daybreak.reporting import corpus_figures
 from daybreak.reporting.corpus_figures import KEPT, LEFT_OUT, clipped, dropped, spoken
 from daybreak.reporting.corpus_tables import (
@@ -23,6 +22,7 @@ from daybreak.reporting.corpus_tables import (
 from daybreak.reporting.markup import Markup, facts, figure, fold, join, legend, note, section, tag
 from daybreak.reporting.runs import RunRecords
 from daybreak.reporting.sections import NOTHING
+from daybreak.schemas.corpus import CorpusReport, StepReport
 
 SHARES_SHOWN = 12
 EXAMPLES_SHOWN = 20

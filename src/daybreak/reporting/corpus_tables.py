@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from daybreak.base.amounts import count, percent, significant
-from daybreak.base.corpus_records import Contamination, CorpusReport, SourceReport, StepReport, TokenizerQuality
+from daybreak.core.amounts import count, percent, significant
 from daybreak.reporting.corpus_figures import clipped, dropped, spoken
 from daybreak.reporting.markup import Markup, fold, join, note, table, tag
 from daybreak.reporting.sections import NOTHING, UNKNOWN
+from daybreak.schemas.corpus import Contamination, CorpusReport, SourceReport, StepReport, TokenizerQuality
 
 REASONS_SHOWN = 6
 ROWS_SHOWN = 12

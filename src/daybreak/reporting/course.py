@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from daybreak.base.terminal import duration
+from daybreak.core.terminal import duration
 from daybreak.reporting.events import Event, events
 from daybreak.reporting.markup import Markup, fold, join, note, section, table, tag
 from daybreak.reporting.runs import RunRecords

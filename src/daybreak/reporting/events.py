@@ -10,8 +10,8 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from daybreak.base.records import StepRecord
 from daybreak.reporting.runs import Line, RunRecords
+from daybreak.schemas.run import StepRecord
 
 
 @dataclass(frozen=True, kw_only=True)

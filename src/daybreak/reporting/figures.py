@@ -11,12 +11,12 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from daybreak.base.amounts import significant
-from daybreak.base.records import StepRecord, ValidationRecord
+from daybreak.core.amounts import significant
 from daybreak.reporting.arithmetic import UNITS, trained
 from daybreak.reporting.events import Event, events
 from daybreak.reporting.runs import RunRecords
 from daybreak.reporting.series import POINTS_PER_PAGE, POINTS_PER_TRACE, thinned, time_unit, token_unit
+from daybreak.schemas.run import StepRecord, ValidationRecord
 
 Figure = dict[str, Any]
 Trace = dict[str, Any]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from daybreak.base.amounts import count, percent, score, signed, significant
-from daybreak.base.records import Manifest, ValidationRecord
-from daybreak.base.task_pairs import TaskPair, baseline_sentence, pair_results
-from daybreak.base.task_records import TaskResult
-from daybreak.base.terminal import duration
+from daybreak.core.amounts import count, percent, score, signed, significant
+from daybreak.core.task_pairs import TaskPair, baseline_sentence, pair_results
+from daybreak.core.terminal import duration
 from daybreak.reporting.markup import Markup, join, note, tag
 from daybreak.reporting.runs import SILENCE, RunRecords
+from daybreak.schemas.run import Manifest, ValidationRecord
+from daybreak.schemas.tasks import TaskResult
 
 NAMED = 6
 """Most labels that a sentence lists."""

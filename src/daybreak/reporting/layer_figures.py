@@ -6,9 +6,9 @@ import html
 from collections.abc import Sequence
 from typing import Any
 
-from daybreak.base.probe_records import BucketScore, MaskedWords, Probes
 from daybreak.reporting.figures import Figure, Trace, base_layout, colour
 from daybreak.reporting.runs import RunRecords
+from daybreak.schemas.probes import BucketScore, MaskedWords, Probes
 
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 """Of the tasks, so that a colour stays one run."""

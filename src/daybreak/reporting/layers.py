@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from daybreak.base.amounts import percent, score
+from daybreak.core.amounts import percent, score
 from daybreak.reporting import figures
 from daybreak.reporting.layer_figures import (
     DASHES,

@@ -7,10 +7,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from daybreak.base.amounts import count, percent
-from daybreak.base.filed_records import RULES, VERIFIED_STEPS, Record, tolerance
-from daybreak.base.task_records import CLAIM_SEEDS
+from daybreak.core.amounts import count, percent
 from daybreak.reporting.study_table import UNKNOWN, mean_and_spread, table
+from daybreak.schemas.filed import RULES, VERIFIED_STEPS, Record, tolerance
+from daybreak.schemas.tasks import CLAIM_SEEDS
 
 HEAD = f"""# Leaderboard
 

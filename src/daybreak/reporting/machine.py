@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from daybreak.base.amounts import percent, significant
-from daybreak.base.course_records import DeviceUse, MachineRecord, MachineUse
+from daybreak.core.amounts import percent, significant
 from daybreak.reporting.figures import Axis, Figure, colour
 from daybreak.reporting.markup import Markup, figure, legend, section, table, tag
 from daybreak.reporting.runs import RunRecords
 from daybreak.reporting.sections import NOTHING, UNKNOWN, run_name
 from daybreak.reporting.series import thinned
+from daybreak.schemas.changes import DeviceUse, MachineRecord, MachineUse
 
 GIB = 1 << 30
 POINTS = 300

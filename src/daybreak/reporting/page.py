@@ -10,24 +10,24 @@ from datetime import UTC, datetime
 import plotly.offline
 
 from daybreak import __version__
-from daybreak.base.study_records import Study
-from daybreak.base.task_records import Comparison
 from daybreak.reporting import figures, sections
 from daybreak.reporting.background import background
 from daybreak.reporting.comparison import comparison, worth
 from daybreak.reporting.compute import compute
 from daybreak.reporting.corpus_parts import the_text
 from daybreak.reporting.course import course
+from daybreak.reporting.forecast import outlook
 from daybreak.reporting.headline import headline, load_lines
 from daybreak.reporting.layers import layers
 from daybreak.reporting.look import POLICY, SCRIPT, STYLE
 from daybreak.reporting.machine import machine
 from daybreak.reporting.markup import Markup, escape, join, section, tag
-from daybreak.reporting.outlook import outlook
 from daybreak.reporting.runs import Published, RunRecords
 from daybreak.reporting.study_section import study_section
 from daybreak.reporting.task_results import averages, tasks
 from daybreak.reporting.verdicts import verdicts
+from daybreak.schemas.studies import Study
+from daybreak.schemas.tasks import Comparison
 
 SKIP = tag("nav", tag("a", "Skip to the report", href="#content"), class_="skip", aria_label="Shortcut")
 REFRESH_SECONDS = 60

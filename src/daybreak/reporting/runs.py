@@ -9,15 +9,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from daybreak.base.corpus_records import CORPUS_FILE, CorpusReport
-from daybreak.base.course_records import Change, MachineRecord
-from daybreak.base.errors import UserError
-from daybreak.base.files import read_json
-from daybreak.base.forecast_records import Outlook
-from daybreak.base.locks import who_holds
-from daybreak.base.plain import fingerprint, from_plain
-from daybreak.base.probe_records import Probes
-from daybreak.base.records import (
+from daybreak.core.errors import UserError
+from daybreak.core.files import read_json
+from daybreak.core.locks import who_holds
+from daybreak.core.plain import fingerprint, from_plain
+from daybreak.core.run_folder import RunFolder
+from daybreak.schemas.changes import Change, MachineRecord
+from daybreak.schemas.corpus import CORPUS_FILE, CorpusReport
+from daybreak.schemas.forecast import Outlook
+from daybreak.schemas.probes import Probes
+from daybreak.schemas.run import (
     Decisions,
     Environment,
     FillMask,
@@ -27,8 +28,7 @@ from daybreak.base.records import (
     TraceRecord,
     ValidationRecord,
 )
-from daybreak.base.run_folder import RunFolder
-from daybreak.base.task_records import Average, TaskResult
+from daybreak.schemas.tasks import Average, TaskResult
 
 Line = StepRecord | ValidationRecord | MachineRecord
 """A line of metrics.jsonl."""

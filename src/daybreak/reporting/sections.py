@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from daybreak.base.amounts import significant
-from daybreak.base.records import FillMask
+from daybreak.core.amounts import significant
 from daybreak.reporting import figures
 from daybreak.reporting.arithmetic import trained
 from daybreak.reporting.events import events
 from daybreak.reporting.markup import Markup, figure, fold, join, legend, note, section, table, tag
 from daybreak.reporting.runs import RunRecords
-from daybreak.reporting.spent_figure import OTHER_USE, USE_COLOURS, USE_WORDS, spent
+from daybreak.reporting.time_figure import OTHER_USE, USE_COLOURS, USE_WORDS, spent
+from daybreak.schemas.run import FillMask
 
 EXAMPLES_SHOWN = 8
 NOTHING = Markup("")

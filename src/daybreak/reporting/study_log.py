@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from daybreak.base.errors import UserError
-from daybreak.base.files import write_text
+from daybreak.core.errors import UserError
+from daybreak.core.files import write_text
 
 
 def check_log(log: Path | None) -> None:

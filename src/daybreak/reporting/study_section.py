@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from daybreak.base.study_records import Study
 from daybreak.reporting.markup import Markup, join, section, table, tag
 from daybreak.reporting.study_table import how, mean_and_spread, score_sentence, sentence, task_rows
+from daybreak.schemas.studies import Study
 
 
 def study_section(study: Study) -> Markup:

@@ -6,8 +6,8 @@ import re
 import statistics
 from collections.abc import Sequence
 
-from daybreak.base.amounts import count, percent, signed
-from daybreak.base.study_records import DataStudy, LossComparison, ScoreComparison, Study, StudyCell, StudySettings
+from daybreak.core.amounts import count, percent, signed
+from daybreak.schemas.studies import DataStudy, LossComparison, ScoreComparison, Study, StudyCell, StudySettings
 
 UNKNOWN = "-"
 TWO_SEEDS = "Of two seeds this interval is 12.7 standard errors long to each side: it shows next to nothing."

@@ -6,10 +6,10 @@ import html
 from collections.abc import Sequence
 from typing import Any
 
-from daybreak.base.task_pairs import pair_results, several_models
-from daybreak.base.task_records import TaskResult
+from daybreak.core.task_pairs import pair_results, several_models
 from daybreak.reporting.figures import Figure, Trace, base_layout, colour
 from daybreak.reporting.runs import RunRecords
+from daybreak.schemas.tasks import TaskResult
 
 LANE = 1.0
 GAP = 0.9

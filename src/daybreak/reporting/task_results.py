@@ -5,14 +5,14 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from daybreak.base.amounts import score, signed, significant
-from daybreak.base.task_pairs import TaskPair, pair_results, several_models
-from daybreak.base.task_records import Average, TaskResult
+from daybreak.core.amounts import score, signed, significant
+from daybreak.core.task_pairs import TaskPair, pair_results, several_models
 from daybreak.reporting import figures
 from daybreak.reporting.markup import Markup, escape, figure, fold, join, legend, note, section, table, tag
 from daybreak.reporting.runs import Published, RunRecords
 from daybreak.reporting.sections import NOTHING, UNKNOWN, run_name
 from daybreak.reporting.task_figure import task_scores
+from daybreak.schemas.tasks import Average, TaskResult
 
 NATS = ("surprise",)
 """Metrics that are no shares, so that times 100 would mislead."""

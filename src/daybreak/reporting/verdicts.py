@@ -5,11 +5,11 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 
-from daybreak.base.amounts import percent, score, signed
-from daybreak.base.task_records import Comparison
+from daybreak.core.amounts import percent, score, signed
 from daybreak.reporting.figures import Figure, base_layout
 from daybreak.reporting.markup import Markup, figure, join, note, section, table, tag
 from daybreak.reporting.sections import NOTHING
+from daybreak.schemas.tasks import Comparison
 
 VERDICTS = {"B is better": "var(--good)", "A is better": "var(--alarm)"}
 """What is no verdict has the colour of quiet text."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from daybreak.base.errors import UserError
+from daybreak.core.errors import UserError
 
 COUNT = "count"
 MEAN = "mean."

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import torch
 
-from daybreak.base.errors import UserError
-from daybreak.base.process import peak_bytes
-from daybreak.base.records import Decisions
-from daybreak.base.terminal import duration, say
+from daybreak.core.errors import UserError
+from daybreak.core.process import peak_bytes
+from daybreak.core.terminal import duration, say
+from daybreak.schemas.run import Decisions
 from daybreak.training.checkpoint import START, Progress
 from daybreak.training.clock import Budget, Tick, reserve_for
+from daybreak.training.hardware.pace import COURSE, pace_of
 from daybreak.training.loop import save
-from daybreak.training.pace import COURSE, pace_of
 from daybreak.training.phases import with_microbatch
 from daybreak.training.step import Training, accumulate, no_room, update
 

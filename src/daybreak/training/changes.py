@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from daybreak.base.course_records import Change
-from daybreak.base.records import Decisions
+from daybreak.schemas.changes import Change
+from daybreak.schemas.run import Decisions
 
 
 def in_force(decisions: Decisions, step: int) -> Change:

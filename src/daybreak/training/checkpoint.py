@@ -11,10 +11,10 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from daybreak.base.encoder import Encoder
-from daybreak.base.errors import UserError
-from daybreak.base.files import read_json, replace_folder, write_json
-from daybreak.base.world import World
+from daybreak.core.encoder import Encoder
+from daybreak.core.errors import UserError
+from daybreak.core.files import read_json, replace_folder, write_json
+from daybreak.core.world import World
 from daybreak.training.averaging import RunningAverage
 from daybreak.training.guard import Health, LossScale
 from daybreak.training.phases import LossHistory

@@ -19,11 +19,11 @@ from pathlib import Path
 
 import torch
 
-from daybreak.base.errors import UserError
-from daybreak.base.files import read_json_lines
-from daybreak.base.plain import from_plain
-from daybreak.base.records import TraceRecord
-from daybreak.base.world import World
+from daybreak.core.errors import UserError
+from daybreak.core.files import read_json_lines
+from daybreak.core.plain import from_plain
+from daybreak.core.world import World
+from daybreak.schemas.run import TraceRecord
 
 MARGIN = 1.2
 """What comes after the last step may take this much longer than measured before it eats into the tolerance."""

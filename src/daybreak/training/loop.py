@@ -10,15 +10,15 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from daybreak.base.errors import Interrupted, PeerLost, UserError
-from daybreak.base.records import StepRecord, TraceRecord, ValidationRecord
-from daybreak.base.terminal import say
+from daybreak.core.errors import Interrupted, PeerLost, UserError
+from daybreak.core.terminal import say
+from daybreak.schemas.run import StepRecord, TraceRecord, ValidationRecord
 from daybreak.training import checkpoint
 from daybreak.training.changes import in_force
 from daybreak.training.checkpoint import Progress
 from daybreak.training.clock import Tick, reserve_for
-from daybreak.training.disk import low_room
-from daybreak.training.monitors import Monitor
+from daybreak.training.monitoring.disk import low_room
+from daybreak.training.monitoring.monitors import Monitor
 from daybreak.training.phases import begins, with_microbatch
 from daybreak.training.recovery import go_back, halve_microbatch, uncompile
 from daybreak.training.signals import Signals

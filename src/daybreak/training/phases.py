@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 
-from daybreak.base.batch import Batch
-from daybreak.base.errors import UserError
+from daybreak.core.batch import Batch
+from daybreak.core.errors import UserError
 
 BINS = 100
 """Losses are averaged over hundredths of the run."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from daybreak.base.batch import Batch
+from daybreak.core.batch import Batch
 
 Make = Callable[[], Batch]
 

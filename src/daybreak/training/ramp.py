@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from daybreak.base.errors import UserError
+from daybreak.core.errors import UserError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import torch
 
-from daybreak.base.errors import UserError
-from daybreak.base.records import Decisions
-from daybreak.base.terminal import say
+from daybreak.core.errors import UserError
+from daybreak.core.terminal import say
+from daybreak.schemas.run import Decisions
 from daybreak.training import checkpoint
 from daybreak.training.changes import changed, in_force, uncompiled
 from daybreak.training.checkpoint import Found, Progress

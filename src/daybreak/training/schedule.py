@@ -6,8 +6,8 @@ import math
 from abc import abstractmethod
 from dataclasses import dataclass
 
-from daybreak.base.errors import UserError
-from daybreak.base.plain import Component
+from daybreak.core.errors import UserError
+from daybreak.core.plain import Component
 
 
 @dataclass(frozen=True, kw_only=True)

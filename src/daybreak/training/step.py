@@ -15,28 +15,28 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from daybreak.base.batch import Batch
-from daybreak.base.encoder import Encoder
-from daybreak.base.errors import UserError
-from daybreak.base.records import Decisions
-from daybreak.base.run_folder import RunFolder
-from daybreak.base.world import World
+from daybreak.core.batch import Batch
+from daybreak.core.encoder import Encoder
+from daybreak.core.errors import UserError
+from daybreak.core.run_folder import RunFolder
+from daybreak.core.world import World
+from daybreak.schemas.run import Decisions
 from daybreak.training.averaging import RunningAverage
 from daybreak.training.checkpoint import Progress
 from daybreak.training.clock import Clock
-from daybreak.training.compiling import failed_to_compile
-from daybreak.training.finish import Finish, WithEmbeddings, contrastive_loss, slopes
-from daybreak.training.journal import Journal
-from daybreak.training.monitors import Monitor
-from daybreak.training.objectives import Objective
+from daybreak.training.hardware.compiling import failed_to_compile
+from daybreak.training.hardware.data_parallel import Replicas
+from daybreak.training.monitoring.journal import Journal
+from daybreak.training.monitoring.monitors import Monitor
+from daybreak.training.monitoring.telemetry import Telemetry
+from daybreak.training.monitoring.watchdog import Watchdog
+from daybreak.training.objectives.finish import Finish, WithEmbeddings, contrastive_loss, slopes
+from daybreak.training.objectives.objective import Objective
 from daybreak.training.phases import Later, Stretch, scheduled
 from daybreak.training.prefetch import Prefetch
 from daybreak.training.ramp import Ramp
-from daybreak.training.replicas import Replicas
 from daybreak.training.schedule import Schedule
-from daybreak.training.telemetry import Telemetry
 from daybreak.training.validation import Validation
-from daybreak.training.watchdog import Watchdog
 
 BEFORE = 1e-6
 """Of a run, what lies between the last moment before the finish and its beginning."""

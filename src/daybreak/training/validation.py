@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from daybreak.base.batch import Batch
-from daybreak.base.encoder import Encoder
-from daybreak.base.records import ValidationRecord
+from daybreak.core.batch import Batch
+from daybreak.core.encoder import Encoder
+from daybreak.schemas.run import ValidationRecord
 from daybreak.training.clock import Tick
-from daybreak.training.masked import Judged, Masked
-from daybreak.training.objectives import mask_rows
+from daybreak.training.objectives.masked import Judged, Masked
+from daybreak.training.objectives.objective import mask_rows
 
 RATE = 0.15
 SEED = 15_000_000

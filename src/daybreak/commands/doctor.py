@@ -1,0 +1,231 @@
+"""Command: what this machine is, what is installed and what stands in the way, one sentence each with its remedy."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from daybreak import __version__
+from daybreak.core.extras import EXTRAS, REQUIRED, install_hint
+from daybreak.core.locks import who_holds
+from daybreak.core.process import processor_name, usable_cores
+from daybreak.core.terminal import say, working
+
+OK, NOTE, FAULT = "ok", "note", "fault"
+OLDEST_PYTHON = (3, 11)
+LITTLE_MEMORY, LITTLE_DISK = 3e9, 5e9
+"""Bytes below which a default run may not fit."""
+DRIVER = Path("/proc/driver/nvidia/version")
+CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at."""
+
+    state: str
+    """OK; NOTE for what costs speed or a feature; FAULT for what makes Daybreak unusable."""
+    subject: str
+    sentence: str
+    remedy: str = ""
+
+
+def doctor(folder: Path = Path(), *, with_torch: bool = False) -> bool:
+    """Print what was found; return whether Daybreak can be used here.
+
+    Args:
+        folder: where runs would be written.
+        with_torch: import torch, which takes seconds, and compute on the device that it chooses.
+    """
+    found = [*_software(), *_machine(), *_gpu(), *_disk(folder), *_extras()]
+    if with_torch:
+        with working("Importing torch"):
+            found.append(_torch())
+    else:
+        found.append(Finding(OK, "arithmetic", "Not tried.", "Add --torch to import torch and multiply matrices."))
+    width = max(len(each.subject) for each in found)
+    for each in found:
+        say(f"{each.state:5}  {each.subject:{width}}  {' '.join(filter(None, (each.sentence, each.remedy)))}")
+    faults = sum(each.state == FAULT for each in found)
+    say()
+    say(f"{faults} faults: mend them first." if faults > 1 else "1 fault: mend it first." if faults else "Ready.")
+    return not faults
+
+
+def _software() -> Iterator[Finding]:
+    python = platform.python_version()
+    if sys.version_info < OLDEST_PYTHON:
+        yield Finding(FAULT, "python", f"Python {python} is too old.", "Install Python 3.11 or newer.")
+    else:
+        yield Finding(OK, "python", f"Python {python} at {sys.executable}.")
+    yield Finding(OK, "daybreak", f"Daybreak {__version__} at {Path(__file__).parent}.")
+    for requirement in REQUIRED:
+        name, problem = _installed(requirement)
+        if problem:
+            yield Finding(FAULT, name, f"{problem}.", f"Run: pip install {requirement!r}.")
+    torch = _version("torch")
+    if torch:
+        yield Finding(OK, "torch", f"torch {torch}, transformers {_version('transformers') or 'missing'}.")
+
+
+def _installed(requirement: str) -> tuple[str, str]:
+    """The package of a requirement, and what is wrong with it in words; empty where it is installed as required."""
+    from packaging.requirements import Requirement
+
+    wanted = Requirement(requirement)
+    version = _version(wanted.name)
+    if version is None:
+        return wanted.name, f"{wanted.name} is not installed"
+    if not wanted.specifier.contains(version, prereleases=True):
+        return wanted.name, f"{wanted.name} {version} is installed, and Daybreak needs {wanted.specifier}"
+    return wanted.name, ""
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _machine() -> Iterator[Finding]:
+    cores, total, free = usable_cores(), *_memory()
+    yield Finding(OK, "processor", f"{processor_name()}, {cores} usable core{'s' if cores > 1 else ''}.")
+    told = f"{free / 2**30:.1f} of {total / 2**30:.1f} GiB are free."
+    if free < LITTLE_MEMORY:
+        yield Finding(NOTE, "memory", told, "Close other programs, or train the recipe tiny.")
+    else:
+        yield Finding(OK, "memory", told)
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    if load > cores:
+        yield Finding(
+            NOTE,
+            "load",
+            f"{load:.1f} processes want {cores} cores.",
+            "End what else computes: it slows runs.",
+        )
+
+
+def _memory() -> tuple[int, int]:
+    """Total and available bytes, no more than the container allows."""
+    import psutil
+
+    memory = psutil.virtual_memory()
+    try:
+        limit = int(CGROUP_LIMIT.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return memory.total, memory.available
+    return min(memory.total, limit), min(memory.available, limit)
+
+
+def _gpu() -> Iterator[Finding]:
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") == ""
+    cards, driver = _cards()
+    built_for_cpu = "+cpu" in (_version("torch") or "")
+    if hidden:
+        yield Finding(
+            NOTE, "gpu", "CUDA_VISIBLE_DEVICES is empty, so runs use the processor.", "Unset it to use a GPU."
+        )
+    elif not cards and not DRIVER.exists():
+        yield Finding(OK, "gpu", "No NVIDIA GPU: runs use the processor.")
+    elif built_for_cpu:
+        yield Finding(
+            FAULT,
+            "gpu",
+            f"{', '.join(cards) or 'An NVIDIA GPU'} is here, but torch {_version('torch')} is built for processors.",
+            "Install torch for CUDA (https://pytorch.org/get-started), or set CUDA_VISIBLE_DEVICES= to go without.",
+        )
+    elif not cards:
+        yield Finding(
+            NOTE, "gpu", "There is an NVIDIA driver, and no GPU answers.", "Try nvidia-smi; a reboot may be due."
+        )
+    else:
+        yield Finding(OK, "gpu", f"{', '.join(cards)}, driver {driver}.")
+
+
+def _cards() -> tuple[list[str], str]:
+    """Names of the NVIDIA GPUs with their memory, and the driver's version; nothing where there is no driver."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except Exception:  # NVMLError is no common base in all versions, and the library itself may be missing
+        return [], ""
+    try:
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(number) for number in range(pynvml.nvmlDeviceGetCount())]
+        cards = [f"{_text(pynvml.nvmlDeviceGetName(card))} ({_gpu_memory(card)})" for card in handles]
+        return cards, _text(pynvml.nvmlSystemGetDriverVersion())
+    except pynvml.NVMLError:
+        return [], ""
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _gpu_memory(card: Any) -> str:
+    import pynvml
+
+    memory = pynvml.nvmlDeviceGetMemoryInfo(card)
+    return f"{memory.free / 2**30:.0f} of {memory.total / 2**30:.0f} GiB free"
+
+
+def _disk(folder: Path) -> Iterator[Finding]:
+    place = folder.resolve()
+    try:
+        free = shutil.disk_usage(place).free
+        with tempfile.NamedTemporaryFile(dir=place, prefix=".daybreak-"):
+            pass
+    except OSError as error:
+        why = os.strerror(error.errno or 0).lower()
+        yield Finding(NOTE, "disk", f"'{place}' cannot be written: {why}.", "Name another folder with --out.")
+        return
+    told = f"{free / 1e9:.1f} GB are free in '{place}'."
+    if free < LITTLE_DISK:
+        yield Finding(NOTE, "disk", told, "Free some, or name a folder on another disk with --out.")
+    else:
+        yield Finding(OK, "disk", told)
+    if who_holds(place) is None:
+        yield Finding(
+            NOTE, "locks", f"The file system of '{place}' has no locks.", "Start only one command in a run folder."
+        )
+
+
+def _extras() -> Iterator[Finding]:
+    for extra, (purpose, requirements) in EXTRAS.items():
+        problems = {name: problem for name, problem in map(_installed, requirements) if problem}
+        if not problems:
+            yield Finding(OK, f"extra {extra}", f"Installed: {purpose}.")
+        else:
+            yield Finding(NOTE, f"extra {extra}", f"{_listed(problems)}: it {purpose}.", install_hint(extra, *problems))
+
+
+def _listed(problems: dict[str, str]) -> str:
+    """What is wrong with each package; those that are missing in one clause."""
+    missing = [name for name, problem in problems.items() if problem.endswith("is not installed")]
+    others = [problem for name, problem in problems.items() if name not in missing]
+    return "; ".join([*others, *([f"{', '.join(missing)} not installed"] if missing else [])])
+
+
+def _torch() -> Finding:
+    """Import torch and multiply matrices on the device that a run would choose."""
+    try:
+        from daybreak.training.hardware.probe import choose_device, matmul_rates
+
+        device = choose_device()
+        rates = ", ".join(f"{rate:,.0f} GFLOP/s in {name}" for name, rate in matmul_rates(device).items())
+    except Exception as error:  # whatever a broken installation raises
+        line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        return Finding(FAULT, "arithmetic", f"torch cannot compute here: {line}", "Install torch again.")
+    return Finding(OK, "arithmetic", f"torch multiplies matrices on {device.type}: {rates}.")

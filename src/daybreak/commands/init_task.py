@@ -1,0 +1,422 @@
+"""Command: a table of labelled rows -> the TOML file of a task, by looking at its columns."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from daybreak.core.errors import UserError
+from daybreak.core.files import make_folder, write_text
+from daybreak.core.terminal import say
+from daybreak.evaluation.tasks.kinds import load_task
+from daybreak.evaluation.tasks.known_tasks import KNOWN, TASK_LISTS
+from daybreak.evaluation.tasks.tables import parquet_of, readable
+from daybreak.evaluation.tasks.task_file import read_task_file
+
+ROWS = 20_000
+"""Rows that are looked at."""
+DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
+LABELS = "label labels class category target sentiment intent topic tag queue stars rating score y gold answer".split()
+TEXTS = "text sentence content body document review comment message tweet title description question premise".split()
+PAIRS = (
+    ("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2"), ("text_a", "text_b"),
+    ("text1", "text2"), ("question", "sentence"), ("question", "passage"), ("query", "document"), ("title", "body"),
+    ("subject", "body"),
+)  # fmt: skip
+IDS = "id idx index uid guid row number no".split()
+ENDINGS = re.compile(r"(?P<stem>choice|ending|option|sol|solution|answer)[ _-]?(?P<number>\d)", re.IGNORECASE)
+MOST_CLASSES = 100
+FEW_VALUES = 20
+"""Whole numbers with at most so many different values are taken for classes."""
+SKEWED = 0.8
+"""Share of the most frequent label from which accuracy says little."""
+NAME_WORDS = 4
+"""Most words of a column's name."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """What can be said of a column from its cells."""
+
+    key: str | int
+    """Its name, or its 0-based number in a file without a header."""
+    cells: list[str]
+    """Of the rows that were looked at, stripped, in their order; empty ones too."""
+    filled: list[str] = field(init=False)
+    counts: Counter[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "filled", [cell for cell in self.cells if cell])
+        object.__setattr__(self, "counts", Counter(self.filled))
+
+    @property
+    def name(self) -> str:
+        return str(self.key).strip().lower()
+
+    @property
+    def words(self) -> float:
+        """Mean number of words; text without spaces counts a word for four characters."""
+        sizes = [max(len(cell.split()), len(cell) / 12) for cell in self.filled]
+        return sum(sizes) / max(1, len(sizes))
+
+    @property
+    def is_numeric(self) -> bool:
+        return bool(self.filled) and all(map(_is_number, self.filled))
+
+    @property
+    def is_whole(self) -> bool:
+        return self.is_numeric and all(float(cell).is_integer() for cell in self.counts)
+
+    @property
+    def is_id(self) -> bool:
+        """Whether it only numbers or names the rows."""
+        every = len(self.counts) == len(self.filled) > 1
+        return every and (self.name in IDS or self.name.endswith("_id") or (self.is_whole and _counts_up(self.filled)))
+
+    @property
+    def may_be_label(self) -> bool:
+        """Whether its values come again often enough, and are short enough, to be classes."""
+        classes, rows = len(self.counts), len(self.filled)
+        return 2 <= classes <= min(MOST_CLASSES, max(2, rows // 2)) and self.words <= NAME_WORDS
+
+    def __str__(self) -> str:
+        return f"'{self.key}'" if isinstance(self.key, str) else f"number {self.key}"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A file of rows, read as far as ROWS."""
+
+    columns: list[Column]
+    header: bool
+    format: str
+    delimiter: str = ","
+
+
+@dataclass
+class Choice:
+    """What was decided, with the reasons."""
+
+    text: list[Column]
+    label: Column
+    kind: str = "classification"
+    metric: str = "accuracy"
+    choices: list[Column] = field(default_factory=list)
+    why: dict[str, str] = field(default_factory=dict)
+    """By the key of the task file."""
+
+
+def init_task(table: Path, out: Path | None = None, *, fresh: bool = False) -> Path:
+    """Write the task file for a table of labelled rows and print each decision with its reason.
+
+    A file that is separated by semicolons, bars or quoted tabs is copied with commas beside the task file, for
+    ``evaluate`` reads commas.
+
+    Args:
+        table: .csv, .tsv, .jsonl or .parquet, one example a row.
+        out: the task file; beside the table by default.
+        fresh: replace ``out`` where it exists.
+
+    Returns:
+        The path of the task file, which ``evaluate`` is known to accept.
+
+    Raises:
+        UserError: the table cannot be read or has no rows, no column looks like text or like a label, or ``out``
+            exists.
+    """
+    out = out or table.with_suffix(".toml")
+    if out.exists() and not fresh:
+        raise UserError(f"'{out}' exists already.", "Name another file with --out, or replace it with --fresh.")
+    if out.suffix != ".toml":
+        raise UserError(f"'{out}' is no .toml file.", "Let its name end with .toml.")
+    found = read_table(table)
+    chosen = choose(found, table)
+    make_folder(out.parent)
+    train, why = table, ""
+    if found.format == "csv" and found.delimiter != ",":
+        train = out.with_name(f"{table.stem}-commas.csv")
+        if train.exists() and not fresh:
+            raise UserError(f"'{train}' exists already.", "Move it away, or replace it with --fresh.")
+        _copy_with_commas(table, found.delimiter, train)
+        why = f"a copy of {table.name} with commas for {DELIMITERS[found.delimiter]}"
+    chosen.why["train"] = why or f"the {found.format} file that was named"
+    write_text(out, toml(_task_name(out.stem), train, out.parent, found, chosen))
+    try:
+        load_task(read_task_file(out))
+    except UserError as error:
+        out.unlink()
+        raise UserError(f"'{table}' does not make a task: {error.sentence}", error.remedy) from None
+    for key, reason in chosen.why.items():
+        say(f"{key:8}{reason}")
+    say(f"Task file: {out}. Check it, then: daybreak evaluate MODEL --tasks {out}")
+    return out
+
+
+def read_table(path: Path) -> Table:
+    """Read the first rows of a table and find its delimiter and whether it has a header.
+
+    Raises:
+        UserError: it is missing, empty, no UTF-8 or of another form, or has fewer than two columns.
+    """
+    ending = path.suffix.lower().lstrip(".")
+    if ending not in ("csv", "tsv", "jsonl", "parquet"):
+        raise UserError(
+            f"'{path}' is no .csv, .tsv, .jsonl or .parquet file.",
+            "Save it as one; the task file for CoNLL or SQuAD is written by hand (docs/own_task.md).",
+        )
+    with readable(path):
+        if ending == "parquet":
+            with parquet_of(path) as opened:
+                rows = opened.read().slice(0, ROWS).to_pylist()
+            return _of_objects(path, rows, "parquet")
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            text = file.read()
+    if "\0" in text:
+        raise UserError(f"'{path}' holds zero bytes: it is binary, or UTF-16 text.", "Save it as UTF-8 text.")
+    if not text.strip():
+        raise UserError(f"'{path}' is empty.", "Give a file with at least a few labelled rows.")
+    if ending == "jsonl":
+        return _of_objects(path, list(_objects(path, text)), "jsonl")
+    delimiter = "\t" if ending == "tsv" else _delimiter(text)
+    form = "tsv" if ending == "tsv" or (delimiter == "\t" and '"' not in text) else "csv"
+    quoting = csv.QUOTE_NONE if form == "tsv" else csv.QUOTE_MINIMAL
+    with readable(path):
+        rows = [row for row in _rows(text, delimiter, quoting) if any(cell.strip() for cell in row)]
+    width = Counter(map(len, rows)).most_common(1)[0][0]
+    if width < 2:
+        raise UserError(
+            f"'{path}' has one column, and a task needs text and a label.",
+            "Check its delimiter: commas, semicolons, tabs and vertical bars are known.",
+        )
+    header = _has_header(rows, width)
+    body = [row for row in rows[header:] if len(row) >= width]
+    if not body:
+        raise UserError(f"'{path}' holds a header and no rows.", "Give a file with at least a few labelled rows.")
+    keys: list[Any] = [name.strip() for name in rows[0][:width]] if header else list(range(width))
+    columns = [Column(key, [row[number].strip() for row in body]) for number, key in enumerate(keys)]
+    return Table(columns, header, form, delimiter)
+
+
+def _rows(text: str, delimiter: str, quoting: Any = csv.QUOTE_MINIMAL, most: int = ROWS) -> list[list[str]]:
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, quoting=quoting)
+    return list(itertools.islice(reader, most))
+
+
+def _delimiter(text: str) -> str:
+    """The delimiter that cuts most rows into the same number of fields, two or more."""
+
+    def evenness(delimiter: str) -> tuple[float, int]:
+        try:
+            rows = [row for row in _rows(text, delimiter, most=200) if row]
+        except csv.Error:
+            return 0.0, 0
+        width, count = Counter(map(len, rows)).most_common(1)[0] if rows else (1, 0)
+        return (round(count / len(rows), 2), width) if width > 1 else (0.0, width)
+
+    return max(DELIMITERS, key=evenness)
+
+
+def _has_header(rows: Sequence[Sequence[str]], width: int) -> bool:
+    """Whether the first row names the columns: short distinct names, unlike what stands below them."""
+    first = [cell.strip() for cell in rows[0]]
+    if len(first) != width or not all(first) or any(map(_is_number, first)):
+        return False
+    if any(name.lower() in (*LABELS, *TEXTS, *IDS) or name.lower() in sum(PAIRS, ()) for name in first):
+        return True
+    if len(set(first)) < width or any(len(name.split()) > NAME_WORDS for name in first):
+        return False
+    for number, name in enumerate(first):
+        below = [row[number].strip() for row in rows[1:] if len(row) > number]
+        if below and all(map(_is_number, below)):
+            return True
+        if Column(name, below).may_be_label and name in below:
+            return False
+    return True
+
+
+def _objects(path: Path, text: str) -> Iterator[dict[str, Any]]:
+    for number, line in enumerate(text.split("\n")[:ROWS], start=1):
+        if not line.strip():
+            continue
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError):
+            value = None
+        if not isinstance(value, dict):
+            raise UserError(f"Line {number} of '{path}' is no JSON object.", "Write one object a line.")
+        yield value
+
+
+def _of_objects(path: Path, rows: Sequence[dict[str, Any]], form: str) -> Table:
+    if not rows:
+        raise UserError(f"'{path}' holds no rows.", "Give a file with at least a few labelled rows.")
+    names = [name for name in rows[0] if not isinstance(rows[0][name], dict | list)]
+    columns = [Column(name, [_cell(row.get(name)) for row in rows]) for name in names]
+    if len(columns) < 2:
+        raise UserError(f"'{path}' has fewer than two columns of text or numbers.", "A task needs text and a label.")
+    return Table(columns, True, form)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, str):
+        return value.strip()
+    return "" if value is None or isinstance(value, dict | list) else json.dumps(value, default=str)
+
+
+def choose(table: Table, path: Path) -> Choice:
+    """Decide which columns are text and label, and of which kind the task is.
+
+    Raises:
+        UserError: no column looks like a label, or none like text.
+    """
+    names = [str(column.key) for column in table.columns]
+    if len(set(names)) < len(names):
+        raise UserError(f"Two columns of '{path}' have the same name.", "Rename one of them.")
+    columns = [column for column in table.columns if column.filled]
+    label, why = _label(columns, path)
+    rest = [column for column in columns if column is not label and not column.is_id]
+    chosen = Choice(text=[], label=label, why={"label": why})
+    if endings := _endings(rest, label):
+        chosen.kind, chosen.choices = "choice", endings
+        chosen.why["kind"] = f"choice: the label numbers the columns {', '.join(map(str, endings))}"
+        rest = [column for column in rest if column not in endings]
+    chosen.text, chosen.why["text"] = _text(rest, path)
+    if chosen.kind == "classification":
+        chosen.kind, chosen.why["kind"] = _kind(label)
+    chosen.metric, chosen.why["metric"] = _metric(chosen.kind, label)
+    return chosen
+
+
+def _label(columns: Sequence[Column], path: Path) -> tuple[Column, str]:
+    usable = [column for column in columns if not column.is_id]
+    for name in LABELS:
+        for column in usable:
+            if column.name == name and (column.may_be_label or column.is_numeric) and len(column.counts) > 1:
+                return column, f"{column}, by its name: {_values(column)}"
+    classes = [column for column in usable if column.may_be_label]
+    if classes:
+        best = min(reversed(classes), key=lambda column: (column.words > 1.5, len(column.counts) > FEW_VALUES))
+        return best, f"{best}, a short value that comes again: {_values(best)}"
+    numbers = [column for column in usable if column.is_numeric and len(column.counts) > 1]
+    if numbers:
+        return numbers[-1], f"{numbers[-1]}, the last column of numbers: {_values(numbers[-1])}"
+    raise UserError(
+        f"No column of '{path}' looks like a label: none has values that come again, and none has numbers.",
+        "Write the task file by hand (docs/own_task.md).",
+    )
+
+
+def _values(column: Column) -> str:
+    shown = ", ".join(f"{value[:20]} ({count})" for value, count in column.counts.most_common(4))
+    more = len(column.counts) - 4
+    return f"{shown} and {more:,} more" if more > 0 else shown
+
+
+def _endings(columns: Sequence[Column], label: Column) -> list[Column]:
+    """Columns such as ending0 to ending3 of which the label gives the number; none where there are none."""
+    numbered = [(column, match) for column in columns if (match := ENDINGS.fullmatch(column.name))]
+    stems = {match["stem"].lower() for _, match in numbered}
+    found = [column for column, match in sorted(numbered, key=lambda pair: int(pair[1]["number"]))]
+    right = {str(number) for number in range(len(found))}
+    return found if len(stems) == 1 and len(found) > 1 and set(label.counts) <= right else []
+
+
+def _text(columns: Sequence[Column], path: Path) -> tuple[list[Column], str]:
+    by_name = {column.name: column for column in columns}
+    for first, second in PAIRS:
+        if first in by_name and second in by_name:
+            return [by_name[first], by_name[second]], f"{by_name[first]} and {by_name[second]}, a pair by their names"
+    texts = [column for column in columns if not column.is_numeric]
+    if not texts:
+        raise UserError(f"No column of '{path}' but the label holds text.", "Give a table with a column of text.")
+    named = [column for name in TEXTS for column in texts if column.name == name]
+    longest = sorted(texts, key=lambda column: -column.words)
+    if not named and len(longest) > 1 and longest[1].words >= max(2.0, longest[0].words / 4):
+        pair = [column for column in texts if column in longest[:2]]
+        return pair, f"{pair[0]} and {pair[1]}, the two columns of text" + _left(texts, pair)
+    best = named[0] if named else longest[0]
+    why = "by its name" if named else f"the longest text ({best.words:.0f} words)"
+    return [best], f"{best}, {why}" + _left(texts, [best])
+
+
+def _left(texts: Sequence[Column], taken: Sequence[Column]) -> str:
+    left = [str(column) for column in texts if column not in taken]
+    return f"; not used: {', '.join(left)}" if left else ""
+
+
+def _kind(label: Column) -> tuple[str, str]:
+    count = len(label.counts)
+    if not label.is_numeric:
+        return "classification", f"classification: the label has {count} different values"
+    if label.is_whole and count <= FEW_VALUES:
+        why = f"classification: the label has {count} different whole numbers; write regression if they measure"
+        return "classification", why
+    return "regression", f"regression: the label has {count:,} different numbers"
+
+
+def _metric(kind: str, label: Column) -> tuple[str, str]:
+    if kind == "regression":
+        return "spearman", "spearman: whether the order of the numbers is right"
+    share = label.counts.most_common(1)[0][1] / len(label.filled)
+    if kind == "classification" and share > SKEWED:
+        return "macro_f1", f"macro_f1: {share:.0%} of the rows have one label, so accuracy says little"
+    return "accuracy", f"accuracy: always answering the most frequent label scores {share:.0%}"
+
+
+def toml(name: str, train: Path, folder: Path, table: Table, chosen: Choice) -> str:
+    """The text of the task file."""
+    try:
+        place = train.resolve().relative_to(folder.resolve()).as_posix()
+    except ValueError:
+        place = str(train.resolve())
+    text = [column.key for column in chosen.text]
+    lines = {
+        "name": name,
+        "train": place,
+        "text": text if len(text) > 1 else text[0],
+        "choices": [column.key for column in chosen.choices],
+        "label": chosen.label.key,
+        "header": table.header,
+        "kind": chosen.kind,
+        "metric": chosen.metric,
+        "format": table.format,
+    }
+    if not chosen.choices:
+        del lines["choices"]
+    # A string of JSON is one of TOML.
+    return "# Written by daybreak init-task. Without a dev file a tenth of train is held out.\n" + "".join(
+        f"{key:8}= {json.dumps(value, ensure_ascii=False)}\n" for key, value in lines.items()
+    )
+
+
+def _task_name(stem: str) -> str:
+    name = re.sub(r"[^\w.-]+", "-", stem).lstrip(".-") or "task"
+    return f"my-{name}" if name in KNOWN or name in TASK_LISTS else name
+
+
+def _copy_with_commas(table: Path, delimiter: str, out: Path) -> None:
+    with readable(table), table.open(encoding="utf-8-sig", newline="") as file:
+        rows = [row for row in csv.reader(file, delimiter=delimiter) if any(cell.strip() for cell in row)]
+    copied = io.StringIO()
+    csv.writer(copied, lineterminator="\n").writerows(rows)
+    write_text(out, copied.getvalue())
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        return float(cell) not in (float("inf"), float("-inf")) and float(cell) == float(cell)
+    except ValueError:
+        return False
+
+
+def _counts_up(cells: Sequence[str]) -> bool:
+    values = [float(cell) for cell in cells]
+    return all(after == before + 1 for before, after in itertools.pairwise(values))

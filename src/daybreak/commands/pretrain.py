@@ -1,0 +1,247 @@
+"""Verb: shards -> checkpoints -> exported model, within a budget that counts everything from the process' start."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from daybreak.core import world as worlds
+from daybreak.core.amounts import check_price
+from daybreak.core.errors import UserError
+from daybreak.core.files import read_json
+from daybreak.core.locks import PATIENCE, alone_in
+from daybreak.core.run_folder import RunFolder
+from daybreak.core.terminal import say, working
+from daybreak.core.world import World
+from daybreak.data.sequences.shards import open_shards
+from daybreak.data.sequences.views import ViewRows
+from daybreak.forecasting.difficulty import pairs_log_share
+from daybreak.forecasting.law import Undertaking, shipped_law
+from daybreak.forecasting.live import Prophet
+from daybreak.forecasting.runs import inner_parameters
+from daybreak.pretraining.flops import outline
+from daybreak.pretraining.hardware_choices import first_decisions, going_on, measured, obey, unknown_to_the_law
+from daybreak.pretraining.run_end import finish
+from daybreak.pretraining.run_start import check_folder, write_start
+from daybreak.pretraining.setup import Order, assemble
+from daybreak.pretraining.starting_points import folders_of
+from daybreak.recipe import Recipe, resolved, smaller_than
+from daybreak.schemas.forecast import Outlook
+from daybreak.schemas.run import Decisions, Summary
+from daybreak.training import calibration, checkpoint
+from daybreak.training.clock import Budget
+from daybreak.training.hardware.pace import pace_of
+from daybreak.training.loop import fit, observe_machine
+from daybreak.training.monitoring.disk import check_room
+from daybreak.training.monitoring.heartbeat import Heartbeat
+from daybreak.training.monitoring.journal import Journal
+from daybreak.training.monitoring.live_page import LivePage
+from daybreak.training.monitoring.monitors import Live, Monitor, Plateau
+from daybreak.training.monitoring.telemetry import Telemetry
+from daybreak.training.monitoring.trackers import Remote, check_trackers
+from daybreak.training.monitoring.watchdog import Watchdog
+from daybreak.training.step import Training
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watching:
+    """Who looks at a run while it goes on; nothing of it changes what is trained."""
+
+    track: tuple[str, ...] = ()
+    """Where the numbers go beside the run folder: wandb, tensorboard, trackio; each needs the extra track."""
+    price: float | None = None
+    """Of an hour of this machine, in any currency: the report says what the run cost."""
+
+
+def pretrain(
+    recipe: Recipe,
+    *,
+    data: Path,
+    out: Path,
+    fresh: bool = False,
+    watching: Watching = Watching(),
+    started: float | None = None,
+) -> Summary | None:
+    """Train ``recipe`` on prepared ``data`` into the run folder ``out``; the same call again resumes it.
+
+    Args:
+        data: folder made by ``prepare``.
+        fresh: delete ``out`` first, once all that is asked for was looked at.
+        started: ``time.monotonic()`` from which the budget counts; now when None.
+
+    Returns:
+        The summary that is also written to ``out``; at once when the run is finished already. None on all processes
+        of a run but the first.
+
+    Raises:
+        UserError: what the user can mend, such as another recipe's folder, one that another process trains in, or a
+            budget below 20 steps.
+        Interrupted: a signal came; a checkpoint was saved and the same call goes on from it.
+    """
+    started = time.monotonic() if started is None else started
+    recipe.check()
+    recipe.refuse_without_origin()
+    check_trackers(watching.track)
+    check_price(watching.price)
+    run = RunFolder(out)
+    shards = open_shards(data)
+    if fresh:
+        outline(recipe, shards.manifest.vocabulary)
+        run.delete([data, *folders_of(recipe)])
+    check_folder(run, recipe, shards)
+    world = worlds.start()
+    with ExitStack() as alive:  # the heart beats until the processes have let go of each other: that may take seconds
+        try:
+            finished, created = world.share(run.summary.exists()), False
+            if not finished:
+                step_tokens = recipe.global_batch(world.size) * recipe.length
+                calibration.refuse_few_steps(Budget.parse(recipe.budget), step_tokens)
+                created = _hold(run, world, alive)
+                check_folder(run, recipe, shards)  # once more: it is what the process that was waited for made of it
+                finished = world.share(run.summary.exists())
+            if finished:
+                say(f"The run in '{out}' is finished already; --fresh starts it again.")
+                return read_json(run.summary, Summary) if world.is_first else None
+            order = Order(recipe=recipe, shards=shards, data=data, run=run, started=started)
+            return _pretrain(order, world, watching, alive, created)
+        finally:
+            worlds.stop(world)
+
+
+def _hold(run: RunFolder, world: World, alive: ExitStack) -> bool:
+    """Let the first process hold the run folder for as long as ``alive``; return whether the folder is new.
+
+    Raises:
+        UserError: on every process, where another command is at work in it, or it cannot be written.
+    """
+    created = not run.path.exists()
+    refused: UserError | None = None
+    if world.is_first:
+        # The others wait for its answer, as long as a message may take.
+        patience = PATIENCE if world.size == 1 else min(PATIENCE, worlds.timeout().total_seconds() / 2)
+        try:
+            alive.enter_context(alone_in(run.path, patience))
+        except UserError as error:
+            refused = error
+    created, refused = world.share((created, refused))
+    if refused:
+        raise refused
+    return created
+
+
+def _pretrain(order: Order, world: World, watching: Watching, alive: ExitStack, created: bool) -> Summary | None:
+    run = order.run
+    fresh = world.share(not run.decisions.exists())
+    try:
+        if world.any(run.decisions.exists()) and fresh:
+            raise UserError(
+                f"Another host holds the run '{run.path}', and that of the first process does not.",
+                "Copy the folder there, or start so that the host which holds it is the first.",
+            )
+        decisions = first_decisions(order.recipe, world) if fresh else _read_decisions(run, world)
+        decisions = world.share(decisions)
+        obey(decisions)
+        if fresh and world.is_first:
+            shutil.rmtree(run.checkpoints, ignore_errors=True)  # of a start that was killed before it became a run
+        training, progress = assemble(order, decisions, world)
+        if world.is_first and not fresh:  # before blocks are compiled again, which may take minutes
+            alive.enter_context(closing(Heartbeat(run.heartbeat, training.clock.elapsed)))
+        if world.is_first:
+            size = checkpoint.bytes_of(training.model, training.average)
+            check_room(run.path, checkpoint_bytes=size, model_bytes=4 * training.model.parameter_count())
+        charged = dict(training.spent)
+        training = measured(order, training, progress) if fresh else going_on(training, progress, run)
+        progress = progress.scaled_for(training.decisions.precision)
+        if fresh and world.is_first:
+            decided, device = training.decisions, training.device
+            write_start(run, order.recipe, decided, order.shards, order.data, device, order.started)
+    except BaseException:
+        if fresh and world.is_first:
+            shutil.rmtree(run.path if created else run.checkpoints, ignore_errors=True)
+        raise
+    # Steps that were only measured are part of the start.
+    saving = training.spent["checkpoint"] - charged["checkpoint"]
+    starting = max(0.0, time.monotonic() - order.started - saving)
+    training.spent.update(
+        charged | {"checkpoint": charged["checkpoint"] + saving, "start": charged["start"] + starting}
+    )
+    remote = _remote(order, watching) if world.is_first and watching.track else None
+    if world.is_first and fresh:
+        alive.enter_context(closing(Heartbeat(run.heartbeat, training.clock.elapsed)))
+    try:
+        progress = _train(training, progress, order, remote)
+        # Every rank holds the same weights; the first one speaks for all, and the others do not wait for it.
+        summary = finish(order, training, progress, watching.price) if world.is_first else None
+        if remote and summary:
+            remote.on_validation(summary.validation)
+        return summary
+    finally:
+        if remote:
+            remote.close()  # after the export: it may take some seconds
+
+
+def _remote(order: Order, watching: Watching) -> Remote:
+    return Remote(watching.track, run=order.run, recipe=resolved(order.recipe), name=order.run.path.name)
+
+
+def _read_decisions(run: RunFolder, world: World) -> Decisions | None:
+    return read_json(run.decisions, Decisions) if world.is_first else None
+
+
+def _prophet(order: Order, training: Training) -> Prophet | None:
+    """Who foresees the end of the run; None where the law does not speak of its recipe."""
+    if unknown_to_the_law(order.recipe):
+        return None
+    shards, manifest, stretch = order.shards, order.shards.manifest, training.stretches[0]
+    epochs, path = calibration.expected_epochs(training, order.budget, training.clock.elapsed()), order.run.forecast
+    run = Undertaking(
+        inner=inner_parameters(training.model.parameter_count(), manifest.vocabulary, training.model.width),
+        tokens=epochs * stretch.rows_per_epoch * stretch.length,
+        unique=manifest.train.tokens,
+        unigram_loss=training.validation.unigram_loss,
+        pairs=read_json(path, Outlook).pairs  # counted by the process that began it
+        if path.exists()
+        else pairs_log_share(shards.train, shards.heldout, shards.unigram_counts),
+    )
+    timed = order.budget.unit == "seconds"
+    law = shipped_law()
+    if isinstance(order.recipe.rows, ViewRows):
+        # The training loss on views is another quantity than the one whose usual course the law knows.
+        law = replace(law, usual=[])
+    return Prophet(law, run, pace_of(training.decisions).covered if timed else None, path)
+
+
+def _train(
+    training: Training, progress: checkpoint.Progress, order: Order, remote: Remote | None
+) -> checkpoint.Progress:
+    """Run the loop with its journal, its screen and whatever else watches."""
+    run, budget, world = order.run, order.budget, training.world
+    if world.is_first:
+        # A heartbeat before the first: what the start took is charged even if no step ever ends.
+        starting = replace(progress, elapsed=training.clock.elapsed(), spent=dict(training.spent))
+        checkpoint.charge(run.checkpoints, starting)
+    with ExitStack() as stack:
+        watchdog = stack.enter_context(closing(Watchdog(run.stacks, world.rank)))
+        training = replace(training, watchdog=watchdog)
+        if not world.is_first:
+            return fit(training, progress)
+        journal = stack.enter_context(closing(Journal(run)))
+        telemetry = stack.enter_context(closing(Telemetry(run.path)))
+        page = stack.enter_context(closing(LivePage(run)))
+        seconds = budget.amount - training.decisions.reserve_seconds if budget.unit == "seconds" else None
+        work = stack.enter_context(working("Training"))
+        # What a model reaches that knows word frequencies and copies the answers that it is given.
+        plateau = training.validation.unigram_loss * (1 - training.objective.given)
+        prophet = _prophet(order, training)
+        remark = prophet.remark if prophet else str
+        others: list[Monitor] = [one for one in (prophet, remote) if one]
+        live, warner = Live(work, seconds, plateau, remark), Plateau(plateau, smaller_than(order.recipe))
+        monitors: list[Monitor] = [*others, live, warner, page]
+        training = replace(training, journal=journal, monitors=monitors, telemetry=telemetry)
+        progress = fit(training, progress)
+        telemetry.close()  # has the last half minute measured, which would be missing from the energy
+        observe_machine(training, progress, training.clock.elapsed())
+        return progress

@@ -1,0 +1,182 @@
+"""Verb: run folders -> one HTML page that opens anywhere, also offline, and a verdict on each task that two share."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from daybreak.core.errors import UserError
+from daybreak.core.files import make_folder, read_json, write_text
+from daybreak.core.run_folder import RunFolder
+from daybreak.core.task_pairs import pair_results, several_models
+from daybreak.core.terminal import say
+from daybreak.evaluation.protocols.anchors import Anchor, anchors_for, computed, standing
+from daybreak.evaluation.protocols.conventions import averages
+from daybreak.evaluation.scoring.resampling import compare
+from daybreak.reporting.corpus import is_data_folder, write_corpus_page
+from daybreak.reporting.markdown import as_markdown
+from daybreak.reporting.page import render_page, told_apart
+from daybreak.reporting.runs import Published, RunRecords, read_folder
+from daybreak.reporting.verdicts import line
+from daybreak.schemas.studies import Study
+from daybreak.schemas.tasks import Cell, Comparison, TaskResult
+
+FORMS = ("html", "md")
+
+
+def report(
+    runs: Sequence[Path], out: Path, *, form: str = "html", text: bool = True, study: Study | None = None
+) -> Path:
+    """Write the report of one run, of several laid over each other, or of a folder of prepared data; return its path.
+
+    Unfinished runs are welcome: the page says what they lack. A folder of results alone is one too. Each further folder
+    is compared with the first on every task that both have under one protocol; of a single one, the pretrained network
+    with the untrained. The verdicts are printed, a line a task.
+
+    Args:
+        form: html, or md for its words and tables without the plots.
+        text: whether the page may quote the text: held-out sentences, and what was left out of a corpus.
+        study: of its cells: the page shows the verdicts of the study, which pair pretraining seeds, in place of one for
+            each two runs.
+
+    Raises:
+        UserError: no run was named, there is no such form, a folder is no run or holds a damaged file, or ``out``
+            cannot be written.
+    """
+    if not runs:
+        raise UserError("No run folder was named.", "Give at least one, as in `daybreak report runs/tiny`.")
+    if form not in FORMS:
+        raise UserError(f"'{form}' is no form of a report.", f"Choose {' or '.join(FORMS)}.")
+    if out.is_dir():
+        raise UserError(f"'{out}' is a folder.", "Name the file to write, as in `--out report.html`.")
+    if len(runs) == 1 and is_data_folder(runs[0]):
+        return write_corpus_page(runs[0], out, form=form, text=text)
+    read = told_apart([_with_averages(read_folder(path)) for path in dict.fromkeys(runs)])
+    comparisons, unpaired = ([], []) if study else _compared(read)
+    published = [_published(each) for each in computed()]
+    page = render_page(read, comparisons, unpaired, published=published, text=text, study=study)
+    make_folder(out.parent)
+    write_text(out, as_markdown(page) if form == "md" else page)
+    for sentence in [*map(line, comparisons), *unpaired]:
+        say(sentence)
+    return out
+
+
+def _with_averages(run: RunRecords) -> RunRecords:
+    found = [(average, [_published(anchor) for anchor in anchors_for(average)]) for average in averages(run.results)]
+    glue, lacks = standing(run.results)
+    return dataclasses.replace(run, averages=found, glue=glue, glue_lacks=lacks)
+
+
+def _published(anchor: Anchor) -> Published:
+    capacity = anchor.capacity
+    return Published(
+        model=anchor.model,
+        value=anchor.average,
+        source=anchor.source,
+        exaflop=capacity.exaflop if capacity else None,
+        how=capacity.how if capacity else "",
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Side:
+    """One result, the name that the page gives its model, and where its cells may lie."""
+
+    result: TaskResult
+    name: str
+    cells: _CellFiles
+
+
+def _compared(runs: Sequence[RunRecords]) -> tuple[list[Comparison], list[str]]:
+    """What can be compared, and what cannot be with the reason."""
+    found: list[Comparison] = []
+    unpaired: dict[tuple[str, str], list[str]] = {}
+    for a, b in _pairs(runs):
+        result = a.result
+        try:
+            one = compare(
+                a.cells.of(result),
+                b.cells.of(b.result),
+                a.name,
+                b.name,
+                kind=result.kind,
+                metric=result.metric,
+                classes=len(result.labels),
+            )
+        except UserError as error:
+            why = f"{b.name} against {a.name}", error.sentence
+            unpaired.setdefault(why, []).append(f"{result.task} ({result.protocol})")
+        else:
+            found.append(one)
+    return found, [f"{pair}, not compared on {', '.join(on)}: {why}" for (pair, why), on in unpaired.items()]
+
+
+def _pairs(runs: Sequence[RunRecords]) -> Iterator[tuple[_Side, _Side]]:
+    files = [_CellFiles(run.path) for run in runs]
+    if len(runs) == 1:
+        pairs = pair_results(runs[0].results)
+        for pair in pairs:
+            if pair.untrained is not None and pair.pretrained is not None:
+                of = f" {pair.model_name}" if several_models(pairs) else ""
+                yield (
+                    _Side(pair.untrained, f"untrained{of}", files[0]),
+                    _Side(pair.pretrained, f"pretrained{of}", files[0]),
+                )
+        return
+    first, *others = [list(_pretrained(run, cells)) for run, cells in zip(runs, files)]
+    for other in others:
+        for a in first:
+            for b in other:
+                if (a.result.protocol, a.result.task) == (b.result.protocol, b.result.task):
+                    yield a, b
+
+
+def _pretrained(run: RunRecords, files: _CellFiles) -> Iterator[_Side]:
+    several = several_models(pair_results(run.results))
+    for result in run.results:
+        if result.model == "pretrained":
+            yield _Side(result, f"{run.label}, {result.model_name}" if several else run.label, files)
+
+
+class _CellFiles:
+    """The cell files of a folder, each read once to learn what it is of."""
+
+    def __init__(self, folder: Path):
+        self.folder = RunFolder(folder).cells
+        self._index: defaultdict[tuple[str, ...], list[Path]] | None = None
+
+    def of(self, result: TaskResult) -> list[Cell]:
+        """The cells behind a result; not those of settings that were not chosen, nor those of older measurements.
+
+        Raises:
+            UserError: there is none.
+        """
+        if self._index is None:
+            self._index = self._indexed()
+        scores = dict(zip(result.seeds, result.scores.get(result.metric, [])))
+        chosen = result.settings.get("epochs"), result.settings.get("learning_rate")
+        cells = [read_json(file, Cell) for file in self._index[result.key]]
+        found = [
+            cell
+            for cell in cells
+            if (cell.epochs, cell.learning_rate) == chosen
+            and cell.scores.get(result.metric) == scores.get(cell.seed, math.nan)
+        ]
+        if not found:
+            here = f"{self.folder.parent.name}/{self.folder.name}"  # the sentence stands on a page that is passed on
+            raise UserError(f"The cells behind it are not in '{here}'.", "Evaluate the model again.")
+        return found
+
+    def _indexed(self) -> defaultdict[tuple[str, ...], list[Path]]:
+        index: defaultdict[tuple[str, ...], list[Path]] = defaultdict(list)
+        for file in sorted(self.folder.glob("*/*/*/*.json")):
+            try:
+                cell = read_json(file)
+                index[tuple(cell[name] for name in ("protocol", "task", "model_name", "model"))].append(file)
+            except (UserError, KeyError, TypeError):
+                continue  # torn, or of an older version: the next evaluation fills it again
+        return index

@@ -1,0 +1,62 @@
+"""Numbers as people read them: in the report, on the model card and in ``daybreak status``."""
+
+from __future__ import annotations
+
+import math
+
+from daybreak.core.errors import UserError
+
+_SCALES = ((1e12, "trillion"), (1e9, "billion"), (1e6, "million"), (1e3, "thousand"))
+
+
+def scale_of(largest: float) -> tuple[float, str]:
+    """Return the unit in which ``largest`` reads best: ``(1e6, 'million')``; below 10,000 it is ``(1.0, '')``."""
+    for size, name in _SCALES:
+        if largest >= size and largest >= 1e4:
+            return size, name
+    return 1.0, ""
+
+
+def count(number: float) -> str:
+    """``1234567`` -> ``1.23 million``; ``8192`` -> ``8,192``; ``52300`` -> ``52.3 thousand``."""
+    size, name = scale_of(number)
+    return f"{number:,.0f}" if not name else f"{significant(number / size)} {name}"
+
+
+def compact(number: float) -> str:
+    """For the columns of a table: ``1234567`` -> ``1.23M``; ``52300`` -> ``52.3k``; ``812`` -> ``812``."""
+    for size, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{significant(number / size)}{letter}"
+    return f"{number:,.0f}"
+
+
+def significant(number: float, digits: int = 3) -> str:
+    """``number`` with at least ``digits`` significant digits and no exponent: ``0.00123``, ``1.20``, ``1,234``."""
+    if not math.isfinite(number):
+        return "not a number"
+    if number == 0:
+        return "0"
+    places = digits - 1 - math.floor(math.log10(abs(number)))
+    return f"{number:,.{min(max(places, 0), 12)}f}"
+
+
+def percent(share: float) -> str:
+    """A share in [0, 1] as a percentage with one decimal: ``19.3 %``."""
+    return f"{100 * share:.1f} %"
+
+
+def score(value: float) -> str:
+    """A task score, a share or a correlation, times 100 with one decimal, as GLUE tables print it."""
+    return f"{100 * value:.1f}"
+
+
+def signed(value: float, places: int = 2) -> str:
+    """With its sign, also for gains: ``+1.20``, ``-0.35``."""
+    return f"{value:+.{places}f}"
+
+
+def check_price(price: float | None) -> None:
+    """Raise UserError unless ``price``, of an hour of a machine in any currency, is one, or None."""
+    if price is not None and not 0 <= price < math.inf:
+        raise UserError(f"{price} is no price.", "Say with --price what an hour of this machine costs.")

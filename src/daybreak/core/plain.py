@@ -1,0 +1,141 @@
+"""Frozen dataclasses <-> plain JSON values, exact in both directions.
+
+A component (model, objective, optimizer, schedule ...) is stored with its ``kind``, the class name, so that the
+abstract type in a field finds its final class again. The set of kinds is closed: the subclasses that are imported.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import hashlib
+import json
+import types
+import typing
+from abc import ABC
+from typing import Any
+
+from daybreak.core.errors import UserError
+
+
+class UnknownKind(UserError):
+    """A component whose class is not among those that are imported."""
+
+
+class Component(ABC):  # noqa: B024 (its subclasses have the methods)
+    """Marks an abstract configuration class; its final subclasses are stored with their ``kind``.
+
+    One that lacks an abstract method cannot be made: a class of a user's is refused in its own file, not in mid-course.
+    """
+
+
+def nearest(word: str, choices: typing.Iterable[str]) -> str:
+    """Return `` Did you mean 'x'?`` for the closest choice, or an empty string when none is close."""
+    found = difflib.get_close_matches(word, list(choices), n=1, cutoff=0.5)
+    return f" Did you mean '{found[0]}'?" if found else ""
+
+
+def to_plain(value: Any) -> Any:
+    """Turn a dataclass (nested, with tuples, dicts and numbers) into JSON values."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {field.name: to_plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {"kind": type(value).__name__, **fields} if isinstance(value, Component) else fields
+    if isinstance(value, dict):
+        return {key: to_plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_plain(item) for item in value]
+    return value
+
+
+def flat(value: Any, name: str = "") -> list[tuple[str, Any]]:
+    """The dotted names and the values of what stands in nested dicts: ``[('optimizer.lr', 0.001), ...]``."""
+    if not isinstance(value, dict):
+        return [(name, value)]
+    return [pair for key, item in value.items() for pair in flat(item, f"{name}.{key}" if name else str(key))]
+
+
+def from_plain(cls: Any, value: Any, where: str = "") -> Any:
+    """Rebuild a value of type ``cls`` from JSON values.
+
+    Raises:
+        UserError: for an unknown field, a missing field, an unknown kind, or a value of the wrong type; the message
+            names the field by its dotted path.
+    """
+    origin, arguments = typing.get_origin(cls), typing.get_args(cls)
+    if origin in (types.UnionType, typing.Union):
+        if value is None and type(None) in arguments:
+            return None
+        return from_plain(next(a for a in arguments if a is not type(None)), value, where)
+    wanted = {tuple: list, list: list, dict: dict}.get(origin) if origin else None
+    if wanted is not None and not isinstance(value, wanted):
+        what = "an object" if wanted is dict else "a list"
+        raise UserError(f"{_called(where)} should be {what}.", "Mend or delete that file.")
+    if origin is tuple:
+        return tuple(from_plain(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(value))
+    if origin is list:
+        return [from_plain(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(value)]
+    if origin is dict:
+        return {key: from_plain(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
+    if dataclasses.is_dataclass(cls) or (isinstance(cls, type) and issubclass(cls, Component)):
+        return _dataclass_from_plain(cls, value, where)
+    if cls is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if cls is not Any and (not isinstance(value, cls) or (cls is int and isinstance(value, bool))):
+        raise UserError(f"{_called(where)} holds {value!r}, which is no {cls.__name__}.", "Mend or delete that file.")
+    return value
+
+
+def _called(where: str) -> str:
+    return f"The field '{where}'" if where else "The content"
+
+
+def _dataclass_from_plain(cls: Any, value: Any, where: str) -> Any:
+    if not isinstance(value, dict):
+        raise UserError(f"{_called(where)} should be an object.", "Mend or delete that file.")
+    value = dict(value)
+    if issubclass(cls, Component):
+        kinds = {kind.__name__: kind for kind in _final_subclasses(cls)}
+        kind = str(value.pop("kind", None))
+        if kind not in kinds:
+            raise UnknownKind(
+                f"'{kind}' is no kind of {cls.__name__} that this version knows.{nearest(kind, kinds)}",
+                f"Use one of: {', '.join(sorted(kinds))}.",
+            )
+        cls = kinds[kind]
+    hints = _hints(cls)
+    known = {field.name: field for field in dataclasses.fields(cls)}
+    for name in value:
+        if name not in known:
+            raise UserError(
+                f"Unknown field '{where + '.' if where else ''}{name}'.{nearest(name, known)}",
+                "Remove it or correct its name.",
+            )
+    for name, field in known.items():
+        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        if required and name not in value:
+            raise UserError(f"The field '{where + '.' if where else ''}{name}' is missing.", "Add it.")
+    inner = {n: from_plain(hints[n], v, f"{where}.{n}" if where else n) for n, v in value.items()}
+    return cls(**inner)
+
+
+@functools.cache
+def _hints(cls: type) -> dict[str, Any]:
+    """Types of the fields, looked up once: a long run has many thousand records of one type."""
+    return typing.get_type_hints(cls)
+
+
+def _final_subclasses(cls: Any) -> list[Any]:
+    """The kinds below ``cls``; a class of a user's below one of ours does not make ours abstract."""
+    below = type.__subclasses__(cls)
+    ours = [kind for kind in below if kind.__module__.startswith("daybreak.")]
+    found: list[Any] = [cls] if dataclasses.is_dataclass(cls) and not ours else []
+    for subclass in below:
+        found += _final_subclasses(subclass)
+    return found
+
+
+def fingerprint(value: Any) -> str:
+    """Return 16 hex digits that identify a plain or dataclass value, whatever the order of its keys."""
+    text = json.dumps(to_plain(value), sort_keys=True, separators=(",", ":"))
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

@@ -1,0 +1,47 @@
+"""Which ids of a vocabulary are special: read off what stands beside a tokenizer, ours or anybody's."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Protocol
+
+from daybreak.core.errors import UserError
+from daybreak.core.files import read_json
+from daybreak.schemas.run import SpecialIds
+
+USUAL = {role.name: f"[{role.name.upper()}]" for role in fields(SpecialIds)}
+"""What a token is for -> how BERT's tokenizers and ours write it."""
+
+
+class Vocabulary(Protocol):
+    """A ``tokenizers.Tokenizer``, as far as it is asked here."""
+
+    def token_to_id(self, token: str) -> int | None: ...
+
+
+def special_ids(tokenizer: Vocabulary, folder: Path) -> SpecialIds:
+    """Find the special ids: of the tokens that the configuration files in ``folder`` name, else of [PAD] and so on.
+
+    Raises:
+        UserError: one is missing.
+    """
+    named: dict[str, Any] = {}
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        with contextlib.suppress(UserError):  # not every tokenizer has both, and [PAD] and so on are tried without them
+            said = read_json(folder / name)
+            named |= said if isinstance(said, dict) else {}
+    found: dict[str, int] = {}
+    for role, usual in USUAL.items():
+        token = named.get(f"{role}_token")
+        token = token.get("content") if isinstance(token, dict) else token
+        id = tokenizer.token_to_id(token) if isinstance(token, str) else None
+        id = tokenizer.token_to_id(usual) if id is None else id
+        if id is None:
+            raise UserError(
+                f"The tokenizer in '{folder}' has no {token or usual} token.",
+                f"Use one with {', '.join(USUAL.values())}, or name its own in tokenizer_config.json.",
+            )
+        found[role] = id
+    return SpecialIds(**found)

@@ -1,0 +1,131 @@
+"""What pretraining was worth: results with it beside results of the same shape without it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from daybreak.core.amounts import score
+from daybreak.schemas.tasks import CLAIM_SEEDS, TaskResult
+
+NAMED = 5
+"""Most things that a sentence lists."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskPair:
+    """One task and model under one protocol, with and without pretraining; either side may not have been run."""
+
+    protocol: str
+    task: str
+    model_name: str
+    pretrained: TaskResult | None
+    untrained: TaskResult | None
+
+    @property
+    def either(self) -> TaskResult:
+        found = self.pretrained or self.untrained
+        assert found is not None
+        return found
+
+    @property
+    def gain(self) -> float | None:
+        """Difference of the means of the headline metric, in its own unit; None where one side is missing."""
+        if self.pretrained is None or self.untrained is None:
+            return None
+        return self.pretrained.mean - self.untrained.mean
+
+    @property
+    def verdict(self) -> str:
+        """The gain weighed against the seed spread, in words; empty where one side is missing."""
+        if self.gain is None or self.pretrained is None or self.untrained is None:
+            return ""
+        if min(len(self.pretrained.seeds), len(self.untrained.seeds)) < 2:
+            return "one seed, spread unknown"
+        spread = max(self.pretrained.spread, self.untrained.spread)
+        return "more than the seed spread" if abs(self.gain) > spread else "within the seed spread"
+
+
+def pair_results(results: Iterable[TaskResult]) -> list[TaskPair]:
+    """Bring the two results of each task and model together, in the order in which they first appear."""
+    found: dict[tuple[str, str, str], dict[str, TaskResult]] = {}
+    for result in results:
+        found.setdefault((result.protocol, result.task, result.model_name), {})[result.model] = result
+    return [
+        TaskPair(
+            protocol=protocol,
+            task=task,
+            model_name=name,
+            pretrained=sides.get("pretrained"),
+            untrained=sides.get("untrained"),
+        )
+        for (protocol, task, name), sides in found.items()
+        if "pretrained" in sides or "untrained" in sides
+    ]
+
+
+def baseline_sentence(results: Iterable[TaskResult], who: str = "This encoder") -> str:
+    """Say whether the encoder beats the baselines that need no network, also where it does not; empty without results.
+
+    It beats them on a task where its mean, less the spread over seeds, is above the better of the bag of words and the
+    constant answer. What weakens this follows: tasks without a bag of words, tasks with fewer than CLAIM_SEEDS seeds.
+
+    Args:
+        results: of one model or several; those of untrained networks are left out.
+        who: the subject of the sentence.
+    """
+    found = [result for result in results if result.model == "pretrained"]
+    if not found:
+        return ""
+    names = _names(found)
+    constant_alone = [result for result in found if not result.bag_of_words]
+    baselines = "the constant answer" if len(constant_alone) == len(found) else "its baselines"
+    lost = [result for result in found if not result.beats_baseline]
+    things = "tasks" if len({result.task for result in found}) == len(found) else "results"
+    against = _listed([f"{names[result.key]} ({_against(result)})" for result in lost])
+    if not lost:
+        which = names[found[0].key] if len(found) == 1 else f"all {len(found)} {things}"
+        sentence = f"{who} beats {baselines} on {which}."
+    elif len(lost) == len(found):
+        sentence = f"{who} does not beat {baselines} on {against}."
+    else:
+        sentence = (
+            f"{who} beats {baselines} on {len(found) - len(lost)} of {len(found)} {things}, and not on {against}."
+        )
+    few = [names[result.key] for result in found if len(result.seeds) < CLAIM_SEEDS]
+    notes = []
+    if constant_alone:
+        notes.append(f"There is no bag of words for {_listed([names[each.key] for each in constant_alone])}.")
+    if few:
+        which = f"Each of the {things}" if len(few) == len(found) > 1 else _listed(few)
+        has = "has" if len(few) == 1 or len(few) == len(found) else "have"
+        notes.append(f"{which} {has} fewer than {CLAIM_SEEDS} seeds, too few for a claim.")
+    return " ".join([sentence, *notes])
+
+
+def _names(results: Sequence[TaskResult]) -> dict[tuple[str, str, str, str], str]:
+    """What each result is called: its task, and with several protocols or models these too."""
+    protocols, models = ({getattr(each, what) for each in results} for what in ("protocol", "model_name"))
+    return {
+        each.key: each.task
+        + (f" of {each.model_name}" if len(models) > 1 else "")
+        + (f" under {each.protocol}" if len(protocols) > 1 else "")
+        for each in results
+    }
+
+
+def _against(result: TaskResult) -> str:
+    name, best = result.best_baseline
+    spread = f" +- {score(result.spread)}" if len(result.seeds) > 1 else ""
+    return f"{score(result.mean)}{spread} against {score(best)} of the {name}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    """``a``, ``a and b``, ``a, b and c``; of more than NAMED the first ones and how many others."""
+    shown = list(names) if len(names) <= NAMED else [*names[: NAMED - 1], f"{len(names) - NAMED + 1} others"]
+    return " and ".join(filter(None, [", ".join(shown[:-1]), *shown[-1:]]))
+
+
+def several_models(pairs: Iterable[TaskPair]) -> bool:
+    """Whether the pairs are of more than one model, so that each must be named."""
+    return len({pair.model_name for pair in pairs}) > 1

@@ -1,0 +1,139 @@
+"""The default corpus: English prose from the docstrings of the Python packages that are installed beside Daybreak.
+
+`daybreak run` without a corpus trains on it, so that the first try needs no download. Sources are parsed with `ast`,
+never imported. A document is the prose of one module. The same installed packages give the same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from daybreak.core.errors import UserError
+from daybreak.core.files import make_folder, read_json, write_json, write_text
+from daybreak.core.plain import fingerprint
+from daybreak.data.demo_corpus.docstring_scan import Module, Package, installed_packages, scan, text_hash
+from daybreak.data.demo_corpus.package_task import CLASSES, held_out, write_task
+
+FORMAT = 1
+"""Raise it when a change of the code changes the files: older ones are then made anew."""
+
+MAXIMUM_CHARACTERS = 15_000_000
+MAXIMUM_SHARE = 0.35
+"""Largest part of MAXIMUM_CHARACTERS that one package may fill."""
+
+
+@dataclass(frozen=True)
+class DocstringCorpus:
+    """What :func:`write_corpus` wrote (or found finished)."""
+
+    corpus: Path
+    """docstrings.jsonl: {"text", "source", "package", "module"} a line."""
+    task: Path
+    """task.toml: which package does a sentence come from; its modules are not in ``corpus``."""
+    packages: list[str]
+    documents: int
+    characters: int
+
+
+@dataclass(frozen=True)
+class _Stamp:
+    fingerprint: str
+    packages: dict[str, int]
+    """Characters in the corpus, by package."""
+    documents: int
+    characters: int
+    files: dict[str, int]
+    """Sizes in bytes; a file of another size means that the folder was touched and is written anew."""
+
+
+def write_corpus(out: Path, packages: Sequence[Package] | None = None) -> DocstringCorpus:
+    """Write docstrings.jsonl, task.toml, task-train.jsonl, task-dev.jsonl and the stamp corpus.json into ``out``.
+
+    Returns at once when the stamp says that the same packages were scanned before.
+
+    Args:
+        out: folder, made when missing.
+        packages: what to scan; by default the installed packages of DISTRIBUTIONS and the standard library.
+
+    Raises:
+        UserError: ``out`` cannot be written, or no docstring was found.
+    """
+    packages = installed_packages() if packages is None else packages
+    make_folder(out)
+    key = fingerprint([FORMAT, [[p.name, p.version, list(p.aliases)] for p in packages]])
+    stamp = _finished(out, key)
+    if stamp is None:
+        (out / "corpus.json").unlink(missing_ok=True)
+        stamp = _write(out, key, packages)
+    corpus, task = out / "docstrings.jsonl", out / "task.toml"
+    return DocstringCorpus(corpus, task, list(stamp.packages), stamp.documents, stamp.characters)
+
+
+def _finished(out: Path, key: str) -> _Stamp | None:
+    try:
+        stamp: _Stamp = read_json(out / "corpus.json", _Stamp)
+        sizes = {name: (out / name).stat().st_size for name in stamp.files}
+    except (UserError, OSError):
+        return None
+    return stamp if stamp.fingerprint == key and sizes == stamp.files else None
+
+
+def _write(out: Path, key: str, packages: Sequence[Package]) -> _Stamp:
+    modules = scan(packages)
+    if not modules:
+        raise UserError("No English docstrings were found in the installed packages.", "Name a text with --corpus.")
+    sizes = Counter[str]()
+    for module in modules:
+        sizes[module.package] += module.characters
+    classes = [name for name, _ in sizes.most_common(CLASSES)]
+    dev = [module for module in modules if module.package in classes and held_out(module.name)]
+    hidden = {module.name for module in dev}
+    corpus = _within_limits([module for module in modules if module.name not in hidden])
+
+    write_text(out / "docstrings.jsonl", "".join(map(_line, corpus)))
+    names = {package.name: (package.name, *package.aliases) for package in packages if package.name in classes}
+    write_task(out, names, _texts(names, corpus), _texts(names, dev), (p for m in corpus for p in m.paragraphs))
+    files = ("docstrings.jsonl", "task.toml", "task-train.jsonl", "task-dev.jsonl")
+    shares = Counter[str]()
+    for module in corpus:
+        shares[module.package] += module.characters
+    stamp = _Stamp(
+        key,
+        dict(shares.most_common()),
+        len(corpus),
+        shares.total(),
+        {name: (out / name).stat().st_size for name in files},
+    )
+    write_json(out / "corpus.json", stamp)
+    return stamp
+
+
+def _within_limits(modules: list[Module]) -> list[Module]:
+    """Take modules in the order of their hashes until the corpus, or the share of one package, is full."""
+    sizes = Counter[str]()
+    kept = set()
+    for module in sorted(modules, key=lambda module: text_hash(module.name)):
+        size = module.characters
+        fits = sizes[module.package] + size <= MAXIMUM_SHARE * MAXIMUM_CHARACTERS
+        if fits and sizes.total() + size <= MAXIMUM_CHARACTERS:
+            sizes[module.package] += size
+            kept.add(module.name)
+    return [module for module in modules if module.name in kept]
+
+
+def _line(module: Module) -> str:
+    record = {
+        "text": "\n\n".join(module.paragraphs),
+        "source": module.source,
+        "package": module.package,
+        "module": module.name,
+    }
+    return json.dumps(record, ensure_ascii=False) + "\n"
+
+
+def _texts(names: Iterable[str], modules: list[Module]) -> dict[str, list[tuple[str, ...]]]:
+    return {name: [module.paragraphs for module in modules if module.package == name] for name in names}

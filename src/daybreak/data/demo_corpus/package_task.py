@@ -1,0 +1,117 @@
+"""The task that comes with the default corpus: which package does this sentence come from?
+
+Names of the packages are masked in the text, whole modules are held out for the dev file, and the classes are
+balanced, so that the most frequent label is right once in as many times as there are packages.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from daybreak.core.files import write_text
+from daybreak.data.demo_corpus.docstring_scan import text_hash
+from daybreak.data.demo_corpus.prose import sentences
+
+CLASSES = 8
+DEV_PART = 6
+"""One module in so many is held out: its sentences are dev rows and its text is not in the corpus."""
+TRAIN_ROWS, DEV_ROWS = 4000, 1600
+SENTENCE_CHARACTERS = range(40, 251)
+SHORT_NAME = 3
+"""Names up to this length (np, pd) are masked as whole words, longer ones wherever they occur in a word."""
+
+Texts = Mapping[str, Iterable[Sequence[str]]]
+"""Package -> its modules, each a sequence of paragraphs."""
+
+
+def held_out(module: str) -> bool:
+    """Tell whether a module of a task package belongs to the dev file; a fixed function of its name."""
+    return int.from_bytes(text_hash(f"dev {module}"), "big") % DEV_PART == 0
+
+
+def write_task(out: Path, names: Mapping[str, Sequence[str]], train: Texts, dev: Texts, corpus: Iterable[str]) -> None:
+    """Write task.toml, task-train.jsonl and task-dev.jsonl into ``out``.
+
+    Args:
+        names: label -> every spelling of the package's name; all are masked in every row.
+        train: label -> modules whose text the corpus may hold.
+        dev: label -> held-out modules.
+        corpus: all paragraphs of the corpus; a dev sentence that also stands there is left out.
+    """
+    mask = Mask([name for spellings in names.values() for name in spellings])
+    known = {mask(sentence) for paragraph in corpus for sentence in sentences(paragraph) if _is_row(sentence)}
+    train_rows = _rows(train, mask, set(), TRAIN_ROWS)
+    # Masking can make two sentences equal, hence a second comparison, of the masked texts.
+    dev_rows = _rows(dev, mask, known | {text for text, _ in train_rows}, DEV_ROWS)
+    for name, rows in (("task-train.jsonl", train_rows), ("task-dev.jsonl", dev_rows)):
+        lines = [json.dumps({"text": text, "label": label}, ensure_ascii=False) + "\n" for text, label in rows]
+        write_text(out / name, "".join(lines))
+    write_text(out / "task.toml", TASK)
+
+
+TASK = """\
+# Which package does this sentence come from? Names are masked, and the dev modules are not in the corpus.
+name = "packages"
+kind = "classification"
+format = "jsonl"
+train = "task-train.jsonl"
+dev = "task-dev.jsonl"
+text = "text"
+label = "label"
+metric = "accuracy"
+"""
+
+
+class Mask:
+    """Replaces names, words that contain them and dotted paths that begin with them by ``package``."""
+
+    def __init__(self, names: Iterable[str]):
+        spellings = sorted({name.lower() for name in names}, key=lambda name: (-len(name), name))
+        parts = {name: re.split("[-_ ]+", name) for name in spellings}
+        patterns = {name: "[-_ ]?".join(map(re.escape, parts[name])) for name in spellings}
+        long = "|".join(pattern for name, pattern in patterns.items() if len(name) > SHORT_NAME)
+        short = "|".join(pattern for name, pattern in patterns.items() if len(name) <= SHORT_NAME)
+        self._beginnings = [parts[name][0] for name in spellings if len(name) > SHORT_NAME]
+        word = r"(?<![\w./@-])[\w./@-]*"
+        self._long = re.compile(rf"{word}(?:{long})[\w/-]*(?:\.\w+)*(?:\(\))?", re.IGNORECASE)
+        self._short = (
+            re.compile(rf"(?<![\w.])(?:{short})(?:(?:\.\w+)+(?:\(\))?|(?!\w))", re.IGNORECASE) if short else None
+        )
+        self._repeated = re.compile(r"\bpackage(?:[ /,-]+package\b)+")
+
+    def __call__(self, text: str) -> str:
+        masked = text
+        lower = text.lower()
+        if any(beginning in lower for beginning in self._beginnings):  # most sentences hold none: spare the pattern
+            masked = self._long.sub("package", masked)
+        if self._short is not None:
+            masked = self._short.sub("package", masked)
+        return text if masked == text else self._repeated.sub("package", masked)
+
+
+def _rows(texts: Texts, mask: Mask, excluded: set[str], count: int) -> list[tuple[str, str]]:
+    """Draw at most ``count`` rows, as many of each label, by the hash of the text; ``excluded`` grows by them."""
+    candidates: dict[str, str] = {}
+    for label, modules in texts.items():
+        for sentence in (s for paragraphs in modules for paragraph in paragraphs for s in sentences(paragraph)):
+            # A sentence of two packages is nobody's.
+            candidates[sentence] = label if candidates.get(sentence, label) == label else ""
+    share = count // max(1, len(texts))
+    by_label: dict[str, dict[str, None]] = {label: {} for label in texts}
+    for sentence in sorted((s for s in candidates if _is_row(s) and s not in excluded), key=text_hash):
+        rows = by_label.get(candidates[sentence])
+        if rows is not None and len(rows) < share:
+            masked = mask(sentence)
+            if _is_row(masked) and masked not in excluded:
+                excluded.add(masked)
+                rows[masked] = None
+    share = min(map(len, by_label.values()), default=0)
+    drawn = [(text, label) for label, rows in by_label.items() for text in list(rows)[:share]]
+    return sorted(drawn, key=lambda row: text_hash(row[0]))
+
+
+def _is_row(text: str) -> bool:
+    return len(text) in SENTENCE_CHARACTERS and text[0].isupper() and text[-1] == "." and "\\" not in text

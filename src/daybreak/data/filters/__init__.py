@@ -1,0 +1,1 @@
+"""Decide which documents, and which parts of them, are kept."""

@@ -1,0 +1,263 @@
+"""Evaluation text in the corpus: found by runs of 13 words that both have (Brown et al. 2020, appendix C).
+
+Words are compared in lower case and without punctuation, accents kept (``words.bare_words``), so that line breaks,
+quotes and a tokenised ``it 's`` make no difference. An item is a line of a plain text, a cell of a .tsv, or a string
+anywhere in a record of a .jsonl file. An item of 13 words or more is met where 13 of its words in a row are; one of 8
+to 12 words where all of it is; a shorter one is not looked for, because it would be met by chance (the paper too takes
+no fewer than 8). Documents are searched one by one: an item that two documents share out between them is not found.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from daybreak.core.errors import UserError, reason
+from daybreak.data.filters.steps import Context, DocumentStep, Judge
+from daybreak.data.filters.words import bare_words
+from daybreak.data.readers.cleaning import clean
+from daybreak.data.readers.inputs import COMPRESSIONS, RECORDS, TEXT, InputFile, read_lines
+
+RUN, SHORTEST = 13, 8
+"""Words that must be met in a row, and words that an item must have."""
+REASON = "text of an evaluation"
+PIECE = 1 << 17
+"""Characters searched at once; a longer document goes through in pieces, cut where whitespace is if there is any."""
+MOST_WORDS = PIECE + RUN
+_BASE = 0x9E3779B97F4A7C15
+"""Odd, so that it has an inverse modulo 2**64."""
+_SPARE_BITS = 4
+"""A cell in 16 of the table that is asked first is taken."""
+
+
+def _word_key(word: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(word, digest_size=8).digest(), "little")
+
+
+@functools.cache
+def _powers() -> tuple[np.ndarray, np.ndarray]:
+    """Powers of _BASE and of its inverse, modulo 2**64: uint64[MOST_WORDS + 1] each."""
+
+    def row(base: int) -> np.ndarray:
+        powers = np.full(MOST_WORDS + 1, base, np.uint64)
+        powers[0] = 1
+        return np.multiply.accumulate(powers)
+
+    return row(_BASE), row(pow(_BASE, -1, 1 << 64))
+
+
+class _Runs:
+    """Hashes of all runs of n words in a row of keys: one subtraction and one product for each n.
+
+    A run's hash is the sum of its words' keys (64 bits of blake2b each) times rising powers of an odd number, modulo
+    2**64: two runs that differ agree with a probability of about 2**-64.
+    """
+
+    def __init__(self, keys: np.ndarray):
+        powers, self._inverses = _powers()
+        self._sums = np.zeros(len(keys) + 1, np.uint64)
+        np.cumsum(keys * powers[: len(keys)], out=self._sums[1:])
+
+    def of(self, words: int) -> np.ndarray:
+        """uint64[len(keys) - words + 1], or empty."""
+        if words >= len(self._sums):
+            return np.zeros(0, np.uint64)
+        runs: np.ndarray = (self._sums[words:] - self._sums[:-words]) * self._inverses[: len(self._sums) - words]
+        return runs
+
+    def at(self, place: int, words: int) -> int | None:
+        """The hash of the run that begins at ``place``, or None where the words end before it does."""
+        if place + words >= len(self._sums):
+            return None
+        run = int(self._sums[place + words]) - int(self._sums[place])
+        return run * int(self._inverses[place]) % (1 << 64)
+
+
+class _Table:
+    """Hashes -> the items they came from: 12 bytes a hash, and a table of 2 to 4 bytes a hash that is asked first."""
+
+    def __init__(self, hashes: np.ndarray, items: np.ndarray):
+        order = np.lexsort((items, hashes))
+        self._hashes, self._items = hashes[order], items[order]
+        bits = max(8, len(self._hashes).bit_length() + _SPARE_BITS)
+        self._shift = np.uint64(64 - bits)
+        self._taken = np.zeros(1 << (bits - 3), np.uint8)
+        cells = self._hashes >> self._shift
+        np.bitwise_or.at(self._taken, cells >> np.uint64(3), np.uint8(1) << (cells & np.uint64(7)).astype(np.uint8))
+
+    def find(self, hashes: np.ndarray) -> Iterator[tuple[int, list[int]]]:
+        """Yield each place of ``hashes`` whose hash is in the table, with its items."""
+        cells = hashes >> self._shift
+        taken = self._taken[cells >> np.uint64(3)] >> (cells & np.uint64(7)).astype(np.uint8) & np.uint8(1)
+        places = np.flatnonzero(taken)
+        if len(places):
+            first = np.searchsorted(self._hashes, hashes[places], "left")
+            last = np.searchsorted(self._hashes, hashes[places], "right")
+            for hit in np.flatnonzero(last > first):
+                yield int(places[hit]), self._items[first[hit] : last[hit]].tolist()
+
+
+class EvaluationTexts:
+    """An index of evaluation texts, ready to be sent to worker processes.
+
+    Memory: 14 to 16 bytes for each run of 13 words (an item of n words has n - 12), 100 for each item, and 200 for each
+    different word. Of an item longer than PIECE words its beginning is looked for.
+
+    Args:
+        evaluations: for each, its items as strings.
+    """
+
+    def __init__(self, evaluations: Sequence[Iterable[str]]):
+        self._keys: dict[bytes, int] = {}
+        self._places: list[tuple[int, int]] = []
+        self._whole: dict[int, tuple[int, int]] = {}
+        """Of an item under RUN words: its number of words, and their hash."""
+        self.counts: list[int] = []
+        """For each evaluation, how many items are long enough to be looked for; their numbers count these alone."""
+        long: list[tuple[np.ndarray, np.ndarray]] = [(np.zeros(0, np.uint64), np.zeros(0, np.uint32))]
+        short: list[tuple[np.ndarray, np.ndarray]] = list(long)
+        for evaluation, texts in enumerate(evaluations):
+            self.counts.append(0)
+            for text in texts:
+                words = bare_words(text)[:PIECE]
+                if len(words) < SHORTEST:
+                    continue
+                keys, item = self._learn(words), len(self._places)
+                runs = _Runs(keys)
+                if len(words) < RUN:
+                    self._whole[item] = len(words), int(runs.of(len(words))[0])
+                    short.append((runs.of(SHORTEST)[:1], np.array([item], np.uint32)))
+                else:
+                    found = runs.of(RUN)
+                    long.append((found, np.full(len(found), item, np.uint32)))
+                self._places.append((evaluation, self.counts[-1]))
+                self.counts[-1] += 1
+        self._long, self._short = (_Table(*map(np.concatenate, zip(*rows, strict=True))) for rows in (long, short))
+
+    def _learn(self, words: list[bytes]) -> np.ndarray:
+        for word in words:
+            if word not in self._keys:
+                self._keys[word] = _word_key(word)
+        return np.array([self._keys[word] for word in words], np.uint64)
+
+    @classmethod
+    def read(cls, paths: Sequence[str | Path]) -> EvaluationTexts:
+        """Index files: plain text, .tsv or .jsonl, each one evaluation; .gz and .zst as well.
+
+        Raises:
+            UserError: a file cannot be read, or has no item that is long enough to be looked for.
+        """
+        found = cls([_items(str(path)) for path in paths])
+        for path, count in zip(paths, found.counts, strict=True):
+            if count == 0:
+                raise UserError(
+                    f"'{path}' has no text of {SHORTEST} words or more that could be looked for.",
+                    "Give the evaluation's own file: plain text, .tsv or .jsonl.",
+                )
+        return found
+
+    def find(self, text: str) -> set[tuple[int, int]]:
+        """Return (number of the evaluation, number of the item in it) for every item that ``text`` meets."""
+        found: set[int] = set()
+        key, carried = self._keys.get, np.zeros(0, np.uint64)
+        for piece in _pieces(text):
+            # A word that no evaluation has is 0, and no run that holds it is in a table.
+            own = [key(word, 0) for word in bare_words(piece)]
+            keys = np.concatenate([carried, np.fromiter(own, np.uint64, len(own))])
+            if len(keys) < SHORTEST:
+                carried = keys
+                continue
+            runs = _Runs(keys)
+            for _, items in self._long.find(runs.of(RUN)):
+                found.update(items)
+            for place, items in self._short.find(runs.of(SHORTEST)):
+                for item in items:
+                    words, hash = self._whole[item]
+                    if runs.at(place, words) == hash:
+                        found.add(item)
+            carried = keys[max(0, len(keys) - RUN + 1) :]
+        return {self._places[item] for item in found}
+
+
+def _pieces(text: str) -> Iterator[str]:
+    start = 0
+    while len(text) - start > PIECE:
+        end = start + PIECE
+        cut = max(text.rfind(" ", end - PIECE // 2, end), text.rfind("\n", end - PIECE // 2, end))
+        end = cut if cut > 0 else end
+        yield text[start:end]
+        start = end
+    yield text[start:]
+
+
+def _items(given: str) -> Iterator[str]:
+    path = Path(os.path.expanduser(given))
+    stem, suffix = os.path.splitext(path.name.lower())
+    compression = suffix if suffix in COMPRESSIONS else ""
+    kind = os.path.splitext(stem)[1] if compression else suffix
+    try:
+        facts = path.stat()
+    except OSError as error:
+        raise UserError(
+            f"'{given}' cannot be read: {os.strerror(error.errno or 0).lower()}.", "Check the path."
+        ) from None
+    form = RECORDS if kind == ".jsonl" else TEXT
+    file = InputFile(path, given, form, compression, facts.st_size, facts.st_mtime_ns)
+    for number, line in enumerate(read_lines(file), 1):
+        if b"\0" in line:  # of a .parquet file, say: words would be found in it, and none of them in any text
+            raise UserError(f"'{given}' is binary, not text (line {number}).", "Give plain text, .tsv or .jsonl.")
+        text = line.decode("utf-8", "replace").lstrip("\ufeff")
+        if form == TEXT:
+            yield from map(clean, text.split("\t") if kind == ".tsv" else [text])
+        elif text.strip():
+            yield from map(clean, _strings(_record(text, given, number)))
+
+
+def _record(line: str, given: str, number: int) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise UserError(
+            f"'{given}' line {number} is no JSON: {reason(error)}.", "Mend that line, or leave the file out."
+        ) from None
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _strings(item)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationText(DocumentStep):
+    """Reports the documents that hold evaluation text, and leaves them out where asked."""
+
+    memory: ClassVar[str] = "16 bytes for each run of 13 words in the evaluation texts, and their different words"
+
+    paths: tuple[str, ...]
+    remove: bool = False
+
+    def why(self) -> str:
+        return f"evaluation text in the corpus: runs of {RUN} words (Brown et al. 2020, appendix C)"
+
+    def index(self) -> EvaluationTexts:
+        """Read the evaluation texts.
+
+        Raises:
+            UserError: as ``EvaluationTexts.read``.
+        """
+        return EvaluationTexts.read(self.paths)
+
+    def open(self, context: Context) -> Judge:
+        texts = self.index()
+        return lambda text: REASON if self.remove and texts.find(text) else None

@@ -1,0 +1,214 @@
+"""Near duplicates by MinHash, with the stages of datatrove (extra ``corpus``) and FineWeb's settings.
+
+A document is the set of its word 5-grams (in lower case, without punctuation, marks and digits); 14 buckets of 8 hashes
+make two documents that share 80 % of them meet with a probability of 92 % (Penedo et al. 2024, appendix E.1). Documents
+that meet, directly or over others, are a cluster, of which the smallest number stays. Those under five words stay.
+
+Three calls, each of which can be repeated after a kill without what is already done:
+
+    FOLDER/signatures/bucket_000/00007.minhash.sig   ``write_signatures``, once for each part of the text
+    FOLDER/numbers/00007.npy                         the numbers of its documents; written last
+    FOLDER/pairs/00000_00.dups                       ``match_bucket``, once for each of BUCKETS
+    the numbers to leave out                         ``near_duplicates``
+
+Disk: 0.96 GB for a million documents. Memory: ``write_signatures`` 200 bytes for each document of its part, and 12 MB
+for the one in hand, or 300 MB where it has 4 million characters; ``match_bucket`` 300 MB, more only where a single part
+has over MERGED documents; ``near_duplicates`` 400 bytes for each document that has a near duplicate.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from daybreak.core.errors import UserError
+from daybreak.data.filters.steps import LONGEST_JUDGED, Step, missing_extra
+from daybreak.data.filters.words import datatrove_words
+
+if TYPE_CHECKING:
+    from datatrove.pipeline.dedup.minhash import MinhashConfig, MinhashDedupSignature
+
+BUCKETS, HASHES, WORDS = 14, 8, 5
+SHINGLES = 1 << 12
+"""n-grams whose hashes are in memory at once: 112 of 8 bytes each."""
+MERGED = 1 << 20
+"""Documents whose signatures are merged into one sorted file, so that few files are open at once."""
+_SIGNATURE = np.dtype([*((f"hash{number}", "<u8") for number in range(HASHES)), ("document", "<u4")])
+_BUFFERED = 1 << 10
+"""Signatures read at once from each sorted file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NearDuplicates(Step):
+    """Leaves out all but the first of documents that are nearly the same. Judges the corpus, not a document."""
+
+    memory: ClassVar[str] = (
+        "400 MB for a million documents that have a near duplicate, and 300 MB in any case; 1 GB of disk for a million"
+        " documents"
+    )
+
+    def why(self) -> str:
+        return "documents that are nearly the same: MinHash over 5-grams with FineWeb's settings (Penedo et al. 2024)"
+
+
+def _config() -> MinhashConfig:
+    """datatrove's settings, quietly.
+
+    Raises:
+        UserError: datatrove is not installed.
+    """
+    try:
+        from datatrove.pipeline.dedup.minhash import MinhashConfig  # an extra
+        from loguru import logger  # datatrove's
+
+        logger.disable("datatrove")
+        return MinhashConfig(n_grams=WORDS, num_buckets=BUCKETS, hashes_per_bucket=HASHES)
+    except ImportError:
+        raise missing_extra("Finding near duplicates", "datatrove with xxhash") from None
+
+
+def _signature_step(folder: Path) -> MinhashDedupSignature:
+    config = _config()
+    from datatrove.pipeline.dedup.minhash import MinhashDedupSignature  # an extra
+
+    class Signatures(MinhashDedupSignature):
+        """datatrove's, for documents of any length: it would hold 3 KB for each word."""
+
+        def get_signature(self, shingles: np.ndarray) -> list[list[int]]:
+            parts = [
+                super(Signatures, self).get_signature(shingles[start : start + SHINGLES])
+                for start in range(0, len(shingles), SHINGLES)
+            ]
+            least: list[list[int]] = np.min(np.array(parts, np.uint64), axis=0).tolist()
+            return least
+
+    return Signatures(str(folder), config=config, language=datatrove_words())
+
+
+def write_signatures(documents: Iterable[tuple[int, str]], folder: Path, part: int) -> None:
+    """Hash the documents of one part; does nothing where that was done before. Parts may be hashed side by side.
+
+    Args:
+        documents: number and text; the numbers tell documents of all parts apart.
+        folder: the same for all parts; made here. What is in it must come from the same text.
+        part: the number of the part, from 0.
+
+    Raises:
+        UserError: datatrove is not installed.
+    """
+    done = folder / "numbers" / f"{part:05d}.npy"
+    if done.exists():
+        return
+    step = _signature_step(folder / "signatures")
+    from datatrove.data import Document  # an extra
+
+    numbers: list[int] = []
+
+    def hand_over() -> Iterator[Any]:
+        for number, text in documents:
+            numbers.append(number)
+            yield Document(text=text[:LONGEST_JUDGED], id="")
+
+    step.run(hand_over(), rank=part)
+    done.parent.mkdir(parents=True, exist_ok=True)
+    temporary = done.with_suffix(f".{os.getpid()}.tmp")
+    with temporary.open("wb") as file:
+        np.save(file, np.array(numbers, np.uint64))
+    os.replace(temporary, done)
+
+
+def _groups(folder: Path) -> list[list[tuple[int, int]]]:
+    """The parts that were hashed, with their numbers of documents, in groups of about MERGED documents."""
+    groups: list[list[tuple[int, int]]] = []
+    held = 0
+    for path in sorted((folder / "numbers").glob("*.npy")):
+        documents = len(np.load(path, mmap_mode="r"))
+        if not groups or held + documents > MERGED:
+            groups.append([])
+            held = 0
+        groups[-1].append((int(path.stem), documents))
+        held += documents
+    return groups
+
+
+def match_bucket(folder: Path, bucket: int) -> None:
+    """Find the pairs of documents that meet in ``bucket``, a number below BUCKETS, once all parts are hashed.
+
+    Does nothing where that was done before. Buckets may be matched side by side.
+
+    Raises:
+        UserError: datatrove is not installed.
+    """
+    name = f"{bucket:05d}_00.dups"
+    if (folder / "pairs" / name).exists():
+        return
+    config = _config()
+    from datatrove.pipeline.dedup.minhash import MinhashDedupBuckets  # an extra
+
+    work = folder / f"matching-{bucket:03d}"
+    shutil.rmtree(work, ignore_errors=True)
+    merged = work / f"bucket_{bucket:03d}"
+    merged.mkdir(parents=True)
+    for group, parts in enumerate(_groups(folder)):
+        found, before = [], 0
+        for part, documents in parts:
+            rows = np.fromfile(folder / "signatures" / merged.name / f"{part:05d}.minhash.sig", _SIGNATURE)
+            rows["document"] += before
+            found.append(rows)
+            before += documents
+        rows = np.concatenate(found)
+        rows = rows[np.lexsort([rows[field] for field in reversed(_SIGNATURE.names or ())])]
+        rows.tofile(merged / f"{group:05d}.minhash.sig")
+    step = MinhashDedupBuckets(str(work), str(work / "pairs"), config=config, lines_to_buffer=_BUFFERED)
+    step.run(rank=bucket, world_size=BUCKETS)
+    (folder / "pairs").mkdir(exist_ok=True)
+    os.replace(work / "pairs" / name, folder / "pairs" / name)
+    shutil.rmtree(work)
+
+
+def near_duplicates(folder: Path) -> np.ndarray:
+    """Return uint64, ascending: the numbers of the documents to leave out, all but the smallest of each cluster.
+
+    Matches the buckets that are not matched yet.
+
+    Raises:
+        UserError: datatrove is not installed, or no part was hashed.
+    """
+    groups = _groups(folder)
+    if not groups:
+        raise UserError(f"There are no signatures in '{folder}'.", "Start the preparation again.")
+    for bucket in range(BUCKETS):
+        match_bucket(folder, bucket)
+    config = _config()
+    from datatrove.pipeline.dedup.minhash import MinhashDedupCluster  # an extra
+
+    clusters = folder / "clusters"
+    shutil.rmtree(clusters, ignore_errors=True)
+    step = MinhashDedupCluster(
+        str(folder / "pairs"), str(clusters), config=config, save_cluster_id=True, lines_to_buffer=_BUFFERED
+    )
+    with contextlib.redirect_stderr(io.StringIO()):  # its progress bar
+        step.run()
+    names: list[np.ndarray] = [np.zeros(0, np.uint64)]
+    numbers: list[np.ndarray] = [np.zeros(0, np.uint64)]
+    for group, parts in enumerate(groups):
+        path = clusters / f"{group:06d}.clusters"
+        if path.exists():
+            rows = np.fromfile(path, "<u4").reshape(-1, 2)
+            own = np.concatenate([np.load(folder / "numbers" / f"{part:05d}.npy") for part, _ in parts])
+            names.append(rows[:, 1].astype(np.uint64))
+            numbers.append(own[rows[:, 0]])
+    cluster, number = np.concatenate(names), np.concatenate(numbers)
+    order = np.lexsort((number, cluster))
+    cluster, number = cluster[order], number[order]
+    first = np.ones(len(cluster), bool)
+    first[1:] = cluster[1:] != cluster[:-1]
+    return np.sort(number[~first])

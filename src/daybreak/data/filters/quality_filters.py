@@ -1,0 +1,130 @@
+"""Quality filters of large web corpora, as datatrove has them (extra ``corpus``), with words of our own rules.
+
+Their thresholds were chosen for English web pages. A word is what whitespace parts, as in the papers, so that no spaCy
+is installed; spaCy, datatrove's own choice, sets punctuation apart as words, which have no letters and so count against
+the share of words with letters that Gopher asks for. The reasons are datatrove's own names. Of a document longer than
+``LONGEST_JUDGED`` its beginning is judged. datatrove keeps the words of the last five texts that it saw.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from daybreak.core.errors import UserError
+from daybreak.data.filters.steps import LONGEST_JUDGED, Context, DocumentStep, Judge, missing_extra
+from daybreak.data.filters.words import datatrove_words
+
+if TYPE_CHECKING:
+    from datatrove.pipeline.filters.base_filter import BaseFilter
+
+MEMORY = "the words and n-grams of one document: 250 MB where it is prose of 4 million characters"
+
+
+@dataclass(frozen=True, kw_only=True)
+class QualityFilter(DocumentStep):
+    """A filter of datatrove's."""
+
+    memory: ClassVar[str] = MEMORY
+
+    @abstractmethod
+    def build(self) -> BaseFilter:
+        """Make datatrove's filter with the settings here."""
+
+    def open(self, context: Context) -> Judge:
+        try:
+            from datatrove.data import Document  # an extra
+        except ImportError:
+            raise missing_extra(f"The filter {self.name}", "datatrove") from None
+        built = self.build()
+
+        def judge(text: str) -> str | None:
+            # A filter may change the document it is given; our own text stays as it is.
+            verdict = built.filter(Document(text=text[:LONGEST_JUDGED], id=""))
+            return verdict[1] if isinstance(verdict, tuple) else None
+
+        return judge
+
+
+@dataclass(frozen=True, kw_only=True)
+class GopherQuality(QualityFilter):
+    """Gopher's limits on words, symbols, bullets and stop words (Rae et al. 2021, arXiv 2112.11446, appendix A)."""
+
+    fewest_words: int = 50
+    most_words: int = 100_000
+    """0: no limit."""
+    stop_words: int = 2
+    """How many of eight frequent English words must occur; 0 for other languages."""
+
+    def __post_init__(self) -> None:
+        if self.fewest_words < 1:
+            raise UserError(f"At least {self.fewest_words} words is no limit.", "Give 1 or more.")
+
+    def why(self) -> str:
+        return "pages that are no prose: Gopher's quality rules (Rae et al. 2021), for English"
+
+    def build(self) -> BaseFilter:
+        from datatrove.pipeline.filters import GopherQualityFilter  # an extra
+
+        return GopherQualityFilter(
+            min_doc_words=self.fewest_words,
+            max_doc_words=self.most_words or None,
+            min_stop_words=self.stop_words or None,
+            language=datatrove_words(),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class GopherRepetition(QualityFilter):
+    """Gopher's limits on repeated lines, paragraphs and n-grams (Rae et al. 2021, table A1)."""
+
+    lines: float = 0.3
+    """Share of lines, and of paragraphs, that may repeat an earlier one."""
+
+    def why(self) -> str:
+        return "text that repeats itself: Gopher's repetition rules (Rae et al. 2021, table A1)"
+
+    def build(self) -> BaseFilter:
+        from datatrove.pipeline.filters import GopherRepetitionFilter  # an extra
+
+        return GopherRepetitionFilter(dup_line_frac=self.lines, dup_para_frac=self.lines, language=datatrove_words())
+
+
+@dataclass(frozen=True, kw_only=True)
+class C4Quality(QualityFilter):
+    """C4's rules that drop a page (Raffel et al. 2020, section 2.2): braces, lorem ipsum, too few sentences.
+
+    C4 also takes single lines out of the pages it keeps. That is not done here: a document stays whole or goes. Lines
+    that C4 would take out do not count as sentences.
+    """
+
+    sentences: int = 5
+    end_marks: bool = False
+    """Count only lines that end with a full stop or the like, as C4 did and FineWeb did not."""
+
+    def why(self) -> str:
+        return "pages of code, filler or menus: the rules of C4 that drop a page (Raffel et al. 2020)"
+
+    def build(self) -> BaseFilter:
+        from datatrove.pipeline.filters import C4QualityFilter  # an extra
+
+        return C4QualityFilter(
+            min_num_sentences=self.sentences, filter_no_terminal_punct=self.end_marks, language=datatrove_words()
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FineWebQuality(QualityFilter):
+    """FineWeb's limits on lines without a full stop, repeated lines and lists (Penedo et al. 2024, section 3.6)."""
+
+    ended_lines: float = 0.12
+    """Share of lines that must end with a full stop or the like."""
+
+    def why(self) -> str:
+        return "lists, menus and repeated lines: FineWeb's own rules (Penedo et al. 2024)"
+
+    def build(self) -> BaseFilter:
+        from datatrove.pipeline.filters import FineWebQualityFilter  # an extra
+
+        return FineWebQualityFilter(line_punct_thr=self.ended_lines, language=datatrove_words())

@@ -1,0 +1,80 @@
+"""Words of any script, without a model: for n-grams, and for datatrove's filters in place of spaCy."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import re
+import unicodedata
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from datatrove.utils.word_tokenizers import WordTokenizer
+
+ALONE = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u1950-\u19df\u1a20-\u1aaf\u3005\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf"
+    "\u4e00-\u9fff\ua9e0-\ua9ff\uaa60-\uaadf\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
+)
+"""Scripts that are written without spaces: Thai, Lao, Burmese, Khmer, Tai, kana, Han. Each character is a word."""
+_ALONE = re.compile(f"[{ALONE}]")
+_FOREIGN = re.compile(r"[^\x00-\x7f]+")
+_ASCII_WORDS = bytes(code if code > 127 or chr(code).isalnum() else 32 for code in range(256))
+
+
+def spaced_words(text: str) -> list[str]:
+    """What whitespace parts, punctuation and all."""
+    if _ALONE.search(text):
+        text = _ALONE.sub(r" \g<0> ", text)
+    return text.split()
+
+
+class _Characters(dict[str, str]):
+    """What each character beyond ASCII becomes, looked up once: itself, a space, or a word by itself."""
+
+    def __missing__(self, character: str) -> str:
+        in_word = character.isalnum() or unicodedata.category(character)[0] == "M"
+        found = f" {character} " if _ALONE.match(character) else character
+        self[character] = found if in_word else " "
+        return self[character]
+
+
+_CHARACTERS = _Characters()
+
+
+def _set_apart(match: re.Match[str]) -> str:
+    return "".join(map(_CHARACTERS.__getitem__, match[0]))
+
+
+def bare_words(text: str) -> list[bytes]:
+    """Runs of letters, marks and digits as UTF-8, case folded; all else parts them: ``It's`` is ``it``, ``s``."""
+    text = text.casefold()
+    if not text.isascii():
+        text = _FOREIGN.sub(_set_apart, text)
+    return text.encode("utf-8", "replace").translate(_ASCII_WORDS).split()
+
+
+@functools.cache
+def datatrove_words() -> WordTokenizer:
+    """``spaced_words`` as datatrove takes a tokenizer in place of a language: no spaCy, and no download.
+
+    Sentences are those of ``sentences``.
+    """
+    from datatrove.utils.word_tokenizers import WordTokenizer  # an extra
+
+    from daybreak.data.readers.sentences import split_sentences
+
+    class PlainWords(WordTokenizer):
+        def word_tokenize(self, text: str) -> list[str]:
+            return spaced_words(text)
+
+        def sent_tokenize(self, text: str) -> list[str]:
+            return split_sentences(text)
+
+        def span_tokenize(self, text: str) -> list[tuple[int, int]]:
+            """One span a sentence, in the text with single spaces: datatrove takes no more from them than how many."""
+            ends = [0]
+            for sentence in split_sentences(text):
+                ends.append(ends[-1] + len(sentence) + 1)
+            return [(start, end - 1) for start, end in itertools.pairwise(ends)]
+
+    return PlainWords()

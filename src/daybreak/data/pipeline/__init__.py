@@ -1,0 +1,1 @@
+"""From text files to token shards, in parallel and resumable."""

@@ -1,0 +1,221 @@
+"""What runs on a cluster, and the process that starts it there, by the executors of datatrove (extra ``corpus``).
+
+These processes alone import it; ``cluster_jobs`` starts the one and waits for the others.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import re
+import shlex
+import socket
+import subprocess
+import sys
+import traceback
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from datatrove.executor.base import PipelineExecutor
+from datatrove.executor.ray import RayPipelineExecutor
+from datatrove.executor.slurm import SlurmPipelineExecutor
+from datatrove.pipeline.base import PipelineStep
+
+from daybreak import __version__
+from daybreak.core.errors import UserError, reason
+from daybreak.core.files import write_text
+from daybreak.data.pipeline.cluster import ERRORS, JOB, LOG, PLAN, RAY, SLURM, TASK, Plan
+from daybreak.data.pipeline.resuming import NO_ROOM
+from daybreak.data.pipeline.workers import WorkerLost, end_with, laid_down, over_parts, released
+
+
+class Parts(PipelineStep):
+    """Does the parts of its rank, by the plan in a folder."""
+
+    type, name = "Daybreak", "parts"
+
+    def __init__(self, folder: Path):
+        super().__init__()
+        self.folder = str(folder)
+
+    def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> Any:
+        """
+        Raises:
+            Exception: of a part; it is left in the folder too, for whoever waits.
+        """
+        folder = Path(self.folder)
+        plan = read_plan(folder)
+        if plan.cluster.kind == RAY:
+            end_with(os.getppid())  # Ray ends its actors, but not what datatrove forks from them
+        try:
+            with self.track_time(unit="task"):
+                _do(plan, folder, rank, world_size)
+        except Exception as error:
+            leave_error(folder, f"{rank:05d}", error)
+            raise
+        return data
+
+
+def _do(plan: Plan, folder: Path, rank: int, world_size: int) -> None:
+    """
+    Raises:
+        WorkerLost: what may be the machine's fault, or the text's: what the others did is kept.
+    """
+    host, on_ray = f"machine '{socket.gethostname()}'", plan.cluster.kind == RAY
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the tasks of a machine fill its cores already
+    try:
+        if plan.version != __version__:
+            raise UserError(
+                f"Daybreak is {__version__} on the {host}, and {plan.version} where the command was given.",
+                "Install one version everywhere.",
+            )
+        os.chdir(plan.here)
+        with released():
+            task = laid_down(str(folder / TASK))
+            deque(over_parts(task, plan.numbers[rank::world_size], plan.cluster.slurm.cpus, folder), maxlen=0)
+    except (MemoryError, WorkerLost):
+        raise WorkerLost(
+            f"A task on the {host} failed, most likely because its memory was full.",
+            f"{'Use fewer --workers' if on_ray else 'Give each core more with --slurm.memory'}: what is done is kept.",
+        ) from None
+    except UserError as error:
+        raise WorkerLost(error.sentence, error.remedy) from error
+    except OSError as error:
+        if error.errno in NO_ROOM:
+            raise
+        raise WorkerLost(
+            f"A task on the {host} failed: {reason(error)}.",
+            "See that every machine has the text and the folders under the same names: what is done is kept.",
+        ) from error
+
+
+def read_plan(folder: Path) -> Plan:
+    plan: Plan = pickle.loads((folder / PLAN).read_bytes())
+    return plan
+
+
+def leave_error(folder: Path, name: str, error: Exception) -> None:
+    """Write down what ended a task, as far as it can be."""
+    told = "".join(traceback.format_exception(error))
+    error.add_note(told)
+    try:
+        data = pickle.dumps(error)
+        pickle.loads(data)
+    except Exception:  # some can be written and not be read
+        data = pickle.dumps(RuntimeError(told))
+    begun = folder / ERRORS / f".{name}"
+    begun.write_bytes(data)
+    os.replace(begun, folder / ERRORS / name)
+
+
+class RayTasks(RayPipelineExecutor):
+    """Logs go where they belong at once, not by a folder for temporary files that all users of a machine share."""
+
+    def _run_for_rank(self, rank: int, local_rank: int = 0, node_rank: int = -1) -> Any:
+        return PipelineExecutor._run_for_rank(self, rank, local_rank, node_rank)
+
+
+class SlurmTasks(SlurmPipelineExecutor):
+    """What is not set is left to the cluster; names may hold spaces; no further job adds up statistics."""
+
+    def get_sbatch_args(self, max_array: int = 1) -> dict[str, Any]:
+        given = super().get_sbatch_args(max_array)
+        return {flag: value for flag, value in given.items() if flag == "requeue" or value not in ("", "0G")}
+
+    def get_launch_file_contents(self, sbatch_args: dict[str, Any], run_script: str) -> str:
+        pickled = self.logging_dir.resolve_paths("executor.pik")
+        quoted = {**sbatch_args, **{flag: f'"{sbatch_args[flag]}"' for flag in ("output", "error")}}
+        written: str = super().get_launch_file_contents(quoted, run_script.replace(pickled, shlex.quote(pickled)))
+        return written
+
+    def launch_merge_stats(self) -> None:
+        pass
+
+
+def _on_ray(plan: Plan, folder: Path) -> None:
+    end_with(plan.process)
+    import ray
+
+    try:
+        _refuse_unreachable(os.environ.get("RAY_ADDRESS", ""))
+        ray.init(logging_level=logging.ERROR, log_to_driver=False)  # at RAY_ADDRESS, or begins with this machine
+        RayTasks(
+            [Parts(folder)],
+            tasks=plan.tasks,
+            workers=plan.cluster.workers,
+            logging_dir=str(folder),
+            mem_per_cpu_gb=0,  # a core a task; how much memory a machine has for each is not asked
+        ).run()
+    except (OSError, ray.exceptions.RayError) as error:
+        raise WorkerLost(
+            f"The Ray cluster fails: {reason(error)}.", "See to its address and machines; the same command goes on."
+        ) from error
+
+
+def _refuse_unreachable(address: str) -> None:
+    """
+    Raises:
+        OSError: nobody answers at ``host:port`` or ``ray://host:port``, for which Ray itself would wait for minutes.
+    """
+    host, _, port = address.rpartition("/")[2].rpartition(":")
+    if host and port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+
+
+def _on_slurm(plan: Plan, folder: Path) -> None:
+    slurm = plan.cluster.slurm
+    here = f'export PATH={shlex.quote(str(Path(sys.executable).parent))}:"$PATH"'
+    executor = SlurmTasks(
+        [Parts(folder)],
+        tasks=plan.tasks,
+        time=slurm.time,
+        partition=slurm.partition,
+        cpus_per_task=slurm.cpus,
+        mem_per_cpu_gb=slurm.memory,
+        workers=plan.cluster.workers,
+        job_name="daybreak",
+        qos="",
+        env_command=f"{here}\n{slurm.setup}",
+        logging_dir=str(folder),
+        job_id_retriever=job_number,
+        with_srun=False,  # one process a task; a step of its own would only inherit a surrounding job's settings
+    )
+    try:
+        executor.launch_job()  # not run(), which in a job array does a task
+    except (OSError, ValueError, subprocess.CalledProcessError):
+        said = re.findall("^sbatch: (?:error: )?(.+)$", (folder / LOG).read_text(errors="replace"), re.MULTILINE)
+        raise WorkerLost(
+            f"sbatch refuses the job: {said[-1].rstrip('.') if said else f'see {folder / LOG}'}.",
+            "Mend the --slurm flags: what is done is kept, and the same command goes on.",
+        ) from None
+    write_text(folder / JOB, executor.job_id)
+
+
+def job_number(said: str) -> str:
+    """The number in what sbatch says, with whatever a cluster adds: ``Submitted batch job 7 on cluster east``.
+
+    Raises:
+        ValueError: there is none.
+    """
+    found = re.search(r"Submitted batch job (\d+)", said)
+    if found is None:
+        raise ValueError(f"sbatch says no number: {said}")
+    return found[1]
+
+
+START: dict[str, Callable[[Plan, Path], None]] = {RAY: _on_ray, SLURM: _on_slurm}
+
+
+def main() -> None:
+    """Start what is planned in the folder that the command names; Ray's tasks are waited for."""
+    folder = Path(sys.argv[1])
+    plan = read_plan(folder)
+    try:
+        START[plan.cluster.kind](plan, folder)
+    except Exception as error:
+        traceback.print_exc()
+        leave_error(folder, "start", error)
+        sys.exit(1)

@@ -1,0 +1,293 @@
+"""From documents to shards: the second reading, part by part, and the joining of what the parts gave.
+
+A part's tokens are a folder that appears whole or not at all, as its survey does. The shards are the parts' tokens in
+the order of the parts, whoever encoded them and when. What is wanted more than once comes again after all parts: two
+copies of a document side by side would give a row the answers to its own masks.
+
+    ENCODED/00007/train.tokens train.documents [train.sentences]  heldout...  times  counts  density
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from daybreak.core.errors import UserError
+from daybreak.data.filters.deduplication import DROPPED, HELDOUT, document_key
+from daybreak.data.pipeline.corpus import Corpus
+from daybreak.data.pipeline.first_pass import fill_part, part_folder
+from daybreak.data.pipeline.kept_texts import kept_documents
+from daybreak.data.readers.documents import Document, Skips
+from daybreak.data.readers.inputs import Meter
+from daybreak.data.readers.text_pieces import cut_at_whitespace
+from daybreak.data.sequences.shards import BlockWriter, ShardWriter, token_type
+from daybreak.data.tokenizers.fast_encoding import Encode, TextEncoder, fast_encoder, plain_encoder
+from daybreak.data.tokenizers.tokenizer import load_tokenizer, tokenizer_fingerprint, vocabulary_size
+from daybreak.schemas.run import BlockFile, SpecialIds, Split
+
+FAST_CHARACTERS = 4_000_000
+"""From here on a fast encoder is looked for; in the time of its check ``tokenizers`` encodes about half of them."""
+BATCH_CHARACTERS = 2 << 20
+CHECKED, CHECKED_CHARACTERS = 50, 2000
+"""Documents of each part, and characters of each, on which a fast encoder must agree with tokenizers once more."""
+JOINED_TOKENS = 1 << 20
+"""Tokens that the joining holds at a time, or a longer document whole."""
+DENSITIES = np.linspace(0.0, 1.0, 41)
+"""Edges of the histogram of tokens per character."""
+SPLITS = ("train", "heldout")
+END = np.dtype("<u8")
+TIMES = np.dtype("<u2")
+"""How often a document of the train split stands in it; at most ``treatment.MOST_EPOCHS``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What is to be encoded, and how."""
+
+    corpus: Corpus
+    tokenizer: Path
+    """Its folder. It reads special tokens in text as mere text: only we close documents."""
+    special: SpecialIds
+    fates: Path
+    """uint8[documents] of the whole corpus, see ``Verdict``."""
+    offsets: tuple[int, ...]
+    """The number of each part's first document, and the number of all."""
+    epochs: tuple[float, ...]
+    """How often each part's documents stand in the train split; of a fraction, a share of them once more."""
+    survey: Path | None = None
+    """Where the parts may have kept their texts when they were read first."""
+    fast: bool = False
+    """Whether the text is long enough for a fast encoder to win back the seconds that its check takes."""
+
+
+class Given(NamedTuple):
+    """A document that is to be written."""
+
+    document: Document
+    held: bool
+    times: int
+    """How often it stands in its split."""
+
+
+class _Flat:
+    """The ids of some documents in one array, with the ends of documents and sentences."""
+
+    def __init__(self, separator: int) -> None:
+        self._separator = np.array([separator], np.uint32)
+        self._ids: list[np.ndarray] = []
+        self._size = 0
+        self.documents: list[int] = []
+        self.sentences: list[int] = []
+
+    def add(self, sentences: list[np.ndarray]) -> None:
+        """Add a document, as the ids of its sentences, or as one."""
+        # A sentence of which the tokenizer leaves nothing is none; the separator belongs to the last one.
+        for sentence in [sentence for sentence in sentences if len(sentence)] or [self._separator[:0]]:
+            self._ids.append(sentence)
+            self._size += len(sentence)
+            self.sentences.append(self._size)
+        self._ids.append(self._separator)
+        self._size += 1
+        self.sentences[-1] = self._size
+        self.documents.append(self._size)
+
+    def ids(self) -> np.ndarray:
+        return np.concatenate(self._ids) if self._ids else np.zeros(0, np.uint32)
+
+
+class _PartWriter:
+    """Writes what a part gives to one split: tokens, and where documents and sentences end, counted in the part."""
+
+    def __init__(self, folder: Path, name: str, kind: np.dtype, sentences: bool):
+        self._kind, self._tokens = kind, 0
+        self._ids = (folder / f"{name}.tokens").open("wb")
+        self._documents = (folder / f"{name}.documents").open("wb")
+        self._sentences = (folder / f"{name}.sentences").open("wb") if sentences else None
+
+    def write(self, flat: _Flat) -> np.ndarray:
+        ids = flat.ids()
+        self._ids.write(ids.astype(self._kind).tobytes())
+        self._documents.write((np.array(flat.documents, END) + np.uint64(self._tokens)).tobytes())
+        if self._sentences:
+            self._sentences.write((np.array(flat.sentences, END) + np.uint64(self._tokens)).tobytes())
+        self._tokens += len(ids)
+        return ids
+
+    def close(self) -> None:
+        for file in filter(None, (self._ids, self._documents, self._sentences)):
+            file.close()
+
+
+def token_bytes(vocabulary: int) -> int:
+    return 2 if vocabulary <= 1 << 16 else 4
+
+
+def encode_part(asked: Asked, folder: Path, meter: Meter, number: int) -> int:
+    """Encode one part and leave ``folder/NUMBER``; return the number. What is there already is kept.
+
+    Raises:
+        UserError: the part holds more or fewer documents than it did when it was read first.
+    """
+    return fill_part(folder, number, lambda work: _encode(asked, work, meter, number))
+
+
+@functools.lru_cache(maxsize=1)
+def opened(folder: Path, fingerprint: str, fast: bool) -> tuple[int, TextEncoder]:
+    """The vocabulary of a tokenizer, and its encoder: made once in a process, for a fast one is checked at length.
+
+    Args:
+        fingerprint: tells it from another one that was in ``folder`` before.
+    """
+    tokenizer = load_tokenizer(folder)
+    return vocabulary_size(tokenizer), (fast_encoder if fast else plain_encoder)(tokenizer)
+
+
+def _encode(asked: Asked, work: Path, meter: Meter, number: int) -> None:
+    vocabulary, encode = opened(asked.tokenizer, tokenizer_fingerprint(asked.tokenizer), asked.fast)
+    sentences, checked = asked.corpus.sentences, not asked.fast
+    kind = token_type(token_bytes(vocabulary))
+    writers = {name: _PartWriter(work, name, kind, sentences) for name in SPLITS}
+    counts = np.zeros(vocabulary, np.uint64)
+    density = np.zeros(len(DENSITIES) - 1, np.int64)
+    all_times = [np.zeros(0, TIMES)]
+    for batch in _batches(asked, meter, number):
+        if not checked:
+            checked = True
+            if not encode.identical([document.text[:CHECKED_CHARACTERS] for document, *_ in batch[:CHECKED]]):
+                encode = plain_encoder(load_tokenizer(asked.tokenizer))
+        flats = {name: _Flat(asked.special.sep) for name in SPLITS}
+        for (document, held, _), ids in zip(batch, _ids(batch, encode), strict=True):
+            flats["heldout" if held else "train"].add(ids)
+            share = sum(map(len, ids)) / len(document.text)
+            density[min(len(density) - 1, int(share * len(density)))] += 1
+        writers["heldout"].write(flats["heldout"])
+        train = writers["train"].write(flats["train"])
+        times = np.array([given.times for given in batch if not given.held], TIMES)
+        all_times.append(times)
+        counts += np.bincount(train, minlength=vocabulary).astype(np.uint64)
+        for often in np.unique(times[times > 1]):
+            own = train[np.repeat(times == often, np.diff(flats["train"].documents, prepend=0))]
+            counts += np.uint64(often - 1) * np.bincount(own, minlength=vocabulary).astype(np.uint64)
+    for writer in writers.values():
+        writer.close()
+    np.concatenate(all_times).tofile(work / "times")
+    counts.tofile(work / "counts")
+    density.tofile(work / "density")
+
+
+def _batches(asked: Asked, meter: Meter, number: int) -> Iterator[list[Given]]:
+    """The documents of a part that stay, a few megabytes at a time."""
+    first, stop = asked.offsets[number : number + 2]
+    fates = np.memmap(asked.fates, np.uint8, "r")[first:stop] if stop > first else np.zeros(0, np.uint8)
+    batch: list[Given] = []
+    size = read = 0
+    kept = kept_documents(part_folder(asked.survey, number)) if asked.survey else None
+    for read, document in enumerate(kept or asked.corpus.documents(number, Skips(), meter), 1):
+        fate = fates[read - 1] if read <= len(fates) else DROPPED
+        times = 1 if fate == HELDOUT else _times(document.text, asked.epochs[number])
+        if fate == DROPPED or not times:
+            continue
+        batch.append(Given(document, bool(fate == HELDOUT), times))
+        size += len(document.text)
+        if size >= BATCH_CHARACTERS:
+            yield batch
+            batch, size = [], 0
+    if read != len(fates):
+        raise UserError("The input changed while it was read.", "Start again when nothing writes to it.")
+    if batch:
+        yield batch
+
+
+def _times(text: str, epochs: float) -> int:
+    """How often a document is written: ``epochs`` on average, a function of the text."""
+    whole = math.floor(epochs)
+    # The key's leading bits choose what is held out, so its lowest are taken.
+    return whole + (epochs > whole and (document_key(text) & 0xFFFFFFFF) < (epochs - whole) * 2**32)
+
+
+def _ids(batch: list[Given], encode: Encode) -> Iterator[list[np.ndarray]]:
+    """The ids of each document, sentence by sentence, or all in one; tokens are what they are."""
+    encoded = _encoded([document for document, *_ in batch if document.ids is None], encode)
+    for document, *_ in batch:
+        yield next(encoded) if document.ids is None else [document.ids]
+
+
+def _encoded(documents: list[Document], encode: Encode) -> Iterator[list[np.ndarray]]:
+    parts = [list(document.sentences or (document.text,)) for document in documents]
+    # Long ones go to the tokenizer in pieces, which feeds every core and bounds memory.
+    pieces = [list(cut_at_whitespace(part)) for part in itertools.chain.from_iterable(parts)]
+    ids, lengths = encode(list(itertools.chain.from_iterable(pieces)))
+    ends = np.cumsum(lengths)[np.cumsum([len(piece) for piece in pieces]) - 1]
+    of_parts = iter(np.split(ids, ends[:-1]))
+    for own in parts:
+        yield [next(of_parts) for _ in own]
+
+
+def join(
+    parts: Path, number: int, folder: Path, *, vocabulary: int, sentences: bool
+) -> tuple[Split, Split, BlockFile, np.ndarray]:
+    """Write the shards in ``folder`` from the ``number`` parts in ``parts``, which stay: a kill costs the joining only.
+
+    Returns:
+        The train split, the held-out split, the file of unigram counts (uint64[vocabulary]), and how many documents
+        have how many tokens per character (DENSITIES).
+    """
+    width = token_bytes(vocabulary)
+    writers = {name: ShardWriter(folder, name, width, sentences=sentences) for name in SPLITS}
+    counts, density = np.zeros(vocabulary, np.uint64), np.zeros(len(DENSITIES) - 1, np.int64)
+    places = [part_folder(parts, place) for place in range(number)]
+    most = []
+    for part in places:
+        _append(part, "heldout", writers["heldout"], token_type(width), sentences)
+        counts += np.fromfile(part / "counts", np.uint64)
+        density += np.fromfile(part / "density", np.int64)
+        most.append(int(np.fromfile(part / "times", TIMES).max(initial=0)))
+    for turn in range(1, max(most, default=0) + 1):
+        for part in (part for part, often in zip(places, most, strict=True) if often >= turn):
+            _append(part, "train", writers["train"], token_type(width), sentences, turn)
+    file = BlockWriter(folder / "unigram.bin")
+    file.write(counts.astype("<u8"))
+    return writers["train"].close(), writers["heldout"].close(), file.close(), density
+
+
+def _append(part: Path, name: str, writer: ShardWriter, kind: np.dtype, sentences: bool, turn: int = 0) -> None:
+    """Append a part's documents, or those of them that stand in the split ``turn`` times or more."""
+    if not (part / f"{name}.tokens").stat().st_size:
+        return  # nothing cannot be mapped
+    ends = np.memmap(part / f"{name}.documents", END, "r").view(np.int64)
+    of_sentences = np.memmap(part / f"{name}.sentences", END, "r").view(np.int64) if sentences else None
+    times = np.fromfile(part / "times", TIMES) if turn else np.ones(len(ends), TIMES)
+    first = start = 0
+    while first < len(ends):
+        last = max(first + 1, int(np.searchsorted(ends, start + JOINED_TOKENS, side="right")))
+        stop = int(ends[last - 1])
+        own = None
+        if of_sentences is not None:
+            low, high = np.searchsorted(of_sentences, [start, stop], side="right")
+            own = of_sentences[low:high] - start
+        ids = np.fromfile(part / f"{name}.tokens", kind, stop - start, offset=start * kind.itemsize)
+        kept = _only(times[first:last] >= turn, ids, ends[first:last] - start, own)
+        if len(kept[0]):
+            writer.write(*kept)
+        first, start = last, stop
+
+
+def _only(
+    chosen: np.ndarray, ids: np.ndarray, ends: np.ndarray, sentences: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """The ids and ends of the ``chosen`` documents, bool[documents]."""
+    if chosen.all():
+        return ids, ends, sentences
+    lengths = np.diff(ends, prepend=0)
+    left = np.cumsum(lengths * chosen)
+    if sentences is not None:
+        owner = np.searchsorted(ends, sentences)  # the document in which a sentence ends, or with which
+        sentences = (sentences - (ends - left)[owner])[chosen[owner]]
+    return ids[np.repeat(chosen, lengths)], left[chosen], sentences

@@ -1,0 +1,257 @@
+"""The first reading: what each part of the text holds, what the steps leave out of it, and a sample for the tokenizer.
+
+A part's findings are a folder that appears whole or not at all, so a preparation that was killed goes on where it was:
+
+    SURVEY/00007/documents.bin  sample/  facts.json
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from daybreak.core.files import write_json
+from daybreak.data.filters.contamination import REASON as CONTAMINATED
+from daybreak.data.filters.contamination import EvaluationTexts
+from daybreak.data.filters.deduplication import document_key
+from daybreak.data.filters.languages import Language, open_identifier
+from daybreak.data.filters.near_duplicates import write_signatures
+from daybreak.data.filters.own_steps import StepFailed
+from daybreak.data.filters.scripts import script_shares
+from daybreak.data.filters.steps import Context, DocumentStep
+from daybreak.data.pipeline.corpus import Corpus
+from daybreak.data.pipeline.kept_texts import KeptTexts
+from daybreak.data.pipeline.sample import SampleSpool, shrink
+from daybreak.data.readers.cleaning import LONG
+from daybreak.data.readers.documents import Skips
+from daybreak.data.readers.inputs import Meter
+from daybreak.schemas.corpus import DroppedText
+
+ROW = np.dtype([("key", "<u8"), ("characters", "<u4"), ("words", "<u4"), ("reason", "<u4")])
+"""Of each document: reason is 0 where it stays, else the place of its reason in ``Facts.reasons``, counted from 1."""
+BUFFERED_ROWS = 1 << 12
+EXAMPLES = 3
+"""Of each reason, where examples are wanted."""
+EXAMPLE_CHARACTERS = 400
+SCRIPT_CHARACTERS = 2000
+"""Of a document that are looked at for its script."""
+PART_BITS = 40
+"""A document is known by its part, above these bits, and its place in the part until all parts are counted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What is to be found out about every part."""
+
+    corpus: Corpus
+    steps: tuple[DocumentStep, ...] = ()
+    context: Context = field(default_factory=Context)
+    evaluation: EvaluationTexts | None = None
+    remove: bool = False
+    """Leave out documents in which an evaluation text was met."""
+    near: Path | None = None
+    """Where the signatures of the documents that stay go, for ``near_duplicates``."""
+    show_text: bool = False
+    """Keep examples of what is left out."""
+    keep: int = 0
+    """Bytes of text that each part may keep for the second reading."""
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why a document was left out, and by which step; evaluation text stands behind the last that judges."""
+
+    step: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Example:
+    step: int
+    text: DroppedText
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What was found in one part: facts.json."""
+
+    sources: dict[str, int]
+    """The inputs, as the user typed them, and how many documents each gave: first all of the first, and so on."""
+    skips: Skips
+    reasons: list[Reason]
+    scripts: dict[str, int]
+    """Letters by script, of the documents that stay."""
+    languages: dict[str, int] = field(default_factory=dict)
+    """Documents that stay by language, where a model tells it."""
+    items: list[tuple[int, int]] = field(default_factory=list)
+    """(evaluation text, item) that were met."""
+    contaminated: dict[str, int] = field(default_factory=dict)
+    """Documents in which each evaluation text was met, by its place."""
+    examples: list[Example] = field(default_factory=list)
+
+
+def survey_part(asked: Asked, folder: Path, meter: Meter, number: int) -> int:
+    """Read one part and leave ``folder/NUMBER``; return the number. What is there already is kept."""
+
+    def fill(work: Path) -> None:
+        write_json(work / "facts.json", _read(asked, work, meter, number))
+
+    return fill_part(folder, number, fill)
+
+
+def fill_part(folder: Path, number: int, fill: Callable[[Path], None]) -> int:
+    """Have ``folder/NUMBER`` filled, whole or not at all; what is there already is kept. Return the number."""
+    final = part_folder(folder, number)
+    if not final.exists():
+        work = final.with_name(f".{final.name}.{os.getpid()}")
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir(parents=True)
+        fill(work)
+        settle(work, final)
+    return number
+
+
+def settle(work: Path, final: Path) -> None:
+    """Give a part's finished folder its name; where an orphan of a killed preparation was faster, its work stays."""
+    try:
+        os.replace(work, final)
+    except OSError:
+        if not final.exists():
+            raise
+        shutil.rmtree(work)
+
+
+TIDY_EVERY = 16
+"""Parts, of whose samples the disk holds all the text until then."""
+
+
+def keep_tidy(folder: Path, parts: Iterable[object]) -> None:
+    """Go through ``parts`` as they are done; keep their samples in ``folder`` within what one sample may take."""
+    for done, _ in enumerate(parts, 1):
+        if done % TIDY_EVERY == 0:
+            tidy(folder)
+
+
+def tidy(folder: Path) -> None:
+    """Keep the samples of the parts that are done within what one sample may take."""
+    shrink([part / "sample" for part in sorted(folder.glob("[0-9]*"))])
+
+
+def part_folder(folder: Path, number: int) -> Path:
+    return folder / f"{number:05d}"
+
+
+def _read(asked: Asked, work: Path, meter: Meter, number: int) -> Facts:
+    reader = _Reader(asked, work, meter, number)
+    staying = reader.staying()
+    if asked.near:
+        write_signatures(staying, asked.near, number)
+    for _ in staying:  # all of them; or none, where their signatures were written
+        pass
+    return reader.facts()
+
+
+class _Reader:
+    """Goes through one part and keeps account."""
+
+    def __init__(self, asked: Asked, work: Path, meter: Meter, number: int):
+        self._asked, self._work, self._meter, self._number = asked, work, meter, number
+        self._judges = [step.open(asked.context) for step in asked.steps]
+        self._skips = Skips()
+        self._sources = dict.fromkeys(asked.corpus.sources(number), 0)
+        self._reasons: dict[Reason, int] = {}
+        self._scripts: Counter[str] = Counter()
+        self._languages: Counter[str] = Counter()
+        models = [step.model for step in asked.steps if isinstance(step, Language)]
+        self._identify = open_identifier(models[0]) if models else None
+        self._items: set[tuple[int, int]] = set()
+        self._contaminated: Counter[str] = Counter()
+        self._examples: list[Example] = []
+        self._shown: Counter[int] = Counter()
+
+    def staying(self) -> Iterator[tuple[int, str]]:
+        """Read the part; yield (number, text) of the documents that stay."""
+        spool, rows = SampleSpool(self._work / "sample"), _Rows(self._work / "documents.bin")
+        kept = KeptTexts(self._work, self._asked.keep)
+        for place, document in enumerate(self._asked.corpus.documents(self._number, self._skips, self._meter)):
+            text = document.text
+            kept.add(text)
+            self._sources[document.source] += 1
+            try:
+                why = self._why_not(text)
+            except StepFailed as failed:
+                raise failed.on(self._asked.corpus.place(self._number, place)) from None
+            key = document_key(text)
+            code = self._reasons.setdefault(why, len(self._reasons) + 1) if why else 0
+            rows.add((key, len(text), _blanks(text) + 1, code))
+            if why is None:
+                spool.add(place, key, text)
+                self._scripts.update(script_shares(text[:SCRIPT_CHARACTERS]))
+                if self._identify:
+                    self._languages[self._identify(text)] += 1
+                yield self._number << PART_BITS | place, text
+            elif self._asked.show_text and self._shown[code] < EXAMPLES:
+                self._shown[code] += 1
+                shown = DroppedText(reason=why.why, text=text[:EXAMPLE_CHARACTERS])
+                self._examples.append(Example(why.step, shown))
+        spool.close()
+        rows.close()
+        kept.close()
+
+    def _why_not(self, text: str) -> Reason | None:
+        """The first step that leaves ``text`` out, with its reason."""
+        for step, judge in enumerate(self._judges):
+            if (why := judge(text)) is not None:
+                return Reason(step, why)
+        if self._asked.evaluation is None or not (met := self._asked.evaluation.find(text)):
+            return None
+        self._items |= met
+        self._contaminated.update({str(evaluation) for evaluation, _ in met})
+        return Reason(len(self._judges), CONTAMINATED) if self._asked.remove else None
+
+    def facts(self) -> Facts:
+        return Facts(
+            sources=self._sources,
+            skips=self._skips,
+            reasons=list(self._reasons),
+            scripts=dict(self._scripts),
+            languages=dict(self._languages),
+            items=sorted(self._items),
+            contaminated=dict(self._contaminated),
+            examples=self._examples,
+        )
+
+
+def _blanks(text: str) -> int:
+    """Spaces and line breaks of a clean text."""
+    if len(text) < LONG:
+        return text.count(" ") + text.count("\n")
+    codes = np.frombuffer(text.encode(), np.uint8)
+    return int(np.count_nonzero(codes == ord(" "))) + int(np.count_nonzero(codes == ord("\n")))
+
+
+class _Rows:
+    """Writes rows of ROW; memory does not grow with their number."""
+
+    def __init__(self, path: Path):
+        self._file = path.open("wb")
+        self._held: list[tuple[int, int, int, int]] = []
+
+    def add(self, row: tuple[int, int, int, int]) -> None:
+        self._held.append(row)
+        if len(self._held) == BUFFERED_ROWS:
+            self._flush()
+
+    def _flush(self) -> None:
+        self._file.write(np.array(self._held, ROW).tobytes())
+        self._held.clear()
+
+    def close(self) -> None:
+        self._flush()
+        self._file.close()

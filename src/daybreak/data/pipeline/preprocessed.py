@@ -1,0 +1,192 @@
+"""Sources of text under several treatments, as prepared data: one tokenizer for all, the same text held out under all.
+
+WORK/NAME/survey  filter  near  fates-TREATMENT  encoded-TREATMENT
+DATA/NAME-TREATMENT      as ``daybreak prepare`` leaves its data, without an account of the text
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+
+from daybreak.core.errors import UserError
+from daybreak.core.files import make_folder, replace_folder, write_json
+from daybreak.core.special_tokens import special_ids
+from daybreak.core.terminal import say, working
+from daybreak.data.filters.compressibility import Compressibility
+from daybreak.data.pipeline import encoding
+from daybreak.data.pipeline.corpus import Corpus, bundled
+from daybreak.data.pipeline.resuming import identity_of, made_once
+from daybreak.data.pipeline.split_assignment import SORTED, Reading, fates_under, held_keys, surveyed
+from daybreak.data.pipeline.summary import Survey
+from daybreak.data.readers.documents import choose_rule
+from daybreak.data.readers.inputs import Meter, find_files
+from daybreak.data.sequences.shards import open_shards
+from daybreak.data.tokenizers.tokenizer import TokenizerConfig, load_tokenizer, tokenizer_fingerprint, vocabulary_size
+from daybreak.schemas.run import SHARD_FORMAT, Manifest, Source
+from daybreak.schemas.studies import StudySource, TreatedText
+
+LEFT_OUT = "copies of held-out text, or left out by a treatment"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Text:
+    """One source."""
+
+    name: str
+    corpus: Corpus
+    identity: str
+    """Of its files as they are, and of how they are read."""
+
+
+def find_text(
+    name: str,
+    inputs: Sequence[str],
+    *,
+    document: str,
+    text_field: str,
+    split_sentences: bool = False,
+    chunk_characters: int = 0,
+) -> Text:
+    """Find the files of a source.
+
+    Raises:
+        UserError: with the name of the source.
+    """
+    try:
+        files = find_files(inputs)
+        rule = choose_rule(files, document)
+        corpus = Corpus(
+            parts=bundled(files, rule, together=True),
+            rule=rule,
+            text_field=text_field,
+            split_sentences=split_sentences,
+            chunk_characters=chunk_characters,
+        )
+        if corpus.is_tokens:
+            raise UserError("It holds tokens, and treatments judge text.", "Name the text itself.")
+    except UserError as error:
+        raise UserError(f"The source '{name}': {error.sentence}", error.remedy) from None
+    given = [str(one) for one in inputs]
+    settings = dict(document=document, text_field=text_field, split=split_sentences, chunk=chunk_characters)
+    return Text(name=name, corpus=corpus, identity=identity_of(files, given, **settings))
+
+
+class _Samples(Iterable[str]):
+    """The samples of all sources, one after the other; iterable as often as one likes."""
+
+    def __init__(self, samples: Sequence[Iterable[str]]):
+        self._samples = samples
+
+    def __iter__(self) -> Iterator[str]:
+        return chain.from_iterable(self._samples)
+
+
+def make_texts(
+    texts: Sequence[Text],
+    treatments: Sequence[str],
+    config: TokenizerConfig,
+    work: Path,
+    data: Path,
+    *,
+    threshold: float,
+    workers: int,
+) -> tuple[list[StudySource], list[TreatedText]]:
+    """Make the data folder of each source under each treatment; SORTED shares that of the treatment before it.
+
+    Args:
+        config: of the tokenizer, which learns from the training text of all sources, or is taken over.
+        work: holds what an earlier try left.
+        threshold: of FILTERED: tokens per character, counted with that tokenizer.
+
+    Raises:
+        UserError: a source cannot be read, or a treatment leaves nothing of it.
+    """
+    readings = [Reading(text.name, text.corpus, work / text.name, workers) for text in texts]
+    found = [surveyed(reading) for reading in readings]
+    held = np.concatenate([held_keys(one) for one in found])
+    samples = _Samples([one.sample for one in found])
+    with working("Making the tokenizer"):
+        tokenizer = made_once(work / "tokenizer", lambda to: config.make(samples, to))
+    step = Compressibility(tokenizer=str(tokenizer), threshold=threshold)
+    treated: list[TreatedText] = []
+    for reading, one in zip(readings, found):
+        whole = 0
+        for place, treatment in enumerate(treatments):
+            if treatment == SORTED:
+                treated.append(replace(treated[-1], treatment=treatment))
+                continue
+            final = data / f"{reading.name}-{treatment}"
+            if not (final / "manifest.json").exists():
+                fates = fates_under(reading, one, treatments[: place + 1], step, held)
+                _encode(reading, one, fates, tokenizer, type(config).__name__, final)
+            train = open_shards(final).manifest.train
+            whole = whole or train.tokens
+            treated.append(
+                TreatedText(
+                    source=reading.name,
+                    treatment=treatment,
+                    folder=final.name,
+                    documents=train.documents,
+                    tokens=train.tokens,
+                    kept=train.tokens / whole,
+                )
+            )
+            say(f"{reading.name}, {treatment}: {train.documents:,} documents, {train.tokens:,} training tokens.")
+    sources = [
+        StudySource(name=text.name, documents=one.offsets[-1], heldout_documents=one.verdict.heldout)
+        for text, one in zip(texts, found)
+    ]
+    return sources, treated
+
+
+def _encode(reading: Reading, found: Survey, fates: Path, tokenizer: Path, kind: str, final: Path) -> None:
+    """Make the data folder ``final``, whole or not at all."""
+    corpus, parts = reading.corpus, len(reading.corpus.parts)
+    made = load_tokenizer(tokenizer)
+    special, vocabulary = special_ids(made, tokenizer), vocabulary_size(made)
+    asked = encoding.Asked(
+        corpus=corpus,
+        tokenizer=tokenizer,
+        special=special,
+        fates=fates,
+        offsets=found.offsets,
+        epochs=(1.0,) * parts,
+        fast=found.characters >= encoding.FAST_CHARACTERS,
+    )
+    folder, new = reading.place / f"encoded-{final.name}", reading.place / f"data-{final.name}"
+    with working(f"Encoding {final.name}"):
+        deque(reading.over(partial(encoding.encode_part, asked, folder, Meter())), maxlen=0)
+    reading.refuse_changed()
+    shutil.rmtree(new, ignore_errors=True)
+    shutil.copytree(tokenizer, new / "tokenizer")
+    train, heldout, counts, _ = encoding.join(folder, parts, new, vocabulary=vocabulary, sentences=corpus.sentences)
+    left_out = found.offsets[-1] - train.documents - heldout.documents
+    manifest = Manifest(
+        format=SHARD_FORMAT,
+        tokenizer=tokenizer_fingerprint(tokenizer),
+        tokenizer_kind=kind,
+        vocabulary=vocabulary,
+        token_bytes=encoding.token_bytes(vocabulary),
+        document_rule=corpus.rule_name,
+        train=train,
+        heldout=heldout,
+        unigram_counts=counts,
+        sources=[Source(path=reading.name, documents=found.offsets[-1], characters=found.characters)],
+        duplicates=0,
+        skipped={**found.skips.counts, LEFT_OUT: left_out},
+        characters=found.characters,
+        seconds=0.0,
+        special=special,
+    )
+    write_json(new / "manifest.json", manifest)
+    make_folder(final.parent)
+    replace_folder(new, final)
+    shutil.rmtree(folder, ignore_errors=True)

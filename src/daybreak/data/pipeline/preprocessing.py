@@ -1,0 +1,180 @@
+"""What is done with the text beside making tokens of it: its case, its steps, and how much of each source is wanted."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from daybreak.core.errors import UserError
+from daybreak.core.plain import to_plain
+from daybreak.data.filters.cases import PLAIN, steps_of
+from daybreak.data.filters.compressibility import SELF, Compressibility
+from daybreak.data.filters.contamination import EvaluationText
+from daybreak.data.filters.languages import Language
+from daybreak.data.filters.own_steps import OwnStep, own_steps
+from daybreak.data.filters.steps import DocumentStep, Step
+from daybreak.data.tokenizers.tokenizer import tokenizer_fingerprint
+
+MOST_EPOCHS = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Treatment:
+    """How a text is cleaned and mixed."""
+
+    case: str = PLAIN
+    """plain, books, web or crammed."""
+    steps: str = ""
+    """A Python file that defines steps of your own, which judge documents after those of the case."""
+    evaluation: tuple[str, ...] = ()
+    """Evaluation texts that are looked for in the corpus."""
+    remove_evaluation: bool = False
+    """Leave out the documents in which one is met."""
+    language_model: str = ""
+    """File of a fastText model for the language of a document."""
+    languages: tuple[str, ...] = ()
+    """Codes of the languages that stay."""
+    filter_tokenizer: str = SELF
+    """Of the case crammed: a tokenizer folder, or self for one that is trained on the text before it is filtered."""
+    epochs: tuple[float, ...] = ()
+    """How often the documents of each input stand in the training text; empty for once."""
+    weights: tuple[float, ...] = ()
+    """Each input's share of the training text, in its place; what is too small is repeated."""
+    advise: bool = False
+    """Say what size of vocabulary suits the text; it trains another tokenizer, on a few megabytes."""
+    show_text: bool = False
+    """Keep examples of what is left out in corpus.json."""
+
+    def check(self, inputs: int, *, trains: bool) -> None:
+        """Refuse what cannot be meant.
+
+        Args:
+            inputs: how many were given.
+            trains: whether the tokenizer is trained on the text, not taken over.
+
+        Raises:
+            UserError: settings that need another, or not one number for each input.
+        """
+        if self.epochs and self.weights:
+            raise UserError("Both --epochs and --weights say how much of each source is wanted.", "Give one of them.")
+        for name, values in (("--epochs", self.epochs), ("--weights", self.weights)):
+            if values and len(values) != inputs:
+                raise UserError(
+                    f"{name} has {len(values)} numbers for {inputs} inputs.", "Give one for each, in their order."
+                )
+            if values and not (all(0 <= value <= MOST_EPOCHS for value in values) and any(values)):
+                raise UserError(f"{name} cannot be {', '.join(map(str, values))}.", "Give numbers from 0 to 1000.")
+        if self.remove_evaluation and not self.evaluation:
+            raise UserError("There is no evaluation text to remove.", "Name its files with --evaluation.")
+        if self.advise and not trains:
+            raise UserError("A tokenizer that is taken over has its size already.", "Leave --advise out.")
+
+    def check_sources(self, given: Sequence[str], owners: set[str]) -> None:
+        """Refuse a mixture in which it is not clear what a number is for.
+
+        Args:
+            given: the inputs.
+            owners: those that a file was found for first.
+
+        Raises:
+            UserError: an input is there twice, or all of its files belong to others.
+        """
+        if not self.epochs and not self.weights:
+            return
+        for place, one in enumerate(given):
+            if one in given[:place] or one not in owners:
+                raise UserError(f"All of '{one}' is in other inputs too.", "Name each text once to mix sources.")
+
+    def all_steps(self) -> tuple[Step, ...]:
+        """All steps in their order: those that judge a document by its text come first.
+
+        A file of the user's is read anew each time: ask once, and pass on what was found.
+
+        Raises:
+            UserError: no such case, steps that cannot be used, or settings that need another.
+        """
+        if bool(self.languages) != bool(self.language_model):
+            raise UserError(
+                "Languages are told by a model.", "Give both --languages and --language-model, or neither of them."
+            )
+        language = Language(model=self.language_model, languages=self.languages) if self.languages else None
+        found = list(steps_of(self.case, language))
+        if self.filter_tokenizer != SELF:
+            if not any(isinstance(step, Compressibility) for step in found):
+                raise UserError(f"The case {self.case} filters by no tokenizer.", "Leave --filter-tokenizer out.")
+            found = [
+                replace(step, tokenizer=self.filter_tokenizer) if isinstance(step, Compressibility) else step
+                for step in found
+            ]
+        judging: list[Step] = [step for step in found if isinstance(step, DocumentStep)]
+        of_corpus = [step for step in found if not isinstance(step, DocumentStep)]
+        judging += own_steps(self.steps) if self.steps else ()
+        if self.evaluation:
+            judging.append(EvaluationText(paths=self.evaluation, remove=self.remove_evaluation))
+        return (*judging, *of_corpus)
+
+    def identity(self, steps: Sequence[Step]) -> Any:
+        """A plain value that tells this treatment from another, with the state of the files that it names.
+
+        Args:
+            steps: what ``all_steps`` found.
+
+        Raises:
+            UserError: one cannot be read.
+        """
+        beside: list[Any] = []
+        try:
+            for path in self.evaluation:
+                with Path(os.path.expanduser(path)).open("rb") as file:
+                    beside.append(hashlib.file_digest(file, "blake2b").hexdigest())
+            if self.language_model:  # may be gigabytes
+                model = Path(os.path.expanduser(self.language_model)).resolve()
+                beside.append([str(model), model.stat().st_size, model.stat().st_mtime_ns])
+        except OSError as error:
+            why = os.strerror(error.errno or 0).lower()
+            raise UserError(f"'{error.filename}' cannot be read: {why}.", "Check the path.") from None
+        if self.filter_tokenizer != SELF:
+            beside.append(tokenizer_fingerprint(Path(os.path.expanduser(self.filter_tokenizer))))
+        beside += [step.digest for step in steps if isinstance(step, OwnStep)][:1]
+        plain = to_plain(replace(self, evaluation=(), language_model="", filter_tokenizer=SELF))
+        del plain["steps"]
+        return [plain, beside]
+
+    @property
+    def mixes(self) -> bool:
+        """Whether some inputs may be read more often than others."""
+        return bool(self.epochs or self.weights)
+
+
+AS_IT_IS = Treatment()
+"""The text as it comes, every input once."""
+
+
+def epochs_of(treatment: Treatment, inputs: Sequence[str], characters: dict[str, int]) -> dict[str, float]:
+    """How often each input's documents stand in the training text.
+
+    Weights keep the training text as long as it is: of a source with half of the text and a weight of 1 in 4, half is
+    taken. What is given twice counts once.
+
+    Args:
+        characters: of each input, those that the steps kept.
+    """
+    if treatment.epochs:
+        return dict(zip(inputs, treatment.epochs, strict=True))
+    if not treatment.weights:
+        return dict.fromkeys(inputs, 1.0)
+    weights = dict(zip(inputs, treatment.weights, strict=True))
+    weights = {given: weight for given, weight in weights.items() if characters.get(given)}
+    total, whole = sum(weights.values()), sum(characters.values())
+    epochs = {given: weight / total * whole / characters[given] for given, weight in weights.items() if total}
+    for given, times in epochs.items():
+        if times > MOST_EPOCHS:
+            raise UserError(
+                f"'{given}' would be read {times:,.0f} times for its weight.",
+                "Give it less, or give more of such text.",
+            )
+    return dict.fromkeys(inputs, 0.0) | epochs

@@ -1,0 +1,142 @@
+"""The bounded share of the corpus that the tokenizer learns from, spooled to disk in the first pass."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from daybreak.data.filters.deduplication import TRAIN, Verdict
+
+SAMPLE_BYTES = 100_000_000
+COPIES = 8
+"""What the sample may take on disk, in sizes of its own: a text may stand in the spool of every part."""
+LAYERS = 24
+HEAD = np.dtype([("number", "<u8"), ("key", "<u8"), ("size", "<u4")])
+"""Of each text: its place in the part, its key, and its bytes."""
+
+
+class SampleSpool:
+    """Keeps between half and all of ``limit`` bytes of one part of a large corpus, and all of a small one.
+
+    Each document belongs by its key to a layer: half of them to layer 0, a quarter to layer 1, and so on. When the
+    spool is over its limit, the lowest layer goes. Of equal texts the first counts. What stays depends on the texts
+    alone, not on their order or on how often each is there.
+
+    Memory: the keys of what is kept, 100 bytes each.
+    """
+
+    def __init__(self, folder: Path, limit: int = SAMPLE_BYTES):
+        folder.mkdir()
+        self._limit = limit
+        self._layers = [_Layer(folder, layer) for layer in range(LAYERS)]
+        self._lowest = self._size = 0
+
+    def add(self, number: int, key: int, text: str) -> None:
+        """Add a document.
+
+        Args:
+            number: its place in the part.
+        """
+        # The key's leading bits choose the split, so the layer is taken from a hash of the key.
+        bits = int.from_bytes(hashlib.blake2b(key.to_bytes(8, "big"), digest_size=8).digest(), "big")
+        layer = min(LAYERS - 1, 64 - bits.bit_length())
+        if layer < self._lowest:
+            return
+        self._size += self._layers[layer].add(number, key, text)
+        while self._size > self._limit and self._lowest < LAYERS - 1:
+            self._size -= self._layers[self._lowest].drop()
+            self._lowest += 1
+
+    def close(self) -> None:
+        for layer in self._layers:
+            layer.close()
+
+
+class _Layer:
+    def __init__(self, folder: Path, layer: int):
+        self._folder, self._layer = folder, layer
+        self._heads, self._texts = (path.open("wb") for path in _files(folder, layer))
+        self._keys: set[int] = set()
+        self._size = 0
+
+    def add(self, number: int, key: int, text: str) -> int:
+        """Return the bytes that it takes; 0 where it is there already."""
+        if key in self._keys:
+            return 0
+        self._keys.add(key)
+        data = text.encode()
+        self._heads.write(np.array([(number, key, len(data))], HEAD).tobytes())
+        self._texts.write(data)
+        self._size += HEAD.itemsize + len(data)
+        return HEAD.itemsize + len(data)
+
+    def drop(self) -> int:
+        """Return the bytes that it took."""
+        self.close()
+        self._keys.clear()
+        for path in _files(self._folder, self._layer):
+            path.unlink()
+        return self._size
+
+    def close(self) -> None:
+        self._heads.close()
+        self._texts.close()
+
+
+def _files(folder: Path, layer: int) -> tuple[Path, Path]:
+    return folder / f"{layer:02d}.heads", folder / f"{layer:02d}.texts"
+
+
+def shrink(folders: Sequence[Path], limit: int = SAMPLE_BYTES) -> None:
+    """Drop the lowest layers of all parts' spools until together they keep to ``limit``, as one spool would.
+
+    A text that stands in several counts once. What goes with some of the parts would also go with all of them, so this
+    may be called as parts are finished: the disk holds ``limit``, or up to COPIES times as much where parts are alike.
+    """
+    # A layer that one part has dropped is none, whatever the others still have of it.
+    dropped = [any(not _files(folder, layer)[0].exists() for folder in folders) for layer in range(LAYERS)]
+    least = max((layer + 1 for layer, gone in enumerate(dropped) if gone), default=0)
+    lowest, size, on_disk = LAYERS - 1, 0, 0
+    for layer in reversed(range(least, LAYERS)):
+        heads = np.concatenate(
+            [np.fromfile(_files(folder, layer)[0], HEAD) for folder in folders] or [np.zeros(0, HEAD)]
+        )
+        sizes = heads["size"].astype(np.int64) + HEAD.itemsize
+        size += int(sizes[np.unique(heads["key"], return_index=True)[1]].sum())
+        on_disk += int(sizes.sum())
+        if (size > limit or on_disk > COPIES * limit) and layer < LAYERS - 1:
+            break
+        lowest = layer
+    for layer in range(lowest):
+        for path in (path for folder in folders for path in _files(folder, layer)):
+            path.unlink(missing_ok=True)
+
+
+class SampleTexts:
+    """The sampled texts of one split, each once. Iterable as often as one likes; reads from disk each time.
+
+    Args:
+        folders: the spools of all parts, in order.
+        offsets: the number of each part's first document in the whole corpus.
+        fate: TRAIN or HELDOUT.
+    """
+
+    def __init__(self, folders: Sequence[Path], offsets: Sequence[int], verdict: Verdict, fate: int = TRAIN):
+        self._folders, self._offsets, self._verdict, self._fate = folders, offsets, verdict, fate
+
+    def __iter__(self) -> Iterator[str]:
+        for folder, offset in zip(self._folders, self._offsets, strict=True):
+            for layer in range(LAYERS):
+                heads, texts = _files(folder, layer)
+                if heads.exists():
+                    yield from self._of(heads, texts, offset)
+
+    def _of(self, heads: Path, texts: Path, offset: int) -> Iterator[str]:
+        with texts.open("rb") as file:
+            for number, _, size in np.fromfile(heads, HEAD).tolist():
+                data = file.read(size)
+                if self._verdict.fates[offset + number] == self._fate:
+                    yield data.decode()

@@ -1,0 +1,161 @@
+"""What becomes of each document of a source under a treatment, for a study of what treatments are worth.
+
+The names are those of Cramming (Geiping and Goldstein 2022, section 4.4), whose sweep is raw, filtered, filtered and
+sorted, and deduplicated as well: treatments add up, in the order in which they are asked for. What is held out is set
+aside before any of them; they apply to the training text alone.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+
+from daybreak.core.errors import UserError
+from daybreak.core.files import make_folder
+from daybreak.core.plain import nearest
+from daybreak.core.terminal import working
+from daybreak.data.filters.compressibility import Compressibility
+from daybreak.data.filters.deduplication import DROPPED, HELDOUT, TRAIN
+from daybreak.data.filters.near_duplicates import near_duplicates, write_signatures
+from daybreak.data.filters.steps import missing_extra
+from daybreak.data.pipeline import first_pass as survey
+from daybreak.data.pipeline.corpus import Corpus
+from daybreak.data.pipeline.first_pass import ROW, part_folder
+from daybreak.data.pipeline.resuming import refuse_changed
+from daybreak.data.pipeline.summary import Survey, decide
+from daybreak.data.pipeline.workers import over_parts
+from daybreak.data.readers.documents import Skips
+from daybreak.data.readers.inputs import Meter
+
+RAW, FILTERED, SORTED, DEDUPLICATED = "raw", "filtered", "sorted", "deduplicated"
+TREATMENTS = (RAW, FILTERED, SORTED, DEDUPLICATED)
+
+
+def check_treatments(treatments: Sequence[str]) -> None:
+    """Raise UserError for an unknown one, one named twice, what is not compared with raw, or a missing library."""
+    for one in treatments:
+        if one not in TREATMENTS:
+            raise UserError(f"'{one}' is no treatment.{nearest(one, TREATMENTS)}", f"Use {', '.join(TREATMENTS)}.")
+    if len(set(treatments)) < len(treatments) or len(treatments) < 2 or treatments[0] != RAW:
+        raise UserError(
+            "The treatments are compared with the raw text, and each adds to those before it.",
+            "Write raw first and then others, such as --treatments raw,filtered.",
+        )
+    if DEDUPLICATED in treatments and not (find_spec("datatrove") and find_spec("xxhash")):
+        raise missing_extra("Finding near duplicates", "datatrove with xxhash")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One source, as it is read again and again."""
+
+    name: str
+    corpus: Corpus
+    place: Path
+    """Holds what was found so far."""
+    workers: int
+
+    def over(self, task: Callable[[int], int]) -> Iterable[int]:
+        """Do ``task`` for every part."""
+        return over_parts(task, range(len(self.corpus.parts)), self.workers)
+
+    def refuse_changed(self) -> None:
+        """Raise UserError where a file is not what it was: what was decided of its documents may be of others now."""
+        refuse_changed(self.corpus.files)
+
+    def survey(self, what: str, folder: Path, steps: tuple[Compressibility, ...] = ()) -> None:
+        """Read all parts and leave what ``steps`` say of each document."""
+        asked = survey.Asked(corpus=self.corpus, steps=steps)
+        with working(f"{what} {self.name}"):
+            survey.keep_tidy(folder, self.over(partial(survey.survey_part, asked, folder, Meter())))
+
+
+def surveyed(reading: Reading) -> Survey:
+    """Read a source once, untreated: what is held out and what is a copy is decided on this.
+
+    Raises:
+        UserError: it cannot be read, or is too little; with its name.
+    """
+    folder = make_folder(reading.place) / "survey"
+    try:
+        reading.survey("Reading", folder)
+        return decide(folder, len(reading.corpus.parts), least=2 if reading.corpus.sentences else 1)
+    except UserError as error:
+        raise UserError(f"The source '{reading.name}': {error.sentence}", error.remedy) from None
+
+
+def fates_under(reading: Reading, found: Survey, until: Sequence[str], step: Compressibility, held: np.ndarray) -> Path:
+    """Write uint8[documents], DROPPED, TRAIN or HELDOUT, under the treatments ``until``; return the file.
+
+    Args:
+        held: ``held_keys`` of all sources.
+
+    Raises:
+        UserError: nothing is left to train on, or the text has changed meanwhile.
+    """
+    place = reading.place
+    fates = untreated(found, held)
+    if FILTERED in until:
+        reading.survey("Filtering", place / "filter", (step,))
+        reading.refuse_changed()
+        fates[_left_out(place / "filter", len(reading.corpus.parts)) & (fates == TRAIN)] = DROPPED
+    if DEDUPLICATED in until:
+        fates[(np.asarray(found.verdict.fates) == DROPPED) & (fates == TRAIN)] = DROPPED  # exact copies
+        path = _written(place / "fates-exact", fates)
+        with working(f"Looking for near duplicates in {reading.name}"):
+            task = partial(sign_part, reading.corpus, path, found.offsets, place / "near")
+            deque(reading.over(task), maxlen=0)
+            fates[near_duplicates(place / "near").astype(np.int64)] = DROPPED
+    if not (fates == TRAIN).any():
+        raise UserError(f"The source '{reading.name}' has no text left when {until[-1]}.", "Leave that treatment out.")
+    return _written(place / f"fates-{until[-1]}", fates)
+
+
+def _written(path: Path, fates: np.ndarray) -> Path:
+    fates.tofile(path)
+    return path
+
+
+def held_keys(found: Survey) -> np.ndarray:
+    """The keys of the texts that a source holds out."""
+    held = [rows["key"][own == HELDOUT] for part in range(len(found.folders)) for rows, own in found.documents(part)]
+    return np.concatenate(held)
+
+
+def untreated(found: Survey, held: np.ndarray) -> np.ndarray:
+    """uint8[documents]: copies of what is trained on are trained on too; copies of what is held out are left out.
+
+    Args:
+        held: the keys of what this source and the others hold out; how much that is depends on a source's size.
+    """
+    fates = np.array(found.verdict.fates)
+    start = 0
+    for part in range(len(found.folders)):
+        for rows, own in found.documents(part):
+            foreign = np.isin(rows["key"], held)
+            now = fates[start : start + len(rows)]
+            now[(own == DROPPED) & ~foreign] = TRAIN
+            now[(own == TRAIN) & foreign] = DROPPED
+            start += len(rows)
+    return fates
+
+
+def _left_out(folder: Path, parts: int) -> np.ndarray:
+    """bool[documents]: whether a step of the survey in ``folder`` left a document out."""
+    found = [np.fromfile(part_folder(folder, number) / "documents.bin", ROW)["reason"] for number in range(parts)]
+    return np.concatenate(found) != 0
+
+
+def sign_part(corpus: Corpus, fates: Path, offsets: Sequence[int], folder: Path, number: int) -> int:
+    """Hash the training documents of one part, known by their numbers in the source; return the part's number."""
+    first, stop = offsets[number : number + 2]
+    own = np.fromfile(fates, np.uint8, stop - first, offset=first)
+    documents = zip(range(first, stop), own, corpus.documents(number, Skips(), Meter()))
+    write_signatures(((place, one.text) for place, fate, one in documents if fate == TRAIN), folder, number)
+    return number

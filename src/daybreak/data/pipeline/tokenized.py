@@ -1,0 +1,270 @@
+"""Text that is tokens already, as datatrove's DocumentTokenizer and DocumentTokenizerMerger write it.
+
+    NAME.ds            ids, uint16 or uint32, little-endian, one document after the other
+    NAME.ds.index      uint64 for each document: the token just past it
+    NAME.ds.metadata   "TOKENIZER|BYTES", the number of tokens, and the same for people; may be missing
+    NAME.ds.loss       not read: which tokens are predicted is the recipe's
+
+The ids are taken as they are. What judges documents (steps, copies, what is held out) sees them decoded. The name in
+the metadata is what someone typed on another machine, so whoever gives such files says whose ids they are.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from daybreak.core.errors import UserError
+from daybreak.core.special_tokens import special_ids
+from daybreak.core.terminal import say
+from daybreak.data.readers.cleaning import clean
+from daybreak.data.readers.documents import Document
+from daybreak.data.readers.inputs import TOKENS, InputFile, open_file
+from daybreak.data.readers.reading import Reading
+from daybreak.data.tokenizers.tokenizer import TokenizerConfig, vocabulary_size
+from daybreak.data.tokenizers.tokenizer_import import Existing
+from daybreak.schemas.run import SpecialIds
+
+END = np.dtype("<u8")
+LARGEST_TOKENS = 1 << 20
+"""A longer document is cut, so that memory does not grow with it."""
+BATCH_TOKENS = 1 << 20
+"""Decoded at a time."""
+INDEX_BLOCK = 1 << 16
+"""Ends that are looked at in one go."""
+FIRST_DOCUMENTS, EDGE_SHARE = 256, 0.1
+"""A special id that begins or ends this share of a file's first documents was put there by the tokenizer."""
+LAST_TOKENS = 1 << 16
+"""Of a first document, in which its last token that is no padding is looked for."""
+SHOWN_TOKENS, SHOWN_INPUTS = 60, 3
+
+
+@dataclass(frozen=True)
+class TokenFile:
+    """One .ds file with what stands beside it."""
+
+    name: str
+    ids: np.ndarray
+    """uint16 or uint32 [tokens], on disk."""
+    ends: np.ndarray
+    """uint64[documents], on disk; ascending only if the file is sound, see ``pieces``."""
+    made_with: str
+    """The tokenizer that its metadata names; empty without."""
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """A tokenizer, and what must be known of it to read ids."""
+
+    tokenizer: Tokenizer
+    folder: str
+    special: SpecialIds
+    vocabulary: int
+
+    def edges(self) -> set[int]:
+        """Ids that no text gives and that may stand at the edges of a document."""
+        added = self.tokenizer.get_added_tokens_decoder().items()
+        named = {self.special.cls, self.special.sep, *(id for id, token in added if token.special)}
+        return named - {self.special.pad, self.special.unk, self.special.mask}
+
+
+def tokenizer_folder(files: Sequence[InputFile], tokenizer: TokenizerConfig, cut: bool) -> str:
+    """The folder of the tokenizer whose ids ``files`` hold; empty where none of them holds ids.
+
+    Args:
+        tokenizer: that of the whole preparation.
+        cut: whether documents are to be cut, into sentences or chunks, which ids cannot be.
+
+    Raises:
+        UserError: it was not named, or documents are to be cut.
+    """
+    name = next((file.name for file in files if file.form == TOKENS), None)
+    if name is None:
+        return ""
+    if not isinstance(tokenizer, Existing):
+        raise UserError(
+            f"'{name}' holds tokens, and whose they are must be said.",
+            "Name the folder of their tokenizer with --tokenizer-from.",
+        )
+    if cut:
+        raise UserError(f"'{name}' holds tokens, which are not cut.", "Leave out sentences and chunks, or give text.")
+    return os.path.abspath(Path(os.path.expanduser(tokenizer.folder)))
+
+
+def open_decoder(folder: str) -> Decoder:
+    """Load a tokenizer to decode with; kept while its file is the same.
+
+    Raises:
+        UserError: there is none, or it lacks a special token.
+    """
+    changed = [path.stat().st_mtime_ns for path in sorted(Path(folder).glob("*.json"))]
+    return _decoder(folder, tuple(changed))
+
+
+@functools.lru_cache(maxsize=1)
+def _decoder(folder: str, changed: tuple[int, ...]) -> Decoder:
+    tokenizer = Existing(folder=folder).load()
+    return Decoder(tokenizer, folder, special_ids(tokenizer, Path(folder)), vocabulary_size(tokenizer))
+
+
+def open_tokens(file: InputFile) -> TokenFile:
+    """Open a .ds file and check that its parts fit each other. Memory does not grow with it.
+
+    Raises:
+        UserError: there is no index, it does not fit, or the tokens have no width that we know.
+    """
+    index, metadata = (Path(f"{file.path}.{what}") for what in ("index", "metadata"))
+    if not index.is_file():
+        raise UserError(
+            f"'{file.name}' has no index beside it ('{index.name}'), so its documents cannot be told apart.",
+            "Write it with save_index, or leave it out.",
+        )
+    if index.stat().st_size % END.itemsize:
+        raise _damaged(file.name, "its index is cut short")
+    ends = _map(index, END)
+    tokens = int(ends[-1]) if len(ends) else 0
+    made_with, width = _told(metadata)
+    size = file.path.stat().st_size
+    if not width:
+        width = 4 if size == 4 * tokens else 2
+    if width not in (2, 4):
+        raise UserError(f"'{file.name}' has tokens of {width} bytes.", "Give files with tokens of 2 or 4 bytes.")
+    if size != width * tokens:
+        raise _damaged(file.name, f"{size:,} bytes are not the {tokens:,} tokens of its index at {width} bytes each")
+    return TokenFile(file.name, _map(file.path, np.dtype(f"<u{width}")), ends, made_with)
+
+
+def _damaged(name: str, why: str) -> UserError:
+    return UserError(f"'{name}' is damaged: {why}.", "Copy it again with its index, or leave it out.")
+
+
+def _map(path: Path, kind: np.dtype) -> np.ndarray:
+    return np.memmap(path, kind, "r") if path.stat().st_size else np.zeros(0, kind)  # nothing cannot be mapped
+
+
+def _told(metadata: Path) -> tuple[str, int]:
+    """The tokenizer's name and the bytes of a token; empty and 0 where the metadata do not say."""
+    try:
+        with metadata.open(encoding="utf-8", errors="replace") as file:
+            name, _, width = file.readline(4096).strip().rpartition("|")
+    except OSError:
+        return "", 0
+    return (name, int(width)) if width.isascii() and width.isdigit() else ("", 0)
+
+
+def split_documents(file: InputFile, part_bytes: int) -> list[int]:
+    """The documents at which parts of about ``part_bytes`` bytes end, all but the last."""
+    found = open_tokens(file)
+    steps = np.arange(part_bytes, file.bytes, part_bytes) // found.ids.itemsize
+    ends = (np.searchsorted(found.ends, steps.astype(END)) + 1).tolist()
+    return [end for end in dict.fromkeys(ends) if end < len(found.ends)]
+
+
+def read_tokens(reading: Reading, folder: str) -> Iterator[Document]:
+    """Yield the documents of a file, or of a part of it, with their ids and their text as decoded.
+
+    What the tokenizer put around each document is left out (see ``edges``), and padding behind it. A document of more
+    than LARGEST_TOKENS comes as several. One of which no text is left is counted and left out.
+
+    Raises:
+        UserError: the file is damaged, or holds an id that the tokenizer does not have.
+    """
+    file, decoder = open_tokens(reading.file), open_decoder(folder)
+    batch: list[tuple[int, np.ndarray]] = []
+    held = 0
+    for number, ids in pieces(file, decoder, reading):
+        batch.append((number, ids))
+        held += len(ids)
+        if held >= BATCH_TOKENS:
+            yield from _documents(batch, decoder, reading)
+            batch, held = [], 0
+    yield from _documents(batch, decoder, reading)
+
+
+def _documents(batch: list[tuple[int, np.ndarray]], decoder: Decoder, reading: Reading) -> Iterator[Document]:
+    texts = decoder.tokenizer.decode_batch([ids.tolist() for _, ids in batch], skip_special_tokens=True)
+    for (number, ids), text in zip(batch, map(clean, texts), strict=True):
+        if text:
+            yield Document(text, reading.file.given, ids=ids)
+        else:
+            reading.skips.add("documents without text", reading.file.name, "document", number)
+
+
+def pieces(file: TokenFile, decoder: Decoder, reading: Reading) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield (number of the document, from 1; its ids) of what is read, cut at LARGEST_TOKENS."""
+    begins, closes = edges(file, decoder)
+    stop = len(file.ends) if reading.stop is None else reading.stop
+    place = int(file.ends[reading.start - 1]) if reading.start else 0
+    with open_file(reading.file, reading.meter) as stream:
+        stream.seek(place * file.ids.itemsize)
+        for low in range(reading.start, stop, INDEX_BLOCK):
+            ends = file.ends[low : min(stop, low + INDEX_BLOCK)].astype(np.int64)
+            if (np.diff(ends, prepend=place) < 0).any() or ends[-1] > len(file.ids):
+                raise _damaged(file.name, "its index does not ascend")
+            for number, end in enumerate(ends.tolist(), low + 1):
+                if (first := place) == end:
+                    yield number, file.ids[:0]
+                while place < end:
+                    size = min(end - place, LARGEST_TOKENS)
+                    ids = np.frombuffer(stream.read(size * file.ids.itemsize), file.ids.dtype)
+                    _check(ids, size, file.name, decoder)
+                    if place == first and len(ids) and int(ids[0]) in begins:
+                        ids = ids[1:]
+                    place += size
+                    yield number, (_closed(ids, closes, decoder.special.pad) if place == end else ids)
+
+
+def _check(ids: np.ndarray, size: int, name: str, decoder: Decoder) -> None:
+    if len(ids) != size:
+        raise _damaged(name, "it ends too early")
+    if len(ids) and (largest := int(ids.max())) >= decoder.vocabulary:
+        raise UserError(
+            f"'{name}' holds the id {largest:,}, and the tokenizer in '{decoder.folder}' has {decoder.vocabulary:,}.",
+            "Name the tokenizer that made it with --tokenizer-from.",
+        )
+
+
+def _closed(ids: np.ndarray, closes: set[int], pad: int) -> np.ndarray:
+    """``ids`` without padding behind them, and without one id that closes documents."""
+    filled = np.flatnonzero(ids != pad)
+    ids = ids[: filled[-1] + 1] if len(filled) else ids[:0]
+    return ids[:-1] if len(ids) and int(ids[-1]) in closes else ids
+
+
+def edges(file: TokenFile, decoder: Decoder) -> tuple[set[int], set[int]]:
+    """The special ids that begin documents, and those that close them, by the first documents of the file."""
+    begins: Counter[int] = Counter()
+    closes: Counter[int] = Counter()
+    start = 0
+    ends = file.ends[:FIRST_DOCUMENTS].tolist()
+    for end in ends:
+        ids = _closed(file.ids[max(start, end - LAST_TOKENS) : end], set(), decoder.special.pad)
+        if len(ids):
+            begins[int(file.ids[start])] += 1
+            closes[int(ids[-1])] += 1
+        start = end
+    least = EDGE_SHARE * len(ends)
+    first, last = ({id for id in decoder.edges() if seen[id] and seen[id] >= least} for seen in (begins, closes))
+    return first, last
+
+
+def show_beginning(files: Sequence[InputFile], folder: str) -> None:
+    """Say what the first tokens of each input are as this tokenizer reads them: a wrong one shows at once."""
+    firsts = {file.given: file for file in reversed(files) if file.form == TOKENS}
+    for file in list(firsts.values())[::-1][:SHOWN_INPUTS]:
+        found, decoder = open_tokens(file), open_decoder(folder)
+        ids = found.ids[: min(SHOWN_TOKENS, int(found.ends[0])) if len(found.ends) else 0]
+        _check(ids, len(ids), file.name, decoder)
+        named = f"; their metadata names '{clean(found.made_with)}'" if found.made_with else ""
+        say(f"Tokens: '{file.name}', read with the tokenizer in '{folder}'{named}. The first document begins:")
+        say(f"    {' '.join(clean(decoder.tokenizer.decode(ids.tolist(), skip_special_tokens=False)).split())}")
+        around = sorted({str(decoder.tokenizer.id_to_token(id)) for edge in edges(found, decoder) for id in edge})
+        if around:
+            say(f"    {' and '.join(around)} around documents: left out, as rows get their own.")

@@ -1,0 +1,1 @@
+"""Read documents from files of many formats."""

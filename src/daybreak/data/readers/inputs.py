@@ -1,0 +1,297 @@
+"""From what the user typed to lines of bytes: files, folders, globs and standard input, plain or packed; data sets."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import glob
+import gzip
+import io
+import os
+import stat
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from daybreak.core.errors import UserError
+from daybreak.data.readers import hub
+from daybreak.data.readers.folders import files_inside, say_left_out
+from daybreak.data.readers.unpacking import CHUNK, COMPRESSIONS, unpack
+
+TEXT, RECORDS, TABLE, PARQUET = "text", "records", "table", "parquet"
+PAGE, DUMP, DATA_SET, TOKENS = "page", "dump", "data set", "tokens"
+FORMS = {
+    ".txt": TEXT,
+    ".md": TEXT,
+    ".jsonl": RECORDS,
+    ".csv": TABLE,
+    ".tsv": TABLE,
+    ".parquet": PARQUET,
+    ".html": PAGE,
+    ".htm": PAGE,
+    ".xml": DUMP,
+    ".ds": TOKENS,
+}
+UNITS = {PAGE: "page", DUMP: "article", TOKENS: "document"}
+UNITS |= dict.fromkeys((RECORDS, TABLE, PARQUET, DATA_SET), "record")
+"""What one document is, in every form but TEXT, where a rule says it."""
+BESIDE_TOKENS = (".ds.index", ".ds.metadata", ".ds.loss")
+"""What belongs to a file of tokens, see ``tokenized``."""
+KNOWN = (
+    ".txt, .md, .jsonl, .csv, .tsv, .html and Wikipedia's .xml, plain or with .gz, .zst or .bz2; .parquet, .ds; "
+    "or - for standard input"
+)
+LONGEST_LINE = {TEXT: 1 << 20, RECORDS: 64 << 20, TABLE: 16 << 20}
+"""Bytes. A longer line of text is cut at a space, so that a file without line breaks does not fill the memory; in
+other forms its content is lost, see TOO_LONG."""
+TOO_LONG = b""
+"""Stands for a record or a row that is longer than that."""
+STDIN = "-"
+DUMP_HEAD = 1 << 10
+"""Bytes within which a dump must call itself one, so that other .xml files in a folder are passed over."""
+_WIDE = {
+    codecs.BOM_UTF32_LE: "UTF-32",
+    codecs.BOM_UTF32_BE: "UTF-32",
+    codecs.BOM_UTF16_LE: "UTF-16",
+    codecs.BOM_UTF16_BE: "UTF-16",
+}
+"""Byte order marks; the longer ones first, as one begins with another."""
+
+
+@dataclass(frozen=True)
+class InputFile:
+    path: Path
+    given: str
+    """The input as the user typed it: the file itself, its folder, a glob, or ``-``."""
+    form: str
+    """A value of FORMS, or DATA_SET, which is no file, but a name for many (see ``hub``)."""
+    compression: str
+    """An item of COMPRESSIONS, or empty."""
+    bytes: int
+    modified: int
+    """Time of change in nanoseconds; 0 for standard input."""
+    revision: str = ""
+    """Commit of a data set, or hash of what standard input held: then the path and ``modified`` say nothing."""
+
+    @property
+    def name(self) -> str:
+        if self.given == STDIN:
+            return "standard input"
+        return self.given if self.form == DATA_SET else str(self.path)
+
+
+class Meter:
+    """Counts the bytes that were read from disk, compressed as they are; those at the border of two parts twice."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+
+
+def find_files(inputs: Sequence[str | Path], stdin: Path | None = None) -> list[InputFile]:
+    """Resolve files, folders (recursive), globs, data sets (``hf://``) and ``-``; sorted within each, each file once.
+
+    Args:
+        inputs: as the user typed them.
+        stdin: the file that ``spool_stdin`` made, which ``-`` stands for.
+
+    Raises:
+        UserError: no inputs, a path that does not exist or cannot be read, a pattern or folder without usable files,
+            or a file that was named itself but is of an unknown kind.
+    """
+    if not inputs:
+        raise UserError("No text was given.", "Name files, folders or patterns.")
+    found: dict[object, InputFile] = {}
+    for given in map(str, inputs):
+        if given == STDIN:
+            file = _spooled(stdin)
+            found.setdefault((STDIN, file.revision), file)
+            continue
+        if given.startswith(hub.PREFIX):
+            state = hub.inspect(hub.parse(given))
+            found.setdefault(
+                given, InputFile(Path(given), given, DATA_SET, "", state.bytes, state.modified, state.revision)
+            )
+            continue
+        try:
+            usable = _resolve(given)
+        except OSError as error:
+            reason = os.strerror(error.errno or 0).lower()
+            raise UserError(f"'{error.filename or given}' cannot be read: {reason}.", "Check the path.") from None
+        if not usable:
+            raise UserError(f"'{given}' holds no text files.", f"Give {KNOWN}.")
+        for identity, file in usable:
+            found.setdefault(identity, file)
+    return list(found.values())
+
+
+_Found = tuple[tuple[int, int], InputFile]
+"""Device and inode, by which a file is known however it is named."""
+
+
+def _resolve(given: str) -> list[_Found]:
+    path = Path(os.path.expanduser(given))
+    if path.is_file():
+        if (found := _describe(str(path), given, named=True)) is None:
+            raise UserError(f"'{given}' is of an unknown kind.", f"Give {KNOWN}.")
+        return [found]
+    if path.is_dir():
+        inside = files_inside(str(path))
+    elif glob.has_magic(given):
+        matches = sorted(glob.glob(str(path), recursive=True))
+        if not matches:
+            raise UserError(f"The pattern '{given}' matches nothing.", "Check it, and quote it for the shell.")
+        inside = [file for match in matches for file in (files_inside(match) if os.path.isdir(match) else [match])]
+    elif path.exists():
+        raise UserError(
+            f"'{given}' is a pipe or a device, which can be read only once.",
+            "Give the text on standard input, as in: daybreak prepare - < TEXT; or write it to a file.",
+        )
+    else:
+        raise UserError(f"There is no '{given}'.", "Check the path.")
+    described = [(file, _describe(file, given)) for file in inside]
+    usable = [found for _, found in described if found is not None]
+    if usable:
+        strange = [file for file, found in described if found is None and not file.endswith(BESIDE_TOKENS)]
+        say_left_out(given, strange)
+    return usable
+
+
+def _describe(path: str, given: str, named: bool = False) -> _Found | None:
+    stem, suffix = os.path.splitext(path.lower())
+    compression = suffix if suffix in COMPRESSIONS else ""
+    form = FORMS.get(os.path.splitext(stem)[1] if compression else suffix)
+    if form is None or (form in (PARQUET, TOKENS) and compression):
+        return None
+    try:
+        facts = os.stat(path)
+    except OSError:  # a dangling link, or one to itself
+        return None
+    if not stat.S_ISREG(facts.st_mode):  # reading a pipe would wait for ever
+        return None
+    file = InputFile(Path(path), given, form, compression, facts.st_size, facts.st_mtime_ns)
+    if form == DUMP and not named:
+        with open_file(file) as stream:
+            if b"<mediawiki" not in stream.read(DUMP_HEAD):
+                return None
+    return (facts.st_dev, facts.st_ino), file
+
+
+def _spooled(path: Path | None) -> InputFile:
+    if path is None:
+        raise UserError(f"Standard input ('{STDIN}') cannot be read here.", "Write the text to a file, and name that.")
+    return InputFile(path, STDIN, FORMS[path.suffix], "", path.stat().st_size, 0, path.stem.partition("-")[2])
+
+
+def read_lines(file: InputFile, meter: Meter | None = None) -> Iterator[bytes]:
+    """Yield the lines of ``file``, decompressed, with their line breaks; TOO_LONG for a record or row that is.
+
+    Raises:
+        UserError: the file cannot be opened, is in UTF-16 or UTF-32, or its compressed data is damaged or cut short.
+    """
+    return (line for _, line in read_positions(file, meter))
+
+
+def read_positions(
+    file: InputFile, meter: Meter | None = None, start: int = 0, stop: int | None = None
+) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines of ``file`` that begin at byte ``start`` or later, each with the byte at which it begins.
+
+    The pieces of a line that was cut all begin where the line does. Lines are read beyond ``stop`` too, unless none
+    begins between the two. Memory holds one line of at most LONGEST_LINE.
+
+    Raises:
+        UserError: see ``read_lines``.
+    """
+    limit = LONGEST_LINE[file.form]
+    with open_file(file, meter) as stream:
+        _refuse_wide(file, stream)
+        position = _next_line(stream, start, stop) if start else 0
+        if stop is not None and position >= stop:
+            return
+        rest, size = b"", 0  # of the line that is being read, what was not yielded, and what was
+        while line := rest + stream.readline(limit - len(rest)):
+            rest, ended = b"", line.endswith(b"\n")
+            if not ended and len(line) >= limit:
+                if file.form != TEXT:
+                    yield position, TOO_LONG
+                    position += len(line) + _finish_line(stream)
+                    continue
+                cut = line.rfind(b" ") + 1 or _character_border(line)
+                line, rest = line[:cut], line[cut:]
+            yield position, line
+            size += len(line)
+            if ended:
+                position, size = position + size, 0
+
+
+def _next_line(stream: io.BufferedReader, start: int, stop: int | None) -> int:
+    """Go to the first line that begins at ``start`` or later; return where that is, or a place at or after ``stop``."""
+    position = stream.seek(start - 1)
+    while (stop is None or position < stop) and (piece := stream.readline(CHUNK)):
+        position += len(piece)
+        if piece.endswith(b"\n"):
+            break
+    return position
+
+
+def _finish_line(stream: io.BufferedReader) -> int:
+    size = 0
+    while piece := stream.readline(CHUNK):
+        size += len(piece)
+        if piece.endswith(b"\n"):
+            break
+    return size
+
+
+def _character_border(line: bytes) -> int:
+    """Where the last character of UTF-8 begins, so that none is cut in two."""
+    for back in range(1, min(5, len(line))):
+        if line[-back] < 0x80:
+            break
+        if line[-back] >= 0xC0:
+            return len(line) - back
+    return len(line)
+
+
+def _refuse_wide(file: InputFile, stream: io.BufferedReader) -> None:
+    head = stream.peek(4)[:4]
+    for mark, name in _WIDE.items():
+        if head.startswith(mark):
+            raise UserError(
+                f"'{file.name}' is {name} text, not UTF-8.", f"Convert it (iconv -f {name} -t UTF-8), or leave it out."
+            )
+
+
+@contextlib.contextmanager
+def open_file(file: InputFile, meter: Meter | None = None) -> Iterator[io.BufferedReader]:
+    """Open ``file`` for reading, decompressed as it is read.
+
+    Raises:
+        UserError: also while it is read: it cannot be opened, or its compressed data is damaged or cut short.
+    """
+    damaged = UserError(
+        f"'{file.name}' is damaged or cut short: it cannot be decompressed to its end.",
+        "Fetch or compress it again, or leave it out.",
+    )
+    try:
+        with _MeteredFile(file.path, meter or Meter()) as raw, unpack(raw, file.compression) as stream:
+            yield stream
+    except (EOFError, zlib.error, gzip.BadGzipFile):
+        raise damaged from None
+    except OSError as error:
+        if error.errno is None:  # bz2's
+            raise damaged from None
+        reason = os.strerror(error.errno).lower()
+        raise UserError(f"'{file.name}' cannot be read: {reason}.", "Mend that, or leave the file out.") from None
+
+
+class _MeteredFile(io.FileIO):
+    def __init__(self, path: Path, meter: Meter):
+        super().__init__(path, "r")
+        self._meter = meter
+
+    def readinto(self, buffer: bytearray | memoryview, /) -> int:  # type: ignore[override]
+        count = super().readinto(buffer) or 0
+        self._meter.bytes += count
+        return count

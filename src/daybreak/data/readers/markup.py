@@ -1,0 +1,235 @@
+"""HTML to the prose that a reader sees, a paragraph a line; its title first.
+
+Left out: scripts and styles; what surrounds the text (nav, header, footer, aside, menus, and what is marked as such by
+its role); forms; what is hidden; figures. Of tables only paragraphs (``<p>``) stay: old pages are laid out with them,
+while cells of data hold no prose. Lists stay, an item a line.
+
+The tokenizer is ours because the standard library's takes quadratic time over broken markup (CVE-2025-6069): this one
+reads every character a bounded number of times. Memory: a page of at most LARGEST_PAGE, and what it is parsed into.
+"""
+
+from __future__ import annotations
+
+import codecs
+import html
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+from daybreak.data.readers.cleaning import clean
+from daybreak.data.readers.inputs import open_file
+from daybreak.data.readers.reading import BAD_SHARE, FEW_BAD, Reading
+
+LARGEST_PAGE = 16 << 20
+"""Bytes. A larger page is left out."""
+ENCODING_HEAD = 4096
+"""Bytes in which a page names its encoding."""
+LONGEST_VALUE = 1 << 16
+"""Characters of an attribute. A quote that is not closed within them is none."""
+
+_RAW = frozenset("script style title textarea xmp iframe noembed noframes".split())
+"""Elements without elements in them."""
+_LEFT_OUT = frozenset(
+    """script style template noscript nav header footer aside menu dialog form button select textarea iframe object
+    svg math audio video canvas figure noembed noframes head""".split()
+)
+_BLOCKS = frozenset(
+    """address article aside blockquote body br caption center dd details dialog div dl dt fieldset figcaption figure
+    footer form h1 h2 h3 h4 h5 h6 header hr html legend li main menu nav ol option p pre section summary table tbody td
+    tfoot th thead tr ul""".split()
+)
+_CONTAINERS = frozenset("article blockquote body center details div html main section table td ul ol dl pre".split())
+"""What may hold something that is left out, so that its end ends that too."""
+_HIDEABLE = (_CONTAINERS | {"p", "span", "li"}) - {"html", "body"}
+_UNCLOSED = frozenset({"p", "li"})
+"""What the next one of its kind ends, where nothing that may hold another was opened within."""
+_LOOKED_BACK = 64
+"""Open elements among which one that was not closed is looked for: broken markup must not take quadratic time."""
+_OPENS = re.compile(r"<(?:!--|[!?]|(?P<close>/?)(?P<name>[A-Za-z][^\s/>]*+))")
+_ENDS = re.compile(r"""(?P<end>>)|=\s*+(?P<quote>["'])""")
+_UNSEEN = re.compile(
+    r"""(?:^|\s)(?:hidden(?=[\s=/]|$)|aria-hidden\s*+=\s*+["']?true
+    |role\s*+=\s*+["']?(?:banner|complementary|contentinfo|dialog|menu|navigation|search)\b
+    |style\s*+=\s*+["'][^"']*?display\s*+:\s*+none)""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_HUGE_REFERENCE = re.compile(r"&#[0-9]{8,}+;?")
+_NAMED = re.compile(
+    rb"""<(?:meta[^>]*?charset|\?xml[^>]*?encoding)\s*+=\s*+["']?\s*+([A-Za-z0-9._:-]+)""", re.IGNORECASE
+)
+_ENCODINGS = frozenset(
+    """utf-8 cp1250 cp1251 cp1252 cp1253 cp1254 cp1255 cp1256 cp1257 cp1258 cp866 cp874 cp932 cp949 koi8-r koi8-u
+    iso8859-2 iso8859-3 iso8859-4 iso8859-5 iso8859-6 iso8859-7 iso8859-8 iso8859-10 iso8859-13 iso8859-14 iso8859-15
+    iso8859-16 mac-roman mac-cyrillic shift_jis euc_jp iso2022_jp gb2312 gbk gb18030 big5 euc_kr tis-620""".split()
+)
+"""Python's names. Others could be no encodings of text, or slow ones."""
+_WESTERN = frozenset("ascii iso8859-1 iso8859-9".split())
+"""What browsers read as the Windows code page that holds it."""
+
+
+def read_page(reading: Reading) -> Iterator[str]:
+    """Yield the text of one HTML file, unless it is too large or cannot be decoded, which is counted.
+
+    Raises:
+        UserError: the file cannot be read or unpacked.
+    """
+    with open_file(reading.file, reading.meter) as stream:
+        raw = stream.read(LARGEST_PAGE + 1)
+    if len(raw) > LARGEST_PAGE:
+        reading.skips.add(f"pages over {LARGEST_PAGE >> 20} MiB", f"'{reading.file.name}'")
+        return
+    text = decode_page(raw)
+    if text is None:
+        reading.skips.add("undecodable pages", f"'{reading.file.name}'")
+    elif found := visible_text(text):
+        yield found
+
+
+def decode_page(raw: bytes) -> str | None:
+    """Decode by byte order mark, by what the page says of itself, or as UTF-8; a few wrong bytes are dropped.
+
+    Returns:
+        None where there are many wrong bytes, or NULs.
+    """
+    if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        encoding = "utf-16"
+    elif raw.startswith(codecs.BOM_UTF8):
+        encoding = "utf-8-sig"
+    else:
+        named = _NAMED.search(raw[:ENCODING_HEAD])
+        encoding = _encoding(named[1].decode()) if named else "utf-8"
+    text = raw.decode(encoding, "replace")
+    wrong = text.count("\ufffd")
+    if "\0" in text or wrong > max(FEW_BAD, BAD_SHARE * len(text)):
+        return None
+    return text.replace("\ufffd", "")
+
+
+def _encoding(label: str) -> str:
+    try:
+        name = codecs.lookup(label).name
+    except LookupError:
+        return "utf-8"
+    if name in _WESTERN:
+        return "cp1254" if name == "iso8859-9" else "cp1252"
+    return name if name in _ENCODINGS else "utf-8"
+
+
+def visible_text(page: str) -> str:
+    """The prose of an HTML page, clean, a paragraph a line; empty where it has none. Broken markup is no error."""
+    prose = _Prose()
+    place = 0
+    while found := _OPENS.search(page, place):
+        prose.text(page[place : found.start()])
+        name = (found["name"] or "").lower()
+        if not name:
+            mark = "-->" if found[0] == "<!--" else ">"
+            close = page.find(mark, found.end())
+            place = close + len(mark) if close >= 0 else len(page)
+            continue
+        place = _tag_end(page, found.end())
+        if found["close"]:
+            prose.end(name)
+            continue
+        attributes = page[found.end() : place - 1]
+        if name in _RAW:
+            end = re.compile(rf"</{name}(?=[\s/>])", re.IGNORECASE).search(page, place)
+            inside = page[place : end.start()] if end else ""
+            if name == "title" and not prose.title and not prose.in_drawing:
+                prose.title = _line(inside)
+            place = _tag_end(page, end.end()) if end else len(page)
+        else:
+            prose.begin(name, attributes)
+    prose.text(page[place:])
+    return prose.close()
+
+
+def _tag_end(page: str, place: int) -> int:
+    """Where the tag whose name ends at ``place`` is over; a tag that is not closed goes on to the end."""
+    while found := _ENDS.search(page, place):
+        place = found.end()
+        if found["end"]:
+            return place
+        end = page.find(found["quote"], place, place + LONGEST_VALUE)
+        place = end + 1 if end >= 0 else place
+    return len(page)
+
+
+def _line(text: str) -> str:
+    return " ".join(html.unescape(_HUGE_REFERENCE.sub("", text)).split())
+
+
+class _Prose:
+    """Collects lines, and knows which elements are open."""
+
+    def __init__(self) -> None:
+        self.title = ""
+        self._lines: list[str] = []
+        self._pieces: list[str] = []
+        self._open: list[tuple[str, bool]] = []
+        """Name, and whether it is left out."""
+        self._count: Counter[str] = Counter()
+        self._unseen = 0
+        self._in_paragraph = False
+
+    @property
+    def in_drawing(self) -> bool:
+        return bool(self._count["svg"])
+
+    def text(self, text: str) -> None:
+        if text and not self._unseen and (self._in_paragraph or not self._count["table"]):
+            self._pieces.append(text)
+
+    def begin(self, name: str, attributes: str) -> None:
+        self._block(name)
+        if name in ("svg", "math") and attributes.endswith("/"):
+            return
+        if name in _BLOCKS and name != "html":
+            self.end("head")  # if it was not closed
+        if name in _UNCLOSED:
+            self.end(name)
+        self._in_paragraph = self._in_paragraph or name == "p"
+        unseen = name in _LEFT_OUT or (name in _HIDEABLE and _UNSEEN.search(attributes) is not None)
+        if unseen or name in _CONTAINERS or name in _UNCLOSED or self._count[name]:
+            self._open.append((name, unseen))
+            self._count[name] += 1
+            self._unseen += unseen
+
+    def end(self, name: str) -> None:
+        """Close the innermost element of this name, and what is open in it."""
+        self._block(name)
+        if name in _UNCLOSED and not self._is_innermost(name):
+            return
+        while self._count[name]:
+            inner, unseen = self._open.pop()
+            self._count[inner] -= 1
+            self._unseen -= unseen
+            if inner == name:
+                break
+
+    def _is_innermost(self, name: str) -> bool:
+        """Whether an element of this name is open, and nothing in it that may hold another."""
+        for inner, _ in self._open[: -_LOOKED_BACK - 1 : -1] if self._count[name] else ():
+            if inner == name:
+                return True
+            if inner in _CONTAINERS:
+                return False
+        return False
+
+    def _block(self, name: str) -> None:
+        if name in _BLOCKS:
+            self._break()
+            self._in_paragraph = self._in_paragraph and name == "br"
+
+    def _break(self) -> None:
+        text = "".join(self._pieces)
+        self._pieces.clear()
+        for piece in text.split("\n") if self._count["pre"] else [text]:
+            if line := _line(piece):
+                self._lines.append(line)
+
+    def close(self) -> str:
+        self._break()
+        if self.title and self._lines[:1] != [self.title]:
+            self._lines.insert(0, self.title)
+        return clean("\n".join(self._lines))

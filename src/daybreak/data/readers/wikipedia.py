@@ -1,0 +1,146 @@
+"""Dumps of Wikipedia and other MediaWiki sites (pages-articles.xml, mostly .bz2): articles as passages of text.
+
+What stays is what BERT was trained on: "for Wikipedia we extract only the text passages and ignore lists, tables, and
+headers" (Devlin et al. 2019, arXiv 1810.04805, section 3.1). ``wikitext`` says how.
+
+Memory: one article of at most LARGEST_ARTICLE and what expat holds of LARGEST_GAP of the file; no tree is built. A
+document type is refused, so no entity can be declared.
+"""
+
+from __future__ import annotations
+
+import xml.parsers.expat as expat
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from daybreak.core.errors import UserError, reason
+from daybreak.data.readers.cleaning import clean
+from daybreak.data.readers.inputs import InputFile, open_file
+from daybreak.data.readers.reading import Reading
+from daybreak.data.readers.unpacking import CHUNK
+from daybreak.data.readers.wikitext import is_disambiguation, passages
+
+LARGEST_ARTICLE = 4 << 20
+"""Characters of wikitext; MediaWiki itself allows 2 MiB. A longer article is left out."""
+LARGEST_GAP = 64 << 20
+"""Bytes. A file in which no page ends for so long is no dump of articles."""
+DEEPEST = 16
+"""Elements within each other; a dump has 5."""
+ARTICLES, FILES, CATEGORIES = "0", "6", "14"
+"""Numbers of namespaces. Dumps of before 2012 do not number their pages: all of them are taken for articles."""
+_DAMAGED = "Fetch it again: the dump of articles is named pages-articles.xml.bz2."
+
+
+@dataclass
+class _Page:
+    number: int
+    namespace: str = ""
+    redirect: bool = False
+    text: list[str] = field(default_factory=list)
+    size: int = 0
+
+
+class _Dump:
+    """What expat calls back; finished pages wait in ``pages``."""
+
+    def __init__(self, file: InputFile):
+        self._file = file
+        self.pages: deque[_Page] = deque()
+        self.hidden = {"file", "image", "category", "media"}
+        """Names of the namespaces whose links are no text; the dump tells those of its language."""
+        self.count = 0
+        self._depth = 0
+        self._page: _Page | None = None
+        self._element = ""
+        self._name: list[str] = []
+        self.parser = expat.ParserCreate()
+        self.parser.buffer_text = True
+        self.parser.StartDoctypeDeclHandler = self._doctype
+        self.parser.StartElementHandler = self._start
+        self.parser.EndElementHandler = self._end
+        self.parser.CharacterDataHandler = self._characters
+
+    def _doctype(self, *facts: object) -> None:
+        raise UserError(f"'{self._file.name}' declares a document type, which no dump does.", _DAMAGED)
+
+    def _start(self, name: str, attributes: dict[str, str]) -> None:
+        self._depth += 1
+        if (self._depth == 1 and name != "mediawiki") or self._depth > DEEPEST:
+            raise UserError(f"'{self._file.name}' is no dump of MediaWiki.", "Leave it out, or convert it to text.")
+        self._element = name
+        if name == "page":
+            self.count += 1
+            self._page = _Page(self.count)
+        elif self._page is not None:
+            if name == "redirect":
+                self._page.redirect = True
+            elif name == "text":  # of several revisions the last one stays
+                self._page.text.clear()
+                self._page.size = 0
+        elif name == "namespace" and attributes.get("key") in (FILES, CATEGORIES):
+            self._name = [""]
+
+    def _end(self, name: str) -> None:
+        self._depth -= 1
+        self._element = ""
+        if name == "page" and self._page is not None:
+            self.pages.append(self._page)
+            self._page = None
+        elif name == "namespace" and self._name:
+            self.hidden.add("".join(self._name).strip().lower())
+            self._name = []
+
+    def _characters(self, text: str) -> None:
+        if self._name and self._element == "namespace":
+            self._name.append(text[:100])
+        elif self._page is None:
+            return
+        elif self._element == "ns":
+            self._page.namespace = (self._page.namespace + text.strip())[:20]
+        elif self._element == "text":
+            self._page.size += len(text)
+            if self._page.size <= LARGEST_ARTICLE:
+                self._page.text.append(text)
+
+
+def read_dump(reading: Reading) -> Iterator[str]:
+    """Yield the passages of each article, a paragraph a line. Pages that are no articles are counted.
+
+    Raises:
+        UserError: the file cannot be read or unpacked, is no dump, or is damaged.
+    """
+    file = reading.file
+    dump = _Dump(file)
+    gap = 0
+    with open_file(file, reading.meter) as stream:
+        ended = False
+        while not ended:
+            data = stream.read(CHUNK)
+            ended = not data
+            try:
+                dump.parser.Parse(data, ended)
+            except (expat.ExpatError, ValueError, LookupError) as error:  # the latter two: encodings it cannot read
+                raise UserError(f"'{file.name}' is damaged: {reason(error)}.", _DAMAGED) from None
+            gap = 0 if dump.pages else gap + len(data)
+            if gap > LARGEST_GAP:
+                raise UserError(f"'{file.name}' has a page of over {LARGEST_GAP >> 20} MiB.", _DAMAGED)
+            while dump.pages:
+                if text := _article(dump.pages.popleft(), dump.hidden, reading):
+                    yield text
+
+
+def _article(page: _Page, hidden: set[str], reading: Reading) -> str:
+    text = "".join(page.text)
+    if page.namespace not in ("", ARTICLES):
+        why = "pages that are no articles"
+    elif page.redirect:
+        why = "redirects"
+    elif page.size > LARGEST_ARTICLE:
+        why = f"articles over {LARGEST_ARTICLE >> 20} MiB"
+    elif is_disambiguation(text):
+        why = "disambiguation pages"
+    else:
+        return clean("\n".join(passages(text, hidden)))
+    reading.skips.add(why, reading.file.name, "page", page.number)
+    return ""

@@ -1,0 +1,301 @@
+"""Which tokens make which row: a pure function of (seed, position), so that a loader's whole state is one integer.
+
+Rows are numbered 0, 1, 2, ... within an epoch, here as equal cuts of the token stream. Each epoch visits all of them
+once, in an order given by a keyed permutation of [0, rows): a Feistel network (Luby and Rackoff 1988) over the next
+power of four, walked along its cycle until it lands inside the range (Black and Rogaway 2002). No shuffle buffer,
+nothing to save, any number of ranks.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+
+import numpy as np
+
+from daybreak.core.batch import Batch
+from daybreak.core.errors import UserError
+from daybreak.core.plain import Component, nearest
+from daybreak.data.sequences.row_orders import by_full_stops, by_prevalence
+from daybreak.data.sequences.shards import TokenStream
+from daybreak.schemas.run import SpecialIds
+
+ROUNDS = 6
+ORDERS = ("shuffled", "stream", "full-stops", "prevalence")
+FIXED_IDS = SpecialIds()
+"""What the special ids are unless a tokenizer was taken over."""
+
+TokenIds = Callable[[str], int | None]
+"""The id of a token, None for one that the vocabulary lacks: ``Tokenizer.token_to_id``."""
+
+
+class Sampler(ABC):
+    """Hands out the rows of one split. Row ``position`` of the run is the same whatever was asked for before it."""
+
+    rows_per_epoch: int
+
+    @abstractmethod
+    def take(self, position: int, rows: int, progress: float = 0.0) -> Batch:
+        """Rows [position, position + rows) of the run, as numpy arrays.
+
+        Args:
+            position: rows since the start of the run; it crosses into the next epoch by itself.
+            progress: fraction of the run that is done, in [0, 1], for a sampler with a curriculum.
+        """
+
+    def view(self, progress: float) -> Hashable:
+        """What the rows depend on of ``progress``: rows for one progress serve any other with an equal view."""
+        return progress
+
+    @abstractmethod
+    def in_order(self, count: int) -> Batch:
+        """The first rows in stream order, min(count, rows_per_epoch) of them: what measurements read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowsConfig(Component):
+    """How rows are cut from a stream of documents."""
+
+    @abstractmethod
+    def build(
+        self,
+        stream: TokenStream,
+        length: int,
+        seed: int,
+        special: SpecialIds,
+        *,
+        token_ids: TokenIds | None = None,
+    ) -> Sampler:
+        """Return what hands out rows of ``length`` ids in an order keyed by ``seed``.
+
+        Args:
+            stream: the tokens of one split.
+            length: ids in a row, special tokens included.
+            seed: chooses the order, and whatever else is drawn.
+            special: the special ids of the stream's tokenizer.
+            token_ids: looks a token up in the vocabulary; needed by orders that look for one.
+
+        Raises:
+            UserError: the stream cannot give such rows.
+        """
+
+
+AHEAD = 1024
+"""Rows whose places are found at a time: a hundred small array operations for all of them as for one."""
+
+
+def permute(positions: np.ndarray, size: int, seed: int, epoch: int) -> np.ndarray:
+    """Map ``positions`` (int64, each in [0, size)) one to one onto [0, size), keyed by ``seed`` and ``epoch``.
+
+    Walks 4 steps at the very worst on average: the network's range is less than four times ``size``.
+    """
+    half = np.uint64(max(1, (int(size - 1).bit_length() + 1) // 2))
+    digest = hashlib.blake2b(f"{seed} {epoch}".encode(), digest_size=8 * ROUNDS).digest()
+    keys = np.frombuffer(digest, "<u8")
+    values = positions.astype(np.uint64)
+    outside = np.arange(len(values))
+    while len(outside):
+        values[outside] = _feistel(values[outside], half, keys)
+        outside = outside[values[outside] >= size]
+    return values.astype(np.int64)
+
+
+def _feistel(values: np.ndarray, half: np.uint64, keys: np.ndarray) -> np.ndarray:
+    mask = (np.uint64(1) << half) - np.uint64(1)
+    left, right = values >> half, values & mask
+    for key in keys:
+        left, right = right, left ^ (splitmix(right ^ key) & mask)
+    return (left << half) | right
+
+
+def splitmix(values: np.ndarray) -> np.ndarray:
+    """The finaliser of SplitMix64 (Steele et al. 2014); arithmetic is modulo 2**64."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed: np.ndarray = values ^ (values >> np.uint64(31))
+    return mixed
+
+
+def uniforms(key: str, count: int) -> np.ndarray:
+    """Return float64[count] in [0, 1), a function of ``key``; fewer numbers are the beginning of more (SplitMix64)."""
+    return uniforms_at(key, np.arange(count))
+
+
+def uniforms_at(key: str, places: np.ndarray) -> np.ndarray:
+    """Return float64 in [0, 1) of the shape of ``places``: the numbers at these places of ``uniforms(key, ...)``."""
+    start = np.frombuffer(hashlib.blake2b(key.encode(), digest_size=8).digest(), "<u8")
+    states = start + (places.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    return (splitmix(states) >> np.uint64(11)) * 2.0**-53
+
+
+def visit(position: int, rows: int, size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Where rows [position, position + rows) of a run stand that visits [0, size) once an epoch, shuffled by ``seed``.
+
+    Returns:
+        int64[rows], the epoch of each, and int64[rows], its number in [0, size); both read-only.
+    """
+    first, last = position // AHEAD, (position + max(rows, 1) - 1) // AHEAD
+    blocks = [_visits(number, size, seed) for number in range(first, last + 1)]
+    start = position - first * AHEAD
+    epochs, order = (parts[0] if len(parts) == 1 else np.concatenate(parts) for parts in zip(*blocks))
+    return epochs[start : start + rows], order[start : start + rows]
+
+
+@functools.lru_cache(maxsize=8)
+def _visits(block: int, size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Epochs and numbers of rows [block * AHEAD, (block + 1) * AHEAD)."""
+    epochs, inside = np.divmod(np.arange(block * AHEAD, (block + 1) * AHEAD, dtype=np.int64), size)
+    order = np.empty_like(inside)
+    for epoch in np.unique(epochs):
+        here = epochs == epoch
+        order[here] = permute(inside[here], size, seed, int(epoch))
+    for array in (epochs, order):
+        array.flags.writeable = False
+    return epochs, order
+
+
+def too_small(stream: TokenStream, length: int) -> UserError:
+    return UserError(
+        f"The corpus is too small: {len(stream)} tokens do not fill one row of {length}.",
+        "Give more text, or a shorter --length.",
+    )
+
+
+# ---------------------------------------------------------------- [CLS] and a cut of the stream
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamRows(RowsConfig):
+    """[CLS] and ``length - 1`` tokens of the stream, over the borders of documents; no padding."""
+
+    def build(
+        self,
+        stream: TokenStream,
+        length: int,
+        seed: int,
+        special: SpecialIds,
+        *,
+        token_ids: TokenIds | None = None,
+    ) -> RowSampler:
+        return RowSampler(stream, length, seed, special)
+
+
+class RowSampler(Sampler):
+    """Cuts a stream into rows of ``length`` ids, [CLS] and ``length - 1`` tokens, and hands them out in seeded order.
+
+    Args:
+        stream: the tokens of one split.
+        length: ids in a row, [CLS] included; at least 2.
+        seed: chooses the order.
+        special: the special ids of the stream's tokenizer.
+
+    Raises:
+        UserError: the stream is shorter than one row.
+    """
+
+    def __init__(self, stream: TokenStream, length: int, seed: int, special: SpecialIds = FIXED_IDS):
+        self._stream, self._length, self._seed, self._special = stream, length, seed, special
+        self.rows_per_epoch = len(stream) // (length - 1)
+        if self.rows_per_epoch == 0:
+            raise too_small(stream, length)
+
+    def take(self, position: int, rows: int, progress: float = 0.0) -> Batch:
+        return self._gather(visit(position, rows, self.rows_per_epoch, self._seed)[1])
+
+    def view(self, progress: float) -> None:
+        """Rows are the same all along."""
+
+    def in_order(self, count: int) -> Batch:
+        return self._gather(np.arange(min(count, self.rows_per_epoch)))
+
+    def _gather(self, order: np.ndarray) -> Batch:
+        width = self._length - 1
+        rows = np.empty((len(order), self._length), np.int64)
+        rows[:, 0] = self._special.cls
+        rows[:, 1:] = self._stream.windows(order * width, width)
+        return Batch(ids=rows, special=self._special)
+
+
+# ---------------------------------------------------------------- a cut of the stream and nothing else
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackedRows(RowsConfig):
+    """``length`` tokens of the stream, no [CLS] and no padding (Cramming, Geiping and Goldstein 2022).
+
+    Its remainder is dropped once for the whole corpus; the original drops one every 1024 documents.
+    """
+
+    order: str = "shuffled"
+    """shuffled: anew each epoch. stream: as the text lies. full-stops: rows with most "." first, the order of the
+    published runs. prevalence: rows of the commonest tokens first, as the paper's text has it. Equals in stream order
+    (theirs: in no fixed order)."""
+
+    def __post_init__(self) -> None:
+        if self.order not in ORDERS:
+            raise UserError(
+                f"'{self.order}' is no order of rows.{nearest(self.order, ORDERS)}", f"Use {', '.join(ORDERS)}."
+            )
+
+    def build(
+        self,
+        stream: TokenStream,
+        length: int,
+        seed: int,
+        special: SpecialIds,
+        *,
+        token_ids: TokenIds | None = None,
+    ) -> PackedSampler:
+        order = None
+        if self.order == "full-stops":
+            full_stop = token_ids(".") if token_ids is not None else None
+            if full_stop is None:
+                raise UserError("The vocabulary has no '.' to order rows by.", "Use --rows.order shuffled.")
+            order = by_full_stops(stream, length, full_stop)
+        elif self.order == "prevalence":
+            order = by_prevalence(stream, length)
+        return PackedSampler(stream, length, seed, special, shuffled=self.order == "shuffled", order=order)
+
+
+class PackedSampler(Sampler):
+    """Hands out cuts of ``length`` ids, over and over.
+
+    Args:
+        shuffled: in a new order each epoch; otherwise in the same.
+        order: integer [rows], that order; the stream's when None.
+    """
+
+    def __init__(
+        self,
+        stream: TokenStream,
+        length: int,
+        seed: int,
+        special: SpecialIds,
+        *,
+        shuffled: bool,
+        order: np.ndarray | None = None,
+    ):
+        self._stream, self._length, self._seed, self._special = stream, length, seed, special
+        self._shuffled, self._order = shuffled, order
+        self.rows_per_epoch = len(stream) // length
+        if self.rows_per_epoch == 0:
+            raise too_small(stream, length)
+
+    def take(self, position: int, rows: int, progress: float = 0.0) -> Batch:
+        if self._shuffled:
+            return self._gather(visit(position, rows, self.rows_per_epoch, self._seed)[1])
+        places = np.arange(position, position + rows, dtype=np.int64) % self.rows_per_epoch
+        return self._gather(places if self._order is None else self._order[places])
+
+    def view(self, progress: float) -> None:
+        """Rows are the same all along."""
+
+    def in_order(self, count: int) -> Batch:
+        return self._gather(np.arange(min(count, self.rows_per_epoch)))
+
+    def _gather(self, order: np.ndarray) -> Batch:
+        windows = self._stream.windows(np.asarray(order, np.int64) * self._length, self._length)
+        return Batch(ids=windows.astype(np.int64), special=self._special)

@@ -1,0 +1,107 @@
+"""Pairs of neighbouring spans of one document, for a contrastive loss: a sequence is a function of (seed, position).
+
+Documents are read as passages: a document itself, or equal parts of at most PASSAGE tokens of a longer one. Every epoch
+visits all passages once, in an order keyed by the seed. Sequences 2i and 2i + 1 of the run are two spans of one
+passage: random lengths, and the second begins some tokens before or after the end of the first. A passage that is too
+short for the lengths drawn gives shorter spans, at the least its two halves.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from daybreak.core.batch import Batch
+from daybreak.core.errors import UserError
+from daybreak.data.sequences.sampler import Sampler, uniforms_at, visit
+from daybreak.data.sequences.shards import TokenStream
+from daybreak.schemas.run import SpecialIds
+
+PASSAGE = 2048
+"""Tokens of a passage at most."""
+FEWEST = 8
+"""Tokens of a passage at least: shorter documents are passed over."""
+OVERLAP, GAP = 6, 7
+"""Tokens by which the second span may reach back into the first, and tokens that may lie between the two, at most."""
+DRAWS = 4
+"""Random numbers of a pair: two lengths, the distance, the place."""
+
+
+class SpanSampler(Sampler):
+    """Hands out [CLS] span [SEP] and padding, with ``attend`` and ``documents``; holds 16 bytes a passage.
+
+    Args:
+        stream: the tokens of one split.
+        length: ids in a sequence, special tokens and padding included.
+        seed: chooses the order, the lengths and the places.
+        special: the special ids of the stream's tokenizer.
+        shortest: tokens of a span at least, where its passage is long enough.
+        longest: tokens of a span at most; never more than fit into a sequence.
+
+    Raises:
+        UserError: fewer than two passages, so that no span has another document's to be told apart from.
+    """
+
+    def __init__(
+        self, stream: TokenStream, length: int, seed: int, special: SpecialIds, *, shortest: int, longest: int
+    ):
+        self._stream, self._length, self._seed, self._special = stream, length, seed, special
+        self._longest = min(longest, length - 2)
+        self._shortest = min(shortest, self._longest)
+        ends = stream.document_ends().astype(np.int64)
+        sizes: np.ndarray = np.diff(ends, prepend=0) - 1  # without the separator
+        parts = np.where(sizes >= FEWEST, -(-sizes // PASSAGE), 0)
+        document = np.repeat(np.arange(len(ends)), parts)
+        number = np.arange(len(document)) - np.repeat(np.cumsum(parts) - parts, parts)
+        begins = sizes[document] * number // parts[document]
+        self._sizes = sizes[document] * (number + 1) // parts[document] - begins
+        self._starts = ends[document] - 1 - sizes[document] + begins
+        if len(self._starts) < 2:
+            raise UserError(
+                f"The text has {len(self._starts)} documents of {FEWEST} tokens and more, too few to compare spans of.",
+                "Give more text, prepare it with another --document rule, or leave --finish.start at 1.",
+            )
+        mean = (self._shortest + self._longest) / 2
+        self.rows_per_epoch = max(2, int(self._sizes.sum() / mean))
+
+    def take(self, position: int, rows: int, progress: float = 0.0) -> Batch:
+        first = position // 2
+        pairs = (position + rows + 1) // 2 - first
+        _, passages = visit(first, pairs, len(self._starts), self._seed)
+        starts, sizes = self._spans(np.arange(first, first + pairs), passages)
+        return self._gather(starts, sizes, passages, slice(position % 2, position % 2 + rows))
+
+    def view(self, progress: float) -> None:
+        return None
+
+    def in_order(self, count: int) -> Batch:
+        pairs = np.arange(min((count + 1) // 2, len(self._starts)))
+        return self._gather(*self._spans(pairs, pairs), pairs, slice(0, count))
+
+    def _spans(self, pairs: np.ndarray, passages: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Stream positions and lengths of both spans, int64 [N, 2] each.
+
+        Args:
+            pairs: int64 [N], the numbers of the pairs in the run.
+            passages: int64 [N], the passages they lie in.
+        """
+        draw = uniforms_at(f"{self._seed} spans", pairs[:, None] * DRAWS + np.arange(DRAWS))
+        room = self._sizes[passages]
+        lengths = self._shortest + (draw[:, :2] * (self._longest - self._shortest + 1)).astype(np.int64)
+        lengths = np.minimum(lengths, room[:, None] // 2)
+        # At least half of each span is its own.
+        overlap = np.minimum(OVERLAP, lengths.min(axis=1) // 2)
+        gap = np.minimum(GAP, room - lengths.sum(axis=1))
+        apart = (draw[:, 2] * (overlap + gap + 1)).astype(np.int64) - overlap
+        places = room - lengths.sum(axis=1) - apart + 1
+        begin = self._starts[passages] + (draw[:, 3] * places).astype(np.int64)
+        return np.stack((begin, begin + lengths[:, 0] + apart), axis=1), lengths
+
+    def _gather(self, starts: np.ndarray, sizes: np.ndarray, passages: np.ndarray, wanted: slice) -> Batch:
+        starts, sizes = starts.reshape(-1)[wanted], sizes.reshape(-1)[wanted]
+        ids = np.full((len(starts), self._length), self._special.pad, np.int64)
+        ids[:, 0] = self._special.cls
+        for row, start, size in zip(ids, starts.tolist(), sizes.tolist(), strict=True):
+            row[1 : size + 1] = self._stream.read(start, start + size)
+            row[size + 1] = self._special.sep
+        attend = np.arange(self._length) < sizes[:, None] + 2
+        return Batch(ids=ids, attend=attend, documents=np.repeat(passages, 2)[wanted], special=self._special)

@@ -1,0 +1,140 @@
+"""Sequences that hold several views of one short window of text: what teaches a small model to look across segments.
+
+A model of a few million parameters does not learn by itself to compare two segments in the minutes or hours that it
+has: the loss on masked tokens beside a verbatim copy stays where it is without one. Repetition in context brings
+attention to content about early (arXiv 2505.17863). So the first part of a run reads mostly sequences such as
+[CLS] view [SEP] view [SEP] ..., where each view is a shifted and damaged copy of the same window.
+
+B sequences, L positions, V views a sequence, S tokens of the longest view.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+
+from daybreak.core.batch import Batch
+from daybreak.core.errors import UserError
+from daybreak.data.sequences.sampler import RowSampler, RowsConfig, Sampler, TokenIds, splitmix
+from daybreak.data.sequences.shards import TokenStream
+from daybreak.schemas.run import SpecialIds
+
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViewRows(RowsConfig):
+    """Cuts of the stream, as ``StreamRows``, some of which are replaced by views of one window.
+
+    A sequence is replaced with probability ``fraction`` while progress is below ``until`` and its number below
+    ``most``, and with probability ``later`` after that. The choice and the views are functions of (seed, position), so
+    a replay and any number of devices read the same sequences.
+    """
+
+    fraction: float = 0.7
+    """Probability that a sequence holds views, before ``until``."""
+    until: float = 0.25
+    """Progress at which ``fraction`` gives way to ``later``."""
+    most: int = 2_000_000
+    """Sequences of the run after which this happens at the latest: a long run does not need a quarter of its time."""
+    later: float = 0.1
+    """Probability that a sequence holds views, from ``until`` on."""
+    shortest: int = 12
+    """Fewest tokens of a view, before some are dropped."""
+    longest: int = 40
+    """Most tokens of a view."""
+    drop: float = 0.1
+    """Probability that a view lacks a token of its window."""
+
+    def __post_init__(self) -> None:
+        for name in ("fraction", "until", "later"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise UserError(f"--rows.{name} must be in [0, 1].", "Correct the number.")
+        if not 0 <= self.drop < 1 or self.most < 0:
+            raise UserError("--rows.drop must be in [0, 1) and --rows.most at least 0.", "Correct the number.")
+        if not 2 <= self.shortest <= self.longest:
+            raise UserError(
+                f"Views of {self.shortest} to {self.longest} tokens cannot be.",
+                "Give --rows.shortest of at least 2 and a --rows.longest that is no less.",
+            )
+
+    def build(
+        self,
+        stream: TokenStream,
+        length: int,
+        seed: int,
+        special: SpecialIds,
+        *,
+        token_ids: TokenIds | None = None,
+    ) -> ViewSampler:
+        return ViewSampler(stream, length, seed, special, self)
+
+
+class ViewSampler(Sampler):
+    """Hands out cuts of the stream in seeded order, some of them replaced by views.
+
+    Args:
+        stream: the tokens of one split.
+        length: positions of a sequence, [CLS] included.
+        seed: chooses the order, which sequences hold views, and the views.
+        special: the special ids of the stream's tokenizer.
+
+    Raises:
+        UserError: the stream is shorter than one sequence.
+    """
+
+    def __init__(self, stream: TokenStream, length: int, seed: int, special: SpecialIds, config: ViewRows):
+        self._plain = RowSampler(stream, length, seed, special)
+        self._stream, self._length, self._special, self._config = stream, length, special, config
+        self._key = np.frombuffer(hashlib.blake2b(f"views {seed}".encode(), digest_size=8).digest(), "<u8")[0]
+        self.rows_per_epoch = self._plain.rows_per_epoch
+
+    def view(self, progress: float) -> bool:
+        return progress < self._config.until
+
+    def in_order(self, count: int) -> Batch:
+        return self._plain.in_order(count)
+
+    def take(self, position: int, rows: int, progress: float = 0.0) -> Batch:
+        batch = self._plain.take(position, rows, progress)
+        config, places = self._config, np.arange(position, position + rows, dtype=np.uint64)
+        early = (places < config.most) & (progress < config.until)
+        keys = splitmix(self._key + places * GOLDEN)
+        chosen = np.flatnonzero(self._draw(keys, 0, 1)[:, 0] < np.where(early, config.fraction, config.later))
+        if len(chosen):
+            batch.ids[chosen, 1:] = self._views(keys[chosen])
+        return batch
+
+    def _draw(self, keys: np.ndarray, first: int, count: int) -> np.ndarray:
+        """Float64 [B, count] in [0, 1): draws first, first + 1, ... of each sequence."""
+        states = keys[:, None] + np.arange(first + 1, first + count + 1, dtype=np.uint64) * GOLDEN
+        return (splitmix(states) >> np.uint64(11)) * 2.0**-53
+
+    def _views(self, keys: np.ndarray) -> np.ndarray:
+        """Int64 [B, L - 1]: views with a [SEP] behind each, over and over until the sequence is full."""
+        config, room, sep = self._config, self._length - 1, self._special.sep
+        sequences, longest = len(keys), config.longest
+        views = max(2, -(-room // config.shortest))
+        reach = min(2 * longest, len(self._stream))
+        draws = self._draw(keys, 1, 2 + views + views * longest)
+        size_draw, place, shifts, drops = np.split(draws, [1, 2, 2 + views], axis=1)
+        starts = (place[:, 0] * (len(self._stream) - reach + 1)).astype(np.int64)
+        text = np.stack([self._stream.read(start, start + reach) for start in starts.tolist()]).astype(np.int64)
+
+        size = (config.shortest + size_draw * (longest - config.shortest + 1)).astype(np.int64)  # [B, 1]
+        shift = (shifts * (size // 3 + 1)).astype(np.int64)  # [B, V]
+        inside = np.arange(longest)
+        source = np.minimum(shift[:, :, None] + inside, reach - 1)
+        tokens = np.take_along_axis(text[:, None], source, axis=2)  # [B, V, S]
+        kept = (inside < size[:, :, None]) & (drops.reshape(sequences, views, longest) >= config.drop) & (tokens != sep)
+
+        ends = np.ones((sequences, views, 1), bool)
+        tokens = np.concatenate([tokens, np.full((sequences, views, 1), sep)], axis=2).reshape(sequences, -1)
+        kept = np.concatenate([kept, ends], axis=2).reshape(sequences, -1)
+        # What is kept moves to the front; where that does not fill the sequence it begins again.
+        order = np.argsort(~kept, axis=1, kind="stable")
+        place = np.arange(room) % kept.sum(axis=1, keepdims=True)
+        filled: np.ndarray = np.take_along_axis(tokens, np.take_along_axis(order, place, axis=1), axis=1)
+        return filled

@@ -1,0 +1,1 @@
+"""Train, import and apply tokenizers."""

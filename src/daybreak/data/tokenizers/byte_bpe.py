@@ -1,0 +1,113 @@
+"""Byte-level BPE: pieces are runs of bytes, so that no character of any script is unknown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+from daybreak.data.tokenizers.counting import document_counts, training_pieces
+from daybreak.data.tokenizers.tokenizer_making import (
+    MANY_DOCUMENTS,
+    SEVERAL_DOCUMENTS,
+    SPECIAL_TOKENS,
+    SURPLUS,
+    TrainedTokenizer,
+)
+
+# GPT-2's expression, in which a letter may also be an accent (\p{M}): without that, each vowel sign of Hindi or Thai
+# parts its word. The endings are English and hurt nobody else.
+WORDS = r"'(?:[sdmt]|ll|ve|re)| ?(?:\p{L}|\p{M})+| ?\p{N}+| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+"
+
+Merge = tuple[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ByteBPE(TrainedTokenizer):
+    """Byte-level BPE (Radford et al. 2019): the commonest neighbours among the bytes of a word become one piece.
+
+    It has a piece for every byte, so nothing is unknown, and decoding gives the text back (its Unicode NFC). Training
+    is deterministic, whatever the number of threads and the order of the texts. A name that stands in one private
+    document does not become a piece: from MANY_DOCUMENTS texts on, each piece of two or more bytes stands inside the
+    words of at least SEVERAL_DOCUMENTS of them; for fewer texts it merely occurs twice.
+    """
+
+    smallest = "the bytes"
+
+    cased: bool = True
+    """Keep capitals; otherwise they become small letters. Accents stay in both."""
+
+    def learn(self, texts: Iterable[str], sizes: Sequence[int]) -> list[Tokenizer]:
+        """The first merges of a large vocabulary are those of a small one."""
+        blank = self._assemble({token: id for id, token in enumerate(SPECIAL_TOKENS)}, [])
+        trainer = trainers.BpeTrainer(
+            vocab_size=max(sizes) + int(SURPLUS * max(sizes)),
+            min_frequency=2,
+            special_tokens=list(SPECIAL_TOKENS),
+            initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+            show_progress=False,
+        )
+        blank.train_from_iterator(training_pieces(texts), trainer)
+        surplus = blank.get_vocab(with_added_tokens=False)
+        merges = trained_merges(blank)
+        trained = self._assemble(surplus, merges)
+        uses, documents = document_counts(texts, trained)
+        several = SEVERAL_DOCUMENTS if documents >= MANY_DOCUMENTS else 0
+        kept = kept_pieces(surplus, merges, uses, several)
+        return [self._cut(kept[:size], merges) for size in sizes]
+
+    def _cut(self, pieces: list[str], merges: list[Merge]) -> Tokenizer:
+        known = set(pieces)
+        usable = [(a, b) for a, b in merges if known >= {a, b, a + b}]
+        return self._assemble({piece: id for id, piece in enumerate(pieces)}, usable)
+
+    def _assemble(self, vocabulary: dict[str, int], merges: list[Merge]) -> Tokenizer:
+        tokenizer = Tokenizer(models.BPE(vocabulary, merges))
+        folding = [normalizers.NFC()] if self.cased else [normalizers.Lowercase(), normalizers.NFC()]
+        tokenizer.normalizer = normalizers.Sequence(folding)
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+            [
+                pre_tokenizers.Split(Regex(WORDS), "isolated"),
+                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+            ]
+        )
+        tokenizer.decoder = decoders.ByteLevel()
+        template = processors.TemplateProcessing(
+            single="[CLS] $A [SEP]",
+            pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+            special_tokens=[(token, vocabulary[token]) for token in ("[CLS]", "[SEP]")],
+        )
+        # Offsets leave out the space that begins a piece.
+        tokenizer.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=True), template])
+        # The piece that a mask stands for holds the space before it, as in RoBERTa.
+        tokenizer.add_special_tokens(
+            [AddedToken(token, special=True, normalized=False, lstrip=token == "[MASK]") for token in SPECIAL_TOKENS]
+        )
+        return tokenizer
+
+
+def trained_merges(tokenizer: Tokenizer) -> list[Merge]:
+    """The merges of a BPE tokenizer in their order."""
+    return [(a, b) for a, b in json.loads(tokenizer.to_str())["model"]["merges"]]
+
+
+def kept_pieces(vocabulary: dict[str, int], merges: list[Merge], uses: np.ndarray, several: int) -> list[str]:
+    """Return the pieces, in the order of ``vocabulary``, that are used in ``several`` documents, or that such need.
+
+    A piece needs the two parts of each merge that gives it, and their parts. These stand inside it, so they stand in
+    as many documents; no other piece of two or more bytes stays.
+    """
+    parts: dict[str, set[str]] = {}
+    for a, b in merges:
+        parts.setdefault(a + b, set()).update((a, b))
+    kept = {piece for piece in vocabulary if len(piece) == 1 or piece in SPECIAL_TOKENS}
+    waiting = [piece for piece, id in vocabulary.items() if uses[id] >= several]
+    while waiting:
+        piece = waiting.pop()
+        if piece not in kept:
+            kept.add(piece)
+            waiting.extend(parts.get(piece, ()))
+    return sorted(kept, key=vocabulary.__getitem__)

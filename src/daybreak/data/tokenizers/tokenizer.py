@@ -1,0 +1,209 @@
+"""Tokenizers: how text becomes ids. Training the same text twice gives the same bytes, and fixed special ids.
+
+A tokenizer folder holds ``tokenizer.json`` (everything, also for ``tokenizers`` alone) and ``tokenizer_config.json``
+(what ``transformers.AutoTokenizer`` wants to know beside it).
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import decoders as token_decoders
+
+from daybreak.core.errors import UserError
+from daybreak.core.plain import nearest
+from daybreak.data.tokenizers.byte_pieces import SPACE, goes_on
+from daybreak.data.tokenizers.counting import Alphabet, alphabet_of, document_counts, training_pieces
+from daybreak.data.tokenizers.tokenizer_making import (
+    MANY_DOCUMENTS,
+    SEVERAL_DOCUMENTS,
+    SPECIAL_TOKENS,
+    SURPLUS,
+    TrainedTokenizer,
+)
+from daybreak.data.tokenizers.tokenizer_making import TokenizerConfig as TokenizerConfig
+from daybreak.data.tokenizers.tokenizer_making import save_tokenizer as save_tokenizer
+from daybreak.data.tokenizers.word_cutting import UNSPACED, UNSPACED_SHARE, cramming_normalizer, word_cutter
+
+PAD, UNK, CLS, SEP, MASK = range(len(SPECIAL_TOKENS))
+NORMALIZERS = ("bert", "cramming")
+PUNCTUATION = ("single", "runs")
+
+FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+)
+"""What belongs to a tokenizer, of all that a model folder may hold."""
+
+_Assemble = Callable[[dict[str, int]], Tokenizer]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WordPiece(TrainedTokenizer):
+    """BERT's tokenizer (Devlin et al. 2018): whitespace and punctuation split, then the longest known pieces.
+
+    Training is deterministic, whatever the number of threads and the order of the texts. A name that stands in one
+    private document does not become a piece: from MANY_DOCUMENTS texts on, each piece of two or more characters is
+    used in at least SEVERAL_DOCUMENTS of them; for fewer texts it merely occurs twice.
+    """
+
+    smallest = "an alphabet"
+
+    cased: bool = False
+    """Keep capitals and accents; otherwise both are folded away. That suits English: Finnish loses its dots, Hindi and
+    Thai lose vowels, and Korean and Japanese syllables fall apart."""
+    normalizer: str = "bert"
+    """bert: as BERT cleans text. cramming: straight quotes, and nothing but ASCII (Geiping and Goldstein 2022)."""
+    punctuation: str = "single"
+    """single: every mark is a word. runs: marks in a row are one word, as in Cramming."""
+
+    def __post_init__(self) -> None:
+        for name, value, known in (
+            ("normalizer", self.normalizer, NORMALIZERS),
+            ("punctuation", self.punctuation, PUNCTUATION),
+        ):
+            if value not in known:
+                raise UserError(f"'{value}' is no {name}.{nearest(value, known)}", f"Use {' or '.join(known)}.")
+
+    def learn(self, texts: Iterable[str], sizes: Sequence[int]) -> list[Tokenizer]:
+        """Pieces are in the order in which they were merged, so a smaller vocabulary is nearly what training at its
+        size gives: it has the characters that fit its size, but merges that went through others are lost. The text is
+        encoded once for each size.
+        """
+        characters = alphabet_of(texts, self._assemble({token: id for id, token in enumerate(SPECIAL_TOKENS)}))
+        assemble = functools.partial(self._assemble, unspaced=characters.share(UNSPACED) >= UNSPACED_SHARE)
+        pieces = _learn(assemble, texts, characters, max(sizes))
+        return [assemble(_cut(assemble, texts, pieces, characters, size)) for size in sizes]
+
+    def _assemble(self, vocabulary: dict[str, int], unspaced: bool = False) -> Tokenizer:
+        normalizer = (
+            cramming_normalizer(self.cased)
+            if self.normalizer == "cramming"
+            else normalizers.BertNormalizer(lowercase=not self.cased, strip_accents=not self.cased)
+        )
+        return assemble(vocabulary, normalizer, word_cutter(runs=self.punctuation == "runs", unspaced=unspaced))
+
+
+def _learn(assemble: _Assemble, texts: Iterable[str], characters: Alphabet, size: int) -> list[str]:
+    """More than ``size`` pieces in their order: special tokens, characters, then merges."""
+    alphabet, continuations = characters.fitted(size)
+    # The trainer numbers "##x" pieces as it meets them in a hash map, in a new order each time, and breaks ties
+    # between merges by these numbers. Naming them all beforehand, sorted, takes that freedom away.
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=size + int(SURPLUS * size),
+        min_frequency=2,
+        special_tokens=[*SPECIAL_TOKENS, *(f"##{character}" for character in continuations)],
+        initial_alphabet=alphabet,
+        limit_alphabet=len(alphabet),
+        show_progress=False,
+    )
+    blank = assemble({token: id for id, token in enumerate(SPECIAL_TOKENS)})
+    blank.train_from_iterator(training_pieces(texts), trainer)
+    # Only the pieces: it also enters "##x" as added tokens, which would be found inside any text.
+    surplus = blank.get_vocab(with_added_tokens=False)
+    return sorted(surplus, key=surplus.__getitem__)
+
+
+def _cut(
+    assemble: _Assemble, texts: Iterable[str], pieces: list[str], characters: Alphabet, size: int
+) -> dict[str, int]:
+    """The first ``size`` of ``pieces`` that are in their alphabet and, but for single characters, used enough."""
+    fitted = [set(kept) for kept in characters.fitted(size)]
+
+    def single(piece: str) -> bool:
+        return len(piece.removeprefix("##")) == 1 or piece in SPECIAL_TOKENS
+
+    def fits(piece: str) -> bool:
+        body = piece.removeprefix("##")
+        return fitted[piece != body and len(body) == 1].issuperset(body) or piece in SPECIAL_TOKENS
+
+    surplus = {piece: id for id, piece in enumerate(list(filter(fits, pieces))[: size + int(SURPLUS * size)])}
+    uses, documents = document_counts(texts, assemble(surplus))
+    several = SEVERAL_DOCUMENTS if documents >= MANY_DOCUMENTS else 0
+    # What is always needed comes first in this order, so that the cut falls on the rarest merges.
+    kept = [piece for piece, id in surplus.items() if single(piece) or uses[id] >= several]
+    return {piece: id for id, piece in enumerate(kept[:size])}
+
+
+def assemble(
+    vocabulary: dict[str, int], normalizer: normalizers.Normalizer, pre_tokenizer: pre_tokenizers.PreTokenizer
+) -> Tokenizer:
+    """Build BERT's kind of tokenizer around ``vocabulary``, which holds SPECIAL_TOKENS under any ids."""
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=100))
+    tokenizer.normalizer = normalizer
+    tokenizer.pre_tokenizer = pre_tokenizer
+    tokenizer.decoder = token_decoders.WordPiece(prefix="##")
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[(token, vocabulary[token]) for token in ("[CLS]", "[SEP]")],
+    )
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS])
+    return tokenizer
+
+
+def load_tokenizer(folder: Path) -> Tokenizer:
+    """Load ``folder/tokenizer.json``, whatever its special ids; it neither pads nor truncates.
+
+    Raises:
+        UserError: it is missing or is no tokenizer.
+    """
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        raise UserError(f"There is no tokenizer.json in '{folder}'.", "Check the path, or prepare the data again.")
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # tokenizers raises bare Exception for whatever is wrong with a file
+        raise UserError(f"'{path}' is no tokenizer: {error}.", "Restore it, or prepare the data again.") from None
+    # Published files often keep what their last user had set.
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def vocabulary_size(tokenizer: Tokenizer) -> int:
+    """Ids that a model must know: one more than the largest, for a vocabulary may have holes."""
+    return int(max(tokenizer.get_vocab().values())) + 1
+
+
+def continuation_table(tokenizer: Tokenizer) -> np.ndarray:
+    """Return bool[vocabulary]: the ids whose piece goes on a word (``##``, or see ``goes_on``); special ones never."""
+    table = np.zeros(vocabulary_size(tokenizer), bool)
+    parted = tokenizer.pre_tokenizer.pre_tokenize_str(" a") if tokenizer.pre_tokenizer else []
+    byte_level = bool(parted) and parted[0][0].startswith(SPACE)
+    for piece, id in tokenizer.get_vocab().items():
+        table[id] = goes_on(piece) if byte_level else piece.startswith("##")
+    table[[id for id, token in tokenizer.get_added_tokens_decoder().items() if token.special]] = False
+    return table
+
+
+def overlap(one: Tokenizer, other: Tokenizer) -> float:
+    """Return the share of the pieces of ``one``, special tokens left out, that ``other`` has too."""
+    special = {token.content for token in one.get_added_tokens_decoder().values() if token.special}
+    pieces = one.get_vocab().keys() - special
+    return len(pieces & other.get_vocab().keys()) / max(1, len(pieces))
+
+
+def tokenizer_fingerprint(folder: Path) -> str:
+    """Return blake2b (8 bytes, hex) of ``folder/tokenizer.json``.
+
+    Raises:
+        UserError: the file cannot be read.
+    """
+    try:
+        return hashlib.blake2b((folder / "tokenizer.json").read_bytes(), digest_size=8).hexdigest()
+    except OSError:
+        raise UserError(
+            f"There is no readable tokenizer.json in '{folder}'.", "Check the path, or prepare the data again."
+        ) from None

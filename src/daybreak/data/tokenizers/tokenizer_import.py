@@ -1,0 +1,109 @@
+"""Taking over the tokenizer of a model folder as it is: its pieces, its special ids, and its files byte for byte."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer, normalizers, pre_tokenizers
+
+from daybreak.core.errors import UserError
+from daybreak.core.files import read_json
+from daybreak.core.special_tokens import special_ids
+from daybreak.data.tokenizers.tokenizer import (
+    FILES,
+    SPECIAL_TOKENS,
+    TokenizerConfig,
+    assemble,
+    load_tokenizer,
+    save_tokenizer,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Existing(TokenizerConfig):
+    """The tokenizer of a model folder, whatever its kind and special ids. Nothing is trained.
+
+    A folder from before tokenizer.json (BERT's first ones hold vocab.txt alone) gets one, which cuts text as BERT does.
+    """
+
+    folder: str
+    """Holds tokenizer.json or vocab.txt; a model folder does."""
+
+    def make(self, texts: Iterable[str], folder: Path) -> Tokenizer:
+        """Copy the files.
+
+        Raises:
+            UserError: there is no tokenizer, it is damaged, or it lacks one of the special tokens.
+        """
+        source = self._source()
+        _settings(source)  # what is wrong with it is said now, not when the model is exported
+        found = [name for name in FILES if (source / name).is_file()]
+        folder.mkdir(parents=True, exist_ok=True)
+        if "tokenizer.json" not in found:
+            save_tokenizer(bert_tokenizer(source), folder)
+        for name in found:
+            shutil.copyfile(source / name, folder / name)
+        tokenizer = load_tokenizer(folder)
+        special_ids(tokenizer, folder)
+        return tokenizer
+
+    def identity(self) -> Any:
+        """Names what the files hold, not where they are."""
+        source = self._source()
+        found = [(name, (source / name).read_bytes()) for name in FILES if (source / name).is_file()]
+        return {"kind": "Existing"} | {name: hashlib.blake2b(data, digest_size=8).hexdigest() for name, data in found}
+
+    def load(self) -> Tokenizer:
+        """The tokenizer, with nothing written.
+
+        Raises:
+            UserError: see ``make``.
+        """
+        source = self._source()
+        return load_tokenizer(source) if (source / "tokenizer.json").is_file() else bert_tokenizer(source)
+
+    def _source(self) -> Path:
+        source = Path(os.path.expanduser(self.folder))
+        if not any((source / name).is_file() for name in ("tokenizer.json", "vocab.txt")):
+            raise UserError(
+                f"There is no tokenizer.json and no vocab.txt in '{self.folder}'.", "Give the folder of a model."
+            )
+        return source
+
+
+def bert_tokenizer(folder: Path) -> Tokenizer:
+    """Build BERT's tokenizer from ``folder/vocab.txt``, one piece a line; uncased unless its configuration says not.
+
+    Raises:
+        UserError: vocab.txt cannot be read or lacks a special token.
+    """
+    path = folder / "vocab.txt"
+    try:
+        # Not splitlines: a piece may be a character that it takes for the end of a line, such as U+2028.
+        pieces = path.read_bytes().decode("utf-8").removesuffix("\n").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"'{path}' cannot be read: {error}.", "Restore it, or give another folder.") from None
+    vocabulary = {piece.rstrip(): id for id, piece in enumerate(pieces)}
+    missing = [token for token in SPECIAL_TOKENS if token not in vocabulary]
+    if missing:
+        raise UserError(f"'{path}' has no {missing[0]}.", "Give the folder of a BERT model.")
+    settings = _settings(folder)
+    normalizer = normalizers.BertNormalizer(
+        lowercase=bool(settings.get("do_lower_case", True)),
+        strip_accents=settings.get("strip_accents"),
+        handle_chinese_chars=bool(settings.get("tokenize_chinese_chars", True)),
+    )
+    return assemble(vocabulary, normalizer, pre_tokenizers.BertPreTokenizer())
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    """tokenizer_config.json, or nothing where there is none."""
+    path = folder / "tokenizer_config.json"
+    found = read_json(path) if path.is_file() else {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,288 @@
+"""The bag-of-words baseline: word and character counts with a linear model, fitted on the same training rows.
+
+A label: TF-IDF of words and of characters with logistic regression. A number: the same with ridge regression. Two
+texts: how much they overlap, which words they share and which they do not. Multiple choice: which of the endings
+overlaps with the context and has the words of right endings. Tags: the most frequent tag of each word. Question
+answering has no such baseline.
+
+R rows, F features, C labels.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from abc import ABC, abstractmethod
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+from sklearn.dummy import DummyClassifier
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.preprocessing import StandardScaler
+
+from daybreak.evaluation.tasks.batches import EncodedRows
+from daybreak.evaluation.tasks.kind import Kind
+from daybreak.evaluation.tasks.spans import OUTSIDE
+from daybreak.evaluation.tasks.task import LabelledRows, TaskRows
+from daybreak.evaluation.tasks.token_labels import FirstPieces
+
+VERSION = 2
+"""Increases when the numbers of the baseline change, so that a score that an earlier version kept is not used again."""
+STRENGTHS = (10.0, 1.0, 0.1, 100.0)
+"""Inverse regularization of the linear model (scikit-learn's C); a fifth of the training rows selects it. Of equal
+ones the first is taken."""
+HELD_OUT = 0.2
+SEED = 0
+MOST_TO_CHOOSE = 5_000
+"""Training rows that the selection uses; the final fit has all of them."""
+MOST_CHARACTERS = 8_000_000
+"""Characters of training text that the baseline is fitted on, so that it takes about a minute on one core. SST-2 has 4
+million; MNLI, QQP and QNLI have more, and there the first rows of the seeded shuffle are used."""
+MOST_FEATURES = 200_000
+"""Words and pairs of words, and as many character n-grams: the most frequent ones."""
+MOST_ITERATIONS = 1_000
+"""Of logistic regression."""
+OVERLAP_NUMBERS = 5
+UNSEEN = -30.0
+"""Log-probability of a label that the training rows lack, and the lowest of all."""
+TINY = 1e-15
+WORD = r"(?u)\b\w+\b"
+
+
+@dataclass(frozen=True)
+class WordScores:
+    """What the baseline answers."""
+
+    judged: dict[str, np.ndarray]
+    """By part, what ``Kind.judge`` gives."""
+    rows: int
+    """Training rows that it was fitted on."""
+
+
+def bag_of_words(kind: Kind, data: TaskRows, train: LabelledRows) -> WordScores | None:
+    """Fit the baseline on ``train`` and judge it on every part of the task.
+
+    Args:
+        kind: of the task.
+        train: the training rows that a fine-tuning has, in their seeded order.
+
+    Returns:
+        None for question answering, which has no such baseline.
+    """
+    if kind.name == "qa":
+        return None
+    if kind.name == "tokens":
+        return WordScores(_most_frequent_tags(kind, data, train), len(train))
+    train = _bounded(train)
+    return WordScores(_linear(kind, data, train), len(train))
+
+
+def _bounded(train: LabelledRows) -> LabelledRows:
+    """The first rows, with at most MOST_CHARACTERS characters together (at least one row)."""
+    ends = accumulate(sum(map(len, texts)) for texts in train.texts)
+    fitting = sum(end <= MOST_CHARACTERS for end in ends)
+    return train if fitting == len(train) else train.take(range(max(1, fitting)))
+
+
+# ---------------------------------------------------------------- a label, a number or one of several endings
+
+
+def _linear(kind: Kind, data: TaskRows, train: LabelledRows) -> dict[str, np.ndarray]:
+    """Select features and strength on a part of the training rows, fit on all of them, answer every part."""
+    order = np.random.default_rng(SEED).permutation(len(train))[:MOST_TO_CHOOSE]
+    held = max(1, round(HELD_OUT * len(order)))
+    inside, outside = train.take(order[held:].tolist()), train.take(order[:held].tolist())
+    features, model = _features(kind, data), _Linear(kind, data.labels)
+    best = (-np.inf, features.variants[0], STRENGTHS[0])
+    if len(set(inside.targets)) > 1:
+        seen, unseen = features.fit(_samples(kind, inside).texts), features.of(_samples(kind, outside).texts)
+        for columns in features.variants:
+            for strength in STRENGTHS:
+                model.fit(seen[:, columns], _samples(kind, inside).targets, strength)
+                score = kind.score(model.judged(unseen[:, columns], outside), data.labels)[data.task.metric]
+                if score > best[0]:
+                    best = score, columns, strength
+    _, columns, strength = best
+    model.fit(features.fit(_samples(kind, train).texts)[:, columns], _samples(kind, train).targets, strength)
+    return {
+        part: model.judged(features.of(_samples(kind, rows).texts)[:, columns], rows)
+        for part, rows in data.parts.items()
+    }
+
+
+def _samples(kind: Kind, rows: LabelledRows) -> LabelledRows:
+    """What the linear model sees: the rows, or for multiple choice (context, ending) pairs, of which one is right."""
+    if kind.name != "choice":
+        return rows
+    return LabelledRows(
+        [(texts[0], ending) for texts in rows.texts for ending in texts[1:]],
+        [int(place == target) for texts, target in zip(rows.texts, rows.targets) for place in range(len(texts) - 1)],
+    )
+
+
+class _Linear:
+    """One linear model on one set of features."""
+
+    def __init__(self, kind: Kind, labels: Sequence[str]):
+        self._kind, self._labels = kind, labels
+        self._model: Any = None
+
+    def fit(self, features: Any, targets: Sequence[Any], strength: float) -> None:
+        if self._kind.name == "regression":
+            self._model = Ridge(alpha=1 / strength, solver="sparse_cg")
+        elif len(set(targets)) > 1:
+            self._model = LogisticRegression(C=strength, max_iter=MOST_ITERATIONS)
+        else:
+            self._model = DummyClassifier()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # the selection compares what was reached
+            self._model.fit(features, targets)
+
+    def judged(self, features: Any, rows: LabelledRows) -> np.ndarray:
+        """What ``Kind.judge`` makes of the answers for ``rows``, whose features are given."""
+        if self._kind.name == "regression":
+            answers = self._model.predict(features)[:, None]
+        else:
+            answers = np.full((features.shape[0], len(self._labels) or 2), UNSEEN)
+            answers[:, self._model.classes_] = np.maximum(np.log(self._model.predict_proba(features) + TINY), UNSEEN)
+        if self._kind.name == "choice":
+            answers = answers[:, 1].reshape(len(rows), -1)
+        return self._kind.judge(EncodedRows({}, rows.targets, [], rows), list(answers), self._labels)
+
+
+def _features(kind: Kind, data: TaskRows) -> _Features:
+    if kind.name == "choice":
+        return _PairFeatures(second_alone=True)
+    return _PairFeatures() if len(data.task.text) > 1 else _SingleFeatures()
+
+
+class _Features(ABC):
+    """Texts -> float64[R, F], sparse."""
+
+    variants: tuple[slice, ...] = (slice(None),)
+    """Sets of columns from which the selection takes one."""
+
+    @abstractmethod
+    def fit(self, texts: Sequence[tuple[str, ...]]) -> Any:
+        """Learn vocabulary and weights from these texts, and return their features."""
+
+    @abstractmethod
+    def of(self, texts: Sequence[tuple[str, ...]]) -> Any:
+        """The features of other texts."""
+
+
+def _vectorizers() -> tuple[TfidfVectorizer, TfidfVectorizer]:
+    words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, max_features=MOST_FEATURES, token_pattern=WORD)
+    characters = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 5), sublinear_tf=True, max_features=MOST_FEATURES)
+    return words, characters
+
+
+class _SingleFeatures(_Features):
+    """TF-IDF of words and pairs of words, and of 2 to 5 characters within a word."""
+
+    def __init__(self) -> None:
+        self._parts = _vectorizers()
+
+    def fit(self, texts: Sequence[tuple[str, ...]]) -> Any:
+        return sparse.hstack([_fitted(part, [text for (text,) in texts]) for part in self._parts], "csr")
+
+    def of(self, texts: Sequence[tuple[str, ...]]) -> Any:
+        return sparse.hstack([_applied(part, [text for (text,) in texts]) for part in self._parts], "csr")
+
+
+class _PairFeatures(_Features):
+    """How much the two texts of a row overlap, as standardized numbers, and their words.
+
+    The words are the product and the absolute difference of the two TF-IDF vectors: what both texts have and what only
+    one has. With ``second_alone`` they are the TF-IDF vector of the second text.
+    """
+
+    numbers = 2 + OVERLAP_NUMBERS
+    variants = (slice(numbers), slice(None))
+
+    def __init__(self, second_alone: bool = False) -> None:
+        self._parts = _vectorizers()
+        self._scaler = StandardScaler()
+        self._second_alone = second_alone
+
+    def fit(self, texts: Sequence[tuple[str, ...]]) -> Any:
+        both = [pair[side] for side in (0, 1) for pair in texts]
+        counts = [_fitted(part, both) for part in self._parts]
+        numbers = self._numbers(texts, counts)
+        return self._joined(self._scaler.fit_transform(numbers), counts)
+
+    def of(self, texts: Sequence[tuple[str, ...]]) -> Any:
+        both = [pair[side] for side in (0, 1) for pair in texts]
+        counts = [_applied(part, both) for part in self._parts]
+        return self._joined(self._scaler.transform(self._numbers(texts, counts)), counts)
+
+    def _numbers(self, texts: Sequence[tuple[str, ...]], counts: Sequence[Any]) -> np.ndarray:
+        """float64[R, 2 + OVERLAP_NUMBERS]: the cosines of word and of character vectors, and ``overlap``."""
+        rows = len(texts)
+        # TF-IDF vectors have length 1, so that their cosine is the sum of the products.
+        cosines = [np.asarray(each[:rows].multiply(each[rows:]).sum(axis=1)).ravel() for each in counts]
+        return np.column_stack([*cosines, [overlap(pair[0], pair[1]) for pair in texts]])
+
+    def _joined(self, numbers: np.ndarray, counts: Sequence[Any]) -> Any:
+        words, rows = counts[0], len(numbers)
+        first, second = words[:rows], words[rows:]
+        shown = [second] if self._second_alone else [first.multiply(second), abs(first - second)]
+        return sparse.hstack([sparse.csr_matrix(numbers), *shown], "csr")
+
+
+def overlap(first: str, second: str) -> tuple[float, ...]:
+    """How much two texts have in common, as OVERLAP_NUMBERS numbers in [0, 1].
+
+    Returns:
+        Jaccard index of the two sets of words, |common| / |first|, |common| / |second|, shorter / longer length in
+        words, and the fraction of the numbers in either text that are in both (1.0 if no text has a number).
+    """
+    a, b = (re.findall(WORD, text.lower()) for text in (first, second))
+    one, other = set(a), set(b)
+    common = len(one & other)
+    numbers = {word for word in one | other if word[0].isdigit()}
+    return (
+        common / max(1, len(one | other)),
+        common / max(1, len(one)),
+        common / max(1, len(other)),
+        min(len(a), len(b)) / max(1, len(a), len(b)),
+        len(numbers & one & other) / len(numbers) if numbers else 1.0,
+    )
+
+
+def _fitted(part: TfidfVectorizer, texts: Sequence[str]) -> Any:
+    try:
+        return part.fit_transform(texts)
+    except ValueError:  # not a single word in all of the texts
+        part.vocabulary_ = {}
+        return sparse.csr_matrix((len(texts), 1))
+
+
+def _applied(part: TfidfVectorizer, texts: Sequence[str]) -> Any:
+    return part.transform(texts) if part.vocabulary_ else sparse.csr_matrix((len(texts), 1))
+
+
+# ---------------------------------------------------------------- tags
+
+
+def _most_frequent_tags(kind: Kind, data: TaskRows, train: LabelledRows) -> dict[str, np.ndarray]:
+    """Each word gets its most frequent tag in the training rows (ties: the lower id), an unseen word gets O."""
+    counts: dict[str, Counter[int]] = defaultdict(Counter)
+    for words, tags in zip(train.texts, train.targets, strict=True):
+        for word, tag in zip(words, tags, strict=True):
+            counts[word][tag] += 1
+    outside = data.labels.index(OUTSIDE)
+    known = {word: min(found, key=lambda tag: (-found[tag], tag)) for word, found in counts.items()}
+    tables = {}
+    for part, rows in data.parts.items():
+        answers = [np.eye(len(data.labels))[[known.get(word, outside) for word in words]] for words in rows.texts]
+        notes = [FirstPieces(np.arange(len(words)), np.arange(len(words))) for words in rows.texts]
+        tables[part] = kind.judge(EncodedRows({}, rows.targets, [], rows, notes), answers, data.labels)
+    return tables

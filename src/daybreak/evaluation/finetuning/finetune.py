@@ -1,0 +1,207 @@
+"""The second and last training loop: a few epochs over labelled rows, and predictions in row order."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from daybreak.evaluation.finetuning.fast_training import Direct, UsedRows, WorkingCopy, fast_precision, shrinks
+from daybreak.evaluation.protocols.protocol import Protocol, Setting
+from daybreak.evaluation.tasks.batches import EncodedRows, Padding, prediction_batches, training_batches
+from daybreak.evaluation.tasks.kind import Kind
+from daybreak.training.hardware.probe import choose_device
+
+WIDTHS = 8
+"""In half precision on a CPU, batches are padded to a multiple of this: torch prepares each new shape of a product
+first, which costs time and memory."""
+Show = Callable[[float, float], None]
+"""Called after each step with the share of the work that is done and the loss of that batch."""
+
+
+def rate_share(step: int, steps: int, warmup: int, shape: str) -> float:
+    """Share of the peak learning rate at ``step`` (from 0): linear up over ``warmup`` steps, then down to 0.
+
+    Args:
+        shape: of the way down: ``linear``, or ``cosine`` for half a wave.
+    """
+    if step < warmup:
+        return (step + 1) / warmup
+    left = (steps - step) / max(1, steps - warmup)
+    return left if shape == "linear" else 0.5 - 0.5 * math.cos(math.pi * left)
+
+
+def layer_scales(model: Any, decay: float) -> dict[str, float]:
+    """Share of the learning rate for each parameter of a stock model, lower for layers nearer to the input.
+
+    As _get_layer_lrs in model/optimization.py of google-research/electra has it: ``decay ** (n + 2 - depth)`` with n
+    layers, where the embeddings have depth 0, layer i (from 0) has i + 1, and the task's head n + 2. The depth between,
+    n + 1, is theirs that come after the layers and before the head: a last norm, BERT's pooler.
+    """
+    names = [name for name, _ in model.named_parameters()]
+    inside = [name for name in names if name.startswith(f"{model.base_model_prefix}.")]
+    layer = {name: int(number[1]) for name in inside if (number := re.search(r"\.(\d+)\.", name))}
+    layers = max(layer.values(), default=-1) + 1
+    scales = dict.fromkeys(names, 1.0)
+    between = 0
+    for name in inside:  # in the order of the way through the model
+        if name in layer:
+            between = layers + 1
+        scales[name] = decay ** (layers + 2 - (layer[name] + 1 if name in layer else between))
+    return scales
+
+
+def parameter_groups(model: Any, weight_decay: float, layer_decay: float = 1.0) -> list[dict[str, Any]]:
+    """What learns, for an optimizer: matrices decay, norms and biases, which have one dimension, do not.
+
+    Each group's ``scale`` is its share of the learning rate.
+    """
+    scales = layer_scales(model, layer_decay)
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            key = (weight_decay if parameter.ndim >= 2 else 0.0, scales[name])
+            groups.setdefault(key, []).append(parameter)
+    return [{"params": found, "weight_decay": decay, "scale": scale} for (decay, scale), found in groups.items()]
+
+
+def set_dropout(model: nn.Module, share: float) -> None:
+    """Give every dropout layer this share. A model that was built without some of them stays without."""
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = share
+
+
+def freeze(model: Any) -> None:
+    """Leave learning to the head: the encoder keeps its weights and drops nothing.
+
+    A pooler counts as head wherever it is: pretraining without sentence pairs leaves it random.
+    """
+    encoder = getattr(model, model.base_model_prefix)
+    encoder.eval()
+    for name, parameter in encoder.named_parameters():
+        parameter.requires_grad_("pooler" in name)
+
+
+def epoch_batches(lengths: Sequence[int], batch: int, drop_last: bool, generator: torch.Generator) -> list[list[int]]:
+    """The batches of one epoch; with ``drop_last`` all are full, and the rows left out are drawn, not the longest."""
+    if not drop_last or len(lengths) <= batch:
+        return training_batches(lengths, batch, generator)
+    kept = torch.randperm(len(lengths), generator=generator)[: len(lengths) // batch * batch].tolist()
+    batches = training_batches([lengths[row] for row in kept], batch, generator)
+    return [[kept[place] for place in places] for places in batches]
+
+
+def autocast(device: torch.device, kind: Kind) -> torch.autocast:
+    """bfloat16 where a GPU computes in it and the kind of task allows it.
+
+    On a CPU everything stays float32: without matrix units, bfloat16 is slower there.
+    """
+    fits = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    return torch.autocast(device.type, torch.bfloat16, enabled=fits and not kind.exact)
+
+
+def compute_precision(model: Any, kind: Kind, protocol: Protocol) -> str:
+    """The arithmetic in which ``fine_tune`` trains on this machine: ``float32`` or ``bfloat16``."""
+    device = choose_device()
+    if device.type != "cpu":
+        return "bfloat16" if autocast(device, kind)._enabled else "float32"
+    return fast_precision(model, kind, device) if protocol.precision == "fast" else "float32"
+
+
+class Batches:
+    """Batches of one part of a task as one model takes them: a BERT tokenizer makes token types, not all know them."""
+
+    def __init__(self, model: Any, kind: Kind, padding: Padding, rows: EncodedRows):
+        taken = inspect.signature(model.forward).parameters
+        features = {name: values for name, values in rows.features.items() if name in taken}
+        self._kind, self._padding = kind, padding
+        self._rows = replace(rows, features=features)
+        self.device = next(model.parameters()).device
+
+    def inputs(self, indices: Sequence[int]) -> dict[str, torch.Tensor]:
+        found = self._kind.collate(self._padding, self._rows, indices)
+        return {name: value.to(self.device) for name, value in found.items()}
+
+    def targets(self, indices: Sequence[int], width: int) -> torch.Tensor:
+        return self._kind.targets(self._rows, indices, width).to(self.device)
+
+
+def fine_tune(
+    model: Any,
+    kind: Kind,
+    padding: Padding,
+    rows: EncodedRows,
+    protocol: Protocol,
+    setting: Setting,
+    seed: int,
+    show: Show,
+) -> float:
+    """Train ``model`` in place with AdamW; ``seed`` draws the order of the batches.
+
+    Returns:
+        The mean loss of the last epoch; not finite when training diverged.
+    """
+    fast = compute_precision(model, kind, protocol) == "bfloat16" and choose_device().type == "cpu"
+    few = UsedRows(model, rows) if protocol.precision == "fast" and shrinks(model, protocol) else None
+    if fast:
+        padding = replace(padding, multiple=WIDTHS, most=max(rows.lengths))
+    batches = Batches(model, kind, padding, few.rows if few else rows)
+    if protocol.dropout is not None:
+        set_dropout(model, protocol.dropout)
+    model.train()
+    if protocol.frozen:
+        freeze(model)
+    layer_decay = protocol.layer_decay_at(model.config.hidden_size)
+    groups = parameter_groups(model, protocol.decay_of(setting), layer_decay)
+    optimizer = torch.optim.AdamW(groups, lr=setting.rate, betas=protocol.betas, eps=protocol.eps, fused=True)
+    computing = WorkingCopy(model) if fast else Direct(model)
+    precision = autocast(batches.device, kind)
+    generator = torch.Generator().manual_seed(seed)
+    per_epoch = len(epoch_batches(rows.lengths, setting.batch, protocol.drop_last, torch.Generator()))
+    steps = setting.epochs * per_epoch
+    warmup = max(1, round(protocol.warmup * steps))
+    step, losses, decay = 0, [0.0], 1.0
+    for _ in range(setting.epochs):
+        losses = []
+        for indices in epoch_batches(rows.lengths, setting.batch, protocol.drop_last, generator):
+            rate = setting.rate * rate_share(step, steps, warmup, protocol.shape)
+            for group in optimizer.param_groups:
+                group["lr"] = rate * group["scale"]
+            decay *= 1.0 - optimizer.param_groups[0]["lr"] * optimizer.param_groups[0]["weight_decay"]
+            inputs = batches.inputs(indices)
+            with precision:
+                outputs = computing.model(**inputs)
+            loss = kind.loss(outputs, batches.targets(indices, inputs["input_ids"].shape[-1]))
+            optimizer.zero_grad()
+            loss.backward()
+            computing.gather()
+            if protocol.clip is not None:
+                nn.utils.clip_grad_norm_(model.parameters(), protocol.clip)
+            optimizer.step()
+            computing.spread()
+            step += 1
+            losses.append(loss.item())
+            show(step / steps, losses[-1])
+    if few:
+        few.restore(decay)
+    return float(np.mean(losses))
+
+
+@torch.inference_mode()
+def predict(model: Any, kind: Kind, padding: Padding, rows: EncodedRows) -> list[np.ndarray]:
+    """What the model says of each sample, in the order of ``rows``; in float32 everywhere."""
+    model.eval()
+    batches = Batches(model, kind, padding, rows)
+    found: list[np.ndarray] = [np.empty(0)] * len(rows)
+    for indices in prediction_batches(rows.lengths):
+        for index, answer in zip(indices, kind.answers(model(**batches.inputs(indices)))):
+            found[index] = answer
+    return found

@@ -1,0 +1,98 @@
+"""How long an evaluation will take, from a few of its own training steps: said before it begins."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import torch
+
+from daybreak.core.amounts import check_price
+from daybreak.core.terminal import duration
+from daybreak.evaluation.finetuning.cells import EncodedTask, Job, fresh_model, using_threads
+from daybreak.evaluation.finetuning.finetune import Batches, fine_tune
+from daybreak.evaluation.protocols.protocol import Setting
+from daybreak.evaluation.tasks.batches import EncodedRows, prediction_batches, training_batches
+from daybreak.evaluation.tasks.kinds import kind_of
+from daybreak.training.hardware.probe import choose_device
+
+PROBES = 3
+"""Timed training steps of each task, after one that warms up."""
+START_SECONDS = 10
+"""Until a worker has imported what it needs."""
+
+
+def cell_seconds(job: Job, rows: EncodedTask) -> float:
+    """Seconds that filling this cell takes on an idle machine, loading included.
+
+    Times PROBES steps on a batch of median length, and one prediction of it; every other batch is taken to cost what
+    its padded tokens say.
+    """
+    with using_threads(job.threads):
+        return _cell_seconds(job, rows)
+
+
+def _cell_seconds(job: Job, rows: EncodedTask) -> float:
+    kind = kind_of(job.task)
+    started = time.monotonic()
+    model = fresh_model(job, rows).to(choose_device())
+    loading = time.monotonic() - started
+    lengths = rows.train.lengths
+    epoch = training_batches(lengths, job.setting.batch, torch.Generator().manual_seed(0))
+    tokens = [len(indices) * max(lengths[i] for i in indices) for indices in epoch]
+    median = sorted(range(len(epoch)), key=lambda number: tokens[number])[len(epoch) // 2]
+    few = _only(rows.train, epoch[median])
+
+    def timed(steps: int) -> float:
+        began = time.monotonic()
+        setting = Setting(steps, job.setting.rate, len(few))
+        fine_tune(model, kind, rows.padding, few, job.protocol, setting, 0, lambda share, loss: None)
+        return time.monotonic() - began
+
+    timed(1)
+    step = timed(PROBES) / PROBES
+    began = time.monotonic()
+    model.eval()
+    with torch.inference_mode():
+        kind.answers(model(**Batches(model, kind, rows.padding, few).inputs(range(len(few)))))
+    per_token = (time.monotonic() - began) / tokens[median]
+    training = job.setting.epochs * step * (0.5 * len(epoch) + 0.5 * sum(tokens) / tokens[median])
+    judged = [*rows.parts.values(), *rows.hidden.values()]
+    predicting = per_token * sum(
+        len(indices) * max(part.lengths[i] for i in indices)
+        for part in judged
+        for indices in prediction_batches(part.lengths)
+    )
+    return loading + training + predicting
+
+
+def _only(rows: EncodedRows, indices: Sequence[int]) -> EncodedRows:
+    """The encoded rows of these samples."""
+    return EncodedRows(
+        {name: [values[i] for i in indices] for name, values in rows.features.items()},
+        [rows.targets[i] for i in indices],
+        [rows.lengths[i] for i in indices],
+        rows.rows,
+        [rows.notes[i] for i in indices] if rows.notes else [],
+    )
+
+
+def waiting_seconds(seconds: float, fine_tunings: int, workers: int) -> float:
+    """How long one waits for fine-tunings that take ``seconds`` one after the other, ``workers`` of them at a time."""
+    return START_SECONDS + max(seconds / workers, seconds / fine_tunings) if workers > 1 else seconds
+
+
+def forecast_line(seconds: float, fine_tunings: int, workers: int, price: float | None) -> str:
+    """What is about to be spent, in words.
+
+    Args:
+        seconds: that one waits for all fine-tunings.
+        price: of an hour of this machine, in any currency.
+
+    Raises:
+        UserError: there is no such price.
+    """
+    check_price(price)
+    side = f", {workers} at a time" if workers > 1 else ""
+    cost = "" if price is None else f", cost about {price * seconds / 3600:.2f}"
+    return f"{fine_tunings} fine-tuning{'s' if fine_tunings > 1 else ''}{side}: about {duration(seconds)}{cost}."

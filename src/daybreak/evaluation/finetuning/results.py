@@ -1,0 +1,46 @@
+"""results.json: one entry for each protocol, task and model (its name, with or without pretraining).
+
+A new measurement replaces the older one. Files from before models had names are read: their entries have the name "".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from pathlib import Path
+
+from daybreak.core.errors import UserError
+from daybreak.core.files import read_json, write_json
+from daybreak.core.terminal import say
+from daybreak.schemas.tasks import TaskResult
+
+
+def read_results(path: Path) -> list[TaskResult]:
+    """What ``path`` holds; an empty list when there is no such file.
+
+    A damaged file is renamed to results.json.damaged: each fine-tuning has a file of its own in ``cells``, so that
+    evaluating again restores its result in seconds.
+    """
+    if not path.exists():
+        return []
+    try:
+        results: list[TaskResult] = read_json(path, list[TaskResult])
+    except UserError as error:
+        aside = path.with_name(f"{path.name}.damaged")
+        os.replace(path, aside)
+        say(f"{error.sentence} It is now '{aside}'; evaluate the tasks again, finished fine-tunings are reused.")
+        return []
+    return results
+
+
+def merge_result(path: Path, result: TaskResult) -> None:
+    """Put ``result`` into the file, in one step; others may do so at the same time."""
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(folder, fcntl.LOCK_EX)
+        kept = [old for old in read_results(path) if old.key != result.key]
+        write_json(path, [*kept, result])
+    finally:
+        os.close(folder)

@@ -1,0 +1,1 @@
+"""Submission files for the GLUE server."""

@@ -1,0 +1,1 @@
+"""Measure a model without fine-tuning it."""

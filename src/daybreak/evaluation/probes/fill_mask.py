@@ -1,0 +1,109 @@
+"""Held-out sentences with one word hidden, and what the model guesses: the demonstration that a user can read."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+
+from daybreak.core.encoder import Encoder
+from daybreak.schemas.run import FillMask, SpecialIds
+
+WORDS = (8, 26)
+"""Shortest and longest sentence shown, in words."""
+CHARACTERS = (8, 60)
+"""The same for scripts without spaces between words, in wide characters."""
+GUESSES = 5
+PASSAGE = 160
+"""Tokens read from the stream for each sentence."""
+
+
+def fill_mask(
+    model: Encoder,
+    tokenizer: Tokenizer,
+    stream: np.ndarray,
+    *,
+    count: int = 12,
+    special: SpecialIds = SpecialIds(),
+    longest: int | None = None,
+) -> list[FillMask]:
+    """Hide one whole word in each of up to ``count`` sentences spread over ``stream`` and let the model guess it.
+
+    The model is put into eval mode.
+
+    Args:
+        stream: held-out token ids, as the shards hold them (at most a few million).
+        special: what the special ids are in that tokenizer.
+        longest: most positions of a row; longer sentences are passed over. None for no limit.
+    """
+    model.eval()
+    examples = []
+    shown: set[tuple[int, ...]] = set()
+    for start in np.linspace(0, max(0, len(stream) - PASSAGE), count * 4).astype(int):
+        found = _sentence(tokenizer, stream[start : start + PASSAGE], special, longest or PASSAGE)
+        if found is not None and tuple(found[0]) not in shown:
+            shown.add(tuple(found[0]))
+            examples.append(_guess(model, tokenizer, *found, special))
+        if len(examples) == count:
+            break
+    return examples
+
+
+def _sentence(tokenizer: Tokenizer, ids: np.ndarray, special: SpecialIds, longest: int) -> tuple[list[int], int] | None:
+    """Return the ids of the first full sentence of the passage and the place of the word to hide, or None."""
+    text = tokenizer.decode([int(i) for i in ids if i not in (special.cls, special.sep)])
+    for sentence in re.split(r"(?<=[.!?]) |(?<=[\u3002\uff01\uff1f])", text)[1:-1]:
+        sentence = sentence.strip()
+        if not _is_shown(sentence):
+            continue
+        encoding = tokenizer.encode(sentence, add_special_tokens=False)
+        if len(encoding) > longest - 2:  # [CLS] and [SEP] come around it
+            continue
+        places = [place for place, (start, stop) in enumerate(encoding.offsets) if _is_word(sentence, start, stop)]
+        if places:
+            return encoding.ids, places[len(places) * 2 // 3]
+    return None
+
+
+def _is_shown(sentence: str) -> bool:
+    """Whether a sentence begins with a word and is neither short nor long."""
+    words, wide = sentence.split(), sum(map(_is_wide, sentence))
+    if 2 * wide > len(sentence.replace(" ", "")):
+        return CHARACTERS[0] <= wide <= CHARACTERS[1]
+    return WORDS[0] <= len(words) <= WORDS[1] and words[0].isalpha()
+
+
+def _is_wide(character: str) -> bool:
+    """Whether it is a letter of Chinese, Japanese or Korean (East Asian width W), often a word by itself."""
+    return character.isalpha() and unicodedata.east_asian_width(character) == "W"
+
+
+def _is_word(sentence: str, start: int, stop: int) -> bool:
+    """Whether these characters, of one token, are a whole word of at least four letters, or wide letters alone.
+
+    Judged by the text, for tokenizers mark their pieces in different ways; some count the space before a word in.
+    """
+    word = sentence[start:stop].strip()
+    if word and all(map(_is_wide, word)):
+        return True
+    before = sentence[: stop - len(word)][-1:]
+    return len(word) >= 4 and word.isalpha() and not before.isalnum() and not sentence[stop : stop + 1].isalnum()
+
+
+def _guess(model: Encoder, tokenizer: Tokenizer, ids: list[int], place: int, special: SpecialIds) -> FillMask:
+    answer = tokenizer.decode([ids[place]]).strip()
+    hidden = [*ids[:place], special.mask, *ids[place + 1 :]]
+    device = next(model.parameters()).device
+    row = torch.tensor([[special.cls, *hidden, special.sep]], device=device)
+    with torch.inference_mode():
+        chances = model.logits(row, torch.tensor([[place + 1]], device=device))[0, 0].float().softmax(dim=-1)
+    best = chances.topk(GUESSES)
+    return FillMask(
+        text=f"{tokenizer.decode(ids[:place])} [MASK] {tokenizer.decode(ids[place + 1 :]).strip()}".strip(),
+        answer=answer,
+        guesses=[tokenizer.decode([int(i)]).strip() for i in best.indices],
+        probabilities=[round(float(p), 4) for p in best.values],
+    )

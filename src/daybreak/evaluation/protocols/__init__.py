@@ -1,0 +1,1 @@
+"""How a benchmark is run: settings, conventions and published results."""

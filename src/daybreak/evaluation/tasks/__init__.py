@@ -1,0 +1,1 @@
+"""Tasks, their files, and the kinds of task that can be fine-tuned."""

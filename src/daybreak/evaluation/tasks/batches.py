@@ -1,0 +1,114 @@
+"""Samples of similar length side by side, so that little is padded; the caller's order is never lost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from daybreak.core.errors import UserError
+from daybreak.evaluation.tasks.task import LabelledRows
+
+CHUNK_BATCHES = 50
+"""Samples are sorted by length within chunks of this many batches: little padding, and a fresh order each epoch."""
+PREDICTION_BATCH = 64
+
+
+@dataclass(frozen=True)
+class EncodedRows:
+    """Rows as samples of token ids. A row is one sample, or several: the windows of a long text."""
+
+    features: dict[str, list[Any]]
+    """One entry a sample for each input that the tokenizer makes: integers, or lists of them for several sequences."""
+    targets: list[Any]
+    """One entry a sample."""
+    lengths: list[int]
+    """Tokens of each sample's longest sequence."""
+    rows: LabelledRows
+    """What the samples were made of."""
+    notes: list[Any] = field(default_factory=list)
+    """One entry a sample, for the kind that made it: which row it is of, where its words begin."""
+
+    def __len__(self) -> int:
+        """Number of samples."""
+        return len(self.lengths)
+
+
+def joined(first: EncodedRows, second: EncodedRows) -> EncodedRows:
+    """The samples of both, which have the same inputs."""
+    return EncodedRows(
+        {name: values + second.features[name] for name, values in first.features.items()},
+        first.targets + second.targets,
+        first.lengths + second.lengths,
+        LabelledRows(first.rows.texts + second.rows.texts, first.rows.targets + second.rows.targets),
+        first.notes + second.notes,
+    )
+
+
+@dataclass(frozen=True)
+class Padding:
+    """How a tokenizer pads, without its slowness."""
+
+    values: dict[str, int]
+    """What to pad each input with."""
+    left: bool
+    multiple: int = 1
+    """Widths are rounded up to a multiple of this, but not above ``most``."""
+    most: int = 0
+
+    @classmethod
+    def of(cls, tokenizer: Any) -> Padding:
+        values = {"input_ids": tokenizer.pad_token_id, "token_type_ids": tokenizer.pad_token_type_id}
+        return cls({**values, "attention_mask": 0}, tokenizer.padding_side == "left")
+
+    def pad(self, name: str, sequences: Sequence[Sequence[int]]) -> torch.Tensor:
+        """int64[len(sequences), longest]."""
+        longest = max(map(len, sequences))
+        width = min(-(-longest // self.multiple) * self.multiple, self.most)
+        return padded(sequences, self.values.get(name, 0), self.left, width)
+
+
+def padded(sequences: Sequence[Sequence[int]], value: int, left: bool = False, width: int = 0) -> torch.Tensor:
+    """The sequences as one rectangle, int64[len(sequences), L]; L is the longest or ``width``, if more."""
+    longest = max(width, max(map(len, sequences)))
+    rectangle = np.full((len(sequences), longest), value, dtype=np.int64)
+    for row, sequence in zip(rectangle, sequences):
+        if left:
+            row[longest - len(sequence) :] = sequence
+        else:
+            row[: len(sequence)] = sequence
+    return torch.from_numpy(rectangle)
+
+
+def check_ids(sequences: Sequence[Sequence[int]], vocabulary: int) -> None:
+    """Refuse ids that the model's embedding table of ``vocabulary`` rows does not have.
+
+    Raises:
+        UserError: there is one.
+    """
+    largest = max((max(ids) for ids in sequences if ids), default=0)
+    if largest >= vocabulary:
+        raise UserError(
+            f"The tokenizer makes id {largest}, but the model knows only {vocabulary} tokens.",
+            "Put the tokenizer that the model was trained with into its folder.",
+        )
+
+
+def training_batches(lengths: Sequence[int], batch: int, generator: torch.Generator) -> list[list[int]]:
+    """One epoch: every index once, batches of similar length, in random order."""
+    order = torch.randperm(len(lengths), generator=generator).tolist()
+    chunk = CHUNK_BATCHES * batch
+    batches = []
+    for start in range(0, len(order), chunk):
+        near = sorted(order[start : start + chunk], key=lambda index: lengths[index])
+        batches += [near[i : i + batch] for i in range(0, len(near), batch)]
+    return [batches[i] for i in torch.randperm(len(batches), generator=generator).tolist()]
+
+
+def prediction_batches(lengths: Sequence[int]) -> list[list[int]]:
+    """Every index once, sorted by length."""
+    order = sorted(range(len(lengths)), key=lambda index: lengths[index])
+    return [order[i : i + PREDICTION_BATCH] for i in range(0, len(order), PREDICTION_BATCH)]

@@ -1,0 +1,114 @@
+"""Multiple choice: which of a row's endings is the right one, as in SWAG (Zellers et al. 2018, arXiv:1808.05326)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from daybreak.core.errors import UserError
+from daybreak.evaluation.scoring.metrics import commonest
+from daybreak.evaluation.tasks.batches import EncodedRows, Padding, check_ids
+from daybreak.evaluation.tasks.sequences import OneOfSeveral, sureness, sureness_scores
+from daybreak.evaluation.tasks.tables import place, read_cells, shown
+from daybreak.evaluation.tasks.task import LabelledRows, Task, TaskRows, assembled
+
+
+class Choice(OneOfSeveral):
+    """The number of the right choice, from 0; one score a choice.
+
+    A row's texts are its context and then its choices, every row with equally many. With two context columns the second
+    begins every choice, as in SWAG: (first, second + " " + choice).
+    """
+
+    name: ClassVar[str] = "choice"
+    metrics: ClassVar[tuple[str, ...]] = ("accuracy",)
+    headline = "accuracy"
+    head = "ForMultipleChoice"
+    judged = ("target", "answer", "confidence", "surprise")
+    """The confidence is the answer's chance in [0, 1], the surprise that of the target in nats."""
+
+    def load(self, task: Task) -> TaskRows:
+        read = {path: _read(task, path) for path in task.files.values()}
+        rows = {path: found for path, (found, _) in read.items()}
+        return assembled(task, (), rows, sum(skipped for _, skipped in read.values()))
+
+    def configure(self, config: Any, labels: Sequence[str]) -> None:
+        """Nothing: the head gives one score a choice, whatever their number."""
+
+    def encode(self, tokenizer: Any, rows: LabelledRows, length: int, vocabulary: int) -> EncodedRows:
+        """The context loses its last tokens first; a choice that would leave it none is cut too, the longer one first.
+
+        A sample holds one sequence for each choice.
+        """
+        pairs = [(texts[0], choice) for texts in rows.texts for choice in texts[1:]]
+        room = length - tokenizer.num_special_tokens_to_add(pair=True)
+        alone = tokenizer([choice for _, choice in pairs], add_special_tokens=False, truncation=False)["input_ids"]
+        features: dict[str, list[list[int]]] = {}
+        for way, leaves_room in (("only_first", True), ("longest_first", False)):
+            chosen = [index for index, ids in enumerate(alone) if (len(ids) < room) is leaves_room]
+            if not chosen:
+                continue
+            columns = zip(*(pairs[index] for index in chosen))
+            found = dict(tokenizer(*map(list, columns), truncation=way, max_length=length))
+            for name, sequences in found.items():
+                kept = features.setdefault(name, [[]] * len(pairs))
+                for index, sequence in zip(chosen, sequences):
+                    kept[index] = sequence
+        ids = features["input_ids"]
+        check_ids(ids, vocabulary)
+        count = len(rows.texts[0]) - 1
+        starts = range(0, len(pairs), count)
+        return EncodedRows(
+            {name: [values[start : start + count] for start in starts] for name, values in features.items()},
+            list(rows.targets),
+            [max(map(len, ids[start : start + count])) for start in starts],
+            rows,
+        )
+
+    def collate(self, padding: Padding, rows: EncodedRows, indices: Sequence[int]) -> dict[str, torch.Tensor]:
+        """int64[samples, choices, longest] of each input."""
+        found = {}
+        for name, values in rows.features.items():
+            flat = [sequence for index in indices for sequence in values[index]]
+            found[name] = padding.pad(name, flat).unflatten(0, (len(indices), -1))
+        return found
+
+    def judge(self, rows: EncodedRows, answers: Sequence[np.ndarray], labels: Sequence[str]) -> np.ndarray:
+        columns = (rows.targets, *sureness(np.stack(answers).astype(np.float64), rows.targets))
+        return np.stack(columns, axis=1).astype(np.float64)
+
+    def constant(self, data: TaskRows, judged: LabelledRows) -> np.ndarray:
+        table = np.full((len(judged), len(self.judged)), np.nan)
+        table[:, 0], table[:, 1] = judged.targets, commonest(data.train.targets)
+        return table
+
+    def score(self, judged: np.ndarray, labels: Sequence[str]) -> dict[str, float]:
+        """Also ``calibration_error`` and ``surprise``, less of which is better, where chances are known."""
+        accuracy = float((judged[:, 0] == judged[:, 1]).mean())
+        return {"accuracy": accuracy, **sureness_scores(*judged.T)}
+
+
+def _read(task: Task, path: Path) -> tuple[LabelledRows, int]:
+    """The rows, and how many lacked a cell."""
+    cells = read_cells(path, (*task.text, *task.choices, task.label), format=task.format, header=task.header)
+    known = {str(number): number for number in range(len(task.choices))}
+    targets = []
+    for line, row in zip(cells.lines, cells.rows):
+        label = row[-1].strip()
+        if label not in known:
+            raise UserError(
+                f"{place(path, line)} has the label {shown(label)}, which is no number from 0 to {len(known) - 1}.",
+                "Give the number of the right choice, counted from 0.",
+            )
+        targets.append(known[label])
+    return LabelledRows([_texts(row[:-1], len(task.text)) for row in cells.rows], targets), cells.skipped
+
+
+def _texts(row: tuple[str, ...], contexts: int) -> tuple[str, ...]:
+    """The context, then each choice with what begins it."""
+    begins = " ".join((*row[1:contexts], ""))
+    return (row[0], *(begins + choice for choice in row[contexts:]))

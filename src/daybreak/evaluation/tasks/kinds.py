@@ -1,0 +1,27 @@
+"""The kinds of tasks that there are."""
+
+from __future__ import annotations
+
+from daybreak.evaluation.tasks.choices import Choice
+from daybreak.evaluation.tasks.kind import Kind
+from daybreak.evaluation.tasks.questions import Questions
+from daybreak.evaluation.tasks.sequences import Classification, Regression
+from daybreak.evaluation.tasks.task import Task, TaskRows
+from daybreak.evaluation.tasks.token_labels import TokenLabels
+
+KINDS: dict[str, Kind] = {
+    kind.name: kind for kind in (Classification(), Regression(), TokenLabels(), Choice(), Questions())
+}
+
+
+def kind_of(task: Task) -> Kind:
+    return KINDS[task.kind]
+
+
+def load_task(task: Task) -> TaskRows:
+    """Read a task's files.
+
+    Raises:
+        UserError: a file cannot be used, a label is unknown or no number, or there is nothing to tell apart.
+    """
+    return kind_of(task).load(task)

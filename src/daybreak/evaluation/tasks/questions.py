@@ -1,0 +1,214 @@
+"""Extractive question answering: the piece of a context that answers a question, as in SQuAD."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from daybreak.core.errors import UserError
+from daybreak.evaluation.tasks.batches import EncodedRows, Padding, check_ids, padded
+from daybreak.evaluation.tasks.kind import Kind
+from daybreak.evaluation.tasks.squad import Answer, judge_answer, read_questions
+from daybreak.evaluation.tasks.task import LabelledRows, Task, TaskRows, assembled
+
+NO_ANSWER = "no answer"
+OVERLAP = 128
+"""Tokens of context that a window shares with the one before it: a third of the length where that is less."""
+LONGEST_QUESTION = 64
+"""Tokens that are read of a question (Devlin et al. 2018's code); a third of what the length leaves, if less."""
+LONGEST_ANSWER = 30
+"""Tokens of an answer that is given (Devlin et al. 2018's code)."""
+SHORTEST_LENGTH = 32
+ENCODED_AT_ONCE = 1_000
+"""Rows; a tokenizer's positions of a whole SQuAD as Python objects would fill the memory of a small machine."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """A part of a row's context as one sample."""
+
+    row: int
+    first: int
+    """Position in the sample of the window's first token of context."""
+    spans: np.ndarray
+    """int32[tokens of context, 2]: where each begins and ends in the context's characters."""
+
+
+class Questions(Kind):
+    """A span of the context: cross-entropy over positions for its first and its last token, their mean.
+
+    A context that is too long becomes several windows. In a window that lacks the answer, or holds only a part of it,
+    the first token is the target, as it is where there is no answer at all (Devlin et al. 2018, section 4.3). The
+    answer given is the best span of at most LONGEST_ANSWER tokens over all windows of a row.
+
+    If some training rows have no answer, the task's labels are (NO_ANSWER,), and the empty answer is given where the
+    first token beats every span in the window that is least sure of having none.
+    """
+
+    name: ClassVar[str] = "qa"
+    metrics: ClassVar[tuple[str, ...]] = ("f1", "exact")
+    headline = "f1"
+    head = "ForQuestionAnswering"
+    judged = ("exact", "f1")
+
+    def load(self, task: Task) -> TaskRows:
+        read = {path: _read(task, path) for path in task.files.values()}
+        rows = {path: found for path, (found, _) in read.items()}
+        data = assembled(task, (), rows, sum(skipped for _, skipped in read.values()))
+        if not any(data.train.targets):
+            raise UserError(f"No question in '{task.train}' has an answer.", "Give training rows with answers.")
+        return data if all(data.train.targets) else dataclasses.replace(data, labels=(NO_ANSWER,))
+
+    def configure(self, config: Any, labels: Sequence[str]) -> None:
+        """Stock heads have as many outputs a token as labels: a start and an end."""
+        config.num_labels = 2
+
+    def encode(self, tokenizer: Any, rows: LabelledRows, length: int, vocabulary: int) -> EncodedRows:
+        """A question that is longer than LONGEST_QUESTION loses its end, the context nothing."""
+        if not tokenizer.is_fast:
+            raise UserError(
+                "The model's tokenizer does not tell where in the text its tokens stand.",
+                "Use a model with a tokenizer.json.",
+            )
+        if length < SHORTEST_LENGTH:
+            raise UserError(
+                f"Question answering needs {SHORTEST_LENGTH} tokens a sequence, and here {length} are allowed.",
+                "Use a model or a protocol that takes longer ones.",
+            )
+        # Left truncation, which some tokenizers ask for, would count the windows from the context's end.
+        tokenizer.truncation_side = "right"
+        encoded = EncodedRows({}, [], [], rows)
+        for start in range(0, len(rows), ENCODED_AT_ONCE):
+            self._encode_some(tokenizer, rows, range(start, min(start + ENCODED_AT_ONCE, len(rows))), length, encoded)
+        check_ids(encoded.features["input_ids"], vocabulary)
+        return encoded
+
+    def _encode_some(
+        self, tokenizer: Any, rows: LabelledRows, chosen: range, length: int, encoded: EncodedRows
+    ) -> None:
+        """Add the windows of the ``chosen`` rows to ``encoded``."""
+        limit = min(LONGEST_QUESTION, (length - tokenizer.num_special_tokens_to_add(pair=True)) // 3)
+        overlap = min(OVERLAP, length // 3)
+        found = tokenizer(
+            _cut(tokenizer, [rows.texts[index][0] for index in chosen], limit),
+            [rows.texts[index][1] for index in chosen],
+            truncation="only_second",
+            max_length=length,
+            stride=overlap,
+            return_overflowing_tokens=True,
+            return_offsets_mapping=True,
+        )
+        of, offsets = found.pop("overflow_to_sample_mapping"), found.pop("offset_mapping")
+        windows = []
+        for number, spans in enumerate(offsets):
+            places = [place for place, part in enumerate(found.sequence_ids(number)) if part == 1]
+            first, last = (places[0], places[-1]) if places else (0, -1)
+            spans = np.array(spans[first : last + 1], dtype=np.int32).reshape(-1, 2)
+            windows.append(Window(chosen[of[number]], first, spans))
+        for name, sequences in found.items():
+            encoded.features.setdefault(name, []).extend(sequences)
+        encoded.notes.extend(windows)
+        encoded.lengths.extend(map(len, found["input_ids"]))
+        for index, own in itertools.groupby(windows, lambda window: window.row):
+            encoded.targets.extend(_targets(list(own), rows.targets[index], overlap))
+
+    def collate(self, padding: Padding, rows: EncodedRows, indices: Sequence[int]) -> dict[str, torch.Tensor]:
+        """Padded on the right, whatever the tokenizer does: targets and answers are positions from the left."""
+        return {
+            name: padded([values[index] for index in indices], padding.values.get(name, 0))
+            for name, values in rows.features.items()
+        }
+
+    def targets(self, rows: EncodedRows, indices: Sequence[int], width: int) -> torch.Tensor:
+        """int64[samples, 2]: first and last token."""
+        return torch.tensor([rows.targets[index] for index in indices])
+
+    def loss(self, outputs: Any, targets: torch.Tensor) -> torch.Tensor:
+        start = functional.cross_entropy(outputs.start_logits.float(), targets[:, 0])
+        return (start + functional.cross_entropy(outputs.end_logits.float(), targets[:, 1])) / 2
+
+    def answers(self, outputs: Any) -> list[np.ndarray]:
+        """float32[2, longest] for each sample: of being the first token, of being the last."""
+        return list(torch.stack([outputs.start_logits, outputs.end_logits], dim=1).float().cpu().numpy())
+
+    def judge(self, rows: EncodedRows, answers: Sequence[np.ndarray], labels: Sequence[str]) -> np.ndarray:
+        given = self.given(rows, answers, labels)
+        right = ([answer.text for answer in target] for target in rows.rows.targets)
+        return np.array([judge_answer(text, texts) for text, texts in zip(given, right)], dtype=np.float64)
+
+    def given(self, rows: EncodedRows, answers: Sequence[np.ndarray], labels: Sequence[str]) -> list[str]:
+        """The answer to each row, a piece of its context; empty for none."""
+        best = [(-np.inf, "")] * len(rows.rows)
+        none = [np.inf] * len(rows.rows)
+        for window, logits in zip(rows.notes, answers, strict=True):
+            none[window.row] = min(none[window.row], float(logits[0, 0] + logits[1, 0]))
+            if len(window.spans):
+                sure, begins, ends = best_span(logits[:, window.first : window.first + len(window.spans)])
+                if sure > best[window.row][0]:
+                    text = rows.rows.texts[window.row][1][window.spans[begins, 0] : window.spans[ends, 1]]
+                    best[window.row] = (sure, text)
+        may_have_none = NO_ANSWER in labels
+        return ["" if may_have_none and empty > sure else text for empty, (sure, text) in zip(none, best)]
+
+    def constant(self, data: TaskRows, judged: LabelledRows) -> np.ndarray:
+        """Of the empty answer."""
+        right = ([answer.text for answer in target] for target in judged.targets)
+        return np.array([judge_answer("", texts) for texts in right], dtype=np.float64)
+
+    def score(self, judged: np.ndarray, labels: Sequence[str]) -> dict[str, float]:
+        return {"f1": float(judged[:, 1].mean()), "exact": float(judged[:, 0].mean())}
+
+
+def best_span(logits: np.ndarray) -> tuple[float, int, int]:
+    """The span of at most LONGEST_ANSWER tokens with the largest sum of its first and its last token's logits.
+
+    Args:
+        logits: float[2, n] of being the first and of being the last, n at least 1.
+
+    Returns:
+        The sum, and the two positions; the earliest of equal ones.
+    """
+    beyond = np.full(LONGEST_ANSWER - 1, -np.inf, dtype=logits.dtype)
+    ends = np.lib.stride_tricks.sliding_window_view(np.concatenate([logits[1], beyond]), LONGEST_ANSWER)
+    sums = logits[0] + ends.max(axis=1)
+    start = int(sums.argmax())
+    return float(sums[start]), start, start + int(ends[start].argmax())
+
+
+def _read(task: Task, path: Path) -> tuple[LabelledRows, int]:
+    found, skipped = read_questions(path, (*task.text, task.label), task.format)
+    return LabelledRows([(row.question, row.context) for row in found], [row.answers for row in found]), skipped
+
+
+def _cut(tokenizer: Any, questions: list[str], limit: int) -> list[str]:
+    """The questions without what follows their first ``limit`` tokens."""
+    found = tokenizer(questions, add_special_tokens=False, truncation=False, return_offsets_mapping=True)
+    return [
+        question if len(spans) <= limit else question[: spans[limit - 1][1]]
+        for question, spans in zip(questions, found["offset_mapping"])
+    ]
+
+
+def _targets(windows: Sequence[Window], answers: Sequence[Answer], overlap: int) -> Iterator[tuple[int, int]]:
+    """For each window of a row the tokens of its first answer, or (0, 0) where they are not all there."""
+    # The tokens of the whole context, each once: the windows of a row share ``overlap`` of them with the one before.
+    parts = [window.spans[overlap if number else 0 :] for number, window in enumerate(windows)]
+    spans = np.concatenate(parts)
+    begins, ends = -1, -1
+    if answers:
+        start, end = answers[0].start, answers[0].start + len(answers[0].text)
+        touched = np.flatnonzero((spans[:, 1] > start) & (spans[:, 0] < end))
+        begins, ends = (int(touched[0]), int(touched[-1])) if len(touched) else (-1, -1)
+    before = 0
+    for window in windows:
+        inside = before <= begins and ends < before + len(window.spans)
+        yield (window.first + begins - before, window.first + ends - before) if inside else (0, 0)
+        before += len(window.spans) - overlap

@@ -1,0 +1,172 @@
+"""One answer for one text or a pair of texts: a label, or a number."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from scipy.special import log_softmax
+from torch.nn import functional
+
+from daybreak.evaluation.scoring.metrics import (
+    METRICS,
+    calibration_error,
+    classification_scores,
+    commonest,
+    regression_scores,
+)
+from daybreak.evaluation.tasks.batches import EncodedRows, check_ids
+from daybreak.evaluation.tasks.kind import Kind
+from daybreak.evaluation.tasks.tables import read_cells
+from daybreak.evaluation.tasks.task import LabelledRows, Task, TaskRows, load_table
+
+
+class OneOfSeveral(Kind):
+    """A class id a sample, of one logit for each class: cross-entropy."""
+
+    def targets(self, rows: EncodedRows, indices: Sequence[int], width: int) -> torch.Tensor:
+        return torch.tensor([rows.targets[index] for index in indices])
+
+    def loss(self, outputs: Any, targets: torch.Tensor) -> torch.Tensor:
+        return functional.cross_entropy(outputs.logits.float(), targets)
+
+
+class _Sequences(Kind):
+    head = "ForSequenceClassification"
+
+    def load(self, task: Task) -> TaskRows:
+        return load_table(task)
+
+    def unlabelled(self, task: Task, name: str) -> LabelledRows:
+        (found,) = (hidden for hidden in task.hidden if hidden.name == name)
+        cells = read_cells(found.path, found.text, format=found.format, header=True, whole=True)
+        return LabelledRows(list(cells.rows), [0] * len(cells.rows))
+
+    def encode(self, tokenizer: Any, rows: LabelledRows, length: int, vocabulary: int) -> EncodedRows:
+        """Pairs that are too long lose tokens from the longer text first."""
+        columns = [list(column) for column in zip(*rows.texts)]
+        features = dict(tokenizer(*columns, truncation="longest_first", max_length=length))
+        ids = features["input_ids"]
+        check_ids(ids, vocabulary)
+        return EncodedRows(features, list(rows.targets), [len(row) for row in ids], rows)
+
+
+def with_pair_features(rows: EncodedRows, tokenizer: Any, length: int, head: str) -> EncodedRows:
+    """The samples of pairs with the inputs that ``head``, a name of ``heads.HEADS``, needs beside the stock ones.
+
+    ``segments`` is 1 and 2 on the tokens of the two texts and 0 elsewhere. ``first_ids`` and ``second_ids`` hold each
+    text alone, with special tokens, at most ``length`` tokens.
+    """
+    columns = [list(column) for column in zip(*rows.rows.texts)]
+    features = dict(rows.features)
+    if "segments" in head:
+        pairs = tokenizer(*columns, truncation="longest_first", max_length=length)
+        features["segments"] = [
+            [0 if text is None else text + 1 for text in pairs.sequence_ids(row)] for row in range(len(rows))
+        ]
+    if "towers" in head:
+        for name, column in zip(("first", "second"), columns):
+            alone = tokenizer(column, truncation=True, max_length=length)
+            features |= {f"{name}_ids": alone["input_ids"], f"{name}_mask": alone["attention_mask"]}
+    return replace(rows, features=features)
+
+
+def sureness(logits: np.ndarray, targets: Sequence[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """For each row the answer, its chance, and the surprise of the target in nats.
+
+    Args:
+        logits: float64[R, C].
+        targets: R class ids.
+    """
+    logs = log_softmax(logits, axis=1)
+    everyone = np.arange(len(logs))
+    best = logs.argmax(axis=1)
+    return best, np.exp(logs[everyone, best]), -logs[everyone, np.asarray(targets)]
+
+
+def sureness_scores(
+    targets: np.ndarray, answers: np.ndarray, confidence: np.ndarray, surprise: np.ndarray
+) -> dict[str, float]:
+    """Metrics of which less is better, from float64[R] each; none where the answers came without chances."""
+    if np.isnan(confidence).any():
+        return {}
+    error = calibration_error(confidence, targets == answers)
+    return {"calibration_error": error, "surprise": float(surprise.mean())}
+
+
+class Classification(OneOfSeveral, _Sequences):
+    """A label a row."""
+
+    name: ClassVar[str] = "classification"
+    metrics = METRICS["classification"]
+    headline = "accuracy"
+    judged = ("target", "answer", "lead of label id 1", "confidence", "surprise")
+    """The lead is over label id 0, in nats; the confidence is the answer's chance, in [0, 1]; the surprise is that of
+    the target, in nats."""
+
+    def configure(self, config: Any, labels: Sequence[str]) -> None:
+        super().configure(config, labels)
+        config.problem_type = "single_label_classification"
+
+    def judge(self, rows: EncodedRows, answers: Sequence[np.ndarray], labels: Sequence[str]) -> np.ndarray:
+        # Of two labels the lead orders rows as the chance does. Chances of sure answers would all be 1 when rounded,
+        # and lose the order that the area under the curve needs.
+        logits = np.stack(answers).astype(np.float64)
+        best, confidence, surprise = sureness(logits, rows.targets)
+        columns = (rows.targets, best, logits[:, 1] - logits[:, 0], confidence, surprise)
+        return np.stack(columns, axis=1).astype(np.float64)
+
+    def constant(self, data: TaskRows, judged: LabelledRows) -> np.ndarray:
+        answer = commonest(data.train.targets, data.task.metric)
+        table = np.full((len(judged), len(self.judged)), np.nan)
+        table[:, 0], table[:, 1], table[:, 2] = judged.targets, answer, answer == 1
+        return table
+
+    def score(self, judged: np.ndarray, labels: Sequence[str]) -> dict[str, float]:
+        """Also ``calibration_error`` and ``surprise``, less of which is better, where chances are known."""
+        targets, answers = judged[:, 0].astype(int).tolist(), judged[:, 1].astype(int).tolist()
+        leads = judged[:, 2].tolist() if len(labels) == 2 else None
+        return classification_scores(len(labels), targets, answers, leads) | sureness_scores(*judged[:, [0, 1, 3, 4]].T)
+
+    def decided(self, answers: Sequence[np.ndarray]) -> list[float]:
+        return np.stack(answers).argmax(axis=1).astype(float).tolist()
+
+
+class Regression(_Sequences):
+    """A number a row: mean squared error of one output."""
+
+    name: ClassVar[str] = "regression"
+    metrics = METRICS["regression"]
+    headline = "spearman"
+    judged = ("target", "answer")
+    exact = True
+
+    def configure(self, config: Any, labels: Sequence[str]) -> None:
+        config.num_labels = 1
+        config.problem_type = "regression"
+
+    def targets(self, rows: EncodedRows, indices: Sequence[int], width: int) -> torch.Tensor:
+        return torch.tensor([rows.targets[index] for index in indices], dtype=torch.float32)
+
+    def loss(self, outputs: Any, targets: torch.Tensor) -> torch.Tensor:
+        # squeeze(-1), not squeeze(): a last batch of one row must stay a batch.
+        return functional.mse_loss(outputs.logits.float().squeeze(-1), targets)
+
+    def judge(self, rows: EncodedRows, answers: Sequence[np.ndarray], labels: Sequence[str]) -> np.ndarray:
+        return np.stack(
+            [np.asarray(rows.targets, dtype=np.float64), np.stack(answers)[:, 0].astype(np.float64)], axis=1
+        )
+
+    def constant(self, data: TaskRows, judged: LabelledRows) -> np.ndarray:
+        answer = statistics.fmean(data.train.targets)
+        return np.stack([np.asarray(judged.targets, dtype=np.float64), np.full(len(judged), answer)], axis=1)
+
+    def score(self, judged: np.ndarray, labels: Sequence[str]) -> dict[str, float]:
+        return regression_scores(judged[:, 0].tolist(), judged[:, 1].tolist())
+
+    def decided(self, answers: Sequence[np.ndarray]) -> list[float]:
+        return np.stack(answers)[:, 0].astype(float).tolist()

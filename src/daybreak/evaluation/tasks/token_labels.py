@@ -1,0 +1,161 @@
+"""A tag for each word: named entities, and whatever else are spans of words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from daybreak.core.errors import UserError
+from daybreak.core.plain import nearest
+from daybreak.evaluation.tasks.batches import EncodedRows, check_ids
+from daybreak.evaluation.tasks.conll import Sentence, read_sentences
+from daybreak.evaluation.tasks.kind import Kind
+from daybreak.evaluation.tasks.spans import OUTSIDE, in_iob2, rates, span_counts, spans, word_counts
+from daybreak.evaluation.tasks.task import LabelledRows, Task, TaskRows, assembled
+
+IGNORED = -100
+"""The target of a piece that is not asked."""
+
+
+@dataclass(frozen=True)
+class FirstPieces:
+    """Where the words of a sample begin: W words have a piece within its length."""
+
+    words: np.ndarray
+    """int64[W], rising: which words of the sentence."""
+    places: np.ndarray
+    """int64[W]: where in the padded row, counted from its end (-1 is the last) where padding stands on the left."""
+
+
+class TokenLabels(Kind):
+    """A row is a sentence: its texts are words, its target a class id a word.
+
+    The first piece of a word carries its tag (Devlin et al. 2018, arXiv:1810.04805, section 5.3); other pieces are not
+    asked. A word without a piece, because its sentence was cut or the tokenizer drops it, is answered with O.
+    """
+
+    name: ClassVar[str] = "tokens"
+    metrics = ("span_f1", "span_precision", "span_recall", "token_macro_f1")
+    """The first three over the spans of all types together, as seqeval's f1_score and its kin; the last is the mean
+    over types of the F1 of words, however these are cut into spans."""
+    headline = "span_f1"
+    head = "ForTokenClassification"
+
+    def load(self, task: Task) -> TaskRows:
+        """Read CoNLL files. The labels are O and the IOB2 tags of every type in train, whatever scheme the files use.
+
+        Raises:
+            UserError: a file cannot be used, train has no span, or another file has a type that train lacks.
+        """
+        word, tag = task.text[0], task.label
+        assert isinstance(word, int) and isinstance(tag, int)
+        read = {path: read_sentences(path, word, tag) for path in task.files.values()}
+        types = sorted({kind for sentence in read[task.train] for kind, _, _ in spans(sentence.tags)})
+        if not types:
+            raise UserError(
+                f"Every tag in '{task.train}' is O.", "Give training sentences with at least one span, or its column."
+            )
+        labels = (OUTSIDE, *(f"{mark}-{kind}" for mark in "BI" for kind in types))
+        rows = {path: _rows(task, path, sentences, labels) for path, sentences in read.items()}
+        return assembled(task, labels, rows, skipped=0)
+
+    def encode(self, tokenizer: Any, rows: LabelledRows, length: int, vocabulary: int) -> EncodedRows:
+        """Sentences that are too long lose their last words (their first, where the tokenizer cuts on the left).
+
+        The words are joined by single spaces and found again by their place in that text. Tokenized one by one, words
+        would lose the space before them, which is part of a piece in byte-level vocabularies.
+        """
+        if not tokenizer.is_fast:
+            raise UserError(
+                "The model's tokenizer does not tell which word a piece is of.",
+                "Put a tokenizer.json into the model's folder, or use another model.",
+            )
+        texts = [" ".join(words) for words in rows.texts]
+        features = dict(tokenizer(texts, truncation=True, max_length=length, return_offsets_mapping=True))
+        offsets, ids = features.pop("offset_mapping"), features["input_ids"]
+        check_ids(ids, vocabulary)
+        left = tokenizer.padding_side == "left"
+        notes = [_first_pieces(words, pieces, left) for words, pieces in zip(rows.texts, offsets)]
+        return EncodedRows(features, list(rows.targets), [len(row) for row in ids], rows, notes)
+
+    def targets(self, rows: EncodedRows, indices: Sequence[int], width: int) -> torch.Tensor:
+        """int64[len(indices), width], IGNORED wherever no word begins."""
+        table = np.full((len(indices), width), IGNORED, dtype=np.int64)
+        for row, index in zip(table, indices):
+            first = rows.notes[index]
+            row[first.places] = np.asarray(rows.targets[index])[first.words]
+        return torch.from_numpy(table)
+
+    def loss(self, outputs: Any, targets: torch.Tensor) -> torch.Tensor:
+        """Mean over words; 0 for a batch in which no word has a piece."""
+        logits = outputs.logits.float().flatten(0, 1)
+        total = functional.cross_entropy(logits, targets.flatten(), ignore_index=IGNORED, reduction="sum")
+        return total / (targets != IGNORED).sum().clamp(min=1)
+
+    def judge(self, rows: EncodedRows, answers: Sequence[np.ndarray], labels: Sequence[str]) -> np.ndarray:
+        """float64[R, 6 T] for T types in the order of their names.
+
+        For each type: spans correct, predicted and gold; words correct, predicted and gold.
+        """
+        decided = []
+        for target, first, answer in zip(rows.targets, rows.notes, answers, strict=True):
+            ids = np.full(len(target), labels.index(OUTSIDE))
+            ids[first.words] = answer[first.places].argmax(axis=1)
+            decided.append(ids.tolist())
+        return _counted(rows.targets, decided, labels)
+
+    def constant(self, data: TaskRows, judged: LabelledRows) -> np.ndarray:
+        """Every word is O: nothing is found, and every score is 0."""
+        outside = data.labels.index(OUTSIDE)
+        return _counted(judged.targets, [[outside] * len(target) for target in judged.targets], data.labels)
+
+    def score(self, judged: np.ndarray, labels: Sequence[str]) -> dict[str, float]:
+        totals = judged.sum(axis=0).reshape(len(_types(labels)), 2, 3)
+        precision, recall, f1 = rates(totals[:, 0].sum(axis=0))
+        _, _, of_words = rates(totals[:, 1])
+        return dict(zip(self.metrics, (float(f1), float(precision), float(recall), float(of_words.mean()))))
+
+
+def _rows(task: Task, path: Path, sentences: Sequence[Sentence], labels: Sequence[str]) -> LabelledRows:
+    known = {label: index for index, label in enumerate(labels)}
+    targets = []
+    for sentence in sentences:
+        tags = in_iob2(sentence.tags)
+        for line, tag in enumerate(tags, start=sentence.line):
+            if tag not in known:
+                raise UserError(
+                    f"Line {line} of '{path}' has the type '{tag[2:]}', which no span of '{task.train}' has."
+                    f"{nearest(tag[2:], _types(labels))}",
+                    "Correct the tag, or add training sentences that have it.",
+                )
+        targets.append([known[tag] for tag in tags])
+    return LabelledRows([sentence.words for sentence in sentences], targets)
+
+
+def _first_pieces(words: Sequence[str], offsets: Sequence[tuple[int, int]], left: bool) -> FirstPieces:
+    """Args: the words of the text, joined by spaces; (begin, end) in it of each piece, where special ones are empty."""
+    ends = np.cumsum([len(word) + 1 for word in words]) - 1
+    begin, end = np.array(offsets, dtype=np.int64).reshape(-1, 2).T
+    pieces = np.flatnonzero(end > begin)
+    # A piece belongs to the word in which it ends; the space before a word, if it is a piece of its own, to that word.
+    found, first = np.unique(np.searchsorted(ends, end[pieces]), return_index=True)
+    return FirstPieces(found, pieces[first] - (len(offsets) if left else 0))
+
+
+def _types(labels: Sequence[str]) -> list[str]:
+    return sorted({label[2:] for label in labels if label != OUTSIDE})
+
+
+def _counted(targets: Sequence[Sequence[int]], decided: Sequence[Sequence[int]], labels: Sequence[str]) -> np.ndarray:
+    types = _types(labels)
+    table = np.zeros((len(targets), len(types), 2, 3))
+    for row, gold, answer in zip(table, targets, decided, strict=True):
+        tags = [labels[index] for index in gold], [labels[index] for index in answer]
+        row[:, 0], row[:, 1] = span_counts(*tags, types), word_counts(*tags, types)
+    return table.reshape(len(targets), -1)

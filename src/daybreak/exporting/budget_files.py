@@ -1,0 +1,84 @@
+"""What the model is, read and cost, for programs: three JSON files beside the card, named after the budget.
+
+Cramming publishes ``arch_budget_hours_24.json``, ``data_...`` and ``train_...`` with each model (its
+``push_to_huggingface_hub``). Ours hold the recipe as it was resolved, counts and measured numbers: no text, no hash of
+a file, no path.
+"""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+from typing import Any
+
+from daybreak.core.files import read_json, write_json
+from daybreak.core.plain import to_plain
+from daybreak.core.run_folder import RunFolder
+from daybreak.schemas.run import Decisions, Environment, Manifest, Split, Summary
+from daybreak.training.clock import Budget
+
+ARCHITECTURE = ("model",)
+TEXT = ("tokenizer", "texts", "rows")
+"""Fields of the recipe that say what is trained, and on what; the others say how."""
+NOT_TOLD = ("forgetting", "parity", "parent", "parity_seconds")
+"""Fields of the summary that are the card's matter."""
+
+
+def write_budget_files(run: RunFolder) -> None:
+    """Write ``arch_``, ``data_`` and ``train_budget_*.json`` into the finished run's model folder."""
+    recipe = bare(read_json(run.recipe))
+    summary = read_json(run.summary, Summary)
+    config = read_json(run.model / "config.json")
+    manifest = read_json(run.manifest, Manifest)
+    parts = {
+        "arch": {
+            **{name: recipe[name] for name in ARCHITECTURE if name in recipe},
+            "architectures": config["architectures"],
+            "vocabulary": manifest.vocabulary,
+            "parameters": summary.parameters,
+        },
+        "data": {**{name: recipe[name] for name in TEXT if name in recipe}, **_counts(manifest)},
+        "train": {
+            **{name: value for name, value in recipe.items() if name not in (*ARCHITECTURE, *TEXT)},
+            "decisions": to_plain(read_json(run.decisions, Decisions)),
+            "environment": to_plain(read_json(run.environment, Environment)),
+            "summary": {name: value for name, value in to_plain(summary).items() if name not in NOT_TOLD},
+        },
+    }
+    for name, value in parts.items():
+        write_json(run.model / f"{name}_{budget_name(summary.budget)}.json", value)
+
+
+def budget_name(budget: str) -> str:
+    """``24h`` -> ``budget_hours_24``, ``8m`` -> ``budget_hours_0.133``; no time: ``budget_10000steps``."""
+    found = Budget.parse(budget)
+    if found.unit != "seconds":
+        return f"budget_{found.text}"
+    hours = found.amount / 3600
+    return f"budget_hours_{hours:.3g}" if hours < 1 else f"budget_hours_{round(hours, 3):.10g}"
+
+
+def bare(value: Any) -> Any:
+    """The value with every path in it cut down to its last part."""
+    if isinstance(value, dict):
+        return {name: bare(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [bare(item) for item in value]
+    return PurePath(value).name if isinstance(value, str) and "/" in value else value
+
+
+def _counts(manifest: Manifest) -> dict[str, Any]:
+    def of(split: Split) -> dict[str, int]:
+        return {"documents": split.documents, "tokens": split.tokens}
+
+    return {
+        "tokenizer_kind": manifest.tokenizer_kind,
+        "vocabulary": manifest.vocabulary,
+        "special": to_plain(manifest.special),
+        "document_rule": manifest.document_rule,
+        "train": of(manifest.train),
+        "heldout": of(manifest.heldout),
+        "characters": manifest.characters,
+        "duplicates": manifest.duplicates,
+        "skipped": manifest.skipped,
+        "sources": [bare(to_plain(source)) for source in manifest.sources],
+    }

@@ -1,0 +1,110 @@
+"""Writing the folder that stock transformers loads, without importing transformers (which would cost seconds)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+
+from daybreak.core.encoder import Encoder, EncoderConfig
+from daybreak.core.errors import UserError, reason
+from daybreak.core.files import read_json, replace_folder, write_json
+from daybreak.data.tokenizers.tokenizer import FILES, load_tokenizer
+from daybreak.exporting.sentence_modules import sentence_modules
+from daybreak.schemas.run import SpecialIds
+
+
+def write_model_folder(
+    out: Path,
+    *,
+    model: Encoder,
+    shape: EncoderConfig,
+    tokenizer: Path,
+    length: int,
+    vocabulary: int,
+    special: SpecialIds = SpecialIds(),
+) -> None:
+    """Write weights, config and tokenizer into ``out`` by one rename; an older export there is replaced.
+
+    Args:
+        tokenizer: folder with tokenizer.json, and tokenizer_config.json where it is known.
+        length: the trained length, which becomes ``model_max_length``; the config may allow more positions.
+        special: what the special ids are in that tokenizer.
+
+    Raises:
+        UserError: the disk is full or refuses, or the tokenizer's files are damaged.
+    """
+    new = out.with_name(f".{out.name}.new")
+    settings = _settings(tokenizer, special)
+    try:
+        shutil.rmtree(new, ignore_errors=True)
+        new.mkdir(parents=True)
+        save_file(shape.export_weights(model), new / "model.safetensors", metadata={"format": "pt"})
+        config = shape.to_hugging_face(vocabulary, length, special)
+        write_json(new / "config.json", config)
+        shutil.copymode(new / "config.json", new / "model.safetensors")  # safetensors lets the owner alone read it
+        for name, source in shape.modelling_files().items():
+            shutil.copyfile(source, new / name)
+        if not shape.modelling_files():
+            for name, content in sentence_modules(model.width, length).items():
+                (new / name).parent.mkdir(exist_ok=True)
+                write_json(new / name, content)
+        for name in FILES:  # one that was taken over may have more than ours, and keeps them
+            if (tokenizer / name).is_file():
+                shutil.copyfile(tokenizer / name, new / name)
+        facts = {"model_max_length": length, "model_input_names": _inputs(config)}
+        write_json(new / "tokenizer_config.json", {**settings, **facts})
+        with (new / "model.safetensors").open("rb") as weights:
+            os.fsync(weights.fileno())
+        replace_folder(new, out)
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(new, ignore_errors=True)
+        raise UserError(
+            f"The model cannot be written to '{out}' ({error}).",
+            "Free disk space or mend the permissions, then give the same command again.",
+        ) from None
+
+
+def copy_model_folder(model: Path, out: Path) -> None:
+    """Copy the model folder ``model`` to ``out`` by one rename.
+
+    Raises:
+        UserError: the disk is full or refuses; nothing is left.
+    """
+    new = out.with_name(f".{out.name}.new")
+    try:
+        shutil.rmtree(new, ignore_errors=True)
+        shutil.copytree(model, new)
+        replace_folder(new, out)
+    except OSError as error:  # shutil.Error is one
+        shutil.rmtree(new, ignore_errors=True)
+        why = reason(error) if error.errno else "not all files could be copied"
+        raise UserError(
+            f"The model cannot be written to '{out}' ({why}).",
+            "Free disk space or mend the permissions, then give the same command again.",
+        ) from None
+
+
+def _settings(tokenizer: Path, special: SpecialIds) -> dict[str, Any]:
+    """tokenizer_config.json, with the names of the special tokens: a tokenizer that was taken over may not tell them.
+
+    BERT's first ones did not, for BERT's own class in transformers knows them; the class of another model does not.
+    """
+    path = tokenizer / "tokenizer_config.json"
+    found = read_json(path) if path.is_file() else {"tokenizer_class": "PreTrainedTokenizerFast"}
+    settings: dict[str, Any] = found if isinstance(found, dict) else {}
+    unnamed = {f"{role}_token": id for role, id in vars(special).items() if not settings.get(f"{role}_token")}
+    if unnamed:
+        pieces = load_tokenizer(tokenizer)
+        settings |= {name: pieces.id_to_token(id) for name, id in unnamed.items()}
+    return settings
+
+
+def _inputs(config: dict[str, Any]) -> list[str]:
+    """What the model's forward takes: segments only where it has embeddings for two, for stock ModernBERT refuses."""
+    segments = ["token_type_ids"] if config.get("type_vocab_size", 0) > 1 else []
+    return ["input_ids", *segments, "attention_mask"]

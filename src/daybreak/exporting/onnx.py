@@ -1,0 +1,196 @@
+"""``onnx/model.onnx`` beside the weights: the encoder without a head, for ONNX Runtime, checked against torch.
+
+The name and place are those in which sentence-transformers and optimum look. Inputs are what the tokenizer returns
+(``input_ids``, ``attention_mask``, and ``token_type_ids`` for BERT), int64 [batch, length], both sizes free; the output
+is ``last_hidden_state``, float32 [batch, length, width]. Features and not the logits of masked words: that is what
+embeddings, classifiers and both libraries take, and logits would be as wide as the vocabulary.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import logging
+import os
+import shutil
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from daybreak.core.errors import UserError
+from daybreak.core.extras import install_hint
+from daybreak.core.files import read_json, write_text
+
+FILE = "onnx/model.onnx"
+NEEDED = ("onnx", "onnxscript", "onnxruntime")
+OUTPUT = "last_hidden_state"
+OPSET = 18
+TRACED = (2, 12)
+"""Rows and positions of the example that torch follows; neither may be 1, which it would take for fixed."""
+
+
+@dataclass(frozen=True)
+class OnnxCheck:
+    """How far ONNX Runtime was from torch, over rows of several lengths with their padding."""
+
+    largest_difference: float
+    tolerance: float
+    runtime: str
+    """Version of ONNX Runtime."""
+
+
+def check_onnx_installed() -> None:
+    """Raise before any work is done.
+
+    Raises:
+        UserError: a package of the extra ``serve`` is missing.
+    """
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UserError(f"ONNX needs {' and '.join(missing)}.", install_hint("serve", "onnx"))
+
+
+def write_onnx(folder: Path) -> OnnxCheck:
+    """Add ``onnx/model.onnx`` to an exported folder, and a section to its card.
+
+    Args:
+        folder: an export that passed the parity gate; code in it is run.
+
+    Raises:
+        UserError: torch cannot write the model as ONNX, or ONNX Runtime does not compute the same; nothing is kept.
+    """
+    check_onnx_installed()
+    config = read_json(folder / "config.json")
+    names = read_json(folder / "tokenizer_config.json")["model_input_names"]
+    model = _Features(_loaded(folder, "auto_map" in config), names)
+    target = folder / FILE
+    staged = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    staged.parent.mkdir(exist_ok=True)
+    try:
+        _export(model, names, config["vocab_size"], staged)
+        found = _compare(model, names, config, staged)
+        os.replace(staged, target)
+    except (Exception, KeyboardInterrupt) as error:
+        shutil.rmtree(staged.parent)
+        if isinstance(error, UserError | KeyboardInterrupt):
+            raise
+        # torch's exporter and ONNX Runtime have no common class for what they cannot do
+        raise UserError(
+            f"This model cannot be written as ONNX ({type(error).__name__}).", "Leave out --onnx: the folder is whole."
+        ) from error
+    _add_to_card(folder / "README.md", names, found)
+    return found
+
+
+class _Features(nn.Module):
+    """The encoder with its inputs by place, as a graph has them."""
+
+    def __init__(self, encoder: nn.Module, names: list[str]):
+        super().__init__()
+        self.encoder = encoder
+        self.names = names
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """int64 [B, L] each -> float32 [B, L, D]."""
+        return self.encoder(**dict(zip(self.names, inputs, strict=True))).last_hidden_state
+
+
+def _loaded(folder: Path, own_code: bool) -> nn.Module:
+    from transformers import AutoModel
+
+    with _quiet():
+        return AutoModel.from_pretrained(folder, trust_remote_code=own_code, dtype=torch.float32).eval()
+
+
+def _export(model: _Features, names: list[str], vocabulary: int, path: Path) -> None:
+    inputs = _inputs(names, vocabulary, *TRACED, lengths=[TRACED[1], TRACED[1] // 2])
+    free = {0: "batch", 1: "length"}
+    with _quiet():
+        program = torch.onnx.export(
+            model,
+            tuple(inputs.values()),
+            dynamo=True,
+            dynamic_shapes=(tuple(free for _ in names),),
+            input_names=names,
+            output_names=[OUTPUT],
+            opset_version=OPSET,
+            verbose=False,
+        )
+    assert program is not None
+    program.save(str(path), external_data=False)
+
+
+def _compare(model: _Features, names: list[str], config: dict[str, Any], path: Path) -> OnnxCheck:
+    """Judge every position that is no padding, in batches of other sizes than the one that was traced."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    longest = int(config.get("max_position_embeddings", 128))
+    apart, largest = 0.0, 0.0
+    for lengths in ([1], [3, 1], [longest], [longest, max(1, longest // 2), 2, 1], [max(1, longest - 1)] * 3):
+        inputs = _inputs(names, config["vocab_size"], len(lengths), max(lengths), lengths)
+        with torch.inference_mode():
+            wanted = model(*inputs.values())
+        (given,) = session.run([OUTPUT], {name: tensor.numpy() for name, tensor in inputs.items()})
+        real = inputs["attention_mask"].bool()
+        difference = (torch.from_numpy(given) - wanted)[real].abs().max().item()
+        apart = max(apart, difference) if difference == difference else float("inf")
+        largest = max(largest, wanted[real].abs().max().item())
+    # As the parity gate: one part in 10^4 at values of size 10; larger ones carry proportionally larger rounding.
+    tolerance = 1e-4 * max(1.0, largest / 10)
+    if not apart <= tolerance:
+        raise UserError(
+            f"In ONNX Runtime the model differs from torch by {apart:.1e} (allowed {tolerance:.1e}); it was not kept.",
+            "Leave out --onnx: the folder is whole.",
+        )
+    return OnnxCheck(apart, tolerance, onnxruntime.__version__)
+
+
+def _inputs(names: list[str], vocabulary: int, rows: int, width: int, lengths: list[int]) -> dict[str, Tensor]:
+    """Random tokens, row i of ``lengths[i]`` and then padding; segments change in the middle."""
+    chance = torch.Generator().manual_seed(rows * width)
+    place = torch.arange(width)
+    tensors = {
+        "input_ids": torch.randint(0, vocabulary, (rows, width), generator=chance),
+        "attention_mask": (place < torch.tensor(lengths)[:, None]).long(),
+        "token_type_ids": (place >= width // 2).long().repeat(rows, 1),
+    }
+    return {name: tensors[name] for name in names}
+
+
+def _add_to_card(card: Path, names: list[str], found: OnnxCheck) -> None:
+    if not card.is_file():
+        return
+    section = (
+        f"## ONNX\n\n`{FILE}` is the encoder without its head: inputs {', '.join(f'`{name}`' for name in names)} "
+        f"(int64, batch and length free), output `{OUTPUT}` (float32). In ONNX Runtime {found.runtime} the largest "
+        f"difference from torch, on padded rows of several lengths, is {found.largest_difference:.1e} "
+        f"(allowed {found.tolerance:.1e})."
+    )
+    write_text(card, f"{card.read_text(encoding='utf-8').rstrip()}\n\n{section}\n")
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the libraries' remarks about themselves from the user; what fails still raises."""
+    from transformers.utils import logging as told
+
+    exporter = logging.getLogger("torch.onnx")
+    before, level, bars = told.get_verbosity(), exporter.level, told.is_progress_bar_enabled()
+    told.set_verbosity_error()
+    told.disable_progress_bar()
+    exporter.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        told.set_verbosity(before)
+        exporter.setLevel(level)
+        if bars:
+            told.enable_progress_bar()

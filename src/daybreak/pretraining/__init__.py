@@ -1,0 +1,1 @@
+"""From a recipe and prepared data to a finished run."""

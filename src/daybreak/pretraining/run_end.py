@@ -1,0 +1,197 @@
+"""How a run ends: judged and exported inside the budget; gate, examples, summary and card after it."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from contextlib import closing
+from dataclasses import replace
+from itertools import chain
+from pathlib import PurePath
+
+from daybreak.core.files import read_json, read_json_lines, write_json
+from daybreak.core.plain import from_plain
+from daybreak.core.run_folder import RunFolder
+from daybreak.core.terminal import duration, say
+from daybreak.core.world import World
+from daybreak.data.tokenizers.tokenizer import load_tokenizer
+from daybreak.evaluation.probes.context_use import measure_context_use
+from daybreak.evaluation.probes.fill_mask import fill_mask
+from daybreak.exporting.card import write_card
+from daybreak.exporting.hugging_face import write_model_folder
+from daybreak.exporting.parity import check_parity, verdict
+from daybreak.pretraining.setup import Order, heldout_losses, sample_text
+from daybreak.recipe import smaller_than
+from daybreak.schemas.changes import MachineRecord, MachineUse
+from daybreak.schemas.run import ContextUse, Decisions, Forgetting, Summary, ValidationRecord
+from daybreak.training.checkpoint import Progress
+from daybreak.training.clock import Tick
+from daybreak.training.loop import save, validate
+from daybreak.training.monitoring.journal import Journal
+from daybreak.training.monitoring.monitors import plateau_advice
+from daybreak.training.step import Training
+
+EXAMPLE_TOKENS = 200_000
+"""Held-out tokens among which fill-mask sentences are looked for."""
+CONTEXT_TOKENS = 4_000_000
+"""Held-out tokens from which pieces are drawn to measure the use of context."""
+CLEARLY = 0.05
+"""Nats by which an interim validation must be better than the end, on the same rows, for its model to be kept."""
+
+
+def finish(order: Order, training: Training, progress: Progress, price: float | None) -> Summary:
+    """Judge the model on all held-out rows and export it (inside the budget); then gate, examples, card (outside)."""
+    recipe, shards, run = order.recipe, order.shards, order.run
+    save(training, progress)  # a kill between here and the summary must not cost the last steps
+    if training.average:
+        training.average.put_in(training.model)
+    with closing(Journal(run)) as journal:
+        training = replace(training, journal=journal)
+        tick = Tick(training.clock.elapsed(), 1.0)
+        final = validate(training, progress, tick, rows=training.validation.rows, final=True)
+    length = max(recipe.longest_row, training.validation.length)
+    begun = time.monotonic()
+    write_model_folder(
+        run.model,
+        model=training.model,
+        shape=recipe.model,
+        tokenizer=order.data / "tokenizer",
+        length=length,
+        vocabulary=shards.manifest.vocabulary,
+        special=shards.manifest.special,
+    )
+    training.spent["export"] += time.monotonic() - begun
+    summary = _summarise(order, training, progress, final, price)
+    say(_headline(summary))
+    if final.on_plateau:
+        say(f"This model predicts no better than token frequencies. {plateau_advice(smaller_than(recipe))}")
+    warn_of_communication(summary, training.world)
+    _keep_best(run, progress, final)
+    parity = check_parity(
+        run.model,
+        model=training.model,
+        shape=recipe.model,
+        length=length,
+        validation=training.validation,
+        accuracy=final.accuracy,
+        text=sample_text(shards, order.data),
+    )
+    say(verdict(parity))
+    forgetting = _forgetting(order, training, final)
+    summary = replace(summary, parity=parity, parity_seconds=parity.seconds, forgetting=forgetting)
+    tokenizer = load_tokenizer(order.data / "tokenizer")
+    stream = shards.heldout.read(0, min(EXAMPLE_TOKENS, len(shards.heldout)))
+    special, longest = shards.manifest.special, recipe.model.longest
+    write_json(run.examples, fill_mask(training.model, tokenizer, stream, special=special, longest=longest))
+    stream = shards.heldout.read(0, min(CONTEXT_TOKENS, len(shards.heldout)))
+    context = measure_context_use(training.model, stream, shards.heldout.document_ends(), special=special)
+    if context and not final.on_plateau:
+        say(context_line(context))
+    summary = replace(summary, context_use=context)
+    write_json(run.summary, summary)
+    write_card(run, [])
+    shutil.rmtree(run.checkpoints, ignore_errors=True)
+    run.heartbeat.unlink(missing_ok=True)
+    return summary
+
+
+def context_line(context: ContextUse) -> str:
+    """Say in one line, after a run, whether the model attends across segments; a model on the plateau does not."""
+    seen = (
+        f"Masked tokens cost {context.alone:.2f} nats alone, {context.copy:.2f} beside a copy of their text and "
+        f"{context.noisy_copy:.2f} beside a noisy copy"
+    )
+    if context.attends_across_segments:
+        return f"{seen}: the model compares segments."
+    return (
+        f"{seen}. Warning: the model does not compare segments yet, so expect results near chance on sentence pairs. "
+        "Sequences of views (--rows.fraction, --rows.until) and more time bring this about."
+    )
+
+
+def _keep_best(run: RunFolder, progress: Progress, final: ValidationRecord) -> None:
+    """Keep the checkpoint of the best interim validation only where the end is clearly worse on the same rows."""
+    end = final.loss if final.interim_loss is None else final.interim_loss
+    if progress.best is not None and progress.best < end - CLEARLY and run.best.exists():
+        say(
+            f"On the same held-out rows the loss was {progress.best:.3f} before the end and is {end:.3f} now: "
+            f"daybreak export {run.path} --best --out DIR takes the earlier model."
+        )
+    else:
+        shutil.rmtree(run.best, ignore_errors=True)
+
+
+def _forgetting(order: Order, training: Training, final: ValidationRecord) -> Forgetting | None:
+    """What continuing won on its own text, and what it cost on general text."""
+    if not order.recipe.origin.init:
+        return None
+    after, before = heldout_losses(order, training), training.decisions.before
+    said = f"Continued from a loss of {before['own']:.3f} to {final.loss:.3f} on its own text"
+    if "general" in after:
+        said += f", from {before['general']:.3f} to {after['general']:.3f} on general text"
+    say(said + ".")
+    return Forgetting(
+        own_before=before["own"],
+        own_after=after["own"],
+        general_before=before.get("general"),
+        general_after=after.get("general"),
+    )
+
+
+def _summarise(
+    order: Order, training: Training, progress: Progress, final: ValidationRecord, price: float | None
+) -> Summary:
+    stepping = max(training.spent["train"] + training.spent["data"] + training.spent["communicate"], 1e-9)
+    elapsed = training.clock.elapsed()
+    return Summary(
+        budget=order.recipe.budget,
+        elapsed=round(elapsed, 3),
+        wall=round(max(elapsed, time.time() - read_json(order.run.environment)["started"]), 3),
+        spent={use: round(seconds, 3) for use, seconds in training.spent.items()},
+        steps=progress.step,
+        tokens=progress.tokens,
+        rows=progress.rows,
+        epochs=round(training.epochs(progress), 4),
+        parameters=training.model.parameter_count(),
+        resumes=progress.resumes,
+        tokens_per_second=round(progress.tokens / stepping, 1),
+        steps_per_second=round(progress.step / stepping, 4),
+        rows_per_second=round(progress.rows / stepping, 2),
+        validation=final,
+        parent=order.recipe.origin.parent or PurePath(order.recipe.origin.branch).name,
+        dropped=progress.health.dropped,
+        changes=read_json(order.run.decisions, Decisions).changes,
+        machine=_machine_use(order.run, hours=elapsed / 3600, price=price),
+    )
+
+
+def _machine_use(run: RunFolder, *, hours: float, price: float | None) -> MachineUse | None:
+    """What the machine was doing over all processes of the run, in lost work too; ``price`` is of an hour."""
+    lines = chain(*(read_json_lines(path, skip_damaged=True) for path in (run.metrics, run.lost_metrics)))
+    records = (from_plain(MachineRecord, line) for line in lines if line.pop("type", "") == "machine")
+    return MachineUse.of(records, cost=None if price is None else hours * price)
+
+
+def warn_of_communication(summary: Summary, world: World) -> None:
+    """Several devices may be slower than one (BERT-GPU's issue 3): say so, with the share that was measured."""
+    stepping = summary.spent["train"] + summary.spent["communicate"]
+    share = summary.spent["communicate"] / max(stepping, 1e-9)
+    if world.size > 1:
+        say(
+            f"{summary.steps_per_second:.2f} optimizer steps and {summary.rows_per_second:.1f} samples a second over "
+            f"{world.size} devices; {share:.0%} of it communication."
+        )
+    if share > (world.size - 1) / world.size > 0:
+        say(f"{world.size} devices were slower than one would have been: use fewer, or give each a larger batch.")
+
+
+def _headline(summary: Summary) -> str:
+    seen = summary.validation
+    gap = seen.unigram_loss - seen.loss
+    return (
+        f"Trained {summary.steps:,} steps, {summary.tokens / 1e6:.2f}M tokens in {duration(summary.elapsed)} "
+        f"({(summary.spent['train'] + summary.spent['communicate']) / max(summary.elapsed, 1e-9):.0%} of it training, "
+        f"{summary.tokens_per_second / 1000:.1f}k tok/s). Held-out loss {seen.loss:.3f}, "
+        f"{abs(gap):.2f} nats {'better' if gap > 0 else 'worse'} than word frequencies; "
+        f"masked accuracy {seen.accuracy:.1%}, {seen.distinct:,} different predictions."
+    )

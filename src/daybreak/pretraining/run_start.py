@@ -1,0 +1,117 @@
+"""How a run folder begins, and what it refuses afterwards: another recipe, another budget, other data."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path, PurePath
+
+import torch
+
+from daybreak.core.errors import UserError
+from daybreak.core.files import read_json, write_json
+from daybreak.core.run_folder import RunFolder
+from daybreak.data.sequences.shards import Shards
+from daybreak.recipe import Recipe, first_difference, load_recipe, resolved
+from daybreak.schemas.corpus import CORPUS_FILE, CorpusReport
+from daybreak.schemas.run import Decisions, Manifest, Split
+from daybreak.training.hardware import probe
+
+
+def check_folder(run: RunFolder, recipe: Recipe, shards: Shards) -> None:
+    """Refuse a run folder of another recipe, another budget or other data."""
+    if not run.recipe.exists():
+        if run.strange() or _has_steps(run):
+            raise UserError(f"'{run.path}' holds other files and is no run folder.", "Choose another --out.")
+        if recipe.origin.branch:
+            refuse_other_tokenizer(RunFolder(Path(recipe.origin.branch)), shards)
+        return
+    different = first_difference(load_recipe(run.recipe), recipe)
+    if different == "budget":
+        raise UserError(
+            f"The run in '{run.path}' was started with a budget of {load_recipe(run.recipe).budget}, "
+            f"not {recipe.budget}; its schedule cannot change any more.",
+            "Give that budget to resume it, or another --out, or --fresh to start again.",
+        )
+    if different:
+        raise UserError(
+            f"The run folder '{run.path}' belongs to another recipe: '{different}' differs.",
+            "Choose another --out, or --fresh to start again.",
+        )
+    refuse_other_data(run, shards)
+
+
+def _has_steps(run: RunFolder) -> bool:
+    """Whether there are checkpoints of more than a start that was killed, which a new start would delete."""
+    return run.checkpoints.is_dir() and any("step-000000000" not in path.name for path in run.checkpoints.iterdir())
+
+
+def refuse_other_data(run: RunFolder, shards: Shards) -> None:
+    """Raise UserError where ``shards`` are not what the run was trained on."""
+    known = read_json(run.manifest, Manifest)
+    now = shards.manifest
+    if (known.tokenizer, known.train.tokens) != (now.tokenizer, now.train.tokens):
+        raise UserError(f"The run in '{run.path}' was started on other data.", "Name its own --data, or another --out.")
+
+
+def refuse_other_tokenizer(run: RunFolder, shards: Shards) -> None:
+    """Raise UserError where the weights of ``run`` belong to the ids of another tokenizer than that of ``shards``."""
+    if read_json(run.manifest, Manifest).tokenizer != shards.manifest.tokenizer:
+        raise UserError(
+            f"The run in '{run.path}' was trained with another tokenizer than that of these data.",
+            "Name its own --data, or prepare the text with --tokenizer-from.",
+        )
+
+
+def write_start(
+    run: RunFolder,
+    recipe: Recipe,
+    decisions: Decisions,
+    shards: Shards,
+    data: Path,
+    device: torch.device,
+    started: float,
+) -> None:
+    """Write what is known before the first step; recipe.json and decisions.json last, for they make it a run.
+
+    Args:
+        data: the folder of ``shards``.
+        started: ``time.monotonic()`` from which the budget counts.
+    """
+    write_json(run.environment, probe.describe(device, time.time() - (time.monotonic() - started)))
+    write_json(run.manifest, _for_readers(shards.manifest))
+    if (data / CORPUS_FILE).is_file():  # older data have none
+        write_json(run.corpus, _without_places(read_json(data / CORPUS_FILE, CorpusReport)))
+    write_json(run.recipe, resolved(recipe))
+    write_json(run.decisions, decisions)
+
+
+def _without_places(corpus: CorpusReport) -> CorpusReport:
+    """The account of the text without what tells of this machine: paths, and the text that was shown as examples."""
+    return replace(
+        corpus,
+        steps=[replace(step, examples=[]) for step in corpus.steps],
+        sources=[replace(source, path=PurePath(source.path).name) for source in corpus.sources],
+        contamination=[replace(found, path=PurePath(found.path).name) for found in corpus.contamination],
+    )
+
+
+def _for_readers(manifest: Manifest) -> Manifest:
+    """The manifest without hashes, which only the data folder needs, and with file names in place of paths."""
+
+    def bare(split: Split) -> Split:
+        ends = replace(split.sentence_ends, hashes=[]) if split.sentence_ends else None
+        return replace(
+            split,
+            token_files=[replace(file, hashes=[]) for file in split.token_files],
+            document_ends=replace(split.document_ends, hashes=[]),
+            sentence_ends=ends,
+        )
+
+    return replace(
+        manifest,
+        train=bare(manifest.train),
+        heldout=bare(manifest.heldout),
+        unigram_counts=replace(manifest.unigram_counts, hashes=[]),
+        sources=[replace(source, path=PurePath(source.path).name) for source in manifest.sources],
+    )

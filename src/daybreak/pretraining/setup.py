@@ -1,0 +1,306 @@
+"""From a recipe and prepared data to everything that trains, brought to where the newest checkpoint stands."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from daybreak.core.encoder import Encoder
+from daybreak.core.errors import UserError
+from daybreak.core.run_folder import RunFolder
+from daybreak.core.terminal import duration, say
+from daybreak.core.world import World
+from daybreak.data.sequences.sampler import Sampler, StreamRows
+from daybreak.data.sequences.sentence_pairs import SentencePairs, check_pairs
+from daybreak.data.sequences.shards import Shards, TokenStream, open_shards
+from daybreak.data.sequences.span_pairs import SpanSampler
+from daybreak.data.tokenizers.tokenizer import continuation_table, load_tokenizer
+from daybreak.models.importing import load_pretrained
+from daybreak.models.new_vocabulary import moved
+from daybreak.recipe import Recipe
+from daybreak.schemas.run import Decisions
+from daybreak.training import checkpoint
+from daybreak.training.averaging import RunningAverage
+from daybreak.training.calibration import PROBE_STEP_ROWS
+from daybreak.training.clock import Budget, BudgetClock, Clock, read_trace
+from daybreak.training.hardware.data_parallel import Replicas
+from daybreak.training.monitoring.heartbeat import read_heartbeat
+from daybreak.training.monitoring.journal import cut_back
+from daybreak.training.objectives.masked import Masked
+from daybreak.training.phases import Stretch, with_microbatch, with_quantum
+from daybreak.training.prefetch import Prefetch
+from daybreak.training.step import Training
+from daybreak.training.validation import ROWS, OwnRows, Validation
+
+YARDSTICK = 128
+"""Positions of the rows that every recipe is measured on, where its model can read so many and ever meets them."""
+SAMPLE_TOKENS = 40
+OWN_ROWS = 256
+"""Held-out rows of the recipe's own kind: judged once, at the end, beside twice as many of the yardstick."""
+USES = (
+    "start", "data", "train", "communicate", "clock", "monitor", "validate", "checkpoint", "export", "lost"
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """What is asked for: which recipe, on which data, where to, and since when."""
+
+    recipe: Recipe
+    shards: Shards
+    data: Path
+    run: RunFolder
+    started: float
+    """``time.monotonic()`` from which the budget counts."""
+
+    @property
+    def budget(self) -> Budget:
+        return Budget.parse(self.recipe.budget)
+
+
+def assemble(order: Order, decisions: Decisions, world: World) -> tuple[Training, checkpoint.Progress]:
+    """Build every part of a run, and bring it to where the newest checkpoint stands."""
+    recipe, run = order.recipe, order.run
+    found, torn = checkpoint.newest(run.checkpoints) if world.is_first else (None, [])
+    for name in torn:
+        say(f"Passing over a torn checkpoint: {name}")
+    found = checkpoint.agreed(found, world)
+    parts = build(recipe, order.shards, order.data, decisions, init=found is None)
+    progress = checkpoint.load(found, *parts) if found else beginning(recipe, *parts, world)
+    progress, heartbeat = _resumed(order, progress, world)
+    reserve = max(decisions.reserve_seconds, progress.reserve)
+    clock = BudgetClock(
+        order.budget,
+        world,
+        started=order.started,
+        already=heartbeat,
+        reserve=reserve,
+        first_step_at=progress.first_step_at,
+    )
+    return training_of(order, parts, decisions, world, clock, progress), progress
+
+
+def build(
+    recipe: Recipe, shards: Shards, data: Path, decisions: Decisions, *, init: bool
+) -> tuple[Encoder, torch.optim.Optimizer, RunningAverage | None]:
+    """The model, its optimizer and the average of its weights, if any, as they stand before the first step.
+
+    Args:
+        init: start from the model that the recipe continues; without need where a checkpoint follows.
+    """
+    torch.manual_seed(recipe.seed)
+    model = recipe.model.build(shards.manifest.vocabulary)
+    if init and recipe.origin.init:
+        parent = starting_weights(recipe, data, shards).state_dict()
+        outcome = model.load_state_dict(
+            {name: parent[name] for name in parent if name in model.state_dict()}, strict=False
+        )
+        if outcome.missing_keys:
+            say(f"Not in the model that is continued, and begun afresh: {', '.join(sorted(outcome.missing_keys))}.")
+    model = model.to(decisions.device)
+    model.recompute = recipe.recompute
+    optimizer = recipe.optimizer.build(model)
+    for group in optimizer.param_groups:
+        group["lr"] *= decisions.rate_factor
+    return model, optimizer, RunningAverage(recipe.average, model) if recipe.average.share else None
+
+
+def training_of(
+    order: Order,
+    parts: tuple[Encoder, torch.optim.Optimizer, RunningAverage | None],
+    decisions: Decisions,
+    world: World,
+    clock: Clock,
+    progress: checkpoint.Progress,
+) -> Training:
+    """Everything that one run is made of, around the parts that learn."""
+    recipe, shards = order.recipe, order.shards
+    device = torch.device(decisions.device)
+    model, optimizer, average = parts
+    return Training(
+        model=model,
+        replicas=Replicas(model, world),
+        optimizer=optimizer,
+        average=average,
+        objective=recipe.objective,
+        schedule=recipe.schedule,
+        stretches=_stretches(recipe, shards, order.data, decisions),
+        later=replace(recipe.later, lr=recipe.later.lr * decisions.rate_factor),
+        finish=recipe.finish,
+        ramp=recipe.ramp,
+        clock=clock,
+        world=world,
+        clip=recipe.clip,
+        seed=recipe.seed,
+        device=device,
+        decisions=decisions,
+        validation=yardstick(recipe, shards, order.data, device),
+        run=order.run,
+        journal=None,
+        monitors=(),
+        spent={use: progress.spent.get(use, 0.0) for use in USES},
+        begin=recipe.origin.begin,
+        prefetch=Prefetch() if device.type == "cuda" else None,
+        continues=continuation_table(load_tokenizer(order.data / "tokenizer"))
+        if recipe.objective.whole_words
+        else None,
+    )
+
+
+def beginning(
+    recipe: Recipe,
+    model: Encoder,
+    optimizer: torch.optim.Optimizer,
+    average: RunningAverage | None,
+    world: World,
+) -> checkpoint.Progress:
+    """Step 0: of a new run, or of one that goes on from before another's decay."""
+    if not recipe.origin.branch:
+        return checkpoint.START
+    branch = RunFolder(Path(recipe.origin.branch)).branch
+    found = checkpoint.agreed(checkpoint.newest(branch)[0] if world.is_first else None, world)
+    if found is None:
+        raise UserError(
+            f"'{recipe.origin.branch}' holds no checkpoint from before its decay.",
+            "Name a run of this version that got so far, or start a new one.",
+        )
+    before = checkpoint.load(found, model, optimizer)  # what the parent averaged is not this run's
+    say(f"Going on from step {before.step:,} of '{recipe.origin.branch}', at {recipe.origin.begin:.1%} of its course.")
+    second = None if before.second_from is None else 0.0
+    return replace(checkpoint.START, position=before.position, first=before.position, second_from=second)
+
+
+def _resumed(order: Order, progress: checkpoint.Progress, world: World) -> tuple[checkpoint.Progress, float]:
+    """Charge what was lost since the checkpoint up to the last heartbeat; return that too, in seconds."""
+    run = order.run
+    trace = read_trace(run.trace) if world.is_first else []
+    seen = read_heartbeat(run.heartbeat) if world.is_first else 0.0
+    heartbeat = max([progress.elapsed, seen, *(record.elapsed for record in trace[-1:])])
+    begun, heartbeat = world.share((run.decisions.exists(), heartbeat))
+    if not begun:
+        return progress, heartbeat
+    spent = {**progress.spent, "lost": progress.spent.get("lost", 0.0) + heartbeat - progress.elapsed}
+    progress = replace(progress, elapsed=heartbeat, resumes=progress.resumes + 1, spent=spent)
+    lost = 0
+    if world.is_first:
+        # Durably charged first, and only then is the trace cut that proves it. With the time that this process took to
+        # come here: killed before its first step, it would leave no heartbeat of its own.
+        starting = time.monotonic() - order.started
+        charged = {**spent, "start": spent.get("start", 0.0) + starting}
+        checkpoint.charge(run.checkpoints, replace(progress, elapsed=heartbeat + starting, spent=charged))
+        for folder in (run.checkpoints, run.best, run.branch, run.late):
+            checkpoint.drop_after(folder, progress.step)  # what is torn, or of steps that are lost
+        lost = cut_back(run, progress.step)
+    say(f"Resuming at step {progress.step}, {duration(heartbeat)} charged so far, {lost} steps lost.")
+    return progress, heartbeat
+
+
+def _stretches(recipe: Recipe, shards: Shards, data: Path, decisions: Decisions) -> tuple[Stretch, ...]:
+    """The phases of the run."""
+    if isinstance(recipe.rows, SentencePairs) and (warning := check_pairs(shards.train)):
+        say(warning)
+    later = recipe.later
+    plans = [(sampler(recipe, shards.train, shards, data, recipe.length), recipe.length, decisions.batch)]
+    if later.ever:
+        longer = sampler(recipe, shards.train, shards, data, later.length)
+        plans.append((longer, later.length, later.batch or decisions.batch))
+    finish = recipe.finish
+    if finish.ever:
+        spans = SpanSampler(
+            shards.train,
+            finish.length,
+            recipe.seed,
+            shards.manifest.special,
+            shortest=finish.shortest,
+            longest=finish.longest,
+        )
+        plans.append((spans, finish.length, finish.sequences(decisions.batch, recipe.length)))
+    built = [
+        Stretch(
+            take=rows.take,
+            view=rows.view,
+            length=length,
+            rows_per_epoch=rows.rows_per_epoch,
+            batch=batch,
+            microbatch=1,
+        )
+        for rows, length, batch in plans
+    ]
+    # A batch grows by what the first start handled at a time, whatever handles it now.
+    start = with_microbatch(tuple(built), decisions.microbatch or PROBE_STEP_ROWS)
+    return with_quantum(start, decisions.world_size)
+
+
+def sampler(recipe: Recipe, stream: TokenStream, shards: Shards, data: Path, length: int) -> Sampler:
+    """The rows of ``stream`` in the recipe's own way."""
+
+    def token_id(token: str) -> int | None:
+        return load_tokenizer(data / "tokenizer").token_to_id(token)  # only one order of rows ever asks
+
+    return recipe.rows.build(stream, length, recipe.seed, shards.manifest.special, token_ids=token_id)
+
+
+def sample_text(shards: Shards, data: Path) -> str:
+    """A few dozen held-out tokens as text, for the tokenizer round trip."""
+    ids = shards.heldout.read(0, min(SAMPLE_TOKENS, len(shards.heldout)))
+    return load_tokenizer(data / "tokenizer").decode([int(i) for i in ids])
+
+
+def yardstick(recipe: Recipe, shards: Shards, data: Path, device: torch.device) -> Validation:
+    """The same held-out positions for every recipe on these data; beside them the recipe's own kind of rows."""
+    met = recipe.model.longest or (recipe.later.length if recipe.later.ever else 0)
+    length = max(recipe.length, min(YARDSTICK, met))
+    heldout = StreamRows().build(shards.heldout, length, recipe.seed, shards.manifest.special)
+    own = None
+    if isinstance(recipe.objective, Masked):
+        mine = sampler(recipe, shards.heldout, shards, data, recipe.length)
+        batch = mine.in_order(min(OWN_ROWS, mine.rows_per_epoch))
+        if recipe.objective.whole_words:
+            table: np.ndarray = continuation_table(load_tokenizer(data / "tokenizer"))
+            batch = replace(batch, continues=table[batch.ids])
+        own = OwnRows(recipe.objective, batch.on(device))
+    return Validation(heldout.in_order(min(ROWS, heldout.rows_per_epoch)), shards.unigram_counts, device, own)
+
+
+def starting_weights(recipe: Recipe, data: Path, shards: Shards) -> Encoder:
+    """The model of ``origin.init``, with the vocabulary of the data where that is another."""
+    parent = load_pretrained(Path(recipe.origin.init))
+    old, new = load_tokenizer(parent.tokenizer), load_tokenizer(data / "tokenizer")
+    same = old.get_vocab() == new.get_vocab()
+    if same and parent.model.vocabulary == shards.manifest.vocabulary:
+        return parent.model
+    if not same:
+        say(f"The data have a vocabulary of their own: its pieces start from those of '{recipe.origin.init}'.")
+    return moved(
+        parent.model,
+        parent.shape,
+        old=old,
+        new=new,
+        old_special=parent.special,
+        new_special=shards.manifest.special,
+    )
+
+
+def general_validation(recipe: Recipe, shards: Shards, device: torch.device) -> Validation | None:
+    """Held-out general text, on which a continued model shows what it forgets; None where none was given."""
+    if not recipe.origin.general:
+        return None
+    general = open_shards(Path(recipe.origin.general))
+    if general.manifest.tokenizer != shards.manifest.tokenizer:
+        raise UserError(
+            f"The general text in '{recipe.origin.general}' was prepared with another tokenizer.",
+            "Prepare it with --tokenizer-from DATA/tokenizer.",
+        )
+    rows = StreamRows().build(general.heldout, recipe.length, recipe.seed, general.manifest.special)
+    return Validation(rows.in_order(min(ROWS, rows.rows_per_epoch)), general.unigram_counts, device)
+
+
+def heldout_losses(order: Order, training: Training) -> dict[str, float]:
+    """Held-out losses of the model on the run's own text and on general text, where that is given."""
+    general = general_validation(order.recipe, order.shards, training.device)
+    yardsticks = {"own": training.validation, **({"general": general} if general else {})}
+    return {name: each.judge(training.model).loss for name, each in yardsticks.items()}

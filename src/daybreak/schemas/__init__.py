@@ -1,0 +1,1 @@
+"""The types that reach disk: frozen dataclasses, one module a file format."""

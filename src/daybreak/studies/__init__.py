@@ -1,0 +1,1 @@
+"""Experiments that compare recipes or texts at equal wall-clock time."""

@@ -1,0 +1,124 @@
+"""Tasks of a study: the model of each finished cell is fine-tuned on them, in a process of its own.
+
+    OUT/cells/NAME-seed-0/results.json  and cells/, as ``daybreak evaluate`` leaves them in a run folder
+    OUT/cells/NAME-seed-0.tasks.log     what it printed
+    OUT/cells/NAME-seed-0.tasks.json    which tasks are done: files, protocol and seeds, as a fingerprint
+
+The process is ``daybreak evaluate``, so a kill loses no finished fine-tuning, and a GPU is free again before the next
+cell trains. It starts when the budget of the cell has ended.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TextIO
+
+from daybreak.core.errors import UserError
+from daybreak.core.files import read_json, write_json
+from daybreak.core.plain import fingerprint, to_plain
+from daybreak.core.run_folder import RunFolder
+from daybreak.evaluation.finetuning.fingerprints import task_digest
+from daybreak.evaluation.finetuning.results import read_results
+from daybreak.evaluation.model_source import find_tasks
+from daybreak.evaluation.protocols.known_protocols import find_protocol
+from daybreak.evaluation.tasks.kinds import load_task
+from daybreak.schemas.studies import StudyCell, StudyTasks, TaskScore
+from daybreak.studies.cell_runner import Cell, Place, check_ended, run_child
+from daybreak.training.signals import Signals
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellTasks:
+    """The tasks of a study, found and checked."""
+
+    record: StudyTasks
+    typed: tuple[str, ...]
+    """Names and paths, as ``daybreak evaluate --tasks`` takes them."""
+    task_dir: str
+    """Empty where no task needs one."""
+    identity: str
+    """Fingerprint of the tasks' files, the protocol and the seeds."""
+
+    def command(self, run: Path) -> list[str]:
+        """The command that fine-tunes the model of ``run``."""
+        flags = ["--tasks", ",".join(self.typed), "--protocol", self.record.protocol]
+        flags += ["--task-dir", self.task_dir] if self.task_dir else []
+        flags += ["--seeds", str(self.record.seeds)] if self.record.seeds else []
+        return [sys.executable, "-m", "daybreak", "evaluate", str(run), *flags]
+
+
+def choose_tasks(
+    names: Sequence[str], task_dir: str | Path | None, protocol: str, seeds: int | None
+) -> CellTasks | None:
+    """Find the tasks of a study and read their files, so that a fault shows before the first cell.
+
+    Args:
+        names, task_dir, protocol, seeds: see ``evaluate.evaluate``.
+
+    Returns:
+        None where ``names`` is empty.
+
+    Raises:
+        UserError: a task, its files, the protocol or the seeds cannot be used, or there are no ``names`` for them.
+    """
+    if not names:
+        if task_dir or seeds is not None:
+            raise UserError("No task was named.", "Name some with --tasks, such as --tasks stsb,sst2.")
+        return None
+    chosen = find_protocol(protocol)
+    if seeds is not None and seeds < 1:
+        raise UserError(f"{seeds} fine-tunings of each model are too few.", "Give --task-seeds of at least 1.")
+    found = find_tasks(names, task_dir)
+    for task in found:
+        load_task(task)
+    digests = [[task.name, task.metric, task_digest(task)] for task in found]
+    return CellTasks(
+        record=StudyTasks(tasks=[task.name for task in found], protocol=protocol, seeds=seeds),
+        typed=tuple(names),
+        task_dir=str(task_dir or ""),
+        identity=fingerprint([digests, to_plain(chosen), seeds]),
+    )
+
+
+def evaluate_cell(cell: Cell, place: Place, lock: TextIO, tasks: CellTasks) -> None:
+    """Fine-tune the model of a finished cell on the tasks, or on what is missing of them.
+
+    Raises:
+        UserError: the evaluation refused its command, or was stopped by somebody else.
+        Interrupted: a signal came; finished fine-tunings are kept.
+    """
+    done, log = place.beside(cell, ".tasks.json"), place.beside(cell, ".tasks.log")
+    run = place.folder(cell)
+    if done.exists() and read_json(done)["identity"] == tasks.identity and RunFolder(run).results.exists():
+        return
+    begun = time.monotonic()
+    with Signals() as signals:
+        code = run_child(tasks.command(run), log, place.threads, lock, signals, look=lambda: None)
+    check_ended(code, signals, cell, log)
+    write_json(done, {"identity": tasks.identity, "seconds": round(time.monotonic() - begun, 1)})
+
+
+def with_scores(found: StudyCell, cell: Cell, place: Place, tasks: CellTasks) -> StudyCell:
+    """The record of a cell whose model was fine-tuned, with its scores in the order of the tasks."""
+    asked = tasks.record
+    results = {
+        one.task: one
+        for one in read_results(RunFolder(place.folder(cell)).results)
+        if one.protocol == asked.protocol and one.model == "pretrained"
+    }
+    scores = [
+        TaskScore(
+            task=name,
+            metric=results[name].metric,
+            score=results[name].mean,
+            spread=results[name].spread,
+            seeds=len(results[name].seeds),
+            baseline=results[name].baseline,
+        )
+        for name in asked.tasks
+    ]
+    return replace(found, tasks=scores, task_seconds=read_json(place.beside(cell, ".tasks.json"))["seconds"])

@@ -1,0 +1,206 @@
+"""Is one contender better than another, in held-out loss or on a task, and how sure: pairs of cells of one seed.
+
+Two cells of one seed share the order of the rows and the masks, so their difference varies less than they do. The
+interval is Student's t over these differences (n - 1 degrees of freedom): it takes them for normal and knows no more
+than the seeds that were run. With two seeds its factor is 12.7, with three 4.3, with five 2.8: two seeds can show only
+what is many times their own spread. Losses of one set of held-out positions and scores of one set of rows: chance in
+these is not part of it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Sequence
+
+from scipy import stats
+
+from daybreak.core.files import read_json_lines
+from daybreak.core.run_folder import RunFolder
+from daybreak.evaluation.finetuning.selection import spread
+from daybreak.schemas.studies import CurvePoint, LossComparison, ScoreComparison, StudyCell, TimeRatio
+from daybreak.schemas.tasks import CLAIM_SEEDS
+
+CONFIDENCE = 0.95
+LEVELS = (0.75, 0.5, 0.25)
+"""Where between the highest and the lowest loss that all curves of a pair pass the time is compared."""
+
+
+def interval(differences: Sequence[float]) -> tuple[float, float] | None:
+    """The 95 % interval of the mean, by Student's t; None with fewer than two values."""
+    if len(differences) < 2:
+        return None
+    reach = stats.t.ppf((1 + CONFIDENCE) / 2, len(differences) - 1) * spread(differences) / math.sqrt(len(differences))
+    middle = statistics.fmean(differences)
+    return float(middle - reach), float(middle + reach)
+
+
+def compare_all(cells: Sequence[StudyCell], names: Sequence[str], unit: str) -> list[LossComparison]:
+    """Each contender against each before it, as far as both have cells of one seed.
+
+    Args:
+        cells: the last attempt of each.
+        unit: of the budget; only ``seconds`` is an equal clock.
+    """
+    return [compare(a, b, unit) for a, b in _pairs(cells, names)]
+
+
+def _pairs(cells: Sequence[StudyCell], names: Sequence[str]) -> list[tuple[list[StudyCell], list[StudyCell]]]:
+    """For each two contenders, their cells of the seeds that both have."""
+    found = []
+    for names_of_pair in itertools.combinations(names, 2):
+        a, b = ({cell.seed: cell for cell in cells if cell.contender == name} for name in names_of_pair)
+        if seeds := sorted(a.keys() & b.keys()):
+            found.append(([a[seed] for seed in seeds], [b[seed] for seed in seeds]))
+    return found
+
+
+def compare(a: Sequence[StudyCell], b: Sequence[StudyCell], unit: str) -> LossComparison:
+    """B against A; both have the same seeds in the same order."""
+    differences = [there.loss - here.loss for here, there in zip(a, b, strict=True)]
+    ends = interval(differences)
+    wider = max(spread([cell.loss for cell in side]) for side in (a, b))
+    void = any(cell.void for cell in [*a, *b])
+    return LossComparison(
+        a=a[0].contender,
+        b=b[0].contender,
+        seeds=[cell.seed for cell in a],
+        difference=statistics.fmean(differences),
+        low=ends[0] if ends else None,
+        high=ends[1] if ends else None,
+        spread=wider,
+        verdict=_verdict([-one for one in differences], wider, void=void, unit=unit),
+        times=[] if void else time_ratios([cell.curve for cell in a], [cell.curve for cell in b]),
+    )
+
+
+def scores_of(cell: StudyCell) -> dict[str, float]:
+    """The cell's score on each task and, of several tasks, the mean over them."""
+    scores = {one.task: one.score for one in cell.tasks}
+    if len(scores) > 1:
+        scores[f"mean of {len(scores)} tasks"] = statistics.fmean(scores.values())
+    return scores
+
+
+def compare_scores(cells: Sequence[StudyCell], names: Sequence[str], unit: str) -> list[ScoreComparison]:
+    """Each contender against each before it, on each task and on the mean over tasks.
+
+    Cells that were not fine-tuned take no part.
+
+    Args:
+        cells, names, unit: see ``compare_all``.
+    """
+    metrics = {one.task: one.metric for cell in cells for one in cell.tasks}
+    found = []
+    for a, b in _pairs([cell for cell in cells if cell.tasks], names):
+        scores = [[scores_of(cell) for cell in side] for side in (a, b)]
+        void = any(cell.void for cell in [*a, *b])
+        for task in scores[0][0]:
+            here, there = ([score[task] for score in side] for side in scores)
+            differences = [after - before for before, after in zip(here, there, strict=True)]
+            ends, wider = interval(differences), max(spread(here), spread(there))
+            found.append(
+                ScoreComparison(
+                    task=task,
+                    metric=metrics.get(task, ""),
+                    a=a[0].contender,
+                    b=b[0].contender,
+                    seeds=[cell.seed for cell in a],
+                    difference=statistics.fmean(differences),
+                    low=ends[0] if ends else None,
+                    high=ends[1] if ends else None,
+                    spread=wider,
+                    verdict=_verdict(differences, wider, void=void, unit=unit),
+                )
+            )
+    return found
+
+
+def _verdict(gains: Sequence[float], wider: float, *, void: bool, unit: str) -> str:
+    """In words. A claim needs CLAIM_SEEDS seeds, an interval without zero, more than the spread, a clock, no void.
+
+    Args:
+        gains: by how much B is ahead, of each seed.
+    """
+    middle, ends = statistics.fmean(gains), interval(gains)
+    ahead = f"{'B' if middle > 0 else 'A'} is ahead"
+    if void:
+        return "no claim: a cell is void"
+    if middle == 0:
+        return "no difference shown"
+    if ends is None:
+        return f"{ahead} in one run, no claim"
+    if ends[0] <= 0 <= ends[1]:
+        return "no difference shown"
+    if len(gains) < CLAIM_SEEDS:
+        return f"{ahead}, no claim from fewer than {CLAIM_SEEDS} seeds"
+    if abs(middle) <= wider:
+        return f"{ahead} by no more than the spread, no claim"
+    if unit != "seconds":
+        return f"{ahead} at equal {unit}, which is no equal clock: no claim"
+    return f"{'B' if middle > 0 else 'A'} is better"
+
+
+# ---------------------------------------------------------------- the same loss in what share of the time
+
+
+def read_curve(run: RunFolder) -> list[CurvePoint]:
+    """The validations of a run."""
+    return [
+        CurvePoint(**{name: line[name] for name in ("elapsed", "step", "tokens", "loss", "positions")})
+        for line in read_json_lines(run.metrics, skip_damaged=True)
+        if line["type"] == "validation"
+    ]
+
+
+def reached(curve: Sequence[CurvePoint], loss: float) -> float | None:
+    """Seconds at which ``curve`` first came down to ``loss``, on straight lines between its points.
+
+    None where it never did, or had before its first point.
+    """
+    for before, point in itertools.pairwise(curve):
+        if before.loss == loss:
+            return before.elapsed
+        if before.loss < loss:
+            return None
+        if point.loss <= loss:
+            share = (before.loss - loss) / (before.loss - point.loss)
+            return before.elapsed + share * (point.elapsed - before.elapsed)
+    return curve[-1].elapsed if curve and curve[-1].loss == loss else None
+
+
+def time_ratios(a: Sequence[Sequence[CurvePoint]], b: Sequence[Sequence[CurvePoint]]) -> list[TimeRatio]:
+    """What share of A's time B took to A's final loss, to its own, and to losses on the way that all curves pass.
+
+    Args:
+        a, b: one curve a seed, paired.
+    """
+    if not all(a) or not all(b):
+        return []
+    found = [
+        _ratio("A's final loss", a, b, [curve[-1].loss for curve in a]),
+        _ratio("B's final loss", a, b, [curve[-1].loss for curve in b]),
+    ]
+    curves = [*a, *b]
+    high = min(curve[0].loss for curve in curves)
+    low = max(min(point.loss for point in curve) for curve in curves)
+    for share in LEVELS if high > low else ():
+        level = round(low + share * (high - low), 3)
+        found.append(_ratio(f"{level:.3f}", a, b, [level] * len(a)))
+    return found
+
+
+def _ratio(
+    words: str, a: Sequence[Sequence[CurvePoint]], b: Sequence[Sequence[CurvePoint]], levels: Sequence[float]
+) -> TimeRatio:
+    ratios: list[float | None] = []
+    for here, there, level in zip(a, b, levels, strict=True):
+        first, second = reached(here, level), reached(there, level)
+        ratios.append(second / first if first and second else None)
+    known = [ratio for ratio in ratios if ratio is not None]
+    return TimeRatio(
+        level=words,
+        ratios=ratios,
+        ratio=statistics.geometric_mean(known) if known and len(known) == len(ratios) else None,
+    )

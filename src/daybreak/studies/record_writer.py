@@ -1,0 +1,250 @@
+"""What a finished run is filed as: whether it may be, what of it is copied, and what its record says of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path, PurePath
+from typing import Any
+
+import torch
+
+from daybreak.core.errors import UserError
+from daybreak.core.files import read_json
+from daybreak.core.other_processes import read_turns, why_void
+from daybreak.core.plain import fingerprint, from_plain, to_plain
+from daybreak.core.run_folder import RunFolder
+from daybreak.data.sequences.shards import Shards
+from daybreak.exporting.budget_files import bare
+from daybreak.pretraining.setup import yardstick
+from daybreak.recipe import Recipe
+from daybreak.reporting.runs import KINDS, Line
+from daybreak.schemas.changes import MachineRecord
+from daybreak.schemas.filed import NAMED_TEXTS, RULES, DataIdentity, FiledResult, Record, Verified, tolerance
+from daybreak.schemas.probes import Probes
+from daybreak.schemas.run import Decisions, Environment, Manifest, Summary
+from daybreak.schemas.studies import Turn
+from daybreak.schemas.tasks import TaskResult
+from daybreak.training.clock import Budget, read_trace
+
+SETTLED = 60.0
+"""Seconds after which a load, which is a mean over a minute, tells nothing of the time before the run."""
+
+# ---------------------------------------------------------------- whether it may be
+
+
+def refuse_unfit(run: RunFolder) -> None:
+    """Raise UserError unless the run ended, on its budget, with a model that passed the parity gate."""
+    if not run.recipe.is_file():
+        raise UserError(f"'{run.path}' is no run folder.", "Name one that daybreak pretrain made.")
+    if not run.summary.is_file():
+        raise UserError(f"The run in '{run.path}' is not finished.", "Give its command again, and record it then.")
+    summary = read_json(run.summary, Summary)
+    if summary.parity is None or not summary.parity.passed:
+        why = summary.parity.failure if summary.parity else None
+        raise UserError(
+            f"The model of '{run.path}' did not pass the parity gate{f' ({why})' if why else ''}: it has no result.",
+            "Mend what the gate found, and train it again.",
+        )
+    seconds = Budget.parse(summary.budget).seconds
+    late = summary.elapsed - seconds if seconds else 0.0
+    if seconds and abs(late) > tolerance(seconds):
+        raise UserError(
+            f"'{run.path}' ended {abs(late):.1f} s {'after' if late > 0 else 'before'} its budget of {summary.budget}, "
+            f"where RULES.md allows {tolerance(seconds):.1f} s.",
+            "Let it run once more with --fresh.",
+        )
+
+
+def refuse_contradictions(run: RunFolder, verified: Verified) -> None:
+    """Raise UserError where the summary tells of other steps or of less time than the trace that was verified."""
+    summary, last = read_json(run.summary, Summary), read_trace(run.trace)[-1]
+    if summary.steps != verified.last or summary.elapsed < last.elapsed:
+        raise UserError(
+            f"'{run.summary}' tells of {summary.steps:,} steps in {summary.elapsed:.1f} s, the trace of "
+            f"{verified.last:,}, the last of them {last.elapsed:.1f} s after the start.",
+            "Restore the file, or let it run once more with --fresh.",
+        )
+
+
+# ---------------------------------------------------------------- what is copied
+
+
+def evidence(run: RunFolder) -> dict[str, Any]:
+    """What a record keeps of a run: file names with plain values, for .jsonl a list of lines.
+
+    No weights, no tokens and nothing that quotes the text (examples.json, corpus.json and report.html stay behind). All
+    but the recipe is read into the types that it is made of, so that nothing else gets in; paths become names.
+    """
+    recipe = read_json(run.recipe)
+    manifest = read_json(run.manifest, Manifest)
+    sources = [replace(source, path=PurePath(source.path).name) for source in manifest.sources]
+    found: dict[str, Any] = {
+        run.recipe.name: without_paths(recipe),
+        run.manifest.name: to_plain(replace(manifest, sources=sources)),
+        run.metrics.name: _lines(run.metrics),
+    }
+    kinds = {run.environment: Environment, run.decisions: Decisions, run.summary: Summary}
+    optional = {run.results: list[TaskResult], run.probes: Probes}
+    for path, kind in [*kinds.items(), *((path, kind) for path, kind in optional.items() if path.is_file())]:
+        found[path.name] = to_plain(read_json(path, kind))
+    if lost := _lines(run.lost_metrics):
+        found[run.lost_metrics.name] = lost
+    return found
+
+
+def without_paths(recipe: dict[str, Any]) -> dict[str, Any]:
+    """The recipe with names in place of paths; the parent's name may be one of the hub, with a slash in it."""
+    plain: dict[str, Any] = bare(recipe)
+    if "origin" in recipe:
+        plain["origin"] = {**plain["origin"], "parent": recipe["origin"].get("parent", "")}
+    return plain
+
+
+def _records(path: Path) -> Iterator[tuple[str, Line]]:
+    """The lines of the kinds that this version knows, each with its type; one that a kill tore is left out."""
+    for text in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
+        try:
+            line = json.loads(text)
+        except ValueError:
+            continue
+        name = str(line.pop("type", None))
+        if name in KINDS:
+            yield name, from_plain(KINDS[name], line, path.name)
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    return [{"type": name, **to_plain(record)} for name, record in _records(path)]
+
+
+# ---------------------------------------------------------------- what its record says
+
+
+def fingerprints(recipe: Recipe, shards: Shards, data: Path) -> tuple[str, str]:
+    """Of the training shards, and of the held-out rows with their masked positions and answers."""
+    train = shards.manifest.train
+    files = [*train.token_files, train.document_ends, *([train.sentence_ends] if train.sentence_ends else [])]
+    heldout = hashlib.blake2b(digest_size=8)
+    for tensor in yardstick(recipe, shards, data, torch.device("cpu")).cases():
+        heldout.update(tensor.contiguous().numpy().tobytes())
+    return fingerprint([file.hashes for file in files]), heldout.hexdigest()
+
+
+def describe(
+    run: RunFolder, *, verified: Verified | None = None, text: tuple[str, str] = ("", ""), commit: str = ""
+) -> Record:
+    """The record of a finished run, from its own files; of a folder that was filed without one, as far as they tell.
+
+    Args:
+        text: what ``fingerprints`` returns.
+    """
+    summary, decisions = read_json(run.summary, Summary), read_json(run.decisions, Decisions)
+    machine, recipe = read_json(run.environment, Environment), read_json(run.recipe)
+    whole = {name: value for name, value in without_paths(recipe).items() if name != "fingerprint"}
+    seen = summary.validation
+    load, others, void = _load(run, machine, decisions)
+    return Record(
+        rules=RULES if verified else 0,
+        date=datetime.fromtimestamp(machine.started, UTC).date().isoformat(),
+        recipe=recipe["name"],
+        fingerprint=recipe["fingerprint"],
+        contender=fingerprint({name: value for name, value in whole.items() if name != "seed"}),
+        seed=recipe["seed"],
+        budget=summary.budget,
+        seconds=Budget.parse(summary.budget).seconds,
+        elapsed=summary.elapsed,
+        wall=summary.wall,
+        resumes=summary.resumes,
+        device=torch.device(decisions.device).type,
+        threads=decisions.threads,
+        processes=decisions.world_size,
+        precision=decisions.precision,
+        batch=decisions.batch or recipe["batch"],
+        machine=machine,
+        transformers=summary.parity.transformers if summary.parity else "",
+        commit=commit,
+        parameters=summary.parameters,
+        steps=summary.steps,
+        tokens=summary.tokens,
+        epochs=summary.epochs,
+        tokens_per_second=summary.tokens_per_second,
+        loss=seen.loss,
+        accuracy=seen.accuracy,
+        unigram_loss=seen.unigram_loss,
+        positions=seen.positions,
+        data=_identity(read_json(run.manifest, Manifest), *text),
+        parent=summary.parent,
+        verified=verified,
+        load=load,
+        others=others,
+        void=void,
+        results=_results(run),
+        kilowatt_hours=summary.machine.kilowatt_hours if summary.machine else None,
+    )
+
+
+def _identity(manifest: Manifest, train: str, heldout: str) -> DataIdentity:
+    return DataIdentity(
+        tokenizer=manifest.tokenizer,
+        train=train,
+        heldout=heldout,
+        vocabulary=manifest.vocabulary,
+        train_documents=manifest.train.documents,
+        train_tokens=manifest.train.tokens,
+        heldout_tokens=manifest.heldout.tokens,
+        texts=len(manifest.sources),
+        names=[PurePath(source.path).name for source in manifest.sources[:NAMED_TEXTS]],
+    )
+
+
+def _results(run: RunFolder) -> list[FiledResult]:
+    found = read_json(run.results, list[TaskResult]) if run.results.is_file() else []
+    return [
+        FiledResult(
+            protocol=one.protocol,
+            task=one.task,
+            model=one.model,
+            metric=one.metric,
+            mean=one.mean,
+            spread=one.spread,
+            seeds=len(one.seeds),
+        )
+        for one in found
+    ]
+
+
+def _load(run: RunFolder, machine: Environment, decisions: Decisions) -> tuple[float | None, float | None, str]:
+    """The highest one-minute load, the cores that others used, and why the time counts for nothing.
+
+    A study watched its cells, and its lines lie beside the run; otherwise the run's own do.
+    """
+    place = run.path.resolve()
+    turns = read_turns(place.with_name(f"{place.name}.load.jsonl"))
+    if not turns:
+        seen = [record for _, record in _records(run.metrics) if isinstance(record, MachineRecord)]
+        loads = [record.load for record in seen if record.elapsed >= SETTLED]
+        if not loads:
+            return None, None, "nobody watched the load"
+        turns = [Turn(before=loads[:1], most=max(loads), mean=sum(loads) / len(loads))]
+    threads = decisions.threads * decisions.world_size
+    voids = [why_void(turn, cores=machine.cores, threads=threads) for turn in turns]
+    counted = [turn.others for turn in turns if turn.others is not None]
+    return max(turn.most for turn in turns), max(counted, default=None), next(filter(None, voids), "")
+
+
+def commit_of(file: Path) -> str:
+    """The commit of the checkout that ``file`` belongs to, with a remark where its folder differs from it; else ''."""
+
+    def git(*words: str) -> str:
+        done = subprocess.run(["git", *words], cwd=file.parent, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    try:
+        git("ls-files", "--error-unmatch", file.name)  # an environment inside another project's checkout is none
+        return git("rev-parse", "HEAD") + (" with changes" if git("status", "--porcelain", "--", ".") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return ""

@@ -1,0 +1,1 @@
+"""Devices, precision, compilation and data parallelism."""

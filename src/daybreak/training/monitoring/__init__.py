@@ -1,0 +1,1 @@
+"""What is recorded and shown while a model trains."""

@@ -1,0 +1,124 @@
+"""What a run writes as it goes: the trace of its clock, its metrics, and what a resume cuts away."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TextIO
+
+from daybreak.core.errors import UserError
+from daybreak.core.files import read_json_lines, write_json, write_text
+from daybreak.core.plain import to_plain
+from daybreak.core.run_folder import RunFolder
+from daybreak.schemas.changes import MachineRecord
+from daybreak.schemas.run import Decisions, StepRecord, TraceRecord, ValidationRecord
+
+
+class Journal:
+    """Appends to trace.jsonl and metrics.jsonl, a whole line at a time, so that a kill loses no earlier line."""
+
+    def __init__(self, run: RunFolder):
+        self._run = run
+        self._open()
+
+    def _open(self) -> None:
+        try:
+            self._trace = self._run.trace.open("a", buffering=1, encoding="utf-8")
+            self._metrics = self._run.metrics.open("a", buffering=1, encoding="utf-8")
+        except OSError as error:
+            raise unwritable(self._run, error) from None
+
+    def trace(self, record: TraceRecord) -> None:
+        # One write a step; six digits of elapsed are microseconds, progress keeps all its bits for the replay.
+        line = f'{{"step": {record.step}, "elapsed": {record.elapsed:.6f}, "progress": {record.progress!r}}}\n'
+        self._append(self._trace, line)
+
+    def on_step(self, record: StepRecord) -> None:
+        self._append(self._metrics, json.dumps({"type": "step", **to_plain(record)}) + "\n")
+
+    def on_validation(self, record: ValidationRecord) -> None:
+        self._append(self._metrics, json.dumps({"type": "validation", **to_plain(record)}) + "\n")
+
+    def on_machine(self, record: MachineRecord) -> None:
+        self._append(self._metrics, json.dumps({"type": "machine", **to_plain(record)}) + "\n")
+
+    def go_back(self, step: int) -> int:
+        """Cut to what was known before ``step``, as a resume does; return the number of steps lost."""
+        self.close()
+        lost = cut_back(self._run, step)
+        self._open()
+        return lost
+
+    def decided(self, decisions: Decisions) -> None:
+        """Put what was decided in mid-course where resumes and replays find it."""
+        write_json(self._run.decisions, decisions)
+
+    def _append(self, file: TextIO, line: str) -> None:
+        try:
+            file.write(line)
+        except OSError as error:
+            raise unwritable(self._run, error) from None
+
+    def sync(self) -> None:
+        """Put on the disk what was written: a checkpoint must not outlive the records that lead to it."""
+        try:
+            for file in (self._trace, self._metrics):
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise unwritable(self._run, error) from None
+
+    def close(self) -> None:
+        for file in (self._trace, self._metrics):
+            with contextlib.suppress(OSError):  # what a full disk did not take was complained of when it was written
+                file.close()
+
+
+def unwritable(run: RunFolder, error: OSError) -> UserError:
+    """What to say when the disk refuses the run's records."""
+    return UserError(
+        f"The run's records cannot be written in '{run.path}' ({error}).",
+        "Free disk space or mend the permissions; the same command goes on from the last checkpoint.",
+    )
+
+
+def cut_back(run: RunFolder, step: int) -> int:
+    """Cut trace and metrics to what the checkpoint at ``step`` knows; lost metric lines go to metrics.lost.jsonl.
+
+    They are there, durably, before they leave metrics.jsonl: a kill in between repeats lines and loses none.
+
+    Returns:
+        The number of steps lost.
+    """
+    kept, lost = _parted(run.metrics, lambda line: line.get("step", 0) <= step, skip_damaged=True)
+    if lost:
+        try:
+            _append_durably(run.lost_metrics, lost)
+        except OSError as error:
+            raise unwritable(run, error) from None
+    write_text(run.metrics, kept)  # also where nothing is lost: a line that was torn must not be gone on with
+    kept, lost_steps = _parted(run.trace, lambda line: line["step"] < step)
+    write_text(run.trace, kept)
+    return lost_steps.count("\n")
+
+
+def _parted(path: Path, keep: Callable[[dict[str, Any]], bool], *, skip_damaged: bool = False) -> tuple[str, str]:
+    """The lines of ``path`` that ``keep`` wants, and the others."""
+    parts: dict[bool, list[str]] = {True: [], False: []}
+    for line in read_json_lines(path, skip_damaged=skip_damaged):
+        parts[keep(line)].append(json.dumps(line) + "\n")
+    return "".join(parts[True]), "".join(parts[False])
+
+
+def _append_durably(path: Path, lines: str) -> None:
+    """Append whole lines; what an earlier kill left of a line goes, for its source was not yet cut."""
+    with path.open("ab+") as file:
+        file.seek(0)
+        whole = file.read().rpartition(b"\n")
+        file.truncate(len(whole[0]) + len(whole[1]))
+        file.write(lines.encode())
+        file.flush()
+        os.fsync(file.fileno())

@@ -1,0 +1,89 @@
+"""Monitors see finished records and can change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from daybreak.core.terminal import Work, duration, say
+from daybreak.schemas.changes import MachineRecord
+from daybreak.schemas.run import PLATEAU_MARGIN, StepRecord, ValidationRecord
+
+
+class Monitor(Protocol):
+    def on_step(self, record: StepRecord) -> None:
+        """See the means over the steps since the record before."""
+
+    def on_validation(self, record: ValidationRecord) -> None:
+        """See a validation."""
+
+    def on_machine(self, record: MachineRecord) -> None:
+        """See what the first process' machine is doing."""
+
+
+class Live:
+    """The line a user watches: stage, losses, speed, and what is left of the budget."""
+
+    def __init__(self, work: Work, seconds: float | None, plateau_loss: float, remark: Callable[[], str] = str):
+        self._work = work
+        self._seconds = seconds
+        self._plateau_loss = plateau_loss
+        self._remark = remark
+        self._validation = ""
+
+    def on_step(self, record: StepRecord) -> None:
+        left = f"{duration(self._seconds - record.elapsed)} left" if self._seconds else f"step {record.step}"
+        speed = f"{record.tokens_per_second / 1000:.1f}k tok/s"
+        gap = record.loss - self._plateau_loss
+        side = "above" if gap > 0 else "below"
+        loss = f"{record.stage} loss {record.loss:.3f} ({abs(gap):.2f} {side} the unigram baseline)"
+        self._work.show(record.progress, f"{left}  {loss}  {speed}{self._validation}{self._remark()}")
+
+    def on_validation(self, record: ValidationRecord) -> None:
+        self._validation = f"  held-out {record.loss:.3f}"
+
+    def on_machine(self, record: MachineRecord) -> None:
+        """Nothing: the report shows the machine."""
+
+
+def plateau_advice(smaller: str = "") -> str:
+    """What takes a run below the unigram baseline.
+
+    Args:
+        smaller: how to ask for a smaller model; empty where there is none.
+    """
+    ways = ["more time", *([f"a smaller model ({smaller})"] if smaller else [])]
+    return f"What helps most: {', '.join(ways)}, a higher learning rate or a smaller batch."
+
+
+class Plateau:
+    """Says once when a run still predicts no better than word frequencies after a fifth of its budget."""
+
+    FROM = 0.2
+    SETTLING = 0.1
+    """Of the course, after a stage began or the run went on: the first losses are high and say nothing."""
+
+    def __init__(self, plateau_loss: float, smaller: str = ""):
+        self._plateau_loss = plateau_loss
+        self._advice = plateau_advice(smaller)
+        self._said = False
+        self._stage, self._begun = "", 0.0
+
+    def on_step(self, record: StepRecord) -> None:
+        gap = record.loss - self._plateau_loss
+        if record.stage != self._stage:
+            self._stage, self._begun = record.stage, record.progress
+        if self._said or record.progress < max(self.FROM, self._begun + self.SETTLING):
+            return
+        self._said = True
+        if gap > -PLATEAU_MARGIN:
+            say(
+                f"The model predicts no better than token frequencies yet: at {record.progress:.0%} of the budget the "
+                f"loss is {record.loss:.2f}, and the unigram baseline is {self._plateau_loss:.2f}. {self._advice}"
+            )
+
+    def on_validation(self, record: ValidationRecord) -> None:
+        """Nothing: training losses come sooner."""
+
+    def on_machine(self, record: MachineRecord) -> None:
+        """Nothing."""

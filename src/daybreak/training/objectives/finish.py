@@ -1,0 +1,184 @@
+"""An embedding finish: from some point of a run on, a contrastive loss on spans of one document joins the masked loss.
+
+Sequences 2i and 2i + 1 of the run are two spans of one document. The embedding of a sequence is what
+sentence-transformers computes: the mean of the last hidden states over the positions that are no padding, special
+tokens included, divided by its length. The loss is InfoNCE (van den Oord et al., arXiv 1807.03748) in the symmetric
+form of SimCLR (Chen et al., arXiv 2002.05709, equation 1): each span has to pick its partner out of all spans of the
+optimizer step. Both losses come from one forward pass: a tenth or more of the tokens are masked in it.
+
+Over several microbatches or processes the gradient is still exact, as in GradCache (Gao et al., arXiv 2101.06983): a
+first pass without gradients gives all embeddings of the step, and the loss its slope for each of them; the second pass
+gives the gradients.
+
+B sequences, L positions, K asked positions, D hidden size, N sequences of the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from daybreak.core.batch import Batch
+from daybreak.core.encoder import Encoder, LossSum
+from daybreak.core.errors import UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finish:
+    """The part of a run in which embeddings are learned beside masked tokens."""
+
+    start: float = 1.0
+    """Fraction of the run at which it begins; 1 for never, 0 for the whole run."""
+    weight: float = 1.0
+    """What the mean contrastive loss is multiplied by before it is added to the mean masked loss."""
+    temperature: float = 0.05
+    """What cosine similarities are divided by."""
+    length: int = 64
+    """Positions of a sequence."""
+    batch: int = 0
+    """Sequences of a step; 0 for as many as make the positions of a step before."""
+    shortest: int = 12
+    """Tokens of a span at least."""
+    longest: int = 60
+    """Tokens of a span at most."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start <= 1 or not self.temperature > 0 or not self.weight >= 0 or self.batch < 0:
+            raise UserError(
+                "--finish.start must be in [0, 1], --finish.temperature positive, --finish.weight and --finish.batch "
+                "not negative.",
+                "Correct the number.",
+            )
+        if not 4 <= self.shortest <= self.longest or self.shortest > self.length - 2:
+            raise UserError(
+                f"--finish.shortest {self.shortest} and --finish.longest {self.longest} do not fit each other or "
+                f"--finish.length {self.length}.",
+                "Give spans of at least 4 tokens, and sequences of 2 positions more than the shortest span.",
+            )
+
+    @property
+    def ever(self) -> bool:
+        """Whether the run has such a part."""
+        return self.start < 1
+
+    def begun(self, progress: float) -> bool:
+        """Whether ``progress`` lies in it."""
+        return self.ever and progress >= self.start
+
+    def sequences(self, batch: int, length: int) -> int:
+        """Return the sequences of a step, an even number.
+
+        Args:
+            batch, length: sequences of a step before, and their positions.
+        """
+        return max(2, (self.batch or batch * length // self.length) // 2 * 2)
+
+
+def embed(states: Tensor, attend: Tensor | None) -> Tensor:
+    """Return embeddings [B, D] of unit length, float32: the mean of ``states`` [B, L, D] where ``attend`` [B, L]."""
+    if attend is None:
+        return F.normalize(states.float().mean(dim=1), dim=1)
+    weights = attend[:, :, None].float()
+    return F.normalize((states.float() * weights).sum(dim=1) / weights.sum(dim=1), dim=1)
+
+
+def contrastive_loss(embeddings: Tensor, documents: Tensor, position: int, temperature: float) -> Tensor:
+    """Return the mean InfoNCE loss, nats, over the sequences of a step whose partner is in the step too.
+
+    Args:
+        embeddings: [N, D] of unit length, of the sequences position, position + 1, ... of the run.
+        documents: int64 [N]; another span of a sequence's own document does not count against it.
+    """
+    count = len(embeddings)
+    place = torch.arange(count, device=embeddings.device)
+    partner = ((place + position) ^ 1) - position
+    # Only the first and the last sequence may have a partner outside of the step.
+    first = position % 2
+    last = max(first, count - (position + count) % 2)
+    with torch.autocast(embeddings.device.type, enabled=False):
+        scores = embeddings.float() @ embeddings.float().T / temperature
+    own = (documents[:, None] == documents) & (partner[:, None] != place)
+    scores = scores.masked_fill(own, -torch.inf)[first:last]
+    return F.cross_entropy(scores, partner[first:last], reduction="sum") / max(1, last - first)
+
+
+def slopes(embeddings: Tensor, documents: Tensor, position: int, temperature: float) -> tuple[Tensor, Tensor]:
+    """Return the loss of ``contrastive_loss`` and its gradient for each embedding, [N, D]."""
+    leaves = embeddings.detach().requires_grad_()
+    with torch.enable_grad():
+        loss = contrastive_loss(leaves, documents, position, temperature)
+        (found,) = torch.autograd.grad(loss, leaves)
+    return loss.detach(), found
+
+
+@dataclass(frozen=True)
+class WithEmbeddings:
+    """An objective's loss, together with the embeddings that its own forward pass gives."""
+
+    loss_of: Callable[..., LossSum]
+    """``Objective.loss`` of an objective that calls the model once."""
+
+    def loss(self, model: Encoder, batch: Batch, **arguments: object) -> LossSum:
+        """As ``Objective.loss``, with ``LossSum.embeddings``."""
+        pooling = Pooling(model)
+        found = self.loss_of(pooling, batch, **arguments)
+        return replace(found, embeddings=pooling.embeddings)
+
+    def embeddings(self, model: Encoder, batch: Batch, **arguments: object) -> Tensor:
+        """Return the embeddings [B, D] that ``loss`` would give, without gradients and without the decoder."""
+        pooling = Pooling(model, only=True)
+        try:
+            with torch.no_grad():
+                self.loss_of(pooling, batch, **arguments)
+        except _Pooled:
+            pass
+        assert pooling.embeddings is not None
+        return pooling.embeddings
+
+
+class _Pooled(Exception):
+    """The embeddings are there; what an objective makes of the states is not needed."""
+
+
+class Pooling(Encoder):
+    """An encoder that computes all states of the last layer, and keeps the embeddings that they make.
+
+    Args:
+        only: stop the caller once the embeddings are there.
+    """
+
+    def __init__(self, model: Encoder, *, only: bool = False):
+        super().__init__()
+        self._model, self._only = model, only
+        self.vocabulary, self.width = model.vocabulary, model.width
+        self.embeddings: Tensor | None = None
+        """[B, D] of the last forward pass; None before."""
+
+    def states(
+        self,
+        ids: Tensor,
+        slots: Tensor | None = None,
+        *,
+        causal: bool = False,
+        attend: Tensor | None = None,
+        types: Tensor | None = None,
+    ) -> Tensor:
+        states = self._model.states(ids, causal=causal, attend=attend, types=types)
+        self.embeddings = embed(states, attend)
+        if self._only:
+            raise _Pooled
+        if slots is None:
+            return states
+        flat = slots + torch.arange(len(ids), device=ids.device)[:, None] * ids.shape[1]
+        return states.flatten(0, 1).index_select(0, flat.reshape(-1)).view(*slots.shape, -1)
+
+    def transform(self, states: Tensor) -> Tensor:
+        return self._model.transform(states)
+
+    @property
+    def decoder(self) -> nn.Linear:
+        return self._model.decoder

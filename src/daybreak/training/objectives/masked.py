@@ -1,0 +1,265 @@
+"""Masked-language modelling in the ways of BERT and of those who re-trained it, with or without next sentences.
+
+B rows, L positions, K slots a row, N targets of all rows, D width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from daybreak.core.batch import Batch
+from daybreak.core.encoder import Encoder, LossSum
+from daybreak.core.errors import UserError
+from daybreak.core.rng import draws
+from daybreak.training.objectives.loss import CHUNK
+from daybreak.training.objectives.objective import Objective, decoded, is_special
+from daybreak.training.objectives.whole_words import fitting, word_starts
+
+COUNTS = ("fixed", "bernoulli", "rounded")
+WHICH, SPLIT, REPLACEMENT = 1 << 40, 2 << 40, 3 << 40
+"""Added to the seed, so that the three choices of a position know nothing of each other, nor of what the rows drew."""
+RANGE = 1 << 62
+"""Draws lie below this."""
+JUDGED_ROWS = 32
+"""Held-out rows in one forward pass."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """What a model got right on held-out rows, as sums: batches add up, the properties are means."""
+
+    nats: float
+    """Masked-LM loss summed over ``positions``."""
+    hits: int
+    positions: int
+    next_nats: float | None
+    """Next-sentence loss summed over ``rows``; None, like ``next_hits``, without next-sentence prediction."""
+    next_hits: int | None
+    rows: int
+
+    def __add__(self, other: Judged) -> Judged:
+        total: dict[str, Any] = {}
+        for field in fields(self):
+            pair = getattr(self, field.name), getattr(other, field.name)
+            total[field.name] = None if None in pair else sum(pair)
+        return Judged(**total)
+
+    @property
+    def loss(self) -> float:
+        return self.nats / max(self.positions, 1)
+
+    @property
+    def accuracy(self) -> float:
+        return self.hits / max(self.positions, 1)
+
+    @property
+    def next_loss(self) -> float | None:
+        return None if self.next_nats is None else self.next_nats / self.rows
+
+    @property
+    def next_accuracy(self) -> float | None:
+        return None if self.next_hits is None else self.next_hits / self.rows
+
+
+@dataclass(frozen=True)
+class Slots:
+    """Chosen positions of a batch, padded to the largest number in a row."""
+
+    places: Tensor
+    """int64 [B, K], ascending within the valid ones; never empty, for models want at least one."""
+    valid: Tensor | None
+    """int64 [N], the valid ones among the B * K slots, ascending; None when all are."""
+
+    def pick(self, values: Tensor) -> Tensor:
+        """Values [B, K, ...] -> those of the valid slots, [N, ...]."""
+        flat = values.flatten(0, 1)
+        return flat if self.valid is None else flat.index_select(0, self.valid)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Masked(Objective):
+    """Masked LM (Devlin et al., arXiv 1810.04805, section 3.1), optionally with next-sentence prediction.
+
+    ``count`` says how many of a row's L positions are chosen:
+
+    - ``fixed``: round(rate * L), as crammed-bert does, where L leaves out padding that nobody may look at; of these
+      exactly round(split[0] * n) become [MASK], those up to round((split[0] + split[1]) * n) a random id, and the rest
+      stay (n = 32: 26, 3, 3).
+    - ``bernoulli``: each position by itself with probability ``rate``; each then draws from ``split`` by itself.
+    - ``rounded``: min(most, max(1, round(rate * n))) with n the row's length without padding, special tokens included,
+      as in the original BERT; each then draws from ``split`` by itself.
+
+    A row with fewer candidates than that gives all of them. With ``whole_words`` the choice falls on words: each word
+    by itself for ``bernoulli``, otherwise in random order, where a word that would exceed the number is passed over
+    and the next one tried, as in the original. A piece that goes on a word which the row does not hold, after a
+    special token, is a word of its own. Random ids come from the whole vocabulary.
+    """
+
+    rate: float = 0.15
+    """Share of the positions that are predicted."""
+    count: str = "fixed"
+    """fixed, bernoulli or rounded."""
+    split: tuple[float, ...] = (0.8, 0.1, 0.1)
+    """Shares of the chosen that become [MASK], become a random id, and stay."""
+    protect_special: bool = True
+    """Never choose padding, [UNK], [CLS], [SEP] or [MASK]. Padding that nobody may look at is never chosen anyway."""
+    whole_words: bool = False
+    """Hide all pieces of a word or none."""
+    most: int = 0
+    """Chosen positions of a row at most, for ``rounded``; 0 for no limit."""
+    next_sentence: bool = False
+    """Add the loss of telling whether the second segment follows the first, as a mean over rows."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.rate < 1:
+            raise UserError(f"--objective.rate is {self.rate:g}, which is not between 0 and 1.", "Correct it.")
+        if self.count not in COUNTS:
+            raise UserError(f"--objective.count cannot be '{self.count}'.", f"Use one of: {', '.join(COUNTS)}.")
+        if len(self.split) != 3 or min(self.split) < 0 or abs(sum(self.split) - 1.0) > 1e-6:
+            raise UserError(
+                f"--objective.split is {self.split}, but it takes three shares that add up to 1.",
+                "Give the shares that become [MASK], become a random token, and stay.",
+            )
+        if self.most < 0 or (self.most and self.count != "rounded"):
+            raise UserError(
+                f"--objective.most is {self.most} with the count '{self.count}'.",
+                "Give a positive limit with --objective.count rounded, or 0.",
+            )
+
+    def stage(self, progress: float) -> str:
+        return "masked"
+
+    @property
+    def given(self) -> float:
+        return self.split[2]
+
+    @property
+    def averages_rows(self) -> bool:
+        return self.next_sentence
+
+    def targets(self, batch: Batch, *, seed: int, position: int, progress: float) -> int:
+        if self._always_full(batch):
+            return len(batch) * self._fixed(batch.ids.shape[1])
+        return int(self.chosen(batch, seed=seed, position=position).sum())
+
+    def loss(
+        self, model: Encoder, batch: Batch, *, seed: int, position: int, progress: float, per_row: float = 1.0
+    ) -> LossSum:
+        states, first, answers = self._read(model, batch, seed=seed, position=position)
+        masked = decoded(model, model.transform(states), answers)
+        if first is None:
+            return masked
+        following = F.cross_entropy(model.next_logits(first).float(), batch.follows, reduction="sum")
+        return LossSum(sum=masked.sum + per_row * following, count=masked.count, masked=masked.sum.detach())
+
+    def judge(self, model: Encoder, batch: Batch, *, seed: int, position: int) -> Judged:
+        """Judge ``model``, which the caller has put into evaluation mode, on masks of (seed, position), in float32."""
+        parts = range(0, len(batch), JUDGED_ROWS)
+        with torch.inference_mode(), torch.autocast(batch.ids.device.type, enabled=False):
+            sums = [self._judge(model, batch.part(i, i + JUDGED_ROWS), seed=seed, position=position + i) for i in parts]
+        return functools.reduce(Judged.__add__, sums)
+
+    def _judge(self, model: Encoder, batch: Batch, *, seed: int, position: int) -> Judged:
+        states, first, answers = self._read(model, batch, seed=seed, position=position)
+        nats, hits = 0.0, 0
+        for part, wanted in zip(states.split(CHUNK), answers.split(CHUNK)):
+            logits = model.decoder(model.transform(part))
+            nats += float(F.cross_entropy(logits, wanted, reduction="sum"))
+            hits += int((logits.argmax(dim=1) == wanted).sum())
+        next_nats, next_hits = None, None
+        if first is not None:
+            logits = model.next_logits(first)
+            next_nats = float(F.cross_entropy(logits, batch.follows, reduction="sum"))
+            next_hits = int((logits.argmax(dim=1) == batch.follows).sum())
+        return Judged(
+            nats=nats, hits=hits, positions=len(answers), next_nats=next_nats, next_hits=next_hits, rows=len(batch)
+        )
+
+    def _read(self, model: Encoder, batch: Batch, *, seed: int, position: int) -> tuple[Tensor, Tensor | None, Tensor]:
+        """One forward pass: states [N, D] of the targets, states [B, D] of [CLS] or None, and the answers [N]."""
+        chosen = self.chosen(batch, seed=seed, position=position)
+        ids = self.replaced(batch, chosen, vocabulary=model.vocabulary, seed=seed, position=position)
+        slots = self._slots(batch, chosen)
+        asked = F.pad(slots.places, (1, 0)) if self.next_sentence else slots.places
+        states = model.states(ids, asked, attend=batch.attend, types=batch.types)
+        answers = slots.pick(batch.ids.gather(1, slots.places))
+        if self.next_sentence:
+            return slots.pick(states[:, 1:]), states[:, 0], answers
+        return slots.pick(states), None, answers
+
+    def chosen(self, batch: Batch, *, seed: int, position: int) -> Tensor:
+        """Return bool [B, L], True where the model must say what stood there."""
+        candidates = self._candidates(batch)
+        rows, length = candidates.shape
+        draw = draws(seed + WHICH, position, rows, length, candidates.device)
+        words = word_starts(candidates, batch.continues) if self.whole_words else None
+        if self.count == "bernoulli":
+            yes = draw < int(self.rate * RANGE)
+            return candidates & (yes if words is None else yes.gather(1, words))
+        wanted = self._wanted(batch)
+        if words is None:
+            return candidates & (ranks(draw, candidates) < wanted)
+        sizes = torch.zeros_like(words).scatter_add_(1, words, candidates.to(torch.int64))
+        return candidates & fitting(draw, sizes, wanted).gather(1, words)
+
+    def replaced(self, batch: Batch, chosen: Tensor, *, vocabulary: int, seed: int, position: int) -> Tensor:
+        """Return int64 [B, L]: the rows as the model reads them, chosen positions hidden, swapped or left."""
+        rows, length = chosen.shape
+        draw = draws(seed + SPLIT, position, rows, length, chosen.device)
+        masked, swapped = self.split[0], self.split[0] + self.split[1]
+        if self.count == "fixed":
+            number = chosen.sum(dim=1, keepdim=True).double()
+            rank = ranks(draw, chosen)
+            hide, change = rank < (number * masked).round(), rank < (number * swapped).round()
+        else:
+            hide, change = draw < int(masked * RANGE), draw < int(swapped * RANGE)
+        other = draws(seed + REPLACEMENT, position, rows, length, chosen.device) % vocabulary
+        return torch.where(chosen & hide, batch.special.mask, torch.where(chosen & change, other, batch.ids))
+
+    def _candidates(self, batch: Batch) -> Tensor:
+        """Bool [B, L], True where a position may be chosen."""
+        seen = torch.ones_like(batch.ids, dtype=torch.bool) if batch.attend is None else batch.attend
+        return seen & ~is_special(batch.ids, batch.special) if self.protect_special else seen
+
+    def _wanted(self, batch: Batch) -> Tensor | int:
+        """How many positions to choose: int64 [B, 1], or one number for all rows."""
+        if self.count == "fixed" and batch.attend is None:
+            return self._fixed(batch.ids.shape[1])
+        present = batch.ids != batch.special.pad if batch.attend is None else batch.attend
+        wanted = (present.sum(dim=1, keepdim=True).double() * self.rate).round().to(torch.int64)
+        return wanted.clamp(min=1, max=self.most or None)
+
+    def _fixed(self, length: int) -> int:
+        return max(1, round(self.rate * length))
+
+    def _always_full(self, batch: Batch) -> bool:
+        """Whether every row gives the same number of slots whatever it holds, so that no shape depends on values."""
+        return self.count == "fixed" and not (self.protect_special or self.whole_words) and batch.attend is None
+
+    def _slots(self, batch: Batch, chosen: Tensor) -> Slots:
+        order = chosen.logical_not().to(torch.uint8).argsort(dim=1, stable=True)
+        if self._always_full(batch):
+            return Slots(order[:, : self._fixed(chosen.shape[1])], None)
+        number = chosen.sum(dim=1)
+        # One message from the device for all three: whoever knows how many there are need not wait to find them.
+        most, least, total = torch.stack((number.max(), number.min(), number.sum())).tolist()
+        places = order[:, : max(1, most)]
+        if least == most > 0:
+            return Slots(places, None)
+        return Slots(places, torch.nonzero_static(chosen.gather(1, places).flatten(), size=total)[:, 0])
+
+
+def ranks(draw: Tensor, among: Tensor) -> Tensor:
+    """Return int64 [B, L]: the place of each position in a random order of its row where ``among`` is True come first.
+
+    Args:
+        draw: int64 [B, L] below RANGE.
+        among: bool [B, L].
+    """
+    return torch.where(among, draw, RANGE).argsort(dim=1, stable=True).argsort(dim=1)

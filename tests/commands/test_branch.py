@@ -1,0 +1,241 @@
+"""``--from RUN --extend``: a longer run from before another's decay, with the rate held up to a decay of its own."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from daybreak.cli import main
+from daybreak.commands import pretrain
+from daybreak.core.files import read_json
+from daybreak.core.plain import from_plain
+from daybreak.core.run_folder import RunFolder
+from daybreak.pretraining.starting_points import continued, extended
+from daybreak.recipe import Recipe, load_recipe
+from daybreak.schemas.run import StepRecord, Summary
+from daybreak.training import checkpoint, loop
+from daybreak.training.clock import read_trace
+from daybreak.training.hardware import probe
+from daybreak.training.schedule import Trapezoid
+
+
+@pytest.fixture(autouse=True)
+def _fast(monkeypatch: pytest.MonkeyPatch, ungated: None) -> None:
+    monkeypatch.setattr(probe, "choose_device", lambda: torch.device("cpu"))
+    fit = loop.fit
+    monkeypatch.setattr(
+        pretrain, "fit", lambda training, progress: fit(replace(training, record_seconds=0.0), progress)
+    )
+
+
+def command(*words: object) -> None:
+    """Run ``daybreak words`` in this process."""
+    with pytest.raises(SystemExit) as left:
+        main([str(word) for word in words])
+    assert not left.value.code
+
+
+def kept(run: Path) -> checkpoint.Found:
+    """The checkpoint from before the decay, which outlives the run."""
+    found, torn = checkpoint.newest(RunFolder(run).branch)
+    assert found and not torn
+    return found
+
+
+def bits(run: Path) -> bytes:
+    return (run / "model" / "model.safetensors").read_bytes()
+
+
+def steps(run: Path) -> list[StepRecord]:
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [from_plain(StepRecord, line) for line in lines if line.pop("type") == "step"]
+
+
+@pytest.fixture
+def branched(finished: Path, data: Path, tmp_path: Path) -> Path:
+    run = tmp_path / "run2"
+    command("pretrain", "--from", finished, "--extend", "60steps", "--data", data, "--out", run)
+    return run
+
+
+def test_it_begins_where_the_decay_would_have(finished: Path, data: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    """Weights, moments and place in the text, bit for bit."""
+    before = kept(finished)
+    old = load_recipe(finished)
+    decay_starts = old.schedule.decay_starts
+    assert before.progress.branched_at == pytest.approx(decay_starts, abs=1 / 40)
+    assert not (finished / "checkpoints").exists()
+    began: list[tuple[checkpoint.Progress, dict[str, torch.Tensor], dict[str, torch.Tensor]]] = []
+    fit = loop.fit
+
+    def watched(training: Any, progress: checkpoint.Progress) -> checkpoint.Progress:
+        weights = {name: tensor.clone() for name, tensor in checkpoint.unique_state(training.model)}
+        moments = {name: t.clone() for name, t in checkpoint.optimizer_tensors(training.optimizer).items()}
+        began.append((progress, weights, moments))
+        return fit(training, progress)
+
+    monkeypatch.setattr(pretrain, "fit", watched)
+    command("pretrain", "--from", finished, "--extend", "60steps", "--data", data, "--out", tmp_path / "run2")
+    ((progress, weights, moments),) = began
+    assert (progress.step, progress.tokens, progress.targets, progress.elapsed >= 0) == (0, 0, 0, True)
+    assert progress.position == before.progress.position == before.progress.step * old.batch
+    assert all(torch.equal(weights[name], before.weights[name]) for name in before.weights)
+    assert moments.keys() == before.moments.keys()
+    assert all(torch.equal(moments[name], before.moments[name]) for name in moments)
+
+
+def test_its_rate_holds_and_then_falls(finished: Path, branched: Path) -> None:
+    old, recipe = load_recipe(finished), load_recipe(branched)
+    assert recipe.origin.branch == str(finished) and recipe.budget == "60steps"
+    assert recipe.origin.begin == kept(finished).progress.branched_at
+    assert isinstance(recipe.schedule, Trapezoid)
+    assert recipe.schedule.warmup == 0.0
+    assert recipe.schedule.decay_starts == pytest.approx(old.schedule.decay_starts)
+    assert [record.step for record in read_trace(branched / "trace.jsonl")] == list(range(60))
+    records, peak = steps(branched), recipe.optimizer.lr
+    assert len(records) == 60 and {record.stage for record in records} == {"masked"}
+    for record in records:
+        left = (1.0 - record.progress) / (1.0 - old.schedule.decay_starts)
+        assert record.learning_rate == pytest.approx(peak * min(1.0, left))
+    assert records[0].learning_rate == peak == records[20].learning_rate > 10 * records[-1].learning_rate
+
+
+def test_its_records_say_where_it_comes_from(finished: Path, branched: Path) -> None:
+    summary = read_json(branched / "summary.json", Summary)
+    assert (summary.parent, summary.steps, summary.forgetting) == (finished.name, 60, None)
+    # Its own rows, not those that the run before it had read.
+    assert summary.rows == 60 * 8 and summary.tokens == 60 * 8 * 32
+    assert summary.rows_per_second == pytest.approx(8 * summary.steps_per_second, rel=0.01)
+    assert f"continued from {finished.name}" in (branched / "model" / "README.md").read_text()
+    assert kept(branched).progress.position > kept(finished).progress.position
+
+
+def test_a_branch_verifies_and_has_a_branch(
+    finished: Path, branched: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    third = tmp_path / "run3"
+    command("verify", branched, "--data", data)
+    said = re.sub(r"\s+", " ", capsys.readouterr().out)
+    assert "the exported model: equal, 60 of 60 steps." in said
+    assert f"Verified: steps 0 to 60 of '{branched}' come out the same bit for bit" in said
+    assert "(60 recorded gradient norms" in said and bits(branched) != bits(finished)
+    command("pretrain", "--from", branched, "--extend", "20steps", "--data", data, "--out", third)
+    begins = [load_recipe(run).origin.begin for run in (finished, branched, third)]
+    assert begins == sorted(set(begins)) and begins[-1] < 1
+    assert read_json(third / "summary.json", Summary).epochs > read_json(branched / "summary.json", Summary).epochs / 2
+
+
+def test_a_stopped_branch_goes_on(
+    finished: Path, branched: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From its own checkpoint, not from its parent's again, and charges no rows of its parent."""
+    step = loop.take_step
+
+    def failing(training: Any, progress: Any, at: float, **more: Any) -> Any:
+        if progress.step == 30:
+            raise KeyboardInterrupt
+        done = step(training, progress, at, **more)
+        if done.progress.step == 25:
+            loop.save(training, done.progress)
+        return done
+
+    run = tmp_path / "stopped"
+    words = ["pretrain", "--from", finished, "--extend", "60steps", "--data", data, "--out", run]
+    monkeypatch.setattr(loop, "take_step", failing)
+    with pytest.raises(SystemExit) as left:
+        main([str(word) for word in words])
+    assert left.value.code == 130
+    monkeypatch.setattr(loop, "take_step", step)
+    command(*words)
+    assert bits(run) == bits(branched)
+    ours, whole = (read_json(folder / "summary.json", Summary) for folder in (run, branched))
+    assert (ours.rows, ours.steps, ours.resumes) == (whole.rows, 60, 1)
+
+
+def small(name: str, **changes: Any) -> Recipe:
+    found = load_recipe(name)
+    model = replace(found.model, layers=1, width=32, heads=2, inner=32)  # type: ignore[call-arg]
+    return replace(found, model=model, length=32, batch=8, precision="float32", **changes)
+
+
+def test_a_branch_of_a_run_in_its_second_phase_stays_there(data: Path, tmp_path: Path) -> None:
+    """Longer rows from the first step on, and the batch as large as it had grown."""
+    recipe = small("crammed", budget="40steps")
+    later = replace(recipe.later, start=0.5, length=64, batch=4)
+    recipe = replace(recipe, later=later, ramp=replace(recipe.ramp, quantum=2))
+    pretrain.pretrain(recipe, data=data, out=tmp_path / "run")
+    command("pretrain", "--from", tmp_path / "run", "--extend", "20steps", "--data", data, "--out", tmp_path / "run2")
+    summary = read_json(tmp_path / "run2" / "summary.json", Summary)
+    assert (summary.rows, summary.tokens) == (20 * 4, 20 * 4 * 64)
+
+
+# ---------------------------------------------------------------- refusals
+
+
+def test_what_cannot_be_gone_on_with_is_refused(
+    finished: Path, data: Path, refused: Callable[..., str], tmp_path: Path
+) -> None:
+    out = tmp_path / "run2"
+    rest = ("--extend", "40steps", "--data", data, "--out", out)
+    assert "is no run folder" in refused("pretrain", "--from", tmp_path / "nothing", *rest)
+    assert "Write daybreak pretrain --from" in refused("pretrain", "daybreak-tiny", "--from", finished, *rest)
+    assert "Write daybreak pretrain --from" in refused("pretrain", "--from", finished, "--data", data, "--out", out)
+    assert "Write daybreak pretrain --from" in refused("pretrain", "--from", finished, "--init", finished, *rest)
+    assert "Write daybreak pretrain --from" in refused("pretrain", "--from", finished, "--size=mini", *rest)
+    assert "--from, which is not there" in refused("pretrain", "daybreak-tiny", *rest)
+    assert "too short" in refused("pretrain", "--from", finished, "--extend", "5steps", *rest[2:])
+    assert "is no budget" in refused("pretrain", "--from", finished, "--extend", "soon", *rest[2:])
+    bare = tmp_path / "bare"
+    shutil.copytree(finished, bare)
+    shutil.rmtree(RunFolder(bare).branch)
+    assert "no checkpoint from before its decay" in refused("pretrain", "--from", bare, *rest)
+    assert not out.exists()
+
+
+def test_text_of_another_tokenizer_is_refused(finished: Path, refused: Callable[..., str], tmp_path: Path) -> None:
+    """The weights belong to the ids of the parent's own."""
+    text = tmp_path / "numbers.txt"
+    text.write_text("\n".join(f"{number} times {number} makes {number * number}" for number in range(2000)))
+    command("prepare", text, "--out", tmp_path / "data", "--document", "line", "--tokenizer.vocabulary", "320")
+    words = ["pretrain", "--from", finished, "--extend", "40steps", "--data", tmp_path / "data"]
+    said = refused(*words, "--out", tmp_path / "run2")
+    assert "another tokenizer" in said and not (tmp_path / "run2").exists()
+    command("prepare", text, "--out", tmp_path / "same", "--document", "line", "--tokenizer-from", finished / "model")
+    command(*words[:-1], tmp_path / "same", "--out", tmp_path / "run2")
+
+
+@pytest.mark.parametrize("asked, remarked", [("24steps", True), ("60steps", False), ("90s", False)])
+def test_a_branch_shorter_than_what_it_replaces_is_remarked(
+    finished: Path, capsys: pytest.CaptureFixture[str], asked: str, remarked: bool
+) -> None:
+    """Of the parent's 40 steps 60 % came after the branch; time and steps cannot be compared."""
+    extended(finished, asked)
+    said = re.sub(r"\s+", " ", capsys.readouterr().out)
+    assert (f"for 60% of its 40steps: with {asked} this run sees no more text" in said) is remarked
+
+
+@pytest.mark.parametrize("flags", [["--general", "text"], ["--new-vocabulary"]], ids=" ".join)
+def test_flags_about_a_model_that_is_not_named_are_refused(
+    flags: list[str], data: Path, refused: Callable[..., str], tmp_path: Path
+) -> None:
+    said = refused("pretrain", "daybreak-tiny", "--data", data, "--out", tmp_path / "run", *flags)
+    assert "--init, which is not there" in said and not (tmp_path / "run").exists()
+
+
+# ---------------------------------------------------------------- a run as a model to continue
+
+
+def test_a_run_is_continued_by_its_model_and_under_its_own_name(finished: Path) -> None:
+    recipe = continued(load_recipe("daybreak-tiny"), finished)
+    assert Path(recipe.origin.init) == finished / "model" and recipe.origin.parent == finished.name
+    assert continued(load_recipe("daybreak-tiny"), finished / "model") == recipe
+    named = continued(load_recipe("daybreak-tiny"), finished / "model", parent_name="someone/encoder")
+    assert named.origin.parent == "someone/encoder"

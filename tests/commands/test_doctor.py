@@ -1,0 +1,106 @@
+"""What the doctor says of a machine, and when it says that Daybreak cannot be used."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from daybreak.commands import doctor as clinic
+from daybreak.commands.doctor import doctor
+
+
+@pytest.fixture(autouse=True)
+def _no_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clinic, "_cards", lambda: ([], ""))
+    monkeypatch.setattr(clinic, "DRIVER", Path("/nowhere"))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+def pretend(monkeypatch: pytest.MonkeyPatch, **versions: str | None) -> None:
+    """Let packages seem to be installed in other versions, or not at all."""
+    real = importlib.metadata.version
+
+    def version(name: str) -> str:
+        found = versions.get(name.replace("-", "_"), real(name) if name.replace("-", "_") not in versions else None)
+        if found is None:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return found
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+
+
+def test_a_machine_that_is_well(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert doctor(tmp_path)
+    said = capsys.readouterr().out
+    assert "fault" not in said and said.endswith("Ready.\n")
+    for subject in ("python", "torch", "processor", "memory", "gpu", "disk", "extra hub", "extra track"):
+        assert f"  {subject} " in said
+
+
+def test_no_torch_is_imported_until_it_is_asked_for(tmp_path: Path) -> None:
+    script = "import sys; from daybreak.cli import main\n"
+    script += "try: main(['doctor'])\nfinally: assert not {'torch', 'transformers', 'numpy'} & set(sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode in (0, 2) and "AssertionError" not in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("versions", "words"),
+    [
+        ({"torch": "1.13.0"}, "torch 1.13.0 is installed, and Daybreak needs"),
+        ({"tokenizers": None}, "tokenizers is not installed. Run: pip install 'tokenizers>=0.22'."),
+    ],
+)
+def test_a_package_that_is_missing_or_too_old_is_a_fault(
+    versions: dict[str, str | None], words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pretend(monkeypatch, **versions)
+    assert not doctor()
+    said = capsys.readouterr().out
+    assert words in said and said.endswith("1 fault: mend it first.\n")
+
+
+def test_a_missing_extra_is_only_noted(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    pretend(monkeypatch, pyarrow=None)
+    assert doctor()
+    said = capsys.readouterr().out
+    assert "note   extra hub" in said and "pip install 'pyarrow>=18'." in said and "daybreak[" not in said
+
+
+@pytest.mark.parametrize(
+    ("cards", "torch", "well", "words"),
+    [
+        (["H100 (70 of 78 GiB free)"], "2.13.0+cu130", True, "H100 (70 of 78 GiB free), driver 580.1."),
+        (["H100 (70 of 78 GiB free)"], "2.13.0+cpu", False, "torch 2.13.0+cpu is built for processors. Install torch"),
+        ([], "2.13.0", True, "No NVIDIA GPU: runs use the processor."),
+    ],
+)
+def test_what_is_said_of_a_gpu(
+    cards: list[str], torch: str, well: bool, words: str,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    pretend(monkeypatch, torch=torch)
+    monkeypatch.setattr(clinic, "_cards", lambda: (cards, "580.1" if cards else ""))
+    assert doctor() == well
+    assert words in capsys.readouterr().out
+
+
+def test_a_folder_that_cannot_be_written_is_noted(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert doctor(tmp_path / "nowhere")
+    assert "cannot be written: no such file or directory. Name another folder with --out." in capsys.readouterr().out
+
+
+def test_torch_is_tried_when_asked_for(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert doctor(with_torch=True)
+    assert "torch multiplies matrices on " in capsys.readouterr().out
+
+    def broken() -> None:
+        raise RuntimeError("undefined symbol: xyz")
+
+    monkeypatch.setattr("daybreak.training.hardware.probe.choose_device", broken)
+    assert not doctor(with_torch=True)
+    assert "torch cannot compute here: undefined symbol: xyz" in capsys.readouterr().out

@@ -1,0 +1,275 @@
+"""The verb: a model folder and tasks go in, results.json, a saved classifier and a new card come out."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from daybreak.commands.evaluate import evaluate
+from daybreak.core.errors import UserError
+from daybreak.core.files import read_json
+from daybreak.evaluation.finetuning.results import read_results
+from daybreak.evaluation.tasks.kinds import load_task
+from daybreak.evaluation.tasks.task_file import read_task_file
+from daybreak.schemas.tasks import TaskResult
+
+WriteTask = Callable[..., Path]
+WORDS = "the day was very and it will be some more of this there again".split()
+
+
+def shared_words(count: int, seed: int) -> list[tuple[str, str, str]]:
+    """(text, text, score): half of the score is how many of the first text's six words are 'sun'."""
+    chance = random.Random(seed)
+    rows = []
+    for _ in range(count):
+        suns = chance.randint(0, 6)
+        words = ["sun"] * suns + chance.choices(WORDS, k=6 - suns)
+        chance.shuffle(words)
+        rows.append((" ".join(words), " ".join(chance.choices(WORDS, k=4)), str(suns / 2)))
+    return rows
+
+
+def test_a_separable_task_is_learned_and_recorded(
+    encoder: Path, weather: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = evaluate(encoder, [str(weather)], seeds=2, out=tmp_path / "out")
+    (result,) = results
+    assert result.mean > 0.9
+    assert (result.task, result.model, result.metric, result.seeds) == ("weather", "pretrained", "accuracy", [0, 1])
+    assert result.labels == ["rainy", "sunny"]
+    assert (result.train_rows, result.dev_rows) == (640, 101)
+    assert result.baseline == pytest.approx(50 / 101)
+    assert result.settings["learning_rate"] == 5e-4
+    assert result.settings["length"] == 64, "the model takes no more"
+    assert read_json(tmp_path / "out/results.json", list[TaskResult]) == results
+    assert "weather (pretrained): accuracy" in capsys.readouterr().out
+    assert evaluate(encoder, [str(weather)], seeds=2, out=tmp_path / "again")[0].scores == result.scores
+
+
+def test_a_pair_regression_is_learned(encoder: Path, write_task: WriteTask, tmp_path: Path) -> None:
+    task = write_task(shared_words(640, 1), shared_words(65, 2), 'kind = "regression"', name="suns")
+    (result,) = evaluate(encoder, [str(task)], seeds=1, out=tmp_path, save=tmp_path / "kept")
+    assert (result.metric, result.baseline, result.spread) == ("spearman", 0.0, 0.0)
+    assert result.mean > 0.9
+    config = read_json(tmp_path / "kept/config.json")
+    assert config["problem_type"] == "regression"
+    assert len(config["id2label"]) == 1
+
+
+def test_what_is_printed_of_one_seed_a_saved_model_and_a_rerun(
+    encoder: Path, weather: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evaluate(encoder, [str(weather)], seeds=1, out=tmp_path, save=tmp_path / "clf")
+    said = capsys.readouterr().out
+    assert f"Classifier: {tmp_path / 'clf'}  (" in said
+    assert "+-" not in said and "1 seed," in said and "nothing new" not in said
+    evaluate(encoder, [str(weather)], seeds=1, out=tmp_path)
+    assert "nothing new to fine-tune (" in capsys.readouterr().out
+
+
+def test_a_saved_classifier_is_stock_and_scores_the_same(encoder: Path, weather: Path, tmp_path: Path) -> None:
+    import torch
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    kept = tmp_path / "kept"
+    evaluate(encoder, [str(weather)], seeds=1, out=tmp_path, save=kept)
+    (result,) = evaluate(encoder, [str(weather)], seeds=2, out=tmp_path, save=kept)
+    model = AutoModelForSequenceClassification.from_pretrained(kept).eval()
+    tokenizer = AutoTokenizer.from_pretrained(kept)
+    assert model.config.id2label == {0: "rainy", 1: "sunny"}
+    assert model.config.problem_type == "single_label_classification"
+    assert json.loads((kept / "tokenizer.json").read_text())["truncation"] is None
+    data = load_task(read_task_file(weather))
+    right = 0
+    for (text,), target in zip(data.dev.texts, data.dev.targets):
+        with torch.inference_mode():
+            logits = model(**tokenizer(text, return_tensors="pt")).logits
+        right += int(logits.argmax()) == target
+    assert right / len(data.dev) == result.scores["accuracy"][0]
+    assert sorted(p.name for p in tmp_path.iterdir() if "kept" in p.name) == ["kept"], "nothing half-written stays"
+
+
+def stock_encoder(encoder: Path, folder: Path, kind: str) -> Path:
+    """A small encoder of another family, with weights of 16 bits and the toy tokenizer."""
+    import transformers
+
+    config = getattr(transformers, f"{kind}Config")(
+        vocab_size=200, hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2,
+        max_position_embeddings=64, pad_token_id=0,
+    )  # fmt: skip
+    damaged(encoder, folder, model__safetensors=None)
+    getattr(transformers, f"{kind}ForMaskedLM")(config).half().save_pretrained(folder)
+    return folder
+
+
+def test_another_encoder_learns_too(encoder: Path, weather: Path, tmp_path: Path) -> None:
+    (result,) = evaluate(stock_encoder(encoder, tmp_path / "bert", "Bert"), [str(weather)], seeds=1)
+    assert result.mean > 0.9
+
+
+def test_other_families_are_fine_tuned_and_stand_side_by_side(encoder: Path, weather: Path, tmp_path: Path) -> None:
+    kinds = ["Bert", "DistilBert", "Electra", "DebertaV2"]
+    for kind in kinds:
+        folder = stock_encoder(encoder, tmp_path / kind, kind)
+        (result,) = evaluate(folder, [str(weather)], seeds=1, epochs=1, rows=64, out=tmp_path / "out")
+        assert all(math.isfinite(value) for values in result.scores.values() for value in values), kind
+    assert [result.model_name for result in read_results(tmp_path / "out/results.json")] == kinds
+
+
+def test_results_merge_by_protocol_task_and_model(encoder: Path, write_task: WriteTask, tmp_path: Path) -> None:
+    rows = [("sun", "a"), ("rain", "b")] * 20
+    one = write_task(rows, rows[:7], name="one")
+    two = write_task(rows, rows[:8], 'test = "one-dev.tsv"', name="two")
+    model = tmp_path / "model"
+    shutil.copytree(encoder, model)
+    evaluate(model, [str(one), str(two)], seeds=1, save=tmp_path / "kept")
+    evaluate(model, [str(one)], seeds=1, untrained=True)
+    evaluate(model, [str(one)], seeds=2)
+    found = read_results(model / "results.json")
+    assert [(r.task, r.model, len(r.seeds)) for r in found] == [
+        ("two", "pretrained", 1),
+        ("one", "untrained", 1),
+        ("one", "pretrained", 2),
+    ]
+    assert set(found[0].scores) >= {"accuracy", "test_accuracy"}
+    assert sorted(p.name for p in (tmp_path / "kept").iterdir()) == ["one", "two"]
+
+
+def test_models_that_share_a_file_keep_their_own_entries(encoder: Path, write_task: WriteTask, tmp_path: Path) -> None:
+    rows = [("sun", "a"), ("rain", "b")] * 20
+    task = str(write_task(rows, rows[:7], name="one"))
+    runs = [tmp_path / "runs/tiny", tmp_path / "runs/mini"]
+    for run in runs:
+        shutil.copytree(encoder, run / "model")
+        evaluate(run / "model", [task], seeds=1, out=tmp_path)
+    evaluate(runs[0] / "model", [task], seeds=1, out=tmp_path, epochs=2, rate=3e-4, rows=30)
+    evaluate(runs[0] / "model", [task], seeds=2, out=tmp_path)
+    evaluate(encoder, [task], seeds=1, out=tmp_path, untrained=True)
+    found = read_results(tmp_path / "results.json")
+    assert [(r.protocol, r.model_name, r.model, len(r.seeds)) for r in found] == [
+        ("quick", "mini", "pretrained", 1),
+        ("quick, 2 epochs, rate 3e-4, 30 rows", "tiny", "pretrained", 1),
+        ("quick", "tiny", "pretrained", 2),
+        ("quick", encoder.name, "untrained", 1),
+    ]
+    assert (found[1].settings["epochs"], found[1].settings["learning_rate"], found[1].train_rows) == (2, 3e-4, 30)
+
+
+def test_results_from_before_models_had_names_are_read_and_kept(
+    encoder: Path, write_task: WriteTask, tmp_path: Path
+) -> None:
+    rows = [("sun", "a"), ("rain", "b")] * 20
+    task = str(write_task(rows, rows[:7], name="one"))
+    evaluate(encoder, [task], seeds=1, out=tmp_path)
+    (entry,) = json.loads((tmp_path / "results.json").read_text())
+    for name in ("model_name", "test_rows", "settings_tried"):
+        del entry[name]
+    (tmp_path / "results.json").write_text(json.dumps([entry]))
+    evaluate(encoder, [task], seeds=1, out=tmp_path)
+    assert [result.model_name for result in read_results(tmp_path / "results.json")] == ["", encoder.name]
+
+
+def test_a_run_folder_gets_results_and_a_new_card(encoder: Path, weather: Path, write_run: Callable[..., Path]) -> None:
+    run = write_run()
+    shutil.copytree(encoder, run / "model", dirs_exist_ok=True)
+    before = len(read_results(run / "results.json"))
+    (result,) = evaluate(run, [str(weather)], seeds=1)
+    assert len(read_results(run / "results.json")) == before + 1
+    assert not (run / "model/results.json").exists()
+    rows = [line for line in (run / "model/README.md").read_text().splitlines() if "weather" in line]
+    assert any(f"{100 * result.mean:.1f}" in row or f"{result.mean:.2f}" in row for row in rows)
+
+
+def test_a_run_without_a_model_is_refused(write_run: Callable[..., Path], weather: Path) -> None:
+    with pytest.raises(UserError, match="has no model yet"):
+        evaluate(write_run(ended=False), [str(weather)])
+
+
+def damaged(encoder: Path, folder: Path, **files: str | None) -> Path:
+    """A copy of the encoder's folder in which some files have other contents, or are gone."""
+    shutil.copytree(encoder, folder)
+    for name, text in files.items():
+        path = folder / name.replace("__", ".")
+        path.unlink() if text is None else path.write_text(text)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("files", "fault"),
+    [
+        ({"config__json": None}, "is no model folder: it holds no config.json"),
+        ({"config__json": "{"}, "cannot load the config"),
+        ({"config__json": '{"model_type": "nonesuch"}'}, "cannot load the config"),
+        ({"model__safetensors": None}, "cannot load the model"),
+        ({"model__safetensors": "torn"}, "cannot load the model"),
+        ({"tokenizer__json": None}, "holds no tokenizer"),
+        ({"tokenizer__json": "{"}, "cannot load the tokenizer"),
+    ],
+)
+def test_folders_that_are_no_model(
+    encoder: Path, weather: Path, tmp_path: Path, files: dict[str, str | None], fault: str
+) -> None:
+    folder = damaged(encoder, tmp_path / "model", **files)
+    with pytest.raises(UserError) as caught:
+        evaluate(folder, [str(weather)], seeds=1)
+    assert fault in caught.value.sentence
+    assert caught.value.remedy
+    assert not (folder / "results.json").exists()
+
+
+def test_weights_of_another_shape_are_refused(encoder: Path, weather: Path, tmp_path: Path) -> None:
+    config = read_json(encoder / "config.json")
+    config |= {"num_hidden_layers": 2, "layer_types": ["full_attention"] * 2}
+    folder = damaged(encoder, tmp_path / "model", config__json=json.dumps(config))
+    with pytest.raises(UserError, match="lack 6 tensors of the encoder"):
+        evaluate(folder, [str(weather)], seeds=1)
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({"model": "nowhere"}, "There is no model folder"),
+        ({"protocol": "quik"}, "There is no protocol 'quik'. Did you mean 'quick'?"),
+        ({"seeds": 0}, "0 seeds are too few"),
+        ({"epochs": 0}, "0 epochs are too few"),
+        ({"rows": -1}, "-1 training rows are too few"),
+        ({"rate": float("nan")}, "learning rate nan is out of range"),
+        ({"tasks": ["sci-cite"]}, "needs the files of SciBERT, and no folder was given"),
+        ({"tasks": []}, "No task was named"),
+        ({"tasks": ["colla"]}, "There is no task 'colla'. Did you mean 'cola'?"),
+        ({"tasks": ["glue5"]}, "needs the files of GLUE, and no folder was given"),
+        ({"tasks": ["nowhere.toml"]}, "Cannot read the task file 'nowhere.toml'"),
+        ({"out": "file"}, "is not a folder"),
+        ({"out": "file/below"}, "is not a folder"),
+        ({"save": "full"}, "is not empty and holds no saved classifier"),
+        ({"save": "file"}, "is not a folder"),
+    ],
+)
+def test_bad_input_is_refused_before_any_training(
+    encoder: Path, weather: Path, tmp_path: Path, change: dict[str, object], fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("kept")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/letter.txt").write_text("kept")
+    monkeypatch.setattr("daybreak.commands.evaluate.Measurement", None)
+    arguments = {"model": encoder, "tasks": [str(weather)], "out": tmp_path / "out", **change}
+    for name in {"model", "out", "save"} & set(change):
+        arguments[name] = tmp_path / str(change[name])
+    with pytest.raises(UserError) as caught:
+        evaluate(**arguments)  # type: ignore[arg-type]
+    assert fault in caught.value.sentence
+    assert caught.value.remedy
+    assert (tmp_path / "full/letter.txt").read_text() == "kept"
+
+
+def test_two_tasks_of_one_name_are_refused(encoder: Path, write_task: WriteTask, tmp_path: Path) -> None:
+    rows = [("sun", "a"), ("rain", "b")] * 20
+    tasks = [write_task(rows, rows, 'name = "same"', name=name) for name in ("one", "two")]
+    with pytest.raises(UserError, match="Two tasks have the name 'same'"):
+        evaluate(encoder, [str(task) for task in tasks], out=tmp_path)

@@ -1,0 +1,167 @@
+"""Task files from tables: what is decided about odd ones, and that evaluate accepts each that is written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from daybreak.commands.init_task import init_task
+from daybreak.core.errors import UserError
+from daybreak.evaluation.tasks.kinds import load_task
+from daybreak.evaluation.tasks.task_file import read_task_file
+
+GOOD = ["a lovely film about the sea", "the best story of the year", "warm and funny from start to end"]
+BAD = ["a dull film about nothing", "the worst story of the year", "cold and slow from start to end"]
+
+
+def rows(line: str, count: int = 40, labels: tuple[str, str] = ("pos", "neg")) -> str:
+    """``line`` filled with text, label and number of each row; no text comes twice."""
+    return "".join(
+        line.format(text=f"{(GOOD, BAD)[i % 2][i % 3]} {i}", label=labels[i % 2], i=i, score=f"{i / 7:.2f}") + "\n"
+        for i in range(count)
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "wanted"),
+    [
+        ("plain.csv", "text,label\n" + rows("{text},{label}"), {"text": "text", "label": "label", "format": "csv"}),
+        ("bom.csv", "\ufefftext,label\n" + rows("{text},{label}"), {"text": "text", "label": "label"}),
+        ("bare.csv", rows("{text},{label}"), {"text": 0, "label": 1, "header": False}),
+        ("bare_numbers.csv", rows("{label},{text}", labels=("1", "0")), {"text": 1, "label": 0, "header": False}),
+        ("unknown_names.csv", "words,mood\n" + rows("{text},{label}"), {"text": "words", "label": "mood"}),
+        (
+            "stars.csv",
+            "review,stars\n" + rows("{text},{label}", labels=("1", "5")),
+            {"text": "review", "label": "stars", "kind": "classification", "metric": "accuracy"},
+        ),
+        (
+            "numbers.csv",
+            "id,text,price\n" + rows("{i},{text},{score}"),
+            {"text": "text", "label": "price", "kind": "regression", "metric": "spearman"},
+        ),
+        ("id.tsv", "id\ttext\tlabel\n" + rows("{i}\t{text}\t{label}"), {"text": "text", "format": "tsv"}),
+        ("quoted.csv", "text,label\n" + rows('"{text}, and ""so"" on",{label}'), {"text": "text", "label": "label"}),
+        ("windows.csv", "text,label\r\n" + rows("{text},{label}\r"), {"text": "text", "label": "label"}),
+        (
+            "pairs.csv",
+            "premise,hypothesis,label\n" + rows("{text},and so on {i},{label}"),
+            {"text": ["premise", "hypothesis"], "label": "label"},
+        ),
+        (
+            "two_texts.csv",
+            "subject line,message body,queue\n" + rows("{text},{text} and more,{label}"),
+            {"text": ["subject line", "message body"], "label": "queue"},
+        ),
+        ("tabs.csv", "text\tlabel\n" + rows("{text}\t{label}"), {"format": "tsv", "train": "tabs.csv"}),
+        ("gaps.csv", "text,label\n\n" + rows("{text},{label}") + "\n\n", {"text": "text"}),
+        (
+            "skewed.csv",
+            "text,label\n" + rows("{text} once,{label}", 40, ("no", "no")) + rows("{text} again,yes", 6),
+            {"metric": "macro_f1"},
+        ),
+        (
+            "choice.csv",
+            "context,ending0,ending1,label\n" + rows("{text},he left {i},she stayed {i},{label}", 40, ("0", "1")),
+            {"kind": "choice", "text": "context", "choices": ["ending0", "ending1"], "metric": "accuracy"},
+        ),
+        ("chinese.csv", "text,label\n" + rows("\u8fd9\u662f\u4e00\u90e8{i},{label}"), {"text": "text"}),
+        ("cola.csv", "text,label\n" + rows("{text},{label}"), {"name": "my-cola"}),
+        (
+            "my data (1).csv",
+            "text,label\n" + rows("{text},{label}"),
+            {"name": "my-data-1-", "train": "my data (1).csv"},
+        ),
+    ],
+)
+def test_what_is_decided(name: str, content: str, wanted: dict[str, object], tmp_path: Path) -> None:
+    import tomllib
+
+    table = tmp_path / name
+    table.write_text(content, encoding="utf-8", newline="")
+    out = init_task(table)
+    values = tomllib.loads(out.read_text(encoding="utf-8"))
+    assert {key: values[key] for key in wanted} == wanted
+    data = load_task(read_task_file(out))
+    assert len(data.train.targets) > 30
+
+
+@pytest.mark.parametrize("delimiter", [";", "|"])
+def test_other_delimiters_get_a_copy_with_commas(
+    delimiter: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = tmp_path / "german.csv"
+    lines = rows("{text}, wie es ist#{label}").replace("#", delimiter)
+    table.write_text(f"text{delimiter}label\n{lines}")
+    out = init_task(table)
+    task = read_task_file(out)
+    assert task.train.name == "german-commas.csv" and len(load_task(task).train.targets) == 36
+    assert "a copy of german.csv with commas for" in capsys.readouterr().out
+
+
+def test_objects_and_their_missing_fields(tmp_path: Path) -> None:
+    table = tmp_path / "rows.jsonl"
+    table.write_text(
+        "".join(
+            json.dumps({"uid": f"a{i}", "body": f"{GOOD[i % 3]} {i}", "tag": ["x", "y"][i % 2], "more": {"a": 1}})
+            + "\n"
+            for i in range(40)
+        )
+    )
+    task = read_task_file(init_task(table))
+    assert task.text == ("body",) and task.label == "tag" and task.format == "jsonl"
+
+
+def test_each_decision_is_printed_with_its_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = tmp_path / "plain.csv"
+    table.write_text("text,label\n" + rows("{text},{label}"))
+    init_task(table)
+    said = capsys.readouterr().out
+    assert "label   'label', by its name: pos (20), neg (20)" in said
+    assert "text    'text', by its name" in said
+    assert "kind    classification: the label has 2 different values" in said
+    assert "metric  accuracy: always answering the most frequent label scores 50%" in said
+    assert f"daybreak evaluate MODEL --tasks {tmp_path / 'plain.toml'}" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "fault"),
+    [
+        ("empty.csv", b"", "is empty"),
+        ("blank.csv", b"\xef\xbb\xbf \n\n", "is empty"),
+        ("header.csv", b"text,label\n", "header and no rows"),
+        ("one.csv", b"text\nhello there\nand so on\n", "has one column"),
+        ("utf16.csv", "text,label\n".encode("utf-16"), "is not UTF-8"),
+        ("latin.csv", "text,label\ncaf\u00e9,a\n".encode("latin-1"), "is not UTF-8"),
+        ("zero.csv", b"text,label\nab\0c,a\n", "zero bytes"),
+        ("unlike.csv", b"".join(b"some words number %d,other words %d\n" % (i, i) for i in range(30)), "like a label"),
+        ("numbers.csv", b"".join(b"%d,%d\n" % (i % 2, i % 3) for i in range(30)), "but the label holds text"),
+        ("twice.csv", b"text,text,label\na b,c d,1\n", "same name"),
+        ("words.txt", b"hello", "is no .csv"),
+        ("odd.jsonl", b"[1]\n", "is no JSON object"),
+        ("fake.parquet", b"PAR1", "cannot be read as parquet"),
+        ("missing.csv", None, "No such file"),
+    ],
+)
+def test_what_makes_no_task_is_refused_and_leaves_nothing(
+    name: str, content: bytes | None, fault: str, tmp_path: Path
+) -> None:
+    table = tmp_path / name
+    if content is not None:
+        table.write_bytes(content)
+    with pytest.raises(UserError) as refused:
+        init_task(table)
+    assert fault in str(refused.value) and refused.value.remedy
+    assert [path for path in tmp_path.iterdir() if path != table] == []
+
+
+def test_a_task_file_that_is_there_is_kept(tmp_path: Path) -> None:
+    table, out = tmp_path / "plain.csv", tmp_path / "plain.toml"
+    table.write_text("text,label\n" + rows("{text},{label}"))
+    out.write_text("mine")
+    with pytest.raises(UserError, match="exists already"):
+        init_task(table)
+    assert out.read_text() == "mine"
+    assert read_task_file(init_task(table, fresh=True)).text == ("text",)

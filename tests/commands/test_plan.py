@@ -1,0 +1,173 @@
+"""What a budget will buy: timed candidates, the law's word on each, and the choice."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fake_laws import made_up
+
+from daybreak.commands import plan
+from daybreak.core.errors import UserError
+from daybreak.core.files import read_json
+from daybreak.data.sequences.sampler import StreamRows
+from daybreak.data.sequences.shards import open_shards
+from daybreak.data.sequences.views import ViewRows
+from daybreak.data.tokenizers.tokenizer import WordPiece
+from daybreak.forecasting.fitting import fit
+from daybreak.forecasting.tasks import fit_tasks
+from daybreak.pretraining import planning
+from daybreak.pretraining.flops import flops_per_token
+from daybreak.pretraining.planning import Speed
+from daybreak.recipe import Recipe, load_recipe
+from daybreak.schemas.forecast import Law, Plan, TaskRun, TaskTable
+from daybreak.training.clock import Budget
+from daybreak.training.monitoring.disk import gigabytes, most_bytes
+
+
+@pytest.fixture
+def law(monkeypatch: pytest.MonkeyPatch) -> Law:
+    found = fit(made_up(0.01, 1))
+    for place in (plan, planning):
+        monkeypatch.setattr(place, "shipped_law", lambda: found)
+    return found
+
+
+@pytest.fixture
+def timed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A machine of 20 Gflop/s; the names of the recipes that were timed on it."""
+    names: list[str] = []
+
+    def time_recipe(recipe: Recipe, shards: object, data: Path) -> Speed:
+        names.append(recipe.name)
+        flops = flops_per_token(recipe, 400) * recipe.batch * recipe.length
+        return Speed(step=flops / 20e9, start=6.0, end=2.0, memory=10**9)
+
+    monkeypatch.setattr(planning, "time_recipe", time_recipe)
+    return names
+
+
+def named(*names: str) -> list[Recipe]:
+    """Recipes with steps of 2,048 tokens, which the law knows."""
+    return [replace(load_recipe(name), batch=16) for name in names]
+
+
+def test_more_time_buys_a_larger_model_and_a_lower_loss(data: Path, law: Law, timed: list[str]) -> None:
+    recipes, chosen, losses = named("mini", "tiny", "small"), [], []
+    for budget in ("2m", "30m", "20h"):
+        made = plan.plan(data=data, budget=budget, recipes=recipes)
+        assert [one.recipe for one in made.candidates] == ["daybreak-tiny", "daybreak-mini", "daybreak-small"]
+        forecasts = {one.recipe: one.forecast for one in made.candidates if one.forecast}
+        assert made.chosen == min(forecasts, key=lambda name: forecasts[name].loss)
+        chosen.append(made.chosen)
+        losses.append(forecasts[made.chosen].loss)
+    assert losses == sorted(losses, reverse=True)
+    sizes = ["daybreak-tiny", "daybreak-mini", "daybreak-small"]
+    assert [sizes.index(name) for name in chosen] == sorted(sizes.index(name) for name in chosen)
+    assert chosen[0] != chosen[-1]
+
+
+def test_the_plan_is_written_and_told(
+    data: Path, law: Law, timed: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "deep" / "plan.json"
+    made = plan.plan(data=data, budget="30m", recipes=named("tiny", "mini"), price=1.2, out=out)
+    assert read_json(out, Plan) == made
+    said = capsys.readouterr().out
+    for words in ("Chosen: ", "Cost: 0.60", "Twice the time", "Disk", f"--data {data} --budget 30m", "H100"):
+        assert words in said
+    text = made.candidates[0]
+    assert f"the text is read {text.tokens / made.text_tokens:.0f} times" in said or made.chosen != text.recipe
+    assert 0 < text.training_seconds < 1800 - 8 and text.tokens == text.tokens_per_second * text.training_seconds
+
+
+def test_a_plan_says_what_a_budget_buys_in_tasks(
+    data: Path, law: Law, timed: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Sequences of views have lines of their own, and of the task 'far' no run was as good."""
+    (line,) = fit_tasks([TaskRun(name=str(at), gap=at, noisy_copy=None, scores={"sst2": 0.6 + at / 50}) for at in
+                         (0.0, 1.0, 3.0, 6.0)]).lines  # fmt: skip
+    table = TaskTable(protocol="quick", lines=[line, replace(line, task="far", gaps=(50.0, 60.0))])
+    for place in (plan, planning):
+        monkeypatch.setattr(place, "shipped_tasks", lambda: table)
+    made = plan.plan(data=data, budget="30m", recipes=[replace(named("tiny")[0], rows=StreamRows())])
+    (one,) = made.candidates
+    assert one.forecast and one.tasks[0].score is not None
+    gap = made.unigram_loss - one.forecast.loss
+    assert one.tasks[0].score == pytest.approx(0.6 + gap / 50, abs=1e-4) and one.tasks[1].score is None
+    said = capsys.readouterr().out
+    assert "After fine-tuning (protocol quick, points of 100 with 90 % intervals, from 4 recorded runs): sst2" in said
+    assert (
+        f"Not measured there: far (measured 50.00 to 60.00 nats below the unigram baseline, not at {gap:.2f})." in said
+    )
+    views = replace(named("tiny")[0], rows=ViewRows())
+    (one,) = plan.plan(data=data, budget="30m", recipes=[views]).candidates
+    assert [task.score for task in one.tasks] == [None, None]
+    assert "Not measured there: sst2, far (no line for a model that compares segments)." in capsys.readouterr().out
+
+
+def test_the_disk_of_a_plan_is_what_a_run_asks_for(
+    data: Path, law: Law, timed: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = plan.plan(data=data, budget="30m", recipes=named("tiny"))
+    weights = 4 * made.candidates[0].parameters
+    asked = gigabytes(most_bytes(checkpoint_bytes=3 * weights, model_bytes=weights))
+    assert f"Disk: up to {asked}." in capsys.readouterr().out
+
+
+def test_where_the_law_knows_no_candidate_others_are_named(data: Path, law: Law, timed: list[str]) -> None:
+    with pytest.raises(UserError, match="no forecast") as refused:
+        plan.plan(data=data, budget="30m", recipes=[load_recipe("bert-2018", size="tiny")])
+    assert "recipes that the law knows: tiny, mini" in refused.value.remedy
+
+
+def test_a_candidate_that_takes_too_long_to_time_follows_from_its_arithmetic(
+    data: Path, law: Law, timed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "PROBE_SECONDS", 5.0)
+    shards = open_shards(data)
+    recipes, about = named("tiny", "base"), planning.of_text(shards)
+    found = planning.candidates(recipes, shards, data, Budget.parse("1h"), about)
+    assert timed == ["daybreak-tiny"] and [one.measured for one in found] == [True, False]
+    rates = [one.tokens_per_second * one.flops_per_token for one in found]
+    assert rates[1] == pytest.approx(rates[0], rel=1e-6) and found[1].memory == 0
+
+
+def test_what_the_law_does_not_know_is_said_and_not_chosen(data: Path, law: Law, timed: list[str]) -> None:
+    recipes = [load_recipe("bert-2018", size="tiny"), replace(load_recipe("tiny"), batch=1024), *named("tiny")]
+    made = plan.plan(data=data, budget="30m", recipes=recipes)
+    troubles = [one.trouble for one in made.candidates]
+    assert sum("no forecast" in trouble for trouble in troubles) == 2 and made.chosen == "daybreak-tiny"
+
+
+@pytest.mark.parametrize(
+    ("budget", "words"), [("1000steps", "is no time"), ("9s", "too short"), ("soon", "is no budget")]
+)
+def test_what_cannot_be_planned(data: Path, law: Law, timed: list[str], budget: str, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        plan.plan(data=data, budget=budget, recipes=named("tiny"))
+
+
+def test_the_entropy_of_words_is_that_of_numpy(data: Path) -> None:
+    shards = open_shards(data)
+    counts = np.asarray(shards.unigram_counts, dtype=float) + 1
+    heldout = shards.heldout.read(0, len(shards.heldout)).astype(int)
+    assert planning.unigram_entropy(shards) == pytest.approx(float(-np.log(counts / counts.sum())[heldout].mean()))
+
+
+def test_a_recipe_is_timed_for_real(data: Path) -> None:
+    recipe = replace(load_recipe("tiny"), batch=8, tokenizer=WordPiece(vocabulary=400), precision="float32")
+    speed = planning.time_recipe(recipe, open_shards(data), data)
+    assert 0 < speed.step < 60 and speed.start > planning.IMPORTS and speed.end > 0 and speed.memory > 10**8
+    assert math.isfinite(speed.end)
+
+
+def test_the_size_grows_with_the_time(law: Law, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning.probe, "matmul_rates", lambda device: {"float32": 60.0, "bfloat16": 20.0})
+    sizes = [planning.size_for(Budget.parse(text)) for text in ("1m", "1h", "20d")]
+    order = [f"daybreak-{size}" for size in planning.PLANNED]
+    assert [order.index(size) for size in sizes] == sorted(order.index(size) for size in sizes)
+    assert sizes[0] == "daybreak-tiny" and sizes[-1] != "daybreak-tiny"

@@ -1,0 +1,279 @@
+"""Pretraining as a user meets it: finished once, stopped at any moment, resumed, verified."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from rendezvous import free_port
+from safetensors.torch import load_file
+
+from daybreak.commands import pretrain
+from daybreak.core.files import read_json
+from daybreak.core.plain import from_plain
+from daybreak.core.run_folder import RunFolder
+from daybreak.data.sequences.shards import open_shards
+from daybreak.recipe import Recipe, load_recipe
+from daybreak.schemas.changes import MachineRecord
+from daybreak.schemas.corpus import CorpusReport
+from daybreak.schemas.run import Decisions, Environment, Manifest, Parity, StepRecord, Summary, ValidationRecord
+from daybreak.training.clock import read_trace
+from daybreak.training.hardware import probe
+from daybreak.training.monitoring.heartbeat import EVERY, read_heartbeat
+
+Daybreak = Callable[..., "subprocess.CompletedProcess[str]"]
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+def small(budget: str) -> Recipe:
+    """Tiny with the shape that the command line tests use."""
+    tiny = load_recipe("tiny")
+    return dataclasses.replace(
+        tiny,
+        tokenizer=dataclasses.replace(tiny.tokenizer, vocabulary=400),
+        model=dataclasses.replace(tiny.model, layers=1, width=32, heads=2, inner=32),  # type: ignore[call-arg]
+        length=32,
+        batch=8,
+        precision="float32",
+        budget=budget,
+    )
+
+
+@pytest.fixture(autouse=True)
+def _cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also on a machine with a GPU: the bits of the CPU are those that are compared."""
+    monkeypatch.setattr(probe, "choose_device", lambda: torch.device("cpu"))
+
+
+def wait_for_step(run: Path, step: int, process: subprocess.Popen[str], patience: float = 120) -> None:
+    """Return once the trace of ``run`` has reached ``step``."""
+    deadline = time.monotonic() + patience
+    while time.monotonic() < deadline:
+        trace = read_trace(run / "trace.jsonl")
+        if trace and trace[-1].step >= step:
+            return
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+    raise AssertionError(f"step {step} never came")
+
+
+def bits(run: Path) -> bytes:
+    return (run / "model" / "model.safetensors").read_bytes()
+
+
+# ---------------------------------------------------------------- a run that ends
+
+
+def test_a_run_leaves_its_records(finished: Path, data: Path) -> None:
+    run = RunFolder(finished)
+    assert sorted(path.name for path in finished.iterdir()) == sorted(
+        "recipe.json environment.json decisions.json data.json corpus.json trace.jsonl metrics.jsonl model "
+        "summary.json before-decay before-end examples.json".split()
+    )
+    assert [record.step for record in read_trace(run.trace)] == list(range(40))
+    read_json(run.environment, Environment)
+    decisions = read_json(run.decisions, Decisions)
+    assert (decisions.device, decisions.threads, decisions.microbatch, decisions.world_size) == ("cpu", 1, 8, 1)
+    own, theirs = read_json(run.manifest, Manifest), read_json(data / "manifest.json", Manifest)
+    account = read_json(run.corpus, CorpusReport)
+    assert account.tokens == len(open_shards(data).train) + len(open_shards(data).heldout)
+    assert not any("/" in source.path for source in account.sources)
+    assert own.tokenizer == theirs.tokenizer and own.train.token_files[0].hashes == []
+    summary = read_json(run.summary, Summary)
+    assert (summary.steps, summary.tokens, summary.resumes) == (40, 40 * 8 * 32, 0)
+    assert summary.validation.final and summary.validation.loss < summary.validation.unigram_loss + 0.5
+    assert isinstance(summary.parity, Parity) and summary.parity.passed
+    assert summary.parity.masked_accuracy == pytest.approx(summary.validation.accuracy, abs=1e-3)
+    assert summary.elapsed > 0 and summary.wall >= summary.elapsed - 60
+    assert sum(summary.spent.values()) == pytest.approx(summary.elapsed, rel=0.1, abs=0.5)
+    assert min(summary.spent.values()) >= 0
+
+
+def test_every_line_of_the_metrics_is_a_record(finished: Path) -> None:
+    elapsed, tokens, finals = [], [], 0
+    for line in (finished / "metrics.jsonl").read_text().splitlines():
+        plain = json.loads(line)
+        kind = {"step": StepRecord, "validation": ValidationRecord, "machine": MachineRecord}[plain.pop("type")]
+        record = from_plain(kind, plain)
+        elapsed.append(record.elapsed)
+        tokens.append(getattr(record, "tokens", max(tokens, default=0)))
+        finals += getattr(record, "final", False)
+    assert elapsed == sorted(elapsed) and tokens == sorted(tokens) and finals == 1
+
+
+def test_the_same_command_again_is_done_at_once(
+    finished: Path, data: Path, shape: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    from daybreak.cli import main
+
+    before = {path: path.stat().st_mtime_ns for path in finished.rglob("*")}
+    with pytest.raises(SystemExit) as left:
+        main(["pretrain", "tiny", "--data", str(data), "--out", str(finished), "--budget", "40steps", *shape])
+    assert not left.value.code
+    assert "finished already" in capsys.readouterr().out
+    assert {path: path.stat().st_mtime_ns for path in finished.rglob("*")} == before
+
+
+# ---------------------------------------------------------------- stopped, killed, resumed, verified
+
+
+def test_stopped_and_killed_runs_go_on_and_equal_their_replay(
+    start: Start, daybreak: Daybreak, data: Path, shape: list[str], tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    command = ["pretrain", "tiny", "--data", data, "--out", run, "--budget", "600steps", *shape]
+    first = start(*command)
+    wait_for_step(run, 60, first)
+    first.send_signal(signal.SIGTERM)
+    _, said = first.communicate(timeout=60)
+    assert first.returncode == 143 and "the same command goes on" in said and "Traceback" not in said
+    saved = len(read_trace(run / "trace.jsonl"))
+    assert (run / "checkpoints" / f"step-{saved:09d}").is_dir()
+
+    second = start(*command)
+    wait_for_step(run, saved + 40, second)
+    second.kill()
+    second.communicate(timeout=60)
+    with (run / "trace.jsonl").open("a") as trace:
+        trace.write('{"step": 99')  # torn, as a crash of the machine may leave it
+
+    last = daybreak(*command)
+    assert last.returncode == 0, last.stderr
+    assert f"Resuming at step {saved}" in last.stdout
+    assert "left out" not in last.stdout  # where masked words follow next tokens the loss jumps, and nothing explodes
+    trace_ = read_trace(run / "trace.jsonl")
+    assert [record.step for record in trace_] == list(range(600))
+    elapsed = [record.elapsed for record in trace_]
+    assert elapsed == sorted(elapsed)
+    summary = read_json(run / "summary.json", Summary)
+    assert summary.resumes == 2 and summary.spent["lost"] > 0
+    assert sum(summary.spent.values()) == pytest.approx(summary.elapsed, rel=0.1, abs=0.5)
+
+    again = daybreak("verify", run, "--data", data)
+    assert again.returncode == 0, again.stderr
+    assert "the exported model: equal, 600 of 600 steps." in again.stdout
+    assert f"Verified: steps 0 to 600 of '{run}' come out the same bit for bit" in again.stdout
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++: torch compiles for a CPU with it")
+def test_a_compiled_run_goes_on_compiled_and_equals_its_replay(
+    start: Start, daybreak: Daybreak, data: Path, shape: list[str], tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    command = ["pretrain", "tiny", "--data", data, "--out", run, "--budget", "60steps", "--compile", "on", *shape]
+    first = start(*command)
+    wait_for_step(run, 15, first, patience=280)  # of 60: the causal stage is over and its graph no longer in use
+    first.send_signal(signal.SIGTERM)
+    first.communicate(timeout=60)
+    assert first.returncode == 143
+    saved = len(read_trace(run / "trace.jsonl"))
+    last = daybreak(*command)
+    assert last.returncode == 0 and f"Resuming at step {saved}" in last.stdout, last.stderr
+    decisions = read_json(run / "decisions.json", Decisions)
+    assert decisions.compiled and not decisions.changes
+    again = daybreak("verify", run, "--data", data)
+    assert f"Verified: steps 0 to 60 of '{run}' come out the same bit for bit" in again.stdout, again.stderr
+
+
+def test_ctrl_c_saves_and_leaves(start: Start, data: Path, shape: list[str], tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    process = start("pretrain", "tiny", "--data", data, "--out", run, "--budget", "100000steps", *shape)
+    wait_for_step(run, 25, process)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130 and "Traceback" not in said
+    saved = len(read_trace(run / "trace.jsonl"))
+    assert (run / "checkpoints" / f"step-{saved:09d}" / "progress.json").is_file()
+
+
+@pytest.mark.usefixtures("ungated")
+def test_a_start_that_was_killed_before_it_became_a_run_is_begun_again(
+    data: Path, finished: Path, tmp_path: Path
+) -> None:
+    """A kill while costs are measured leaves a checkpoint at step 0, perhaps of another shape, and no recipe."""
+    run = tmp_path / "run"
+    (run / "checkpoints" / "step-000000000").mkdir(parents=True)
+    shutil.copy(finished / "model" / "model.safetensors", run / "checkpoints" / "step-000000000")
+    shutil.copy(finished / "environment.json", run)
+    (run / ".recipe.json.123.tmp").write_text("{")
+    pretrain.pretrain(small("40steps"), data=data, out=run)
+    assert bits(run) == bits(finished)  # and two runs of one recipe are one run
+
+
+@pytest.mark.usefixtures("ungated")
+def test_what_a_resume_does_before_its_first_step_is_charged_while_it_does_it(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as compiling for minutes: a kill in the middle of it must not be free."""
+    run = RunFolder(tmp_path / "run")
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(pretrain, "fit", stop)
+        pretrain.pretrain(small("40steps"), data=data, out=run.path)
+    seen: list[float] = []
+
+    def compile_long(*_: object) -> None:
+        deadline = time.monotonic() + 30
+        while len(seen) < 3 and time.monotonic() < deadline:
+            if (now := read_heartbeat(run.heartbeat)) > max(seen, default=0.0):
+                seen.append(now)
+            time.sleep(0.01)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pretrain, "going_on", compile_long)
+    with pytest.raises(KeyboardInterrupt):
+        pretrain.pretrain(small("40steps"), data=data, out=run.path)
+    assert len(seen) == 3
+    assert read_heartbeat(run.heartbeat) >= seen[-1] - EVERY and not [
+        thread for thread in threading.enumerate() if thread.name == "heartbeat"
+    ]
+
+
+@pytest.mark.usefixtures("ungated")
+def test_two_processes_train_as_one(start: Start, data: Path, shape: list[str], tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    command = ["pretrain", "tiny", "--data", data, "--out", run, "--budget", "40steps", *shape]
+    torchrun = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    ranks = [start(*command, **torchrun, RANK=str(rank)) for rank in (0, 1)]
+    said = [process.communicate(timeout=200) for process in ranks]
+    # Threads of gloo abort a second rank now and then as it ends on a busy machine, with all its work done.
+    assert ranks[0].returncode == 0 and ranks[1].returncode in (0, -signal.SIGABRT), said
+    assert read_json(run / "decisions.json", Decisions).microbatch == 4
+    # One process that takes the same halves one after the other rounds alike; AdamW would magnify another rounding.
+    pretrain.pretrain(dataclasses.replace(small("40steps"), microbatch=4), data=data, out=tmp_path / "one")
+    one, two = (load_file(folder / "model" / "model.safetensors") for folder in (tmp_path / "one", run))
+    assert max((one[name] - two[name]).abs().max().item() for name in one) <= 1e-5
+    assert len(read_trace(run / "trace.jsonl")) == 40
+
+
+@pytest.mark.usefixtures("ungated")
+def test_a_time_budget_ends_by_itself_and_is_accounted_for(data: Path, tmp_path: Path) -> None:
+    """Whether it ends in time is measured on a quiet machine, by benchmarks/budget.py."""
+    summary = pretrain.pretrain(small("5s"), data=data, out=tmp_path / "run")
+    assert summary.steps >= 20 and summary.elapsed > 2
+    assert sum(summary.spent.values()) == pytest.approx(summary.elapsed, rel=0.1)
+    last = read_trace(tmp_path / "run" / "trace.jsonl")[-1]
+    assert 0.5 < last.progress < 1.0
+    decisions = read_json(tmp_path / "run" / "decisions.json", Decisions)
+    assert 0 < decisions.reserve_seconds < 5
+
+
+@pytest.mark.usefixtures("ungated")
+def test_it_learns_what_the_text_holds(data: Path, tmp_path: Path) -> None:
+    """A few hundred steps of the smallest shape leave word frequencies far behind."""
+    seen = pretrain.pretrain(small("500steps"), data=data, out=tmp_path / "run").validation
+    assert seen.loss < seen.unigram_loss - 0.5
+    assert seen.accuracy > 1.3 * seen.commonest_share
+    assert seen.distinct >= 8

@@ -1,0 +1,253 @@
+"""The page for everybody: by keyboard, by ear, on a phone, on paper, in the dark.
+
+AXE_CORE names a file axe.min.js (of the package axe-core): where it is given, its rules are asked too.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from fake_corpus import fake_corpus, write_data
+
+from daybreak.commands.report import report
+from daybreak.core.run_folder import RunFolder
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+AXE = os.environ.get("AXE_CORE", "")
+in_browser = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
+FLAGS = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync --virtual-time-budget=12000 --enable-logging=stderr --v=0"
+).split()
+DARK = "--blink-settings=preferredColorScheme=0"
+SHAPE = {"kind": "ModernEncoder", "layers": 2, "width": 128, "heads": 2, "inner": 256}
+VOID = {"meta", "br", "hr"}
+
+
+class Elements(HTMLParser):
+    """Each element of a page in order: its tag, its attributes and the text in it."""
+
+    def __init__(self, page: str):
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None], list[str]]] = []
+        self._open: list[list[str]] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs), []))
+        if tag not in VOID:
+            self._open.append(self.found[-1][2])
+
+    def handle_endtag(self, tag):
+        self._open.pop()
+
+    def handle_data(self, data):
+        for texts in self._open:
+            texts.append(data)
+
+    def of(self, *tags: str) -> list[tuple[str, dict[str, str | None], str]]:
+        return [(tag, attrs, "".join(texts).strip()) for tag, attrs, texts in self.found if tag in tags]
+
+
+@pytest.fixture
+def runs(write_run, write_everything):
+    """Two runs with everything that a page can show, and one that goes on."""
+    return [*write_everything(2), write_run("young", seed=9, ended=False)]
+
+
+@pytest.fixture
+def write_everything(write_run):
+    """Return ``write(number)``: finished runs of an architecture that can be counted."""
+    return lambda number: [write_run(f"run-{n}", seed=n, recipe={"model": SHAPE, "length": 128}) for n in range(number)]
+
+
+@pytest.fixture
+def page(runs, tmp_path) -> Path:
+    return report(runs, tmp_path / "report.html")
+
+
+def opened(page: Path, profile: Path, *flags: str) -> tuple[str, str]:
+    """The document after its scripts have run, and what the browser logged."""
+    command = [CHROMIUM, *FLAGS, *flags, f"--user-data-dir={profile}", "--dump-dom", page.resolve().as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout, done.stderr
+
+
+def asked(page: Path, question: str, *flags: str) -> object:
+    """What the JavaScript expression ``question``, or its promise, gives on the page, as JSON."""
+    told = "then((found) => { document.title = JSON.stringify(found); })"
+    answer = f"<script>Promise.resolve({question}).{told};</script></body>"
+    copy = page.with_name("asked.html")
+    copy.write_text(page.read_text().replace("</body>", answer))
+    document, log = opened(copy, page.with_name("profile"), *flags)
+    assert "CONSOLE" not in log, log
+    return json.loads(Elements(document).of("title")[0][2])
+
+
+def test_the_page_has_a_language_a_name_and_a_way_past_its_head(page):
+    elements = Elements(page.read_text())
+    assert elements.of("html")[0][1]["lang"] == "en" and elements.of("title")[0][2]
+    (main,) = elements.of("main")
+    first = elements.of("a", "button", "summary")[0]
+    assert first[0] == "a" and first[1]["href"] == f"#{main[1]['id']}"
+    labels = [attrs.get("aria-label") for _, attrs, _ in elements.of("nav")]
+    assert all(labels) and len(set(labels)) == len(labels)
+
+
+def test_headings_go_down_one_step_at_a_time(page):
+    levels = [int(tag[1]) for tag, _, _ in Elements(page.read_text()).of("h1", "h2", "h3", "h4", "h5", "h6")]
+    assert levels[0] == 1 and levels.count(1) == 1
+    assert all(now <= before + 1 for before, now in itertools.pairwise(levels))
+
+
+def test_every_table_says_what_its_columns_and_rows_are(page):
+    tables = re.findall(r"<table>(.*?)</table>", page.read_text(), re.DOTALL)
+    assert len(tables) > 10
+    for table in tables:
+        head, *body = re.findall(r"<tr>(.*?)</tr>", table, re.DOTALL)
+        columns = re.findall(r'<th class="[wn]" scope="col">(.*?)</th>', head)
+        assert columns and all(columns)
+        for row in body:
+            assert re.match(r'<th class="[wn]" scope="row">.+?</th>', row, re.DOTALL), row
+            assert row.count("<td") == len(columns) - 1
+
+
+def test_what_is_clicked_is_a_button_or_a_fold_with_words(page):
+    elements = Elements(page.read_text())
+    buttons = elements.of("button")
+    assert len(buttons) == 3 + 1, "one a run, and one for loading again"
+    assert all(attrs["type"] == "button" and attrs["aria-pressed"] == "true" and text for _, attrs, text in buttons)
+    assert all(text for _, _, text in elements.of("summary"))
+    assert not any(
+        "onclick" in attrs or attrs.get("tabindex", "-1") not in ("0", "-1") for _, attrs, _ in elements.found
+    )
+
+
+def test_every_plot_is_named_and_has_its_numbers_in_a_table(page):
+    text = page.read_text()
+    figures = re.findall(r"<figure>.*?</figure>", text, re.DOTALL)
+    assert len(figures) >= 8
+    for figure in figures:
+        name = re.search(r'role="img" aria-label="Plot: (.+?); its numbers stand in a table below it"', figure)
+        assert name, figure[:200]
+        alone = text[text.index(figure) + len(figure) :].split("</section>")[0]
+        assert "<table>" in figure or "<table>" in alone, name[1]
+
+
+def test_the_numbers_of_a_plot_are_those_of_its_lines(write_run, tmp_path):
+    run = write_run()
+    text = report([run], tmp_path / "one.html").read_text()
+    table = text[text.index("Loss against time") :].split("</figure>")[0]
+    heldout = re.findall(r">([^<>]+)</t[hd]>", table[table.index("masked loss, held out</th>") - 1 :].split("</tr>")[0])
+    losses = [json.loads(line) for line in RunFolder(run).metrics.read_text().splitlines()]
+    losses = [line["loss"] for line in losses if line["type"] == "validation"]
+    wanted = [losses[0], min(losses), max(losses), losses[-1]]
+    assert heldout[0] == "masked loss, held out" and heldout[1] == str(len(losses))
+    assert [float(value) for value in heldout[4:]] == pytest.approx(wanted, abs=6e-4)
+
+
+def test_a_page_that_goes_on_can_be_told_not_to_load_again(write_run, tmp_path):
+    assert "data-again" in report([write_run("young", ended=False)], tmp_path / "young.html").read_text()
+    text = report([write_run("old")], tmp_path / "old.html").read_text()
+    assert 'data-again="' not in text and 'http-equiv="refresh"' not in text
+
+
+@in_browser
+def test_a_phone_never_scrolls_sideways(page, tmp_path):
+    told = "<script>console.log('WIDTHS ' + [innerWidth, document.documentElement.scrollWidth].join(' '));</script>"
+    page.write_text(page.read_text().replace("</body>", f"{told}</body>"))
+    frame = tmp_path / "frame.html"
+    frame.write_text(f'<iframe src="{page.name}" style="width:390px;height:844px;border:0"></iframe>')
+    _, log = opened(frame, tmp_path / "profile", "--hide-scrollbars")
+    assert re.search(r"WIDTHS (\d+) (\d+)", log).groups() == ("390", "390")
+
+
+@in_browser
+def test_what_scrolls_sideways_can_be_reached_by_keyboard(page):
+    question = """Array.from(document.querySelectorAll(".scroll, pre"), (box) =>
+        [box.scrollWidth > box.clientWidth + 1, box.tabIndex === 0])"""
+    found = asked(page, question, "--window-size=500,900")
+    assert any(scrolls for scrolls, _ in found) and all(scrolls == reached for scrolls, reached in found)
+
+
+@in_browser
+def test_paper_is_light_and_holds_every_plot_whole(page):
+    question = """(dispatchEvent(new Event("beforeprint")), {
+        ink: getComputedStyle(document.querySelector("svg .xtick text")).fill,
+        cut: Array.from(document.querySelectorAll(".plot")).filter((plot) =>
+            plot.querySelector("svg").getBoundingClientRect().right > plot.getBoundingClientRect().right + 1).length,
+        widest: Math.max(...Array.from(document.querySelectorAll(".plot"), (plot) => plot.clientWidth))})"""
+    for flags in ([], [DARK]):
+        found = asked(page, question, "--window-size=1300,900", *flags)
+        assert found["ink"] == "rgb(34, 37, 42)" and found["cut"] == 0 and found["widest"] <= 660
+
+
+@in_browser
+def test_after_paper_the_page_is_as_it_was(page):
+    state = 'Array.from(document.querySelectorAll(".plot svg"), (svg) => svg.getBoundingClientRect().width)'
+    question = f"""(async () => {{
+        const before = {state}, rest = () => new Promise((done) => setTimeout(done, 500));
+        dispatchEvent(new Event("beforeprint"));
+        await rest();
+        dispatchEvent(new Event("afterprint"));
+        await rest();
+        return [matchMedia("(prefers-color-scheme: dark)").matches, before, {state}];
+      }})()"""
+    dark, before, after = asked(page, question, "--window-size=1300,900", DARK)
+    assert dark and before == after and min(before) > 0
+
+
+def findings(page: Path, *flags: str, before: str = "") -> list[list[str]]:
+    """What axe-core finds on a page with all folds open: rule, impact and the first element, serious ones only."""
+    script = f"""<script>{Path(AXE).read_text("utf-8")}</script><script>{before}
+      document.querySelectorAll("details").forEach((fold) => {{ fold.open = true; }});
+      axe.run(document, {{ resultTypes: ["violations"] }}).then((found) => {{
+        document.title = JSON.stringify(found.violations.map((one) => [one.id, one.impact, one.nodes[0].html]));
+      }});</script></body>"""
+    copy = page.with_name("axe.html")
+    copy.write_text(page.read_text("utf-8").replace("</body>", script), "utf-8")
+    document, _ = opened(copy, page.with_name("profile"), *flags)
+    found = json.loads(Elements(document).of("title")[0][2])
+    return [one for one in found if one[1] in ("serious", "critical")]
+
+
+needs_axe = pytest.mark.skipif(not Path(AXE).is_file(), reason="needs axe-core: AXE_CORE names its axe.min.js")
+
+
+@in_browser
+@needs_axe
+@pytest.mark.parametrize("flags", [[], [DARK]], ids=["light", "dark"])
+@pytest.mark.parametrize("number", [1, 8])
+def test_axe_has_no_serious_finding(write_everything, tmp_path, number, flags):
+    assert findings(report(write_everything(number), tmp_path / "report.html"), *flags) == []
+
+
+@in_browser
+@needs_axe
+def test_axe_has_none_where_everything_is_switched_off(page):
+    click = 'document.querySelectorAll("button").forEach((button) => button.click());'
+    assert findings(page, before=click) == []
+
+
+@in_browser
+@needs_axe
+def test_axe_has_none_on_a_page_about_a_corpus(tmp_path):
+    assert findings(report([write_data(tmp_path / "web", fake_corpus())], tmp_path / "corpus.html")) == []
+
+
+@in_browser
+@needs_axe
+def test_axe_would_tell(page):
+    """A picture without words is a finding: the rules are really asked."""
+    blind = page.with_name("blind.html")
+    blind.write_text(page.read_text().replace("</h1>", '</h1><img src="data:,">', 1))
+    assert [rule for rule, _, _ in findings(blind)] == ["image-alt"]

@@ -1,0 +1,159 @@
+"""What another shell is told about a run."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+
+import pytest
+
+from daybreak.commands.status import status
+from daybreak.core.errors import UserError
+from daybreak.core.files import read_json, write_json
+from daybreak.core.locks import alone_in
+from daybreak.core.plain import to_plain
+from daybreak.core.run_folder import RunFolder
+from daybreak.schemas.changes import Change, DeviceUse, MachineRecord
+
+
+def lines(text: str) -> dict[str, str]:
+    return {line[:9].strip(): line[9:] for line in text.splitlines()}
+
+
+def age(path, seconds):
+    then = time.time() - seconds
+    os.utime(path, (then, then))
+
+
+def test_a_run_in_progress(write_run):
+    run = write_run(ended=False)
+    age(RunFolder(run).trace, 4)
+    with alone_in(run):
+        said = lines(status(run))
+    assert said["run"].endswith("recipe tiny, seed 1")
+    assert re.fullmatch(r"running, last heartbeat [0-9]+s ago", said["state"])
+    assert said["budget"] == "3m asked, 2m 03s used (70%), about 51s left"
+    assert said["training"].startswith("masked stage, step 698, 2.86 million tokens, ")
+    assert "below the unigram baseline" in said["held out"]
+    assert "export" not in said
+
+
+def test_a_run_whose_process_is_gone_is_stopped_at_once(write_run):
+    run = write_run(ended=False)
+    age(RunFolder(run).trace, 4)
+    said = lines(status(run))
+    assert said["state"].startswith("stopped, last heartbeat ") and "the same command resumes it" in said["state"]
+    assert said["budget"].endswith("about 51s of training left")
+
+
+def test_where_locks_tell_nothing_the_heartbeat_does(write_run, monkeypatch):
+    def no_locks(*_):
+        raise OSError(38, "Function not implemented")
+
+    run = write_run(ended=False)
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    age(RunFolder(run).trace, 4)
+    assert lines(status(run))["state"].startswith("running, last heartbeat ")
+    age(RunFolder(run).trace, 300)
+    assert lines(status(run))["state"].startswith("silent for 5m ")
+
+
+@pytest.mark.parametrize(("resumes", "words"), [(1, "after 1 resume"), (2, "after 2 resumes")])
+def test_resumes_are_counted_in_words(write_run, resumes, words):
+    folder = RunFolder(write_run())
+    write_json(folder.summary, read_json(folder.summary) | {"resumes": resumes})
+    assert lines(status(folder.path))["state"].endswith(words)
+
+
+def test_a_run_in_its_first_seconds_is_starting(tmp_path):
+    (tmp_path / ".data.preparing").mkdir()
+    assert lines(status(tmp_path))["state"].startswith("starting: text is being prepared")
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(UserError, match="is no run folder"):
+        status(tmp_path)
+
+
+def test_damaged_records_and_an_edited_recipe_are_named(write_run):
+    folder = RunFolder(write_run())
+    with folder.metrics.open("a") as file:
+        file.write("#!?\n")
+    folder.results.write_text("garbage")
+    write_json(folder.recipe, read_json(folder.recipe) | {"batch": 64})
+    said = lines(status(folder.path))
+    assert said["state"].startswith("ended")
+    assert "of 'metrics.jsonl' is damaged and left out. 'results.json' is damaged" in said["files"]
+    assert "recipe.json was edited after the run began" in said["files"]
+
+
+def test_a_silent_run_whose_process_is_there_is_not_called_stopped(write_run):
+    run = write_run(ended=False)
+    age(RunFolder(run).trace, 300)
+    with alone_in(run):
+        assert "though its process is there: stuck, or busy with one thing" in lines(status(run))["state"]
+
+
+def test_the_causal_stage_is_named(write_run):
+    said = lines(status(write_run(ended=False, causal=0.9)))
+    assert said["training"].startswith("causal stage") and "next-token loss" in said["training"]
+    assert said["held out"] == "not validated yet"
+
+
+def test_a_finished_run(write_run):
+    run = write_run()
+    age(RunFolder(run).summary, 7200)
+    said = lines(status(run))
+    assert said["state"] == "ended 2h 00m ago"
+    assert said["budget"] == "3m asked, 179 s charged"
+    assert said["export"] == f"{run / 'model'}, parity passed"
+
+
+def test_a_refused_export(write_run):
+    assert lines(status(write_run(passed=False)))["export"] == "refused: logits differ by 0.4"
+
+
+def test_a_run_that_has_just_started(tmp_path):
+    (tmp_path / "recipe.json").write_text('{"name": "tiny", "budget": "3m", "seed": 1}')
+    with alone_in(tmp_path):
+        said = lines(status(tmp_path))
+    assert said["state"].startswith("starting") and said["budget"] == "3m asked, nothing trained yet"
+
+
+def test_a_folder_that_is_no_run(tmp_path):
+    with pytest.raises(UserError, match=r"holds no recipe\.json"):
+        status(tmp_path)
+
+
+def test_an_uneventful_run_says_nothing_of_its_course(write_run):
+    assert not {"course", "machine", "watchdog"} & set(lines(status(write_run(ended=False))))
+
+
+def test_a_night_with_troubles(write_run):
+    folder = RunFolder(write_run(ended=False))
+    last = json.loads(folder.metrics.read_text().splitlines()[100])
+    device = DeviceUse(name="Some GPU", utilisation=0.93, memory=30 << 30, memory_total=40 << 30, watts=310.0)
+    record = MachineRecord(
+        step=700, elapsed=130.0, processor=0.25, load=2.0, memory=3 << 30, memory_free=5 << 30, disk_free=50 << 30,
+        devices=[device],
+    )  # fmt: skip
+    with folder.metrics.open("a") as file:
+        for line in ({"type": "machine"} | to_plain(record), last | {"step": 9000, "dropped": 2}):
+            file.write(json.dumps(line) + "\n")
+    whys = ("resumed on 2 processes", "out of memory: 16 rows at a time")
+    changes = [
+        Change(step=600 * place, why=why, microbatch=16, world_size=2, threads=2)
+        for place, why in enumerate(("a", "b", *whys))
+    ]
+    write_json(folder.decisions, read_json(folder.decisions) | {"changes": to_plain(changes)})
+    folder.stacks.mkdir()
+    (folder.stacks / "rank-1.txt").write_text("where it stands")
+    age(folder.stacks / "rank-1.txt", 90)
+    said = lines(status(folder.path))
+    assert said["course"] == (
+        "2 steps dropped; 1 change before; at step 600 b; at step 1,200 resumed on 2 processes; "
+        "at step 1,800 out of memory: 16 rows at a time"
+    )
+    assert said["machine"].startswith("processor 25%, load 2.0, memory 3.0 GiB, 5.0 GiB free; disk 50.0 GiB free; ")
+    assert said["machine"].endswith("Some GPU 93% busy, 30.0 of 40.0 GiB, 310 W")
+    assert said["watchdog"] == f"wrote where each process stands, 1m 30s ago: {folder.stacks / 'rank-1.txt'}"

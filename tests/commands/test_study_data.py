@@ -1,0 +1,292 @@
+"""``daybreak study-data``: what is held out, what each treatment leaves, and a small one from text to verdict."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+import pytest
+from fake_studies import NAMES, write_texts
+
+from daybreak.cli import _contender, _named_texts
+from daybreak.commands.study_data import Preparation, _contenders, _place_for, study_data
+from daybreak.core.errors import UserError
+from daybreak.core.files import read_json
+from daybreak.core.run_folder import RunFolder
+from daybreak.data.pipeline import preprocessed as treated
+from daybreak.data.pipeline.corpus import bundled
+from daybreak.data.pipeline.split_assignment import TREATMENTS, check_treatments
+from daybreak.data.sequences.sampler import PackedRows
+from daybreak.data.sequences.shards import TokenStream, open_shards
+from daybreak.data.tokenizers.tokenizer import WordPiece, load_tokenizer
+from daybreak.recipe import load_recipe
+from daybreak.schemas.run import Summary
+from daybreak.schemas.studies import DataStudy, TreatedText
+from daybreak.studies.cell_runner import Cell, Place
+
+TINY = load_recipe("tiny")
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    return write_texts(tmp_path_factory.mktemp("texts"))
+
+
+def made(texts: dict[str, list[str]], out: Path, *treatments: str, workers: int = 1) -> list[TreatedText]:
+    found = [treated.find_text(name, texts[name], document="auto", text_field="text") for name in NAMES]
+    (out / "work").mkdir(parents=True, exist_ok=True)
+    config = WordPiece(vocabulary=300)
+    return treated.make_texts(
+        found, treatments, config, out / "work", out / "data", threshold=0.4, workers=workers
+    )[1]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def prepared(texts: dict[str, list[str]], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("datatrove")
+    out = tmp_path_factory.mktemp("prepared")
+    made(texts, out, *TREATMENTS)
+    return out / "data"
+
+
+def bare(text: str) -> str:
+    """Without spaces, which a tokenizer does not keep."""
+    return "".join(text.split())
+
+
+def documents(data: Path, split: str) -> list[str]:
+    """The documents of a split, in their order, as bare text."""
+    stream: TokenStream = getattr(open_shards(data), split)
+    tokenizer = load_tokenizer(data / "tokenizer")
+    ends = stream.document_ends().astype(np.int64).tolist()
+    return [bare(tokenizer.decode(stream.read(start, stop - 1).tolist())) for start, stop in zip([0, *ends], ends)]
+
+
+def test_one_tokenizer_and_the_same_text_held_out_under_all_treatments(prepared: Path) -> None:
+    folders = sorted(path.name for path in prepared.iterdir())
+    assert folders == [f"{name}-{one}" for name in sorted(NAMES) for one in ("deduplicated", "filtered", "raw")]
+    assert len({open_shards(prepared / folder).manifest.tokenizer for folder in folders}) == 1
+    for name in NAMES:
+        held = {tuple(documents(prepared / folder, "heldout")) for folder in folders if folder.startswith(name)}
+        assert len(held) == 1 and held.pop()
+    assert documents(prepared / "tales-raw", "heldout") != documents(prepared / "mixed-raw", "heldout")
+
+
+def test_no_copy_of_what_is_held_out_is_trained_on(prepared: Path) -> None:
+    for data in prepared.iterdir():
+        assert not set(documents(data, "heldout")) & set(documents(data, "train")), data.name
+
+
+def test_each_treatment_stands_on_those_before_it(prepared: Path, texts: dict[str, list[str]]) -> None:
+    raw, filtered, deduplicated = (
+        documents(prepared / f"mixed-{one}", "train") for one in ("raw", "filtered", "deduplicated")
+    )
+    held = set(documents(prepared / "mixed-raw", "heldout"))
+    read = [bare(json.loads(line)["text"]) for line in Path(texts["mixed"][0]).read_text().splitlines()]
+    assert raw == [text for text in read if text not in held]  # copies and all
+    junk = {text for text in raw if "@" in text}
+    assert junk and filtered == [text for text in raw if text not in junk]
+    once = list(dict.fromkeys(filtered))
+    assert len(once) < len(filtered)
+    # Of a near copy and what it copies the first stays, that is the original, unless that is held out.
+    near = {text for text in once if text.endswith("andsoitwas.") and text.removesuffix("andsoitwas.") in once}
+    assert len(near) > 20
+    assert deduplicated == [text for text in once if text not in near]
+
+
+def test_what_is_left_is_counted(texts: dict[str, list[str]], prepared: Path, tmp_path: Path) -> None:
+    shutil.copytree(prepared, tmp_path / "data")
+    found = {(one.source, one.treatment): one for one in made(texts, tmp_path, *TREATMENTS)}
+    assert list(found) == [(name, one) for name in NAMES for one in TREATMENTS]
+    for one in found.values():
+        train = open_shards(prepared / one.folder).manifest.train
+        assert (one.documents, one.tokens) == (train.documents, train.tokens)
+        assert one.kept == one.tokens / found[one.source, "raw"].tokens
+    assert found["mixed", "sorted"].folder == "mixed-filtered" and found["tales", "raw"].kept == 1.0
+    assert (
+        found["tales", "filtered"].kept == 1.0 > found["mixed", "filtered"].kept > found["mixed", "deduplicated"].kept
+    )
+
+
+def test_a_preparation_that_broke_goes_on_and_treatments_stand_alone_too(
+    texts: dict[str, list[str]], prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encode, tries = treated.encoding.encode_part, []
+
+    def torn(*arguments: Any) -> int:
+        tries.append(arguments)
+        if len(tries) == 2:
+            raise MemoryError
+        return encode(*arguments)
+
+    monkeypatch.setattr(treated.encoding, "encode_part", torn)
+    with pytest.raises(MemoryError):
+        made(texts, tmp_path, "raw", "deduplicated")
+    monkeypatch.undo()
+    assert sorted(path.name for path in (tmp_path / "data").iterdir()) == ["tales-raw"]
+    alone = made(texts, tmp_path, "raw", "deduplicated")
+    assert [one.folder for one in alone] == [f"{name}-{one}" for name in NAMES for one in ("raw", "deduplicated")]
+    assert documents(tmp_path / "data" / "mixed-raw", "train") == documents(prepared / "mixed-raw", "train")
+    junk = sum("@" in text for text in documents(tmp_path / "data" / "mixed-deduplicated", "train"))
+    assert junk  # nobody filtered
+
+
+def test_a_text_in_many_parts_gives_the_same(
+    texts: dict[str, list[str]], prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(treated, "bundled", lambda files, rule, **more: bundled(files, rule, 9_000, **more))
+    text = treated.find_text("mixed", texts["mixed"], document="auto", text_field="text")
+    assert len(text.corpus.parts) > 5
+    made(texts, tmp_path, *TREATMENTS)
+    for data in prepared.iterdir():
+        for split in ("train", "heldout"):
+            assert documents(tmp_path / "data" / data.name, split) == documents(data, split), data.name
+
+
+@pytest.mark.parametrize(
+    ("treatments", "words"),
+    [
+        (("raw",), "Write raw first and then others"),
+        (("filtered", "raw"), "Write raw first and then others"),
+        (("raw", "raw"), "Write raw first and then others"),
+        (("raw", "filterd"), "Did you mean 'filtered'?"),
+    ],
+)
+def test_treatments_that_cannot_be_compared_are_refused(treatments: tuple[str, ...], words: str) -> None:
+    with pytest.raises(UserError) as refused:
+        check_treatments(treatments)
+    assert words in str(refused.value)
+
+
+def test_deduplication_without_its_library_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("daybreak.data.pipeline.split_assignment.find_spec", lambda name: None)
+    check_treatments(("raw", "filtered", "sorted"))
+    with pytest.raises(UserError, match=r'pip install "daybreak\[corpus\]"'):
+        check_treatments(("raw", "deduplicated"))
+
+
+def test_a_treatment_that_leaves_nothing_is_named(texts: dict[str, list[str]], tmp_path: Path) -> None:
+    text = treated.find_text("tales", texts["tales"], document="auto", text_field="text")
+    (tmp_path / "work").mkdir()
+    with pytest.raises(UserError, match="The source 'tales' has no text left when filtered"):
+        treated.make_texts(
+            [text], ("raw", "filtered"), WordPiece(vocabulary=300), tmp_path / "work", tmp_path / "data",
+            threshold=0.01, workers=1,
+        )  # fmt: skip
+
+
+def rows_of(*treatments: str, recipe: Any = TINY, order: str = "full-stops") -> list[Any]:
+    found = _contenders({"a": [""]}, recipe, Preparation(treatments=treatments, order=order))
+    assert [one.name for one in found] == [f"a, {treatment}" for treatment in treatments]
+    return [one.recipe.rows for one in found]
+
+
+def test_only_the_order_differs_where_rows_are_sorted() -> None:
+    packed, ordered = PackedRows(), PackedRows(order="full-stops")
+    assert rows_of("raw", "filtered", "sorted", "deduplicated") == [packed, packed, ordered, ordered]
+    assert rows_of("raw", "sorted", recipe=replace(TINY, rows=ordered)) == [packed, ordered]
+    assert rows_of("raw", "filtered") == [TINY.rows, TINY.rows]
+    with pytest.raises(UserError, match="are not sorted"):
+        rows_of("raw", "sorted", order="shuffled")
+    with pytest.raises(UserError, match="no order of rows"):
+        rows_of("raw", "sorted", order="stops")
+    with pytest.raises(UserError, match="SentencePairs cannot be sorted"):
+        rows_of("raw", "sorted", recipe=load_recipe("bert-2018"))
+
+
+def test_texts_have_names() -> None:
+    assert _named_texts(("a=x.txt", "b=y=z.txt", "a=w.txt")) == {"a": ["x.txt", "w.txt"], "b": ["y=z.txt"]}
+    for wrong in ("x.txt", "=x.txt", "a="):
+        with pytest.raises(UserError, match="is no NAME=TEXT"):
+            _named_texts((wrong,))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "No text was named."),
+        (("a=nowhere.txt",), "The source 'a': There is no 'nowhere.txt'."),
+        (("a/b=nowhere.txt",), "'a/b' cannot be the name of a source."),
+        (("a=nowhere.txt", "--recipe", "tinny"), "There is no recipe 'tinny'."),
+        (("a=nowhere.txt", "--treatments", "raw"), "Write raw first"),
+        (("a=nowhere.txt", "--seeds", "0"), "0 seeds are no study."),
+        (("a=nowhere.txt", "--tokenizer-from", "nowhere"), "nowhere"),
+    ],
+)
+def test_what_cannot_work_is_said_first(
+    arguments: tuple[str, ...], words: str, refused: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    told = refused("study-data", *arguments, "--budget", "3m", "--out", "out")
+    assert words in " ".join(told.split())
+    assert not (tmp_path / "out" / "data").exists()
+
+
+def test_from_text_to_verdicts(
+    texts: dict[str, list[str]], shape: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ungated: None
+) -> None:
+    ran: list[str] = []
+
+    def train(cell: Cell, place: Place, lock: TextIO) -> None:
+        """The cell in this process, without its gate."""
+        run = RunFolder(place.folder(cell))
+        if not run.summary.exists():
+            from daybreak.commands.pretrain import pretrain
+
+            ran.append(cell.name)
+            recipe = replace(load_recipe(cell.words[0]), budget=place.budget, seed=cell.seed)
+            pretrain(recipe, data=cell.data, out=run.path)
+
+    monkeypatch.setattr("daybreak.studies.experiment.train_cell", train)
+    out = tmp_path / "out"
+    asked: dict[str, Any] = dict(
+        recipe=_contender(f"tiny {' '.join(shape)}", tmp_path).recipe,
+        out=out,
+        budget="20steps",
+        threads=1,
+        preparation=Preparation(treatments=("raw", "sorted"), threshold=0.4, workers=1),
+    )
+    study_data(texts, seeds=1, **asked)
+    assert ran == ["tales-raw-seed-0", "tales-sorted-seed-0", "mixed-raw-seed-0", "mixed-sorted-seed-0"]
+    found = study_data(texts, seeds=1, log=tmp_path / "log.md", **asked)
+    assert len(ran) == 4 and read_json(out / "study-data.json", DataStudy) == found and found.finished
+    assert [(one.a, one.b) for one in found.comparisons] == [
+        (f"{name}, raw", f"{name}, sorted") for name in NAMES
+    ]  # fmt: skip
+    for cell in found.cells:
+        summary: Summary = read_json(RunFolder(out / cell.folder).summary, Summary)
+        own = cell.contender.partition(",")[0]
+        # The published model, loaded again, on the same positions: what the run itself said of them.
+        assert cell.others[own] == pytest.approx(summary.validation.loss, abs=1e-4)
+        other = NAMES[own == NAMES[0]]
+        assert set(cell.others) == set(NAMES) and cell.others[other] != cell.others[own]
+    told = (out / "study-data.md").read_text()
+    assert "| judged on tales | judged on mixed |" in told and "mixed, sorted (B) against mixed, raw (A)" in told
+    assert (tmp_path / "log.md").read_text().splitlines()[2].endswith("tales, mixed x raw, sorted, 20steps each")
+    with pytest.raises(UserError, match="was begun on other text"):
+        study_data({"tales": texts["tales"]}, seeds=1, **asked)
+
+
+def test_what_another_put_into_the_folder_is_not_deleted(texts: dict[str, list[str]], tmp_path: Path) -> None:
+    """A run folder, or one's own texts, named with --out by mistake."""
+    own = tmp_path / "data" / "thesis.tex"
+    own.parent.mkdir()
+    own.write_text("years of work")
+    plain = Preparation(treatments=("raw", "filtered"))
+    with pytest.raises(UserError, match="holds other files"):
+        study_data(texts, recipe=TINY, out=tmp_path, budget="20steps", threads=1, preparation=plain)
+    assert own.read_text() == "years of work"
+
+
+def test_what_a_try_with_other_text_left_gives_way(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    assert _place_for("one", data) == data
+    (data / "tales-raw").mkdir()
+    assert _place_for("one", data) == data and (data / "tales-raw").is_dir()
+    assert _place_for("two", data) == data and [path.name for path in data.iterdir()] == ["identity.json"]
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]

@@ -1,0 +1,367 @@
+"""``daybreak verify``: the recorded steps once more, bit for bit; what was changed since is found and named."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rendezvous import free_port
+from safetensors.torch import load_file, save_file
+
+from daybreak.cli import main
+from daybreak.commands import pretrain
+from daybreak.commands.verify import first_difference
+from daybreak.core.files import read_json
+from daybreak.core.plain import to_plain
+from daybreak.schemas.run import Decisions, StepRecord
+from daybreak.training import loop
+from daybreak.training.clock import BudgetClock, Tick, read_trace
+from daybreak.training.hardware import probe
+from daybreak.training.step import take_step
+
+Refused = Callable[..., str]
+Start = Callable[..., "subprocess.Popen[str]"]
+Verified = Callable[..., str]
+
+BUDGET = ["--budget", "40steps"]
+
+
+@pytest.fixture(autouse=True)
+def _fast(monkeypatch: pytest.MonkeyPatch, ungated: None) -> None:
+    """The bits of the CPU are those that are compared; every step leaves its line."""
+    monkeypatch.setattr(probe, "choose_device", lambda: torch.device("cpu"))
+    fit = loop.fit
+    monkeypatch.setattr(
+        pretrain, "fit", lambda training, progress: fit(replace(training, record_seconds=0.0), progress)
+    )
+
+
+def left(*words: object) -> int:
+    """Run ``daybreak words`` in this process; return its exit status."""
+    with pytest.raises(SystemExit) as done:
+        main([str(word) for word in words])
+    return int(done.value.code or 0)
+
+
+@pytest.fixture
+def verified(data: Path, capsys: pytest.CaptureFixture[str]) -> Verified:
+    """Return ``verified(run, ...)``: verify must end with 0; what it said is returned, in one line."""
+
+    def run(folder: Path, *words: object) -> str:
+        assert left("verify", folder, "--data", data, *words) == 0, "".join(capsys.readouterr())
+        return re.sub(r"\s+", " ", capsys.readouterr().out)
+
+    return run
+
+
+@pytest.fixture
+def run(finished: Path, tmp_path: Path) -> Path:
+    """A finished run of 40 steps, to be changed; whether its best was worth keeping is a matter of speed."""
+    copy = Path(shutil.copytree(finished, tmp_path / "run"))
+    shutil.rmtree(copy / "best", ignore_errors=True)
+    return copy
+
+
+def falling(monkeypatch: pytest.MonkeyPatch, step: int, then: Callable[[], None], *, keep: int | None = None) -> None:
+    """Call ``then`` before ``step``; save a checkpoint after ``keep`` steps."""
+
+    def taking(training: Any, progress: Any, at: float, **more: Any) -> Any:
+        if progress.step == step:
+            then()
+        outcome = take_step(training, progress, at, **more)
+        if outcome.progress.step == keep:
+            loop.save(training, outcome.progress)
+        return outcome
+
+    monkeypatch.setattr(loop, "take_step", taking)
+
+
+def terminate() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def die() -> None:
+    """As good as kill -9 for what is on disk: nothing is saved on the way out."""
+    raise KeyboardInterrupt
+
+
+def flip(file: Path, name: str, place: int = 0) -> None:
+    """Change the lowest bit of one number; the file stays valid."""
+    tensors = load_file(file)
+    tensors[name].view(-1).view(torch.int32)[place] ^= 1
+    save_file(tensors, file, metadata={"format": "pt"})
+
+
+# ---------------------------------------------------------------- what verifies
+
+
+def test_a_finished_run_verifies_and_is_left_as_it_is(run: Path, data: Path, capsys: Any) -> None:
+    """Its data are found in the run folder where ``daybreak run`` puts them."""
+    (run / "data").symlink_to(data)
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    assert left("verify", run) == 0
+    said = re.sub(r"\s+", " ", capsys.readouterr().out)
+    kept = "before-decay/step-000000016: equal, 16 of 40 steps. before-end/step-000000036: equal, 36 of 40 steps."
+    assert f"{kept} the exported model: equal, 40 of 40 steps." in said
+    assert f"Verified: steps 0 to 40 of '{run}' come out the same bit for bit" in said
+    assert "recorded gradient norms and 3 sets of weights)." in said
+    assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
+
+
+@pytest.mark.parametrize(("last", "first"), [(4, 36), (5, 16), (24, 16), (25, 0), (1000, 0)])
+def test_the_last_steps_begin_at_a_kept_checkpoint(last: int, first: int, run: Path, verified: Verified) -> None:
+    said = verified(run, "--last", last)
+    assert f"Verified: steps {first} to 40 of '{run}'" in said
+    assert ("before-decay" in said) is (first == 0) and ("before-end" in said) is (first < 36)
+
+
+def test_a_stopped_run_verifies_up_to_its_newest_checkpoint(
+    data: Path, shape: list[str], verified: Verified, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    falling(monkeypatch, 30, terminate)
+    assert left("pretrain", "tiny", "--data", data, "--out", run, *BUDGET, *shape) == 143
+    monkeypatch.setattr(loop, "take_step", take_step)
+    said = verified(run)
+    assert "before-decay/step-000000016: equal, 16 of 31 steps." in said
+    assert "checkpoints/step-000000031: equal, 31 of 31 steps." in said
+    assert f"Verified: steps 0 to 31 of '{run}'" in said
+    assert "steps 16 to 31" in verified(run, "--last", 15)
+
+
+def test_a_killed_run_that_went_on_verifies(
+    data: Path, shape: list[str], verified: Verified, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a time budget the work that is lost is charged: the second time it is at step 10 where it was at step 20
+    before, and the decay begins there. What was kept at step 16 of the course that is lost must not stay."""
+    run, lost = tmp_path / "run", 0
+
+    def ticking(self: BudgetClock, step: int, tokens: int, *, leaving: bool) -> Tick:
+        return Tick(self.elapsed(), min((step + lost) / 40, 1.0))
+
+    monkeypatch.setattr(BudgetClock, "tick", ticking)
+    falling(monkeypatch, 20, die, keep=10)
+    words = ["pretrain", "tiny", "--data", data, "--out", run, *BUDGET, *shape]
+    assert left(*words) == 130
+    assert (run / "before-decay" / "step-000000016").is_dir()
+    torn = run / "checkpoints" / "step-000000015"  # as a failing disk leaves it, which nothing of ours does
+    shutil.copytree(run / "checkpoints" / "step-000000010", torn)
+    os.truncate(torn / "model.safetensors", 100)
+    monkeypatch.setattr(loop, "take_step", take_step)
+    lost = 10
+    falling(monkeypatch, 25, die, keep=20)
+    assert left(*words) == 130
+    assert "Verified: steps 0 to " in verified(run)
+    monkeypatch.setattr(loop, "take_step", take_step)
+    lost = 15
+    assert left(*words) == 0
+    assert [record.step for record in read_trace(run / "trace.jsonl")] == list(range(25))
+    said = verified(run)
+    assert f"Verified: steps 0 to 25 of '{run}'" in said and "before-decay/step-000000010: equal" in said
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--average.share", "0.5", "--average.every", "3"],
+        ["--later.start", "0.5", "--later.length", "64", "--later.batch", "4"],
+        # It begins with an optimizer that remembers nothing, at the very step at which a checkpoint is kept.
+        ["--later.start", "0.9", "--later.length", "64", "--later.lr", "0.001"],
+        ["--ramp.quantum", "2"],
+    ],
+    ids=["average", "second phase", "second phase from before the end", "ramp"],
+)
+def test_recipes_of_every_kind_verify(
+    flags: list[str], data: Path, shape: list[str], verified: Verified, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    assert left("pretrain", "tiny", "--data", data, "--out", run, *BUDGET, *shape, *flags) == 0
+    said = verified(run)
+    assert "before-end/" in said and "the exported model: equal, 40 of 40 steps." in said
+    assert "(40 recorded gradient norms and " in said
+    shutil.rmtree(run / "best", ignore_errors=True)
+    assert "Verified: steps 36 to 40" in verified(run, "--last", 1)
+
+
+# ---------------------------------------------------------------- what was changed
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("before-decay/step-000000016/model.safetensors", "output.bias"),
+        ("before-end/step-000000036/optimizer.safetensors", "3.momentum_buffer"),
+    ],
+)
+def test_a_changed_bit_of_a_checkpoint_is_found_and_named(
+    file: str, name: str, run: Path, data: Path, refused: Refused
+) -> None:
+    flip(run / file, name)
+    said = re.sub(r"\s+", " ", refused("verify", run, "--data", data))
+    assert "does not come out as recorded" in said and f"'{name}' differs from {file}, by at most" in said
+    assert "Its records or its data were changed." in said and "Verified" not in said
+
+
+def test_a_changed_bit_of_the_exported_model_is_found_and_named(run: Path, data: Path, refused: Refused) -> None:
+    file = run / "model" / "model.safetensors"
+    name = sorted(load_file(file))[-1]
+    flip(file, name)
+    said = re.sub(r"\s+", " ", refused("verify", run, "--data", data))
+    assert f"'{name}' differs from the exported model, by at most" in said and "before-end" in said
+
+
+def test_a_changed_clock_reading_is_found(run: Path, data: Path, refused: Refused) -> None:
+    """Progress drives the rates; elapsed drives nothing, and is a fact that only the records hold."""
+    lines = [json.loads(line) for line in (run / "trace.jsonl").read_text().splitlines()]
+    lines[20]["progress"] += 1e-4
+    (run / "trace.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    said = re.sub(r"\s+", " ", refused("verify", run, "--data", data))
+    # What was kept before is still equal; the first that is not is named.
+    assert "before-decay/step-000000016: equal" in said and "differs from before-end/step-000000036" in said
+
+
+def test_a_changed_norm_is_found(
+    data: Path, shape: list[str], refused: Refused, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    assert left("pretrain", "tiny", "--data", data, "--out", run, *BUDGET, *shape) == 0
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    step = next(line for line in lines if line["type"] == "step")
+    step["gradient_norm"] *= 1 + 1e-12
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    said = re.sub(r"\s+", " ", refused("verify", run, "--data", data))
+    assert f"the gradient norm at step {step['step']} is" in said
+
+
+@pytest.mark.parametrize("missing", [slice(10, 11), slice(0, 1), slice(0, 40)], ids=["one", "the first", "all"])
+def test_missing_lines_of_the_trace_are_one_sentence(missing: slice, run: Path, data: Path, refused: Refused) -> None:
+    lines = (run / "trace.jsonl").read_text().splitlines(keepends=True)
+    del lines[missing]
+    (run / "trace.jsonl").write_text("".join(lines))
+    assert "trace.jsonl" in refused("verify", run, "--data", data)
+
+
+def test_a_changed_byte_of_the_text_is_found_by_the_name_of_its_file(
+    run: Path, data: Path, refused: Refused, tmp_path: Path
+) -> None:
+    copy = Path(shutil.copytree(data, tmp_path / "data"))
+    file = copy / "train-00000.tokens.bin"
+    held = bytearray(file.read_bytes())
+    held[len(held) // 2] ^= 1
+    file.write_bytes(held)
+    said = refused("verify", run, "--data", copy)
+    assert file.name in said and "does not match its hash" in said
+
+
+def test_what_cannot_be_verified_is_refused(run: Path, data: Path, refused: Refused, tmp_path: Path) -> None:
+    assert "no prepared data" in refused("verify", run)
+    assert "no prepared data" in refused("verify", run, "--data", tmp_path / "nothing")
+    assert "is no run folder" in refused("verify", tmp_path, "--data", data)
+    (run / "summary.json").unlink()
+    for kept in ("before-decay", "before-end"):
+        shutil.rmtree(run / kept)
+    assert "no later checkpoint" in refused("verify", run, "--data", data)
+
+
+def test_an_exported_model_that_is_gone_is_one_sentence(run: Path, data: Path, refused: Refused) -> None:
+    shutil.rmtree(run / "model")
+    assert "model.safetensors' cannot be read" in refused("verify", run, "--data", data)
+
+
+# ---------------------------------------------------------------- several processes
+
+
+def two(start: Start, *words: object) -> list[subprocess.Popen[str]]:
+    """The two processes of one run, as torchrun would start them."""
+    torchrun = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    return [start(*words, **torchrun, RANK=str(rank)) for rank in (0, 1)]
+
+
+def ended(ranks: list[subprocess.Popen[str]], code: int) -> str:
+    """Wait for both, which must leave with ``code``; return what the first said."""
+    try:
+        said = [process.communicate(timeout=150) for process in ranks]
+    finally:
+        for process in ranks:
+            process.kill()
+    # Threads of gloo abort a second rank now and then as it ends on a busy machine, with all its work done.
+    assert ranks[0].returncode == code and ranks[1].returncode in (code, -signal.SIGABRT), said
+    return re.sub(r"\s+", " ", "".join(said[0]))
+
+
+@pytest.fixture(scope="module")
+def stopped_on_two(
+    start: Start, data: Path, shape: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Path, list[object]]]:
+    """A run of two processes, one of which was asked to stop; and its command. Shared: copy it before changing it."""
+    run = tmp_path_factory.mktemp("two") / "run"
+    words = ["pretrain", "tiny", "--data", data, "--budget", "800steps", *shape]
+    ranks = two(start, *words, "--out", run)
+    deadline = time.monotonic() + 120
+    while not (read_trace(run / "trace.jsonl") or [None])[-1:] or len(read_trace(run / "trace.jsonl")) < 20:
+        assert ranks[0].poll() is None and time.monotonic() < deadline
+        time.sleep(0.02)
+    ranks[1].send_signal(signal.SIGTERM)
+    ended(ranks, 143)
+    yield run, words
+
+
+def test_bits_are_compared_on_as_many_processes(
+    stopped_on_two: tuple[Path, list[object]], start: Start, data: Path, refused: Refused
+) -> None:
+    run, _ = stopped_on_two
+    said = re.sub(r"\s+", " ", refused("verify", run, "--data", data))
+    assert "trained by 2 processes, not by 1" in said and "torchrun --nproc-per-node" in said
+    steps = len(read_trace(run / "trace.jsonl"))
+    assert f"Verified: steps 0 to {steps} of '{run}'" in ended(two(start, "verify", run, "--data", data), 0)
+
+
+def test_a_difference_is_one_sentence_on_several_processes(
+    stopped_on_two: tuple[Path, list[object]], start: Start, data: Path, tmp_path: Path
+) -> None:
+    """Norms are compared on the first process alone; the other does not go on without it."""
+    run = Path(shutil.copytree(stopped_on_two[0], tmp_path / "run"))
+    line = StepRecord(
+        step=2, elapsed=1.0, progress=0.1, tokens=1, stage="causal", loss=1.0, targets=1, learning_rate=1.0,
+        gradient_norm=1.0, tokens_per_second=1.0,
+    )  # fmt: skip
+    with (run / "metrics.jsonl").open("a") as metrics:
+        metrics.write(json.dumps({"type": "step", **to_plain(line)}) + "\n")
+    said = ended(two(start, "verify", run, "--data", data), 2)
+    assert "the gradient norm at step 2 is" in said and "recorded 1.0" in said and "Verified" not in said
+
+
+def test_after_a_change_of_processes_the_last_steps_verify(
+    stopped_on_two: tuple[Path, list[object]],
+    data: Path,
+    refused: Refused,
+    verified: Verified,
+    tmp_path: Path,
+) -> None:
+    run = Path(shutil.copytree(stopped_on_two[0], tmp_path / "run"))
+    assert left(*stopped_on_two[1], "--out", run) == 0
+    (change,) = read_json(run / "decisions.json", Decisions).changes
+    assert change.world_size == 1
+    said = re.sub(r"\s+", " ", refused("verify", run, "--data", data))
+    assert "The number of processes changed on the way (1, 2)" in said
+    assert f"after step {change.step} can be equal" in said and "--last" in said
+    assert change.step < 720
+    assert f"Verified: steps 720 to 800 of '{run}'" in verified(run, "--last", 80)
+
+
+def test_a_difference_is_told_by_the_first_name_and_how_far_apart() -> None:
+    ours = {"a": torch.zeros(2), "b": torch.ones(2, 2)}
+    assert first_difference(ours, {"a": torch.zeros(2), "b": torch.ones(2, 2)}, "here") == ""
+    assert "'b' is not in here" in first_difference(ours, {"a": torch.zeros(2), "b": torch.ones(4)}, "here")
+    assert "'a' differs from here, by at most 0" in first_difference(ours, {**ours, "a": -torch.zeros(2)}, "here")

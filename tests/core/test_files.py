@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from daybreak.core.errors import UserError
+from daybreak.core.files import read_json, read_json_lines
+from daybreak.schemas.run import Parity, SpecialIds
+
+
+@pytest.mark.parametrize(
+    ("text", "cls", "said"),
+    [
+        ('{"pad": 0, "mask": "4"}', SpecialIds, "The field 'mask' holds '4', which is no int."),
+        ('{"pad": 0, "msk": 4}', SpecialIds, "Unknown field 'msk'. Did you mean 'mask'?"),
+        ('{"passed": true}', Parity, "The field 'checks' is missing."),
+        ("{}", list[SpecialIds], "The content should be a list."),
+        ("[]", SpecialIds, "The content should be an object."),
+        ("[3]", list[SpecialIds], "The field '[0]' should be an object."),
+    ],
+)
+def test_what_does_not_fit_is_told_with_the_file(text: str, cls: Any, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "some.json"
+    path.write_text(text)
+    with pytest.raises(UserError) as caught:
+        read_json(path, cls)
+    assert caught.value.sentence == f"'{path}': {said}"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(None, "There is no 'some.json' in"), (b"{torn", "cannot be read"), (b"\xff", "cannot be read")],
+)
+def test_what_cannot_be_read_is_told_with_the_file(content: bytes | None, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "some.json"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UserError, match=said) as caught:
+        read_json(path)
+    assert "some.json" in caught.value.sentence and str(tmp_path) in caught.value.sentence
+
+
+def test_lines_are_read_until_the_one_that_a_kill_tore(tmp_path: Path) -> None:
+    path = tmp_path / "some.jsonl"
+    assert list(read_json_lines(path)) == []
+    path.write_text('{"step": 1}\n[2]\n{"st')
+    assert list(read_json_lines(path)) == [{"step": 1}, [2]]
+    for damage in (b"{torn\n", b"\xff\n", b"\0\0\0\n"):
+        path.write_bytes(b'{"step": 1}\n' + damage + b'{"step": 2}\n')
+        lines = read_json_lines(path)
+        assert next(lines) == {"step": 1}
+        with pytest.raises(UserError, match=r"some\.jsonl' is damaged in line 2: .*Restore the file"):
+            next(lines)

@@ -1,0 +1,62 @@
+"""What ``--fresh`` deletes: runs, and what runs begin with. Never a folder with anything of the user's in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from daybreak.core.errors import UserError
+from daybreak.core.locks import alone_in
+from daybreak.core.run_folder import RunFolder
+
+
+def made(folder: Path, *names: str) -> RunFolder:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("something")
+    return RunFolder(folder)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("recipe.json", "model/config.json", "notes of mine.txt"),
+        ("data/manifest.json", "data/unigram.bin", "general/manifest.json", "corpus/docstrings.jsonl"),
+        ("environment.json", "data.json", "corpus.json", "checkpoints/step-000000000/state.pt", ".recipe.json.7.tmp"),
+        (".data.preparing/lock", "corpus/.docstrings.jsonl.7.tmp"),
+    ],
+)
+def test_a_run_and_its_beginnings_are_deleted(names: tuple[str, ...], tmp_path: Path) -> None:
+    made(tmp_path / "run", *names).delete()
+    assert not (tmp_path / "run").exists()
+    made(tmp_path / "run").delete()  # nothing is there
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_that_another_process_trains_is_not_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("daybreak.core.run_folder.PATIENCE", 0.0)
+    run = made(tmp_path / "run", "recipe.json")
+    with alone_in(run.path), pytest.raises(UserError, match="Another process is at work in"):
+        run.delete()
+    assert run.recipe.exists()
+    run.delete()
+    assert not run.path.exists()
+
+
+@pytest.mark.parametrize(
+    ("names", "named"),
+    [
+        (("thesis.tex",), "thesis.tex"),
+        (("data/manifest.json", "thesis.tex"), "thesis.tex"),
+        (("data/measurements.csv",), "data"),
+        (("corpus/novel.txt",), "corpus"),
+        (("data/manifest.json", ".git/HEAD"), ".git"),
+        (("data",), "data"),
+    ],
+)
+def test_what_is_somebody_elses_stays(names: tuple[str, ...], named: str, tmp_path: Path) -> None:
+    folder = made(tmp_path / "mine", *names)
+    with pytest.raises(UserError, match=rf"holds '{named}' and is no run folder, so --fresh will not delete it"):
+        folder.delete()
+    assert all((tmp_path / "mine" / name).read_text() == "something" for name in names)

@@ -1,0 +1,161 @@
+"""What ranks agree on, and what they are told when one of them is gone. Each rank runs this file: see its end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from daybreak.core import world as worlds
+from daybreak.core.errors import PeerLost, UserError
+from daybreak.core.world import World
+
+TENSORS = {
+    "weight": torch.arange(6, dtype=torch.float32).reshape(2, 3).t(),  # not contiguous
+    "low": torch.tensor([1.5, -2.0], dtype=torch.bfloat16),
+    "step": torch.tensor(7, dtype=torch.int64),
+    "none": torch.zeros(0, 4),
+}
+
+
+def agreed(world: World) -> None:
+    """Every kind of message once, judged by every rank."""
+    rank = world.rank
+    assert world.agree(0.1 + rank, 2.0 * rank) == (0.1, 0.0)
+    assert world.share({"text": f"of {rank}"}) == {"text": "of 0"}
+    assert world.any(rank == 1) and world.any(rank == 0) and not world.any(False)
+    assert world.sum(0.1 * (rank + 1)) == pytest.approx(0.3, abs=1e-15)
+    vector = torch.tensor([1.0, rank])
+    assert world.add(vector).tolist() == [2.0, 1.0] and vector.tolist() == [1.0, rank]
+    for tensors in (TENSORS, {}):
+        held = world.spread(tensors if rank == 0 else None)
+        assert same(held, tensors)
+
+
+def same(some: dict[str, Tensor], others: dict[str, Tensor]) -> bool:
+    return some.keys() == others.keys() and all(
+        some[name].dtype == others[name].dtype and torch.equal(some[name], others[name]) for name in others
+    )
+
+
+def lost(world: World, number: int) -> None:
+    """Rank 1 is sent a signal; rank 0 tells what it sees of that, and leaves."""
+    if world.rank == 1:
+        os.kill(os.getpid(), number)
+    begun = time.monotonic()
+    try:
+        for _ in range(3):
+            world.agree(1.0)
+    except PeerLost as told:
+        try:
+            world.any(True)
+        except PeerLost:
+            print(json.dumps({"said": told.sentence, "seconds": time.monotonic() - begun}))
+
+
+def ranks(*arguments: str) -> tuple[int, str]:
+    """Run this file as two ranks; return how rank 0 ended and what it said. Rank 1 is killed after that."""
+    from rendezvous import free_port  # this file is also run by itself, where it could not be found
+
+    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, __file__, *arguments]
+    both = [
+        subprocess.Popen(command, env={**os.environ, **place, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
+        for rank in (0, 1)
+    ]
+    try:
+        said, _ = both[0].communicate(timeout=120)
+    finally:
+        for process in both:
+            process.kill()
+            process.communicate()
+    return both[0].returncode, said
+
+
+def test_one_process_agrees_with_itself() -> None:
+    world = worlds.start()
+    assert world == World(rank=0, size=1) and world.is_first
+    vector = torch.tensor([1.0, 2.0])
+    assert world.add(vector) is vector and world.sum(0.1) == 0.1
+    assert world.agree(0.1, 2.0) == (0.1, 2.0) and world.share("so") == "so"
+    assert world.any(True) and not world.any(False)
+    assert same(world.spread(TENSORS), TENSORS)
+    worlds.stop(world)
+
+
+@pytest.mark.parametrize("late", [0, 1, 2])
+def test_what_an_earlier_start_left_in_the_store_is_never_read(late: int) -> None:
+    """torchrun keeps its store over restarts; whoever comes last, nobody takes the others' old names for new."""
+    store = dist.HashStore()
+    for _ in range(3):
+        with ThreadPoolExecutor(3) as pool:
+            waiting = []
+            for rank in sorted(range(3), key=lambda rank: rank == late):
+                waiting.append(pool.submit(worlds.met, store, rank, 3, timedelta(seconds=30)))
+                time.sleep(0.1)
+            parts = [one.result() for one in waiting]
+        for rank, part in enumerate(parts):
+            assert not part.check([f"address {rank}"])
+            part.set(f"address {rank}", str(rank))
+        assert all(part.get(f"address {rank}") == str(rank).encode() for part in parts for rank in range(3))
+
+
+def test_a_rank_that_never_comes_again_is_not_taken_for_the_one_that_came_before() -> None:
+    store = dist.HashStore()
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda rank: worlds.met(store, rank, 2, timedelta(seconds=30)), range(2)))
+    with pytest.raises(PeerLost, match="did not answer in time"):
+        worlds.met(store, 0, 2, timedelta(seconds=0.3))
+
+
+def test_ranks_agree_and_a_killed_one_is_noticed_at_once() -> None:
+    code, said = ranks("agreed", str(int(signal.SIGKILL)))
+    found = json.loads(said)
+    assert code == 0 and found["said"] == "Another process of this run ended."
+    assert found["seconds"] < 30
+
+
+def test_a_silent_rank_is_given_up_after_the_time_that_was_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DAYBREAK_PEER_TIMEOUT", "3")
+    code, said = ranks(str(int(signal.SIGSTOP)))
+    found = json.loads(said)
+    assert code == 0 and found["said"] == "Another process of this run did not answer in time."
+    assert 2.5 < found["seconds"] < 30
+
+
+def test_the_time_for_an_answer_is_five_minutes_or_what_was_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DAYBREAK_PEER_TIMEOUT", raising=False)
+    assert worlds.timeout() == timedelta(minutes=5)
+    monkeypatch.setenv("DAYBREAK_PEER_TIMEOUT", "90")
+    assert worlds.timeout() == timedelta(seconds=90)
+
+
+@pytest.mark.parametrize("text", ["", "soon", "0", "-5", "nan", "inf"])
+def test_a_time_that_is_none_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DAYBREAK_PEER_TIMEOUT", text)
+    with pytest.raises(UserError, match="DAYBREAK_PEER_TIMEOUT cannot be"):
+        worlds.timeout()
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("no room"), ValueError("other"), KeyboardInterrupt()])
+def test_what_is_no_lost_peer_is_not_called_one(error: BaseException) -> None:
+    with pytest.raises(type(error)), worlds.peers():
+        raise error
+
+
+if __name__ == "__main__":
+    joined = worlds.start()
+    if "agreed" in sys.argv:
+        agreed(joined)
+    lost(joined, int(sys.argv[-1]))
+    worlds.stop(joined)

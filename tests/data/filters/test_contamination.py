@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+import os
+import pickle
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from daybreak.core.errors import UserError
+from daybreak.data.filters import contamination
+from daybreak.data.filters.contamination import REASON, RUN, SHORTEST, EvaluationText, EvaluationTexts
+from daybreak.data.filters.steps import Context
+from daybreak.data.filters.words import bare_words
+
+WORDS = [f"{first}{second}" for first in "ba ke mi no tu ra li".split() for second in "lo sa ne di mu ta po ri".split()]
+
+
+def sentence(chance: random.Random, words: int) -> str:
+    return " ".join(chance.choices(WORDS, k=words))
+
+
+def slow_find(evaluations: list[list[str]], text: str) -> set[tuple[int, int]]:
+    """The rule restated with strings."""
+    whole = b" " + b" ".join(bare_words(text)) + b" "
+    found = set()
+    for evaluation, items in enumerate(evaluations):
+        long_enough = [words for words in map(bare_words, items) if len(words) >= SHORTEST]
+        for item, words in enumerate(long_enough):
+            length = min(RUN, len(words))
+            runs = (words[start : start + length] for start in range(len(words) - length + 1))
+            if any(b" " + b" ".join(run) + b" " in whole for run in runs):
+                found.add((evaluation, item))
+    return found
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_what_is_found_is_what_a_search_of_strings_finds(data: st.DataObject) -> None:
+    few = st.lists(st.sampled_from(["a", "b", "c,", "\u00c9", "\u4f60", "d-e"]), max_size=30).map(" ".join)
+    evaluations = data.draw(st.lists(st.lists(few, max_size=4), min_size=1, max_size=3))
+    text = data.draw(few)
+    if pool := [item for items in evaluations for item in items]:
+        text += data.draw(st.sampled_from([" ", " x ", "\n"])) + data.draw(st.sampled_from(pool))
+    assert EvaluationTexts(evaluations).find(text) == slow_find(evaluations, text)
+
+
+def test_pieces_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    chance = random.Random(1)
+    items = [sentence(chance, length) for length in (8, 11, 12, 13, 20, 40)]
+    texts = EvaluationTexts([items])
+    monkeypatch.setattr(contamination, "PIECE", 200)
+    for _ in range(100):
+        text = " ".join(itertools.chain.from_iterable((sentence(chance, chance.randrange(40)), i) for i in items))
+        text = text[chance.randrange(300) :]
+        assert texts.find(text) == slow_find([items], text)
+    assert texts.find("x" * 900 + " " + items[0]) == {(0, 0)}
+
+
+def spoil(chance: random.Random, item: str) -> str:
+    """The same words in other letters, with other marks and line breaks between them."""
+    words = [chance.choice([word, word.upper(), word.title(), f"({word})", f"{word},"]) for word in item.split()]
+    return "".join(word + chance.choice([" ", "\n", "  ", " - ", "... "]) for word in words)
+
+
+def test_planted_items_are_found_and_nothing_else() -> None:
+    chance = random.Random(2)
+    items = [sentence(chance, chance.randrange(SHORTEST, 40)) for _ in range(300)]
+    near = [" ".join(item.split()[:-1] + ["otherword"])[-60:] for item in items]
+    texts = EvaluationTexts([items[:150], items[150:]])
+    planted = chance.sample(range(300), 80)
+    for number in range(300):
+        middle = spoil(chance, items[number]) if number in planted else near[number]
+        text = f"{sentence(chance, 100)} {middle} {sentence(chance, 100)}"
+        assert texts.find(text) == ({(number // 150, number % 150)} if number in planted else set())
+
+
+def test_lengths_and_borders() -> None:
+    chance = random.Random(3)
+    item = sentence(chance, 30)
+    words = item.split()
+    texts = EvaluationTexts([[item, sentence(chance, 7), " ".join(words[:10])]])
+    assert texts.counts == [2]  # seven words are too few
+    assert texts.find(" ".join(words[5 : 5 + RUN])) == {(0, 0)}
+    assert texts.find(" ".join(words[5 : 4 + RUN])) == set()
+    assert texts.find(" ".join(words[:10])) == {(0, 1)}
+    assert texts.find(item) == {(0, 0), (0, 1)}
+    # Two documents that share an item out between them are not found.
+    assert texts.find(" ".join(words[10:20])) | texts.find(" ".join(words[20:])) == set()
+
+
+def test_files_of_three_kinds(tmp_path: Path) -> None:
+    one, two, three = (sentence(random.Random(seed), 15) for seed in (4, 5, 6))
+    (tmp_path / "plain.txt").write_text(f"\ufeff{one}\nshort\n{two}\n")
+    (tmp_path / "table.tsv").write_text(f"id\tsentence1\tsentence2\n7\t{two}\t{three}\n")
+    record = {"text": one, "inner": {"options": [two, 3, None]}, "label": "short"}
+    with gzip.open(tmp_path / "records.jsonl.gz", "wt") as file:
+        file.write(json.dumps(record) + "\n\n")
+    texts = EvaluationTexts.read([tmp_path / name for name in ("plain.txt", "table.tsv", "records.jsonl.gz")])
+    assert texts.counts == [2, 2, 2]
+    assert texts.find(f"so {two} it is") == {(0, 1), (1, 0), (2, 1)}
+    assert texts.find(f"so {three} it is") == {(1, 1)}
+
+
+def test_what_is_wrong_is_said(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"none.txt' cannot be read: no such file"):
+        EvaluationTexts.read([tmp_path / "none.txt"])
+    (tmp_path / "bad.jsonl").write_text('{"text": 1}\n{"text": \n')
+    with pytest.raises(UserError, match="line 2 is no JSON"):
+        EvaluationTexts.read([tmp_path / "bad.jsonl"])
+    (tmp_path / "labels.tsv").write_text("0\t1\n1\t0\n")
+    with pytest.raises(UserError, match="has no text of 8 words or more"):
+        EvaluationTexts.read([tmp_path / "labels.tsv"])
+    (tmp_path / "rte.parquet").write_bytes(b"PAR1\x15\0" + " ".join(WORDS[:20]).encode() + b"\nPAR1")
+    with pytest.raises(UserError, match=r"rte.parquet' is binary, not text \(line 1\)"):
+        EvaluationTexts.read([tmp_path / "rte.parquet"])
+
+
+def test_the_step_removes_only_where_asked(tmp_path: Path) -> None:
+    item = sentence(random.Random(7), 20)
+    (tmp_path / "test.txt").write_text(item)
+    keep, drop = (EvaluationText(paths=(str(tmp_path / "test.txt"),), remove=remove) for remove in (False, True))
+    assert keep.open(Context())(item) is None
+    judge = pickle.loads(pickle.dumps(drop)).open(Context())
+    assert (judge(item), judge("nothing of it")) == (REASON, None)
+
+
+def test_an_index_is_the_same_in_every_process(tmp_path: Path) -> None:
+    chance = random.Random(8)
+    texts = EvaluationTexts([[sentence(chance, 20) for _ in range(50)]])
+    (tmp_path / "index").write_bytes(pickle.dumps(texts))
+    (tmp_path / "text").write_text(text := sentence(random.Random(8), 200))
+    code = "import pickle, sys; print(sorted(pickle.load(open(sys.argv[1], 'rb')).find(open(sys.argv[2]).read())))"
+    done = [
+        subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path / "index"), str(tmp_path / "text")],
+            env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True,
+        ).stdout
+        for seed in ("1", "2")
+    ]  # fmt: skip
+    assert done[0] == done[1] == f"{sorted(texts.find(text))}\n"
+    assert len(re.findall(r"\(0, \d+\)", done[0])) >= 9

@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+from daybreak.core.errors import UserError
+from daybreak.data.filters.contamination import EvaluationText
+from daybreak.data.filters.near_duplicates import NearDuplicates
+from daybreak.data.filters.own_steps import MOST_REASONS, OwnStep, StepFailed, own_steps
+from daybreak.data.filters.steps import Context
+from daybreak.data.pipeline.preprocessing import Treatment
+
+SHORT = """
+from dataclasses import dataclass
+from daybreak.data.filters.steps import DocumentStep
+
+@dataclass(frozen=True, kw_only=True)
+class Short(DocumentStep):
+    least: int = 5
+
+    def why(self):
+        return "short documents"
+
+    def open(self, context):
+        return lambda text: "too short" if len(text) < self.least else None
+
+steps = (Short(), Short(least=9))
+"""
+
+
+JUDGE = 'return lambda text: "too short" if len(text) < self.least else None'
+
+
+def written(folder: Path, code: str = SHORT, name: str = "mine.py") -> str:
+    (folder / name).write_text(code, encoding="utf-8")
+    return str(folder / name)
+
+
+def changed(old: str, new: str) -> str:
+    assert old in SHORT
+    return SHORT.replace(old, new)
+
+
+def test_steps_of_a_file_judge_as_it_says(tmp_path: Path) -> None:
+    first, second = own_steps(written(tmp_path))
+    assert [step.open(Context())("seven..") for step in (first, second)] == [None, "too short"]
+    assert first.name == "Short" and first.passes == 0 and first.memory
+    assert first.why() == f"short documents (mine.py, {first.digest})"
+
+
+def test_a_step_travels_as_the_path_of_its_file(tmp_path: Path) -> None:
+    """Where it arrives, its class is not known; the file is read there."""
+    step = own_steps(written(tmp_path))[1]
+    sent = pickle.dumps(step)
+    assert b"Short" not in sent and pickle.loads(sent) == step
+    assert pickle.loads(sent).open(Context())("seven..") == "too short"
+
+
+def test_the_digest_knows_the_code_and_the_values(tmp_path: Path) -> None:
+    def digest(code: str) -> str:
+        return own_steps(written(tmp_path, code))[0].digest
+
+    assert digest(SHORT) == digest(SHORT)
+    assert len({digest(SHORT), digest(SHORT + "# more\n"), digest(changed("least=9", "least=8"))}) == 3
+    code = "import os\n" + changed("Short(least=9)", 'Short(least=int(os.environ["LEAST"]))')
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("LEAST", "3")
+        three = digest(code)
+        patched.setenv("LEAST", "4")
+        assert digest(code) != three
+
+
+def test_a_file_that_changed_on_the_way_is_refused(tmp_path: Path) -> None:
+    file = written(tmp_path)
+    (step, _) = own_steps(file)
+    written(tmp_path, changed("least: int = 5", "least: int = 6"))
+    with pytest.raises(UserError, match=r"mine.py' changed while the text was read"):
+        step.open(Context())
+
+
+def test_own_steps_stand_behind_the_case_and_before_what_looks_at_all_documents(tmp_path: Path) -> None:
+    steps = Treatment(case="web", steps=written(tmp_path), evaluation=("a.tsv",)).all_steps()
+    assert [step.name for step in steps[-5:]] == [
+        "FineWebQuality",
+        "Short",
+        "Short",
+        "EvaluationText",
+        "NearDuplicates",
+    ]
+    assert isinstance(steps[-3], OwnStep) and isinstance(steps[-2], EvaluationText)
+    assert isinstance(steps[-1], NearDuplicates)
+
+
+def test_the_identity_of_a_treatment_without_own_steps_is_what_it_was() -> None:
+    plain, beside = Treatment().identity(())
+    assert "steps" not in plain and beside == []
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("a = 1\n", "defines no 'steps'"),
+        ("steps = ()\n", "defines no 'steps'"),
+        (changed("steps = (Short(), Short(least=9))", "steps = Short()"), "defines no 'steps'"),
+        (changed("Short(), Short(least=9)", "Short(), Short"), "has <class 'steps_mine.Short'> among its steps"),
+        (changed("Short(), Short(least=9)", "'Short',"), "has 'Short' among its steps, which is no DocumentStep"),
+        (changed("Short(least=9)", "Short(lest=9)"), "line 15: TypeError: .*unexpected keyword argument 'lest'"),
+        (changed("def open", "def opens"), "line 15: TypeError: .*Short with abstract method '?open"),
+        (changed('return "short documents"', "pass"), "Short.why does not say in one line"),
+        (changed('return "short documents"', "return 1 / 0"), "line 10: ZeroDivisionError: division by zero"),
+        (changed("least: int = 5", "least: object = frozenset()"), "field of its steps holds what cannot be written"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_refused_in_words(code: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=said) as error:
+        own_steps(written(tmp_path, code))
+    assert "mine.py'" in error.value.sentence and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [("return None", "Short.open returns no function"), ("return {}['a']", "line 13: KeyError: 'a'")],
+)
+def test_a_step_that_does_not_open_is_refused(body: str, said: str, tmp_path: Path) -> None:
+    (step, _) = own_steps(written(tmp_path, changed(JUDGE, body)))
+    with pytest.raises(UserError, match=said):
+        step.open(Context())
+
+
+@pytest.mark.parametrize(
+    ("verdict", "said"),
+    [
+        ("1 / 0", "line 13: ZeroDivisionError: division by zero"),
+        ("text.missing()", "line 13: AttributeError: 'str' object has no attribute 'missing'"),
+        ("True", "Short returns True, neither None nor a reason"),
+        ("''", "Short returns '', neither"),
+        ("'a\\nb'", "neither"),
+        ("'a' * 101", "neither"),
+        ("text", f"Short gives more than {MOST_REASONS} different reasons, such as 'a{MOST_REASONS}'"),
+    ],
+)
+def test_a_judge_that_fails_names_the_document(verdict: str, said: str, tmp_path: Path) -> None:
+    (step, _) = own_steps(written(tmp_path, changed('"too short" if len(text) < self.least else None', verdict)))
+    judge = step.open(Context())
+    with pytest.raises(StepFailed, match=said) as failed:
+        for number in range(MOST_REASONS + 1):
+            judge(f"a{number}")
+    told = failed.value.on("document 3 of 'b.txt'")
+    assert told.sentence.startswith(f"'{tmp_path / 'mine.py'}' failed on document 3 of 'b.txt': ")
+
+
+def test_an_error_that_a_judge_words_itself_and_a_full_memory_pass(tmp_path: Path) -> None:
+    for raised, kind in (("MemoryError()", MemoryError), ("UserError('No.', 'Yes.')", UserError)):
+        body = f"def judge(text):\n            raise {raised}\n        return judge"
+        code = "from daybreak.core.errors import UserError\n" + changed(JUDGE, body)
+        (step, _) = own_steps(written(tmp_path, code))
+        with pytest.raises(kind):
+            step.open(Context())("text")

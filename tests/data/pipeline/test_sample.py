@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from daybreak.data.filters.deduplication import DROPPED, HELDOUT, TRAIN, Ledger, document_key
+from daybreak.data.pipeline.sample import COPIES, HEAD, SampleSpool, SampleTexts, shrink
+
+TEXTS = [f"document {number} " + "x" * (number % 50) for number in range(3000)]
+
+
+def sample(texts: list[str], folder: Path, limit: int, *, parts: int = 1, late: bool = False) -> list[str]:
+    """The sample of ``texts`` in so many parts; ``late`` shrinks once all are there, else after each."""
+    folder.mkdir()
+    ledger, spools, offsets = Ledger(folder / "keys"), [], []
+    for part, own in enumerate(np.array_split(np.array(texts), parts)):
+        spools.append(folder / f"sample-{part}")
+        offsets.append(ledger.documents)
+        spool = SampleSpool(spools[-1], limit)
+        for number, text in enumerate(own.tolist()):
+            spool.add(number, document_key(text), text)
+        spool.close()
+        keys = np.array([document_key(text) for text in own.tolist()], np.uint64)
+        ledger.add(keys, np.array([len(text) for text in own.tolist()]), np.ones(len(own), bool))
+        if not late:
+            shrink(spools, limit)
+    shrink(spools, limit)
+    verdict = ledger.decide()
+    found = SampleTexts(spools, offsets, verdict)
+    assert list(found) == list(found)  # it can be read again
+    fates = dict(zip(texts, verdict.fates.tolist(), strict=True)) if len(set(texts)) == len(texts) else {}
+    assert all(fates.get(text, TRAIN) == TRAIN for text in found)
+    held = SampleTexts(spools, offsets, verdict, HELDOUT)
+    assert all(fates.get(text, HELDOUT) == HELDOUT for text in held)
+    return list(found)
+
+
+def test_a_small_corpus_is_sampled_whole_without_heldout_and_duplicates(tmp_path: Path) -> None:
+    whole = sample(TEXTS, tmp_path / "a", 1 << 30)
+    assert 0.95 * len(TEXTS) < len(whole) < len(TEXTS)
+    assert sorted(sample(TEXTS + TEXTS, tmp_path / "b", 1 << 30, parts=3)) == sorted(whole)
+    assert DROPPED != TRAIN
+
+
+@pytest.mark.parametrize("parts", [1, 4])
+def test_a_large_corpus_is_sampled_within_the_limit_whatever_its_order(tmp_path: Path, parts: int) -> None:
+    limit = bytes_of(TEXTS) // 5
+    found = sample(TEXTS, tmp_path / "a", limit)
+    assert 0.3 * limit < bytes_of(found) <= limit
+    shuffled = random.Random(3).sample(TEXTS, len(TEXTS))
+    for late in (False, True):
+        assert sorted(sample(shuffled, tmp_path / f"b{late}", limit, parts=parts, late=late)) == sorted(found)
+
+
+def bytes_of(texts: Iterable[str]) -> int:
+    return sum(len(text) + HEAD.itemsize for text in texts)
+
+
+@pytest.mark.parametrize("parts", [1, 4])
+@pytest.mark.parametrize("late", [False, True])
+def test_copies_of_a_text_do_not_crowd_the_others(tmp_path: Path, parts: int, late: bool) -> None:
+    """Its weight is that of one text, in every part and over parts."""
+    limit = bytes_of(TEXTS) // 3
+    plain = sample(TEXTS, tmp_path / "plain", limit)
+    for number, copied in enumerate([plain[0], TEXTS[7]]):  # one that is in the sample, and any
+        many = random.Random(number).sample(TEXTS + [copied] * 5000, len(TEXTS) + 5000)
+        found = sample(many, tmp_path / f"many{number}", limit, parts=parts, late=late)
+        assert sorted(found) == sorted(plain) and len(set(found)) == len(found)
+
+
+def test_parts_that_are_alike_do_not_fill_the_disk(tmp_path: Path) -> None:
+    """What all of them hold is less than the limit, but the disk holds it once for each."""
+    limit, spools = bytes_of(TEXTS[:600]), []
+    for part in range(3 * COPIES):
+        spools.append(tmp_path / f"{part}")
+        spool = SampleSpool(spools[-1], limit)
+        for number, text in enumerate(TEXTS[:600]):
+            spool.add(number, document_key(text), text)
+        spool.close()
+        if part % 6 < 5:
+            continue
+        shrink(spools, limit)
+        held = sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
+        assert limit / 4 < held <= COPIES * limit

@@ -1,0 +1,242 @@
+"""Text that is tokens already: datatrove's files, by datatrove itself where it is installed, and damaged by hand."""
+
+from __future__ import annotations
+
+import json
+import random
+import struct
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_texts import write_tokens
+
+from daybreak.commands.prepare import prepare
+from daybreak.core.errors import UserError
+from daybreak.core.files import read_json
+from daybreak.data.pipeline import tokenized
+from daybreak.data.pipeline.corpus import Corpus
+from daybreak.data.pipeline.parts import split_parts
+from daybreak.data.pipeline.preprocessing import Treatment
+from daybreak.data.readers.documents import Document, DocumentRule
+from daybreak.data.readers.inputs import Meter, find_files
+from daybreak.data.readers.reading import Skips
+from daybreak.data.sequences.shards import TokenStream, open_shards
+from daybreak.data.tokenizers.byte_bpe import ByteBPE
+from daybreak.data.tokenizers.tokenizer import CLS, PAD, SEP, WordPiece, load_tokenizer
+from daybreak.data.tokenizers.tokenizer_import import Existing
+
+WORDS = "the a of river stone valley walks sings under over quiet bright morning and then because it's 7".split()
+
+
+def babble(chance: random.Random) -> str:
+    return " ".join(chance.choices(WORDS, k=chance.randrange(5, 40))) + "."
+
+
+@pytest.fixture(scope="module")
+def texts() -> list[str]:
+    """400 documents, a tenth of them copies."""
+    chance = random.Random(3)
+    own = [babble(chance) for _ in range(360)]
+    return own + own[:40]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tokenizer")
+    WordPiece(vocabulary=400).make(texts, folder)
+    return folder
+
+
+def encoded(texts: list[str], tokenizer: Path) -> list[list[int]]:
+    found = load_tokenizer(tokenizer)
+    return [found.encode(text, add_special_tokens=False).ids for text in texts]
+
+
+def documents_of(stream: TokenStream) -> list[list[int]]:
+    ends = stream.document_ends().astype(int)
+    return [part.tolist() for part in np.split(stream.read(0, len(stream)), ends)[:-1]]
+
+
+def read(path: Path, tokenizer: Path, part_bytes: int = 64 << 20) -> tuple[list[Document], Skips]:
+    files = find_files([path])
+    parts = tuple((part,) for part in split_parts(files, DocumentRule("line"), part_bytes))
+    corpus, skips = Corpus(parts, DocumentRule("line"), "text", False, 0, str(tokenizer)), Skips()
+    return [one for number in range(len(parts)) for one in corpus.documents(number, skips, Meter())], skips
+
+
+@pytest.mark.parametrize("end", ["", "[SEP]", "[CLS]"])
+@pytest.mark.parametrize("chunk", [None, 100])
+def test_what_datatrove_writes_becomes_shards(
+    texts: list[str], tokenizer: Path, tmp_path: Path, end: str, chunk: int | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever stands around the documents (the tokenizer's own, or an end of text), and if they are cut in chunks."""
+    pytest.importorskip("datatrove", reason="needs the extra corpus")
+    from datatrove.data import Document as TheirDocument
+    from datatrove.pipeline.tokens import DocumentTokenizer
+
+    step = DocumentTokenizer(
+        str(tmp_path / "tokens"), str(tokenizer / "tokenizer.json"), eos_token=end or None, seed=1,
+        save_loss_metadata=True, shuffle_chunk_size=chunk,
+    )  # fmt: skip
+    step.run(TheirDocument(text=text, id=str(number)) for number, text in enumerate(texts))
+    written = sorted(path.name.partition(".")[2] for path in (tmp_path / "tokens").iterdir())
+    assert written == ["ds", "ds.index", "ds.loss", "ds.metadata"]
+    manifest = prepare([tmp_path / "tokens"], tmp_path / "data", tokenizer=Existing(folder=str(tokenizer)))
+    shards = open_shards(tmp_path / "data")
+    found = documents_of(shards.train) + documents_of(shards.heldout)
+    assert all(ids[-1] == SEP and not {SEP, CLS} & set(ids[:-1]) for ids in found)
+    assert manifest.document_rule == "document" and shards.manifest == manifest
+    wanted = encoded(list(dict.fromkeys(texts)), tokenizer)
+    if chunk is None:
+        assert sorted(ids[:-1] for ids in found) == sorted(wanted)
+        assert manifest.duplicates == 40
+    else:  # chunks are cut anywhere, and what does not fill the last one is lost
+        assert 0.9 * sum(map(len, wanted)) < sum(len(ids) - 1 for ids in found)
+    train = shards.train.read(0, len(shards.train))
+    assert np.array_equal(shards.unigram_counts, np.bincount(train, minlength=manifest.vocabulary))
+    said = capsys.readouterr().out
+    assert f"metadata names '{tokenizer / 'tokenizer.json'}'" in said and "the first document begins" in said.lower()
+    assert "Not read" not in said
+
+
+def test_a_file_of_tokens_and_one_of_text_are_one_corpus(texts: list[str], tmp_path: Path) -> None:
+    """Where decoding gives the text back, documents as tokens are those as text; together they are copies."""
+    tokenizer = tmp_path / "tokenizer"
+    ByteBPE(vocabulary=500).make(texts, tokenizer)
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    write_tokens(tmp_path / "t.ds", [ids + [SEP] for ids in encoded(texts, tokenizer)])
+    taken = Existing(folder=str(tokenizer))
+    made = {}
+    for name, inputs in {"text": ["t.jsonl"], "tokens": ["t.ds"], "both": ["t.ds", "t.jsonl"]}.items():
+        prepare([tmp_path / one for one in inputs], tmp_path / name, tokenizer=taken, workers=1)
+        made[name] = open_shards(tmp_path / name)
+    for split in ("train", "heldout"):
+        streams = {name: documents_of(getattr(shards, split)) for name, shards in made.items()}
+        assert streams["text"] == streams["tokens"] == streams["both"]
+    assert (made["tokens"].manifest.duplicates, made["both"].manifest.duplicates) == (40, 440)
+    report = read_json(tmp_path / "tokens" / "corpus.json")
+    assert report["scripts"] == {"Latin": 1.0} and report["characters"] == made["text"].manifest.characters - sum(
+        map(len, texts[:40])
+    )
+
+
+def test_steps_judge_what_is_decoded(texts: list[str], tokenizer: Path, tmp_path: Path) -> None:
+    write_tokens(tmp_path / "t.ds", encoded(texts, tokenizer))
+    (tmp_path / "evaluation.txt").write_text("\n".join(text for text in texts[5:9] if len(text.split()) > 13))
+    treatment = Treatment(evaluation=(str(tmp_path / "evaluation.txt"),), remove_evaluation=True)
+    taken = Existing(folder=str(tokenizer))
+    prepare([tmp_path / "t.ds"], tmp_path / "data", tokenizer=taken, treatment=treatment)
+    (found,) = read_json(tmp_path / "data" / "corpus.json")["contamination"]
+    assert found["items_found"] == found["items"] > 0
+
+
+@settings(max_examples=40)
+@given(
+    lengths=st.lists(st.integers(0, 40), max_size=60),
+    part_bytes=st.integers(2, 400),
+    width=st.sampled_from([2, 4]),
+    around=st.sampled_from([([], []), ([CLS], [SEP]), ([], [SEP]), ([], [SEP, PAD, PAD])]),
+    named=st.booleans(),
+)
+def test_parts_of_any_size_are_the_file(
+    tokenizer: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    lengths: list[int],
+    part_bytes: int,
+    width: int,
+    around: tuple[list[int], list[int]],
+    named: bool,
+) -> None:
+    chance = np.random.default_rng(sum(lengths))
+    bodies = [chance.integers(5, 60, length).tolist() for length in lengths]
+    path = tmp_path_factory.mktemp("tokens") / "t.ds"
+    write_tokens(path, [[*around[0], *ids, *around[1]] for ids in bodies], width, "them|all" if named else "")
+    found, skips = read(path, tokenizer, part_bytes)
+    ids = [one.ids.tolist() for one in found if one.ids is not None]
+    assert ids == [body for body in bodies if body]
+    assert skips.counts.get("documents without text", 0) == lengths.count(0)
+    assert len(find_files([path])) == 1
+
+
+def test_a_long_document_is_cut_and_memory_bounded(
+    tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokenized, "LARGEST_TOKENS", 1000)
+    monkeypatch.setattr(tokenized, "BATCH_TOKENS", 2000)
+    monkeypatch.setattr(tokenized, "INDEX_BLOCK", 64)
+    ids = np.random.default_rng(0).integers(5, 60, 10_500).tolist()
+    path = write_tokens(tmp_path / "t.ds", [[CLS, *ids, SEP], [CLS, 7, 8, SEP]])
+    found, _ = read(path, tokenizer)
+    pieces = [one.ids.tolist() for one in found if one.ids is not None]
+    assert np.concatenate(pieces[:-1]).tolist() == ids and pieces[-1] == [7, 8] and max(map(len, pieces)) == 1000
+
+    def peak(documents: int) -> int:
+        large = write_tokens(tmp_path / "large.ds", [[7] * 500] * documents)
+        files = find_files([large])
+        parts = tuple((part,) for part in split_parts(files, DocumentRule("line")))
+        corpus = Corpus(parts, DocumentRule("line"), "text", False, 0, str(tokenizer))
+        tracemalloc.start()
+        assert sum(1 for _ in corpus.documents(0, Skips(), Meter())) == documents
+        found = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return found
+
+    assert peak(1500) < 1.5 * peak(100)
+
+
+def test_ids_of_another_tokenizer_are_refused(tokenizer: Path, tmp_path: Path) -> None:
+    taken = Existing(folder=str(tokenizer))
+    write_tokens(tmp_path / "t.ds", [[7, 8, SEP]] * 5 + [[9, 5000, SEP]])
+    with pytest.raises(UserError, match=r"holds the id 5,000, and the tokenizer in .* has [\d,]+. Name the tokenizer"):
+        prepare([tmp_path / "t.ds"], tmp_path / "data", tokenizer=taken)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["t.ds", "t.ds.index", "t.ds.metadata"]
+
+
+def test_whose_they_are_must_be_said(tokenizer: Path, tmp_path: Path) -> None:
+    path = write_tokens(tmp_path / "t.ds", [[7, 8]] * 5)
+    with pytest.raises(UserError, match=r"holds tokens, and whose they are must be said. .* with --tokenizer-from"):
+        prepare([path], tmp_path / "data", tokenizer=WordPiece())
+    taken = Existing(folder=str(tokenizer))
+    with pytest.raises(UserError, match="holds tokens, which are not cut"):
+        prepare([path], tmp_path / "data", tokenizer=taken, split_sentences=True)
+    with pytest.raises(UserError, match="holds tokens, which are not cut"):
+        prepare([path], tmp_path / "data", tokenizer=taken, chunk_characters=80)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda path: Path(f"{path}.index").unlink(), "has no index beside it .'t.ds.index'., so its documents"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-3]), "is damaged: 57 bytes are not the 30 tokens of its"),
+        (lambda path: Path(f"{path}.index").write_bytes(b"123"), "is damaged: its index is cut short"),
+        (lambda path: Path(f"{path}.index").write_bytes(struct.pack("<3Q", 20, 9, 30)), "its index does not ascend"),
+        (lambda path: Path(f"{path}.index").write_bytes(struct.pack("<3Q", 1, 99, 30)), "its index does not ascend"),
+        (lambda path: Path(f"{path}.metadata").write_text("theirs|8\n30"), "has tokens of 8 bytes"),
+        (lambda path: Path(f"{path}.metadata").write_text("theirs|4\n30"), "60 bytes are not the 30 tokens"),
+    ],
+)
+def test_damaged_files(tokenizer: Path, tmp_path: Path, damage: object, message: str) -> None:
+    path = write_tokens(tmp_path / "t.ds", [[7] * 10] * 3)
+    damage(path)  # type: ignore[operator]
+    with pytest.raises(UserError, match=message):
+        prepare([path], tmp_path / "data", tokenizer=Existing(folder=str(tokenizer)))
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("metadata", ["", "\n\n", "theirs", "theirs|two", "\0" * 9000])
+def test_metadata_that_say_nothing(tokenizer: Path, tmp_path: Path, metadata: str) -> None:
+    for width in (2, 4):
+        path = write_tokens(tmp_path / f"{width}.ds", [[7] * 10] * 3, width)
+        Path(f"{path}.metadata").write_text(metadata)
+        found, _ = read(path, tokenizer)
+        assert [one.ids.tolist() for one in found if one.ids is not None] == [[7] * 10] * 3
+
+
+def test_an_empty_file_is_an_empty_corpus(tokenizer: Path, tmp_path: Path) -> None:
+    path = write_tokens(tmp_path / "t.ds", [])
+    with pytest.raises(UserError, match="The corpus is empty"):
+        prepare([path], tmp_path / "data", tokenizer=Existing(folder=str(tokenizer)))

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from daybreak.core.errors import UserError
+from daybreak.data.pipeline.tokenizer_quality import (
+    Cost,
+    advise,
+    first_characters,
+    learnable_share,
+    measure_quality,
+    some_of,
+)
+from daybreak.data.tokenizers.byte_bpe import ByteBPE
+from daybreak.data.tokenizers.tokenizer import SPECIAL_TOKENS, WordPiece
+from daybreak.data.tokenizers.tokenizer_import import Existing
+from daybreak.schemas.corpus import TokenizerQuality
+
+
+def write_texts(documents: int = 150, seed: int = 1) -> list[str]:
+    chance = random.Random(7)
+    syllables = [a + b for a in "b c d f g k l m n p r s t st tr".split() for b in "a e i o u an er in".split()]
+    words = ["".join(chance.choices(syllables, k=chance.choice((1, 2, 2, 3)))) for _ in range(4000)]
+    weights = [1 / (rank + 3) for rank in range(len(words))]
+    chance = random.Random(seed)
+    return [" ".join(chance.choices(words, weights, k=300)) + "." for _ in range(documents)]
+
+
+@pytest.fixture(scope="module")
+def texts() -> list[str]:
+    return write_texts()
+
+
+def test_what_is_measured_by_hand() -> None:
+    pieces = ["[UNK]", "ab", "c", "##c", "##d", "."]
+    tokenizer = Tokenizer(models.WordPiece({piece: id for id, piece in enumerate(pieces)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    # ab | ab ##c ##d | [UNK] | c . | ab: 8 tokens of 5 words.
+    assert measure_quality(tokenizer, ["ab abcd", "xy c.\nab"]) == TokenizerQuality(
+        vocabulary=6,
+        characters=15,
+        tokens_per_word=8 / 5,
+        characters_per_token=15 / 8,
+        whole_words=2 / 5,
+        unknown_tokens=1 / 8,
+        covered_words=4 / 5,
+    )
+    with pytest.raises(UserError, match="no held-out text"):
+        measure_quality(tokenizer, [" "])
+    ascii_only = WordPiece(vocabulary=300, normalizer="cramming").train(["a b c"] * 3)
+    with pytest.raises(UserError, match=r"leaves nothing of the held-out text: .*ByteBPE"):
+        measure_quality(ascii_only, ["\u4f60\u597d"])
+
+
+def test_a_byte_level_tokenizer_has_no_unknown(texts: list[str]) -> None:
+    found = measure_quality(ByteBPE(vocabulary=600).train(texts), ["\u4f60\u597d " + texts[0]])
+    assert found.unknown_tokens == 0 and found.covered_words == 1
+    assert 1 < found.tokens_per_word < 5
+
+
+def test_cut_vocabularies_are_nearly_those_trained_at_their_size(texts: list[str]) -> None:
+    heldout = write_texts(20, seed=2)
+    for tokenizer, size in zip(WordPiece().train_sizes(texts, (400, 700, 1000)), (400, 700, 1000)):
+        own = WordPiece(vocabulary=size).train(texts)
+        mine, theirs = tokenizer.get_vocab().keys(), own.get_vocab().keys()
+        assert len(mine) == len(theirs) == size
+        assert len(mine & theirs) >= 0.97 * size
+        cut, trained = measure_quality(tokenizer, heldout), measure_quality(own, heldout)
+        assert cut.characters_per_token == pytest.approx(trained.characters_per_token, rel=0.01)
+    assert own.to_str() == tokenizer.to_str()
+
+
+@pytest.mark.parametrize("config", [WordPiece(), ByteBPE()])
+def test_advice(texts: list[str], config: WordPiece | ByteBPE, monkeypatch: pytest.MonkeyPatch) -> None:
+    heldout = write_texts(20, seed=2)
+    sizes = (800, 400, 60000, 1200)
+    # A text of this size alone cannot teach a large vocabulary.
+    alone = advise(texts, heldout, config, sizes, cost=Cost(width=64, body=10**8))
+    assert alone.recommended == 400 and "examples" in alone.why
+    tiny = advise(texts[:2], heldout, config, (400, 800))
+    assert tiny.recommended == tiny.sizes[0].vocabulary and tiny.why.startswith("The text is small")
+    # Where it can, the model decides.
+    monkeypatch.setattr("daybreak.data.pipeline.tokenizer_quality.LEARNABLE", 0)
+    large = advise(texts, heldout, config, sizes, cost=Cost(width=64, body=10**8))
+    assert [quality.vocabulary for quality in large.sizes[:3]] == [400, 800, 1200]
+    assert large.sizes[3].vocabulary < 60000  # the text gives no more
+    per_token = [quality.characters_per_token for quality in large.sizes]
+    assert per_token == sorted(per_token) and per_token[0] > 1
+    assert large.recommended == large.sizes[3].vocabulary and "no larger size was tried" in large.why
+    # A wide and shallow model pays more for its decoder.
+    wide = advise(texts, heldout, config, sizes, cost=Cost(width=8192, body=10**5, predicted=1))
+    assert wide.recommended == 400 and "less than they cost" in wide.why
+
+
+def test_advice_needs_a_vocabulary_that_is_to_be_made(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="has its size already"):
+        advise(["a"], ["a"], Existing(folder=str(tmp_path)))
+
+
+def test_examples_are_counted_and_scaled() -> None:
+    tokenizer = WordPiece(vocabulary=400).train(["ab ab b"] * 10)
+    assert tokenizer.get_vocab().keys() - set(SPECIAL_TOKENS) == {"a", "b", "##a", "##b", "ab"}
+    assert learnable_share(tokenizer, Counter({"ab": 99, "b": 200})) == 0
+    assert learnable_share(tokenizer, Counter({"ab": 60, "xab": 9, "abb": 40})) == 1
+    assert learnable_share(tokenizer, Counter(ab=1), scale=100) == 1
+
+
+def test_no_more_text_is_taken_than_asked_for() -> None:
+    assert first_characters(iter(["abc", "defg", "h"]), 5) == ["abc", "de"]
+    assert first_characters(["abc"], 5) == ["abc"]
+
+
+def test_a_part_of_the_texts_is_of_all_of_them() -> None:
+    texts = [f"english {number}" for number in range(1000)] + [f"suomea {number}" for number in range(1000)]
+    found = some_of(texts, 4_000)
+    assert found == some_of(iter(texts), 4_000) == sorted(found, key=texts.index)
+    assert 3_000 < sum(map(len, found)) <= 4_000
+    assert 0.4 < sum(text.startswith("suomea") for text in found) / len(found) < 0.6
+    assert some_of(texts, 10**9) == texts and some_of([], 5) == [] and some_of(["x" * 50], 5) == ["xxxxx"]

@@ -1,0 +1,41 @@
+"""What is handed to worker processes, and how often."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from daybreak.data.pipeline.workers import over_parts, released
+
+
+class Heavy:
+    """A task's load that notes in a folder each time it is unpacked."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def __reduce__(self) -> tuple[object, tuple[Path]]:
+        return unpacked, (self.folder,)
+
+
+def unpacked(folder: Path) -> Heavy:
+    (folder / str(len(list(folder.iterdir())))).touch()
+    return Heavy(folder)
+
+
+def place_of(load: Heavy, number: int) -> int:
+    return number * number + load.folder.is_dir()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_task_is_unpacked_once_by_each_worker_and_nothing_is_left(tmp_path: Path, workers: int) -> None:
+    (tmp_path / "seen").mkdir()
+    (tmp_path / "work").mkdir()
+    with released():
+        for _ in range(2):  # a later task is another one
+            found = over_parts(partial(place_of, Heavy(tmp_path / "seen")), range(40), workers, tmp_path / "work")
+            assert sorted(found) == [number * number + 1 for number in range(40)]
+    assert len(list((tmp_path / "seen").iterdir())) <= (0 if workers == 1 else 2 * workers)
+    assert list((tmp_path / "work").iterdir()) == []

@@ -1,0 +1,249 @@
+from __future__ import annotations
+
+import bz2
+import gzip
+import os
+import time
+import tracemalloc
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from daybreak.core.errors import UserError
+from daybreak.data.readers import inputs
+from daybreak.data.readers.inputs import (
+    DUMP,
+    PAGE,
+    PARQUET,
+    RECORDS,
+    TABLE,
+    TEXT,
+    TOO_LONG,
+    Meter,
+    find_files,
+    read_lines,
+)
+
+TEXT_BYTES = b"".join(b"line %d of a text that compresses\n" % number for number in range(5_000))
+
+
+def packed(path: Path, data: bytes = TEXT_BYTES) -> Path:
+    if path.suffix == ".gz":
+        data = gzip.compress(data)
+    if path.suffix == ".zst":
+        data = zstandard.compress(data)
+    if path.suffix == ".bz2":
+        data = bz2.compress(data)
+    path.write_bytes(data)
+    return path
+
+
+def test_files_folders_and_globs_are_found_sorted_and_once(tmp_path: Path) -> None:
+    (tmp_path / "in/deep").mkdir(parents=True)
+    for name in ("in/b.txt", "in/a.md.gz", "in/deep/c.jsonl.zst", "in/.hidden.txt", "in/picture.png", "z.TXT"):
+        (tmp_path / name).write_bytes(b"x")
+    (tmp_path / "in/.git").mkdir()
+    (tmp_path / "in/.git/d.txt").write_bytes(b"x")
+    files = find_files([tmp_path / "z.TXT", tmp_path / "in", str(tmp_path / "**/*.txt")])
+    assert [str(file.path.relative_to(tmp_path)) for file in files] == [
+        "z.TXT",
+        "in/a.md.gz",
+        "in/b.txt",
+        "in/deep/c.jsonl.zst",
+    ]
+    assert [file.form for file in files] == [TEXT, TEXT, TEXT, RECORDS]
+    assert [file.compression for file in files] == ["", ".gz", "", ".zst"]
+
+
+def test_what_a_folder_holds_beside_texts_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = "a.txt b.PDF c.pdf d.docx e.rst f.jpg g.png h.exe Makefile .hidden .DS_Store data.xml".split()
+    for name in names:
+        (tmp_path / name).write_bytes(b"<root/>")
+    assert [file.path.name for file in find_files([tmp_path])] == ["a.txt"]
+    assert f"Not read in '{tmp_path}', as of no known kind: 9 files (.pdf 2, " in capsys.readouterr().out
+    find_files([tmp_path / "a.txt"])
+    find_files([str(tmp_path / "*.txt")])
+    with pytest.raises(UserError, match="holds no text files"):
+        find_files([str(tmp_path / "*.pdf")])
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("name", ["t.txt", "t.txt.gz", "t.txt.zst", "t.txt.bz2"])
+def test_lines_come_back_as_written_and_every_byte_is_metered(tmp_path: Path, name: str) -> None:
+    path = packed(tmp_path / name)
+    meter = Meter()
+    assert b"".join(read_lines(find_files([path])[0], meter)) == TEXT_BYTES
+    assert meter.bytes == path.stat().st_size
+
+
+COMPRESS = {".gz": gzip.compress, ".zst": zstandard.compress, ".bz2": bz2.compress}
+
+
+@pytest.mark.parametrize("suffix", COMPRESS)
+def test_several_frames_in_one_file_are_read_to_the_end(tmp_path: Path, suffix: str) -> None:
+    path, compress = tmp_path / f"t.txt{suffix}", COMPRESS[suffix]
+    path.write_bytes(compress(b"one\n") + compress(b"two\n") + compress(b""))
+    assert list(read_lines(find_files([path])[0])) == [b"one\n", b"two\n"]
+
+
+@pytest.mark.parametrize("suffix", COMPRESS)
+def test_damage_at_the_beginning_of_a_later_frame_is_no_end_of_file(tmp_path: Path, suffix: str) -> None:
+    first, second = (COMPRESS[suffix](text) for text in (b"one\n", b"two\n"))
+    (tmp_path / f"t.txt{suffix}").write_bytes(first + b"??" + second[2:])
+    with pytest.raises(UserError, match="damaged"):
+        list(read_lines(find_files([tmp_path / f"t.txt{suffix}"])[0]))
+
+
+@pytest.mark.parametrize("suffix", COMPRESS)
+@pytest.mark.parametrize("form", ["txt", "jsonl"])
+def test_a_bomb_is_read_in_bounded_memory(
+    tmp_path: Path, suffix: str, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(inputs.LONGEST_LINE, TEXT, 1 << 16)
+    monkeypatch.setitem(inputs.LONGEST_LINE, RECORDS, 1 << 16)
+    size = 64 << 20
+    path = tmp_path / f"bomb.{form}{suffix}"
+    path.write_bytes(COMPRESS[suffix](bytes(size)))
+    (file,) = find_files([path])
+    tracemalloc.start()
+    found = 0
+    for line in read_lines(file):
+        found += len(line)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found == (size if form == "txt" else len(TOO_LONG))
+    assert peak < 40 << 20
+
+
+@pytest.mark.parametrize("name", ["t.txt.gz", "t.txt.zst", "t.txt.bz2"])
+@pytest.mark.parametrize("share", [0.02, 0.5, 0.99])
+def test_a_truncated_file_is_refused(tmp_path: Path, name: str, share: float) -> None:
+    path = packed(tmp_path / name)
+    data = path.read_bytes()
+    path.write_bytes(data[: int(len(data) * share)])
+    with pytest.raises(UserError, match=r"damaged or cut short.*Fetch or compress it again"):
+        list(read_lines(find_files([path])[0]))
+
+
+@pytest.mark.parametrize("name", ["t.txt.gz", "t.txt.zst", "t.txt.bz2"])
+def test_a_file_that_only_claims_to_be_compressed_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"plain text after all\n")
+    with pytest.raises(UserError, match="damaged"):
+        list(read_lines(find_files([tmp_path / name])[0]))
+
+
+def test_text_without_line_breaks_is_cut_at_spaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(inputs.LONGEST_LINE, TEXT, 100)
+    data = b"word " * 1000 + b"x" * 250
+    (tmp_path / "t.txt").write_bytes(data)
+    lines = list(read_lines(find_files([tmp_path / "t.txt"])[0]))
+    assert b"".join(lines) == data
+    assert max(map(len, lines)) <= 100
+    assert all(line.endswith(b" ") for line in lines[:50])
+
+
+def test_text_without_spaces_is_cut_between_characters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(inputs.LONGEST_LINE, TEXT, 100)
+    text = "\u4f60\u597d\U0001f600\u00e9" * 200
+    (tmp_path / "t.txt").write_text(text, "utf-8")
+    assert "".join(line.decode() for line in read_lines(find_files([tmp_path / "t.txt"])[0])) == text
+
+
+def test_a_record_that_is_too_long_leaves_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(inputs.LONGEST_LINE, RECORDS, 100)
+    (tmp_path / "r.jsonl").write_bytes(b"{}\n" + b"x " * 200_000 + b"\n[]\n" + b"y" * 101)
+    assert list(read_lines(find_files([tmp_path / "r.jsonl"])[0])) == [b"{}\n", TOO_LONG, b"[]\n", TOO_LONG]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be", "utf-32", "utf-32-be"])
+@pytest.mark.parametrize("name", ["t.txt", "t.jsonl", "t.csv"])
+def test_wide_text_is_refused_by_name(tmp_path: Path, name: str, encoding: str) -> None:
+    mark = "\ufeff" if encoding.endswith("be") else ""
+    (tmp_path / name).write_bytes(f"{mark}text\nline\n".encode(encoding))
+    told = encoding[:6].upper()
+    with pytest.raises(UserError, match=rf"is {told} text, not UTF-8. Convert it \(iconv -f {told} -t UTF-8\)"):
+        list(read_lines(find_files([tmp_path / name])[0]))
+
+
+def test_every_kind_is_known_by_its_suffix(tmp_path: Path) -> None:
+    kinds = {
+        "a.csv": TABLE,
+        "b.TSV.gz": TABLE,
+        "c.parquet": PARQUET,
+        "d.html": PAGE,
+        "e.htm.zst": PAGE,
+        "f.xml.bz2": DUMP,
+        "g.txt.bz2": TEXT,
+    }
+    for name in kinds:
+        packed(tmp_path / name, b"<mediawiki>")
+    (tmp_path / "other.xml").write_text("<project/>")
+    (tmp_path / "c.parquet.gz").write_text("")
+    assert {file.path.name: file.form for file in find_files([tmp_path])} == kinds
+    assert find_files([tmp_path / "other.xml"])[0].form == DUMP  # whoever names it is told that it is none
+
+
+def test_links_folders_and_pipes_with_the_names_of_files(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    (folder / "x.txt").mkdir(parents=True)
+    (folder / "x.txt/y.txt").write_text("a")
+    (folder / "loop").symlink_to(folder)
+    (folder / "self.txt").symlink_to(folder / "self.txt")
+    (folder / "gone.txt").symlink_to(folder / "nowhere.txt")
+    (folder / "again.txt").symlink_to(folder / "x.txt/y.txt")
+    os.mkfifo(folder / "pipe.txt")
+    for given in (folder, folder / "x.txt", tmp_path / "*", folder / "*.txt"):
+        assert [file.path.resolve() for file in find_files([given])] == [folder / "x.txt/y.txt"]
+    for name in ("self.txt", "gone.txt", "pipe.txt"):
+        with pytest.raises(UserError, match="There is no"):
+            find_files([folder / name])
+
+
+def test_what_cannot_be_opened_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "t.txt").write_text("a")
+    (file,) = find_files([tmp_path / "t.txt"])
+    (tmp_path / "t.txt").unlink()
+    with pytest.raises(UserError, match=r"t.txt' cannot be read: no such file or directory. Mend that"):
+        list(read_lines(file))
+
+    def closed(path: object, *rest: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "scandir", closed)
+    with pytest.raises(UserError, match=r"cannot be read: permission denied. Check the path."):
+        find_files([tmp_path])
+
+
+def test_many_small_files_are_found_quickly(tmp_path: Path) -> None:
+    for number in range(5_000):
+        os.close(os.open(tmp_path / f"{number}.txt", os.O_CREAT | os.O_WRONLY))
+    started = time.process_time()
+    assert len(find_files([tmp_path])) == 5_000
+    assert time.process_time() - started < 2
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("nowhere.txt", "There is no '.*nowhere.txt'. Check the path."),
+        ("*.nothing", "matches nothing. Check it"),
+        ("table.xls", r"unknown kind. Give .txt, .md, .jsonl, .csv, .tsv, .html and Wikipedia's .xml"),
+        ("rows.parquet.gz", "unknown kind"),
+        ("empty", "holds no text files"),
+        ("*.xls", "holds no text files"),
+        ("-", r"Standard input \('-'\) cannot be read here"),
+        ("x" * 5000, "cannot be read: file name too long"),
+    ],
+)
+def test_inputs_that_cannot_be_used(tmp_path: Path, given: str, message: str) -> None:
+    (tmp_path / "table.xls").write_text("a,b")
+    (tmp_path / "rows.parquet.gz").write_text("")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match=message):
+        find_files([given if given == "-" else tmp_path / given])
+
+
+def test_no_inputs_at_all() -> None:
+    with pytest.raises(UserError, match="No text was given"):
+        find_files([])

@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import time
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from daybreak.data.readers import markup
+from daybreak.data.readers.documents import Document, DocumentRule, Skips, read_documents
+from daybreak.data.readers.inputs import Meter, find_files
+from daybreak.data.readers.markup import decode_page, visible_text
+
+PAGE = """<!DOCTYPE html><html><head><title>Sun &amp; moon</title><style>p { color: red }</style>
+<meta charset="utf-8"><script>var a = "<p>no</p>";</script></head>
+<body class="x"><nav><ul><li>Home</ul></nav><header>Logo</header>
+<h1>Sun &amp; moon</h1>
+<p>First <b>para</b>graph,
+wrapped<br>and broken.<p>Second <!-- <p> --> one, not closed
+<div><aside>Advertisement</div><p title="a > b" hidden>unseen<p>caf&eacute; &#20320;&#x597d;
+<div role="navigation">Menu <div>more</div> menu</div> after it
+<table><tr><th>Year<td>1950</table>
+<table><tr><td><p>Prose in a cell.</p>no prose</td></tr></table>
+<ul><li>One<li>Two</ul><pre>kept
+as it is</pre><form>Search <input></form><footer>Imprint</footer></body></html>"""
+
+
+def test_a_page_is_its_prose() -> None:
+    assert visible_text(PAGE).split("\n") == [
+        "Sun & moon",
+        "First paragraph, wrapped",
+        "and broken.",
+        "Second one, not closed",
+        "caf\u00e9 \u4f60\u597d",
+        "after it",
+        "Prose in a cell.",
+        "One",
+        "Two",
+        "kept",
+        "as it is",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("page", "text"),
+    [
+        ("", ""),
+        ("just text", "just text"),
+        ("<title>Only this</title>", "Only this"),
+        ("<head><title>T</title><p>no end of the head", "T\nno end of the head"),
+        ("<p>a<nav>rest", "a"),
+        ("<p>a<script>never ended <p>b", "a"),
+        ("<p>a<!-- never ended <p>b", "a"),
+        ("<p>a <b", "a"),
+        ("a < b and c > d", "a < b and c > d"),
+        ("</div></nav><p>a</p></p>", "a"),
+        ("<div><nav><div>x</div></div>after", "after"),
+        ("<svg/>a<svg><title>x</title></svg>b", "ab"),
+        ("<body><svg><title>Menu</title></svg><title>Real</title>a", "Real\na"),
+        ("<ul><li hidden>menu<li>one<li>two</ul><p>end", "one\ntwo\nend"),
+        ("<ul><li>a<ul><li hidden>x<li>b</ul>c<li>d</ul>", "a\nb\nc\nd"),
+        ("<p>start <span aria-hidden='true'>*</p><p>next<p>third", "start\nnext\nthird"),
+        ("<span hidden><p>x</p><p>y</p></span>z", "z"),
+        ("<div hidden><p>x</div></p>a", "a"),
+        ("<table><td><p>a<td><p>b</table>c", "a\nb\nc"),
+        ("<p style='display: none'>a<p>b", "b"),
+        ("<body hidden>shown by a script", "shown by a script"),
+        ("&#99999999999999999999; &#xd800; &bogus; &lt;p&gt;", "\ufffd &bogus; <p>"),
+    ],
+)
+def test_broken_pages(page: str, text: str) -> None:
+    assert visible_text(page) == text
+
+
+class _Texts(HTMLParser):
+    """The reference: the standard library's parser, text between tags."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_data(self, data: str) -> None:
+        self.found += data.split()
+
+
+WORD = st.sampled_from(["word", "&amp;", "&eacute;t&eacute;", "&#8364;", "\u4f60\u597d", "a>b", "1 &lt; 2", "'quoted'"])
+INLINE = st.sampled_from(["b", "i", "em", "span", 'a href="x?a=1&b=2"', "a title='x > y'", "td", "p", "div", "li"])
+TREE = st.recursive(
+    WORD,
+    lambda inside: st.tuples(INLINE, st.lists(inside, min_size=1, max_size=3)).map(
+        lambda node: f"<{node[0]}> {' '.join(node[1])} </{node[0].split()[0]}>"
+    ),
+    max_leaves=20,
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(TREE)
+def test_words_are_those_that_the_standard_library_sees(page: str) -> None:
+    reference = _Texts()
+    reference.feed(page)
+    reference.close()
+    assert visible_text(page).split() == reference.found
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(
+        st.sampled_from("< > </ <!-- --> <p> </p> <nav </nav> <table> = ' \" & ; a &# <script> hidden \n".split(" "))
+    )
+)
+def test_bracket_soup_is_no_error(pieces: list[str]) -> None:
+    found = visible_text("".join(pieces))
+    assert visible_text(found.replace("<", " ").replace("&", " ")) is not None
+
+
+HOSTILE = [
+    "<!--",
+    "<![CDATA[",
+    "<a ",
+    "<a href='",
+    '<a b="',
+    "</",
+    "<script>",
+    "<div>",
+    "<p hidden>",
+    "<li><span hidden>",
+    "</p><p><div>",
+    "<table><p>",
+    "&#9",
+    "&",
+]
+
+
+@pytest.mark.parametrize("pattern", HOSTILE)
+def test_time_grows_with_the_page_only(pattern: str) -> None:
+    started = time.process_time()
+    visible_text(pattern * 50_000)
+    assert time.process_time() - started < 5  # in quadratic time minutes
+
+
+@pytest.mark.parametrize(
+    ("raw", "text"),
+    [
+        (b"caf\xc3\xa9", "caf\u00e9"),
+        (b"\xef\xbb\xbfcaf\xc3\xa9", "caf\u00e9"),
+        ("caf\u00e9".encode("utf-16"), "caf\u00e9"),
+        (b'<meta charset="ISO-8859-1">caf\xe9 \x93q\x94', '<meta charset="ISO-8859-1">caf\u00e9 \u201cq\u201d'),
+        (b"<META content='text/html; charset=windows-1251'>\xe4\xe0"[:51], None),
+        (b"<meta charset=rot13>abc", "<meta charset=rot13>abc"),
+        (b"<meta charset=idna>abc", "<meta charset=idna>abc"),
+        (b"<meta charset=nonsense>caf\xc3\xa9", "<meta charset=nonsense>caf\u00e9"),
+        (b"mostly fine \xff text", "mostly fine  text"),
+        (b"\xff\xfa\xfb" * 200, None),
+        (b"\x7fELF\0\0", None),
+    ],
+)
+def test_encodings(raw: bytes, text: str | None) -> None:
+    if raw.startswith(b"<META"):
+        assert (decode_page(raw) or "").endswith("\u0434\u0430")
+    else:
+        assert decode_page(raw) == text
+
+
+def test_files_that_are_no_pages_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(markup, "LARGEST_PAGE", 1000)
+    (tmp_path / "a.html").write_text("<p>fine")
+    (tmp_path / "b.html").write_text("<p>long" * 200)
+    (tmp_path / "c.htm").write_bytes(b"\0\1\2")
+    (tmp_path / "d.html").write_text("<script>only()</script>")
+    skips = Skips()
+    files = find_files([tmp_path])
+    found = list(read_documents(files, DocumentRule("line"), "text", skips, Meter()))
+    assert found == [Document("fine", str(tmp_path))]
+    assert skips.counts == {"pages over 0 MiB": 1, "undecodable pages": 1}

@@ -1,0 +1,233 @@
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from daybreak.core.batch import Batch
+from daybreak.core.errors import UserError
+from daybreak.data.sequences.sampler import Sampler
+from daybreak.data.sequences.sentence_pairs import SentencePairs, check_pairs
+from daybreak.data.sequences.shards import ShardWriter, TokenStream
+from daybreak.schemas.run import SpecialIds
+
+SPECIAL = SpecialIds()
+FIRST = 10
+
+
+class Text:
+    """Documents of sentences; the token at place p of the stream is p + FIRST, so that it tells where it came from."""
+
+    def __init__(self, folder: Path, documents: list[list[int]], *, sentences: bool = True):
+        writer = ShardWriter(folder, "train", 4, sentences=sentences)
+        self.sizes, self.starts, self.document_of, self.start_of = documents, [], [], []
+        place = 0
+        for number, document in enumerate(documents):
+            self.starts.append(place)
+            ends = np.cumsum(document)
+            ends[-1] += 1
+            ids = np.arange(place, place + ends[-1]) + FIRST
+            ids[-1] = SPECIAL.sep
+            writer.write(ids, ends[-1:], ends)
+            starts = [0, *ends.tolist()]
+            for sentence, size in enumerate(document):
+                self.document_of += [number] * size
+                self.start_of += [place + starts[sentence]] * size
+            self.document_of.append(-1)  # the separator
+            self.start_of.append(-1)
+            place += int(ends[-1])
+        self.stream = TokenStream(folder, writer.close(), 4)
+
+
+def drawn(chance: random.Random, documents: int, sentences: int, size: int) -> list[list[int]]:
+    return [
+        [chance.randrange(1, 2 * size) for _ in range(chance.randrange(1, 2 * sentences))] for _ in range(documents)
+    ]
+
+
+def segments(batch: Batch, row: int) -> tuple[list[int], list[int]]:
+    ids = batch.ids[row].tolist()
+    first = ids.index(SPECIAL.sep)
+    second = ids.index(SPECIAL.sep, first + 1)
+    return ids[1:first], ids[first + 1 : second]
+
+
+def build(text: Text, length: int, seed: int = 3, **shares: float) -> Sampler:
+    return SentencePairs(**shares).build(text.stream, length, seed, SPECIAL)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 999), length=st.integers(5, 80), documents=st.integers(2, 12), size=st.integers(1, 30))
+def test_rows_are_pairs_as_their_labels_say(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, length: int, documents: int, size: int
+) -> None:
+    text = Text(tmp_path_factory.mktemp("text"), drawn(random.Random(seed), documents, 9, size))
+    batch = build(text, length, seed).take(seed, 40)
+    assert batch.ids.shape == batch.types.shape == batch.attend.shape == (40, length)
+    for row in range(40):
+        a, b = segments(batch, row)
+        end = len(a) + len(b) + 3
+        assert a and b and end <= length
+        assert batch.ids[row, 0] == SPECIAL.cls and (batch.ids[row, end:] == SPECIAL.pad).all()
+        assert batch.attend[row].tolist() == [place < end for place in range(length)]
+        assert batch.types[row].tolist() == [int(len(a) + 2 <= place < end) for place in range(length)]
+        for segment in (a, b):
+            assert min(segment) >= FIRST  # no special token inside
+            assert segment == list(range(segment[0], segment[-1] + 1))
+        (of_a, *others_a), (of_b, *others_b) = ({text.document_of[id - FIRST] for id in part} for part in (a, b))
+        assert not others_a and not others_b
+        if batch.follows[row]:
+            assert of_a != of_b
+        else:
+            assert of_a == of_b and b[0] > a[-1]
+            # Between them are only tokens that were dropped, when the row is full.
+            assert b[0] == a[-1] + 1 or end == length
+
+
+@settings(max_examples=15, deadline=None)
+@given(cuts=st.lists(st.integers(1, 30), min_size=1, max_size=8), start=st.integers(0, 300))
+def test_rows_do_not_depend_on_how_they_are_asked_for(
+    tmp_path_factory: pytest.TempPathFactory, cuts: list[int], start: int
+) -> None:
+    text = Text(tmp_path_factory.mktemp("text"), drawn(random.Random(4), 9, 12, 8))
+    whole = build(text, 32).take(start, sum(cuts))
+    places = np.cumsum([start, *cuts])
+    parts = [build(text, 32).take(int(place), cut) for place, cut in zip(places, cuts, strict=False)]
+    for name in ("ids", "types", "attend", "follows"):
+        assert np.array_equal(np.concatenate([getattr(part, name) for part in parts]), getattr(whole, name))
+
+
+def test_the_first_rows_in_stream_order(tmp_path: Path) -> None:
+    text = Text(tmp_path, drawn(random.Random(4), 9, 12, 8))
+    sampler = build(text, 32)
+    found = sampler.in_order(10_000)
+    assert len(found) == sampler.rows_per_epoch
+    of = [text.document_of[ids[1] - FIRST] for ids in found.ids]
+    assert of == sorted(of)
+    epoch = sampler.take(0, len(found))
+    assert sorted(epoch.ids.tolist()) == sorted(found.ids.tolist())
+
+
+def original(documents: list[list[int]], length: int, chance: random.Random) -> list[tuple[int, int]]:
+    """(label, filled positions) of the original's walk over documents given as sizes of sentences.
+
+    With the target drawn anew for each pair, which is one of the differences that the module names.
+    """
+    found = []
+    for number, document in enumerate(documents):
+        chunk: list[int] = []
+        place, target = 0, 0
+        while place < len(document):
+            if not chunk:
+                target = chance.randint(2, length - 3) if chance.random() < 0.1 else length - 3
+            chunk.append(document[place])
+            if place == len(document) - 1 or sum(chunk) >= target:
+                cut = chance.randint(1, len(chunk) - 1) if len(chunk) > 1 else 1
+                size = sum(chunk[:cut])
+                label = int(len(chunk) == 1 or chance.random() < 0.5)
+                if label:
+                    place -= len(chunk) - cut
+                    other = documents[chance.choice([n for n in range(len(documents)) if n != number])]
+                    second = 0
+                    for more in other[chance.randrange(len(other)) :]:
+                        second += more
+                        if second >= target - size:
+                            break
+                else:
+                    second = sum(chunk[cut:])
+                found.append((label, min(size + second + 3, length)))
+                chunk = []
+            place += 1
+    return found
+
+
+@pytest.mark.parametrize(("documents", "sentences", "length"), [(60, 4, 64), (60, 20, 64), (60, 20, 160), (3, 400, 96)])
+def test_labels_and_lengths_are_distributed_as_in_the_original(
+    tmp_path: Path, documents: int, sentences: int, length: int
+) -> None:
+    sizes = drawn(random.Random(5), documents, sentences, 12)
+    batch = build(Text(tmp_path, sizes), length).take(0, 3000)
+    theirs = np.array([pair for copy in range(20) for pair in original(sizes, length, random.Random(copy))])
+    assert abs(batch.follows.mean() - theirs[:, 0].mean()) < 0.035
+    assert abs(batch.attend.sum(axis=1).mean() / theirs[:, 1].mean() - 1) < 0.03
+
+
+def test_shares(tmp_path: Path) -> None:
+    text = Text(tmp_path, drawn(random.Random(6), 20, 60, 5))
+    whole = build(text, 64, short_share=0.0, random_share=0.0).take(0, 1500)
+    assert whole.follows.mean() < 0.03  # a lone last sentence
+    assert (whole.attend.sum(axis=1) == 64).mean() > 0.7  # all but the ends of documents
+    short = build(text, 64, short_share=1.0, random_share=1.0).take(0, 1500)
+    assert short.follows.all()
+    filled = short.attend.sum(axis=1)
+    assert 30 < filled.mean() < 45 and np.unique(filled).size > 40
+    with pytest.raises(UserError, match=r"random_share is 1.5, but a share"):
+        SentencePairs(random_share=1.5)
+
+
+@pytest.mark.parametrize("length", [32, 120])
+def test_sentences_are_visited_about_equally_often(tmp_path: Path, length: int) -> None:
+    sizes = [[8] * count for count in (3, 6, 12, 40, 400)] * 2
+    text = Text(tmp_path, sizes)
+    sampler = build(text, length)
+    epochs = 40 if length < 100 else 120
+    visits: Counter[int] = Counter()
+    batch = sampler.take(0, epochs * sampler.rows_per_epoch)
+    for row in range(0, len(batch)):
+        a, b = segments(batch, row)
+        for segment in (a, b) if not batch.follows[row] else (a,):  # the random B goes everywhere
+            visits.update({text.start_of[id - FIRST] for id in segment})
+    for document in (3, 4):
+        start, count = text.starts[document], len(sizes[document])
+        inside = np.array([visits[start + 8 * place] for place in range(count)]) / epochs
+        assert 0.6 < inside.mean() < 1.3
+        tenths = np.array([part.mean() for part in np.array_split(inside, 10)])
+        assert tenths.min() > 0.7 * inside.mean() and tenths.max() < 1.3 * inside.mean()
+    assert min(visits[place] for place in set(text.start_of) - {-1}) > epochs / 5
+
+
+def test_truncation_takes_from_the_longer_segment_at_both_ends(tmp_path: Path) -> None:
+    text = Text(tmp_path, [[19, 4], [5, 40], [50, 50]])
+    batch = build(text, 23, random_share=0.0, short_share=0.0).take(0, 400)
+    found: dict[int, set[tuple[int, int, int]]] = {0: set(), 1: set(), 2: set()}
+    for row in range(len(batch)):
+        a, b = segments(batch, row)
+        assert len(a) + len(b) == 20 or batch.follows[row]
+        place = a[0] - FIRST if text.document_of[a[0] - FIRST] == 0 else b[0] - FIRST
+        document = text.document_of[a[0] - FIRST]
+        found[document].add((len(a), len(b), place - text.start_of[place]))
+    # From A 3 of 19, of which any number in front; from B 25 of 40; where both are long they end equal.
+    assert found[0] == {(16, 4, front) for front in range(4)}
+    assert {sizes[:2] for sizes in found[1]} == {(5, 15)} and len(found[1]) > 8
+    assert (10, 10) in {sizes[:2] for sizes in found[2]}
+
+
+def test_text_that_cannot_give_pairs(tmp_path_factory: pytest.TempPathFactory) -> None:
+    def text(documents: list[list[int]], sentences: bool = True) -> Text:
+        return Text(tmp_path_factory.mktemp("text"), documents, sentences=sentences)
+
+    with pytest.raises(UserError, match=r"marks no sentences.*Prepare it with --split-sentences, or give one sentence"):
+        build(text([[4, 4], [4, 4]], sentences=False), 16)
+    with pytest.raises(UserError, match=r"is one document, so that no random sentence"):
+        build(text([[4] * 50]), 16)
+    with pytest.raises(UserError, match=r"A row of 4 holds no pair"):
+        build(text([[4, 4], [4, 4]]), 4)
+    assert check_pairs(text([[4, 4], [4, 4]]).stream) is None
+    warning = check_pairs(text([[4], [4, 4], [4]]).stream)
+    assert warning is not None and warning.startswith("Documents have 1.3 sentences on average")
+
+
+def test_documents_of_which_no_token_is_left_are_passed_over(tmp_path: Path) -> None:
+    text = Text(tmp_path, [[0], [4, 4, 4], [0], [0], [4, 4], [0]])
+    batch = build(text, 12).take(0, 200)
+    for row in range(200):
+        a, b = segments(batch, row)
+        assert a and b
+    with pytest.raises(UserError, match="Fewer than two documents hold any token"):
+        (tmp_path / "more").mkdir()
+        build(Text(tmp_path / "more", [[0], [4, 4]]), 12)

@@ -1,0 +1,116 @@
+"""Pairs of spans: two neighbours of one document, whatever is asked for in whatever order, however short it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from daybreak.core.batch import Batch
+from daybreak.core.errors import UserError
+from daybreak.data.sequences.shards import ShardWriter, TokenStream
+from daybreak.data.sequences.span_pairs import FEWEST, GAP, OVERLAP, PASSAGE, SpanSampler
+from daybreak.schemas.run import SpecialIds
+
+SPECIAL = SpecialIds(pad=90_000, unk=90_001, cls=90_002, sep=90_003, mask=90_004)
+"""Above all tokens: a token is its place in the stream."""
+
+MakeStream = Callable[[list[int]], TokenStream]
+
+
+@pytest.fixture(scope="module")
+def make_stream(tmp_path_factory: pytest.TempPathFactory) -> MakeStream:
+    """Streams of documents of these sizes, separator not counted, whose token at place p is p."""
+
+    def make(sizes: list[int]) -> TokenStream:
+        folder = tmp_path_factory.mktemp("stream")
+        writer = ShardWriter(folder, "train", 4)
+        ends = np.cumsum(np.array(sizes) + 1)
+        writer.write(np.arange(ends[-1]), ends)
+        return TokenStream(folder, writer.close(), 4)
+
+    return make
+
+
+def sampler(
+    stream: TokenStream, *, length: int = 64, seed: int = 5, shortest: int = 12, longest: int = 60
+) -> SpanSampler:
+    return SpanSampler(stream, length, seed, SPECIAL, shortest=shortest, longest=longest)
+
+
+def spans(batch: Batch) -> list[np.ndarray]:
+    """The tokens of each sequence, once its frame is as it should be."""
+    found = []
+    for ids, attend in zip(batch.ids, batch.attend, strict=True):
+        size = int(attend.sum())
+        assert attend[:size].all() and (ids[size:] == SPECIAL.pad).all()
+        assert ids[0] == SPECIAL.cls and ids[size - 1] == SPECIAL.sep
+        assert np.array_equal(ids[1 : size - 1], np.arange(ids[1], ids[1] + size - 2))
+        found.append(ids[1 : size - 1])
+    return found
+
+
+def test_a_pair_is_two_neighbouring_spans_of_one_document(make_stream: MakeStream) -> None:
+    sizes = [400, 300, 5 * PASSAGE, 150, 3, 200]
+    stream = make_stream(sizes)
+    ends = stream.document_ends().astype(np.int64)
+    made, lengths, gaps = sampler(stream), [], []
+    batch = made.take(0, 400)
+    found = spans(batch)
+    for place in range(0, 400, 2):
+        one, other = found[place], found[place + 1]
+        assert np.searchsorted(ends, one[0], side="right") == np.searchsorted(ends, other[-1] + 1, side="right")
+        lengths += [len(one), len(other)]
+        gaps.append(int(other[0] - one[-1] - 1))
+    assert min(lengths) == 12 and max(lengths) == 60 and min(gaps) == -OVERLAP and max(gaps) == GAP
+    assert (batch.documents[::2] == batch.documents[1::2]).all()
+    # Every passage once an epoch: 5 of the long document, one of each other, none of the shortest.
+    assert sorted(batch.documents[: 2 * 9 : 2].tolist()) == list(range(9))
+
+
+@settings(max_examples=60, deadline=None)
+@given(position=st.integers(0, 10_000), rows=st.integers(1, 40), cut=st.integers(1, 39))
+def test_a_sequence_is_a_function_of_its_position(position: int, rows: int, cut: int, make_stream: MakeStream) -> None:
+    made = sampler(make_stream([50, 400, 30, 90]))
+    whole = made.take(position, rows)
+    again = sampler(make_stream([50, 400, 30, 90]))
+    parts = [again.take(position + first, min(cut, rows - first), 0.9) for first in range(0, rows, cut)][::-1]
+    for name in ("ids", "attend", "documents"):
+        joined = np.concatenate([getattr(part, name) for part in parts[::-1]])
+        assert np.array_equal(getattr(whole, name), joined)
+
+
+def test_another_seed_and_another_epoch_draw_other_spans(make_stream: MakeStream) -> None:
+    stream = make_stream([500, 600])
+    first, other = sampler(stream).take(0, 8).ids, sampler(stream, seed=6).take(0, 8).ids
+    assert not np.array_equal(first, other)
+    assert len({tuple(row) for row in first.tolist()}) == 8  # two epochs and more
+
+
+@settings(max_examples=60, deadline=None)
+@given(sizes=st.lists(st.integers(0, 60), min_size=2, max_size=12), length=st.integers(8, 70), seed=st.integers(0, 9))
+def test_short_documents_give_halves_and_the_shortest_nothing(
+    sizes: list[int], length: int, seed: int, make_stream: MakeStream
+) -> None:
+    stream = make_stream(sizes)
+    enough = sum(size >= FEWEST for size in sizes)
+    if enough < 2:
+        with pytest.raises(UserError, match=f"The text has {enough} documents of {FEWEST} tokens and more"):
+            sampler(stream, length=length, seed=seed, shortest=6)
+        return
+    ends = stream.document_ends().astype(np.int64)
+    batch = sampler(stream, length=length, seed=seed, shortest=6).take(seed, 30)
+    for span in spans(batch):
+        size = sizes[int(np.searchsorted(ends, span[0], side="right"))]
+        assert size >= FEWEST and span[-1] + 1 < ends[np.searchsorted(ends, span[0], side="right")]
+        assert min(6, size // 2, length - 2) <= len(span) <= min(size // 2, length - 2)
+
+
+def test_rows_in_order_are_those_of_the_passages(make_stream: MakeStream) -> None:
+    made = sampler(make_stream([100, 100, 100]))
+    assert made.in_order(4).documents.tolist() == [0, 0, 1, 1]
+    assert made.in_order(100).documents.tolist() == [0, 0, 1, 1, 2, 2]
+    assert made.rows_per_epoch == int(300 / 36)

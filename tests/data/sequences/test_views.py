@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from daybreak.core.errors import UserError
+from daybreak.data.sequences.sampler import StreamRows
+from daybreak.data.sequences.shards import ShardWriter, TokenStream
+from daybreak.data.sequences.views import ViewRows
+from daybreak.schemas.run import SpecialIds
+
+SPECIAL = SpecialIds()
+FIRST = 10
+"""The token at place p of the stream is p + FIRST, so that a view shows where it came from."""
+LENGTH = 128
+
+
+def stream_of(folder: Path, tokens: int) -> TokenStream:
+    writer = ShardWriter(folder, "train", 4)
+    writer.write(np.arange(tokens) + FIRST, np.array([tokens]))
+    return TokenStream(folder, writer.close(), 4)
+
+
+@pytest.fixture(scope="module")
+def stream(tmp_path_factory: pytest.TempPathFactory) -> TokenStream:
+    return stream_of(tmp_path_factory.mktemp("stream"), 50_000)
+
+
+def views(row: np.ndarray) -> list[np.ndarray]:
+    """The views of a sequence; the last one may be cut off by its end."""
+    assert row[0] == SPECIAL.cls
+    ends = np.flatnonzero(row == SPECIAL.sep)
+    return np.split(row[1:], ends)[: len(ends)]
+
+
+def tokens_of(view: np.ndarray) -> np.ndarray:
+    return view[view != SPECIAL.sep]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    shortest=st.integers(2, 20),
+    more=st.integers(0, 30),
+    drop=st.floats(0, 0.9),
+    length=st.sampled_from([16, 64, 128, 200]),
+    seed=st.integers(0, 99),
+)
+def test_a_sequence_holds_damaged_copies_of_one_window(
+    stream: TokenStream, shortest: int, more: int, drop: float, length: int, seed: int
+) -> None:
+    config = ViewRows(fraction=1.0, shortest=shortest, longest=shortest + more, drop=drop)
+    ids = config.build(stream, length, seed, SPECIAL).take(0, 8).ids
+    assert ids.shape == (8, length) and ids.dtype == np.int64
+    for row in ids:
+        read = row[row >= FIRST]
+        assert len(read) + (row == SPECIAL.sep).sum() == length - 1
+        if len(read):
+            assert read.max() - read.min() < config.longest + config.longest // 3 + 1
+        for view in views(row):
+            tokens = tokens_of(view)
+            assert len(tokens) <= config.longest
+            assert (np.diff(tokens) > 0).all()
+
+
+def test_without_damage_views_are_verbatim_and_shifted(stream: TokenStream) -> None:
+    config = ViewRows(fraction=1.0, drop=0.0)
+    sizes, starts = set(), []
+    for row in config.build(stream, LENGTH, 0, SPECIAL).take(0, 64).ids:
+        found = [tokens_of(view) for view in views(row)]
+        assert len(found) >= 3
+        assert len({len(view) for view in found}) == 1
+        assert all((np.diff(view) == 1).all() for view in found)
+        sizes.add(len(found[0]))
+        starts.append(len({int(view[0]) for view in found}))
+    assert min(sizes) == config.shortest and max(sizes) == config.longest
+    assert np.mean(starts) > 2.5  # the views of a sequence begin at different places of the window
+
+
+@pytest.mark.parametrize(("progress", "expected"), [(0.0, 0.7), (0.2499, 0.7), (0.25, 0.1), (1.0, 0.1)])
+def test_the_fraction_follows_progress(stream: TokenStream, progress: float, expected: float) -> None:
+    plain = StreamRows().build(stream, LENGTH, 3, SPECIAL).take(0, 4000).ids
+    ids = ViewRows().build(stream, LENGTH, 3, SPECIAL).take(0, 4000, progress).ids
+    changed = (ids != plain).any(axis=1)
+    assert abs(changed.mean() - expected) < 0.03
+    held = np.array([(row == SPECIAL.sep).any() for row in ids])
+    assert (held == changed).all()  # all others are the cuts of the stream that StreamRows gives
+
+
+def test_a_long_run_has_its_views_early(stream: TokenStream) -> None:
+    config = ViewRows(fraction=1.0, later=0.0, most=100)
+    ids = config.build(stream, LENGTH, 3, SPECIAL).take(90, 20, 0.01).ids
+    assert [bool((row == SPECIAL.sep).any()) for row in ids] == [True] * 10 + [False] * 10
+
+
+def test_fewer_views_later_are_a_part_of_those_before(stream: TokenStream) -> None:
+    sampler = ViewRows().build(stream, LENGTH, 4, SPECIAL)
+    early, late = sampler.take(0, 400, 0.0).ids, sampler.take(0, 400, 0.5).ids
+    with_views = np.array([(row == SPECIAL.sep).any() for row in late])
+    assert 10 < with_views.sum() < 100
+    assert (early[with_views] == late[with_views]).all()
+
+
+@settings(max_examples=40, deadline=None)
+@given(start=st.integers(0, 10**6), cuts=st.lists(st.integers(1, 9), min_size=1, max_size=6), seed=st.integers(0, 9))
+def test_sequences_do_not_depend_on_how_they_are_asked_for(
+    stream: TokenStream, start: int, cuts: list[int], seed: int
+) -> None:
+    config = ViewRows()
+    whole = config.build(stream, 64, seed, SPECIAL).take(start, sum(cuts)).ids
+    places = np.cumsum([start, *cuts])
+    parts = [config.build(stream, 64, seed, SPECIAL).take(int(at), cut).ids for at, cut in zip(places, cuts)]
+    assert np.array_equal(whole, np.concatenate(parts))
+
+
+def test_seeds_give_other_views(stream: TokenStream) -> None:
+    first, second = (ViewRows(fraction=1.0).build(stream, LENGTH, seed, SPECIAL).take(0, 8).ids for seed in (0, 1))
+    assert not (first == second).all(axis=1).any()
+
+
+@pytest.mark.parametrize("tokens", [130, 64, 20])
+def test_a_short_stream_still_gives_views(tmp_path: Path, tokens: int) -> None:
+    ids = ViewRows(fraction=1.0).build(stream_of(tmp_path, tokens), 16, 0, SPECIAL).take(0, 20).ids
+    assert ids.max() < tokens + FIRST and (ids == SPECIAL.sep).any()
+
+
+def test_separators_of_documents_are_no_tokens_of_a_view(tmp_path: Path) -> None:
+    writer = ShardWriter(tmp_path, "train", 4)
+    ids = np.arange(4000) + FIRST
+    ids[4::5] = SPECIAL.sep
+    writer.write(ids, np.arange(5, 4001, 5))
+    stream = TokenStream(tmp_path, writer.close(), 4)
+    for row in ViewRows(fraction=1.0, drop=0.0, shortest=20).build(stream, LENGTH, 0, SPECIAL).take(0, 20).ids:
+        assert max(len(view) for view in views(row)) >= 16  # not cut at the documents' ends
+        assert not ((row[1:-1] == SPECIAL.sep) & (row[2:] == SPECIAL.sep)).any()
+
+
+def test_measurements_read_plain_sequences(stream: TokenStream) -> None:
+    plain = StreamRows().build(stream, LENGTH, 0, SPECIAL).in_order(16).ids
+    assert np.array_equal(ViewRows(fraction=1.0).build(stream, LENGTH, 0, SPECIAL).in_order(16).ids, plain)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"fraction": 1.5}, {"until": -0.1}, {"drop": 1.0}, {"shortest": 1}, {"shortest": 9, "longest": 8}]
+)
+def test_values_that_cannot_be_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(UserError):
+        ViewRows(**wrong)  # type: ignore[arg-type]

@@ -1,0 +1,215 @@
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from language_texts import LISTS, language_texts
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from daybreak.data.tokenizers import fast_encoding
+from daybreak.data.tokenizers.byte_bpe import ByteBPE
+from daybreak.data.tokenizers.fast_encoding import Flat, Layer, TextEncoder, fast_encoder, plain_encoder, same
+from daybreak.data.tokenizers.fast_libraries import Library, Tokie, Unsuited, kind_of
+from daybreak.data.tokenizers.hostile_texts import hostile_texts
+from daybreak.data.tokenizers.tokenizer import WordPiece
+
+# No Thai, whose words WordPiece cuts in a way of ours.
+TEXTS = list(itertools.chain.from_iterable(language_texts(name, 12) for name in LISTS if name != "thai"))
+TEXTS += ["The well-known (1999) \"words\" -- aren't many... they're ''few''! ### a_b 3.14 caf\u00e9 \u2014 x" * 3] * 9
+CONFIGS = {
+    "wordpiece": WordPiece(vocabulary=1500),
+    "cased": WordPiece(vocabulary=1500, cased=True),
+    "runs": WordPiece(vocabulary=1500, punctuation="runs"),
+    "cramming": WordPiece(vocabulary=1500, normalizer="cramming"),
+    "cramming cased": WordPiece(vocabulary=1500, normalizer="cramming", cased=True),
+    "crammed": WordPiece(vocabulary=1500, normalizer="cramming", punctuation="runs"),
+    "bytes": ByteBPE(vocabulary=1500),
+    "uncased bytes": ByteBPE(vocabulary=1500, cased=False),
+}
+WILD = st.one_of(
+    st.sampled_from("ab '#.-_[]\n\n\u00e9\u0301\u4f60\u3002\u093f\u0e33\u200d\u1161\u03a3`\t"),
+    st.characters(codec="utf-8"),
+)
+ENCODERS: dict[str, TextEncoder] = {}
+
+
+def encoder(name: str) -> TextEncoder:
+    """With all layers there from the first text on."""
+    if name not in ENCODERS:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(fast_encoding, "DEFERRED_CHARACTERS", 0)
+            ENCODERS[name] = fast_encoder(CONFIGS[name].train(TEXTS))
+    return ENCODERS[name]
+
+
+def lists(flat: Flat) -> list[list[int]]:
+    return [part.tolist() for part in np.split(flat[0], np.cumsum(flat[1])[:-1])]
+
+
+def test_plain_encoding_is_that_of_tokenizers() -> None:
+    tokenizer = WordPiece(vocabulary=600).train(TEXTS)
+    ids, lengths = plain_encoder(tokenizer)(["", "some words [SEP]", "x"])
+    assert ids.dtype == np.uint32 and lengths.tolist()[0] == 0
+    wanted = [tokenizer.encode(text, add_special_tokens=False).ids for text in ("", "some words [SEP]", "x")]
+    assert lists((ids, lengths)) == wanted and 3 not in wanted[1]
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_fast_library_takes_part(name: str) -> None:
+    pytest.importorskip("kitoken", reason="needs the extra fast")
+    pytest.importorskip("tokie", reason="needs the extra fast")
+    found = encoder(name)
+    assert "kitoken" in found.name, found.reasons
+    assert name in ("runs", "crammed", "uncased bytes") or found.name.startswith("tokie"), found.reasons
+    assert found.identical(TEXTS)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_ids_are_those_of_tokenizers_on_any_text(name: str) -> None:
+    pytest.importorskip("tokie", reason="needs the extra fast")
+    found = encoder(name)
+
+    @settings(max_examples=60, deadline=None)
+    @given(st.lists(st.text(WILD, max_size=60), max_size=6))
+    def check(texts: list[str]) -> None:
+        assert found.identical([*texts, " ".join(texts), "the\n\n".join(texts)])
+
+    check()
+
+
+@pytest.mark.parametrize("name", ["wordpiece", "bytes"])
+def test_every_character_of_unicode(name: str) -> None:
+    pytest.importorskip("tokie", reason="needs the extra fast")
+    every = [chr(code) for code in range(0x80, sys.maxunicode, 29) if not 0xD800 <= code < 0xE000]
+    texts = [" ".join(f"x{one}y {one}" for one in every[place : place + 60]) for place in range(0, len(every), 60)]
+    assert encoder(name).identical(texts)
+
+
+@given(st.lists(st.tuples(st.sampled_from("a \n\u4f60"), st.integers(1, 5000)), max_size=6))
+def test_no_long_run_is_overlooked(runs: list[tuple[str, int]]) -> None:
+    text = "".join(character * count for character, count in runs)
+    codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+    assert fast_encoding._may_hold_long_runs(codes) or not fast_encoding._LONG.search(text)
+    assert not fast_encoding._may_hold_long_runs(np.frombuffer(b"some words " * 1000, np.uint8))
+
+
+@pytest.mark.parametrize("name", ["wordpiece", "bytes", "crammed"])
+def test_long_words_long_gaps_and_long_texts(name: str) -> None:
+    pytest.importorskip("tokie", reason="needs the extra fast")
+    gaps = ["word" + "\n" * size + "next" + " " * 3 for size in (2, 1999, 2000, 2001, 12000)]
+    words = ["x" * size + " y" for size in (99, 100, 101, 1999, 2001, 30000)]
+    long = ["\n\n".join(TEXTS), "\n\n\n".join(["a few plain words"] * 4000), "\n" * 5000, " \n" * 3000 + "end"]
+    assert encoder(name).identical([*gaps, *words, *long])
+
+
+class Wrong(Library):
+    """Right on the texts that characters are asked about, wrong on one word."""
+
+    name = "wrong"
+
+    def __init__(self, tokenizer: Tokenizer, kind: object):
+        self._plain = plain_encoder(tokenizer)
+
+    def encode(self, texts: Sequence[str]) -> Flat:
+        ids, lengths = self._plain(texts)
+        if any("qwert" in text for text in texts):
+            ids = ids + 1
+        return ids, lengths
+
+
+class Deaf(Wrong):
+    """Does not know the letter z."""
+
+    name = "deaf"
+
+    def encode(self, texts: Sequence[str]) -> Flat:
+        return self._plain([text.replace("z", "") for text in texts])
+
+
+class Blind(Wrong):
+    """Takes every character but ASCII for another; counts what it is given."""
+
+    name = "blind"
+    seen = ""
+
+    def encode(self, texts: Sequence[str]) -> Flat:
+        Blind.seen += "".join(texts)
+        return self._plain(["".join(one if one.isascii() else "?" for one in text) for text in texts])
+
+
+def test_a_library_that_errs_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = WordPiece(vocabulary=600).train(TEXTS)
+    monkeypatch.setattr(fast_encoding, "LIBRARIES", (Deaf,))
+    found = fast_encoder(tokenizer)
+    assert found.name == "tokenizers" and found.reasons == ["deaf gives other ids around 'z'"]
+    monkeypatch.setattr(fast_encoding, "LIBRARIES", (Wrong,))
+    found = fast_encoder(tokenizer)
+    assert found.name == "wrong, tokenizers" and found.identical(["a word"]) and not found.identical(["a qwert"])
+    monkeypatch.setattr(fast_encoding, "hostile_texts", lambda tokenizer: ["qwert"])
+    found = fast_encoder(tokenizer)
+    assert found.name == "tokenizers" and found.reasons == ["wrong gives other ids"] and found.identical(["a qwert"])
+
+
+def test_what_is_not_trusted_goes_through_the_layer_below() -> None:
+    tokenizer = WordPiece(vocabulary=1500, cased=True).train(TEXTS)
+    plain = plain_encoder(tokenizer)
+    layer = Layer(Blind(tokenizer, None), plain, plain, kind_of(tokenizer))
+    Blind.seen = ""
+    text = "plain caf\u00e9 words  \n\n\u00e4 end"
+    assert same(layer([text, "", "more"]), plain([text, "", "more"]))
+    assert "plain words endmore" in Blind.seen and "plain caf" not in Blind.seen
+
+
+def test_the_layer_below_is_made_when_it_is_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = WordPiece(vocabulary=1500, cased=True).train(TEXTS)
+    plain, text = plain_encoder(tokenizer), "caf\u00e9s and " * 20
+    monkeypatch.setattr(fast_encoding, "LIBRARIES", (Blind, Wrong))
+    monkeypatch.setattr(fast_encoding, "hostile_texts", lambda tokenizer: [""])
+    monkeypatch.setattr(fast_encoding, "DEFERRED_CHARACTERS", 200)  # of which 120 are in words that go down
+    found = fast_encoder(tokenizer)
+    assert found.name == "blind, tokenizers" and same(found([text]), plain([text]))
+    assert found.name == "blind, tokenizers" and same(found([text]), plain([text]))
+    assert found.name == "blind, wrong, tokenizers" and same(found([text]), plain([text])) and not found.reasons
+
+
+def test_other_kinds_of_tokenizers_stay_with_tokenizers() -> None:
+    metaspace = Tokenizer(models.BPE({"a": 0, "\u2581": 1}, []))
+    metaspace.pre_tokenizer = pre_tokenizers.Metaspace()
+    metaspace.decoder = decoders.Metaspace()
+    found = fast_encoder(metaspace)
+    assert found.name == "tokenizers" and "neither of BERT's kind nor byte-level" in found.reasons[0]
+    added = WordPiece(vocabulary=400).train(["a few words"] * 3)
+    added.add_tokens(["few words"])
+    with pytest.raises(Unsuited, match="added words"):
+        kind_of(added)
+    thai = WordPiece(vocabulary=400, cased=True).train(language_texts("thai", 9))
+    assert fast_encoder(thai).name == "tokenizers"
+
+
+def test_hostile_texts_are_always_the_same() -> None:
+    tokenizer = WordPiece(vocabulary=600).train(TEXTS)
+    assert hostile_texts(tokenizer) == hostile_texts(tokenizer)
+    assert any("[SEP]" in text for text in hostile_texts(tokenizer))
+
+
+def test_a_library_that_panics_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As tokie does over some vocabularies, with an exception that is no Exception."""
+    tokie = pytest.importorskip("tokie")
+
+    class Panic(BaseException):
+        pass
+
+    class Engine:
+        @staticmethod
+        def from_json(path: str) -> None:
+            raise Panic("index out of bounds")
+
+    monkeypatch.setattr(tokie, "Tokenizer", Engine)
+    monkeypatch.setattr(fast_encoding, "LIBRARIES", (Tokie,))
+    found = fast_encoder(WordPiece(vocabulary=400).train(["a few words"] * 3))
+    assert found.name == "tokenizers" and found.reasons == ["tokie cannot read the tokenizer (index out of bounds)"]

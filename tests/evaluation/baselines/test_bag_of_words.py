@@ -1,0 +1,315 @@
+"""The bag-of-words baseline: scikit-learn by hand, overlap by hand, and where its scores are shown."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.metrics.pairwise import cosine_similarity
+from sklearn.preprocessing import StandardScaler
+
+from daybreak import cli
+from daybreak.commands.evaluate import evaluate
+from daybreak.core.task_pairs import baseline_sentence
+from daybreak.evaluation.baselines import bag_of_words as module
+from daybreak.evaluation.baselines.bag_of_words import WordScores, bag_of_words, overlap
+from daybreak.evaluation.finetuning import measure
+from daybreak.evaluation.finetuning.results import read_results
+from daybreak.evaluation.tasks.kinds import KINDS, kind_of, load_task
+from daybreak.evaluation.tasks.task import LabelledRows, TaskRows
+from daybreak.evaluation.tasks.task_file import read_task_file
+from daybreak.exporting.card_tasks import tasks_block
+from daybreak.schemas.tasks import TaskResult
+
+FILLER = "the day was very and it will be some more of this there again today town people walk home late".split()
+THINGS = [f"{a}{b}" for a in ("sal", "mer", "tor", "vin", "kel") for b in ("ta", "mo", "ris", "den", "fu", "ga")]
+
+
+def write(folder: Path, rows: list[tuple[object, ...]], held: list[tuple[object, ...]], **fields: object) -> TaskRows:
+    columns = [f"c{number}" for number in range(len(rows[0]))]
+    for name, part in (("train", rows), ("dev", held)):
+        lines = ["\t".join(columns), *("\t".join(map(str, row)) for row in part)]
+        (folder / f"{name}.tsv").write_text("\n".join(lines) + "\n")
+    told = {"name": "own", "train": "train.tsv", "dev": "dev.tsv", "label": columns[-1], **fields}
+    told.setdefault("text", columns[:-1] if len(columns) > 2 else columns[0])
+    (folder / "task.toml").write_text("\n".join(f"{key} = {json.dumps(value)}" for key, value in told.items()))
+    return load_task(read_task_file(folder / "task.toml"))
+
+
+def singles(count: int, seed: int) -> list[tuple[object, ...]]:
+    chance = random.Random(seed)
+    rows: list[tuple[object, ...]] = []
+    for number in range(count):
+        words = chance.choices(FILLER, k=6) + [chance.choice(THINGS[:6] if number % 2 else THINGS[6:12])]
+        chance.shuffle(words)
+        rows.append((" ".join(words), "odd" if number % 2 else "even"))
+    return rows
+
+
+def pairs(count: int, seed: int) -> list[tuple[object, ...]]:
+    """The score is the share of the words that both have."""
+    chance = random.Random(seed)
+    rows: list[tuple[object, ...]] = []
+    for _ in range(count):
+        same = chance.randint(0, 8)
+        words = chance.sample(FILLER, 8)
+        other = words[:same] + chance.sample(THINGS, 8 - same)
+        chance.shuffle(other)
+        rows.append((" ".join(words), " ".join(other), same))
+    return rows
+
+
+def scores(data: TaskRows) -> dict[str, float]:
+    kind = kind_of(data.task)
+    return kind.score(answers(data, data.train), data.labels)
+
+
+def answers(data: TaskRows, train: LabelledRows) -> np.ndarray:
+    found = bag_of_words(kind_of(data.task), data, train)
+    assert found is not None and found.rows == len(train)
+    return found.judged["dev"]
+
+
+def test_one_sentence_equals_scikit_learn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = write(tmp_path, singles(80, 0), singles(60, 1))
+    monkeypatch.setattr(module, "STRENGTHS", (3.0,))
+    texts, held = ([text for (text,) in part.texts] for part in (data.train, data.dev))
+    parts = (
+        TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=module.WORD),
+        TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 5), sublinear_tf=True),
+    )
+    seen = sparse.hstack([part.fit_transform(texts) for part in parts], "csr")
+    model = LogisticRegression(C=3.0, max_iter=1000).fit(seen, data.train.targets)
+    chances = model.predict_proba(sparse.hstack([part.transform(held) for part in parts], "csr"))
+    table = answers(data, data.train)
+    assert table[:, 1].tolist() == chances.argmax(axis=1).tolist()
+    assert table[:, 3] == pytest.approx(chances.max(axis=1), abs=1e-9)
+    assert scores(data)["accuracy"] > 0.9
+
+
+def test_a_number_for_a_pair_follows_the_overlap(tmp_path: Path) -> None:
+    assert scores(write(tmp_path, pairs(200, 0), pairs(100, 1), kind="regression"))["spearman"] > 0.9
+
+
+def test_a_label_for_a_pair_follows_the_overlap(tmp_path: Path) -> None:
+    rows, held = ([(*row[:2], "same" if int(str(row[2])) > 4 else "other") for row in pairs(200, n)] for n in (0, 1))
+    assert scores(write(tmp_path, rows, held))["accuracy"] > 0.9
+
+
+def test_overlap_by_hand() -> None:
+    assert overlap("The cat sat", "the cat ran off") == pytest.approx((2 / 5, 2 / 3, 2 / 4, 3 / 4, 1.0))
+    assert overlap("born in 1887", "born in 1888")[4] == 0.0
+    assert overlap("9 of 10", "10 of 9")[4] == 1.0
+    assert overlap("", "") == (0.0, 0.0, 0.0, 0.0, 1.0)
+
+
+def test_a_pair_equals_scikit_learn_on_the_same_features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ridge on the cosines, the overlap and the words that both or one of the texts have, each made by hand here."""
+    data = write(tmp_path, pairs(60, 0), pairs(30, 1), kind="regression")
+    monkeypatch.setattr(module, "STRENGTHS", (2.0,))
+    monkeypatch.setattr(module._PairFeatures, "variants", (slice(None),))
+    parts = (
+        TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=module.WORD),
+        TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 5), sublinear_tf=True),
+    )
+    for part in parts:
+        part.fit([text for pair in data.train.texts for text in pair])
+
+    def numbers(texts: list[tuple[str, ...]]) -> np.ndarray:
+        def cosines(part: TfidfVectorizer) -> np.ndarray:
+            sides = [part.transform([pair[side] for pair in texts]) for side in (0, 1)]
+            return np.diag(cosine_similarity(*sides))
+
+        return np.column_stack([*map(cosines, parts), [overlap(*pair) for pair in texts]])
+
+    scaler = StandardScaler().fit(numbers(data.train.texts))
+
+    def features(texts: list[tuple[str, ...]]) -> np.ndarray:
+        first, second = (parts[0].transform([pair[side] for pair in texts]).toarray() for side in (0, 1))
+        return np.hstack([scaler.transform(numbers(texts)), first * second, abs(first - second)])
+
+    model = Ridge(alpha=0.5, solver="cholesky").fit(features(data.train.texts), data.train.targets)
+    expected = model.predict(features(data.dev.texts))
+    assert answers(data, data.train)[:, 1] == pytest.approx(expected, abs=0.01)
+
+
+def test_multiple_choice_takes_the_ending_with_the_words_of_right_endings(tmp_path: Path) -> None:
+    def rows(count: int, seed: int) -> list[tuple[object, ...]]:
+        chance = random.Random(seed)
+        found: list[tuple[object, ...]] = []
+        for _ in range(count):
+            endings = [" ".join(chance.sample(THINGS[:15], 2)) for _ in range(3)]
+            right = chance.randrange(3)
+            endings[right] = " ".join(chance.sample(THINGS[15:], 2))
+            found.append((" ".join(chance.sample(FILLER, 5)), *endings, right))
+        return found
+
+    held = rows(50, 1)
+    data = write(tmp_path, rows(100, 0), held, kind="choice", text="c0", choices=["c1", "c2", "c3"], label="c4")
+    table = answers(data, data.train)
+    assert scores(data)["accuracy"] == pytest.approx((table[:, 1] == [row[-1] for row in held]).mean())
+    assert scores(data)["accuracy"] > 0.9
+
+
+def test_question_answering_has_none() -> None:
+    assert bag_of_words(KINDS["qa"], None, LabelledRows([], [])) is None  # type: ignore[arg-type]
+
+
+def test_very_long_training_text_is_cut_to_its_first_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = write(tmp_path, singles(80, 0), singles(60, 1))
+    length = sum(len(text) for (text,) in data.train.texts[:50])
+    monkeypatch.setattr(module, "MOST_CHARACTERS", length)
+    found = bag_of_words(kind_of(data.task), data, data.train)
+    assert found is not None and found.rows == 50
+    assert np.array_equal(found.judged["dev"], answers(data, data.train.take(range(50))))
+    monkeypatch.setattr(module, "MOST_CHARACTERS", length - 1)
+    assert module._bounded(data.train).texts == data.train.texts[:49]
+
+
+def test_tags_are_the_most_frequent_ones(tmp_path: Path) -> None:
+    text = "Bonn B-place\nis O\nold O\n\nBonn B-place\ncalls O\n\nBonn O\nsees O\nRita B-name\n"
+    (tmp_path / "train.txt").write_text(text)
+    (tmp_path / "dev.txt").write_text("Rita B-name\nin O\nBonn B-place\nnear O\nKiel B-place\n")
+    lines = ('name = "ner"', 'kind = "tokens"', 'train = "train.txt"', 'dev = "dev.txt"', "text = 0", "label = 1")
+    (tmp_path / "task.toml").write_text("\n".join([*lines, 'format = "conll"']))
+    found = scores(load_task(read_task_file(tmp_path / "task.toml")))
+    assert found["span_precision"] == 1.0 and found["span_recall"] == pytest.approx(2 / 3)
+
+
+def test_rows_without_a_word_and_labels_that_training_lacks_do_no_harm(tmp_path: Path) -> None:
+    data = write(tmp_path, [("!", "a"), ("?", "b"), ("!!", "a"), ("??", "c")] * 3, [("...", "a"), ("!", "c")])
+    assert 0 <= scores(data)["accuracy"] <= 1
+    alone = data.train.take([0, 2])
+    table = answers(data, alone)
+    assert table[:, 1].tolist() == [0, 0]
+
+
+def test_the_answer_is_the_same_each_time_and_dev_chooses_nothing(tmp_path: Path) -> None:
+    data = write(tmp_path, singles(80, 0), singles(60, 1))
+    swapped = replace(data.dev, targets=[1 - target for target in data.dev.targets])
+    first, second = answers(data, data.train), answers(replace(data, dev=swapped), data.train)
+    assert np.array_equal(first[:, [1, 3]], second[:, [1, 3]])
+
+
+def test_results_hold_the_baseline_and_count_it_once(
+    encoder: Path, weather: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (result,) = evaluate(encoder, [str(weather)], seeds=1, epochs=1, rows=64, out=tmp_path / "out")
+    assert result.bag_of_words["accuracy"] > result.baseline
+    assert f"bag of words {result.bag_of_words['accuracy']:.3f}" in capsys.readouterr().out
+    monkeypatch.setattr(measure, "bag_of_words", lambda *_: pytest.fail("counted twice"))
+    (again,) = evaluate(encoder, [str(weather)], seeds=1, epochs=1, rows=64, out=tmp_path / "out", untrained=True)
+    assert again.bag_of_words == result.bag_of_words
+    monkeypatch.setattr(measure, "bag_of_words", lambda *_: WordScores({"dev": np.array([[0, 1, 0, 1, 0.0]])}, 32))
+    (other,) = evaluate(encoder, [str(weather)], seeds=1, epochs=1, rows=32, out=tmp_path / "out")
+    assert other.bag_of_words["accuracy"] == 0.0, "other training rows are another baseline"
+
+
+def test_a_kept_baseline_of_another_version_is_fitted_again(
+    encoder: Path, weather: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (first,) = evaluate(encoder, [str(weather)], seeds=1, epochs=1, rows=32, out=tmp_path)
+    (file,) = tmp_path.glob("cells/*/*/bag-of-words.json")
+    monkeypatch.setattr(measure, "bag_of_words", lambda *_: WordScores({"dev": np.array([[0, 1, 0, 1, 0.0]])}, 32))
+    assert evaluate(encoder, [str(weather)], seeds=1, epochs=1, rows=32, out=tmp_path) == [first]
+    kept = json.loads(file.read_text())
+    for changed in ("{}", "[]", "{", json.dumps(kept | {"software": [0, "0"]})):
+        file.write_text(changed)
+        (again,) = evaluate(encoder, [str(weather)], seeds=1, epochs=1, rows=32, out=tmp_path)
+        assert again.bag_of_words["accuracy"] == 0.0
+
+
+def test_no_baselines_leaves_the_bag_of_words_out(
+    encoder: Path, weather: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(measure, "bag_of_words", lambda *_: pytest.fail("fitted"))
+    words = ["--tasks", str(weather), "--seeds", "1", "--epochs", "1", "--rows", "32", "--out", str(tmp_path)]
+    with pytest.raises(SystemExit) as left:
+        cli.main(["evaluate", str(encoder), *words, "--no-baselines"])
+    assert not left.value.code and "no bag of words" in capsys.readouterr().out
+    (result,) = read_results(tmp_path / "results.json")
+    assert result.bag_of_words == {} and result.bag_of_words_rows == 0 and 0 < result.baseline < 1
+
+
+def test_results_of_earlier_versions_still_load(tmp_path: Path) -> None:
+    old = {
+        "protocol": "quick", "task": "t", "model": "pretrained", "kind": "classification", "metric": "accuracy",
+        "scores": {"accuracy": [0.5]}, "seeds": [0], "mean": 0.5, "spread": 0.0, "selection": "", "train_rows": 9,
+        "dev_rows": 9, "baseline": 0.4, "settings": {}, "seconds": 1.0,
+    }  # fmt: skip
+    (tmp_path / "results.json").write_text(json.dumps([old]))
+    (result,) = read_results(tmp_path / "results.json")
+    assert result.bag_of_words == {} and result.best_baseline == ("constant answer", 0.4)
+    assert result.bag_of_words_part == ""
+
+
+def result(task: str, mean: float, words: float | None, constant: float = 0.5, spread: float = 0.01) -> TaskResult:
+    return TaskResult(
+        protocol="quick", task=task, model="pretrained", kind="classification", metric="accuracy",
+        scores={"accuracy": [mean] * 3}, seeds=[0, 1, 2], mean=mean, spread=spread, selection="", train_rows=9,
+        dev_rows=9, baseline=constant, bag_of_words={} if words is None else {"accuracy": words}, settings={},
+        seconds=1.0,
+    )  # fmt: skip
+
+
+ONE_SEED = {"seeds": [0], "scores": {"accuracy": [0.8]}, "spread": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("results", "sentence"),
+    [
+        ([], ""),
+        ([result("sst2", 0.8, 0.75)], "This encoder beats its baselines on sst2."),
+        ([result("a", 0.8, 0.75), result("b", 0.8, 0.6)], "This encoder beats its baselines on all 2 tasks."),
+        (
+            [result("a", 0.8, 0.75), result("b", 0.8, None)],
+            "This encoder beats its baselines on all 2 tasks. There is no bag of words for b.",
+        ),
+        (
+            [result("a", 0.8, None)],
+            "This encoder beats the constant answer on a. There is no bag of words for a.",
+        ),
+        (
+            [result("sst2", 0.721, 0.75)],
+            "This encoder does not beat its baselines on sst2 (72.1 +- 1.0 against 75.0 of the bag of words).",
+        ),
+        (
+            [result("a", 0.8, 0.7), result("b", 0.705, 0.7), result("c", 0.4, 0.3)],
+            "This encoder beats its baselines on 1 of 3 tasks, and not on b (70.5 +- 1.0 against 70.0 of the bag of "
+            "words) and c (40.0 +- 1.0 against 50.0 of the constant answer).",
+        ),
+        (
+            [replace(result("a", 0.8, 0.7), **ONE_SEED)],
+            "This encoder beats its baselines on a. a has fewer than 3 seeds, too few for a claim.",
+        ),
+        (
+            [result("a", 0.8, 0.7), replace(result("a", 0.6, 0.7), protocol="bert")],
+            "This encoder beats its baselines on 1 of 2 results, and not on a under bert (60.0 +- 1.0 against 70.0 of "
+            "the bag of words).",
+        ),
+        ([replace(result("a", 0.2, 0.7), model="untrained")], ""),
+    ],
+)
+def test_the_sentence_says_it_also_where_the_encoder_loses(results: list[TaskResult], sentence: str) -> None:
+    assert baseline_sentence(results) == sentence
+
+
+def test_a_long_list_of_lost_tasks_is_cut() -> None:
+    sentence = baseline_sentence([result(f"t{number}", 0.6, 0.7) for number in range(7)])
+    assert "t3 (" in sentence and "t4" not in sentence and sentence.endswith(" and 3 others.")
+
+
+def test_the_card_and_the_page_say_which_rows_the_bag_of_words_had() -> None:
+    part = replace(result("mnli", 0.8, 0.7), train_rows=392_702, bag_of_words_rows=45_000)
+    card = tasks_block([part, replace(part, model="untrained", bag_of_words={}, mean=0.4)])
+    assert card.startswith("## Tasks\n\nThis encoder beats its baselines on mnli. ")
+    assert "| 50.0 | 70.0 (fitted on 45,000 of 392,702 rows) | 40.0" in card
+    whole = tasks_block([replace(part, bag_of_words_rows=392_702)])
+    assert "| 70.0 |" in whole

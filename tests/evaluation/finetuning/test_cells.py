@@ -1,0 +1,243 @@
+"""A cell is filled once, and again as soon as anything that decides its numbers is another."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from daybreak.core.errors import UserError
+from daybreak.evaluation.finetuning import cells, fingerprints
+from daybreak.evaluation.finetuning.cells import Job, fill
+from daybreak.evaluation.finetuning.fingerprints import fingerprint, hidden_digest, model_digest, task_digest
+from daybreak.evaluation.finetuning.measure import Measurement, keeping
+from daybreak.evaluation.protocols.known_protocols import PROTOCOLS
+from daybreak.evaluation.protocols.protocol import Own, Protocol, Setting
+from daybreak.evaluation.tasks.kinds import load_task
+from daybreak.evaluation.tasks.task import Hidden, Task
+from daybreak.evaluation.tasks.task_file import read_task_file
+
+PROTOCOL = PROTOCOLS["quick"].changed(epochs=1, rows=32)
+ROWS = [("sun", "a"), ("rain", "b")] * 10
+
+
+@pytest.fixture
+def model(encoder: Path, tmp_path: Path) -> Path:
+    """A copy that a test may change."""
+    return shutil.copytree(encoder, tmp_path / "model")
+
+
+@pytest.fixture
+def task(write_task: Callable[..., Path]) -> Task:
+    return read_task_file(write_task(ROWS, ROWS[:7]))
+
+
+def measured(model: Path, task: Task, **changes: object) -> Measurement:
+    usual = Measurement(
+        folder=model, model_name="toy", data=load_task(task), protocol=PROTOCOL, seeds=1, untrained=False, threads=1,
+        hidden=False, cells=model.parent / "cells", weights="",
+    )  # fmt: skip
+    return replace(usual, **changes)  # type: ignore[arg-type]
+
+
+def job_of(model: Path, task: Task, **changes: object) -> Job:
+    return measured(model, task, **changes).jobs()[0]
+
+
+def rewrite(path: Path, change: Callable[[str], str]) -> None:
+    path.write_text(change(path.read_text("utf-8")), "utf-8")
+
+
+def test_a_filled_cell_is_read_and_not_filled_again(model: Path, task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = job_of(model, task)
+    cell = fill(job)
+    written = job.file.stat().st_mtime_ns
+    monkeypatch.setattr(cells, "fine_tune", None)
+    again = fill(job_of(model, task))
+    assert job.file.stat().st_mtime_ns == written
+    assert (again.scores, again.seconds, again.threads) == (cell.scores, cell.seconds, 1)
+    assert again.judged == cell.judged
+
+
+def test_scores_can_be_counted_again_from_the_file(model: Path, task: Task) -> None:
+    cell = fill(job_of(model, task))
+    kind = cells.kind_of(task)
+    assert kind.score(np.array(cell.judged["dev"]), ["a", "b"]) == pytest.approx(cell.scores, abs=1e-5)
+
+
+@pytest.mark.parametrize("side", ["train", "dev"])
+def test_another_row_makes_a_cell_unusable(model: Path, task: Task, side: str) -> None:
+    fill(job_of(model, task))
+    rewrite(task.train.with_name(f"weather-{side}.tsv"), lambda text: text.replace("sun", "warm", 1))
+    assert job_of(model, task).finished() is None
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
+def test_another_model_makes_a_cell_unusable(model: Path, task: Task, name: str) -> None:
+    fill(job_of(model, task))
+    (model / "README.md").write_text("a card decides nothing")
+    (model / "results.json").write_text("[]")
+    assert job_of(model, task).finished() is not None
+    with (model / name).open("ab") as file:
+        file.write(b" ")
+    assert job_of(model, task).finished() is None
+
+
+def test_weights_that_are_not_used_decide_nothing(model: Path, task: Task) -> None:
+    before = model_digest(model, random=True)
+    (model / "model.safetensors").write_bytes(b"others")
+    assert model_digest(model, random=True) == before
+    (model / "config.json").write_text("{}")
+    assert model_digest(model, random=True) != before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"text": ("label",)},
+        {"label": "text0"},
+        {"kind": "regression"},
+        {"header": False},
+        {"format": "jsonl"},
+        {"labels": (("b", "b"), ("a", "a"))},
+        {"labels": (("a", "no"), ("b", "yes"))},
+        {"choices": ("text0",)},
+        {"dev": None},
+    ],
+)
+def test_reading_the_same_rows_otherwise_makes_a_cell_unusable(task: Task, change: dict[str, object]) -> None:
+    assert task_digest(replace(task, **change)) != task_digest(task)  # type: ignore[arg-type]
+
+
+def test_the_part_that_a_file_is_counts(task: Task) -> None:
+    digests = {
+        task_digest(task),
+        task_digest(replace(task, dev=task.train, train=task.dev or task.train)),
+        task_digest(replace(task, dev=None, test=task.dev)),
+        task_digest(replace(task, dev=None, mismatched=task.dev)),
+    }
+    assert len(digests) == 4
+    assert task_digest(replace(task, name="other", metric="f1", family="cola")) == task_digest(task)
+
+
+def test_unlabelled_files_count_for_themselves_alone(task: Task) -> None:
+    files = [
+        Hidden("A", task.train, ("text0",)),
+        Hidden("A", task.train, ("label",)),
+        Hidden("B", task.train, ("text0",)),
+        Hidden("A", task.dev or task.train, ("text0",)),
+    ]
+    asked = [replace(task, hidden=(file,)) for file in files]
+    assert len({hidden_digest(task), *map(hidden_digest, asked)}) == 5
+    assert {task_digest(each) for each in asked} == {task_digest(task)}
+
+
+DECIDING = {
+    "train_rows": 31, "length": 99, "warmup": 0.2, "weight_decay": 0.5, "clip": None, "dropout": 0.3, "frozen": True,
+    "shape": "cosine", "betas": (0.9, 0.98), "eps": 1e-6, "layer_decay": ((0, 0.9),), "drop_last": True,
+    "heads": (("pair", "segments"),), "both_orders": True, "precision": "fast",
+}  # fmt: skip
+TOLD = {
+    "name": "other", "epochs": (7,), "batch": 99, "rates": ((0, (1.0,)),), "own": (("rte", Own(epochs=9)),),
+    "reported": "test", "selection": "shortest", "starts": (("rte", "mnli"),), "seeds": 9, "by_type": (("pair", Own(epochs=9)),),
+}  # fmt: skip
+
+
+def test_a_protocol_counts_by_what_decides_numbers_and_no_further() -> None:
+    assert {*DECIDING, *TOLD} == {field.name for field in dataclasses.fields(Protocol)}, "say which kind a new one is"
+
+    def of(**changes: object) -> str:
+        protocol = replace(PROTOCOL, **changes)  # type: ignore[arg-type]
+        return fingerprint("model", "rows", protocol, Setting(1, 5e-4, 16), 0, False)
+
+    for name, value in TOLD.items():
+        assert of(**{name: value}) == of(), name
+    assert len({of(), *(of(**{name: value}) for name, value in DECIDING.items())}) == len(DECIDING) + 1
+
+
+def test_setting_seed_model_and_software_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    def of(
+        model: str = "m", epochs: int = 1, rate: float = 5e-4, batch: int = 16, seed: int = 0, un: bool = False
+    ) -> str:
+        return fingerprint(model, "rows", PROTOCOL, Setting(epochs, rate, batch), seed, un)
+
+    assert len({of(), of("n"), of(epochs=2), of(rate=1e-4), of(batch=8), of(seed=1), of(un=True)}) == 7
+    before = of()
+    monkeypatch.setattr(torch, "__version__", "99")
+    other_torch = of()
+    monkeypatch.setattr(fingerprints, "__version__", "99")
+    assert len({before, other_torch, of()}) == 3
+
+
+DAMAGES: list[Callable[[str], str]] = [
+    lambda text: text[: len(text) // 2],
+    lambda text: "",
+    lambda text: "[]",
+    lambda text: "null",
+    lambda text: text.replace('"judged":{', '"judged":{"test":5,'),
+    lambda text: text.replace('"scores":{', '"scores":[{').replace('},"judged"', '}],"judged"'),
+    lambda text: text.replace('"threads":1', '"threads":"one"'),
+    lambda text: text.replace('"fingerprint":"', '"fingerprint":"0'),
+]
+
+
+def test_a_torn_or_changed_file_is_filled_again(model: Path, task: Task) -> None:
+    job = job_of(model, task)
+    cell = fill(job)
+    whole = job.file.read_text("utf-8")
+    for number, damage in enumerate(DAMAGES):
+        job.file.write_text(damage(whole), "utf-8")
+        assert damage(whole) != whole and job.finished() is None, number
+    assert fill(job).scores == cell.scores
+    assert job.finished() is not None
+
+
+def test_answers_for_a_submission_are_made_when_they_are_asked_for(model: Path, task: Task) -> None:
+    unlabelled = task.train.with_name("hidden.tsv")
+    unlabelled.write_text("index\ttext0\n0\tsun sun\n1\train\n2\t\n")
+    task = replace(task, hidden=(Hidden("W", unlabelled, ("text0",)),))
+    without = fill(job_of(model, task))
+    assert without.hidden == {}
+    job = job_of(model, task, hidden=True)
+    assert job.finished() is None
+    assert len(fill(job).hidden["W"]) == 3
+    assert job_of(model, task).finished() is not None, "more than is asked for is enough"
+
+
+def test_a_cell_whose_model_is_wanted_has_it_beside_it(model: Path, task: Task) -> None:
+    job = job_of(model, task)
+    cell = fill(job)
+    kept = keeping(job)
+    assert kept.finished() is None
+    assert fill(kept).scores == cell.scores
+    assert kept.keep is not None and (kept.keep / "model.safetensors").is_file()
+    assert kept.finished() is not None
+
+
+def test_the_caller_keeps_its_threads(model: Path, task: Task) -> None:
+    seen = []
+    torch.set_num_threads(3)
+    job = replace(job_of(model, task), threads=2)
+    assert fill(job, lambda share, loss: seen.append(torch.get_num_threads())).threads == 2
+    assert set(seen) == {2}
+    assert torch.get_num_threads() == 3
+    with pytest.raises(UserError):
+        fill(replace(job, folder=model / "nowhere", seed=9, file=job.file.with_name("other.json")))
+    assert torch.get_num_threads() == 3
+
+
+def test_a_cell_of_forty_thousand_rows_is_a_small_file(
+    model: Path, task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many = np.random.default_rng(0).normal(size=(40_430, 5))
+    monkeypatch.setattr(type(cells.kind_of(task)), "judge", lambda self, rows, answers, labels: many)
+    monkeypatch.setattr(type(cells.kind_of(task)), "score", lambda self, judged, labels: {"accuracy": 0.5})
+    job = job_of(model, task)
+    fill(job)
+    assert job.file.stat().st_size < 5e6

@@ -1,0 +1,62 @@
+"""The forecast is near the truth on a clock that counts tokens, so that no test depends on a machine's mood."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from daybreak.evaluation.finetuning import cells, finetune, forecast
+from daybreak.evaluation.finetuning.cells import fill
+from daybreak.evaluation.finetuning.forecast import cell_seconds
+from daybreak.evaluation.finetuning.measure import Measurement
+from daybreak.evaluation.protocols.known_protocols import PROTOCOLS
+from daybreak.evaluation.tasks.kinds import load_task
+from daybreak.evaluation.tasks.task_file import read_task_file
+
+
+class Clock:
+    """Stands still but for what models work on: seconds a batch, and a token of it, three times as many to learn."""
+
+    def __init__(self, batch: float, token: float, loading: float):
+        self.now, self._batch, self._token, self._loading = 0.0, batch, token, loading
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def built(self, build: Callable[..., object]) -> Callable[..., object]:
+        def slow(*arguments: object) -> object:
+            self.now += self._loading
+            model = build(*arguments)
+            model.register_forward_pre_hook(self._work, with_kwargs=True)  # type: ignore[attr-defined]
+            return model
+
+        return slow
+
+    def _work(self, model: object, arguments: object, inputs: dict[str, object]) -> None:
+        spent = self._batch + self._token * inputs["input_ids"].numel()  # type: ignore[attr-defined]
+        self.now += 3 * spent if model.training else spent  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("batch", "token", "loading"), [(0.0, 1e-3, 0.0), (0.02, 0.0, 1.0), (0.01, 1e-4, 2.0)])
+@pytest.mark.parametrize(("rows", "epochs"), [(640, 3), (20, 1)])
+def test_the_forecast_is_near_the_truth(
+    encoder: Path, weather: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: float, token: float,
+    loading: float, rows: int, epochs: int,
+) -> None:  # fmt: skip
+    clock = Clock(batch, token, loading)
+    for module in (cells, forecast):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=clock.monotonic))
+        monkeypatch.setattr(module, "build_classifier", clock.built(module.build_classifier))
+    assert not hasattr(finetune, "time"), "the loop must not look at another clock"
+    measurement = Measurement(
+        folder=encoder, model_name="toy", data=load_task(read_task_file(weather)), seeds=1, untrained=False, threads=1,
+        protocol=PROTOCOLS["quick"].changed(epochs=epochs, rows=rows), hidden=False, cells=tmp_path,
+        weights="",
+    )  # fmt: skip
+    (job,) = measurement.jobs()
+    told = cell_seconds(job, cells.encoded(job))
+    took = fill(job).seconds
+    assert took / 1.2 <= told <= took * 1.2

@@ -1,0 +1,42 @@
+"""results.json: what is new takes the place of what is older, also where nobody can hold the file alone."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from daybreak.evaluation.finetuning.results import merge_result, read_results
+from daybreak.schemas.tasks import TaskResult
+
+
+def scored(task: str, score: float) -> TaskResult:
+    return TaskResult(
+        protocol="quick", task=task, model="pretrained", model_name="mini", kind="classification", metric="accuracy",
+        scores={"accuracy": [score]}, seeds=[0], mean=score, spread=0.0, selection="", train_rows=10, dev_rows=10,
+        baseline=0.5, settings={}, seconds=1.0,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("locks", [True, False])
+def test_a_newer_result_takes_the_place_of_the_older(
+    locks: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    if not locks:  # as on some file systems of clusters
+        monkeypatch.setattr("fcntl.flock", refuse)
+    path = tmp_path / "results.json"
+    for result in (scored("cola", 0.6), scored("rte", 0.7), scored("cola", 0.8)):
+        merge_result(path, result)
+    assert [(result.task, result.mean) for result in read_results(path)] == [("rte", 0.7), ("cola", 0.8)]
+
+
+def test_a_damaged_file_is_set_aside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "results.json"
+    path.write_text('[{"task": "cola"}]')
+    assert read_results(path) == [] and not path.exists()
+    assert (tmp_path / "results.json.damaged").read_text() == '[{"task": "cola"}]'
+    assert "finished fine-tunings are reused" in capsys.readouterr().out

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from transformers import ModernBertConfig, ModernBertForMaskedLM
+
+from daybreak.core.encoder import Encoder
+from daybreak.evaluation.probes import context_use as module
+from daybreak.evaluation.probes.context_use import measure_context_use
+from daybreak.models.modern import ModernEncoder
+from daybreak.schemas.run import SpecialIds
+
+SPECIAL = SpecialIds()
+VOCABULARY = 64
+
+
+MANY = 5000
+
+
+def heldout(documents: int = 12, size: int = 100, vocabulary: int = VOCABULARY) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    ids = rng.integers(10, vocabulary, documents * size)
+    ends = np.arange(size, documents * size + 1, size)
+    ids[ends - 1] = SPECIAL.sep
+    return ids.astype(np.uint16), ends.astype(np.uint64)
+
+
+class Copier(torch.nn.Module):
+    """Looks for a neighbour of the masked token elsewhere in the sequence, and says which token stands beside it."""
+
+    decoder = torch.nn.Linear(1, 1)
+
+    def logits(self, ids: Tensor, slots: Tensor, attend: Tensor | None = None) -> Tensor:
+        found = torch.zeros(*slots.shape, MANY)
+        for row, places in enumerate(slots.tolist()):
+            tokens = ids[row].tolist()
+            for column, place in enumerate(places):
+                for at in range(1, len(tokens) - 1):
+                    near = any(tokens[at + i] == tokens[place + i] >= 10 for i in (-1, 1))
+                    if at != place and near and tokens[at] >= 10:
+                        found[row, column, tokens[at]] += 20.0
+        return found
+
+
+def test_a_model_that_copies_is_told_from_one_that_does_not() -> None:
+    stream, ends = heldout(vocabulary=MANY)
+    use = measure_context_use(Copier(), stream, ends)  # type: ignore[arg-type]
+    assert use is not None and use.attends_across_segments
+    assert use.copy < 0.3 * use.alone and use.copy_accuracy > 0.8 > use.alone_accuracy
+    assert use.copy < use.noisy_copy < use.alone
+
+    class Blind(Copier):
+        def logits(self, ids: Tensor, slots: Tensor, attend: Tensor | None = None) -> Tensor:
+            return torch.zeros(*slots.shape, MANY)
+
+    blind = measure_context_use(Blind(), stream, ends)  # type: ignore[arg-type]
+    assert blind is not None and not blind.attends_across_segments
+    for loss in (blind.alone, blind.copy, blind.noisy_copy, *(each.loss for each in blind.visible)):
+        assert loss == pytest.approx(math.log(MANY), rel=1e-6)
+
+
+def test_losses_equal_those_of_stock_transformers() -> None:
+    stream, ends = heldout()
+    shape = ModernEncoder(layers=2, width=32, heads=2, inner=48, init_std=0.3)
+    torch.manual_seed(0)
+    model = shape.build(VOCABULARY)
+    stock = ModernBertForMaskedLM(
+        ModernBertConfig(**shape.to_hugging_face(VOCABULARY, 128), attn_implementation="eager")
+    ).eval()
+    stock.load_state_dict(shape.export_weights(model), strict=False)
+    use = measure_context_use(model, stream, ends)
+    assert use is not None
+
+    class Stock(torch.nn.Module):
+        """One sequence at a time, so that nothing is padded."""
+
+        decoder = torch.nn.Linear(1, 1)
+
+        def logits(self, ids: Tensor, slots: Tensor, attend: Tensor | None = None) -> Tensor:
+            rows = []
+            for row in range(len(ids)):
+                size = int(attend[row].sum()) if attend is not None else ids.shape[1]
+                rows.append(stock(input_ids=ids[row : row + 1, :size]).logits[0, slots[row]])
+            return torch.stack(rows)
+
+    theirs = measure_context_use(Stock(), stream, ends)  # type: ignore[arg-type]
+    assert theirs is not None
+    for name in ("alone", "copy", "noisy_copy"):
+        assert getattr(use, name) == pytest.approx(getattr(theirs, name), abs=1e-4)
+    assert [each.loss for each in use.visible] == pytest.approx([each.loss for each in theirs.visible], abs=1e-4)
+    assert [each.tokens for each in use.visible] == [2, 4, 8, module.PIECE - 1]
+
+
+def test_the_masked_piece_stands_where_it_is_looked_for() -> None:
+    stream, ends = heldout()
+    seen: list[tuple[list[int], list[int]]] = []
+
+    class Recorder(Copier):
+        def logits(self, ids: Tensor, slots: Tensor, attend: Tensor | None = None) -> Tensor:
+            seen.extend(zip(ids.tolist(), slots.tolist()))
+            return super().logits(ids, slots, attend)
+
+    measure_context_use(Recorder(), stream, ends)  # type: ignore[arg-type]
+    for ids, places in seen:
+        assert [place for place, token in enumerate(ids) if token == SPECIAL.mask] == places
+
+
+def test_pieces_are_whole_and_of_one_document() -> None:
+    stream, ends = heldout(documents=3, size=70)
+    pieces = module._pieces(stream, ends, SPECIAL)
+    assert pieces.shape == (6, module.PIECE) and not (pieces == SPECIAL.sep).any()
+    assert measure_context_use(Copier(), *heldout(documents=5, size=30)) is None  # type: ignore[arg-type]
+    # Documents past the end of what was read are left out.
+    assert len(module._pieces(stream[:140], ends, SPECIAL)) == 4
+
+
+def test_an_encoder_is_left_in_evaluation_mode() -> None:
+    model: Encoder = ModernEncoder(layers=1, width=32, heads=2, inner=48).build(VOCABULARY).train()
+    measure_context_use(model, *heldout())
+    assert not model.training

@@ -1,0 +1,301 @@
+"""The protocol small: its heads by hand, both orders of a pair, half precision, the used part of the embeddings."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tokenizers
+import torch
+import transformers
+from torch import nn
+
+from daybreak import __version__
+from daybreak.commands.evaluate import evaluate
+from daybreak.core.errors import UserError
+from daybreak.core.files import read_json
+from daybreak.core.plain import to_plain
+from daybreak.evaluation.finetuning import fast_training, finetune
+from daybreak.evaluation.finetuning.cells import Job, encode_task, fill, fresh_model
+from daybreak.evaluation.finetuning.classifier import build_classifier, load_tokenizer
+from daybreak.evaluation.finetuning.fast_training import WorkingCopy, fast_precision
+from daybreak.evaluation.finetuning.finetune import Batches, fine_tune
+from daybreak.evaluation.finetuning.fingerprints import LATER_FIELDS, fingerprint
+from daybreak.evaluation.finetuning.heads import PooledClassifier, compared, masked_mean
+from daybreak.evaluation.finetuning.measure import Measurement
+from daybreak.evaluation.protocols.known_protocols import PROTOCOLS
+from daybreak.evaluation.protocols.protocol import Own, Protocol, Setting
+from daybreak.evaluation.tasks.batches import EncodedRows, Padding
+from daybreak.evaluation.tasks.glue_tasks import GLUE
+from daybreak.evaluation.tasks.kinds import KINDS, load_task
+from daybreak.evaluation.tasks.sequences import with_pair_features
+from daybreak.evaluation.tasks.task import LabelledRows, Task, TaskRows, task_type
+from daybreak.evaluation.tasks.task_file import read_task_file
+from daybreak.schemas.tasks import Cell
+
+WriteTask = Callable[..., Path]
+SMALL, QUICK = PROTOCOLS["small"], PROTOCOLS["quick"]
+BOTH = dataclasses.replace(SMALL, both_orders=True)
+CLASSIFICATION = KINDS["classification"]
+PAIRS = LabelledRows(
+    [("sun warm", "rain cold dark"), ("the day was very bright", "it"), ("storm", "the beach today")], [0, 1, 0]
+)
+
+
+def quiet(share: float, loss: float) -> None:
+    pass
+
+
+def sample(folder: Path, head: str) -> EncodedRows:
+    tokenizer = load_tokenizer(folder)
+    return with_pair_features(CLASSIFICATION.encode(tokenizer, PAIRS, 64, 200), tokenizer, 64, head)
+
+
+def states(model: PooledClassifier, ids: list[int]) -> torch.Tensor:
+    """float32[L, D] of one sequence without padding."""
+    found: torch.Tensor = model.encoder(input_ids=torch.tensor([ids]), attention_mask=torch.ones(1, len(ids)))[0][0]
+    return found
+
+
+@pytest.mark.parametrize("head", ["mean", "cls", "segments", "towers", "segments+towers"])
+def test_a_head_computes_what_is_written_out_row_by_row(encoder: Path, head: str) -> None:
+    model = build_classifier(encoder, CLASSIFICATION, ("a", "b"), 3, False, head, pair=True).eval()
+    rows, tokenizer = sample(encoder, head), load_tokenizer(encoder)
+    inputs = Batches(model, CLASSIFICATION, Padding.of(tokenizer), rows).inputs(range(3))
+    with torch.inference_mode():
+        answers = model(**inputs).logits
+        for (first, second), answer in zip(PAIRS.texts, answers):
+            a, b = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in (first, second))
+            cls, sep = [tokenizer.cls_token_id], [tokenizer.sep_token_id]
+            whole = states(model, cls + a + sep + b + sep)
+            features = [] if head == "towers" else [whole[0] if head == "cls" else whole.mean(0)]
+            if "segments" in head:
+                features += compared(whole[1 : 1 + len(a)].mean(0), whole[2 + len(a) : -1].mean(0))
+            if "towers" in head:
+                u, v = states(model, cls + a + sep).mean(0), states(model, cls + b + sep).mean(0)
+                features += [u, v, abs(u - v), u * v]
+            hidden = model.norm(nn.functional.gelu(model.dense(torch.cat(features))))
+            torch.testing.assert_close(answer, model.classifier(hidden), rtol=1e-4, atol=1e-5)
+
+
+def test_a_mean_over_nothing_is_zero() -> None:
+    assert masked_mean(torch.ones(1, 2, 3), torch.zeros(1, 2) > 0).tolist() == [[0.0, 0.0, 0.0]]
+
+
+def test_single_texts_have_no_features_of_pairs(encoder: Path) -> None:
+    model = build_classifier(encoder, CLASSIFICATION, ("a", "b"), 0, False, "segments", pair=False)
+    assert model.dense.in_features == 32
+
+
+def pair_task(write_task: WriteTask, symmetric: bool) -> TaskRows:
+    rows = [(f"sun {word}", f"rain {word} cold", str(number % 2)) for number, word in enumerate("abcdefghij")]
+    more = "symmetric = true\n" if symmetric else ""
+    return load_task(read_task_file(write_task(rows, rows[:4], more, name="pairs")))
+
+
+def test_both_orders_double_the_training_pairs_and_average_the_answers(encoder: Path, write_task: WriteTask) -> None:
+    data, tokenizer = pair_task(write_task, True), load_tokenizer(encoder)
+    once = encode_task(encoder, data, SMALL)
+    both = encode_task(encoder, data, BOTH)
+    assert len(both.train) == 2 * len(once.train) == 20
+    assert both.train.targets == once.train.targets * 2
+    for place, (first, second) in enumerate(both.train.rows.texts[10:]):
+        assert both.train.features["input_ids"][10 + place] == tokenizer(first, second)["input_ids"]
+        assert (second, first) == once.train.rows.texts[place]
+    assert both.parts["dev"].features == once.parts["dev"].features, "scores count each row once"
+    assert both.swapped["dev"].rows.texts == [(b, a) for a, b in both.parts["dev"].rows.texts]
+
+
+def test_order_is_kept_where_it_means_something(encoder: Path, write_task: WriteTask) -> None:
+    rows = encode_task(encoder, pair_task(write_task, False), BOTH)
+    assert len(rows.train) == 10 and not rows.swapped
+
+
+def test_the_answer_does_not_depend_on_the_order_of_a_symmetric_pair(
+    encoder: Path, write_task: WriteTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(PROTOCOLS, "small", BOTH)
+    rows = [(f"sun {word}", f"rain {word}", str(number % 2)) for number, word in enumerate("abcdefghij")]
+    dev = [("sun warm", "rain", "1"), ("rain", "sun warm", "1"), ("sun", "rain", "0")]
+    task = write_task(rows, dev, "symmetric = true\n", name="pairs")
+    evaluate(encoder, [str(task)], protocol="small", epochs=1, seeds=1, out=tmp_path)
+    (file,) = (tmp_path / "cells").rglob("*.json")
+    judged = read_json(file, Cell).judged["dev"]
+    assert judged[0] == judged[1] != judged[2]
+
+
+def test_tasks_of_glue_whose_pairs_have_no_order() -> None:
+    assert {name for name, task in GLUE.items() if task.symmetric} == {"mrpc", "qqp", "stsb", "qqp-subset"}
+
+
+@pytest.mark.parametrize(
+    ("line", "told"), [("symmetric = 1", "Write true or false"), ("symmetric = true", "no pairs of texts")]
+)
+def test_a_task_file_that_is_symmetric_without_reason(weather: Path, line: str, told: str) -> None:
+    weather.write_text(weather.read_text() + line + "\n")
+    with pytest.raises(UserError, match=told):
+        read_task_file(weather)
+
+
+def job_of(folder: Path, task: Task, cells: Path) -> list[Job]:
+    return Measurement(
+        folder=folder, model_name="toy", data=load_task(task), protocol=SMALL, seeds=1, untrained=False, hidden=False,
+        cells=cells, weights="",
+    ).jobs()  # fmt: skip
+
+
+def fine_tuned(folder: Path, rows: EncodedRows, protocol: Protocol, kind: str = "classification") -> Any:
+    labels = () if kind == "regression" else ("a", "b")
+    model = build_classifier(folder, KINDS[kind], labels, 1, False, "segments", pair=True)
+    padding = Padding.of(load_tokenizer(folder))
+    fine_tune(model, KINDS[kind], padding, rows, protocol, Setting(12, 1e-3, 2), 1, quiet)
+    return model
+
+
+def test_only_the_used_rows_of_the_table_train_and_the_result_is_that_of_all(
+    encoder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, protocol = sample(encoder, "segments"), dataclasses.replace(SMALL, weight_decay=0.3)
+    monkeypatch.setattr(fast_training, "precisions", lambda device: ("float32",))
+    before = build_classifier(encoder, CLASSIFICATION, ("a", "b"), 1, False, "segments", pair=True).state_dict()
+    plain = fine_tuned(encoder, rows, dataclasses.replace(protocol, precision="float32")).state_dict()
+    monkeypatch.setattr(finetune.UsedRows, "restore", checked_restore)
+    shrunk = fine_tuned(encoder, rows, protocol).state_dict()
+    for name, tensor in plain.items():
+        torch.testing.assert_close(shrunk[name], tensor, rtol=2e-4, atol=2e-6)
+        assert not torch.equal(tensor, before[name]), f"{name} has learned, or decayed"
+
+
+def checked_restore(self: fast_training.UsedRows, decay: float) -> None:
+    assert len(self._table.weight) < len(self._whole)
+    RESTORE(self, decay)
+
+
+RESTORE = fast_training.UsedRows.restore
+
+
+def test_the_master_weights_stay_float32_and_take_the_gradients_of_the_copy(encoder: Path) -> None:
+    model = build_classifier(encoder, CLASSIFICATION, ("a", "b"), 1, False, "segments", pair=True)
+    copy, rows = WorkingCopy(model), sample(encoder, "segments")
+    inputs = Batches(model, CLASSIFICATION, Padding.of(load_tokenizer(encoder)), rows).inputs(range(3))
+    targets = torch.tensor(PAIRS.targets)
+    CLASSIFICATION.loss(copy.model(**inputs), targets).backward()
+    copy.gather()
+    found = {name: weight.grad.clone() for name, weight in model.named_parameters()}
+    assert {weight.dtype for weight in copy.model.encoder.parameters()} == {torch.bfloat16}
+    assert {weight.dtype for weight in model.parameters()} == {torch.float32} == {g.dtype for g in found.values()}
+    model.zero_grad()
+    CLASSIFICATION.loss(model(**inputs), targets).backward()
+    for name, weight in model.named_parameters():
+        assert nn.functional.cosine_similarity(found[name].flatten(), weight.grad.flatten(), 0) > 0.98, name
+    with torch.no_grad():
+        model.dense.weight.fill_(0.5)
+        next(model.encoder.parameters()).fill_(0.25)
+    copy.spread()
+    assert (copy.model.dense.weight == 0.5).all() and (next(copy.model.encoder.parameters()) == 0.25).all()
+
+
+def test_widths_are_rounded_up_but_not_above_the_longest_sample() -> None:
+    padding = Padding({"input_ids": 9}, False, multiple=8, most=13)
+    assert padding.pad("input_ids", [[1, 2, 3], [4]]).tolist() == [[1, 2, 3, 9, 9, 9, 9, 9], [4] + 7 * [9]]
+    assert padding.pad("input_ids", [[1] * 9]).shape == (1, 13)
+    assert Padding({}, False).pad("input_ids", [[1, 2, 3], [4]]).shape == (2, 3)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_the_precision_is_recorded(
+    encoder: Path, weather: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str
+) -> None:
+    monkeypatch.setattr(fast_training, "precisions", lambda device: tuple(dict.fromkeys(("float32", precision))))
+    (result,) = evaluate(encoder, [str(weather)], protocol="small", epochs=2, rate=2e-3, seeds=1, out=tmp_path)
+    (file,) = (tmp_path / "cells").rglob("*.json")
+    assert read_json(file, Cell).precision == precision
+    assert result.hardware == "CPU, 1 thread" + ("" if precision == "float32" else ", bfloat16")
+    assert result.mean > 0.9
+
+
+def test_a_stock_regression_stays_float32(encoder: Path) -> None:
+    stock = build_classifier(encoder, KINDS["regression"], (), 0, False)
+    assert fast_precision(stock, KINDS["regression"], torch.device("cpu")) == "float32"
+
+
+def test_cells_of_before_keep_their_fingerprint() -> None:
+    """The digest of one of quick's cells, of what was digested before these fields existed."""
+    setting = Setting(5, 5e-4, 16)
+    elsewhere = {"name": "", "epochs": [], "rates": [], "batch": 0, "own": [], "seeds": 0}
+    elsewhere |= {"reported": "", "selection": "", "starts": []}
+    before = {name: value for name, value in to_plain(QUICK).items() if name not in LATER_FIELDS}
+    told = {
+        "software": [__version__, torch.__version__, transformers.__version__, tokenizers.__version__],
+        "model": ["model", False],
+        "rows": "rows",
+        "protocol": before | elsewhere,
+        "setting": to_plain(setting),
+        "seed": 0,
+    }
+    expected = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+    assert fingerprint("model", "rows", QUICK, setting, 0, False) == expected
+    for name, value in {"heads": (("pair", "mean"),), "both_orders": True, "precision": "fast"}.items():
+        changed = dataclasses.replace(QUICK, **{name: value})  # type: ignore[arg-type]
+        assert fingerprint("model", "rows", changed, setting, 0, False) != expected
+
+
+def test_values_by_type_give_way_to_those_of_a_task() -> None:
+    protocol = dataclasses.replace(
+        QUICK, by_type=(("pair", Own(epochs=7, batch=8)),), own=(("rte", Own(epochs=2, rate=1e-3)),)
+    )
+    assert protocol.settings(128, "rte", "pair") == [Setting(2, 1e-3, 8)]
+    assert protocol.settings(128, "mrpc", "pair") == [Setting(7, 5e-4, 8)]
+    assert protocol.settings(128, "cola", "single") == [Setting(5, 5e-4, 16)]
+    assert protocol.changed(epochs=3).settings(128, "rte", "pair") == [Setting(3, 1e-3, 8)]
+    assert [task_type(GLUE[name]) for name in ("cola", "rte", "stsb")] == ["single", "pair", "number"]
+
+
+def test_a_head_that_transformers_lacks_is_not_saved(encoder: Path, weather: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no class for"):
+        evaluate(encoder, [str(weather)], protocol="small", seeds=1, out=tmp_path, save=tmp_path / "kept")
+
+
+def test_an_evaluation_goes_on_after_a_stop(
+    encoder: Path, weather: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (whole,) = evaluate(encoder, [str(weather)], protocol="small", epochs=1, rows=64, seeds=2, out=tmp_path / "whole")
+    evaluate(encoder, [str(weather)], protocol="small", epochs=1, rows=64, seeds=1, out=tmp_path / "parts")
+    done = []
+    monkeypatch.setattr(
+        "daybreak.evaluation.finetuning.fanout.fill", lambda job, show: done.append(job.seed) or fill(job, show)
+    )
+    (result,) = evaluate(encoder, [str(weather)], protocol="small", epochs=1, rows=64, seeds=2, out=tmp_path / "parts")
+    assert done == [1] and result.scores == whole.scores
+
+
+def test_no_dev_row_is_read_before_training_ends(
+    encoder: Path, weather: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is one setting for each task, and nothing is predicted until the last step is done."""
+    task, shares = read_task_file(weather), []
+    (job,) = job_of(encoder, task, tmp_path)
+
+    def refuse(*given: object) -> None:
+        raise RuntimeError("dev is read")
+
+    monkeypatch.setattr("daybreak.evaluation.finetuning.cells.predict", refuse)
+    with pytest.raises(RuntimeError, match="dev is read"):
+        fill(job, lambda share, loss: shares.append(share))
+    assert shares == pytest.approx([step / len(shares) for step in range(1, len(shares) + 1)])
+    assert len(shares) == job.setting.epochs * 640 / job.setting.batch
+
+
+def test_a_number_starts_from_the_training_mean(encoder: Path, write_task: WriteTask, tmp_path: Path) -> None:
+    rows = [(f"sun {word}", "rain", str(number)) for number, word in enumerate("abcdefghij")]
+    task = read_task_file(write_task(rows, rows[:4], 'kind = "regression"\n', name="numbers"))
+    data = load_task(task)
+    (job,) = job_of(encoder, task, tmp_path)
+    model = fresh_model(job, encode_task(encoder, data, SMALL))
+    assert model.classifier.bias.item() == pytest.approx(np.mean(data.train.targets))

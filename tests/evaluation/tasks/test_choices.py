@@ -1,0 +1,181 @@
+"""Multiple choice: pairs as SWAG makes them, stock scores, and a toy task that is learned."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import accuracy_score, log_loss
+from transformers import AutoConfig, DebertaConfig
+
+from daybreak.core.errors import UserError
+from daybreak.evaluation.finetuning.classifier import build_classifier, load_tokenizer
+from daybreak.evaluation.finetuning.finetune import Batches, fine_tune, predict
+from daybreak.evaluation.protocols.known_protocols import PROTOCOLS
+from daybreak.evaluation.protocols.protocol import Setting
+from daybreak.evaluation.tasks.batches import Padding
+from daybreak.evaluation.tasks.choices import Choice
+from daybreak.evaluation.tasks.task import LabelledRows, Task
+
+KIND = Choice()
+COLUMNS = ("story", "begin", "first", "second", "third", "right")
+VOCABULARY = 200
+SUNNY, RAINY = "sun warm bright summer beach".split(), "rain cold dark winter storm".split()
+FILLER = "the day was very and it will be some more of this there again today town people walk home late".split()
+
+
+def told(folder: Path, lines: list[tuple[str, ...]], dev: list[tuple[str, ...]] | None = None, **more: Any) -> Task:
+    for name, rows in (("train", lines), ("dev", dev)):
+        if rows is not None:
+            text = "\n".join("\t".join(row) for row in [COLUMNS, *rows])
+            (folder / f"{name}.tsv").write_text(text + "\n", encoding="utf-8")
+    described: dict[str, Any] = {"text": ("story",), "choices": ("first", "second", "third"), **more}
+    return Task(
+        name="endings", train=folder / "train.tsv", dev=folder / "dev.tsv" if dev else None,
+        label="right", kind="choice", metric="accuracy", **described,
+    )  # fmt: skip
+
+
+ROW = ("the sun", "people", "walk home", "walk late", "rain", "2")
+
+
+def test_one_context_column_stands_before_every_choice(tmp_path: Path) -> None:
+    data = KIND.load(told(tmp_path, [ROW, ("it", "day", "a", "b", "c", "0")], [ROW]))
+    assert data.dev.texts == [("the sun", "walk home", "walk late", "rain")]
+    assert (data.train.targets, data.dev.targets, data.labels) == ([2, 0], [2], ())
+
+
+def test_the_second_context_column_begins_every_choice(tmp_path: Path) -> None:
+    data = KIND.load(told(tmp_path, [ROW, ROW], [ROW], text=("story", "begin")))
+    assert data.dev.texts == [("the sun", "people walk home", "people walk late", "people rain")]
+
+
+def test_a_tenth_is_held_out_and_rows_without_a_cell_are_counted(tmp_path: Path) -> None:
+    data = KIND.load(told(tmp_path, [ROW] * 40 + [("it", "day", "a", "", "c", "0")]))
+    assert (len(data.train), len(data.dev), data.skipped) == (36, 4, 1)
+
+
+@pytest.mark.parametrize("label", ["3", "-1", "1.0", "first", "9" * 5000])
+def test_a_label_that_is_no_number_of_a_choice_is_refused_by_its_line(tmp_path: Path, label: str) -> None:
+    with pytest.raises(UserError, match=r"Line 3 of '.*train.tsv' has the label .*no number from 0 to 2"):
+        KIND.load(told(tmp_path, [ROW, (*ROW[:-1], label)], [ROW]))
+
+
+def test_a_row_of_a_parquet_file_is_named_as_such(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow.parquet").write_table(
+        pytest.importorskip("pyarrow").table(dict(zip(COLUMNS, zip(ROW, (*ROW[:-1], "4"))))), tmp_path / "x.parquet"
+    )
+    task = dataclasses.replace(told(tmp_path, [ROW]), train=tmp_path / "x.parquet", format="parquet")
+    with pytest.raises(UserError, match=r"^Row 2 of '.*x.parquet' has the label '4'"):
+        KIND.load(task)
+
+
+WORDS = st.lists(st.sampled_from([*FILLER, "zq"]), min_size=1, max_size=40).map(" ".join)
+
+
+@given(st.integers(2, 4).flatmap(lambda count: st.lists(st.tuples(*[WORDS] * (count + 1)), min_size=1, max_size=4)))
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_choices_stay_whole_while_the_context_can_give(tokenizer: Any, texts: list[tuple[str, ...]]) -> None:
+    alone = {text: tokenizer(text, add_special_tokens=False)["input_ids"] for row in texts for text in row}
+    encoded = KIND.encode(tokenizer, LabelledRows(texts, [0] * len(texts)), 32, VOCABULARY)
+    for row, sequences in zip(texts, encoded.features["input_ids"], strict=True):
+        context = alone[row[0]]
+        for text, ids in zip(row[1:], sequences, strict=True):
+            choice, room = alone[text], 32 - 3
+            assert len(ids) == min(32, len(context) + len(choice) + 3)
+            if len(choice) < room:
+                assert ids == [2, *context[: room - len(choice)], 3, *choice, 3]
+            else:
+                at = ids.index(3)
+                kept = len(ids) - at - 2
+                assert at - 1 >= min(len(context), room // 2) and kept >= room // 2
+                assert ids == [2, *context[: at - 1], 3, *choice[:kept], 3]
+    assert encoded.lengths == [max(map(len, sequences)) for sequences in encoded.features["input_ids"]]
+
+
+def rows(count: int, seed: int) -> LabelledRows:
+    """Which of three endings speaks of sunny weather; some contexts are too long."""
+    chance, texts, targets = random.Random(seed), [], []
+    for _ in range(count):
+        target = chance.randrange(3)
+        endings = []
+        for number in range(3):
+            words = chance.choices(FILLER, k=chance.randint(1, 5))
+            words.insert(chance.randint(0, len(words)), chance.choice(SUNNY if number == target else RAINY))
+            endings.append(" ".join(words))
+        texts.append((" ".join(chance.choices(FILLER, k=chance.randint(1, 30))), *endings))
+        targets.append(target)
+    return LabelledRows(texts, targets)
+
+
+def test_batches_are_what_a_stock_model_takes_and_scores_are_its_own_row_by_row(family: Path) -> None:
+    tokenizer = load_tokenizer(family)
+    data = rows(30, 1)
+    encoded = KIND.encode(tokenizer, data, 64, VOCABULARY)
+    model = build_classifier(family, KIND, (), 0, untrained=False).eval()
+    padding = Padding.of(tokenizer)
+    batch = Batches(model, KIND, padding, encoded).inputs([3, 7])
+    assert batch["input_ids"].shape == (2, 3, max(encoded.lengths[3], encoded.lengths[7]))
+    found = predict(model, KIND, padding, encoded)
+    for (context, *endings), scores in zip(data.texts, found, strict=True):
+        stock = tokenizer([context] * 3, endings, padding=True, truncation="only_first", max_length=64,
+                          return_tensors="pt")  # fmt: skip
+        with torch.inference_mode():
+            expected = model(**{name: value[None] for name, value in stock.items()}).logits[0]
+        np.testing.assert_allclose(scores, expected, atol=1e-5)
+    assert np.stack(found).std() > 0
+
+
+def test_a_toy_task_is_learned(family: Path) -> None:
+    tokenizer = load_tokenizer(family)
+    train, dev = (KIND.encode(tokenizer, rows(count, seed), 64, VOCABULARY) for count, seed in ((300, 1), (80, 2)))
+    model, padding = build_classifier(family, KIND, (), 0, untrained=True), Padding.of(tokenizer)
+    fine_tune(model, KIND, padding, train, PROTOCOLS["quick"], Setting(3, 2e-3, 16), 0, lambda share, loss: None)
+    found = predict(model, KIND, padding, dev)
+    judged = KIND.judge(dev, found, ())
+    scores = KIND.score(judged, ())
+    assert scores["accuracy"] > 0.95
+    assert scores["accuracy"] == accuracy_score(dev.targets, np.stack(found).argmax(axis=1))
+    chances = torch.tensor(np.stack(found)).double().softmax(1).numpy()
+    assert scores["surprise"] == pytest.approx(log_loss(dev.targets, chances))
+    np.testing.assert_allclose(judged[:, 2], chances.max(axis=1), atol=1e-9)
+
+
+def test_the_loss_is_that_of_the_stock_model(family: Path) -> None:
+    tokenizer = load_tokenizer(family)
+    encoded = KIND.encode(tokenizer, rows(6, 1), 64, VOCABULARY)
+    model = build_classifier(family, KIND, (), 0, untrained=False).eval()
+    batches = Batches(model, KIND, Padding.of(tokenizer), encoded)
+    targets = batches.targets(range(6), 64)
+    output = model(**batches.inputs(range(6)), labels=targets)
+    torch.testing.assert_close(KIND.loss(output, targets), output.loss)
+
+
+def test_a_constant_answer_is_the_most_frequent_number(tmp_path: Path) -> None:
+    lines = [(*ROW[:-1], label) for label in "2110"]
+    data = KIND.load(told(tmp_path, lines, [(*ROW[:-1], label) for label in "1012"]))
+    assert KIND.score(KIND.constant(data, data.dev), ()) == {"accuracy": 0.5}
+
+
+def test_an_encoder_without_such_a_stock_head_is_refused_in_one_sentence(encoder: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "deberta"
+    shutil.copytree(encoder, folder)
+    DebertaConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=2).save_pretrained(folder)
+    for untrained in (False, True):
+        with pytest.raises(UserError, match="AutoModelForMultipleChoice") as caught:
+            build_classifier(folder, KIND, (), 0, untrained)
+        assert "\n" not in str(caught.value) and len(str(caught.value)) < 600, str(caught.value)
+
+
+def test_modernbert_has_such_a_head(encoder: Path) -> None:
+    model = build_classifier(encoder, KIND, (), 0, untrained=False)
+    assert AutoConfig.from_pretrained(encoder).model_type == "modernbert"
+    assert type(model).__name__ == "ModernBertForMultipleChoice"

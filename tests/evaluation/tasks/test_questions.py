@@ -1,0 +1,241 @@
+"""Extractive question answering: windows that lose nothing, stock answers row by row, a toy task that is learned."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from daybreak.core.errors import UserError
+from daybreak.evaluation.finetuning.classifier import build_classifier, load_tokenizer
+from daybreak.evaluation.finetuning.finetune import Batches, fine_tune, predict
+from daybreak.evaluation.protocols.known_protocols import PROTOCOLS
+from daybreak.evaluation.protocols.protocol import Setting
+from daybreak.evaluation.tasks.batches import EncodedRows, Padding
+from daybreak.evaluation.tasks.questions import LONGEST_ANSWER, NO_ANSWER, Questions, best_span
+from daybreak.evaluation.tasks.squad import Answer, judge_answer
+from daybreak.evaluation.tasks.task import LabelledRows
+
+KIND = Questions()
+VOCABULARY, LENGTH = 200, 48
+OVERLAP, QUESTION = LENGTH // 3, (LENGTH - 3) // 3
+SUNNY, RAINY = "sun warm bright summer beach".split(), "rain cold dark winter storm".split()
+FILLER = "the day was very and it will be some more of this there again today town people walk home late".split()
+
+
+WORDS = st.sampled_from([*FILLER, *RAINY, "zqx", "a,b", "\u00e9\u00e9", "\u2603"])
+
+
+@st.composite
+def rows_with_answers(draw: st.DrawFn) -> list[tuple[str, str, tuple[Answer, ...]]]:
+    """Contexts of up to 150 words with answers that begin and end anywhere, within words too."""
+    rows = []
+    for _ in range(draw(st.integers(1, 3))):
+        context = draw(st.lists(WORDS, min_size=1, max_size=150).map(lambda words: " ".join(words)))
+        question = draw(st.lists(WORDS, min_size=1, max_size=40).map(" ".join))
+        start = draw(st.integers(0, len(context) - 1))
+        text = context[start : start + draw(st.integers(1, 40))]
+        rows.append((question, context, (Answer(text, start),) if text.strip() and draw(st.booleans()) else ()))
+    return rows
+
+
+@given(rows_with_answers())
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_windows_cover_the_context_and_hold_every_answer(
+    tokenizer: Any, rows: list[tuple[str, str, tuple[Answer, ...]]]
+) -> None:
+    told = LabelledRows([row[:2] for row in rows], [row[2] for row in rows])
+    encoded = KIND.encode(tokenizer, told, LENGTH, VOCABULARY)
+    ids = encoded.features["input_ids"]
+    assert encoded.lengths == [len(sequence) for sequence in ids] and max(encoded.lengths) <= LENGTH
+    assert [window.row for window in encoded.notes] == sorted(window.row for window in encoded.notes)
+    for row, (question, context, answers) in enumerate(rows):
+        alone = tokenizer(context, add_special_tokens=False, return_offsets_mapping=True)
+        asked_ids = tokenizer(question, add_special_tokens=False)["input_ids"][:QUESTION]
+        samples = [index for index, window in enumerate(encoded.notes) if window.row == row]
+        # Windows side by side, without what they share, are the context.
+        joined: list[int] = []
+        for number, index in enumerate(samples):
+            window, sequence = encoded.notes[index], ids[index]
+            assert sequence[: window.first] == [2, *asked_ids, 3] and sequence[-1] == 3
+            part = sequence[window.first : -1]
+            at = len(joined) - OVERLAP if number else 0
+            assert [tuple(span) for span in window.spans] == alone["offset_mapping"][at : at + len(part)]
+            joined = joined[:at] + part
+        assert joined == alone["input_ids"]
+        touched = [
+            place
+            for place, (begin, end) in enumerate(alone["offset_mapping"])
+            if answers and end > answers[0].start and begin < answers[0].start + len(answers[0].text)
+        ]
+        targets = [encoded.targets[index] for index in samples]
+        found = [(encoded.notes[i], target) for i, target in zip(samples, targets) if target != (0, 0)]
+        assert found or not 1 <= len(touched) <= OVERLAP
+        assert touched or not found
+        for window, (first, last) in found:
+            begin, end = window.spans[first - window.first][0], window.spans[last - window.first][1]
+            assert (begin, end) == (
+                alone["offset_mapping"][touched[0]][0],
+                alone["offset_mapping"][touched[-1]][1],
+            )
+
+
+def test_a_target_decodes_to_the_very_answer(encoder: Path) -> None:
+    context = f"{'day ' * 60}It was \u00e9t\u00e9; a STORM  came, zqx{' late' * 60}"
+    answer = "a STORM  came, zqx"
+    rows = LabelledRows([("who", context)], [(Answer(answer, context.index(answer)),)])
+    encoded = KIND.encode(load_tokenizer(encoder), rows, LENGTH, VOCABULARY)
+    logits = []
+    for target, length in zip(encoded.targets, encoded.lengths):
+        logits.append(np.zeros((2, length + 3), dtype=np.float32))
+        logits[-1][(0, 1), target] = 9.0 if target != (0, 0) else 1.0
+    assert len(encoded) > 3 and sum(target != (0, 0) for target in encoded.targets) >= 1
+    assert KIND.given(encoded, logits, ()) == [answer]
+    assert KIND.judge(encoded, logits, ()).tolist() == [[1.0, 1.0]]
+
+
+@given(st.integers(1, 80), st.integers(0, 10**6), st.booleans())
+def test_the_best_span_is_the_best_of_all(count: int, seed: int, ties: bool) -> None:
+    logits = np.random.default_rng(seed).normal(size=(2, count)).astype(np.float32)
+    logits = np.round(logits) if ties else logits
+    spans = [(i, j) for i in range(count) for j in range(i, min(count, i + LONGEST_ANSWER))]
+    best = max(spans, key=lambda span: (float(logits[0, span[0]] + logits[1, span[1]]), -span[0], -span[1]))
+    assert best_span(logits) == (pytest.approx(float(logits[0, best[0]] + logits[1, best[1]])), *best)
+
+
+def test_no_answer_is_given_only_where_the_task_has_such_rows_and_the_least_sure_window_says_so(encoder: Path) -> None:
+    rows = LabelledRows([("who", "day " * 90)], [()])
+    encoded = KIND.encode(load_tokenizer(encoder), rows, LENGTH, VOCABULARY)
+    logits = [np.zeros((2, length), dtype=np.float32) for length in encoded.lengths]
+    for window in logits:
+        window[:, 0] = 5.0
+    logits[1][:, encoded.notes[1].first] = 4.0
+    assert KIND.given(encoded, logits, (NO_ANSWER,)) == [""]
+    assert KIND.given(encoded, logits, ()) == ["day"]
+    logits[2][:, 0] = 3.0
+    assert KIND.given(encoded, logits, (NO_ANSWER,)) == ["day"]
+
+
+def test_a_length_that_leaves_no_room_and_foreign_ids_are_refused(encoder: Path) -> None:
+    tokenizer, rows = load_tokenizer(encoder), LabelledRows([("who", "day late")], [()])
+    with pytest.raises(UserError, match="needs 32 tokens a sequence, and here 31"):
+        KIND.encode(tokenizer, rows, 31, VOCABULARY)
+    with pytest.raises(UserError, match="the model knows only 9 tokens"):
+        KIND.encode(tokenizer, rows, LENGTH, 9)
+
+
+def weather(count: int, seed: int, impossible: bool) -> LabelledRows:
+    """Where does the text speak of bad weather, in two words? Some speak of none, many are longer than a sequence."""
+    chance, texts, targets = random.Random(seed), [], []
+    for number in range(count):
+        words = chance.choices([*FILLER, *SUNNY], k=chance.randint(4, 70))
+        at, span = chance.randrange(len(words)), [chance.choice(RAINY[:2]), chance.choice(RAINY[2:])]
+        if impossible and number % 3 == 0:
+            targets.append(())
+        else:
+            start = sum(len(word) + 1 for word in words[:at])
+            targets.append((Answer(" ".join(span), start),))
+            words[at:at] = span
+        texts.append((" ".join(chance.choices(FILLER, k=chance.randint(1, 30))), " ".join(words)))
+    return LabelledRows(texts, targets)
+
+
+@pytest.mark.parametrize("impossible", [False, True])
+def test_a_toy_task_is_learned(family: Path, impossible: bool) -> None:
+    tokenizer, labels = load_tokenizer(family), (NO_ANSWER,) if impossible else ()
+    train, dev = (
+        KIND.encode(tokenizer, weather(count, seed, impossible), LENGTH, VOCABULARY)
+        for count, seed in ((250, 1), (60, 2))
+    )
+    assert len(dev) > len(dev.rows)
+    model, padding = build_classifier(family, KIND, labels, 0, untrained=True), Padding.of(tokenizer)
+    fine_tune(model, KIND, padding, train, PROTOCOLS["quick"], Setting(4, 5e-3, 16), 0, lambda share, loss: None)
+    found = predict(model, KIND, padding, dev)
+    judged = KIND.judge(dev, found, labels)
+    assert judged.shape == (60, 2)
+    scores = KIND.score(judged, labels)
+    assert scores["exact"] > 0.9 and scores["f1"] >= scores["exact"]
+    texts = KIND.given(dev, found, labels)
+    assert any(text == "" for text in texts) is impossible
+    expected = [judge_answer(text, [a.text for a in answers]) for text, answers in zip(texts, dev.rows.targets)]
+    np.testing.assert_allclose(judged, expected)
+
+
+def test_answers_are_those_of_the_stock_model_row_by_row(family: Path) -> None:
+    """Windows, the best of all spans and their characters, done again slowly from ids."""
+    tokenizer = load_tokenizer(family)
+    rows = weather(12, 3, impossible=True)
+    encoded = KIND.encode(tokenizer, rows, LENGTH, VOCABULARY)
+    model, padding = build_classifier(family, KIND, (), 0, untrained=False).eval(), Padding.of(tokenizer)
+    with torch.no_grad():  # answers of a fresh head are nearly all alike
+        next(p for name, p in model.named_parameters() if name in ("qa_outputs.weight", "classifier.weight")).mul_(50)
+    for name in ("", NO_ANSWER):
+        expected = []
+        for question, context in rows.texts:
+            text = tokenizer(context, add_special_tokens=False, return_offsets_mapping=True)
+            head = [2, *tokenizer(question, add_special_tokens=False)["input_ids"][:QUESTION], 3]
+            room, best, none = LENGTH - len(head) - 1, (-np.inf, 0, 0), np.inf
+            for at in range(0, max(1, len(text["input_ids"]) - OVERLAP), room - OVERLAP):
+                part = text["input_ids"][at : at + room]
+                inputs = {"input_ids": torch.tensor([[*head, *part, 3]])}
+                if "bert" in str(family):
+                    inputs["token_type_ids"] = torch.tensor([[0] * len(head) + [1] * (len(part) + 1)])
+                with torch.inference_mode():
+                    output = model(**inputs)
+                starts, ends = output.start_logits[0].tolist(), output.end_logits[0].tolist()
+                none = min(none, starts[0] + ends[0])
+                for i in range(len(part)):
+                    for j in range(i, min(len(part), i + LONGEST_ANSWER)):
+                        best = max(best, (starts[len(head) + i] + ends[len(head) + j], at + i, at + j))
+            spans = text["offset_mapping"]
+            empty = name == NO_ANSWER and none > best[0]
+            expected.append("" if empty else context[spans[best[1]][0] : spans[best[2]][1]])
+        assert KIND.given(encoded, predict(model, KIND, padding, encoded), (name,)) == expected
+        assert len(set(expected)) > 5
+
+
+def test_the_loss_is_that_of_the_stock_model(family: Path) -> None:
+    tokenizer = load_tokenizer(family)
+    encoded = KIND.encode(tokenizer, weather(6, 1, impossible=True), LENGTH, VOCABULARY)
+    model, everyone = build_classifier(family, KIND, (), 0, untrained=False).eval(), range(len(encoded))
+    batches = Batches(model, KIND, Padding.of(tokenizer), encoded)
+    targets = batches.targets(everyone, LENGTH)
+    output = model(**batches.inputs(everyone), start_positions=targets[:, 0], end_positions=targets[:, 1])
+    torch.testing.assert_close(KIND.loss(output, targets), output.loss)
+
+
+def test_positions_count_from_the_left_even_if_the_tokenizer_pads_there(encoder: Path) -> None:
+    rows = LabelledRows([("who", "day late"), ("who", "day late home town")], [(), ()])
+    encoded = KIND.encode(load_tokenizer(encoder), rows, LENGTH, VOCABULARY)
+    plain = KIND.collate(Padding({"input_ids": 0}, left=False), encoded, [0, 1])
+    left = KIND.collate(Padding({"input_ids": 0}, left=True), encoded, [0, 1])
+    assert torch.equal(plain["input_ids"], left["input_ids"]) and plain["input_ids"][0, -1] == 0
+
+
+def test_a_head_for_other_labels_gives_way(encoder: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "other"
+    shutil.copytree(encoder, folder)
+    config = json.loads((folder / "config.json").read_text())
+    labels = {"0": "a", "1": "b", "2": "c"}
+    (folder / "config.json").write_text(json.dumps({**config, "id2label": labels}))
+    model = build_classifier(folder, KIND, (NO_ANSWER,), 0, untrained=False)
+    assert type(model).__name__ == "ModernBertForQuestionAnswering" and model.classifier.out_features == 2
+
+
+def test_encoding_in_parts_is_encoding_at_once(encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def flat(encoded: EncodedRows) -> list[Any]:
+        notes = [(window.row, window.first, window.spans.tolist()) for window in encoded.notes]
+        return [encoded.features, encoded.targets, encoded.lengths, notes]
+
+    tokenizer, rows = load_tokenizer(encoder), weather(7, 5, impossible=True)
+    whole = KIND.encode(tokenizer, rows, LENGTH, VOCABULARY)
+    monkeypatch.setattr("daybreak.evaluation.tasks.questions.ENCODED_AT_ONCE", 3)
+    assert flat(KIND.encode(tokenizer, rows, LENGTH, VOCABULARY)) == flat(whole)

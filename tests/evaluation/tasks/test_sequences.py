@@ -1,0 +1,161 @@
+"""Labels and numbers for sequences: judged rows say all that the metrics need, from any resample of them."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from scipy import stats
+from scipy.special import softmax
+from sklearn import metrics as reference
+from torch.nn import functional
+
+from daybreak.core.errors import UserError
+from daybreak.evaluation.finetuning.cells import DIGITS
+from daybreak.evaluation.finetuning.classifier import load_tokenizer
+from daybreak.evaluation.scoring.metrics import METRICS
+from daybreak.evaluation.tasks.batches import EncodedRows
+from daybreak.evaluation.tasks.kinds import KINDS
+from daybreak.evaluation.tasks.task import LabelledRows, Task, TaskRows
+
+CLASSES, NUMBERS = KINDS["classification"], KINDS["regression"]
+
+
+def encoded(targets: list[float]) -> EncodedRows:
+    """Rows of which only the targets matter."""
+    return EncodedRows({}, targets, [1] * len(targets), LabelledRows([("",)] * len(targets), targets))
+
+
+@st.composite
+def labelled_logits(draw: st.DrawFn) -> tuple[list[int], np.ndarray]:
+    classes, rows = draw(st.integers(2, 4)), draw(st.integers(1, 30))
+    targets = draw(st.lists(st.integers(0, classes - 1), min_size=rows, max_size=rows))
+    return targets, draw(arrays(np.float32, (rows, classes), elements=st.floats(-40, 40, width=32)))
+
+
+@given(labelled_logits(), st.randoms(use_true_random=False))
+def test_classes_are_scored_as_scikit_learn_does(case, chance) -> None:  # type: ignore[no-untyped-def]
+    targets, logits = case
+    labels = [str(label) for label in range(logits.shape[1])]
+    judged = CLASSES.judge(encoded(targets), list(logits), labels)
+    assert judged.shape == (len(targets), len(CLASSES.judged)) and judged.dtype == np.float64
+    chances = softmax(logits.astype(np.float64), axis=1)
+    answers = chances.argmax(axis=1)
+    found = CLASSES.score(judged, labels)
+    assert found["accuracy"] == pytest.approx(reference.accuracy_score(targets, answers))
+    wide = torch.from_numpy(logits).double()
+    assert found["surprise"] == pytest.approx(functional.cross_entropy(wide, torch.tensor(targets)).item(), abs=1e-9)
+    if len(labels) == 2 and len(set(targets)) == 2:
+        lead = logits[:, 1].astype(np.float64) - logits[:, 0]
+        assert found["auc"] == pytest.approx(reference.roc_auc_score(targets, lead))
+    again = judged[[chance.randrange(len(targets)) for _ in targets]]
+    assert all(map(math.isfinite, CLASSES.score(again, labels).values()))
+
+
+def test_sure_answers_keep_their_order_in_a_cell() -> None:
+    logits = np.array([[2.0, 0.0], [2.0, 1.0], [0.0, 40.0], [0.0, 41.0]], dtype=np.float32)
+    judged = CLASSES.judge(encoded([0, 1, 0, 1]), list(logits), ["a", "b"])
+    for kept in (judged, np.round(judged, DIGITS)):
+        found = CLASSES.score(kept, ["a", "b"])
+        assert (found["accuracy"], found["auc"]) == (0.5, 0.75), "chances of the sure ones are all 1"
+
+
+@given(arrays(np.float64, st.tuples(st.integers(1, 30), st.just(2)), elements=st.floats(-50, 50, width=32)))
+def test_numbers_are_scored_as_scipy_does(table: np.ndarray) -> None:
+    judged = NUMBERS.judge(encoded(table[:, 0].tolist()), list(table[:, 1:].astype(np.float32)), [])
+    np.testing.assert_array_equal(judged, table)
+    found = NUMBERS.score(judged, [])
+    assert set(found) == set(METRICS["regression"])
+    assert all(map(math.isfinite, found.values()))
+    if table.std(axis=0).min() > 1e-3:
+        assert found["pearson"] == pytest.approx(stats.pearsonr(*table.T).statistic, abs=1e-9)
+        assert found["spearman"] == pytest.approx(stats.spearmanr(*table.T).statistic, abs=1e-9)
+
+
+def test_a_resample_of_one_label_has_a_score() -> None:
+    logits = np.array([[0.0, 1.0], [0.5, 0.2], [3.0, 1.0]], dtype=np.float32)
+    judged = CLASSES.judge(encoded([1, 1, 1]), list(logits), ["a", "b"])
+    found = CLASSES.score(judged, ["a", "b"])
+    assert (found["mcc"], found["auc"]) == (0.0, 0.5)
+    assert CLASSES.score(judged[[0, 0]], ["a", "b"])["accuracy"] == 1.0
+    assert NUMBERS.score(np.array([[1.0, 2.0], [1.0, 3.0]]), []) == {"pearson": 0.0, "spearman": 0.0}
+
+
+def rows_of(kind: str, metric: str, train: list[float], dev: list[float]) -> TaskRows:
+    task = Task(name="t", train=Path("t"), dev=None, text=("a",), label="b", kind=kind, metric=metric)
+    both = [LabelledRows([("",)] * len(targets), targets) for targets in (train, dev)]
+    return TaskRows(task, ("no", "yes"), both[0], both[1], test=None, mismatched=None, skipped=0)
+
+
+@pytest.mark.parametrize(
+    ("metric", "expected"),
+    [
+        ("accuracy", {"accuracy": 0.75, "micro_f1": 0.75, "macro_f1": 3 / 7, "mcc": 0.0, "f1": 0.0, "auc": 0.5}),
+        ("f1", {"accuracy": 0.25, "micro_f1": 0.25, "macro_f1": 0.2, "mcc": 0.0, "f1": 0.4, "auc": 0.5}),
+    ],
+)
+def test_a_constant_answer_has_the_documented_scores(metric: str, expected: dict[str, float]) -> None:
+    data = rows_of("classification", metric, [0, 0, 0, 1], [0, 1, 0, 0])
+    assert CLASSES.score(CLASSES.constant(data, data.dev), data.labels) == pytest.approx(expected)
+
+
+@given(st.lists(st.integers(0, 1), min_size=2, max_size=40))
+def test_the_majority_is_the_floor_of_accuracy(targets: list[float]) -> None:
+    data = rows_of("classification", "accuracy", targets, targets)
+    share = max(targets.count(0), targets.count(1)) / len(targets)
+    assert CLASSES.score(CLASSES.constant(data, data.dev), data.labels)["accuracy"] == pytest.approx(share)
+
+
+def test_the_mean_is_the_constant_answer_of_numbers() -> None:
+    data = rows_of("regression", "pearson", [1.0, 2.0, 6.0], [1.0, 4.0])
+    judged = NUMBERS.constant(data, data.dev)
+    np.testing.assert_array_equal(judged, [[1.0, 3.0], [4.0, 3.0]])
+    assert NUMBERS.score(judged, []) == {"pearson": 0.0, "spearman": 0.0}
+
+
+def test_pairs_keep_their_specials_when_they_are_cut(encoder: Path) -> None:
+    tokenizer = load_tokenizer(encoder)
+    rows = LabelledRows([("sun " * 50, "rain rain"), ("sun", "rain")], [0, 1])
+    found = CLASSES.encode(tokenizer, rows, 12, 200)
+    assert tokenizer.convert_ids_to_tokens(found.features["input_ids"][0]) == [
+        "[CLS]", *["sun"] * 7, "[SEP]", "rain", "rain", "[SEP]",
+    ]  # fmt: skip
+    assert found.lengths == [12, 5]
+    assert set(found.features) == {"input_ids", "attention_mask"}
+
+
+def test_ids_outside_the_model_are_refused(encoder: Path) -> None:
+    with pytest.raises(UserError, match="but the model knows only 10 tokens"):
+        CLASSES.encode(load_tokenizer(encoder), LabelledRows([("sun",)], [0]), 12, 10)
+
+
+class Outputs:
+    def __init__(self, logits: torch.Tensor):
+        self.logits = logits
+
+
+@given(labelled_logits())
+def test_losses_equal_their_definitions(case: tuple[list[int], np.ndarray]) -> None:
+    targets, logits = case
+    rows = encoded(targets)
+    everyone = range(len(targets))
+    outputs = Outputs(torch.from_numpy(logits))
+    found = CLASSES.loss(outputs, CLASSES.targets(rows, everyone, 1)).item()
+    judged = CLASSES.judge(rows, CLASSES.answers(outputs), [])
+    assert found == pytest.approx(judged[:, 4].mean(), rel=1e-4, abs=1e-5)
+    numbers = Outputs(outputs.logits[:, :1])
+    found = NUMBERS.loss(numbers, NUMBERS.targets(rows, everyone, 1)).item()
+    expected = functional.mse_loss(numbers.logits[:, 0], torch.tensor(targets, dtype=torch.float32)).item()
+    assert found == pytest.approx(expected)
+
+
+def test_what_is_decided_is_a_class_or_a_number() -> None:
+    answers = list(np.array([[0.5, 1.0], [3.0, -2.0]], dtype=np.float32))
+    assert CLASSES.decided(answers) == [1.0, 0.0]
+    assert NUMBERS.decided([row[:1] for row in answers]) == [0.5, 3.0]

@@ -1,0 +1,189 @@
+"""Tasks of one's own in TOML: every kind as it is documented, and one sentence for whatever does not fit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from daybreak.core.errors import UserError
+from daybreak.evaluation.tasks import task_file
+from daybreak.evaluation.tasks.kinds import KINDS, load_task
+from daybreak.evaluation.tasks.task import Task
+from daybreak.evaluation.tasks.task_file import KEYS, read_task_file
+
+GOOD = 'train = "train.tsv"\ndev = "dev.tsv"\ntext = "a"\nlabel = "label"\n'
+TOKENS = 'kind = "tokens"\ntrain = "train.txt"\ntext = 0\nlabel = 3\n'
+CHOICE = 'kind = "choice"\ntrain = "ends.csv"\ntext = ["story"]\nchoices = ["x", "y", "z"]\nlabel = "right"\n'
+QA = 'kind = "qa"\ntrain = "asked.json"\ndev = "asked.json"\n'
+ROWS = 'text = ["question", "context"]\nlabel = "answers"\n'
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in ("train", "dev"):
+        rows = "".join(f"x{i}\ty{i}\t{'yes' if i % 3 else 'no'}\t{i}\n" for i in range(20))
+        (tmp_path / f"{name}.tsv").write_text("a\tb\tlabel\tscore\n" + rows)
+    sentence = "-DOCSTART-\tX\tO\tO\n\nNo\tDT\tO\tO\ncold\tNN\tO\tB-Disease\nagain\tRB\tO\tI-Disease\n\n"
+    (tmp_path / "train.txt").write_text(sentence * 4)
+    rows = "".join(f"It {i},it rained,it snowed,it ended,{i % 3}\n" for i in range(12))
+    (tmp_path / "ends.csv").write_text("story,x,y,z,right\n" + rows)
+    context = "Ada wrote it in 1843."
+    answers = {"text": ["1843"], "answer_start": [16]}
+    listed = [{"text": "1843", "answer_start": 16}]
+    asked = [{"id": str(i), "question": f"When did she, {i}?", "answers": listed} for i in range(3)]
+    squad = {"data": [{"title": "Ada", "paragraphs": [{"context": context, "qas": asked}]}]}
+    (tmp_path / "asked.json").write_text(json.dumps(squad))
+    line = json.dumps({"question": "When?", "context": context, "answers": answers}) + "\n"
+    (tmp_path / "asked.jsonl").write_text(line * 3)
+    return tmp_path
+
+
+def described(folder: Path, toml: str) -> Path:
+    path = folder / "mine.toml"
+    path.write_text(toml, encoding="utf-8")
+    return path
+
+
+def test_tokens_come_from_conll_whatever_the_ending_is(folder: Path) -> None:
+    task = read_task_file(described(folder, TOKENS))
+    assert (task.kind, task.format, task.text, task.label) == ("tokens", "conll", (0,), 3)
+    assert task.metric == KINDS["tokens"].headline
+    data = load_task(task)
+    assert len(data.train) + len(data.dev) == 4
+    assert data.train.texts[0] == ("No", "cold", "again")
+
+
+def test_a_multiple_choice_has_its_endings_in_columns(folder: Path) -> None:
+    task = read_task_file(described(folder, CHOICE))
+    assert (task.kind, task.format, task.choices, task.label) == ("choice", "csv", ("x", "y", "z"), "right")
+    data = load_task(task)
+    assert len(data.train) + len(data.dev) == 12
+    assert {len(texts) for texts in data.train.texts} == {4}
+    assert {*data.train.targets, *data.dev.targets} == {0, 1, 2}
+
+
+@pytest.mark.parametrize(
+    ("toml", "format"),
+    [(QA, "squad"), (QA + 'format = "squad"', "squad"), (QA.replace(".json", ".jsonl") + ROWS, "jsonl")],
+)
+def test_questions_come_from_squad_or_from_rows(folder: Path, toml: str, format: str) -> None:
+    task = read_task_file(described(folder, toml))
+    assert (task.kind, task.format) == ("qa", format)
+    assert (task.text, task.label) == (("question", "context"), "answers")
+    assert len(load_task(task).dev) == 3
+
+
+def test_the_documented_example_is_read(folder: Path) -> None:
+    documented = (task_file.__doc__ or "").split("\n\n")
+    (first,) = (part for part in documented if part.startswith("name "))
+    for name in ("train", "dev", "test"):
+        (folder / f"{name}.csv").write_text("subject,body,queue\nHelp,It broke.,a\nHello,It works.,b\n")
+    task = read_task_file(described(folder, first))
+    assert (task.name, task.text, task.label, task.format) == ("tickets", ("subject", "body"), "queue", "csv")
+    assert all(f"\n{key} " in f"\n{task_file.__doc__}" for key in KEYS), "every key is documented"
+
+
+@pytest.mark.parametrize(
+    ("toml", "fault"),
+    [
+        ("train = ", "is no TOML"),
+        ("a = " + "[" * 10_000, "is no TOML"),
+        ("a = " + "9" * 5000, "is no TOML"),
+        (GOOD + 'labels = "x"', "unknown key 'labels'. Did you mean 'label'?"),
+        ('train = "train.tsv"\nlabel = "label"', "lacks the key 'text'"),
+        ('text = "a"\nlabel = "label"\nformat = "tsv"', "lacks the key 'train'"),
+        ('text = "a"\nlabel = "label"', "lacks the key 'train'"),
+        ('kind = "qa"', "lacks the key 'train'"),
+        (GOOD + 'kind = "token"', "kind = 'token'. Did you mean 'tokens'?"),
+        (GOOD + "kind = 3", "kind = 3"),
+        (GOOD + 'metric = "acuracy"', "metric = 'acuracy'. Did you mean 'accuracy'?"),
+        (GOOD + 'metric = "spearman"', "metric = 'spearman'"),
+        (GOOD + 'format = "conll"', "format = 'conll'"),
+        (GOOD + 'format = "squad"', "format = 'squad'"),
+        (GOOD.replace("train.tsv", "train.txt"), "format = 'txt'"),
+        (GOOD + "header = 1", "header = 1"),
+        (GOOD + 'name = "../up"', "the name '../up'"),
+        (GOOD + r'name = "a\nb"', r"the name 'a\nb'"),
+        (GOOD + 'name = "sci-cite"', "which a built-in task has"),
+        (GOOD + 'name = "glue"', "which a built-in task has"),
+        (GOOD.replace("train.tsv", "gone.tsv"), "there is no such file"),
+        (GOOD.replace("train.tsv", "x" * 5000 + ".tsv"), "there is no such file"),
+        (GOOD.replace("train.tsv", r"\u0000.tsv"), "there is no such file"),
+        (GOOD.replace('"train.tsv"', "[1]") + 'format = "tsv"', "train = [1]"),
+        (GOOD.replace('"a"', '["a", "b", "c"]'), "names 3 text columns"),
+        (GOOD.replace('"a"', "[]"), "names 0 text columns"),
+        (GOOD.replace('"a"', "-1"), "text = -1"),
+        (GOOD.replace('"a"', "true"), "text = True"),
+        (GOOD.replace('"label"', "{}"), "label = {}"),
+        (GOOD + 'choices = ["a", "b"]', "has choices, and its kind is classification"),
+        (TOKENS.replace("= 0", '= "word"'), "text = 'word'"),
+        (TOKENS.replace("= 3", '= "tag"'), "label = 'tag'"),
+        (TOKENS.replace("= 0", "= [0, 1]"), "names 2 text columns"),
+        (TOKENS + 'format = "tsv"', "format = 'tsv'"),
+        (TOKENS + 'metric = "accuracy"', "metric = 'accuracy'"),
+        (CHOICE.replace('["x", "y", "z"]', '["x"]'), "fewer than two choices"),
+        (CHOICE.replace('["x", "y", "z"]', '"x"'), "fewer than two choices"),
+        (CHOICE.replace('"z"', "1.5"), "choices = 1.5"),
+        (CHOICE.replace('choices = ["x", "y", "z"]\n', ""), "fewer than two choices"),
+        (QA + 'text = "question"', "has text, which a file of SQuAD does not need"),
+        (QA + 'label = "answers"', "has label, which a file of SQuAD does not need"),
+        (QA.replace(".json", ".jsonl"), "lacks the key 'text'"),
+        (QA.replace(".json", ".jsonl") + 'text = "context"\nlabel = "answers"', "names 1 text columns"),
+        (QA + 'format = "csv"', "format = 'csv'"),
+    ],
+)
+def test_task_files_that_are_refused(folder: Path, toml: str, fault: str) -> None:
+    with pytest.raises(UserError) as caught:
+        read_task_file(described(folder, toml))
+    assert fault in caught.value.sentence
+    assert "mine.toml" in caught.value.sentence
+    assert "\n" not in str(caught.value)
+    assert caught.value.remedy
+
+
+def test_a_task_file_that_is_no_file_is_refused(folder: Path) -> None:
+    for path in (folder, folder / "gone.toml", folder / "train.tsv" / "x.toml"):
+        with pytest.raises(UserError, match="Cannot read the task file"):
+            read_task_file(path)
+
+
+def read_or_refused(path: Path) -> None:
+    try:
+        task = read_task_file(path)
+    except UserError as error:
+        assert "\n" not in str(error)
+    else:
+        assert isinstance(task, Task) and hash(task)
+
+
+WORDS = ["a", "b", "label", "score", "train.tsv", "dev.tsv", "train.txt", "ends.csv", "asked.json", "asked.jsonl", "."]
+VALUES = st.recursive(
+    st.sampled_from([*WORDS, *KINDS, "conll", "tsv", "f1"]) | st.text(max_size=6) | st.integers() | st.booleans(),
+    lambda inner: st.lists(inner, max_size=3),
+    max_leaves=4,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
+@given(
+    base=st.sampled_from([GOOD, TOKENS, CHOICE, QA]), changes=st.dictionaries(st.sampled_from(KEYS), VALUES, max_size=3)
+)
+def test_any_value_under_any_key_gives_a_task_or_one_sentence(
+    folder: Path, base: str, changes: dict[str, object]
+) -> None:
+    lines = [line for line in base.splitlines() if line.split(" ")[0] not in changes]
+    # JSON spells strings, numbers, truth values and lists as TOML does, but for one character.
+    lines += [f"{key} = {json.dumps(value)}".replace("\x7f", "\\u007f") for key, value in changes.items()]
+    read_or_refused(described(folder, "\n".join(lines)))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(content=st.binary(max_size=60), before=st.booleans())
+def test_any_bytes_give_a_task_or_one_sentence(folder: Path, content: bytes, before: bool) -> None:
+    path = folder / "mine.toml"
+    path.write_bytes(content + GOOD.encode() if before else GOOD.encode() + content)
+    read_or_refused(path)

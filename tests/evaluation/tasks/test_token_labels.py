@@ -1,0 +1,281 @@
+"""Tags of words: every word's tag stands at its first piece, nothing is dropped silently, scores equal seqeval's."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+import shutil
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from seqeval import metrics as seqeval
+from sklearn.metrics import f1_score
+
+from daybreak.core.errors import UserError
+from daybreak.evaluation.finetuning.classifier import build_classifier, load_tokenizer
+from daybreak.evaluation.finetuning.finetune import fine_tune, predict
+from daybreak.evaluation.protocols.known_protocols import PROTOCOLS
+from daybreak.evaluation.protocols.protocol import Setting
+from daybreak.evaluation.tasks.batches import EncodedRows, Padding
+from daybreak.evaluation.tasks.task import LabelledRows, Task, TaskRows
+from daybreak.evaluation.tasks.token_labels import IGNORED, TokenLabels
+
+KIND, VOCABULARY = TokenLabels(), 200
+LABELS = ("O", "B-rainy", "B-sunny", "I-rainy", "I-sunny")
+FILLER = "the day was very zzz it will be some more of this qx today town people walk home late".split()
+SPANS = {
+    "sunny": ["sun", "sun warm", "bright summer", "beach warm summer"],
+    "rainy": ["rain", "cold winter", "storm dark winter"],
+}
+
+
+def sentence(chance: random.Random) -> list[tuple[str, str]]:
+    """Words with IOB2 tags: spans between fillers, some of which are several pieces."""
+    pairs: list[tuple[str, str]] = []
+    for _ in range(chance.randint(1, 3)):
+        pairs += [(word, "O") for word in chance.choices(FILLER, k=chance.randint(1, 4))]
+        kind = chance.choice(list(SPANS))
+        words = chance.choice(SPANS[kind]).split()
+        pairs += [(word, f"{'I' if place else 'B'}-{kind}") for place, word in enumerate(words)]
+    return pairs
+
+
+def write(path: Path, sentences: list[list[tuple[str, str]]]) -> Path:
+    path.write_text("\n".join("".join(f"{word} X {tag}\n" for word, tag in pairs) for pairs in sentences))
+    return path
+
+
+def tagged(folder: Path, train: str | list, dev: str | list | None = None) -> Task:
+    """A task of files; a string holds words/tags of one sentence a line."""
+    paths = {}
+    for part, told in (("train", train), ("dev", dev)):
+        if isinstance(told, str):
+            told = [[(pair.split("/")[0], pair.split("/")[1]) for pair in line.split()] for line in told.split("\n")]
+        paths[part] = None if told is None else write(folder / f"{part}.txt", told)
+    return Task(name="toy", train=paths["train"], dev=paths["dev"], text=(0,), label=2, kind="tokens",
+                metric="span_f1", format="conll")  # fmt: skip
+
+
+@pytest.fixture
+def weather_spans(tmp_path: Path) -> TaskRows:
+    chance = random.Random(1)
+    return KIND.load(tagged(tmp_path, [sentence(chance) for _ in range(400)], [sentence(chance) for _ in range(80)]))
+
+
+def test_labels_are_iob2_of_the_types_in_train(tmp_path: Path) -> None:
+    data = KIND.load(tagged(tmp_path, "sun/I-y warm/I-y cold/I-x day/O cold/B-x\nrain/I-x", "it/O sun/B-y warm/I-y"))
+    assert data.labels == ("O", "B-x", "B-y", "I-x", "I-y")
+    assert data.train.texts == [("sun", "warm", "cold", "day", "cold"), ("rain",)]
+    assert data.train.targets == [[2, 4, 1, 0, 1], [1]]
+    assert (data.dev.targets, data.skipped) == ([[0, 2, 4]], 0)
+
+
+def test_without_a_dev_file_whole_sentences_are_held_out(tmp_path: Path) -> None:
+    data = KIND.load(tagged(tmp_path, "\n".join(f"sun/B-x n{i}/O" for i in range(30))))
+    assert (len(data.train), len(data.dev)) == (27, 3)
+    assert sorted(text[1] for text in data.train.texts + data.dev.texts) == sorted(f"n{i}" for i in range(30))
+
+
+@pytest.mark.parametrize(
+    ("train", "dev", "fault"),
+    [
+        ("sun/O\nwarm/O", None, "Every tag in '{train}' is O."),
+        (
+            "sun/B-star warm/O",
+            "it/O\nthe/O sun/I-sta",
+            "Line 4 of '{dev}' has the type 'sta', which no span of '{train}' has. Did you mean 'star'?",
+        ),
+        ("sun/B-x", None, "'{train}' holds one row, too few to hold some out."),
+    ],
+)
+def test_what_cannot_be_learned_is_refused(tmp_path: Path, train: str, dev: str | None, fault: str) -> None:
+    with pytest.raises(UserError) as caught:
+        KIND.load(tagged(tmp_path, train, dev))
+    assert caught.value.sentence == fault.format(train=tmp_path / "train.txt", dev=tmp_path / "dev.txt")
+
+
+WORDS = st.lists(
+    st.one_of(st.sampled_from([*FILLER, "sun", "-LRB-", "Caf\u00e9", "\u65e5\u672c", "\u200b", "a\u00a0b"])), min_size=1
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(WORDS, st.integers(4, 40), st.booleans())
+def test_tags_stand_where_transformers_finds_the_words(
+    tokenizer: Any, words: list[str], length: int, left: bool
+) -> None:
+    tokenizer = copy.deepcopy(tokenizer)
+    tokenizer.padding_side = "left" if left else "right"
+    ids = [place % 5 for place in range(len(words))]
+    rows = KIND.encode(tokenizer, LabelledRows([tuple(words), ("sun",)], [ids, [2]]), length, VOCABULARY)
+    stock = tokenizer([words, ["sun"]], is_split_into_words=True, truncation=True, max_length=length, padding=True)
+    batch = KIND.collate(Padding.of(tokenizer), rows, [0, 1])
+    assert batch["input_ids"].tolist() == stock["input_ids"]
+    assert batch["attention_mask"].tolist() == stock["attention_mask"]
+    expected = []
+    for row, known in enumerate((ids, [2])):
+        owners = stock.word_ids(row)
+        first = [owner is not None and owner not in owners[:place] for place, owner in enumerate(owners)]
+        expected.append([known[owner] if new else IGNORED for owner, new in zip(owners, first)])
+    assert KIND.targets(rows, [0, 1], len(expected[0])).tolist() == expected
+
+
+def test_words_keep_the_space_that_byte_level_pieces_hold() -> None:
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    inner = Tokenizer(models.BPE())
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    inner.train_from_iterator(
+        ["the sun is warm and the rain is cold"] * 9,
+        trainers.BpeTrainer(vocab_size=290, special_tokens=["<pad>"], initial_alphabet=alphabet, show_progress=False),
+    )
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, pad_token="<pad>")
+    words = ("the", "sun", "\u00e9", "is", "xwarm")
+    rows = KIND.encode(tokenizer, LabelledRows([words], [[0, 1, 2, 3, 4]]), 64, 400)
+    pieces = tokenizer.convert_ids_to_tokens(rows.features["input_ids"][0])
+    assert rows.features["input_ids"][0] == tokenizer("the sun \u00e9 is xwarm")["input_ids"]
+    first = KIND.targets(rows, [0], len(pieces))[0].tolist()
+    assert [(piece, tag) for piece, tag in zip(pieces, first) if tag != IGNORED] == [
+        ("the", 0), ("\u0120sun", 1), ("\u0120", 2), ("\u0120is", 3), ("\u0120", 4),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("left", [False, True])
+def test_words_that_were_cut_or_dropped_count_as_outside(encoder: Path, left: bool) -> None:
+    tokenizer = load_tokenizer(encoder)
+    tokenizer.padding_side = "left" if left else "right"
+    rows = LabelledRows([("sun", "\u200b", "rain", "it", "cold"), ("storm",)], [[2, 2, 1, 0, 1], [1]])
+    encoded = KIND.encode(tokenizer, rows, 4, VOCABULARY)
+    assert encoded.lengths == [4, 3]
+    # A model that is always right where it is asked, in a batch that is wider than any sample.
+    answers = [np.zeros((9, 5), dtype=np.float32) for _ in range(2)]
+    for answer, target in zip(answers, KIND.targets(encoded, [0, 1], 9).tolist()):
+        for place, label in enumerate(target):
+            answer[place, label if label != IGNORED else 4] = 1.0
+    judged = KIND.judge(encoded, answers, LABELS)
+    # rainy: spans, words; sunny: spans, words. "sun" and the vanished word are two gold spans, of which one is found.
+    assert judged.tolist() == [[1, 1, 2, 1, 1, 2, 1, 1, 2, 1, 1, 2], [1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0]]
+    found = KIND.score(judged, LABELS)
+    assert (found["span_precision"], found["span_recall"]) == (1.0, 3 / 5)
+
+
+def test_what_does_not_fit_the_model_is_refused(encoder: Path) -> None:
+    rows = LabelledRows([("sun",)], [[0]])
+    with pytest.raises(UserError, match="but the model knows only 10 tokens"):
+        KIND.encode(load_tokenizer(encoder), rows, 12, vocabulary=10)
+    with pytest.raises(UserError, match="does not tell which word"):
+        KIND.encode(SimpleNamespace(is_fast=False), rows, 12, VOCABULARY)
+
+
+IDS = st.integers(0, len(LABELS) - 1)
+
+
+@given(
+    st.lists(st.lists(st.tuples(IDS, IDS), min_size=1, max_size=9), min_size=1, max_size=6),
+    st.booleans(),
+    st.data(),
+)
+def test_scores_of_any_resample_equal_seqeval(
+    sentences: list[list[tuple[int, int]]], left: bool, data: st.DataObject
+) -> None:
+    targets, answers, notes = [], [], []
+    for pairs in sentences:
+        targets.append([target for target, _ in pairs])
+        logits = np.full((12, 5), -1.0, dtype=np.float32)
+        places = np.arange(len(pairs)) - (len(pairs) + 1 if left else -1)
+        logits[places, [answer for _, answer in pairs]] = 1.0
+        answers.append(logits)
+        notes.append(SimpleNamespace(words=np.arange(len(pairs)), places=places))
+    rows = EncodedRows(
+        {}, targets, [len(t) + 2 for t in targets], LabelledRows([("x",)] * len(targets), targets), notes
+    )
+    judged = KIND.judge(rows, answers, LABELS)
+    drawn = data.draw(st.lists(st.integers(0, len(sentences) - 1), min_size=1, max_size=8))
+    gold, predicted = ([[LABELS[pair[side]] for pair in sentences[i]] for i in drawn] for side in (0, 1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about samples without a span
+        expected = {
+            "span_f1": seqeval.f1_score(gold, predicted),
+            "span_precision": seqeval.precision_score(gold, predicted),
+            "span_recall": seqeval.recall_score(gold, predicted),
+        }
+    words = [[tag[2:] for sentence in side for tag in sentence] for side in (gold, predicted)]
+    expected["token_macro_f1"] = f1_score(*words, labels=["rainy", "sunny"], average="macro", zero_division=0)
+    assert KIND.score(judged[drawn], LABELS) == pytest.approx(expected)
+    assert tuple(expected) == KIND.metrics
+
+
+def test_answering_nothing_scores_nothing(weather_spans: TaskRows) -> None:
+    judged = KIND.constant(weather_spans, weather_spans.dev)
+    assert KIND.score(judged, weather_spans.labels) == dict.fromkeys(KIND.metrics, 0.0)
+    gold = judged.reshape(len(judged), 2, 2, 3)[..., 0, 2].sum()
+    assert gold == sum(LABELS[label].startswith("B") for target in weather_spans.dev.targets for label in target)
+
+
+def learned(folder: Path, data: TaskRows) -> tuple[Any, EncodedRows, list[np.ndarray]]:
+    """The fine-tuned model, the dev rows, and what it says of them."""
+    tokenizer = load_tokenizer(folder)
+    padding = Padding.of(tokenizer)
+    train, dev = (KIND.encode(tokenizer, rows, 64, VOCABULARY) for rows in (data.train, data.dev))
+    model = build_classifier(folder, KIND, data.labels, 0, untrained=False)
+    fine_tune(model, KIND, padding, train, PROTOCOLS["quick"], Setting(6, 5e-3, 16), 0, lambda share, loss: None)
+    return model, dev, predict(model, KIND, padding, dev)
+
+
+def stock_tags(model: Any, tokenizer: Any, words: tuple[str, ...]) -> list[str]:
+    """As transformers' own examples have it: sentence by sentence, the tag at the first piece of each word."""
+    batch = tokenizer(list(words), is_split_into_words=True, return_tensors="pt")
+    with torch.inference_mode():
+        best = model(batch["input_ids"], batch["attention_mask"]).logits[0].argmax(dim=-1).tolist()
+    owners = batch.word_ids(0)
+    return [model.config.id2label[best[owners.index(word)]] for word in range(len(words))]
+
+
+@pytest.mark.parametrize("left", [False, True])
+def test_a_toy_task_is_learned_and_scored_as_the_stock_model_is(
+    encoder: Path, weather_spans: TaskRows, tmp_path: Path, left: bool
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(encoder, folder)
+    told = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(told | {"padding_side": "left" if left else "right"}))
+    tokenizer = load_tokenizer(folder)
+    assert Padding.of(tokenizer).left == left
+    model, dev, answers = learned(folder, weather_spans)
+    scores = KIND.score(KIND.judge(dev, answers, weather_spans.labels), weather_spans.labels)
+    assert type(model).__name__ == "ModernBertForTokenClassification"
+    assert scores["span_f1"] > 0.9
+    predicted = [stock_tags(model, tokenizer, words) for words in dev.rows.texts]
+    gold = [[weather_spans.labels[label] for label in target] for target in dev.rows.targets]
+    assert scores["span_f1"] == pytest.approx(seqeval.f1_score(gold, predicted))
+    assert scores["span_precision"] == pytest.approx(seqeval.precision_score(gold, predicted))
+
+
+def test_the_loss_is_the_stock_model_s(encoder: Path, weather_spans: TaskRows) -> None:
+    tokenizer = load_tokenizer(encoder)
+    rows = KIND.encode(tokenizer, weather_spans.dev, 64, VOCABULARY)
+    model = build_classifier(encoder, KIND, weather_spans.labels, 0, untrained=False).eval()
+    batch = KIND.collate(Padding.of(tokenizer), rows, range(8))
+    targets = KIND.targets(rows, range(8), batch["input_ids"].shape[1])
+    outputs = model(**batch, labels=targets)
+    torch.testing.assert_close(KIND.loss(outputs, targets), outputs.loss)
+    assert KIND.loss(outputs, torch.full_like(targets, IGNORED)).item() == 0.0
+
+
+def test_a_crammed_export_gets_its_own_head(
+    write_crammed: Callable[..., Path], weather_spans: TaskRows, tmp_path: Path
+) -> None:
+    model, dev, answers = learned(write_crammed(tmp_path / "crammed"), weather_spans)
+    assert type(model).__name__ == "CrammedForTokenClassification"
+    assert KIND.score(KIND.judge(dev, answers, weather_spans.labels), weather_spans.labels)["span_f1"] > 0.9

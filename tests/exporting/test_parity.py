@@ -1,0 +1,252 @@
+"""The exported folder in stock transformers, and the gate that must notice when it is not the trained model."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+from daybreak.core.encoder import Encoder, EncoderConfig
+from daybreak.core.errors import UserError
+from daybreak.core.plain import to_plain
+from daybreak.data.sequences.sampler import StreamRows
+from daybreak.data.sequences.shards import open_shards
+from daybreak.exporting.hugging_face import write_model_folder
+from daybreak.exporting.parity import REFUSED, check_parity, verdict
+from daybreak.models.bert import BertEncoder
+from daybreak.models.crammed import CrammedEncoder
+from daybreak.models.modern import ModernEncoder
+from daybreak.schemas.run import Parity, SpecialIds
+from daybreak.training.clock import Tick
+from daybreak.training.validation import Validation
+
+TEXT = "the teacher finds the window near the river."
+LENGTH = 32
+SIZES = {"layers": 2, "width": 32, "heads": 2, "inner": 64}
+SHAPES: dict[str, EncoderConfig] = {
+    "modern": ModernEncoder(**SIZES),
+    "bert": BertEncoder(**SIZES, positions=64, next_sentence=True, dropout=0.1, attention_dropout=0.1),
+    "crammed": CrammedEncoder(**SIZES),
+    "attends-padding": CrammedEncoder(**SIZES, attend_padding=True, head="square"),
+}
+RENUMBERED = "attends-padding"
+"""The kind that is exported with a tokenizer whose special tokens have other ids."""
+
+
+@dataclass
+class Export:
+    """A model with random weights as a run that had just ended would hold and have written it."""
+
+    folder: Path
+    shape: EncoderConfig
+    model: Encoder
+    validation: Validation
+
+    def judged(self) -> Parity:
+        seen = self.validation.measure(
+            self.model.eval(), rows=self.validation.rows, step=0, tokens=0, tick=Tick(0.0, 1.0), final=False
+        )
+        self.model.train()  # as training leaves it: the gate must not measure with dropout
+        return check_parity(
+            self.folder, model=self.model, shape=self.shape, length=LENGTH, validation=self.validation,
+            accuracy=seen.accuracy, text=TEXT,
+        )  # fmt: skip
+
+
+def made(kind: str, data: Path, folder: Path) -> Export:
+    shards = open_shards(data)
+    torch.manual_seed(0)
+    shape, vocabulary, special = SHAPES[kind], shards.manifest.vocabulary, shards.manifest.special
+    model = shape.build(vocabulary)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))  # far from what a default could hide behind
+    batch = StreamRows().build(shards.heldout, LENGTH, 0, special).in_order(16)
+    tokenizer = data / "tokenizer"
+    if kind == RENUMBERED:
+        tokenizer, table = renumbered(tokenizer, folder.with_name("tokenizer"))
+        special = SpecialIds(**{name: int(table[i]) for name, i in to_plain(special).items()})
+        batch = replace(batch, ids=table[batch.ids], special=special)
+    write_model_folder(
+        folder, model=model, shape=shape, tokenizer=tokenizer, length=LENGTH, vocabulary=vocabulary, special=special
+    )
+    return Export(folder, shape, model, Validation(batch, shards.unigram_counts, torch.device("cpu")))
+
+
+def renumbered(tokenizer: Path, out: Path) -> tuple[Path, np.ndarray]:
+    """The same tokenizer with its special tokens last, in another order; and old id -> new id."""
+    shutil.copytree(tokenizer, out)
+    plain = json.loads((out / "tokenizer.json").read_text())
+    size = len(plain["model"]["vocab"])
+    table = np.array([i - 5 if i > 4 else size - 1 - i for i in range(size)])
+    plain["model"]["vocab"] = {piece: int(table[i]) for piece, i in plain["model"]["vocab"].items()}
+    for token in plain["added_tokens"]:
+        token["id"] = int(table[token["id"]])
+    for token in plain["post_processor"]["special_tokens"].values():
+        token["ids"] = [int(table[i]) for i in token["ids"]]
+    (out / "tokenizer.json").write_text(json.dumps(plain))
+    return out, table
+
+
+@pytest.fixture
+def export(data: Path, tmp_path: Path) -> Callable[[str], Export]:
+    return lambda kind: made(kind, data, tmp_path / "model")
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+def test_a_good_export_passes_and_loses_an_old_mark(kind: str, export: Callable[[str], Export]) -> None:
+    given = export(kind)
+    (given.folder / REFUSED).write_text("of an earlier export")
+    found = given.judged()
+    assert found.passed, found.failure
+    assert (
+        found.failure is None and all(found.checks.values()) and ("next sentence" in found.checks) == (kind == "bert")
+    )
+    assert 0 <= found.largest_logit_difference <= found.tolerance
+    assert not (given.folder / REFUSED).exists()
+    assert "the same logits" in verdict(found)
+
+
+@pytest.mark.parametrize(("kind", "told"), [("modern", '{"do_lower_case": true}'), ("bert", None)])
+def test_a_tokenizer_that_does_not_name_its_special_tokens_passes(
+    kind: str, told: str | None, data: Path, tmp_path: Path, export: Callable[[str], Export]
+) -> None:
+    """As taken over from a folder of BERT's first releases, or of one that the tokenizers library wrote."""
+    given, tokenizer = export(kind), Path(shutil.copytree(data / "tokenizer", tmp_path / "taken"))
+    (tokenizer / "tokenizer_config.json").unlink()
+    if told:
+        (tokenizer / "tokenizer_config.json").write_text(told)
+    write_model_folder(
+        given.folder, model=given.model, shape=given.shape, tokenizer=tokenizer, length=LENGTH,
+        vocabulary=given.model.vocabulary,
+    )  # fmt: skip
+    found = given.judged()
+    assert found.passed, found.failure
+
+
+def test_a_damaged_tokenizer_is_named_and_nothing_is_written(
+    data: Path, tmp_path: Path, export: Callable[[str], Export]
+) -> None:
+    given, tokenizer = export("modern"), Path(shutil.copytree(data / "tokenizer", tmp_path / "taken"))
+    (tokenizer / "tokenizer_config.json").write_text("{torn")
+    with pytest.raises(UserError, match=r"tokenizer_config.json' cannot be read as JSON"):
+        write_model_folder(
+            tmp_path / "out", model=given.model, shape=given.shape, tokenizer=tokenizer, length=LENGTH,
+            vocabulary=given.model.vocabulary,
+        )  # fmt: skip
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "taken"]
+
+
+def alter_settings(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    config["rope_parameters"]["full_attention"]["rope_theta"] = 160_000.0
+    (folder / "config.json").write_text(json.dumps(config))
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    tokenizer["post_processor"] = None
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+
+
+def alter_weights(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    weights["bert.encoder.layer.0.output.dense.weight"][3, 5] += 0.5
+    weights["cls.seq_relationship.bias"][0] += 0.5
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"model_max_length": LENGTH + 1}))
+
+
+def alter_code(folder: Path) -> None:
+    path = folder / "modeling_crammed.py"
+    path.write_text(path.read_text() + "\nopen('run-by-the-gate', 'w')\n")
+
+
+def add_code(folder: Path) -> None:
+    (folder / "more.py").write_text("open('run-by-the-gate', 'w')\n")
+
+
+@pytest.mark.parametrize(
+    ("kind", "alter", "named"),
+    [
+        ("modern", alter_settings, ["logits", "tokenizer round trip"]),
+        ("bert", alter_weights, ["logits", "next sentence", "trained length"]),
+        ("crammed", alter_code, ["not run"]),
+        ("modern", add_code, ["'more.py' is not the modelling code"]),
+    ],
+)
+def test_an_altered_export_is_refused_and_marked(
+    kind: str, alter: Callable[[Path], None], named: list[str], export: Callable[[str], Export]
+) -> None:
+    given = export(kind)
+    alter(given.folder)
+    found = given.judged()
+    assert not found.passed and all(name in (found.failure or "") for name in named)
+    assert named[0] in (given.folder / REFUSED).read_text()
+    assert verdict(found).startswith("REFUSED") and not Path("run-by-the-gate").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [("TIMEOUT_SECONDS", 0.01, "did not end within"), ("sys.executable", "/bin/false", "the check itself stopped")],
+)
+def test_a_check_that_does_not_work_refuses_too(
+    name: str, value: object, said: str, export: Callable[[str], Export], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = export("modern")
+    monkeypatch.setattr(f"daybreak.exporting.parity.{name}", value)
+    found = given.judged()
+    assert not found.passed and said in (found.failure or "") and (given.folder / REFUSED).exists()
+
+
+@pytest.mark.parametrize("kind", ["modern", "bert"])
+def test_the_folder_is_a_stock_one(kind: str, export: Callable[[str], Export]) -> None:
+    given = export(kind)
+    names = "config.json model.safetensors tokenizer.json tokenizer_config.json".split()
+    names += "1_Pooling 2_Normalize config_sentence_transformers.json modules.json sentence_bert_config.json".split()
+    assert sorted(path.name for path in given.folder.iterdir()) == sorted(names)
+    stock, info = AutoModelForMaskedLM.from_pretrained(given.folder, output_loading_info=True)
+    assert not info["missing_keys"] and not info["mismatched_keys"]
+    # What a masked-LM class does not read of a BERT export: the pooler and the next-sentence head.
+    assert all("pooler" in name or "seq_relationship" in name for name in info["unexpected_keys"])
+    tokenizer = AutoTokenizer.from_pretrained(given.folder)
+    assert tokenizer.model_max_length == LENGTH
+    assert stock.config.max_position_embeddings == {"modern": LENGTH, "bert": 64}[kind]
+    assert len(tokenizer) == stock.config.vocab_size
+    segments = ["token_type_ids"] if kind == "bert" else []
+    assert tokenizer.model_input_names == ["input_ids", *segments, "attention_mask"]
+    encoded = tokenizer("The teacher finds the [MASK] .", "A river.", return_tensors="pt")
+    assert encoded["input_ids"][0, [0, -1]].tolist() == [2, 3] and 4 in encoded["input_ids"]
+    with torch.inference_mode():
+        assert torch.isfinite(stock(**encoded).logits).all()
+
+
+def test_an_export_replaces_the_one_before_and_a_full_disk_does_not(
+    data: Path, export: Callable[[str], Export], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = export("modern")
+    out = given.folder
+    parts = {"model": given.model, "shape": given.shape, "tokenizer": data / "tokenizer"}
+    (out / "mine.txt").write_text("of the first export")
+    before = (out / "model.safetensors").read_bytes()
+    write_model_folder(out, **parts, length=16, vocabulary=given.model.vocabulary)  # type: ignore[arg-type]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model"]
+    assert not (out / "mine.txt").exists()
+    assert len({path.stat().st_mode for path in out.rglob("*.*")}) == 1, "whoever reads the config reads the weights"
+    assert json.loads((out / "tokenizer_config.json").read_text())["model_max_length"] == 16
+    assert before == (out / "model.safetensors").read_bytes()
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("daybreak.exporting.hugging_face.save_file", full)
+    with pytest.raises(UserError, match="No space left"):
+        write_model_folder(out, **parts, length=8, vocabulary=given.model.vocabulary)  # type: ignore[arg-type]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model"]
+    assert (out / "model.safetensors").read_bytes() == before

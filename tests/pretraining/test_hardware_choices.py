@@ -1,0 +1,218 @@
+"""What is decided at a start, and what a resume makes of it: on the real parts, built small."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from daybreak.core.errors import UserError
+from daybreak.core.files import read_json, write_json
+from daybreak.core.run_folder import RunFolder
+from daybreak.core.world import World
+from daybreak.data.sequences.shards import open_shards
+from daybreak.models.modern import ModernEncoder
+from daybreak.pretraining.hardware_choices import first_decisions, going_on, measured
+from daybreak.pretraining.run_start import check_folder
+from daybreak.pretraining.setup import Order, assemble
+from daybreak.recipe import load_recipe
+from daybreak.schemas.run import Decisions
+from daybreak.training import calibration, checkpoint
+from daybreak.training.changes import changed, in_force
+from daybreak.training.checkpoint import START, Progress
+from daybreak.training.hardware import probe
+from daybreak.training.ramp import Ramp
+from daybreak.training.step import Training
+
+SMALL = ModernEncoder(layers=1, width=32, heads=2, inner=32)
+
+
+@pytest.fixture(autouse=True)
+def _cheap(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(probe, "matmul_rates", lambda _: {"float32": 1.0})
+    monkeypatch.setattr(probe, "choose_device", lambda: torch.device("cpu"))
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+def order(data: Path, folder: Path, **changes: Any) -> Order:
+    parts = {"model": SMALL, "length": 32, "batch": 8, "precision": "float32", "budget": "40steps", **changes}
+    recipe = replace(load_recipe("tiny"), **parts)
+    return Order(recipe=recipe, shards=open_shards(data), data=data, run=RunFolder(folder), started=time.monotonic())
+
+
+def begun(asked: Order) -> Training:
+    """A run as it stands before its first step."""
+    asked.run.path.mkdir(exist_ok=True)
+    decisions = first_decisions(asked.recipe, World())
+    training, progress = assemble(asked, decisions, World())
+    return measured(asked, training, progress)
+
+
+@pytest.fixture
+def searches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The shares for which the fastest microbatch was looked for; it is a quarter of them here."""
+    found: list[int] = []
+
+    def fastest(training: Training, start: Progress, share: int) -> int:
+        found.append(share)
+        return share // 4
+
+    monkeypatch.setattr(calibration, "fastest_microbatch", fastest)
+    return found
+
+
+def test_the_fastest_microbatch_is_looked_for_once(data: Path, tmp_path: Path, searches: list[int]) -> None:
+    first = begun(order(data, tmp_path / "one", batch=64))
+    assert (first.decisions.microbatch, first.stretches[0].microbatch, searches) == (16, 16, [64])
+    second = begun(order(data, tmp_path / "two", batch=64))
+    assert second.decisions.microbatch == 16 and searches == [64]
+
+
+@pytest.mark.parametrize(
+    "other", [{"length": 64}, {"batch": 128}, {"recompute": True}, {"model": replace(SMALL, layers=2)}]
+)
+def test_what_makes_a_difference_is_measured_again(
+    data: Path, tmp_path: Path, searches: list[int], other: dict[str, Any]
+) -> None:
+    begun(order(data, tmp_path / "one", batch=64))
+    begun(order(data, tmp_path / "two", **{"batch": 64, **other}))
+    assert len(searches) == 2
+
+
+def test_a_small_share_is_handled_at_once(data: Path, tmp_path: Path, searches: list[int]) -> None:
+    assert begun(order(data, tmp_path, batch=32)).decisions.microbatch == 32 and searches == []
+
+
+def test_a_microbatch_that_is_asked_for_is_taken(data: Path, tmp_path: Path, searches: list[int]) -> None:
+    assert begun(order(data, tmp_path, batch=64, microbatch=12)).decisions.microbatch == 12 and searches == []
+
+
+def test_more_processes_than_rows_are_refused_at_once(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="8 rows cannot be shared by 9 processes") as error:
+        first_decisions(order(data, tmp_path).recipe, World(rank=0, size=9))
+    assert "at most 8" in error.value.remedy
+
+
+# ---------------------------------------------------------------- resumes
+
+
+def resumed(data: Path, folder: Path, size: int, step: int = 12, rank: int = 0, **changes: Any) -> Training:
+    """A run of one process, gone on with by ``size`` from the checkpoint of ``step``."""
+    asked = order(data, folder, **changes)
+    training = begun(asked)
+    write_json(asked.run.decisions, training.decisions)
+    training = replace(training, world=World(rank=rank, size=size))
+    return going_on(training, replace(START, step=step, position=8 * step), asked.run)
+
+
+def test_other_processes_share_the_same_rows(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    training = resumed(data, tmp_path, size=3)
+    (change,) = training.decisions.changes
+    assert (change.step, change.world_size, change.microbatch, change.rate) == (12, 3, 8, 1.0)
+    assert "3 in place of 1 processes" in change.why and change.skip_to is None
+    assert read_json(RunFolder(tmp_path).decisions, Decisions) == training.decisions
+    assert "Going on with 3 processes in place of 1" in capsys.readouterr().out
+    # The rows of a step are as many as before, each by exactly one process.
+    rows = training.rows_of_step(START, 0.5)
+    shares = [replace(training, world=World(rank=rank, size=3)).share(rows) for rank in range(3)]
+    assert rows == 8 and [row for begin, end in shares for row in range(begin, end)] == list(range(8))
+
+
+def test_a_growing_batch_grows_as_it_did(data: Path, tmp_path: Path) -> None:
+    """By what one process handled at a time when the run began, not by what three handle now."""
+    alone = begun(order(data, tmp_path / "one", batch=16, microbatch=4, ramp=Ramp(share=0.8)))
+    three = resumed(data, tmp_path / "three", size=3, batch=16, microbatch=4, ramp=Ramp(share=0.8))
+    places = [place / 20 for place in range(20)]
+    assert [three.rows_of_step(START, at) for at in places] == [alone.rows_of_step(START, at) for at in places]
+    assert len({alone.rows_of_step(START, at) for at in places}) == 4
+
+
+def test_only_the_first_process_writes_it_down(data: Path, tmp_path: Path) -> None:
+    training = resumed(data, tmp_path, size=2, rank=1)
+    assert training.decisions.changes and read_json(RunFolder(tmp_path).decisions, Decisions).changes == []
+
+
+def test_the_same_processes_change_nothing(data: Path, tmp_path: Path) -> None:
+    training = resumed(data, tmp_path, size=1)
+    assert training.decisions.changes == [] and training.rate == 1.0
+
+
+def test_more_processes_than_a_step_has_rows_are_refused(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="8 rows cannot be shared by 9 processes"):
+        resumed(data, tmp_path / "nine", size=9)
+    assert read_json(RunFolder(tmp_path / "nine").decisions, Decisions).changes == []
+    # The first steps of a growing batch count as well: 4 rows.
+    with pytest.raises(UserError, match="4 rows cannot be shared by 5 processes"):
+        resumed(data, tmp_path / "five", size=5, batch=16, microbatch=4, ramp=Ramp(share=0.8))
+
+
+def test_a_resume_forgets_what_was_decided_for_steps_that_are_lost(data: Path, tmp_path: Path) -> None:
+    asked = order(data, tmp_path)
+    training = begun(asked)
+    decisions = changed(training.decisions, 5, "out of memory", microbatch=4)
+    decisions = changed(decisions, 20, "diverged", rate=0.5, skip_to=400)
+    write_json(asked.run.decisions, decisions)
+    progress = replace(START, step=12, position=96)
+    again = going_on(replace(training, decisions=decisions), progress, asked.run)
+    assert [change.step for change in again.decisions.changes] == [5]
+    assert read_json(asked.run.decisions, Decisions) == again.decisions
+    assert again.stretches[0].microbatch == 4  # also for a step that is only tried, to compile
+    # And on two processes what held goes on to hold.
+    both = going_on(replace(training, decisions=decisions, world=World(size=2)), progress, asked.run)
+    held = in_force(both.decisions, 12)
+    assert (held.step, held.microbatch, held.world_size, held.rate) == (12, 4, 2, 1.0)
+
+
+def test_threads_are_those_of_the_run_and_of_other_processes_their_own(data: Path, tmp_path: Path) -> None:
+    asked = order(data, tmp_path)
+    training = begun(asked)
+    decisions = replace(training.decisions, threads=2)
+    torch.set_num_threads(1)
+    going_on(replace(training, decisions=decisions), START, asked.run)
+    assert torch.get_num_threads() == 2
+    torch.set_num_threads(1)
+    other = going_on(replace(training, decisions=decisions, world=World(size=2)), START, asked.run)
+    assert torch.get_num_threads() == 1 and in_force(other.decisions, 0).threads == 1
+
+
+def test_a_run_folder_that_is_gone_on_with_holds_its_first_checkpoint(data: Path, tmp_path: Path) -> None:
+    """Measuring leaves one at step 0, which a run that is killed at once resumes from."""
+    asked = order(data, tmp_path)
+    begun(asked)
+    found, torn = checkpoint.newest(asked.run.checkpoints)
+    assert found is not None and (found.progress.step, torn) == (0, [])
+
+
+def test_processes_that_are_killed_before_their_first_step_are_charged(data: Path, tmp_path: Path) -> None:
+    """Each takes a while to start, and leaves no line in the trace."""
+    asked = order(data, tmp_path)
+    training = begun(asked)
+    checkpoint.save(asked.run.checkpoints, replace(START, step=3, elapsed=7.0), training.model, training.optimizer)
+    write_json(asked.run.decisions, training.decisions)
+    for earlier in range(3):
+        late = replace(asked, started=time.monotonic() - 5.0)
+        resumed_training, progress = assemble(late, training.decisions, World())
+        assert progress.elapsed == pytest.approx(7.0 + 5.0 * earlier, abs=1.0)  # what came before this process
+        assert resumed_training.clock.elapsed() == pytest.approx(12.0 + 5.0 * earlier, abs=1.0)
+    found, _ = checkpoint.newest(asked.run.checkpoints)
+    assert found is not None and found.progress.elapsed == pytest.approx(22.0, abs=1.0)
+    assert sum(found.progress.spent.values()) == pytest.approx(15.0, abs=1.0)
+
+
+def test_a_host_that_only_holds_stacks_of_an_earlier_process_may_join_again(data: Path, tmp_path: Path) -> None:
+    """The run's records lie with the first process; what a killed one left elsewhere is no other run."""
+    asked = order(data, tmp_path / "run")
+    asked.run.stacks.mkdir(parents=True)
+    (asked.run.stacks / "rank-1.txt").touch()
+    check_folder(asked.run, asked.recipe, asked.shards)
+    (asked.run.path / "thesis.tex").touch()
+    with pytest.raises(UserError, match="is no run folder"):
+        check_folder(asked.run, asked.recipe, asked.shards)

@@ -1,0 +1,67 @@
+"""What the page says of forecasts: the runs are made up, and so is what was foreseen of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from daybreak.core.files import read_json, write_json
+from daybreak.core.run_folder import RunFolder
+from daybreak.reporting.forecast import outlook
+from daybreak.reporting.runs import RunRecords, read_run
+from daybreak.schemas.forecast import Forecast, Outlook
+from daybreak.schemas.run import Summary
+
+Write = Callable[..., Path]
+
+
+def expectation(path: Path, *, start: float, early: float, beyond: str = "") -> RunRecords:
+    """A run of which was foreseen ``start`` times its final loss, and ``early`` times at a tenth, each +- 2 %."""
+    folder = RunFolder(path)
+    reached = read_json(folder.summary, Summary).validation.loss if folder.summary.exists() else 4.0
+
+    def seen(at: float, share: float) -> Forecast:
+        loss = share * reached
+        return Forecast(made_at=at, tokens=1e6, loss=loss, low=0.98 * loss, high=1.02 * loss, beyond=beyond)
+
+    forecasts, usual = [seen(0.0, start), seen(0.1, early)], [seen(0.1, 1.2), seen(0.2, 1.1)]
+    write_json(folder.forecast, Outlook(forecasts=forecasts, usual=usual, pairs=-0.25))
+    return read_run(path)
+
+
+def words(page: str) -> str:
+    """What a reader sees, without markup."""
+    return re.sub(r"\s+", " ", re.sub(r"<script.*?</script>|<[^>]+>", " ", page, flags=re.DOTALL))
+
+
+def test_a_run_that_nobody_foresaw_has_no_such_section(write_run: Write) -> None:
+    assert outlook([read_run(write_run())]) == ""
+
+
+def test_expected_and_reached(write_run: Write) -> None:
+    run = expectation(write_run(), start=1.05, early=0.99)
+    page = str(outlook([run]))
+    said = words(page)
+    assert "5.0 %, outside" in said and "-1.0 %, inside" in said and "Is the loss usual?" in said
+    assert "Over these runs" not in said and "A guess" not in said
+    assert run.outlook and f"{run.outlook.forecasts[0].loss:.2f} (" in said
+
+
+def test_calibration_over_several_runs(write_run: Write) -> None:
+    runs = [
+        expectation(write_run("a&b", seed=1), start=1.01, early=1.0),
+        expectation(write_run("c", seed=2), start=0.95, early=1.01),
+        expectation(write_run("d", seed=3, ended=False), start=1.0, early=1.0),
+        read_run(write_run("e", seed=4)),
+    ]
+    page = str(outlook(runs))
+    said = words(page)
+    assert "at the start 1 of 2 inside the interval, mean error 3.0 %" in said
+    assert "at 10% 2 of 2 inside the interval, mean error 0.5 %" in said
+    assert "Is the loss usual?" not in said and "a&amp;b" in page and "a&b:" not in page
+
+
+def test_a_guess_is_called_one(write_run: Write) -> None:
+    run = expectation(write_run(), start=1.0, early=1.0, beyond="9 times the tokens of the largest run behind it")
+    assert "A guess, for it lies outside" in words(str(outlook([run])))

@@ -1,0 +1,211 @@
+"""Compiled blocks: few graphs, the same numbers, the same names, and a way back when the compiler fails."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch._dynamo.testing import CompileCounterWithBackend
+
+from daybreak.core.batch import Batch
+from daybreak.core.encoder import Encoder, EncoderConfig
+from daybreak.core.errors import UserError
+from daybreak.models.bert import BertEncoder
+from daybreak.models.crammed import CrammedEncoder
+from daybreak.models.modern import ModernEncoder
+from daybreak.training.hardware.compiling import compile_blocks, failed_to_compile, keep_compiled, try_compiled
+from daybreak.training.objectives.objective import CausalThenMasked
+
+VOCABULARY, ROWS = 101, 4
+OBJECTIVE = CausalThenMasked(causal_share=0.2, causal_targets=0.3, mask_rates=(0.3, 0.25, 0.2, 0.15))
+STAGES = (0.1, 0.3, 0.5, 0.7, 0.9)
+"""Progress in the causal stage and at each of the four mask rates."""
+
+SHAPES = {
+    "modern": ModernEncoder(layers=6, width=32, heads=2, inner=24, global_every=3, window=10),
+    "bert": BertEncoder(layers=4, width=32, heads=2, inner=48, dropout=0.1, attention_dropout=0.1),
+    "crammed": CrammedEncoder(layers=4, width=32, heads=2, inner=24, dropout=0.1),
+}
+KINDS = {"modern": 4, "bert": 2, "crammed": 2}
+"""The last block, the others, ModernBERT's first, which has no norm, and its local ones."""
+
+
+@pytest.fixture(params=SHAPES)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(autouse=True)
+def forgotten() -> Iterator[None]:
+    limit = torch._dynamo.config.recompile_limit
+    yield
+    torch._dynamo.config.recompile_limit = limit
+    torch.compiler.reset()
+
+
+def built(shape: EncoderConfig) -> Encoder:
+    torch.manual_seed(3)
+    return shape.build(VOCABULARY).train()
+
+
+def batch(length: int, padded: bool = False) -> Batch:
+    ids = torch.randint(5, VOCABULARY, (ROWS, length), generator=torch.Generator().manual_seed(length))
+    attend = torch.arange(length)[None] < torch.tensor([[length], [length // 2], [length], [length - 3]])
+    return Batch(ids=ids, attend=attend if padded else None)
+
+
+def backward(model: Encoder, rows: Batch, progress: float) -> float:
+    torch.manual_seed(7)  # dropout's
+    loss = OBJECTIVE.loss(model, rows, seed=1, position=0, progress=progress).sum
+    loss.backward()
+    return loss.item()
+
+
+def trained(model: Encoder, steps: int = 6) -> dict[str, torch.Tensor]:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for number in range(steps):
+        backward(model, batch(16), number / steps)
+        optimizer.step()
+        optimizer.zero_grad()
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+def test_a_run_compiles_once_for_each_stage_length_and_kind_of_block(name: str) -> None:
+    model, counter = built(SHAPES[name]), CompileCounterWithBackend("eager")
+    compile_blocks(model, counter)
+    counts = []
+    for length in (32, 64):
+        for progress in STAGES:
+            for _ in range(2):
+                backward(model, batch(length), progress)
+            counts.append(counter.frame_count)
+    kinds = KINDS[name]
+    # Causal, then masked: nothing more at the other mask rates.
+    assert counts == [n * kinds for n in (1, 2, 2, 2, 2, 3, 4, 4, 4, 4)]
+
+
+def test_judging_compiles_nothing_whatever_its_shapes(name: str) -> None:
+    model, counter = built(SHAPES[name]), CompileCounterWithBackend("eager")
+    plain = built(SHAPES[name]).eval()
+    compile_blocks(model, counter)
+    backward(model, batch(16), 0.9)
+    before = counter.frame_count
+    with torch.inference_mode():
+        for length in (16, 24):
+            ids = batch(length).ids
+            assert torch.equal(model.eval().logits(ids), plain.logits(ids))
+    backward(model.train(), batch(16), 0.9)
+    assert counter.frame_count == before > 0
+
+
+@pytest.mark.parametrize(("padded", "recompute"), [(False, False), (True, True)])
+def test_loss_and_gradients_are_those_of_the_uncompiled_model(name: str, padded: bool, recompute: bool) -> None:
+    plain, model = built(SHAPES[name]), built(SHAPES[name])
+    model.recompute = recompute
+    compile_blocks(model, "aot_eager")
+    rows = batch(24, padded)
+    assert backward(model, rows, 0.9) == pytest.approx(backward(plain, rows, 0.9), rel=1e-6)
+    for (name, expected), (same, parameter) in zip(plain.named_parameters(), model.named_parameters(), strict=True):
+        assert name == same
+        torch.testing.assert_close(parameter.grad, expected.grad, rtol=1e-4, atol=1e-5)
+
+
+def test_one_position_asked_can_be_compiled_too() -> None:
+    plain, model = built(SHAPES["bert"]), built(SHAPES["bert"])
+    compile_blocks(model, "aot_eager")
+    rows = batch(4)  # 15 % of 4 is one position
+    assert backward(model, rows, 0.9) == pytest.approx(backward(plain, rows, 0.9), rel=1e-6)
+
+
+def test_names_and_the_state_dict_do_not_show_it() -> None:
+    plain, model = built(SHAPES["crammed"]), built(SHAPES["crammed"])
+    assert try_compiled(model, lambda: void(backward(model, batch(16), 0.9)), "eager") is None
+    assert list(model.state_dict()) == list(plain.state_dict())
+    assert [n for n, _ in model.named_modules()] == [n for n, _ in plain.named_modules()]
+    assert model.compiled is not None and all(parameter.grad is None for parameter in model.parameters())
+
+
+def void(value: object) -> None:
+    """A step returns nothing."""
+
+
+def fails_at_once(graph: torch.fx.GraphModule, inputs: Any) -> Callable[..., Any]:
+    raise RuntimeError("no compiler was found on this machine.\nA long explanation follows.")
+
+
+def fails_when_run(graph: torch.fx.GraphModule, inputs: Any) -> Callable[..., Any]:
+    def run(*arguments: Any) -> Any:
+        raise RuntimeError("no kernel image is available.")
+
+    return run
+
+
+@pytest.mark.parametrize("backend", [fails_at_once, fails_when_run])
+def test_a_failing_compiler_leaves_a_run_that_never_compiled(
+    name: str, backend: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = built(SHAPES[name])
+    why = try_compiled(model, lambda: void(backward(model, batch(16), 0.9)), backend)
+    assert why is not None and "no " in why and "\n" not in why and not why.endswith(".")
+    said = capsys.readouterr()
+    assert " ".join(why.split()) in " ".join((said.out + said.err).split())
+    assert model.compiled is None
+    expected = trained(built(SHAPES[name]))
+    for key, tensor in trained(model).items():
+        assert torch.equal(tensor, expected[key]), key
+
+
+def test_an_error_of_the_user_is_not_taken_for_the_compilers() -> None:
+    model = built(SHAPES["bert"])
+
+    def step() -> None:
+        raise UserError("The data ended.", "Bring more.")
+
+    with pytest.raises(UserError, match="The data ended"):
+        try_compiled(model, step, "eager")
+    assert model.compiled is None
+
+
+def test_a_compiler_that_fails_at_a_later_stage_can_be_told_from_other_errors() -> None:
+    model, graphs = built(SHAPES["bert"]), []
+
+    def breaks_later(graph: torch.fx.GraphModule, inputs: Any) -> Callable[..., Any]:
+        graphs.append(graph)
+        if len(graphs) > 2:
+            raise OSError("No space left on device")
+        return graph.forward
+
+    assert try_compiled(model, lambda: void(backward(model, batch(16), 0.1)), breaks_later) is None
+    with pytest.raises(Exception) as caught:
+        backward(model, batch(16), 0.9)
+    assert failed_to_compile(caught.value)
+    triton = type("OutOfResources", (Exception,), {"__module__": "triton.runtime.errors"})
+    assert failed_to_compile(triton("out of resource: shared memory"))
+    assert not failed_to_compile(torch.OutOfMemoryError("out of memory"))
+    assert not failed_to_compile(UserError("The data ended.", "Bring more."))
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++: torch compiles for a CPU with it")
+def test_torchs_own_compiler_learns_the_same() -> None:
+    shape = ModernEncoder(layers=2, width=16, heads=2, inner=8)
+    plain, model = built(shape), built(shape)
+    assert try_compiled(model, lambda: void(backward(model, batch(8), 0.9))) is None
+    assert backward(model, batch(8), 0.9) == pytest.approx(backward(plain, batch(8), 0.9), rel=1e-5)
+    for (name, expected), (_, parameter) in zip(plain.named_parameters(), model.named_parameters(), strict=True):
+        torch.testing.assert_close(parameter.grad, expected.grad, rtol=1e-3, atol=1e-5, msg=name)
+
+
+def test_compiled_code_is_kept_where_the_next_run_finds_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    keep_compiled()
+    assert cache_dir() == str(tmp_path / "daybreak" / "compiled")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "mine"))
+    keep_compiled()
+    assert cache_dir() == str(tmp_path / "mine")

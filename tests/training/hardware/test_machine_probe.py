@@ -1,0 +1,108 @@
+"""Devices are used, refused or passed by in one sentence, and precisions are those that the device has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from daybreak.core.errors import UserError
+from daybreak.training.hardware import probe
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is said, from a fresh start on a machine without any accelerator."""
+    lines: list[str] = []
+    monkeypatch.setattr(probe, "_say_once", probe.functools.cache(lines.append))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    monkeypatch.setattr(torch.version, "hip", None)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    return lines
+
+
+def test_without_an_accelerator_the_cpu_is_chosen_in_silence(said: list[str]) -> None:
+    assert probe.choose_device() == CPU
+    assert said == []
+
+
+def test_apples_gpu_is_passed_by_and_said_once(said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    assert [probe.choose_device(), probe.choose_device()] == [CPU, CPU]
+    assert said == ["Daybreak does not use Apple's GPU: it trains on the CPU of this machine."]
+
+
+def test_nvidia_cards_are_used_in_silence_and_amd_cards_with_a_word(
+    said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    assert probe.choose_device() == torch.device("cuda", 3)
+    assert said == []
+    monkeypatch.setattr(torch.version, "hip", "6.4")
+    assert [probe.choose_device().type for _ in range(2)] == ["cuda", "cuda"]
+    assert len(said) == 1 and "ROCm (6.4)" in said[0] and "never tested" in said[0]
+
+
+def test_a_process_without_a_card_of_its_own_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    with pytest.raises(UserError, match="Process 3 of this host has no GPU of its own: there are 2"):
+        probe.choose_device()
+
+
+def test_an_nvidia_card_that_torch_cannot_use_is_refused(
+    said: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    driver = tmp_path / "version"
+    driver.write_text("NVRM version: 600.00\nmore\n")
+    monkeypatch.setattr(probe, "Path", lambda name: driver)
+    assert probe.choose_device() == CPU  # CUDA_VISIBLE_DEVICES= asks for it
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    with pytest.raises(UserError, match=r"NVRM version: 600\.00.*cannot use it"):
+        probe.choose_device()
+
+
+@pytest.mark.parametrize(("half", "expected"), [(100.1, ("float32", "bfloat16")), (99.9, ("float32",))])
+def test_a_cpu_tries_bfloat16_where_its_products_are_faster(
+    monkeypatch: pytest.MonkeyPatch, half: float, expected: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(probe, "matmul_rates", lambda device: {"float32": 100.0, "bfloat16": half})
+    assert probe.precisions(CPU) == expected
+
+
+@pytest.mark.parametrize(("major", "half"), [(9, "bfloat16"), (8, "bfloat16"), (7, "float16"), (6, "float16")])
+def test_cards_without_bfloat16_try_float16(
+    said: list[str], monkeypatch: pytest.MonkeyPatch, major: int, half: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    properties: Callable[[int], object] = lambda number: type("Properties", (), {"major": major})  # noqa: E731
+    monkeypatch.setattr(torch.cuda, "get_device_properties", properties)
+    assert probe.precisions(CUDA) == (half,)
+
+
+def test_rates_are_measured_once_in_both_precisions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "SIZE", {"cpu": 32})
+    products: list[torch.dtype] = []
+    multiply = torch.mm
+
+    def counting(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        products.append(left.dtype)
+        return multiply(left, right)
+
+    monkeypatch.setattr(torch, "mm", counting)
+    probe.matmul_rates.cache_clear()
+    rates = probe.matmul_rates(CPU)
+    assert probe.matmul_rates(CPU) is rates
+    probe.matmul_rates.cache_clear()  # those of a size of no use
+    assert products == [torch.float32] * 5 + [torch.bfloat16] * 5
+    assert list(rates) == ["float32", "bfloat16"] and all(rate > 0 for rate in rates.values())

@@ -1,0 +1,153 @@
+"""Memory that is too small on purpose: fewer rows at a time, the same run, and a replay that is equal bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from daybreak.core.errors import UserError
+from daybreak.core.files import read_json
+from daybreak.core.run_folder import RunFolder
+from daybreak.schemas.run import Decisions
+from daybreak.training.checkpoint import START
+from daybreak.training.clock import Clock, Tick
+from daybreak.training.phases import Later
+from daybreak.training.step import Training, accumulate, memory_is_full
+
+pytestmark = pytest.mark.usefixtures("checkpoint_each_step")
+
+
+def test_a_microbatch_that_does_not_fit_is_halved_until_it_does(tmp_path: Path, toy: Any) -> None:
+    """From step 10 on there is room for three rows: 8, 4, then 2 at a time."""
+    tight = toy.Tight(inner=toy.Neighbours(), room=3, since=10 * 8)
+    watched = toy.Recorded(toy.training(tmp_path / "run", objective=tight))
+    made = watched.training
+    done = toy.journaled(made)
+    run = RunFolder(tmp_path / "run")
+    (change,) = read_json(run.decisions, Decisions).changes
+    assert (change.step, change.microbatch, change.rate, change.skip_to) == (10, 2, 1.0, None)
+    assert "out of memory" in change.why
+    # The same rows in the same order, a step's eight at once; step 10 was begun three times.
+    assert watched.rows == [(8 * step, 8) for step in (*range(10), 10, 10, *range(10, 30))]
+    assert (done.step, done.position, done.health.dropped) == (30, 240, 0)
+    assert [line["step"] for line in toy.lines(run.trace)] == list(range(30))
+    assert [line["step"] for line in toy.lines(run.metrics)] == list(range(1, 31)) and not run.lost_metrics.exists()
+    again, _ = toy.replayed(toy.training(tmp_path / "again", objective=tight), tmp_path / "run")
+    assert toy.equal(made, again)
+    # And also where there is room: the records say how many rows went together.
+    roomy, _ = toy.replayed(toy.training(tmp_path / "roomy"), tmp_path / "run")
+    assert toy.equal(made, roomy)
+
+
+def gradients(made: Training) -> Iterator[torch.Tensor]:
+    for parameter in made.model.parameters():
+        assert parameter.grad is not None
+        yield parameter.grad
+
+
+def test_the_step_after_a_full_memory_is_that_of_the_smaller_microbatch(tmp_path: Path, toy: Any) -> None:
+    """Nothing of the rows that did fit is left in the gradients: of 8 rows, 4 at a time, the second four do not fit."""
+    start = replace(START, position=16)
+    tight = toy.Tight(inner=toy.Neighbours(), room=2, since=21)
+    made = toy.training(tmp_path, microbatch=4, objective=tight)
+    with pytest.raises(torch.OutOfMemoryError, match="4 rows at a time"):
+        accumulate(made, start, 0.1, 8)
+    assert all(parameter.grad is None for parameter in made.model.parameters())
+    halved = toy.training(tmp_path, microbatch=2, objective=tight)
+    fresh = toy.training(tmp_path, microbatch=2)
+    made = replace(made, stretches=halved.stretches)
+    assert accumulate(made, start, 0.1, 8) == accumulate(fresh, start, 0.1, 8)
+    assert all(torch.equal(a, b) for a, b in zip(gradients(made), gradients(fresh), strict=True))
+
+
+def test_a_run_with_less_room_from_the_start_is_one_of_that_microbatch(tmp_path: Path, toy: Any) -> None:
+    made = toy.training(tmp_path / "run", objective=toy.Tight(inner=toy.Neighbours(), room=2))
+    toy.journaled(made)
+    small = toy.training(tmp_path / "small", microbatch=2)
+    toy.journaled(small)
+    assert toy.equal(made, small)
+
+
+def test_a_row_that_does_not_fit_is_one_sentence(tmp_path: Path, toy: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UserError, match="Not even a single row fits") as error:
+        toy.journaled(toy.training(tmp_path, objective=toy.Tight(inner=toy.Neighbours(), room=0)))
+    assert "--recompute" in error.value.remedy
+    said = capsys.readouterr().out
+    assert [f"with {rows} rows" in said for rows in (4, 2, 1)] == [True] * 3
+
+
+@pytest.mark.parametrize(
+    ("error", "full"),
+    [
+        (torch.OutOfMemoryError("no room"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), True),
+        (RuntimeError("CUDA error: out of memory"), True),
+        (RuntimeError("[enforce fail at alloc_cpu.cpp:121] DefaultCPUAllocator: can't allocate memory"), True),
+        (RuntimeError("Expected all tensors to be on the same device"), False),
+        (MemoryError("out of memory"), False),
+    ],
+)
+def test_libraries_report_a_full_memory_in_their_own_words(error: Exception, full: bool) -> None:
+    assert memory_is_full(error) is full
+
+
+def test_a_full_memory_reported_by_cublas_halves_the_microbatch(tmp_path: Path, toy: Any) -> None:
+    said = "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
+    made = toy.training(tmp_path / "run", objective=toy.Tight(inner=toy.Neighbours(), room=4, error=RuntimeError(said)))
+    toy.journaled(made)
+    (change,) = read_json(RunFolder(tmp_path / "run").decisions, Decisions).changes
+    assert (change.step, change.microbatch) == (0, 4)
+
+
+class Ticking(Clock):
+    """A clock whose every reading is later than the last, as a real one's: 1 second in 400."""
+
+    def __init__(self) -> None:
+        self.read = 0
+
+    def tick(self, step: int, tokens: int, *, leaving: bool = False) -> Tick:
+        self.read += 1
+        return Tick(float(self.read), self.read / 40)
+
+    def elapsed(self) -> float:
+        return float(self.read)
+
+    def keep_back(self, seconds: float) -> None:
+        """Nothing."""
+
+
+def test_a_second_phase_whose_longer_rows_do_not_fit_is_replayed_as_it_was(tmp_path: Path, toy: Any) -> None:
+    """It begins at the reading of the clock with which its first step was done, not with which it failed."""
+    later = Later(start=0.5, length=12, lr=5e-3)
+
+    def two(folder: str, **changes: Any) -> Training:
+        made = toy.training(tmp_path / folder, later=later, **changes)
+        return replace(made, stretches=made.stretches * 2)
+
+    tight = toy.Tight(inner=toy.Neighbours(), room=4, since=19 * 8)
+    made = two("run", objective=tight, clock=Ticking())
+    done = toy.journaled(made)
+    trace = toy.lines(RunFolder(tmp_path / "run").trace)
+    assert done.second_from == next(line["progress"] for line in trace if line["progress"] >= 0.5) > 0.5
+    (change,) = read_json(RunFolder(tmp_path / "run").decisions, Decisions).changes
+    assert (change.step, change.microbatch) == (19, 4)
+    again, other = toy.replayed(two("again"), tmp_path / "run")
+    assert other.second_from == done.second_from and toy.equal(made, again)
+
+
+def test_a_halved_microbatch_and_a_halved_rate_stand_together(tmp_path: Path, toy: Any) -> None:
+    """Memory runs short among the steps that are undone: the way that counts keeps the smaller microbatch."""
+    both = toy.Tight(inner=toy.Poisoned(inner=toy.Neighbours(), first=96, last=131), room=4, since=13 * 8)
+    watched = toy.Recorded(toy.training(tmp_path / "run", objective=both))
+    made = watched.training
+    toy.journaled(made)
+    assert watched.rows[14:] == [(8 * step, 8) for step in (*range(13, 17), *range(17, 36))]  # step 13 began twice
+    (change,) = read_json(RunFolder(tmp_path / "run").decisions, Decisions).changes
+    assert (change.step, change.microbatch, change.rate, change.skip_to) == (11, 4, 0.5, 136)
+    again, _ = toy.replayed(toy.training(tmp_path / "again", objective=both), tmp_path / "run")
+    assert toy.equal(made, again)

@@ -1,0 +1,101 @@
+"""What a run writes as it goes, what going back cuts away, and a disk that takes no more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from daybreak.core.errors import UserError
+from daybreak.core.files import read_json, read_json_lines
+from daybreak.core.plain import from_plain
+from daybreak.core.run_folder import RunFolder
+from daybreak.schemas.changes import MachineRecord
+from daybreak.schemas.run import Decisions, StepRecord, TraceRecord
+from daybreak.training.changes import changed
+from daybreak.training.monitoring.journal import Journal, cut_back
+
+FULL = Path("/dev/full")
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="needs /dev/full")
+def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    run.trace.symlink_to(FULL)
+    journal = Journal(run)
+    with pytest.raises(UserError, match=r"cannot be written in .*No space left") as error:
+        journal.trace(TraceRecord(step=0, elapsed=1.5, progress=0.25))
+    assert "the same command" in error.value.remedy
+    journal.close()  # does not complain once more
+    assert run.metrics.read_text() == ""
+
+
+def test_going_back_cuts_both_records_and_what_follows_is_added(tmp_path: Path) -> None:
+    """The trace line of a step comes before it, its metrics after it: those of step 3 are what a checkpoint 3 knows."""
+    run = RunFolder(tmp_path)
+    journal = Journal(run)
+    machine = MachineRecord(step=4, elapsed=4.5, processor=0.5, load=1.5, memory=7, memory_free=8, disk_free=9)
+    for step in range(6):
+        journal.trace(TraceRecord(step=step, elapsed=step + 1 / 3, progress=step / 7))
+        journal.on_step(_record(step + 1))
+    journal.on_machine(machine)
+    assert journal.go_back(3) == 3
+    journal.trace(TraceRecord(step=3, elapsed=9.0, progress=0.7))
+    journal.on_step(_record(4, loss=2.0))
+    journal.close()
+    trace = list(read_json_lines(run.trace))
+    assert [(line["step"], line["progress"]) for line in trace] == [(0, 0.0), (1, 1 / 7), (2, 2 / 7), (3, 0.7)]
+    assert [(line["step"], line["loss"]) for line in read_json_lines(run.metrics)] == [(1, 5), (2, 5), (3, 5), (4, 2)]
+    lost = list(read_json_lines(run.lost_metrics))
+    assert [(line["type"], line["step"]) for line in lost] == [("step", 4), ("step", 5), ("step", 6), ("machine", 4)]
+    del lost[-1]["type"]
+    assert from_plain(MachineRecord, lost[-1]) == machine
+
+
+def test_what_is_decided_on_the_way_is_where_a_resume_looks(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    journal = Journal(run)
+    start = Decisions(
+        device="cpu", threads=2, precision="float32", microbatch=64, world_size=1, reserve_seconds=1 / 3,
+        validation_rows=4, validation_marks=0, matmul_gflops={},
+    )  # fmt: skip
+    decisions = changed(start, 7, "diverged", rate=0.125, skip_to=99)
+    journal.decided(start)
+    journal.decided(decisions)
+    journal.close()
+    assert read_json(run.decisions, Decisions) == decisions
+
+
+def _record(step: int, loss: float = 5.0) -> StepRecord:
+    return StepRecord(
+        step=step, elapsed=step, progress=0.1, tokens=8, stage="masked", loss=loss, targets=3, learning_rate=1e-3,
+        gradient_norm=1.0, tokens_per_second=1.0,
+    )  # fmt: skip
+
+
+def test_a_torn_line_is_gone_after_a_resume_also_where_nothing_is_lost(tmp_path: Path) -> None:
+    """Or the next line would be written on from its middle, and nobody could read the file again."""
+    run = RunFolder(tmp_path)
+    run.metrics.write_text('{"type": "step", "step": 3}\n{"type": "st')
+    run.trace.write_text('{"step": 0, "elapsed": 1.0, "progress": 0.0}\n{"step": 1, "ela')
+    assert cut_back(run, 5) == 0
+    journal = Journal(run)
+    journal.trace(TraceRecord(step=1, elapsed=2.0, progress=0.1))
+    journal.sync()
+    journal.close()
+    assert [line["step"] for line in read_json_lines(run.metrics)] == [3]
+    assert [line["step"] for line in read_json_lines(run.trace)] == [0, 1]
+    assert not run.lost_metrics.exists()
+
+
+def test_a_damaged_line_of_the_metrics_does_not_stop_a_resume(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    journal = Journal(run)
+    for step in range(3):
+        journal.trace(TraceRecord(step=step, elapsed=step, progress=step / 7))
+        journal.on_step(_record(step + 1))
+    journal.close()
+    lines = run.metrics.read_text().splitlines()
+    run.metrics.write_text("\n".join([lines[0], "#!?", "[1]", *lines[1:]]) + "\n")
+    assert cut_back(run, 2) == 1
+    assert [line["step"] for line in read_json_lines(run.metrics)] == [1, 2]

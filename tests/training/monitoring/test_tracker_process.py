@@ -1,0 +1,129 @@
+"""The real trackers, offline: what a run told them is read back from what they wrote."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import sqlite3
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from daybreak.core.files import write_json
+from daybreak.core.run_folder import RunFolder
+from daybreak.schemas.changes import DeviceUse, MachineRecord
+from daybreak.schemas.run import StepRecord
+from daybreak.training.monitoring import trackers
+
+RECIPE = {"kind": "Recipe", "name": "tiny", "length": 128, "clip": 1.0, "origin": {"init": "secret"}}
+CARD = DeviceUse(name="secret card", utilisation=0.9, memory=1, memory_total=2, temperature=60.0, watts=300.0)
+MACHINE = MachineRecord(
+    step=8, elapsed=4.0, processor=0.5, load=1.5, memory=10, memory_free=20, disk_free=30, devices=[CARD]
+)
+
+
+def step_record(step: int) -> StepRecord:
+    return StepRecord(
+        step=step, elapsed=3.0, progress=0.25, tokens=900, stage="masked", loss=10.0 - step, targets=90,
+        learning_rate=2e-3, gradient_norm=0.8, tokens_per_second=300.0,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFolder:
+    folder = RunFolder(tmp_path / "secret-folder")
+    folder.path.mkdir()
+    write_json(folder.environment, {"started": 1_790_000_000.25})
+    return folder
+
+
+def tell(run: RunFolder, name: str, monkeypatch: pytest.MonkeyPatch, first: int) -> None:
+    """One sitting of a run: three steps from ``first`` on, and the machine."""
+    monkeypatch.setattr(trackers, "PATIENCE", 60.0)  # a busy machine may take longer to start a process
+    told = trackers.Remote([name], run=run, recipe=RECIPE, name="my run")
+    for step in range(first, first + 3):
+        told.on_step(step_record(step))
+    told.on_machine(MACHINE)
+    told.close()
+
+
+def test_tensorboard_reads_what_was_told_and_forgets_what_was_lost(
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("tensorboard", reason="needs the extra 'track' (tensorboard)")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    tell(run, "tensorboard", monkeypatch, first=1)
+    time.sleep(1.1)  # its files are read in the order of the second in their names
+    tell(run, "tensorboard", monkeypatch, first=3)  # step 3 was lost and comes again
+    assert capsys.readouterr().out == ""
+    read = EventAccumulator(str(run.path / "tensorboard"))
+    read.Reload()
+    seen = read.Scalars("train/loss")
+    assert [event.step for event in seen] == [1, 2, 3, 4, 5]
+    assert [event.value for event in seen] == [9.0, 8.0, 7.0, 6.0, 5.0]
+    assert read.Scalars("machine/gpu0/watts")[0].value == 300.0
+
+
+def wandb_records(file: Path) -> Iterator[Any]:
+    """The records of a .wandb file: LevelDB's log format, blocks of 32 KiB, chunks behind 7 bytes of header."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    data, position, whole = file.read_bytes(), 7, b""
+    while position + 7 <= len(data):
+        left = 32768 - position % 32768
+        if left < 7:
+            position += left
+            continue
+        length, kind = struct.unpack_from("<HB", data, position + 4)
+        whole += data[position + 7 : position + 7 + length]
+        position += 7 + length
+        if kind in (1, 4):  # a whole record, or its last part
+            record = Record()
+            record.ParseFromString(whole)
+            yield record
+            whole = b""
+
+
+def test_wandb_keeps_what_was_told_in_the_run_folder_when_offline(
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("wandb", reason="needs the extra 'track' (wandb)")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    tell(run, "wandb", monkeypatch, first=1)
+    tell(run, "wandb", monkeypatch, first=3)
+    assert capsys.readouterr().out == ""
+    files = sorted(run.path.glob("wandb/offline-run-*/*.wandb"))
+    assert len(files) == 2 and len({file.name for file in files}) == 1  # two sittings of one run
+    rows = []
+    for record in wandb_records(files[0]):
+        if record.WhichOneof("record_type") == "history":
+            items = record.history.item
+            rows.append({item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items})
+    assert [(row["step"], row["train/loss"]) for row in rows[:3]] == [(1, 9.0), (2, 8.0), (3, 7.0)]
+    assert rows[3]["machine/gpu0/watts"] == 300.0 and rows[3]["step"] == 8
+    held = files[0].read_bytes()
+    for private in ("secret", str(run.path), f'"{socket.gethostname()}"', os.getcwd()):
+        assert private.encode() not in held
+
+
+def test_trackio_keeps_what_was_told_in_its_local_store(
+    run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("trackio", reason="needs the extra 'track' (trackio)")
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "store"))
+    tell(run, "trackio", monkeypatch, first=1)
+    tell(run, "trackio", monkeypatch, first=3)
+    assert capsys.readouterr().out == ""
+    (file,) = (tmp_path / "store").glob("*.db")
+    with contextlib.closing(sqlite3.connect(file)) as store:
+        rows = store.execute("select run_name, step, metrics from metrics order by id").fetchall()
+    assert len({name for name, _, _ in rows}) == 1  # two sittings of one run
+    losses = [(step, json.loads(values).get("train/loss")) for _, step, values in rows]
+    assert losses == [(1, 9.0), (2, 8.0), (3, 7.0), (8, None), (3, 7.0), (4, 6.0), (5, 5.0), (8, None)]

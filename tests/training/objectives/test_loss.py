@@ -1,0 +1,112 @@
+"""The cross-entropy that never holds all logits, against torch's own."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from daybreak.training.objectives.loss import CHUNK, LinearCrossEntropy
+
+WIDTH, VOCABULARY = 12, 37
+
+
+def parts(targets: int, seed: int, scale: float = 1.0) -> tuple[list[Tensor], Tensor]:
+    """Features, weight and bias that want gradients, and the answers."""
+    chance = torch.Generator().manual_seed(seed)
+    sizes = ((targets, WIDTH), (VOCABULARY, WIDTH), (VOCABULARY,))
+    inputs = [(scale * torch.randn(size, generator=chance)).requires_grad_() for size in sizes]
+    return inputs, torch.randint(VOCABULARY, (targets,), generator=chance)
+
+
+def both(targets: int, seed: int, scale: float = 1.0) -> tuple[list[Tensor], list[Tensor]]:
+    """(loss, three gradients) of ours and of torch's, after an upstream slope of 0.37."""
+    found = []
+    for ours in (True, False):
+        inputs, answers = parts(targets, seed, scale)
+        if ours:
+            loss = LinearCrossEntropy.apply(*inputs, answers)
+        else:
+            features, weight, bias = inputs
+            loss = F.cross_entropy(F.linear(features, weight, bias), answers, reduction="sum")
+        (0.37 * loss).backward()
+        found.append([loss.detach(), *(tensor.grad for tensor in inputs)])
+    return found[0], found[1]
+
+
+@pytest.mark.parametrize("targets", [1, 2, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK, 2 * CHUNK + 3])
+def test_value_and_gradients_equal_torch(targets: int) -> None:
+    for mine, theirs in zip(*both(targets, seed=targets)):
+        torch.testing.assert_close(mine, theirs, rtol=2e-5, atol=2e-4 if mine.dim() == 0 else 2e-5)
+
+
+@settings(max_examples=30, deadline=None)
+@given(targets=st.integers(1, 40), seed=st.integers(0, 2**31), scale=st.sampled_from([0.01, 1.0, 12.0]))
+def test_value_and_gradients_equal_torch_for_any_input(targets: int, seed: int, scale: float) -> None:
+    mine, theirs = both(targets, seed, scale)
+    for left, right in zip(mine, theirs):
+        assert torch.isfinite(left).all()
+        torch.testing.assert_close(left, right, rtol=1e-4, atol=1e-4 * max(1.0, scale))
+
+
+def test_gradients_equal_finite_differences() -> None:
+    """A judge besides torch's autograd; it computes in float32, hence the wide step."""
+    inputs, answers = parts(9, seed=5)
+    LinearCrossEntropy.apply(*inputs, answers).backward()
+    step = 1e-2
+    for which, tensor in enumerate(inputs):
+        for place in range(0, tensor.numel(), 17):
+            values = []
+            for sign in (1, -1):
+                moved = [t.detach().double().clone() for t in inputs]
+                moved[which].view(-1)[place] += sign * step
+                features, weight, bias = moved
+                logits = features @ weight.T + bias
+                values.append((logits.logsumexp(1) - logits.gather(1, answers[:, None])[:, 0]).sum().item())
+            assert tensor.grad is not None
+            assert tensor.grad.view(-1)[place].item() == pytest.approx((values[0] - values[1]) / (2 * step), abs=2e-3)
+
+
+def test_autocast_stays_near_float32_and_keeps_float32_gradients() -> None:
+    exact, answers = parts(CHUNK + 20, seed=2)
+    LinearCrossEntropy.apply(*exact, answers).backward()
+    low, _ = parts(CHUNK + 20, seed=2)
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = LinearCrossEntropy.apply(*low, answers)
+    assert loss.dtype == torch.float32
+    loss.backward()
+    reference = LinearCrossEntropy.apply(*exact, answers)
+    assert loss.item() == pytest.approx(reference.item(), rel=5e-3)
+    for mine, right in zip(low, exact):
+        assert mine.grad is not None and right.grad is not None and mine.grad.dtype == torch.float32
+        assert (mine.grad - right.grad).norm() <= 0.02 * right.grad.norm()
+
+
+@pytest.mark.parametrize("targets", [1, CHUNK + 3])
+def test_a_decoder_without_a_bias(targets: int) -> None:
+    (features, weight, _), answers = parts(targets, seed=4)
+    other = [tensor.detach().clone().requires_grad_() for tensor in (features, weight)]
+    ours = LinearCrossEntropy.apply(features, weight, None, answers)
+    theirs = F.cross_entropy(F.linear(*other), answers, reduction="sum")
+    (0.37 * ours).backward()
+    (0.37 * theirs).backward()
+    torch.testing.assert_close(ours, theirs, rtol=2e-5, atol=2e-4)
+    for mine, right in zip((features, weight), other):
+        torch.testing.assert_close(mine.grad, right.grad, rtol=2e-5, atol=2e-5)
+
+
+def test_no_target_is_no_loss() -> None:
+    inputs, answers = parts(0, seed=1)
+    loss = LinearCrossEntropy.apply(*inputs, answers)
+    loss.backward()
+    assert loss.item() == 0 and all(tensor.grad is not None and not tensor.grad.any() for tensor in inputs)
+
+
+def test_it_works_without_gradients() -> None:
+    inputs, answers = parts(7, seed=3)
+    with torch.no_grad():
+        loss = LinearCrossEntropy.apply(*inputs, answers)
+    assert not loss.requires_grad and loss.item() > 0
