@@ -19,8 +19,6 @@ from daybreak.cli import VERBS
 
 PACKAGE = Path(__file__).resolve().parents[1] / "src" / "daybreak"
 CHECKS = {"__post_init__", "check"}
-FILES = {"recipes": "catalogue"}
-"""Of verbs whose file has another name."""
 Sources = Mapping[str, str]
 
 
@@ -31,7 +29,7 @@ def sources() -> dict[str, str]:
 
 
 def verb_files() -> set[str]:
-    return {f"{FILES.get(verb, verb).replace('-', '_')}.py" for verb in VERBS}
+    return {f"commands/{verb.replace('-', '_')}.py" for verb in VERBS}
 
 
 def names(node: ast.AST | None) -> set[str]:
@@ -141,8 +139,8 @@ USED = FIELD + "\n    def build_planted(self) -> int:\n        return self.plant
     [
         ("recipe.py", "Recipe"),
         ("recipe.py", "Devices"),
-        ("pretrain.py", "Watching"),
-        ("study_data.py", "Preparation"),
+        ("commands/pretrain.py", "Watching"),
+        ("commands/study_data.py", "Preparation"),
         ("data/sequences/sampler.py", "PackedRows"),
     ],
 )
@@ -236,7 +234,7 @@ def test_every_parameter_of_a_verb_is_read(sources: dict[str, str]) -> None:
 
 
 def test_a_planted_parameter_is_found(sources: dict[str, str]) -> None:
-    changed = sources["export.py"].replace(
+    changed = sources["commands/export.py"].replace(
         "    onnx: bool = False,\n", "    onnx: bool = False,\n    planted: int = 0,\n", 1
     )
-    assert unread_parameters({**sources, "export.py": changed}) == ["export.py: export(planted)"]
+    assert unread_parameters({**sources, "commands/export.py": changed}) == ["commands/export.py: export(planted)"]

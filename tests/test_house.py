@@ -1,4 +1,4 @@
-"""The house keeps its plan: imports fall, and nothing private or dead is left lying about.
+"""The house keeps its plan: imports fall, files stay small, nothing private or dead is left lying about.
 
 The floors are those of docs/architecture.md. Imports inside functions and under TYPE_CHECKING count like all others:
 they run later, but the reader still walks the same way.
@@ -17,54 +17,52 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
+import daybreak
+
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src"
 
 FLOORS = [
-    {"daybreak"},  # the package itself: its version, and no import
-    {"base"},
-    {"data", "models", "training"},
-    {"evaluation", "packaging", "reporting", "forecasting"},
+    {"schemas"},
+    {"core"},
+    {"data.readers", "models", "training.objectives", "training.optim", "training.monitoring", "reporting"},
+    {"data.tokenizers", "training.hardware", "forecasting", "evaluation.protocols", "evaluation.scoring"},
+    {"data.filters", "data.sequences", "training", "evaluation.tasks"},
+    {"data.pipeline", "exporting", "evaluation.baselines", "evaluation.glue_server"},
+    {"data.demo_corpus", "evaluation.finetuning"},
+    {"evaluation.probes"},
+    {"evaluation"},
     {"recipe"},
-    {"run_start", "assembly", "origins", "subject", "turns", "arithmetic"},
-    {"deciding", "run_end", "cell_tasks", "filing"},
-    {"planning", "contest"},
-    {
-        "prepare",
-        "pretrain",
-        "evaluate",
-        "report",
-        "export",
-        "status",
-        "catalogue",
-        "recipes",
-        "probe",
-        "check_submission",
-        "verify",
-        "leaderboard",
-        "plan",
-        "doctor",
-        "init_task",
-    },
-    {"run", "study", "study_data", "record"},
+    {"recipes", "pretraining"},
+    {"studies"},
+    {"commands"},
+    {"daybreak"},  # the public functions, imported at their first use, and the version
     {"cli"},
     {"__main__"},
 ]
+"""Folders of the package, lowest first. A folder imports itself and folders of lower floors."""
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 
-ROOM_MAY_IMPORT = {
-    "data": {"base"},
-    "models": {"base"},
-    "training": {"base"},
-    "reporting": {"base"},
-    "forecasting": {"base"},
-    "evaluation": {"base", "models", "training", "data.tokenizer"},
-    "packaging": {"base", "models", "training", "data.tokenizer"},
-}
-"""Where falling is not enough. Rooms of one floor never import each other anyway."""
+WINGS = {"data", "models", "training"}
+"""They never import each other."""
 
-BASE_LIBRARIES = {"numpy", "torch", "rich"}
-TORCH_FREE = {"data", "prepare", "reporting", "report", "status", "cli", "doctor"}
+MAY_IMPORT = {
+    "schemas": {"schemas"},
+    "core": {"core", "schemas"},
+    "data": {"core", "schemas", "data"},
+    "models": {"core", "schemas", "models"},
+    "training": {"core", "schemas", "training"},
+    "reporting": {"core", "schemas", "reporting"},
+    "forecasting": {"core", "schemas", "forecasting"},
+    "exporting": {"core", "schemas", "exporting", "models", "training", "data.tokenizers"},
+    "evaluation": {"core", "schemas", "evaluation", "models", "training", "data.tokenizers", "exporting.hub"},
+}
+"""Where falling is not enough."""
+
+CORE_LIBRARIES = {"numpy", "torch", "rich"}
+TORCH_FREE = {"schemas", "data", "commands.prepare", "reporting", "commands.report", "commands.status", "cli"}
 """Rooms that start fast: preparing, reading and asking for help must not wait for torch."""
 HEAVY = {"torch", "transformers", "tokenizers", "safetensors", "sklearn", "scipy", "plotly", "numpy"}
 
@@ -101,8 +99,10 @@ def imports(module: str) -> Iterator[str]:
 
 
 def room(module: str) -> str:
-    """``daybreak.data.tokenizers.tokenizer`` -> ``data``; ``daybreak`` -> ``daybreak``."""
-    return module.split(".")[1] if "." in module else module
+    """``daybreak.data.readers.hub`` -> ``data.readers``; ``daybreak.cli`` -> ``cli``; ``daybreak`` -> ``daybreak``."""
+    inside = module.removeprefix("daybreak.")
+    is_folder = (SOURCE / module.replace(".", "/")).is_dir()
+    return inside if is_folder or "." not in inside else inside.rpartition(".")[0]
 
 
 def arrows() -> Iterator[tuple[str, str]]:
@@ -113,8 +113,12 @@ def arrows() -> Iterator[tuple[str, str]]:
                 yield module, target
 
 
+def holds_only_folders(module: str) -> bool:
+    return (SOURCE / module.replace(".", "/")).is_dir() and not trees()[module].body[1:]
+
+
 def test_every_module_has_a_floor() -> None:
-    homeless = sorted({module for module in trees() if room(module) not in FLOOR})
+    homeless = sorted({module for module in trees() if room(module) not in FLOOR and not holds_only_folders(module)})
     assert homeless == [], "add the room to FLOORS here and to docs/architecture.md"
 
 
@@ -122,43 +126,60 @@ def test_imports_only_fall() -> None:
     rising = [
         f"{module} -> {target}"
         for module, target in arrows()
-        if room(module) != room(target) and FLOOR[room(target)] >= FLOOR[room(module)]
+        if target != "daybreak"  # its version
+        and room(module) != room(target)
+        and FLOOR[room(target)] >= FLOOR[room(module)]
     ]
     assert rising == []
 
 
-def test_rooms_with_a_list_keep_to_it() -> None:
+def within(module: str, names: set[str]) -> bool:
+    inside = module.removeprefix("daybreak.")
+    return any(inside == name or inside.startswith(name + ".") for name in names)
+
+
+def test_folders_with_a_list_keep_to_it() -> None:
     strange = []
     for module, target in arrows():
-        allowed = ROOM_MAY_IMPORT.get(room(module), {""})
-        inside = target.removeprefix("daybreak.")
-        if room(target) in {room(module), "daybreak"} or "" in allowed:
-            continue
-        if not any(inside == name or inside.startswith(name + ".") for name in allowed):
+        allowed = MAY_IMPORT.get(module.split(".")[1]) if "." in module else None
+        if allowed and target != "daybreak" and not within(target, allowed):
             strange.append(f"{module} -> {target}")
     assert strange == []
+    assert all(MAY_IMPORT[wing] & WINGS == {wing} & MAY_IMPORT[wing] for wing in WINGS)
+
+
+def test_no_circle_of_folders() -> None:
+    graph: dict[str, set[str]] = defaultdict(set)
+    for module, target in arrows():
+        if room(module) != room(target) and "daybreak" not in (module, target):
+            graph[room(module)].add(room(target))
+    assert circle(graph) == []
+
+
+def circle(graph: dict[str, set[str]]) -> list[str]:
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        return list(error.args[1])
+    return []
 
 
 def test_no_circle_of_files() -> None:
     graph: dict[str, set[str]] = defaultdict(set)
     for module, target in arrows():
-        graph[module].add(target)
-    circle: list[str] = []
-    try:
-        graphlib.TopologicalSorter(graph).prepare()
-    except graphlib.CycleError as error:
-        circle = error.args[1]
-    assert circle == []
+        if "daybreak" not in (module, target):  # the version, from below; the public functions, from above
+            graph[module].add(target)
+    assert circle(graph) == []
 
 
 def test_libraries_stay_in_their_rooms() -> None:
     strange = []
     for module in trees():
         for library in {name.split(".")[0] for name in imports(module)} - {"daybreak"} - sys.stdlib_module_names:
-            base_keeps_out = room(module) == "base" and library not in BASE_LIBRARIES
-            must_be_fast = room(module) in TORCH_FREE and library in {"torch", "transformers"}
+            core_keeps_out = room(module) in {"core", "schemas"} and library not in CORE_LIBRARIES
+            must_be_fast = within(module, TORCH_FREE) and library in {"torch", "transformers"}
             parses_arguments = library == "tyro" and room(module) != "cli"
-            if base_keeps_out or must_be_fast or parses_arguments:
+            if core_keeps_out or must_be_fast or parses_arguments:
                 strange.append(f"{module} -> {library}")
         if "argparse" in set(imports(module)) and room(module) != "cli":
             strange.append(f"{module} -> argparse")
@@ -172,13 +193,22 @@ def loaded(*arguments: str) -> set[str]:
     told = [line for line in done.stderr.splitlines() if not line.startswith("import time:")]
     assert done.returncode == 0, "\n".join(told)
     names = [line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line not in told]
-    assert "daybreak.cli" in names or "daybreak.prepare" in names
+    assert "daybreak" in names
     return {name.split(".")[0] for name in names}
 
 
 def test_the_command_line_starts_light() -> None:
     assert loaded("-c", "import daybreak.cli") & HEAVY == set()
     assert loaded("-m", "daybreak", "--help") & HEAVY == set()
+
+
+def test_the_public_functions_are_imported_at_their_first_use() -> None:
+    assert loaded("-c", "import daybreak") & HEAVY == set()
+    assert loaded("-c", "import daybreak; daybreak.prepare, daybreak.report") & {"torch", "transformers"} == set()
+    for name in daybreak.__all__:
+        assert name == "__version__" or getattr(daybreak, name).__name__ == name
+    with pytest.raises(AttributeError, match="nothing_of_the_kind"):
+        daybreak.nothing_of_the_kind  # noqa: B018
 
 
 def test_preparing_never_loads_torch() -> None:

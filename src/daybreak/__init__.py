@@ -1,3 +1,46 @@
-"""Daybreak: text and a time budget in, an encoder that stock Hugging Face loads out."""
+"""Daybreak: text and a time budget in, an encoder that stock Hugging Face loads out.
+
+The functions of the commands are imported at their first use, so ``import daybreak`` loads neither torch nor numpy:
+
+    import daybreak
+
+    daybreak.prepare(["texts/"], out="data/")
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from daybreak.commands.evaluate import evaluate
+    from daybreak.commands.export import export
+    from daybreak.commands.prepare import prepare
+    from daybreak.commands.pretrain import pretrain
+    from daybreak.commands.report import report
+    from daybreak.commands.study import study
+    from daybreak.recipe import load_recipe
 
 __version__ = "0.1.0"
+
+_MODULES = {
+    "evaluate": "daybreak.commands.evaluate",
+    "export": "daybreak.commands.export",
+    "load_recipe": "daybreak.recipe",
+    "prepare": "daybreak.commands.prepare",
+    "pretrain": "daybreak.commands.pretrain",
+    "report": "daybreak.commands.report",
+    "study": "daybreak.commands.study",
+}
+
+__all__ = ["__version__", "evaluate", "export", "load_recipe", "prepare", "pretrain", "report", "study"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module 'daybreak' has no attribute '{name}'")
+    return getattr(import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

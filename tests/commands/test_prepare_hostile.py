@@ -1,8 +1,8 @@
 """Hostile text: each is a clear error, or is counted and left out. What is too big for here: benchmarks/hostile.py.
 
-Also: decompression bombs, links in loops, pipes and wide text in data/readers/test_inputs.py; bad records, rows and cells in
-data/readers/test_documents.py and data/readers/test_tables.py; damaged tokens in data/pipeline/test_tokenized.py; full disks and killed workers
-in commands/test_prepare_parts.py.
+Also: decompression bombs, links in loops, pipes and wide text in data/readers/test_inputs.py; bad records, rows and
+cells in data/readers/test_documents.py and data/readers/test_tables.py; damaged tokens in
+data/pipeline/test_tokenized.py; full disks and killed workers in commands/test_prepare_parts.py.
 """
 
 from __future__ import annotations

@@ -115,7 +115,8 @@ def test_a_model_that_does_not_compare_segments_gets_a_warning(write_run, tmp_pa
 
 
 def test_reporting_never_loads_torch(write_run, tmp_path):
-    code = "import sys, pathlib, daybreak.commands.report as r; r.report([pathlib.Path(sys.argv[1])], pathlib.Path(sys.argv[2]));"
+    code = "import sys, pathlib, daybreak.commands.report as r;"
+    code += "r.report([pathlib.Path(sys.argv[1])], pathlib.Path(sys.argv[2]));"
     code += "sys.exit(len({'torch', 'transformers'} & set(sys.modules)))"
     command = [sys.executable, "-c", code, write_run(), tmp_path / "report.html"]
     assert subprocess.run(command, capture_output=True, check=False, timeout=60).returncode == 0

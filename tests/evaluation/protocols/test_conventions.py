@@ -181,5 +181,6 @@ def test_the_tasks_of_the_conventions_are_tasks() -> None:
 
 
 def test_conventions_and_anchors_load_without_torch() -> None:
-    program = "import sys, daybreak.evaluation.protocols.conventions, daybreak.evaluation.protocols.anchors\nassert 'torch' not in sys.modules"
+    imported = "daybreak.evaluation.protocols.conventions, daybreak.evaluation.protocols.anchors"
+    program = f"import sys, {imported}\nassert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True)
