@@ -85,7 +85,7 @@ def called(command: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple
     words = words_of(command)
     found: list[Any] = []
     verb = words[0].replace("-", "_")
-    module = importlib.import_module(f"daybreak.{'catalogue' if verb == 'recipes' else verb}")
+    module = importlib.import_module(f"daybreak.commands.{verb}")
     for function in ("catalogue", "described") if verb == "recipes" else (verb,):
         monkeypatch.setattr(module, function, lambda *args, **kwargs: found.append((args, kwargs)))
     monkeypatch.setattr("daybreak.exporting.hub.local_folder", Path)

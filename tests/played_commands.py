@@ -78,7 +78,7 @@ def shorten(monkeypatch: pytest.MonkeyPatch) -> None:
     """
 
     def change(verb: str, how: Callable[[tuple[Any, ...], dict[str, Any]], Any]) -> None:
-        module = importlib.import_module(f"daybreak.{verb}")
+        module = importlib.import_module(f"daybreak.commands.{verb}")
         whole = getattr(module, verb)
 
         @functools.wraps(whole)

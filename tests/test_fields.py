@@ -108,7 +108,8 @@ def family(name: str, classes: Mapping[str, ast.ClassDef]) -> set[str]:
 def unread_fields(sources: Sources) -> tuple[list[str], set[str]]:
     """``Class.field`` of those that nothing reads, and all configurations."""
     trees = {file: parsed(text) for file, text in sources.items()}
-    classes = {name: node for tree in trees.values() for name, node in dataclasses_of(tree).items()}
+    given = [tree for file, tree in trees.items() if not file.startswith("schemas/")]  # those are records, for readers
+    classes = {name: node for tree in given for name, node in dataclasses_of(tree).items()}
     found = configurations(trees, classes)
     outside = set().union(*map(read_outside, trees.values()))
     families = {name: family(name, classes) for name in found}
