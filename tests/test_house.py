@@ -1,4 +1,4 @@
-"""The house keeps its plan: imports fall, files stay small, nothing private or dead is left lying about.
+"""The house keeps its plan: imports fall, and nothing private or dead is left lying about.
 
 The floors are those of docs/architecture.md. Imports inside functions and under TYPE_CHECKING count like all others:
 they run later, but the reader still walks the same way.
@@ -62,7 +62,16 @@ MAY_IMPORT = {
 """Where falling is not enough."""
 
 CORE_LIBRARIES = {"numpy", "torch", "rich"}
-TORCH_FREE = {"schemas", "data", "commands.prepare", "reporting", "commands.report", "commands.status", "cli"}
+TORCH_FREE = {
+    "schemas",
+    "data",
+    "commands.prepare",
+    "reporting",
+    "commands.report",
+    "commands.status",
+    "commands.doctor",
+    "cli",
+}
 """Rooms that start fast: preparing, reading and asking for help must not wait for torch."""
 HEAVY = {"torch", "transformers", "tokenizers", "safetensors", "sklearn", "scipy", "plotly", "numpy"}
 
