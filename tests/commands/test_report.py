@@ -22,7 +22,15 @@ from daybreak.core.files import read_json, read_json_lines, write_json
 from daybreak.core.locks import alone_in
 from daybreak.core.run_folder import RunFolder
 from daybreak.recipe import load_recipe, resolved
-from daybreak.schemas.run import ContextUse, FillMask, Summary, VisibleContext
+from daybreak.schemas.run import (
+    ContextUse,
+    FillMask,
+    RankerScore,
+    Retrieval,
+    RetrievalExample,
+    Summary,
+    VisibleContext,
+)
 from daybreak.schemas.tasks import TaskResult
 
 MEGABYTE = 10**6
@@ -112,6 +120,24 @@ def test_a_model_that_does_not_compare_segments_gets_a_warning(write_run, tmp_pa
     text = words(report([run.path], tmp_path / "report.html").read_text())
     assert "Use of context" in text and "4.25" in text
     assert ("not compare segments yet" in text) == warned
+
+
+def test_search_stands_beside_bm25(write_run, tmp_path):
+    run = RunFolder(write_run())
+    assert "Recall at 10" not in words(report([run.path], tmp_path / "without.html").read_text())
+
+    def ranker(name, score, low):
+        above = {} if name == "bm25" else {"recall_10": [low, 0.2]}
+        interval = {"recall_10": [score - 0.03, score + 0.03]}
+        return RankerScore(ranker=name, scores={"recall_10": score}, intervals=interval, above_bm25=above)
+
+    rankers = [ranker("bm25", 0.758, 0.0), ranker("dense", 0.711, -0.09), ranker("hybrid", 0.872, 0.07)]
+    example = RetrievalExample(query="a query", passage="its passage", rank=2, first="another passage")
+    write_json(run.retrieval, Retrieval(passages=600, rankers=rankers, seconds=1.0, examples=[example]))
+    text = words(report([run.path], tmp_path / "report.html").read_text())
+    assert "87.2 84.2 to 90.2 yes" in text and "71.1 68.1 to 74.1 no" in text and "another passage" in text
+    hidden = report([run.path], tmp_path / "hidden.html", text=False).read_text()
+    assert "87.2" in hidden and "its passage" not in hidden
 
 
 def test_reporting_never_loads_torch(write_run, tmp_path):

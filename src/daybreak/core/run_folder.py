@@ -47,6 +47,11 @@ class RunFolder:
         return self.path / "heartbeat"
 
     @property
+    def retrieval(self) -> Path:
+        """How well search finds passages of held-out documents, with examples of that text."""
+        return self.path / "retrieval.json"
+
+    @property
     def metrics(self) -> Path:
         return self.path / "metrics.jsonl"
 

@@ -17,13 +17,14 @@ from daybreak.core.world import World
 from daybreak.data.tokenizers.tokenizer import load_tokenizer
 from daybreak.evaluation.probes.context_use import measure_context_use
 from daybreak.evaluation.probes.fill_mask import fill_mask
+from daybreak.evaluation.probes.retrieval import measure_retrieval
 from daybreak.exporting.card import write_card
 from daybreak.exporting.hugging_face import write_model_folder
 from daybreak.exporting.parity import check_parity, verdict
 from daybreak.pretraining.setup import Order, heldout_losses, sample_text
 from daybreak.recipe import smaller_than
 from daybreak.schemas.changes import MachineRecord, MachineUse
-from daybreak.schemas.run import ContextUse, Decisions, Forgetting, Summary, ValidationRecord
+from daybreak.schemas.run import ContextUse, Decisions, Forgetting, Retrieval, Summary, ValidationRecord
 from daybreak.training.checkpoint import Progress
 from daybreak.training.clock import Tick
 from daybreak.training.loop import save, validate
@@ -88,6 +89,12 @@ def finish(order: Order, training: Training, progress: Progress, price: float | 
     if context and not final.on_plateau:
         say(context_line(context))
     summary = replace(summary, context_use=context)
+    found = measure_retrieval(
+        training.model, tokenizer, stream, shards.heldout.document_ends(), special=special, longest=longest
+    )
+    if found:
+        write_json(run.retrieval, found)
+        say(retrieval_line(found))
     write_json(run.summary, summary)
     write_card(run, [])
     shutil.rmtree(run.checkpoints, ignore_errors=True)
@@ -107,6 +114,12 @@ def context_line(context: ContextUse) -> str:
         f"{seen}. Warning: the model does not compare segments yet, so expect results near chance on sentence pairs. "
         "Sequences of views (--rows.fraction, --rows.until) and more time bring this about."
     )
+
+
+def retrieval_line(found: Retrieval) -> str:
+    """Say in one line, after a run, how well search in held-out documents works, beside BM25."""
+    recalls = ", ".join(f"{each.ranker} {100 * each.scores['recall_10']:.1f} %" for each in found.rankers)
+    return f"Search in held-out text: the passage is among the first 10 of {found.passages} for {recalls}."
 
 
 def _keep_best(run: RunFolder, progress: Progress, final: ValidationRecord) -> None:

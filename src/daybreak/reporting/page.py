@@ -69,6 +69,7 @@ def render_page(
         verdicts(comparisons, unpaired),
         layers(runs),
         sections.context_use(runs),
+        sections.search(runs, text=text),
         sections.examples(runs) if text else sections.NOTHING,
         sections.time_spent(runs),
         outlook(runs),

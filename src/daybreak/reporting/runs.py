@@ -23,6 +23,7 @@ from daybreak.schemas.run import (
     Environment,
     FillMask,
     Manifest,
+    Retrieval,
     StepRecord,
     Summary,
     TraceRecord,
@@ -80,6 +81,7 @@ class RunRecords:
     """What is wrong with the files of the folder, a sentence each."""
     results: list[TaskResult] = field(default_factory=list)
     examples: list[FillMask] = field(default_factory=list)
+    retrieval: Retrieval | None = None
     outlook: Outlook | None = None
     """None where nobody foresaw anything: recipes that the law does not know, runs of before."""
     probes: Probes | None = None
@@ -222,6 +224,7 @@ def read_run(path: Path) -> RunRecords:
         silent=time.time() - (folder.trace if folder.trace.exists() else folder.recipe).stat().st_mtime,
         results=_reported(folder.results, list[TaskResult], faults) or [],
         examples=_reported(folder.examples, list[FillMask], faults) or [],
+        retrieval=_reported(folder.retrieval, Retrieval, faults),
         outlook=_reported(folder.forecast, Outlook, faults),
         probes=_reported(folder.probes, Probes, faults),
         held=who_holds(path),

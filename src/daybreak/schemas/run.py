@@ -295,6 +295,50 @@ class ContextUse:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RankerScore:
+    """How well one way of ranking finds the passage that a query stood next to, in [0, 1]."""
+
+    ranker: str
+    """bm25, dense (cosine of embeddings) or hybrid (both, standardised for each query and added)."""
+    scores: dict[str, float]
+    """mrr, the mean reciprocal rank; recall_1 and recall_10, the fraction of queries whose passage is that high."""
+    intervals: dict[str, list[float]]
+    """By metric, the ends of the 95 % interval over queries."""
+    above_bm25: dict[str, list[float]]
+    """By metric, the ends of the 95 % interval of the difference from BM25 on the same queries; empty for BM25."""
+
+    def beats_bm25(self, metric: str) -> bool:
+        """Whether the difference from BM25 is above zero over its whole interval."""
+        return metric in self.above_bm25 and self.above_bm25[metric][0] > 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetrievalExample:
+    """A query from held-out text, its own passage, and the passage that the hybrid ranker puts first."""
+
+    query: str
+    passage: str
+    rank: int
+    """Of its own passage, by the hybrid ranker, from 1."""
+    first: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retrieval:
+    """Search in held-out documents without labels, see ``evaluation.probes.retrieval``."""
+
+    passages: int
+    rankers: list[RankerScore]
+    """bm25, dense, hybrid."""
+    seconds: float
+    examples: list[RetrievalExample] = field(default_factory=list)
+    """Held-out text; kept in RUN/retrieval.json, never in a record or a card."""
+
+    def of(self, ranker: str) -> RankerScore:
+        return next(each for each in self.rankers if each.ranker == ranker)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Summary:
     """RUN/summary.json, written when pretraining ends."""
 
