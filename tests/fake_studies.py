@@ -12,6 +12,7 @@ import pytest
 from small_texts import small_text
 
 from daybreak.core.run_folder import RunFolder
+from daybreak.recipe import load_recipe
 from daybreak.schemas.studies import CurvePoint, StudyCell, TaskScore, Turn
 from daybreak.studies import experiment as contest
 from daybreak.studies.cell_runner import Cell, Place
@@ -66,6 +67,8 @@ def fake_cells(place: Place, monkeypatch: pytest.MonkeyPatch, void: dict[str, st
 
 
 NAMES = ("tales", "mixed")
+SMALL = replace(load_recipe("tiny"), length=32, batch=8)
+"""A recipe whose steps take milliseconds."""
 
 
 def write_texts(folder: Path) -> dict[str, list[str]]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_studies import fake_cells
+from fake_studies import SMALL, fake_cells
 
 from daybreak.cli import _contender
 from daybreak.commands.study import Contender, study
@@ -27,9 +27,6 @@ from daybreak.schemas.studies import Study
 from daybreak.studies.cell_runner import Place
 from daybreak.studies.experiment import settled, yardsticks
 from daybreak.training.phases import Later
-
-SMALL = replace(load_recipe("tiny"), length=32, batch=8)
-
 
 # ---------------------------------------------------------------- what is refused, before anything trains
 

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_studies import cell, fake_cells
+from fake_studies import SMALL, cell, fake_cells
 from scipy import stats
-from test_study import SMALL
 
 from daybreak.commands.record import record
 from daybreak.commands.report import report
