@@ -260,7 +260,9 @@ def test_what_other_programs_are_told_they_understand(command: str) -> None:
         dry = [*words[words.index("make") + 1 :], "--dry-run", "--always-make", f"PYTHON={sys.executable}"]
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
         done = subprocess.run(["make", *dry], cwd=ROOT, env=clean, capture_output=True, text=True, check=False)
-        assert done.returncode == 0 and "pip install" in done.stdout, done.stderr
+        # A rented machine is used as it is; everything else installs what it needs.
+        wanted = "benchmarks/gpu.py" if words[words.index("make") + 1].startswith("gpu") else "pip install"
+        assert done.returncode == 0 and wanted in done.stdout, done.stderr
     if "pip install" in command:
         project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
         assert set(re.findall(r"daybreak\[(\w+)\]", command)) <= set(project["optional-dependencies"])

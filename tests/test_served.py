@@ -188,7 +188,9 @@ def test_what_torch_cannot_write_is_one_sentence(made: Made, monkeypatch: Any) -
 
 def test_without_the_extra_it_is_one_sentence_before_any_work(finished: Path, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"ONNX needs onnx and onnxscript and onnxruntime. .*daybreak\[serve\]"):
+    with pytest.raises(
+        UserError, match=r"ONNX needs onnx and onnxscript and onnxruntime. .*pip install 'onnx>=1.19' 'onnxscript"
+    ):
         export(finished, out=tmp_path / "model", onnx=True)
     assert not (tmp_path / "model").exists()
 

@@ -166,7 +166,7 @@ def test_treatments_that_cannot_be_compared_are_refused(treatments: tuple[str, .
 def test_deduplication_without_its_library_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("daybreak.data.pipeline.split_assignment.find_spec", lambda name: None)
     check_treatments(("raw", "filtered", "sorted"))
-    with pytest.raises(UserError, match=r'pip install "daybreak\[corpus\]"'):
+    with pytest.raises(UserError, match=r"pip install 'datatrove>=0\.10'"):
         check_treatments(("raw", "deduplicated"))
 
 

@@ -266,7 +266,7 @@ def test_a_citation_is_bibtex_whatever_the_name(run):
     entry = re.search(r"```bibtex\n(.*?)\n```", text, re.DOTALL)[1]
     assert entry.count("{") == entry.count("}") and "%" not in entry and "\\" not in entry
     assert entry.startswith("@misc{wild-name-2026,") and "a text encoder with 1.48 million parameters" in entry
-    assert "Pretrained by Daybreak 0.1.0" in entry and "fingerprint 0000000000000001" in entry
+    assert "Pretrained by Daybreak 0.1.0" in entry and f"fingerprint {run.recipe['fingerprint']}" in entry
     assert "arXiv:2412.13663" in text and "arXiv:2212.14034" in card(run, config=CRAMMED)
 
 

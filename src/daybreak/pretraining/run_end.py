@@ -85,7 +85,9 @@ def finish(order: Order, training: Training, progress: Progress, price: float | 
     special, longest = shards.manifest.special, recipe.model.longest
     write_json(run.examples, fill_mask(training.model, tokenizer, stream, special=special, longest=longest))
     stream = shards.heldout.read(0, min(CONTEXT_TOKENS, len(shards.heldout)))
-    context = measure_context_use(training.model, stream, shards.heldout.document_ends(), special=special)
+    context = measure_context_use(
+        training.model, stream, shards.heldout.document_ends(), special=special, longest=longest
+    )
     if context and not final.on_plateau:
         say(context_line(context))
     summary = replace(summary, context_use=context)

@@ -137,5 +137,5 @@ def test_filters_are_plain_data() -> None:
 def test_the_library_is_named_when_it_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("datatrove", "datatrove.data"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(UserError, match=r"The filter C4Quality needs datatrove, which is not.*daybreak\[corpus\]"):
+    with pytest.raises(UserError, match=r"The filter C4Quality needs datatrove, which is not.*pip install 'datatrove"):
         C4Quality().open(Context())

@@ -89,7 +89,9 @@ def test_what_cannot_be_read_is_said_in_words(folder: Path) -> None:
 
 def test_the_library_is_named_when_it_is_not_there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
-    said = r"needs the datasets library, which is not installed. pip install 'daybreak\[hub\]'"
+    said = (
+        r"needs the datasets library, which is not installed. Install what is missing: pip install 'datasets>=4' 'pyarr"
+    )
     with pytest.raises(UserError, match=said):
         texts(f"hf://{folder}")
 

@@ -165,7 +165,9 @@ def test_parquet_damaged_in_the_middle_is_refused(tmp_path: Path) -> None:
 def test_without_pyarrow_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     (tmp_path / "t.parquet").write_bytes(b"")
-    with pytest.raises(UserError, match=r"needs pyarrow, which is not installed. pip install 'daybreak\[hub\]'"):
+    with pytest.raises(
+        UserError, match=r"needs pyarrow, which is not installed. Install what is missing: pip install 'pyarrow>=18'"
+    ):
         texts(tmp_path / "t.parquet")
 
 

@@ -49,7 +49,7 @@ def test_the_forecast_is_near_the_truth(
     clock = Clock(batch, token, loading)
     for module in (cells, forecast):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=clock.monotonic))
-        monkeypatch.setattr(module, "build_classifier", clock.built(module.build_classifier))
+    monkeypatch.setattr(cells, "build_classifier", clock.built(cells.build_classifier))
     assert not hasattr(finetune, "time"), "the loop must not look at another clock"
     measurement = Measurement(
         folder=encoder, model_name="toy", data=load_task(read_task_file(weather)), seeds=1, untrained=False, threads=1,

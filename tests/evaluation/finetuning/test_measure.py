@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from daybreak.commands.evaluate import evaluate
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json
-from daybreak.evaluation.finetuning import cells
+from daybreak.evaluation.finetuning import cells, forecast
 from daybreak.evaluation.finetuning.classifier import build_classifier
 from daybreak.evaluation.finetuning.results import read_results
 from daybreak.evaluation.protocols import known_protocols as protocols
@@ -186,7 +186,13 @@ def test_a_task_starts_from_the_encoder_of_another(
         built.append((folder, {name: value.clone() for name, value in model.state_dict().items()}))
         return model
 
+    def unwatched(*arguments: object) -> object:
+        with monkeypatch.context() as patch:
+            patch.setattr(cells, "build_classifier", real)
+            return cells.fresh_model(*arguments)  # type: ignore[arg-type]
+
     monkeypatch.setattr(cells, "build_classifier", watched)
+    monkeypatch.setattr(forecast, "fresh_model", unwatched)
     out = tmp_path / "out"
     again = partial(evaluate, encoder, tasks, protocol="passing-on", out=out, untrained=untrained)
     results = again(save=tmp_path / "kept")

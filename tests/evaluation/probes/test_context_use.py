@@ -118,6 +118,12 @@ def test_pieces_are_whole_and_of_one_document() -> None:
     assert len(module._pieces(stream[:140], ends, SPECIAL)) == 4
 
 
+def test_a_model_without_room_for_two_pieces_is_not_measured() -> None:
+    room = 2 * module.PIECE + 3
+    assert measure_context_use(Copier(), *heldout(), longest=room - 1) is None  # type: ignore[arg-type]
+    assert measure_context_use(Copier(), *heldout(), longest=room) is not None  # type: ignore[arg-type]
+
+
 def test_an_encoder_is_left_in_evaluation_mode() -> None:
     model: Encoder = ModernEncoder(layers=1, width=32, heads=2, inner=48).build(VOCABULARY).train()
     measure_context_use(model, *heldout())

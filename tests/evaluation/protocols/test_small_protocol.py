@@ -125,7 +125,7 @@ def test_the_answer_does_not_depend_on_the_order_of_a_symmetric_pair(
     dev = [("sun warm", "rain", "1"), ("rain", "sun warm", "1"), ("sun", "rain", "0")]
     task = write_task(rows, dev, "symmetric = true\n", name="pairs")
     evaluate(encoder, [str(task)], protocol="small", epochs=1, seeds=1, out=tmp_path)
-    (file,) = (tmp_path / "cells").rglob("*.json")
+    (file,) = (tmp_path / "cells").rglob("*seed-*.json")
     judged = read_json(file, Cell).judged["dev"]
     assert judged[0] == judged[1] != judged[2]
 
@@ -214,7 +214,7 @@ def test_the_precision_is_recorded(
 ) -> None:
     monkeypatch.setattr(fast_training, "precisions", lambda device: tuple(dict.fromkeys(("float32", precision))))
     (result,) = evaluate(encoder, [str(weather)], protocol="small", epochs=2, rate=2e-3, seeds=1, out=tmp_path)
-    (file,) = (tmp_path / "cells").rglob("*.json")
+    (file,) = (tmp_path / "cells").rglob("*seed-*.json")
     assert read_json(file, Cell).precision == precision
     assert result.hardware == "CPU, 1 thread" + ("" if precision == "float32" else ", bfloat16")
     assert result.mean > 0.9

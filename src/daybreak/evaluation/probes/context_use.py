@@ -32,7 +32,12 @@ SEED = 30_000_001
 
 
 def measure_context_use(
-    model: Encoder, stream: np.ndarray, document_ends: np.ndarray, *, special: SpecialIds = SpecialIds()
+    model: Encoder,
+    stream: np.ndarray,
+    document_ends: np.ndarray,
+    *,
+    special: SpecialIds = SpecialIds(),
+    longest: int | None = None,
 ) -> ContextUse | None:
     """Measure the loss on masked tokens alone, beside a copy and beside a noisy copy, and by visible context.
 
@@ -42,13 +47,14 @@ def measure_context_use(
         stream: held-out token ids.
         document_ends: for each document, the position in ``stream`` just past its separator.
         special: the special ids of the tokenizer.
+        longest: most positions of a sequence; None for no limit.
 
     Returns:
-        None where no document holds a piece of PIECE tokens.
+        None where no document holds a piece of PIECE tokens, or the model has no room for two of them.
     """
     begun = time.monotonic()
     pieces = _pieces(stream, document_ends, special)
-    if len(pieces) == 0:
+    if len(pieces) == 0 or (longest is not None and longest < 2 * PIECE + 3):
         return None
     model.eval()
     rng = np.random.default_rng(SEED)
