@@ -96,7 +96,7 @@ def test_what_is_wrong_is_said_in_one_sentence_before_anything_is_measured(
         raise AssertionError("something was measured")
 
     for name in ("probe_layers", "probe_similarity", "probe_masked_words"):
-        monkeypatch.setattr(f"daybreak.probe.{name}", measured)
+        monkeypatch.setattr(f"daybreak.commands.probe.{name}", measured)
     model, out = finished / "model", tmp_path / "out"
     short = tmp_path / "short.txt"
     short.write_text("the\n")

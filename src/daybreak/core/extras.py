@@ -21,6 +21,7 @@ REQUIRED = (
     "plotly>=6",
     "packaging>=24",
     "psutil>=6",
+    "bm25s>=0.3,<0.4",
     "nvidia-ml-py>=12",
 )
 """What Daybreak always needs, as in pyproject.toml."""
