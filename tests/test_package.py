@@ -53,7 +53,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     names = [name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name]
     sources = [path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src" / "daybreak").rglob("*.py")]
-    assert sorted(names) == sorted([*sources, "daybreak/py.typed", "daybreak/forecasting/law.json", "daybreak/forecasting/tasks.json"])
+    tables = ["daybreak/forecasting/law.json", "daybreak/forecasting/tasks.json"]
+    assert sorted(names) == sorted([*sources, "daybreak/py.typed", *tables])
     assert wheel.name.startswith(f"daybreak-{daybreak.__version__}-")
 
 
