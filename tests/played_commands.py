@@ -168,6 +168,11 @@ def check_left(words: list[str], said: str) -> None:
             promised = {"plan": "Chosen: ", "status": "state ", "check-submission": "fit to submit"}
             recipe = Path(words[1]).stem.replace("_", "-") if words[1:] else "daybreak-tiny"
             assert promised.get(verb, recipe) in said
+        case "init-task":
+            (task,) = Path(words[1]).parent.glob(f"{Path(words[1]).stem}*.toml")
+            assert task.name in said and task.read_text().count("label") == 1
+        case "doctor":
+            assert "Python" in said
         case verb:
             raise AssertionError(f"nobody says what {verb} leaves")
 
