@@ -42,7 +42,7 @@ LIES = {
 """Name on the pages -> where it lies in the world that was written. Single files are in every copy."""
 OTHERWISE = {
     "docs/mission.md": {"A": "texts/papers", "B": "texts/web"},  # sources of a study; elsewhere they are runs
-    "docs/reference.md": {"data/mine": "", "runs/mine": ""},  # made there, by the Python of the page
+    **{key: {"data/mine": "", "runs/mine": ""} for key in ("README.md", "docs/reference.md")},  # made there, in Python
 }
 """Names that mean something else on a page, or nothing that is there before."""
 
