@@ -216,8 +216,7 @@ def test_two_devices_train_as_one(start: Callable[..., subprocess.Popen[str]], t
     torchrun = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     ranks = [start(*words, **torchrun, RANK=str(rank)) for rank in (0, 1)]
     said = [process.communicate(timeout=200) for process in ranks]
-    # Threads of gloo abort a second rank now and then as it ends on a busy machine, with all its work done.
-    assert ranks[0].returncode == 0 and ranks[1].returncode in (0, -signal.SIGABRT), said
+    assert [rank.returncode for rank in ranks] == [0, 0], said
     told = re.sub(r"\s+", " ", said[0][0])
     assert "Batch: 4 rows a device x 2 devices = 8 rows a step, learning rate x2." in told
     pattern = r"[\d.]+ optimizer steps and [\d.]+ samples a second over 2 devices; \d+% of it communication\."

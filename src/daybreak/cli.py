@@ -56,7 +56,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # a little on an idle machine and save much on a busy one (docs/log.md). libgomp reads this when torch is imported.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     widen_narrow_terminal()
-    sys.exit(_outcome(list(sys.argv[1:] if arguments is None else arguments)))
+    code = _outcome(list(sys.argv[1:] if arguments is None else arguments))
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        # The threads of gloo abort now and then while the interpreter shuts down, which would replace the exit code.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def widen_narrow_terminal() -> None:

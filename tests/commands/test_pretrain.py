@@ -248,8 +248,7 @@ def test_two_processes_train_as_one(start: Start, data: Path, shape: list[str], 
     torchrun = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     ranks = [start(*command, **torchrun, RANK=str(rank)) for rank in (0, 1)]
     said = [process.communicate(timeout=200) for process in ranks]
-    # Threads of gloo abort a second rank now and then as it ends on a busy machine, with all its work done.
-    assert ranks[0].returncode == 0 and ranks[1].returncode in (0, -signal.SIGABRT), said
+    assert [rank.returncode for rank in ranks] == [0, 0], said
     assert read_json(run / "decisions.json", Decisions).microbatch == 4
     # One process that takes the same halves one after the other rounds alike; AdamW would magnify another rounding.
     pretrain.pretrain(dataclasses.replace(small("40steps"), microbatch=4), data=data, out=tmp_path / "one")
