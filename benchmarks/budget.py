@@ -16,7 +16,7 @@ from typing import Any
 import measure
 import toy
 
-from daybreak.schemas.filed import tolerance
+from daybreak.schemas.records import tolerance
 
 
 def timed_run(command: list[str], out: Path, seconds: float, log: Path) -> dict[str, Any]:
@@ -33,9 +33,9 @@ def timed_run(command: list[str], out: Path, seconds: float, log: Path) -> dict[
         "outside_seconds": round(seen - started, 3),
         "inside_seconds": facts["summary"]["elapsed"],
         "after_budget_seconds": round(ended - seen, 3),
-        **judge(seconds, seen - started, facts["summary"]["elapsed"]),
+        **evaluate(seconds, seen - started, facts["summary"]["elapsed"]),
         "training_share": round(measure.training_share(facts["summary"]), 4),
-        "spent": facts["summary"]["spent"],
+        "time_by_category": facts["summary"]["time_by_category"],
         "steps": facts["summary"]["steps"],
         "tokens_per_second": facts["summary"]["tokens_per_second"],
         "decisions": facts["decisions"],
@@ -43,7 +43,7 @@ def timed_run(command: list[str], out: Path, seconds: float, log: Path) -> dict[
     }
 
 
-def judge(budget: float, outside: float, inside: float) -> dict[str, Any]:
+def evaluate(budget: float, outside: float, inside: float) -> dict[str, Any]:
     """How far both clocks are from the budget, and whether that is within the tolerance."""
     allowed = tolerance(budget)
     return {

@@ -1,6 +1,6 @@
 """One side of a speed comparison in a process of its own, which works when it is told to: its memory is its own.
 
-Used by throughput.py; run by itself it lets a toy contender work for a second.
+Used by throughput.py; run by itself it lets a toy variant work for a second.
 
 The parent writes seconds, a line each; the worker trains for about so long and answers with one line of JSON. Between
 its turns it waits for input and computes nothing.
@@ -29,9 +29,9 @@ from daybreak.data.sequences.shards import open_shards
 from daybreak.models.modern import ModernEncoder
 from daybreak.recipe import load_recipe
 
-ANSWER = "contender: "
+ANSWER = "variant: "
 """Begins the lines that are meant for the parent; Trainers print lines of their own."""
-TOY: dict[str, Any] = {"layers": 1, "width": 32, "heads": 2, "inner": 64}
+TOY: dict[str, Any] = {"layers": 1, "hidden_size": 32, "heads": 2, "intermediate_size": 64}
 
 
 def stock(kind: str) -> Callable[[Cell], Callable[[float], Block]]:
@@ -57,8 +57,8 @@ CONTENDERS: dict[str, Callable[[Cell], Callable[[float], Block]]] = {
 """Whose names begin with "products" do not train: they time the matrix products of our step, by themselves."""
 
 
-class Contender:
-    """A contender's process, started now; the first block starts its work.
+class Variant:
+    """A variant's process, started now; the first block starts its work.
 
     Args:
         settings: of the cell, as ``built`` reads them.
@@ -159,7 +159,7 @@ def main() -> None:
     cell = {"recipe": "tiny", "vocabulary": 200, "length": 32, "rows": 4, "data": None, "device": "cpu"}
     cell |= {"precision": "float32", "workers": 0, "threads": 1, "toy": True}
     with measure.work_folder(chosen.work) as work:
-        one = Contender(chosen.name, cell, work / "log.txt")
+        one = Variant(chosen.name, cell, work / "log.txt")
         found = one.block(1.0)
         one.close()
     print(json.dumps(found))

@@ -1,4 +1,4 @@
-"""Is the report there at the time that was asked for? ``daybreak run --by``, from text to report.
+"""Is the report there at the time that was asked for? ``daybreak run --deadline``, from text to report.
 
     python benchmarks/deadline.py --corpus TEXT --minutes 10 --slowed 2 --out deadline.json
 
@@ -45,7 +45,7 @@ def one(number: int, corpus: Path, minutes: float, slowed: bool, flags: list[str
     """Run once, and say how long before the deadline all was there (seconds, negative where it was late)."""
     out, log, due = work / f"run-{number}", work / f"log-{number}.txt", deadline_after(minutes)
     begun = time.time()
-    told = ["--corpus", str(corpus), "--by", f"{due:%Y-%m-%d %H:%M}", "--out", str(out), *flags]
+    told = ["--corpus", str(corpus), "--deadline", f"{due:%Y-%m-%d %H:%M}", "--out", str(out), *flags]
     process = measure.start(measure.daybreak("run", *told), log)
     busy: list[subprocess.Popen[bytes]] = []
     try:

@@ -4,7 +4,7 @@
 
 Models have larger random weights than training starts with, so that logits are far from 0. Differences are relative:
 the root mean square of the difference over that of the CPU's float32 result. Largest logit differences are judged as
-the parity gate of an export judges them.
+the parity gate of an export evaluates them.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ from daybreak.training.objectives.objective import CausalThenMasked
 
 VOCABULARY, ROWS, LENGTH, SLOTS = 4096, 4, 128, 24
 LAYOUTS = {
-    "global": ModernEncoder(layers=4, width=256, heads=4, inner=512, init_std=0.08),
-    "mixed": ModernEncoder(layers=4, width=256, heads=4, inner=512, init_std=0.08, global_every=3, window=32),
+    "global": ModernEncoder(layers=4, hidden_size=256, heads=4, intermediate_size=512, init_std=0.08),
+    "mixed": ModernEncoder(
+        layers=4, hidden_size=256, heads=4, intermediate_size=512, init_std=0.08, global_every=3, window=32
+    ),
 }
 FLOAT32 = 1e-4
 """Allowed in float32, relative; also the parity gate's figure for logits of size 10."""

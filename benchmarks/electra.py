@@ -1,4 +1,4 @@
-"""A small ELECTRA on prepared data for a stretch of time: the published peer of low-compute GLUE, to be fine-tuned.
+"""A small ELECTRA on prepared data for a phase of time: the published peer of low-compute GLUE, to be fine-tuned.
 
     python benchmarks/electra.py --data DATA --budget 8m --model OUT/electra --out electra.json
 
@@ -36,8 +36,8 @@ from daybreak.training.objectives.objective import choose
 RATE, WEIGHT = 0.15, 50.0
 QUARTER = 4
 CURVE_SECONDS = 5.0
-TOY = {"layers": 2, "width": 32, "heads": 2, "embedding": 16}
-SMALL = {"layers": 12, "width": 256, "heads": 4, "embedding": 128}
+TOY = {"layers": 2, "hidden_size": 32, "heads": 2, "embedding": 16}
+SMALL = {"layers": 12, "hidden_size": 256, "heads": 4, "embedding": 128}
 
 
 class Electra(nn.Module):
@@ -51,7 +51,7 @@ class Electra(nn.Module):
             "vocab_size": vocabulary, "embedding_size": shape["embedding"], "num_hidden_layers": shape["layers"],
             "max_position_embeddings": max(512, length), "pad_token_id": special.pad,
         }  # fmt: skip
-        width, heads = shape["width"], shape["heads"]
+        width, heads = shape["hidden_size"], shape["heads"]
         small: dict[str, Any] = {"hidden_size": width // QUARTER, "num_attention_heads": max(1, heads // QUARTER)}
         self.generator = ElectraForMaskedLM(ElectraConfig(**facts, **small, intermediate_size=width))
         large: dict[str, Any] = {"hidden_size": width, "num_attention_heads": heads, "intermediate_size": 4 * width}

@@ -24,18 +24,18 @@ BACKWARD = 2
 
 def gated_layer(shape: ModernEncoder, length: int, asked: int) -> int:
     """One layer with a gated unit: keys and values of all positions, everything else at ``asked`` of them."""
-    keys_values = 2 * length * shape.width * 2 * shape.width
-    queries_out = 2 * asked * shape.width * 2 * shape.width
-    attention = 2 * 2 * asked * length * shape.width
-    unit = 2 * asked * shape.width * 3 * shape.inner
+    keys_values = 2 * length * shape.hidden_size * 2 * shape.hidden_size
+    queries_out = 2 * asked * shape.hidden_size * 2 * shape.hidden_size
+    attention = 2 * 2 * asked * length * shape.hidden_size
+    unit = 2 * asked * shape.hidden_size * 3 * shape.intermediate_size
     return keys_values + queries_out + attention + unit
 
 
 def modern_forward(shape: ModernEncoder, vocabulary: int, length: int, *, asked: int, targets: int) -> int:
     """A ModernBERT row: last layer and head at ``asked`` positions, the decoder at ``targets``."""
     layers = (shape.layers - 1) * gated_layer(shape, length, length) + gated_layer(shape, length, asked)
-    head = 2 * asked * shape.width * shape.width
-    return layers + head + 2 * targets * shape.width * vocabulary
+    head = 2 * asked * shape.hidden_size * shape.hidden_size
+    return layers + head + 2 * targets * shape.hidden_size * vocabulary
 
 
 def bert_forward(layers: int, width: int, inner: int, vocabulary: int, length: int) -> int:
@@ -81,7 +81,7 @@ def main() -> None:
         vocabulary = recipe.tokenizer.vocabulary
         for length in (128, 512):
             stock = modern_forward(shape, vocabulary, length, asked=length, targets=length)
-            bert = bert_forward(shape.layers, shape.width, 4 * shape.width, vocabulary, length)
+            bert = bert_forward(shape.layers, shape.hidden_size, 4 * shape.hidden_size, vocabulary, length)
             ours = [step_forward(recipe, vocabulary, length, progress) for progress in (0.0, 0.5, 1.0)]
             per_token = [training(forward) / length / 1e6 for forward in (*ours, stock, bert)]
             rows.append([name, str(length), *(f"{value:.1f}" for value in per_token)])

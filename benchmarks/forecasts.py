@@ -1,4 +1,4 @@
-"""Does a run end where it was foreseen? Runs that the law of losses does not know, beside their own forecasts.
+"""Does a run end where it was forecast? Runs that the law of losses does not know, beside their own forecasts.
 
     python benchmarks/forecasts.py --data DATA --runs tiny:3m,mini:5m,mini:10m --work runs/foreseen --out f.json
 
@@ -24,10 +24,10 @@ import toy
 
 from daybreak.core.files import read_json, write_json
 from daybreak.core.run_folder import RunFolder
-from daybreak.forecasting.law import SPEED_SPREAD, Undertaking, correct, foresee, shipped_law
+from daybreak.forecasting.law import SPEED_SPREAD, RunSpec, correct, predict_loss, shipped_law
 from daybreak.forecasting.runs import law_run
 from daybreak.reporting.forecast import EARLY
-from daybreak.schemas.forecast import Forecast, Outlook
+from daybreak.schemas.forecast import Forecast, ForecastLog
 from daybreak.training.clock import Budget
 
 MOMENTS = ("start", "tenth")
@@ -47,11 +47,11 @@ def foreseen(forecast: Forecast, loss: float) -> dict[str, Any]:
 
 
 def judged(out: Path) -> dict[str, Any]:
-    """What a finished run reached, and what is foreseen of it."""
-    law, run, outlook = shipped_law(), RunFolder(out), read_json(RunFolder(out).forecast, Outlook)
+    """What a finished run reached, and what is forecast of it."""
+    law, run, outlook = shipped_law(), RunFolder(out), read_json(RunFolder(out).forecast, ForecastLog)
     facts = law_run(run, out.name, outlook.pairs)
     timed = Budget.parse(read_json(run.recipe)["budget"]).unit == "seconds"
-    begun = Undertaking(
+    begun = RunSpec(
         inner=facts.inner, tokens=outlook.forecasts[0].tokens, unique=facts.unique, unigram_loss=facts.unigram_loss,
         pairs=facts.pairs, speed_spread=SPEED_SPREAD if timed else 0.0,
     )  # fmt: skip
@@ -63,7 +63,7 @@ def judged(out: Path) -> dict[str, Any]:
         "unigram_loss": facts.unigram_loss,
         "tokens": facts.tokens,
         "parameters": read_json(run.summary)["parameters"],
-        "start": foreseen(foresee(law, begun), facts.loss),
+        "start": foreseen(predict_loss(law, begun), facts.loss),
         "tenth": foreseen(correct(law, later, mark, seen), facts.loss),
     }
 
@@ -83,7 +83,7 @@ def made(asked: str, seed: int, chosen: argparse.Namespace, data: Path, work: Pa
     found |= watch.facts(torch.get_num_threads())
     write_json(path, found)
     void = ", machine busy: void" if found["void"] else ""
-    print(f"{name}: {found['loss']:.3f}, foreseen {found['start']['loss']:.3f}{void}", flush=True)
+    print(f"{name}: {found['loss']:.3f}, forecast {found['start']['loss']:.3f}{void}", flush=True)
     return found
 
 
@@ -131,7 +131,7 @@ def main() -> None:
     law = shipped_law()
     settings = {name: getattr(chosen, name) for name in ("runs", "seeds", "first_seed", "flags")}
     found = measure.record("forecasts", settings)
-    found |= {"law": {"inner": law.inner, "tokens": law.tokens, "runs": len(law.residuals)}, "results": []}
+    found |= {"law": {"intermediate_size": law.inner, "tokens": law.tokens, "runs": len(law.residuals)}, "results": []}
     with measure.work_folder(chosen.work) as work:
         data = toy.data_folder(chosen, work)
         for seed in range(chosen.first_seed, chosen.first_seed + chosen.seeds):

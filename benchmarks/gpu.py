@@ -52,7 +52,7 @@ from daybreak.training.hardware import probe
 CURVE_POINTS = 300
 GRACE = 30.0
 """Seconds in which what was asked to leave must have saved."""
-TOY_SHAPE = "--model.layers 1 --model.width 32 --model.heads 2 --model.inner 64"
+TOY_SHAPE = "--model.layers 1 --model.hidden-size 32 --model.heads 2 --model.intermediate-size 64"
 TOY_RUN = f"{TOY_SHAPE} --batch 4 --length 32"
 
 
@@ -157,7 +157,7 @@ def recipes(call: Call) -> None:
     from daybreak.data.sequences.shards import open_shards
     from daybreak.pretraining.planning import time_recipe
     from daybreak.recipe import load_recipe, recipe_names
-    from daybreak.training.phases import Later
+    from daybreak.training.phases import SecondPhase
     from daybreak.training.ramp import Ramp
 
     data, steps = data_of(call), {}
@@ -166,9 +166,11 @@ def recipes(call: Call) -> None:
         if call.left() <= 0:
             raise OutOfTime
         few = {"batch": 8, "microbatch": 8, "devices": replace(load_recipe(name).devices, batch=0), "ramp": Ramp()}
-        recipe = replace(load_recipe(name), **few, later=Later(), compile="off")
+        recipe = replace(load_recipe(name), **few, phase2=SecondPhase(), compile="off")
         if call.dry:
-            recipe = replace(recipe, length=32, model=replace(recipe.model, layers=1, width=32, heads=2, inner=64))
+            recipe = replace(
+                recipe, length=32, model=replace(recipe.model, layers=1, hidden_size=32, heads=2, intermediate_size=64)
+            )
         try:
             speed = time_recipe(recipe, shards, data)
             steps[name] = {"step_seconds": round(speed.step, 4), "memory": speed.memory}

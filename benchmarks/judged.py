@@ -69,9 +69,9 @@ class Judge:
         if not self._marks or seconds < self._marks[0]:
             return
         self._marks = [mark for mark in self._marks if mark > seconds]
-        self.judge(model, seconds, step, tokens)
+        self.evaluate(model, seconds, step, tokens)
 
-    def judge(self, model: Any, seconds: float, step: int, tokens: int) -> None:
+    def evaluate(self, model: Any, seconds: float, step: int, tokens: int) -> None:
         with self._watch.pause():
             model.eval()
             seen = self._validation.measure(
@@ -102,32 +102,32 @@ def marks_of(seconds: float, count: int) -> list[float]:
 
 
 class JudgedClock(BudgetClock):
-    """A budget's clock that lets a judge look before each step, and does not charge for it."""
+    """A budget's clock that lets a evaluate look before each step, and does not charge for it."""
 
     training: Training | None = None
-    judge: Judge | None = None
+    evaluate: Judge | None = None
 
     def __init__(self, *arguments: Any, **settings: Any):
         self.watch = Stopwatch()
         super().__init__(*arguments, **settings, now=self.watch.now)
 
     def tick(self, step: int, tokens: int, *, leaving: bool = False) -> Tick:
-        if self.judge and self.training:
+        if self.evaluate and self.training:
             with self.training.pause():
-                self.judge.look(self.training.model, self.elapsed(), step, tokens)
+                self.evaluate.look(self.training.model, self.elapsed(), step, tokens)
         return super().tick(step, tokens, leaving=leaving)
 
 
 @contextmanager
 def judging(marks: Sequence[float]) -> Iterator[list[Judge]]:
-    """Let pretraining build a judged clock; the list that is yielded holds its judge once training has begun."""
+    """Let pretraining build a judged clock; the list that is yielded holds its evaluate once training has begun."""
     judges: list[Judge] = []
 
     def fit(training: Training, progress: Any) -> Any:
         clock = training.clock
         assert isinstance(clock, JudgedClock)
         judges.append(Judge(training.validation, marks, clock.watch))
-        clock.training, clock.judge = training, judges[0]
+        clock.training, clock.evaluate = training, judges[0]
         return loop.fit(training, progress)
 
     plain = pretrain.fit, assembly.BudgetClock
@@ -150,7 +150,7 @@ def judged_run(words: list[str], out: Path, marks: Sequence[float]) -> dict[str,
     final = {name: summary["validation"][name] for name in ("step", "tokens", "loss", "accuracy")}
     facts = judges[0].facts()
     facts["curve"].append({"seconds": summary["elapsed"], **final})
-    names = ("steps", "tokens", "epochs", "parameters", "tokens_per_second", "elapsed", "spent")
+    names = ("steps", "tokens", "epochs", "parameters", "tokens_per_second", "elapsed", "time_by_category")
     return {**facts, **{name: summary[name] for name in names}, "recipe": read_json(RunFolder(out).recipe)}
 
 

@@ -5,7 +5,7 @@
     python benchmarks/kills.py --data DATA --budget 4m --kills 0 --stop 60 --out stop.json
 
 Shown is that what the run left equals the replay of its final trace bit for bit (daybreak verify, on as many
-processes), that the kills did not stretch the budget (a clock outside, stopped while no process runs), that no line of
+processes), that the kills did not phase the budget (a clock outside, stopped while no process runs), that no line of
 the metrics was lost, and what each kill cost. A run is killed at its moment, or at the first step of its processes
 where that comes later. Of several processes, which torchrun starts, either all are killed at once or one worker alone,
 by chance; the others then save, say so and leave. The seconds that torchrun itself takes before it starts a process of
@@ -33,7 +33,7 @@ import toy
 
 from daybreak.core.files import read_json, read_json_lines
 from daybreak.core.run_folder import RunFolder
-from daybreak.schemas.filed import tolerance
+from daybreak.schemas.records import tolerance
 
 PATIENCE = 120.0
 """Seconds in which the processes that are left must have ended after one was killed."""

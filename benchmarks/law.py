@@ -1,4 +1,4 @@
-"""Fit the law of losses on finished runs, and say how well it foresees those that it does not know.
+"""Fit the law of losses on finished runs, and say how well it forecasts those that it does not know.
 
     python benchmarks/law.py --data data/wiki --runs runs/a studies/rate/cells/* --keep law-runs-wiki.json
     python benchmarks/law.py --study studies/text --keep law-runs-text.json
@@ -20,14 +20,14 @@ import measure
 import numpy as np
 
 from daybreak.core.files import read_json, write_json
-from daybreak.core.plain import from_plain, to_plain
 from daybreak.core.run_folder import RunFolder
+from daybreak.core.serialization import from_dict, to_dict
 from daybreak.data.sequences.shards import open_shards
-from daybreak.forecasting.difficulty import pairs_log_share
+from daybreak.forecasting.difficulty import pairs_log_fraction
 from daybreak.forecasting.fitting import fit, leave_out
 from daybreak.forecasting.runs import is_even, law_run, why_not
 from daybreak.recipe import load_recipe
-from daybreak.reporting.study_table import data_contender
+from daybreak.reporting.study_table import data_variant
 from daybreak.schemas.forecast import LawRun
 from daybreak.schemas.run import PLATEAU_MARGIN
 from daybreak.schemas.studies import DATA_STUDY_FILE, DataStudy
@@ -39,14 +39,14 @@ NEEDED = ("recipe.json", "data.json", "summary.json", "metrics.jsonl")
 
 def runs_in(folders: list[Path], data: Path) -> list[LawRun]:
     """Those runs on ``data`` that the law speaks of."""
-    flagship, shards, found = to_plain(load_recipe("mini")), open_shards(data), []
-    pairs = pairs_log_share(shards.train, shards.heldout, shards.unigram_counts)
+    flagship, shards, found = to_dict(load_recipe("mini")), open_shards(data), []
+    pairs = pairs_log_fraction(shards.train, shards.heldout, shards.unigram_counts)
     for folder in folders:
         if missing := [name for name in NEEDED if not (folder / name).is_file()]:
             print(f"{folder.name}: passed over, it has no {missing[0]}")
             continue
         run = RunFolder(folder)
-        unknown = why_not(to_plain(load_recipe(folder)), flagship)
+        unknown = why_not(to_dict(load_recipe(folder)), flagship)
         one = law_run(run, folder.name, pairs)
         if not unknown and one.loss > one.unigram_loss - PLATEAU_MARGIN:
             unknown = "it is on the unigram plateau"
@@ -65,7 +65,7 @@ def recorded(folder: Path) -> list[LawRun]:
     """The runs of all records."""
     found: list[LawRun] = []
     for path in sorted(folder.glob("*law-runs*.json")):
-        found += [from_plain(LawRun, run) for run in read_json(path)["runs"]]
+        found += [from_dict(LawRun, run) for run in read_json(path)["runs"]]
     return found
 
 
@@ -74,7 +74,7 @@ def runs_of_study(folder: Path) -> list[LawRun]:
     study: DataStudy = read_json(folder / DATA_STUDY_FILE, DataStudy)
     found: list[LawRun] = []
     for text in study.texts:
-        name = slug(data_contender(text.source, text.treatment))
+        name = slug(data_variant(text.source, text.preprocessing))
         cells = sorted(path for path in (folder / "cells").glob(f"{name}-seed-*") if path.is_dir())
         found += runs_in(cells, folder / "data" / text.folder)
     return found

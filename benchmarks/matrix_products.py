@@ -60,7 +60,12 @@ def products(
     shape = recipe.model
     assert isinstance(shape, ModernEncoder)
     asked, targets = flops.asked_and_targets(recipe, length, progress)
-    width, inner, channels, heads = shape.width, shape.inner, shape.width // shape.heads, rows * shape.heads
+    width, inner, channels, heads = (
+        shape.hidden_size,
+        shape.intermediate_size,
+        shape.hidden_size // shape.heads,
+        rows * shape.heads,
+    )
     every, few = rows * length, rows * asked
     upper = shape.layers - 1
     found = [
@@ -140,7 +145,7 @@ def synchronise(device: torch.device) -> None:
 
 
 class ProductsBlock:
-    """A contender of throughput.py: called with seconds, it times the products of whole steps for about so long."""
+    """A variant of throughput.py: called with seconds, it times the products of whole steps for about so long."""
 
     def __init__(self, cell: Cell, stage: str):
         objective = cell.recipe.objective

@@ -25,10 +25,10 @@ from typing import Any
 import torch
 
 from daybreak.core.files import read_json, write_json
-from daybreak.core.other_processes import Bystanders, load, why_void
-from daybreak.core.plain import to_plain
+from daybreak.core.other_processes import OtherProcesses, load, why_void
 from daybreak.core.process import usable_cores
 from daybreak.core.run_folder import RunFolder
+from daybreak.core.serialization import to_dict
 from daybreak.schemas.studies import Turn
 from daybreak.training.clock import Budget
 from daybreak.training.hardware.probe import describe
@@ -89,9 +89,9 @@ def pretrain_command(
 
 
 def daybreak(*arguments: str, processes: int = 1) -> list[str]:
-    """The command of one verb, through torchrun where it takes several processes.
+    """The command of one command, through torchrun where it takes several processes.
 
-    Where the packages of the command line are missing, through bare.py, which knows the verbs that measure a GPU.
+    Where the packages of the command line are missing, through bare.py, which knows the commands that measure a GPU.
     """
     bare = find_spec("tyro") is None
     script = [str(Path(__file__).with_name("bare.py"))] if bare else ["-m", "daybreak"]
@@ -160,7 +160,7 @@ def budget_seconds(text: str) -> float:
 
 def training_share(summary: dict[str, Any]) -> float:
     """Share of the charged time that was spent in training steps."""
-    return float(summary["spent"]["train"] / summary["elapsed"])
+    return float(summary["time_by_category"]["train"] / summary["elapsed"])
 
 
 def run_facts(out: Path) -> dict[str, Any]:
@@ -197,11 +197,11 @@ def machine() -> dict[str, Any]:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     import transformers
 
-    found = {**to_plain(describe(device, time.time())), "transformers": transformers.__version__}
+    found = {**to_dict(describe(device, time.time())), "transformers": transformers.__version__}
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
         found |= {
-            "processor": to_plain(describe(torch.device("cpu"), time.time()))["device"],
+            "processor": to_dict(describe(torch.device("cpu"), time.time()))["device"],
             "cuda": torch.version.cuda,
         }
         found["accelerator_gib"] = round(properties.total_memory / 2**30, 1)
@@ -218,7 +218,7 @@ class Watch:
     """Who else uses this machine from now on."""
 
     def __init__(self) -> None:
-        self.before, self._bystanders = load(), Bystanders()
+        self.before, self._bystanders = load(), OtherProcesses()
 
     def facts(self, threads: int) -> dict[str, Any]:
         """What a record says of it: loads, the cores that others used, and whether that voids the measurement.

@@ -23,9 +23,9 @@ from daybreak.schemas.run import Decisions
 from daybreak.training import checkpoint
 from daybreak.training.clock import ReplayClock
 from daybreak.training.hardware.compiling import compile_blocks
-from daybreak.training.hardware.data_parallel import Replicas
+from daybreak.training.hardware.data_parallel import DataParallel
 from daybreak.training.objectives.objective import CausalThenMasked
-from daybreak.training.phases import Later, Stretch
+from daybreak.training.phases import Phase, SecondPhase
 from daybreak.training.prefetch import Prefetch
 from daybreak.training.ramp import Ramp
 from daybreak.training.step import Training, take_step
@@ -75,7 +75,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Block:
-    """A stretch of timed training."""
+    """A phase of timed training."""
 
     tokens: int
     seconds: float
@@ -91,13 +91,13 @@ def our_training(cell: Cell) -> Training:
     validation = Validation(cell.sampler.in_order(1), np.ones(cell.vocabulary, dtype=np.uint64), cell.device)
     return Training(
         model=model,
-        replicas=Replicas(model, World()),
+        data_parallel=DataParallel(model, World()),
         optimizer=cell.recipe.optimizer.build(model),
         average=None,
         objective=cell.recipe.objective,
         schedule=cell.recipe.schedule,
-        stretches=(
-            Stretch(
+        phases=(
+            Phase(
                 take=cell.sampler.take,
                 view=cell.sampler.view,
                 length=cell.length,
@@ -106,12 +106,12 @@ def our_training(cell: Cell) -> Training:
                 microbatch=cell.rows,
             ),
         ),
-        later=Later(),
+        phase2=SecondPhase(),
         ramp=Ramp(),
         clock=ReplayClock([]),
         prefetch=Prefetch() if cell.device.type == "cuda" else None,
         world=World(),
-        clip=cell.recipe.clip,
+        clip=cell.recipe.max_grad_norm,
         seed=0,
         device=cell.device,
         decisions=Decisions(
@@ -129,7 +129,7 @@ def our_training(cell: Cell) -> Training:
         run=None,
         journal=None,
         monitors=(),
-        spent=dict.fromkeys(("train", "data", "communicate"), 0.0),
+        time_by_category=dict.fromkeys(("train", "data", "communicate"), 0.0),
     )
 
 
@@ -137,12 +137,12 @@ def moments(objective: CausalThenMasked, stage: str) -> list[float]:
     """Points of progress within ``stage``."""
     if stage == "causal":
         return [0.0]
-    share = objective.causal_share
+    share = objective.causal_fraction
     return [share + (1 - share) * (part + 0.5) / MASKED_PARTS for part in range(MASKED_PARTS)]
 
 
 def our_block(cell: Cell, stage: str) -> Callable[[float], Block]:
-    """A contender: called with seconds, it trains for about so long and returns what it did."""
+    """A variant: called with seconds, it trains for about so long and returns what it did."""
     training = our_training(cell)
     assert isinstance(cell.recipe.objective, CausalThenMasked)
     at = moments(cell.recipe.objective, stage)
@@ -165,7 +165,9 @@ def our_block(cell: Cell, stage: str) -> Callable[[float], Block]:
 
 def main() -> None:
     chosen = measure.parser(__doc__).parse_args()
-    recipe = replace(load_recipe("tiny"), model=ModernEncoder(layers=1, width=32, heads=2, inner=64), length=32)
+    recipe = replace(
+        load_recipe("tiny"), model=ModernEncoder(layers=1, hidden_size=32, heads=2, intermediate_size=64), length=32
+    )
     stream: Any = ZipfStream(200, 5000)
     cell = Cell(recipe, 200, RowSampler(stream, 32, seed=0), 32, 4, torch.device("cpu"), "float32", 0)
     found = {stage: our_block(cell, stage)(0.5) for stage in ("causal", "masked")}

@@ -24,7 +24,7 @@ TOLD = ("start", "train", "communicate", "validate", "export", "lost")
 
 def shares(summary: dict[str, Any]) -> dict[str, float]:
     """Share of the charged wall time by use."""
-    return {use: summary["spent"].get(use, 0.0) / summary["elapsed"] for use in (*WATCHED, *TOLD)}
+    return {use: summary["time_by_category"].get(use, 0.0) / summary["elapsed"] for use in (*WATCHED, *TOLD)}
 
 
 def verdict(found: dict[str, float]) -> dict[str, bool]:

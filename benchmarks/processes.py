@@ -37,7 +37,7 @@ from daybreak.recipe import Recipe, load_recipe, resolved
 from daybreak.training import loop
 from daybreak.training.optim.muon import Muon
 from daybreak.training.optim.optimizers import AdamW
-from daybreak.training.phases import Later
+from daybreak.training.phases import SecondPhase
 from daybreak.training.ramp import Ramp
 
 TOLERANCE = 1e-5
@@ -50,7 +50,7 @@ OPTIMIZERS = {
 """Muon's Newton-Schulz is in float32."""
 MICROBATCH = 4
 WORKER = "worker"
-SHORT = "--length 32 --later.length 64 --model.layers 1 --model.width 32 --model.inner 32"
+SHORT = "--length 32 --phase2.length 64 --model.layers 1 --model.hidden-size 32 --model.intermediate-size 32"
 
 
 def recipe_of(name: str, optimizer: str, steps: int) -> Recipe:
@@ -61,8 +61,8 @@ def recipe_of(name: str, optimizer: str, steps: int) -> Recipe:
         length=64,
         batch=18,
         microbatch=MICROBATCH,
-        ramp=Ramp(share=0.3, quantum=6),
-        later=Later(start=0.5, length=128),
+        ramp=Ramp(fraction=0.3, batch_multiple=6),
+        phase2=SecondPhase(start=0.5, length=128),
         precision="float32",
         compile="off",
         budget=f"{steps}steps",

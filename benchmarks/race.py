@@ -43,7 +43,7 @@ OURS = ("env", "GOMP_SPINCOUNT=1000")
 EQUAL, FREE, CRAMMING = "daybreak, same parameters", "daybreak, free shape", "cramming"
 SIDES = {"reference": REFERENCE, "same": EQUAL, "free": FREE, "cramming": CRAMMING}
 BESIDE, LOOK = 8.0, 2.5
-"""Seconds of a run beside its budget, for the plan: after Daybreak's export, and about one look of the judge."""
+"""Seconds of a run beside its budget, for the plan: after Daybreak's export, and about one look of the evaluate."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Run:
     """One run of the race, or of the tuning before it."""
 
     stage: str
-    contender: str
+    variant: str
     seconds: float
     seed: int
     setting: str
@@ -60,15 +60,15 @@ class Run:
     @property
     def name(self) -> str:
         """Of its file."""
-        words = f"{self.stage} {self.contender} {self.seconds:g}s {self.setting} seed {self.seed}"
+        words = f"{self.stage} {self.variant} {self.seconds:g}s {self.setting} seed {self.seed}"
         return "-".join("".join(c if c.isalnum() or c == "." else " " for c in words).split())
 
     def command(self, chosen: argparse.Namespace, data: Path, work: Path) -> list[str]:
-        script = "reference.py" if self.contender == REFERENCE else "judged.py"
-        words = [*(() if self.contender == REFERENCE else OURS), sys.executable, str(Path(__file__).with_name(script))]
+        script = "reference.py" if self.variant == REFERENCE else "judged.py"
+        words = [*(() if self.variant == REFERENCE else OURS), sys.executable, str(Path(__file__).with_name(script))]
         words += ["--data", str(data), "--budget", f"{self.seconds:g}s", "--seed", str(self.seed)]
         words += ["--marks", str(chosen.marks), "--threads", str(chosen.threads), "--out", str(work / "curve.json")]
-        if self.contender == REFERENCE:
+        if self.variant == REFERENCE:
             words += ["--recipe", chosen.recipe, "--length", str(chosen.length), "--save", str(work / "model")]
             return [*words, *shlex.split(self.setting)]
         named, _, flags = self.setting.partition(" ")
@@ -103,10 +103,12 @@ def racing(chosen: argparse.Namespace, tuned: list[str], vocabulary: int) -> lis
     found: list[Run] = []
     shape = load_recipe(chosen.recipe).model
     assert isinstance(shape, ModernEncoder)
-    equal = f"{chosen.recipe} --model.inner {equal_inner(shape, vocabulary, chosen.length)} {chosen.flags}".strip()
+    inner = equal_inner(shape, vocabulary, chosen.length)
+    equal = f"{chosen.recipe} --model.intermediate-size {inner} {chosen.flags}".strip()
     cramming = (
-        f"crammed --size {chosen.recipe.removeprefix('daybreak-')} --model.layers {shape.layers} --model.width "
-        f"{shape.width} --model.heads {shape.heads} --model.inner {shape.inner} {chosen.cramming_flags}".strip()
+        f"crammed --size {chosen.recipe.removeprefix('daybreak-')} --model.layers {shape.layers} --model.hidden-size "
+        f"{shape.hidden_size} --model.heads {shape.heads} "
+        f"--model.intermediate-size {shape.intermediate_size} {chosen.cramming_flags}".strip()
     )
     ours = {EQUAL: equal, FREE: f"{chosen.free_recipe or chosen.recipe} {chosen.free_flags}".strip()}
     for budget, seeds in zip(chosen.budgets.split(","), map(int, chosen.seeds.split(","))):
@@ -122,7 +124,7 @@ def racing(chosen: argparse.Namespace, tuned: list[str], vocabulary: int) -> lis
 
 def parameters_of_bert(shape: ModernEncoder, vocabulary: int, length: int) -> int:
     """Of stock_trainer.stock_bert."""
-    width = shape.width
+    width = shape.hidden_size
     embeddings = (vocabulary + length + 2) * width + 2 * width
     layer = 12 * width * width + 13 * width
     return embeddings + shape.layers * layer + width * width + 3 * width + vocabulary
@@ -130,15 +132,15 @@ def parameters_of_bert(shape: ModernEncoder, vocabulary: int, length: int) -> in
 
 def parameters_of_ours(shape: ModernEncoder, vocabulary: int) -> int:
     """Of shape.build(vocabulary)."""
-    width = shape.width
-    layers = shape.layers * (4 * width * width + 3 * width * shape.inner + 2 * width) - width
+    width = shape.hidden_size
+    layers = shape.layers * (4 * width * width + 3 * width * shape.intermediate_size + 2 * width) - width
     return vocabulary * width + width + layers + width + width * width + width + vocabulary
 
 
 def equal_inner(shape: ModernEncoder, vocabulary: int, length: int) -> int:
     """The inner width, a multiple of 8, with which ours comes closest to the reference's number of parameters."""
     missing = parameters_of_bert(shape, vocabulary, length) - parameters_of_ours(shape, vocabulary)
-    return max(8, round((shape.inner + missing / (3 * shape.layers * shape.width)) / 8) * 8)
+    return max(8, round((shape.intermediate_size + missing / (3 * shape.layers * shape.hidden_size)) / 8) * 8)
 
 
 # ---------------------------------------------------------------- running
@@ -236,7 +238,7 @@ def parse() -> argparse.Namespace:
         chosen.budgets, chosen.tune_budget, chosen.seeds = "30s", "30s", "1"
         chosen.rates, chosen.variations, chosen.candidates = "1e-3", 1, 1
         chosen.flags = chosen.free_flags = chosen.cramming_flags = measure.SHORT_FLAGS
-        chosen.cramming_flags += " --ramp.share 0"
+        chosen.cramming_flags += " --ramp.fraction 0"
     elif not chosen.work:
         parser.error("a race takes long: name the folder of its runs with --work, so that it can go on")
     unknown = set(chosen.sides.split(",")) - set(SIDES)

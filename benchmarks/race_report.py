@@ -64,14 +64,14 @@ def sides_of(runs: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     """The runs of each side; each setting of the reference is one."""
     sides: dict[str, list[dict[str, Any]]] = {}
     for run in runs:
-        name = f"{REFERENCE} {run['setting']}" if run["contender"] == REFERENCE else run["contender"]
+        name = f"{REFERENCE} {run['setting']}" if run["variant"] == REFERENCE else run["variant"]
         sides.setdefault(name, []).append(run)
     return sides
 
 
 def reached(raced: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     """Who came when to where the best reference was at the end of its longest budget; None without a reference."""
-    theirs = [run for run in raced if run["contender"] == REFERENCE]
+    theirs = [run for run in raced if run["variant"] == REFERENCE]
     if not theirs:
         return None
     longest = max(run["seconds"] for run in theirs)
@@ -185,19 +185,19 @@ def figure(raced: Sequence[dict[str, Any]]) -> Any:
     from plotly import graph_objects
 
     found = graph_objects.Figure()
-    ours = sorted({run["contender"] for run in raced} - set(COLOURS))
+    ours = sorted({run["variant"] for run in raced} - set(COLOURS))
     colours = {**dict(zip(ours, OURS * len(ours))), **COLOURS}
     told: set[tuple[str, float]] = set()
-    for run in sorted(raced, key=lambda run: (run["seconds"], run["contender"])):
-        name = (run["contender"], run["seconds"])
+    for run in sorted(raced, key=lambda run: (run["seconds"], run["variant"])):
+        name = (run["variant"], run["seconds"])
         points = [point for point in run["curve"] if point["seconds"] > 0]
         found.add_scatter(
             x=[point["seconds"] for point in points],
             y=[point["loss"] for point in points],
             mode="lines+markers",
             marker_size=[0] * (len(points) - 1) + [9],
-            line_color=colours[run["contender"]],
-            name=f"{run['contender']}, {run['seconds'] / 60:g} min",
+            line_color=colours[run["variant"]],
+            name=f"{run['variant']}, {run['seconds'] / 60:g} min",
             legendgroup=str(name),
             showlegend=name not in told,
         )
@@ -214,7 +214,7 @@ def figure(raced: Sequence[dict[str, Any]]) -> Any:
     )
     found.update_yaxes(title="held-out loss, nats")
     legend = {"x": 0.99, "y": 0.99, "xanchor": "right"}
-    found.update_layout(template="plotly_white", width=1000, height=520, margin={"t": 20, "r": 20}, legend=legend)
+    found.update_layout(template="plotly_white", hidden_size=1000, height=520, margin={"t": 20, "r": 20}, legend=legend)
     return found
 
 
@@ -237,7 +237,7 @@ def main() -> None:
 def invented(side: str, speed: float) -> dict[str, Any]:
     """A run whose loss falls by ``speed`` nats in its 60 seconds."""
     points = [{"seconds": at, "loss": 7.0 - speed * at / 60} for at in range(0, 61, 10)]
-    facts = {"contender": side, "setting": "", "seconds": 60.0, "seed": 0, "positions": "", "unigram_loss": 7.0}
+    facts = {"variant": side, "setting": "", "seconds": 60.0, "seed": 0, "positions": "", "unigram_loss": 7.0}
     return {**facts, "curve": points, "parameters": 1, "tokens": 1, "void": False}
 
 

@@ -33,7 +33,7 @@ from daybreak.core.process import process_started
 from daybreak.data.sequences.shards import Shards, TokenStream, open_shards
 from daybreak.models.layers import take
 from daybreak.models.modern import ModernEncoder
-from daybreak.pretraining.setup import yardstick
+from daybreak.pretraining.setup import heldout_validation
 from daybreak.recipe import load_recipe
 from daybreak.schemas.run import SpecialIds
 from daybreak.training.hardware.probe import choose_device
@@ -99,18 +99,18 @@ class Timer:
         return min(1.0, (self.elapsed() - self._begun) / max(self._budget - self._begun, 1e-9))
 
 
-def callback(asked: Asked, judge: Judge, timer: Timer, tokens: int, limit: int) -> Any:
-    """What judges the model between steps and ends the run; ``tokens`` of a step."""
+def callback(asked: Asked, evaluate: Judge, timer: Timer, tokens: int, limit: int) -> Any:
+    """What evaluates the model between steps and ends the run; ``tokens`` of a step."""
     from transformers import TrainerCallback
 
     class Judging(TrainerCallback):
         def on_train_begin(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
-            judge.look(asked, timer.elapsed(), 0, 0)
+            evaluate.look(asked, timer.elapsed(), 0, 0)
             timer.begin()
 
         def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> Any:
             step = state.global_step
-            judge.look(asked, timer.elapsed(), step, step * tokens)
+            evaluate.look(asked, timer.elapsed(), step, step * tokens)
             control.should_training_stop = timer.progress() >= 1.0 or step == limit
             return control
 
@@ -118,7 +118,7 @@ def callback(asked: Asked, judge: Judge, timer: Timer, tokens: int, limit: int) 
 
 
 def trained(chosen: argparse.Namespace, shards: Shards, data: Path, seconds: float) -> dict[str, Any]:
-    """Train and judge; returns the curve and what was done."""
+    """Train and evaluate; returns the curve and what was done."""
     from transformers import DataCollatorForLanguageModeling, PrinterCallback, Trainer, TrainingArguments, set_seed
 
     watch = Stopwatch()
@@ -128,8 +128,8 @@ def trained(chosen: argparse.Namespace, shards: Shards, data: Path, seconds: flo
     assert isinstance(recipe.model, ModernEncoder)
     set_seed(chosen.seed)
     model = stock_bert(recipe.model, manifest.vocabulary, length, chosen.dropout).to(device)
-    yard = yardstick(replace(recipe, length=length), shards, data, device)
-    judge, asked = Judge(yard, marks_of(seconds, chosen.marks), watch), Asked(model)
+    yard = heldout_validation(replace(recipe, length=length), shards, data, device)
+    evaluate, asked = Judge(yard, marks_of(seconds, chosen.marks), watch), Asked(model)
 
     class Timed(Trainer):
         def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
@@ -151,24 +151,26 @@ def trained(chosen: argparse.Namespace, shards: Shards, data: Path, seconds: flo
         collator = DataCollatorForLanguageModeling(stock_tokenizer(manifest.vocabulary), mlm_probability=RATE)
         rows = StoredRows(shards.train, length, manifest.special)
         each = chosen.batch * length
-        trainer = Timed(model, arguments, collator, rows, callbacks=[callback(asked, judge, timer, each, chosen.steps)])
+        trainer = Timed(
+            model, arguments, collator, rows, callbacks=[callback(asked, evaluate, timer, each, chosen.steps)]
+        )
         trainer.remove_callback(PrinterCallback)
         trainer.train()
-    found = outcome(trainer.state.global_step, each, judge, asked, timer, model)
+    found = outcome(trainer.state.global_step, each, evaluate, asked, timer, model)
     if chosen.save:
         model.save_pretrained(chosen.save)
         shutil.copytree(data / "tokenizer", chosen.save, dirs_exist_ok=True)
     return found
 
 
-def outcome(steps: int, each: int, judge: Judge, asked: Asked, timer: Timer, model: nn.Module) -> dict[str, Any]:
+def outcome(steps: int, each: int, evaluate: Judge, asked: Asked, timer: Timer, model: nn.Module) -> dict[str, Any]:
     """The curve, its end included: the model is judged once more where the last mark was not met exactly."""
     elapsed = timer.elapsed()
-    if judge.wanted and judge.curve[-1]["step"] != steps:
-        judge.judge(asked, elapsed, steps, steps * each)
-    begun = judge.curve[0]["seconds"] if judge.curve else 0.0
+    if evaluate.wanted and evaluate.curve[-1]["step"] != steps:
+        evaluate.evaluate(asked, elapsed, steps, steps * each)
+    begun = evaluate.curve[0]["seconds"] if evaluate.curve else 0.0
     return {
-        **judge.facts(),
+        **evaluate.facts(),
         "steps": steps,
         "tokens": steps * each,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),

@@ -38,8 +38,8 @@ def stock_bert(shape: ModernEncoder, vocabulary: int, length: int, dropout: floa
 
     return BertForMaskedLM(
         BertConfig(
-            vocab_size=vocabulary, hidden_size=shape.width, num_hidden_layers=shape.layers,
-            num_attention_heads=shape.heads, intermediate_size=4 * shape.width, max_position_embeddings=length,
+            vocab_size=vocabulary, hidden_size=shape.hidden_size, num_hidden_layers=shape.layers,
+            num_attention_heads=shape.heads, intermediate_size=4 * shape.hidden_size, max_position_embeddings=length,
             hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout,
         )
     )  # fmt: skip
@@ -102,8 +102,8 @@ def trainer_block(
             if state.global_step == warmup:
                 self.begun = now
                 return control
-            self.steps, self.spent = state.global_step - warmup, now - self.begun
-            control.should_training_stop = self.spent >= seconds
+            self.steps, self.time_by_category = state.global_step - warmup, now - self.begun
+            control.should_training_stop = self.time_by_category >= seconds
             return control
 
     watch = Stopwatch()
@@ -122,7 +122,7 @@ def trainer_block(
         trainer = Trainer(model, arguments, collator, Rows(rows_of_ids), callbacks=[watch])
         trainer.remove_callback(PrinterCallback)
         trainer.train()
-    return watch.steps, watch.spent
+    return watch.steps, watch.time_by_category
 
 
 def common_arguments(device: torch.device) -> dict[str, Any]:
@@ -182,14 +182,14 @@ def plain_block(model: torch.nn.Module, cell: Cell, kept: np.ndarray) -> Callabl
 
 
 def stock_block(cell: Cell, kind: str) -> Callable[[float], Block]:
-    """A contender of throughput.py: called with seconds, it trains for about so long and returns what it did."""
+    """A variant of throughput.py: called with seconds, it trains for about so long and returns what it did."""
     shape, vocabulary, length = cell.shape, cell.vocabulary, cell.length
     if kind.endswith("ModernBERT"):
         model = stock_modern(shape, vocabulary, length)
         forward = flops.modern_forward(shape, vocabulary, length, asked=length, targets=length)
     else:
         model = stock_bert(shape, vocabulary, length)
-        forward = flops.bert_forward(shape.layers, shape.width, 4 * shape.width, vocabulary, length)
+        forward = flops.bert_forward(shape.layers, shape.hidden_size, 4 * shape.hidden_size, vocabulary, length)
     kept = cell.sampler.take(0, min(cell.sampler.rows_per_epoch, 64 * cell.rows)).ids
     plain = plain_block(model, cell, kept) if kind.startswith("plain") else None
 
@@ -206,7 +206,7 @@ def stock_block(cell: Cell, kind: str) -> Callable[[float], Block]:
 
 def main() -> None:
     chosen = measure.parser(__doc__).parse_args()
-    shape = ModernEncoder(layers=1, width=32, heads=2, inner=64)
+    shape = ModernEncoder(layers=1, hidden_size=32, heads=2, intermediate_size=64)
     ids = np.random.default_rng(0).integers(5, 200, (64, 32))
     found: dict[str, Any] = {}
     for build in (stock_modern, stock_bert):

@@ -23,7 +23,7 @@ from typing import Any
 import measure
 import toy
 
-from daybreak.core.plain import fingerprint, to_plain
+from daybreak.core.serialization import fingerprint, to_dict
 from daybreak.recipe import load_recipe, recipe_names
 
 SYSTEMS = ("bert-2018", "bert-8gb", "crammed", "crammed-legacy", "crammed-8gpu", "bert-gpu", "scibert", "daybreak-mini")
@@ -45,7 +45,7 @@ def size_flags(name: str, size: str) -> list[str]:
 def prepared(name: str, size: str, corpus: list[str], work: Path) -> Path:
     """The data that the recipe wants; recipes that want the same share a folder."""
     recipe = load_recipe(name, size="" if name.startswith("daybreak-") else size)
-    folder = work / f"data-{fingerprint({'tokenizer': to_plain(recipe.tokenizer), 'texts': to_plain(recipe.texts)})}"
+    folder = work / f"data-{fingerprint({'tokenizer': to_dict(recipe.tokenizer), 'texts': to_dict(recipe.texts)})}"
     sentences = ["--split-sentences"] if type(recipe.rows).__name__ == "SentencePairs" else []
     command = ["prepare", *corpus, "--out", str(folder), "--recipe", recipe.name, *size_flags(name, size), *sentences]
     measure.run(measure.daybreak(*command), work / "prepare.log")
@@ -98,7 +98,7 @@ def main() -> None:
     with measure.work_folder(chosen.work) as work:
         if chosen.short:
             chosen.size, chosen.budget, names = "tiny", "20steps", ["bert-8gb", "crammed"]
-            chosen.flags = "--batch 8 --ramp.share 0 --length 32 --model.layers 1"
+            chosen.flags = "--batch 8 --ramp.fraction 0 --length 32 --model.layers 1"
             chosen.corpus = [str(toy.toy_text(work))]
         if not chosen.corpus:
             sys.exit("Name the text with --corpus, or use --short.")

@@ -22,8 +22,8 @@ import numpy as np
 
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json, write_json
-from daybreak.core.plain import from_plain
 from daybreak.core.run_folder import RunFolder
+from daybreak.core.serialization import from_dict
 from daybreak.forecasting.tasks import compares_segments, fit_tasks, forecast_tasks, task_run, task_run_of
 from daybreak.schemas.forecast import Forecast, TaskRun
 from daybreak.schemas.studies import Study
@@ -60,7 +60,7 @@ def runs_of_study(study: Path, scores: Path) -> list[TaskRun]:
 
 def run_of_race(race: Path, scores: Path, side: str, seconds: float) -> TaskRun:
     """The run of one side of a race for so many seconds."""
-    (run,) = [one for one in read_json(race)["race"] if (one["contender"], one["seconds"]) == (side, seconds)]
+    (run,) = [one for one in read_json(race)["race"] if (one["variant"], one["seconds"]) == (side, seconds)]
     gap = run["unigram_loss"] - run["curve"][-1]["loss"]
     return task_run(f"{race.stem}, {side}, {seconds:.0f} s", gap, read_json(scores, list[TaskResult]))
 
@@ -113,7 +113,7 @@ def main() -> None:
     if not chosen.records:
         return
     paths = sorted(chosen.records.glob("*task-runs*.json"))
-    runs = [from_plain(TaskRun, run) for path in paths for run in read_json(path)["runs"]]
+    runs = [from_dict(TaskRun, run) for path in paths for run in read_json(path)["runs"]]
     try:
         table = fit_tasks(runs)
     except UserError as error:

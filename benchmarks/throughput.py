@@ -3,7 +3,7 @@
     python benchmarks/throughput.py --out throughput.json
     python benchmarks/throughput.py --recipes base,small --lengths 128,512 --out throughput.json
 
-Each contender is a process of its own, so that its peak memory is its own; all of them take turns, one at a time. The
+Each variant is a process of its own, so that its peak memory is its own; all of them take turns, one at a time. The
 Trainer is set up as its masked-LM example script does (DataCollatorForLanguageModeling at 15 %, head and logits at
 every position), with bfloat16 where we use it, torch's fused AdamW, and on a GPU loader processes, which are kinder
 than its default. The plain loop is BertForMaskedLM with torch's AdamW and no Trainer. ModernBertForMaskedLM has our
@@ -30,8 +30,8 @@ from typing import Any
 
 import measure
 import torch
-from contender import CONTENDERS, Contender
 from matrix_products import synchronise
+from variant import CONTENDERS, Variant
 
 from daybreak.data.sequences.shards import open_shards
 from daybreak.recipe import Recipe, load_recipe
@@ -41,7 +41,7 @@ from daybreak.training.objectives.objective import CausalThenMasked
 RATE_SIDE = {"cpu": 1024, "cuda": 8192}
 STAGES = ("causal", "masked")
 KEPT = ("peak_gib", "device_peak_gib", "resident_before_gib", "products")
-"""What a record keeps of a contender's last block."""
+"""What a record keeps of a variant's last block."""
 DEFAULTS: dict[str, dict[str, Any]] = {
     "cpu": {
         "recipes": "tiny,mini", "lengths": "128", "vocabularies": "8192,32768", "step_tokens": 2_048, "seconds": 10.0,
@@ -71,30 +71,30 @@ def matrix_rate(device: torch.device, precision: str, seconds: float = 0.5) -> f
 
 
 def measure_cell(settings: dict[str, Any], *, seconds: float, turns: int, log: Path) -> dict[str, Any]:
-    """All contenders in turns; the median of the turns counts. One that fails is left out."""
+    """All variants in turns; the median of the turns counts. One that fails is left out."""
     device, precision, watch = torch.device(settings["device"]), settings["precision"], measure.Watch()
     names = ("recipe", "length", "rows", "vocabulary", "precision", "threads")
     found: dict[str, Any] = {name: settings[name] for name in names}
-    found |= {"matrix_rate": [matrix_rate(device, precision)], "contenders": {}}
+    found |= {"matrix_rate": [matrix_rate(device, precision)], "variants": {}}
     blocks: dict[str, list[dict[str, Any]]] = {name: [] for name in CONTENDERS}
     with ExitStack() as stack:
-        ready: dict[str, Contender] = {}
+        ready: dict[str, Variant] = {}
         for _ in range(turns):
             for name, own in blocks.items():
                 if not any("failed" in block for block in own):
                     if name not in ready:
-                        ready[name] = Contender(name, settings, log)
+                        ready[name] = Variant(name, settings, log)
                         stack.callback(ready[name].close)
                     own.append(ready[name].block(seconds))
     found["matrix_rate"].append(matrix_rate(device, precision))
     rate = statistics.fmean(found["matrix_rate"])
     for name, own in blocks.items():
-        found["contenders"][name] = own[-1] if "failed" in own[-1] else contender(own, rate)
-    share_of_products(found["contenders"], load_recipe(settings["recipe"]))
+        found["variants"][name] = own[-1] if "failed" in own[-1] else variant(own, rate)
+    share_of_products(found["variants"], load_recipe(settings["recipe"]))
     return found | watch.facts(settings["threads"])
 
 
-def contender(blocks: Sequence[dict[str, Any]], rate: float) -> dict[str, Any]:
+def variant(blocks: Sequence[dict[str, Any]], rate: float) -> dict[str, Any]:
     """Medians over the turns; ``rate`` is what the matrix unit was measured to do."""
     speeds = [block["tokens"] / block["seconds"] for block in blocks]
     work = [block["flops"] / block["seconds"] for block in blocks]
@@ -109,26 +109,26 @@ def contender(blocks: Sequence[dict[str, Any]], rate: float) -> dict[str, Any]:
     }
 
 
-def share_of_products(contenders: dict[str, Any], recipe: Recipe) -> None:
+def share_of_products(variants: dict[str, Any], recipe: Recipe) -> None:
     """Give our stages the share of their products' rate, turn by turn, and add the recipe as a whole.
 
     Progress is time, so the stages' speeds are averaged by their share of it.
     """
-    stages = [contenders[f"daybreak, {stage}"] for stage in STAGES]
+    stages = [variants[f"daybreak, {stage}"] for stage in STAGES]
     for stage, seen in zip(STAGES, stages):
-        alone = contenders[f"products, {stage}"]
+        alone = variants[f"products, {stage}"]
         if "failed" not in seen and "failed" not in alone:
             shares = [mine / theirs for mine, theirs in zip(seen["turns"], alone["turns"])]
             seen["share_of_products_rate"] = statistics.median(shares)
     assert isinstance(recipe.objective, CausalThenMasked)
-    share = recipe.objective.causal_share
+    share = recipe.objective.causal_fraction
     if not any("failed" in seen for seen in stages):
-        contenders["daybreak, recipe"] = {
+        variants["daybreak, recipe"] = {
             name: share * stages[0][name] + (1 - share) * stages[1][name]
             for name in ("tokens_per_second", "share_of_matrix_rate", "share_of_products_rate")
             if name in stages[0] and name in stages[1]
         }
-        contenders["daybreak, recipe"]["peak_gib"] = max(seen.get("peak_gib", 0.0) for seen in stages)
+        variants["daybreak, recipe"]["peak_gib"] = max(seen.get("peak_gib", 0.0) for seen in stages)
 
 
 def render(cells: Sequence[dict[str, Any]]) -> str:
@@ -138,7 +138,7 @@ def render(cells: Sequence[dict[str, Any]]) -> str:
         head = f"{cell['recipe']}, vocabulary {cell['vocabulary']}, {cell['rows']} x {cell['length']} tokens a step"
         rows = []
         for name in ["daybreak, recipe", *CONTENDERS]:
-            seen = cell["contenders"].get(name, {"failed": "-"})
+            seen = cell["variants"].get(name, {"failed": "-"})
             if "failed" in seen:
                 rows.append([name, str(seen["failed"]), "", "", ""])
                 continue
@@ -152,7 +152,7 @@ def render(cells: Sequence[dict[str, Any]]) -> str:
 
 
 def cell_settings(name: str, length: int, vocabulary: int, chosen: argparse.Namespace, device: torch.device) -> Any:
-    """What ``contender.built`` needs; ``vocabulary`` 0 for that of the data or of the recipe."""
+    """What ``variant.built`` needs; ``vocabulary`` 0 for that of the data or of the recipe."""
     known = open_shards(chosen.data).manifest.vocabulary if chosen.data else 0
     if vocabulary and vocabulary < known:
         sys.exit(f"The data have {known} pieces: a vocabulary of {vocabulary} cannot hold them.")
@@ -176,7 +176,7 @@ def sweep(
     """Every recipe and vocabulary at every length until ``deadline`` (``time.monotonic()``); ``tell`` gets all cells.
 
     Args:
-        log: where what the contenders print goes.
+        log: where what the variants print goes.
     """
     settle(chosen, device)
     cells: list[Any] = []
@@ -200,7 +200,7 @@ def add_flags(to: argparse.ArgumentParser) -> None:
     to.add_argument("--vocabularies", help="0 for the recipe's own: the default on a GPU; 8192,32768 on a CPU")
     to.add_argument("--step-tokens", type=int, help="of a step, on both sides: 65,536 on a GPU, 2,048 on a CPU")
     to.add_argument("--seconds", type=float, help="of a turn: 4 on a GPU, 10 on a CPU")
-    to.add_argument("--turns", type=int, help="of each contender: 2 on a GPU, 5 on a CPU")
+    to.add_argument("--turns", type=int, help="of each variant: 2 on a GPU, 5 on a CPU")
     to.add_argument("--workers", type=int, help="loader processes of the Trainer: 4 on a GPU; none on a CPU")
 
 

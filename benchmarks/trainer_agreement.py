@@ -89,7 +89,7 @@ def trainer_score(folder: Path, rows: EncodedTask, protocol: Protocol, seed: int
         trainer.remove_callback(PrinterCallback)
         trainer.train()
         logits = np.asarray(trainer.predict(listed(rows.parts["dev"])).predictions)  # type: ignore[arg-type]
-    judged = kind.judge(rows.parts["dev"], list(logits), rows.data.labels)
+    judged = kind.evaluate(rows.parts["dev"], list(logits), rows.data.labels)
     return kind.score(judged, rows.data.labels)[task.metric]
 
 
@@ -164,7 +164,7 @@ def compare(chosen: argparse.Namespace, group: str, work: Path) -> dict[str, Any
     tasks = group.replace("+", ",")
     place = work / "-".join(Path(task).stem for task in tasks.split(","))
     watch = shared.Watch()
-    command = shared.daybreak("evaluate", *flags(chosen, tasks), "--out", str(place), "--fresh")
+    command = shared.daybreak("evaluate", *flags(chosen, tasks), "--out", str(place), "--overwrite")
     seconds, gigabytes = watched(command, place.with_suffix(".ours.log"))
     results = read_json(place / "results.json", list[TaskResult])
     found: dict[str, Any] = {

@@ -46,9 +46,9 @@ class AlbertEncoder(EncoderConfig):
     init_std: float = 0.02
 
     def build(self, vocabulary: int) -> Albert:
-        if self.width % self.heads:
+        if self.hidden_size % self.heads:
             raise UserError(
-                f"A width of {self.width} cannot be split into {self.heads} heads.",
+                f"A width of {self.hidden_size} cannot be split into {self.heads} heads.",
                 "Choose --model.heads so that it divides the width.",
             )
         model = Albert(self, vocabulary)
@@ -68,8 +68,8 @@ class AlbertEncoder(EncoderConfig):
             "architectures": ["AlbertForMaskedLM"],
             "model_type": "albert",
             "vocab_size": vocabulary,
-            "embedding_size": self.width,
-            "hidden_size": self.width,
+            "embedding_size": self.hidden_size,
+            "hidden_size": self.hidden_size,
             "num_hidden_layers": self.layers,
             "num_hidden_groups": 1,
             "inner_group_num": 1,
@@ -94,7 +94,7 @@ class AlbertEncoder(EncoderConfig):
             for part, tensor in model.get_submodule(ours).state_dict().items()
         }
         # Stock ALBERT adds the embedding of a segment to every word; the tied decoder it makes by itself.
-        state["albert.embeddings.token_type_embeddings.weight"] = torch.zeros(1, self.width)
+        state["albert.embeddings.token_type_embeddings.weight"] = torch.zeros(1, self.hidden_size)
         state["predictions.bias"] = model.decoder.bias
         return exported(state)
 
@@ -105,14 +105,14 @@ class Layer(nn.Module):
     def __init__(self, shape: AlbertEncoder):
         super().__init__()
         self.heads = shape.heads
-        self.query = nn.Linear(shape.width, shape.width)
-        self.key = nn.Linear(shape.width, shape.width)
-        self.value = nn.Linear(shape.width, shape.width)
-        self.out = nn.Linear(shape.width, shape.width)
-        self.attention_norm = nn.LayerNorm(shape.width, eps=EPSILON)
-        self.up = nn.Linear(shape.width, shape.inner)
-        self.down = nn.Linear(shape.inner, shape.width)
-        self.unit_norm = nn.LayerNorm(shape.width, eps=EPSILON)
+        self.query = nn.Linear(shape.hidden_size, shape.hidden_size)
+        self.key = nn.Linear(shape.hidden_size, shape.hidden_size)
+        self.value = nn.Linear(shape.hidden_size, shape.hidden_size)
+        self.out = nn.Linear(shape.hidden_size, shape.hidden_size)
+        self.attention_norm = nn.LayerNorm(shape.hidden_size, eps=EPSILON)
+        self.up = nn.Linear(shape.hidden_size, shape.intermediate_size)
+        self.down = nn.Linear(shape.intermediate_size, shape.hidden_size)
+        self.unit_norm = nn.LayerNorm(shape.hidden_size, eps=EPSILON)
 
     def forward(self, x: Tensor, mask: Tensor | None, causal: bool, slots: Tensor | None) -> Tensor:
         """x [B, L, D] -> [B, L, D]; with ``slots`` [B, K] the states at these positions only, [B, K, D]."""
@@ -130,16 +130,16 @@ class Albert(Encoder):
     def __init__(self, shape: AlbertEncoder, vocabulary: int):
         super().__init__()
         self.vocabulary = vocabulary
-        self.width = shape.width
-        self.embedding = nn.Embedding(vocabulary, shape.width)
-        self.positions = nn.Embedding(shape.positions, shape.width)
-        self.embedding_norm = nn.LayerNorm(shape.width, eps=EPSILON)
-        self.enter = nn.Linear(shape.width, shape.width)
+        self.hidden_size = shape.hidden_size
+        self.embedding = nn.Embedding(vocabulary, shape.hidden_size)
+        self.positions = nn.Embedding(shape.positions, shape.hidden_size)
+        self.embedding_norm = nn.LayerNorm(shape.hidden_size, eps=EPSILON)
+        self.enter = nn.Linear(shape.hidden_size, shape.hidden_size)
         # The same layer again and again: this line is ALBERT.
         self.blocks = nn.ModuleList([Layer(shape)] * shape.layers)
-        self.head_dense = nn.Linear(shape.width, shape.width)
-        self.head_norm = nn.LayerNorm(shape.width, eps=EPSILON)
-        self.output = nn.Linear(shape.width, vocabulary)
+        self.head_dense = nn.Linear(shape.hidden_size, shape.hidden_size)
+        self.head_norm = nn.LayerNorm(shape.hidden_size, eps=EPSILON)
+        self.output = nn.Linear(shape.hidden_size, vocabulary)
         self.output.weight = self.embedding.weight
 
     @property
@@ -195,7 +195,7 @@ NAMES = {
 recipe = Recipe(
     name="own-architecture",
     tokenizer=WordPiece(vocabulary=8_192),
-    model=AlbertEncoder(layers=4, width=256, heads=4, inner=1_024, init_std=0.0625),
+    model=AlbertEncoder(layers=4, hidden_size=256, heads=4, intermediate_size=1_024, init_std=0.0625),
     objective=CausalThenMasked(),
     optimizer=AdamW(lr=1e-3),
     schedule=Trapezoid(warmup=0.05, decay=0.6),

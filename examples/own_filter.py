@@ -1,6 +1,6 @@
 """Filters of your own: documents that are tables rather than prose, and pages that only stand in for others.
 
-    daybreak prepare my_texts/ --steps examples/own_filter.py --show-text --out data/filtered
+    daybreak prepare my_texts/ --filters examples/own_filter.py --show-text --out data/filtered
     daybreak report data/filtered --out corpus.html
 
 The page tells what each of them left out, with examples.
@@ -12,11 +12,11 @@ import re
 from dataclasses import dataclass
 
 from daybreak.core.errors import UserError
-from daybreak.data.filters.steps import Context, DocumentStep, Judge
+from daybreak.data.filters.filter import Context, DocumentFilter, Judge
 
 
 @dataclass(frozen=True, kw_only=True)
-class FewDigits(DocumentStep):
+class FewDigits(DocumentFilter):
     """Leaves out price lists, logs and tables: documents in which too many of the characters are digits."""
 
     most: float = 0.2
@@ -30,15 +30,15 @@ class FewDigits(DocumentStep):
         return f"tables and lists: more than {self.most:.0%} of the characters are digits"
 
     def open(self, context: Context) -> Judge:
-        def judge(text: str) -> str | None:
+        def evaluate(text: str) -> str | None:
             digits = sum(map(str.isdigit, text))
             return "too many digits" if digits > self.most * len(text) else None
 
-        return judge
+        return evaluate
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoStandIns(DocumentStep):
+class NoStandIns(DocumentFilter):
     """Leaves out short documents that hold one of some phrases; a long one may well write about such pages."""
 
     phrases: tuple[str, ...] = ("lorem ipsum", "please enable javascript", "page not found", "under construction")
@@ -55,10 +55,10 @@ class NoStandIns(DocumentStep):
         # Made here, once for each part of the text, and not in a field: fields are plain values.
         found = re.compile(rf"\b(?:{'|'.join(map(re.escape, self.phrases))})\b", re.IGNORECASE).search
 
-        def judge(text: str) -> str | None:
+        def evaluate(text: str) -> str | None:
             return "stands in for another page" if len(text) <= self.longest and found(text) else None
 
-        return judge
+        return evaluate
 
 
 steps = (FewDigits(), NoStandIns())

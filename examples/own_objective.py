@@ -80,7 +80,7 @@ class MaskedSpans(Objective):
 recipe = Recipe(
     name="own-objective",
     tokenizer=WordPiece(vocabulary=8_192),
-    model=ModernEncoder(layers=4, width=256, heads=4, inner=512, init_std=0.0625),
+    model=ModernEncoder(layers=4, hidden_size=256, heads=4, intermediate_size=512, init_std=0.0625),
     objective=MaskedSpans(),
     optimizer=AdamW(lr=2e-3),
     schedule=Trapezoid(warmup=0.02, decay=0.6),

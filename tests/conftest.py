@@ -34,7 +34,8 @@ settings.load_profile("same")
 Daybreak = Callable[..., "subprocess.CompletedProcess[str]"]
 
 SHAPE = (
-    "--model.layers 1 --model.width 32 --model.heads 2 --model.inner 32 --length 32 --batch 8 --precision float32 "
+    "--model.layers 1 --model.hidden-size 32 --model.heads 2 --model.intermediate-size 32 "
+    "--length 32 --batch 8 --precision float32 "
     "--tokenizer.vocabulary 400"
 ).split()
 """Flags that make the recipe tiny so small that a step takes milliseconds."""

@@ -13,7 +13,7 @@ import pytest
 from daybreak.commands import prepare as module
 from daybreak.data.pipeline import cluster_jobs
 from daybreak.data.pipeline.corpus import Bundle, bundled
-from daybreak.data.pipeline.preprocessing import Treatment
+from daybreak.data.pipeline.preprocessing import Preprocessing
 from daybreak.data.readers.documents import choose_rule
 from daybreak.data.readers.inputs import find_files
 from daybreak.data.tokenizers.tokenizer import WordPiece
@@ -43,13 +43,14 @@ from daybreak.data.pipeline import cluster_jobs
 from daybreak.data.pipeline.cluster import Cluster
 from daybreak.data.pipeline.corpus import bundled
 from daybreak.data.tokenizers.tokenizer import WordPiece
-from daybreak.data.pipeline.preprocessing import Treatment
+from daybreak.data.pipeline.preprocessing import Preprocessing
 
 module.bundled = lambda files, rule, **how: bundled(files, rule, {part}, **how)
 cluster_jobs.TASKS_PER_WORKER, cluster_jobs.LOOK_SECONDS = 1, 0.05
 text, out, kind, steps = sys.argv[1:]
 module.prepare(
-    [text], Path(out), tokenizer=WordPiece(vocabulary=600), treatment=Treatment(steps=steps), workers=Cluster(kind, 2)
+    [text], Path(out), tokenizer=WordPiece(vocabulary=600), preprocessing=Preprocessing(filters=steps),
+    workers=Cluster(kind, 2)
 )
 """
 SLOW = """
@@ -57,10 +58,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from daybreak.data.filters.steps import DocumentStep
+from daybreak.data.filters.filter import DocumentFilter
 
 @dataclass(frozen=True, kw_only=True)
-class Slow(DocumentStep):
+class Slow(DocumentFilter):
     memory = "nothing"
 
     def why(self):
@@ -76,10 +77,10 @@ steps = (Slow(),)
 
 FAILING = """
 from dataclasses import dataclass
-from daybreak.data.filters.steps import DocumentStep
+from daybreak.data.filters.filter import DocumentFilter
 
 @dataclass(frozen=True, kw_only=True)
-class Failing(DocumentStep):
+class Failing(DocumentFilter):
     memory = "nothing"
 
     def why(self):
@@ -92,10 +93,10 @@ steps = (Failing(),)
 """
 
 
-def failing_step(folder: Path) -> Treatment:
+def failing_step(folder: Path) -> Preprocessing:
     """A step that raises an exception wherever parts are read."""
     (folder / "failing.py").write_text(FAILING)
-    return Treatment(steps=str(folder / "failing.py"))
+    return Preprocessing(filters=str(folder / "failing.py"))
 
 
 def done_parts(folder: Path) -> list[Path]:
@@ -103,8 +104,8 @@ def done_parts(folder: Path) -> list[Path]:
     return sorted(folder.glob(".data.preparing/*/survey/[0-9]*"))
 
 
-def kill_on_the_way(text: Path, folder: Path, kind: str, delay: float) -> Treatment:
-    """Prepare ``folder/data`` on a cluster; kill who waits once three parts are done. The treatment to go on with.
+def kill_on_the_way(text: Path, folder: Path, kind: str, delay: float) -> Preprocessing:
+    """Prepare ``folder/data`` on a cluster; kill who waits once three parts are done. The preprocessing to go on with.
 
     Each document takes ``delay`` seconds, which is the content of ``folder/delay``.
     """
@@ -119,4 +120,4 @@ def kill_on_the_way(text: Path, folder: Path, kind: str, delay: float) -> Treatm
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    return Treatment(steps=str(steps))
+    return Preprocessing(filters=str(steps))

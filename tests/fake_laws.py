@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from daybreak.forecasting.fitting import DIFFERENT, OPTIMIZER
-from daybreak.forecasting.law import CENTRE, log_share
+from daybreak.forecasting.law import CENTRE, log_fraction
 from daybreak.schemas.forecast import MARKS, LawRun
 
 TRUTH = np.array([math.log(0.1), math.log(0.12), 0.4, math.log(0.35), 0.3, 5.0])
@@ -25,7 +25,7 @@ def true_loss(
     facts = (np.array([value]) for value in (inner, tokens, pairs))
     truth = TRUTH.copy()
     truth[list(DIFFERENT)] += others
-    return 7.0 * math.exp(float(log_share(truth, *facts)[0]) + luck)
+    return 7.0 * math.exp(float(log_fraction(truth, *facts)[0]) + luck)
 
 
 def made_up(
@@ -45,7 +45,8 @@ def made_up(
             course = [7.0 * math.exp(0.1 + (0.4 + 0.5 * at) * z + luck / SEEN) for at in MARKS]
             found.append(
                 LawRun(
-                    name=f"{inner}-{tokens}", inner=inner, tokens=tokens, unique=PLENTY, unigram_loss=7.0, pairs=pairs,
+                    name=f"{inner}-{tokens}", inner=inner, tokens=tokens, unique=PLENTY,
+                    unigram_loss=7.0, pairs=pairs,
                     loss=true_loss(inner, tokens, luck, pairs, others), course=list(course), optimizer=optimizer,
                 )
             )  # fmt: skip

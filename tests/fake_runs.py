@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from daybreak.core.files import write_json, write_text
-from daybreak.core.plain import fingerprint, to_plain
 from daybreak.core.run_folder import RunFolder
+from daybreak.core.serialization import fingerprint, to_dict
 from daybreak.schemas.run import (
     BlockFile,
     Decisions,
@@ -66,7 +66,7 @@ def fake_validations(steps: list[StepRecord], causal: float, floor: float, ended
             ValidationRecord(
                 step=step.step, elapsed=step.elapsed, progress=step.progress, tokens=step.tokens, loss=loss,
                 accuracy=0.05 + max(0.0, 0.09 * (6.3 - loss)), positions=12_160, distinct=640, unigram_loss=UNIGRAM,
-                commonest_share=0.052, final=ended and place == 1, seconds=0.7,
+                most_frequent_fraction=0.052, final=ended and place == 1, seconds=0.7,
             )
         )  # fmt: skip
     return found
@@ -126,7 +126,7 @@ def fake_ending(folder: RunFolder, path: Path, last: ValidationRecord, seconds: 
     write_json(
         folder.summary,
         Summary(
-            budget="3m", elapsed=seconds - 0.9, wall=seconds - 0.9, spent=spent, steps=last.step + 1,
+            budget="3m", elapsed=seconds - 0.9, wall=seconds - 0.9, time_by_category=spent, steps=last.step + 1,
             tokens=last.tokens, epochs=last.tokens / 3_412_000, parameters=1_476_992, resumes=0,
             tokens_per_second=23_400.0, validation=last, parity=parity, parity_seconds=6.2,
         ),
@@ -152,14 +152,15 @@ def write_run(tmp_path: Path) -> WriteRun:
         records = fake_steps(chance, seconds, steps, causal, floor)
         records = records if ended else records[: int(0.7 * len(records))]
         validations = fake_validations(records, causal, floor, ended)
-        lines = [{"type": "step"} | to_plain(record) for record in records]
-        lines += [{"type": "validation"} | to_plain(record) for record in validations]
+        lines = [{"type": "step"} | to_dict(record) for record in records]
+        lines += [{"type": "validation"} | to_dict(record) for record in validations]
         write_text(folder.metrics, "".join(json.dumps(line) + "\n" for line in lines))
         trace = [TraceRecord(step=r.step, elapsed=r.elapsed, progress=r.progress) for r in records]
-        write_text(folder.trace, "".join(json.dumps(to_plain(line)) + "\n" for line in trace))
+        write_text(folder.trace, "".join(json.dumps(to_dict(line)) + "\n" for line in trace))
         values = {
-            "name": "tiny", "seed": seed, "length": 128, "batch": 32, "budget": "3m", "clip": 1.0,
-            "model": {"kind": "ModernEncoder", "layers": 2, "width": 128}, "objective": {"kind": "CausalThenMasked"},
+            "name": "tiny", "seed": seed, "length": 128, "batch": 32, "budget": "3m", "max_grad_norm": 1.0,
+            "model": {"kind": "ModernEncoder", "layers": 2, "hidden_size": 128},
+            "objective": {"kind": "CausalThenMasked"},
             "optimizer": {"kind": "AdamW", "lr": 2e-3}, "schedule": {"kind": "Trapezoid", "warmup": 0.1},
             "tokenizer": {"kind": "WordPiece", "vocabulary": 8192, "cased": False},
         }  # fmt: skip

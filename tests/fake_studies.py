@@ -14,14 +14,14 @@ from small_texts import small_text
 from daybreak.core.run_folder import RunFolder
 from daybreak.recipe import load_recipe
 from daybreak.schemas.studies import CurvePoint, StudyCell, TaskScore, Turn
-from daybreak.studies import experiment as contest
+from daybreak.studies import experiment as experiment
 from daybreak.studies.cell_runner import Cell, Place
 
 QUIET = Turn(before=[0.1, 0.1, 0.1], most=2.0, mean=1.5, after=[2.0, 1.0, 0.5], seconds=60.0, others=0.05)
 
 
 def cell(
-    contender: str, seed: int, loss: float, *, void: str = "", curve: list[CurvePoint] | None = None,
+    variant: str, seed: int, loss: float, *, void: str = "", curve: list[CurvePoint] | None = None,
     scores: dict[str, float] | None = None,
 ) -> StudyCell:  # fmt: skip
     """A finished cell, fine-tuned on the tasks of ``scores``."""
@@ -30,7 +30,7 @@ def cell(
         for task, score in (scores or {}).items()
     ]
     return StudyCell(
-        contender=contender, seed=seed, folder=f"cells/{contender}-seed-{seed}", recipe="0" * 16, loss=loss,
+        variant=variant, seed=seed, folder=f"cells/{variant}-seed-{seed}", recipe="0" * 16, loss=loss,
         accuracy=0.1, unigram_loss=6.0, positions=100, steps=50, tokens=1000, epochs=0.5, tokens_per_second=100.0,
         elapsed=60.0, resumes=0, threads=1, precision="float32", curve=curve or [], turns=[QUIET], void=void,
         tasks=tasks,
@@ -55,14 +55,14 @@ def fake_cells(place: Place, monkeypatch: pytest.MonkeyPatch, void: dict[str, st
         RunFolder(place.folder(one)).summary.write_text("{}")
 
     def read(one: Cell, place: Place) -> StudyCell:
-        return replace(cell(one.contender, one.seed, 4.0, void=void.get(one.name, "")), attempt=one.attempt)
+        return replace(cell(one.variant, one.seed, 4.0, void=void.get(one.name, "")), attempt=one.attempt)
 
     def once(one: Cell, place: Place, lock: object) -> None:
         if not place.folder(one).exists():
             train(one, place, lock)
 
-    monkeypatch.setattr(contest, "train_cell", once)
-    monkeypatch.setattr(contest, "read_cell", read)
+    monkeypatch.setattr(experiment, "train_cell", once)
+    monkeypatch.setattr(experiment, "read_cell", read)
     return ran
 
 

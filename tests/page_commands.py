@@ -26,7 +26,7 @@ TYPED = re.compile(
     r"(?:[A-Z_]+=\S+ )*(?:daybreak [a-z-]+ |make [a-z]|(?:\S*/)?(?:python[\d.]*|pip|iconv) \S|torchrun .*-m daybreak "
     r"|sbatch |srun |source |export [A-Z_]+=)"
 )
-"""How a command begins that stands in a line of prose; the bare name of a verb is none."""
+"""How a command begins that stands in a line of prose; the bare name of a command is none."""
 DRAWINGS = {"docs/architecture.md"}
 """Pages whose blocks show no commands."""
 
@@ -81,7 +81,7 @@ def words_of(command: str) -> list[str]:
 
 
 def called(command: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Parse a command to what its verb is called with; the models, texts and runs that it names need not be there."""
+    """Parse a command to the arguments of its function; the models, texts and runs that it names need not be there."""
     words = words_of(command)
     found: list[Any] = []
     verb = words[0].replace("-", "_")

@@ -1,4 +1,4 @@
-"""How a command of a page is made a matter of a second, and what each verb must have left behind."""
+"""How a command of a page is made a matter of a second, and what each command must have left behind."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ PASSED = Parity(
 def shortened(recipe: Recipe) -> Recipe:
     """What is trained in place of ``recipe``: few steps of few rows, a small model, and all else as it was."""
     small = replace(recipe, **SMALLER, model=replace(recipe.model, **SHAPE))  # type: ignore[arg-type]
-    later, ramp, devices, finish = recipe.later, recipe.ramp, recipe.devices, recipe.finish
+    later, ramp, devices, finish = recipe.phase2, recipe.ramp, recipe.devices, recipe.finish
     if devices.batch:
         small = replace(small, batch=0, devices=replace(devices, batch=8))
     return replace(
         small,
         microbatch=min(recipe.microbatch, 8),
-        later=replace(later, length=min(later.length, 64), batch=min(later.batch, 4)),
-        ramp=replace(ramp, quantum=min(ramp.quantum, 2)),
+        phase2=replace(later, length=min(later.length, 64), batch=min(later.batch, 4)),
+        ramp=replace(ramp, batch_multiple=min(ramp.batch_multiple, 2)),
         finish=replace(finish, length=min(finish.length, 32), longest=min(finish.longest, 30)),
     )
 
 
 def two_of(preparation: Preparation) -> Preparation:
-    """The first of its treatments and the last."""
-    return replace(preparation, treatments=(preparation.treatments[0], preparation.treatments[-1]))
+    """The first of its preprocessings and the last."""
+    return replace(preparation, preprocessings=(preparation.preprocessings[0], preparation.preprocessings[-1]))
 
 
 class Here:
@@ -70,9 +70,9 @@ class Here:
 
 
 def shorten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All that is done to commands. They are parsed as they stand on the page; the verbs get less to do.
+    """All that is done to commands. They are parsed as they stand on the page; the commands get less to do.
 
-    Models are small, runs have 20 steps, tasks and studies one seed, and two treatments those of texts; one core is
+    Models are small, runs have 20 steps, tasks and studies one seed, and two preprocessings those of texts; one core is
     used and no accelerator. The parity gate passes, for its process takes seconds; the best checkpoint is kept, however
     the end came out. All text is Finnish to the model of languages, which nobody ships.
     """
@@ -133,7 +133,7 @@ def run_folder(words: list[str]) -> Path:
 
 
 def check_left(words: list[str], said: str) -> None:
-    """The verb has left and said what its page promises."""
+    """The command has left and said what its page promises."""
     out = Path(value_of(words, "--out"))
     match words[0]:
         case "prepare":

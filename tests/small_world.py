@@ -24,7 +24,7 @@ from daybreak.evaluation.glue_server.submission import FILES
 from daybreak.evaluation.tasks.glue_tasks import GLUE
 from daybreak.evaluation.tasks.scibert_tasks import ENTITIES, TEXTS
 
-SHAPE = {"layers": 1, "width": 32, "heads": 2, "inner": 32}
+SHAPE = {"layers": 1, "hidden_size": 32, "heads": 2, "intermediate_size": 32}
 """Of every model here."""
 ROWS = 16
 """In each file of a task: a batch of every protocol, or half of one."""
@@ -202,8 +202,8 @@ def _write_models(folder: Path) -> None:
     tokenizer = folder / "data" / "tokenizer"
     pieces = read_json(folder / "data" / "manifest.json", Manifest).vocabulary
     config = BertConfig(
-        vocab_size=pieces, hidden_size=SHAPE["width"], num_hidden_layers=SHAPE["layers"],
-        num_attention_heads=SHAPE["heads"], intermediate_size=SHAPE["inner"],
+        vocab_size=pieces, hidden_size=SHAPE["hidden_size"], num_hidden_layers=SHAPE["layers"],
+        num_attention_heads=SHAPE["heads"], intermediate_size=SHAPE["intermediate_size"],
     )  # fmt: skip
     BertForMaskedLM(config).save_pretrained(folder / "MODEL")
     for file in tokenizer.iterdir():

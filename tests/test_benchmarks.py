@@ -22,8 +22,8 @@ from daybreak.core.encoder import Encoder, LossSum
 from daybreak.core.run_folder import RunFolder
 from daybreak.data.sequences.sampler import RowSampler
 from daybreak.recipe import load_recipe
-from daybreak.schemas.filed import tolerance
 from daybreak.schemas.forecast import Forecast
+from daybreak.schemas.records import tolerance
 from daybreak.training.objectives.objective import CausalThenMasked
 
 __all__ = ["beside"]  # a fixture
@@ -87,7 +87,7 @@ def test_flops_of_stock_models() -> None:
     assert flops.training(forward) == forward + backward
     bert = stock.stock_bert(SHAPE, VOCABULARY, LENGTH)
     forward, backward = counted(lambda: bert(input_ids=ids).logits)
-    assert flops.bert_forward(SHAPE.layers, SHAPE.width, 4 * SHAPE.width, VOCABULARY, LENGTH) == forward
+    assert flops.bert_forward(SHAPE.layers, SHAPE.hidden_size, 4 * SHAPE.hidden_size, VOCABULARY, LENGTH) == forward
     assert flops.training(forward) == forward + backward
 
 
@@ -113,7 +113,7 @@ def test_moments_reach_every_mask_rate() -> None:
 def test_shares_of_the_matrix_rate() -> None:
     throughput = script("throughput")
     blocks = [{"tokens": 100, "seconds": seconds, "flops": 1e6, "peak_gib": seconds} for seconds in (1.0, 2.0, 4.0)]
-    found = throughput.contender(blocks, rate=5e6)
+    found = throughput.variant(blocks, rate=5e6)
     assert found["tokens_per_second"] == 50 and found["share_of_matrix_rate"] == 0.1
     assert found["flops_per_token"] == 1e4 and found["peak_gib"] == 4.0
     alone = {**found, "turns": [200.0, 100.0, 50.0]}
@@ -166,10 +166,10 @@ def test_statistics() -> None:
 
 
 def test_budget_verdict_is_two_sided() -> None:
-    judge = script("budget").judge
-    assert judge(60.0, 60.9, 60.8)["held"] and judge(60.0, 59.1, 59.0)["held"]
-    assert not judge(60.0, 61.1, 60.5)["held"] and not judge(60.0, 58.9, 58.9)["held"]
-    assert judge(600.0, 605.0, 604.0)["held"]
+    evaluate = script("budget").evaluate
+    assert evaluate(60.0, 60.9, 60.8)["held"] and evaluate(60.0, 59.1, 59.0)["held"]
+    assert not evaluate(60.0, 61.1, 60.5)["held"] and not evaluate(60.0, 58.9, 58.9)["held"]
+    assert evaluate(600.0, 605.0, 604.0)["held"]
 
 
 def test_budget_summary() -> None:
@@ -241,7 +241,7 @@ def test_relative_difference() -> None:
 def test_overheads_are_shares_of_what_was_charged() -> None:
     overheads = script("overheads")
     spent = {"start": 5.0, "data": 1.0, "train": 80.0, "monitor": 0.5, "checkpoint": 0.9, "clock": 0.1}
-    found = overheads.shares({"elapsed": 100.0, "spent": spent})
+    found = overheads.shares({"elapsed": 100.0, "time_by_category": spent})
     assert (found["train"], found["monitor"], found["lost"]) == (0.8, 0.005, 0.0)
     assert overheads.verdict(found) == {
         "monitor_under_limit": True,

@@ -36,10 +36,10 @@ def said(*arguments: str) -> tuple[int, str]:
 
 
 def flags() -> str:
-    """One line for each option of each verb."""
+    """One line for each option of each command."""
     os.environ["COLUMNS"] = "400"
     lines = []
-    for verb in cli.VERBS:
+    for verb in cli.COMMANDS:
         code, text = said(verb, "--help")
         assert code == 0, text
         lines += [f"{verb} {name}" for name in sorted(set(re.findall(r"(?<![\w-])--[a-z][a-z0-9.-]*[a-z0-9]", text)))]
@@ -55,7 +55,7 @@ def test_help_names_every_verb_and_the_first_command() -> None:
     for words in ((), ("--help",), ("-h",), ("help",)):
         code, text = said(*words)
         assert code == 0 and "daybreak run mini --corpus TEXT --budget 15m" in text
-        assert all(f"  {verb} " in text for verb in cli.VERBS)
+        assert all(f"  {verb} " in text for verb in cli.COMMANDS)
 
 
 def test_the_version_comes_from_a_fresh_process_without_torch() -> None:
@@ -69,7 +69,7 @@ def test_the_version_comes_from_a_fresh_process_without_torch() -> None:
 
 @pytest.mark.parametrize(("word", "near"), [("pretain", "pretrain"), ("reports", "report"), ("evalute", "evaluate")])
 def test_an_unknown_verb_gets_the_nearest(word: str, near: str, refused: Refused) -> None:
-    assert f"There is no verb '{word}'. Did you mean '{near}'?" in refused(word)
+    assert f"There is no command '{word}'. Did you mean '{near}'?" in refused(word)
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_a_recipe_after_the_corpus_gets_the_remedy() -> None:
 @pytest.mark.parametrize(
     ("flag", "words"),
     [
-        ("--objective.causal-share 1.5", "causal-share must be in [0, 1)"),
+        ("--objective.causal-fraction 1.5", "causal-fraction must be in [0, 1)"),
         ("--objective.causal-targets 0", "causal-targets in (0, 1]"),
         ("--objective.mask-rates 0.1 0.2 0.3 0.4 0.5", "one to four shares"),
         ("--model.layers 0", "at least 1"),

@@ -22,8 +22,8 @@ def test_devices_that_are_slower_than_one_are_said_so(
 ) -> None:
     """Of 100 s of steps: n devices that spend more than (n - 1) / n of it waiting were beaten by one alone."""
     summary: Summary = read_json(finished / "summary.json", Summary)
-    spent = {**summary.spent, "train": 100.0 - seconds, "communicate": seconds}
-    run_end.warn_of_communication(replace(summary, spent=spent), World(rank=0, size=devices))
+    spent = {**summary.time_by_category, "train": 100.0 - seconds, "communicate": seconds}
+    run_end.warn_of_communication(replace(summary, time_by_category=spent), World(rank=0, size=devices))
     told = capsys.readouterr().out
     assert (f"over {devices} devices; {seconds:.0f}% of it communication" in told) == (devices > 1)
     assert (f"{devices} devices were slower than one would have been" in told) == slower

@@ -83,7 +83,7 @@ def test_what_a_page_copies_is_what_it_was_copied_from(name: str) -> None:
 
 def test_the_reference_has_every_verb_and_everything_that_reaches_disk() -> None:
     page = re.findall(r"^::: (\S+)$", TEXTS["docs/reference.md"], re.MULTILINE)
-    verbs = {verb.replace("-", "_") for verb in cli.VERBS if verb != "recipes"}
+    verbs = {verb.replace("-", "_") for verb in cli.COMMANDS if verb != "recipes"}
     wanted = {f"daybreak.commands.{verb}.{verb}" for verb in verbs} | {"daybreak.commands.recipes.catalogue"}
     wanted |= {f"daybreak.schemas.{path.stem}" for path in (ROOT / "src/daybreak/schemas").glob("[!_]*.py")}
     assert wanted - set(page) == set() and len(page) == len(set(page))

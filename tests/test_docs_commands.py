@@ -1,7 +1,7 @@
 """Every command and every piece of Python on the pages runs, in a small world and with less to do (``shorten``).
 
-What cannot run here stands in PARSED, with the reason, and is parsed to what its verb is called with. A command that is
-new on a page is run, unless it is listed there. The cells of the notebook run in tests/test_notebook.py.
+What cannot run here stands in PARSED, with the reason, and is parsed to the arguments of its function. A command that
+is new on a page is run, unless it is listed there. The cells of the notebook run in tests/test_notebook.py.
 """
 
 from __future__ import annotations
@@ -217,16 +217,16 @@ def run_script(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_rules_that_shorten_change_nothing_else() -> None:
     """A recipe keeps its parts: what it predicts, its optimizer, its schedule, its rows, its text."""
-    from daybreak.core.plain import to_plain
+    from daybreak.core.serialization import to_dict
     from daybreak.recipe import load_recipe, recipe_names
 
-    changed = {*SMALLER, "microbatch", "model", "later", "ramp", "devices", "finish"}
+    changed = {*SMALLER, "microbatch", "model", "phase2", "ramp", "devices", "finish"}
     for name in recipe_names():
         before, after = load_recipe(name), shortened(load_recipe(name))
         after.check()
         assert shape_of(after) == SHAPE and type(after.model) is type(before.model)
-        plain = to_plain(after)
-        assert {part for part, value in to_plain(before).items() if value != plain[part]} <= changed
+        plain = to_dict(after)
+        assert {part for part, value in to_dict(before).items() if value != plain[part]} <= changed
 
 
 # ---------------------------------------------------------------- what is only parsed
@@ -245,7 +245,7 @@ def test_what_is_only_parsed_comes_to_a_model_that_can_be_built(
     for recipe in given:
         if isinstance(recipe, Recipe):
             recipe.check()
-            assert outline(recipe, 400).parameter_count() > 400 * SHAPE["width"]
+            assert outline(recipe, 400).parameter_count() > 400 * SHAPE["hidden_size"]
     if "torchrun " in command:
         asked = parse_args(shlex.split(command.partition("torchrun ")[2]))
         assert asked.module and asked.training_script == "daybreak"

@@ -59,7 +59,7 @@ def bits(run: Path) -> bytes:
 
 @pytest.fixture(scope="module")
 def trained(data: Path, shape: list[str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A finished run of each recipe. The gate judges the architecture's; the other exports what ships."""
+    """A finished run of each recipe. The gate evaluates the architecture's; the other exports what ships."""
     found: dict[str, Path] = {}
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(probe, "choose_device", lambda: torch.device("cpu"))
@@ -209,7 +209,7 @@ def test_compiled_and_recomputed_the_architecture_has_the_same_gradients() -> No
         return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
 
     def both(model: Encoder) -> None:
-        model.recompute = True
+        model.gradient_checkpointing = True
         compile_blocks(model, "eager")  # torch must see each block as one graph; what it makes of it is its own
 
     limit = torch._dynamo.config.recompile_limit

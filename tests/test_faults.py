@@ -315,6 +315,6 @@ def test_wall_time_that_jumps_backwards_changes_nothing(
     elapsed = [record.elapsed for record in traces[1]]
     assert elapsed == sorted(elapsed) and elapsed[0] > 0
     summary = read_json(runs[1] / "summary.json", Summary)
-    assert summary.elapsed > elapsed[-1] and summary.wall >= 0 and min(summary.spent.values()) >= 0
+    assert summary.elapsed > elapsed[-1] and summary.wall >= 0 and min(summary.time_by_category.values()) >= 0
     weights = [(run / "model" / "model.safetensors").read_bytes() for run in runs]
     assert weights[0] == weights[1]

@@ -1,6 +1,6 @@
 """Nothing that a user can set is silently ignored: each field of a configuration, each flag and each parameter is read.
 
-The configurations are ``Recipe``, what the verbs take, and every dataclass that these are made of, with all kinds of
+The configurations are ``Recipe``, what the commands take, and every dataclass that these are made of, with all kinds of
 each plug point. A field counts as read where code outside its class, or a method of its class that does more than
 check values, takes an attribute of that name. Code that goes over all fields, to store or to print them, takes none.
 Names are compared, not types: a field that shares its name with something that is read goes unnoticed.
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from daybreak.cli import VERBS
+from daybreak.cli import COMMANDS
 
 PACKAGE = Path(__file__).resolve().parents[1] / "src" / "daybreak"
 CHECKS = {"__post_init__", "check"}
@@ -29,7 +29,7 @@ def sources() -> dict[str, str]:
 
 
 def verb_files() -> set[str]:
-    return {f"commands/{verb.replace('-', '_')}.py" for verb in VERBS}
+    return {f"commands/{verb.replace('-', '_')}.py" for verb in COMMANDS}
 
 
 def names(node: ast.AST | None) -> set[str]:
@@ -87,7 +87,7 @@ def read_outside(tree: ast.Module) -> set[str]:
 
 
 def configurations(trees: Mapping[str, ast.Module], classes: Mapping[str, ast.ClassDef]) -> set[str]:
-    """``Recipe`` and what the verbs take, and all that these are made of."""
+    """``Recipe`` and what the commands take, and all that these are made of."""
     taken = [one for file in verb_files() for function in public_functions(trees[file]) for one in parameters(function)]
     found: set[str] = set()
     new = {"Recipe"}.union(*(names(one.annotation) for one in taken)) & classes.keys()
@@ -125,7 +125,17 @@ def unread_fields(sources: Sources) -> tuple[list[str], set[str]]:
 def test_every_field_is_read(sources: dict[str, str]) -> None:
     unread, found = unread_fields(sources)
     assert unread == []
-    expected = {"Watching", "Preparation", "Treatment", "Contender", "Texts", "Later", "AdamW", "Muon", "ModernEncoder"}
+    expected = {
+        "Watching",
+        "Preparation",
+        "Preprocessing",
+        "Variant",
+        "Texts",
+        "SecondPhase",
+        "AdamW",
+        "Muon",
+        "ModernEncoder",
+    }
     assert found >= expected and "Summary" not in found
 
 
@@ -220,7 +230,7 @@ def test_a_planted_flag_is_found(verb: str, sources: dict[str, str]) -> None:
 
 
 def unread_parameters(sources: Sources) -> list[str]:
-    """``file: function(parameter)`` of those that a public function of a verb's file takes and never reads."""
+    """``file: function(parameter)`` of those that a public function of a command's file takes and never reads."""
     return [
         f"{file}: {function.name}({one.arg})"
         for file in sorted(verb_files())

@@ -27,7 +27,7 @@ from daybreak.training.hardware import probe
 from daybreak.training.objectives.finish import Finish
 from daybreak.training.objectives.masked import Masked
 from daybreak.training.objectives.objective import CausalThenMasked
-from daybreak.training.phases import Later
+from daybreak.training.phases import SecondPhase
 from daybreak.training.step import take_step
 
 FINISH = "--finish.start 0.6 --finish.length 32 --finish.shortest 6 --finish.longest 30".split()
@@ -115,9 +115,9 @@ def test_embed_without_a_model_is_refused(data: Path, refused: Callable[..., str
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"objective": CausalThenMasked(causal_share=0.8)}, "while the next token is still predicted"),
+        ({"objective": CausalThenMasked(causal_fraction=0.8)}, "while the next token is still predicted"),
         ({"objective": Masked(next_sentence=True)}, "[Nn]ext-sentence prediction"),
-        ({"later": Later(start=0.9)}, "before the second phase"),
+        ({"phase2": SecondPhase(start=0.9)}, "before the second phase"),
     ],
 )
 def test_a_finish_that_does_not_fit_the_recipe_is_refused(changes: dict[str, Any], said: str) -> None:

@@ -84,7 +84,7 @@ def test_fields_of_a_recipe_are_named_as_on_the_command_line() -> None:
     for name, text in bare.fields_of("--model.layers 1 --objective.mask-rates 0.4,0.2 --budget 9s".split()):
         recipe = bare.with_field(recipe, name, text)
     assert (recipe.model.layers, recipe.objective.mask_rates, recipe.budget) == (1, (0.4, 0.2), "9s")
-    assert bare.with_field(recipe, "recompute", "true").recompute
+    assert bare.with_field(recipe, "gradient_checkpointing", "true").gradient_checkpointing
     for flags in (["--model.layers"], ["layers", "1"]):
         with pytest.raises(UserError):
             bare.fields_of(flags)

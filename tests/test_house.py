@@ -91,7 +91,7 @@ def trees() -> dict[str, ast.Module]:
 
 
 def imports(module: str) -> Iterator[str]:
-    """Every name that ``module`` imports, as far down as it is a module: ``daybreak.core.plain``, ``numpy`` ..."""
+    """Every name that ``module`` imports, down to the module: ``daybreak.core.serialization``, ``numpy`` ..."""
     is_package = (SOURCE / module.replace(".", "/")).is_dir()
     for node in ast.walk(trees()[module]):
         if isinstance(node, ast.Import):

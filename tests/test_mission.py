@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 import pytest
 
 from daybreak.core.errors import UserError
-from daybreak.core.plain import to_plain
+from daybreak.core.serialization import to_dict
 from daybreak.recipe import Recipe, load_recipe, recipe_names
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 LEDGER = (DOCS / "mission.md").read_text(encoding="utf-8")
 FLAGS = {tuple(line.split()) for line in (ROOT / "tests/golden/flags.txt").read_text().splitlines()}
-VERBS = {verb for verb, _ in FLAGS}
+COMMANDS = {verb for verb, _ in FLAGS}
 
 COMMAND = re.compile(r"`((?:torchrun [^`]* -m )?daybreak [^`]*)`")
 VALUE = re.compile(r"`([a-z0-9-]+(?: --[a-z]+(?: [a-z]+)?)*): ([a-z_.0-9]+ = [^`]*)`")
@@ -70,16 +70,16 @@ def complaint(command: str) -> str:
     """What is wrong with a command, in words; empty when the program takes it."""
     words = shlex.split(command[command.index("daybreak ") :])[1:]
     flags = {word.split("=")[0] for word in words if word.startswith("--")}
-    if words[0] not in VERBS:
-        return f"no verb {words[0]}" if words[0] not in ("--help", "VERB") else ""
+    if words[0] not in COMMANDS:
+        return f"no command {words[0]}" if words[0] not in ("--help", "VERB") else ""
     known = {flag for verb, flag in FLAGS if verb == words[0]}
     try:
         if words[0] in ("run", "pretrain"):
-            known |= fields(to_plain(recipe_of(words)))
+            known |= fields(to_dict(recipe_of(words)))
         elif words[0] == "recipes" and len(words) > 1 and words[1] != "NAME":
             recipe_of(words)
         elif words[0] == "prepare" and "--recipe" in words:
-            known |= {f for f in fields(to_plain(recipe_of(words))) if f.startswith("--tokenizer.")}
+            known |= {f for f in fields(to_dict(recipe_of(words))) if f.startswith("--tokenizer.")}
     except UserError as error:
         return str(error)
     return ", ".join(sorted(flags - known))
@@ -92,10 +92,10 @@ def functions_of(path: str) -> set[str]:
 
 
 def test_the_checks_check() -> None:
-    assert complaint("daybreak pretrain crammed --data DATA --ramp.share 0.5 --rows.order stream") == ""
+    assert complaint("daybreak pretrain crammed --data DATA --ramp.fraction 0.5 --rows.order stream") == ""
     assert complaint("daybreak pretrain crammed --data DATA --rows.oder stream") == "--rows.oder"
     assert complaint("torchrun --nproc-per-node 2 -m daybreak pretrain tiny --dat DATA") == "--dat"
-    assert "no verb" in complaint("daybreak train tiny") and "no recipe" in complaint("daybreak run crammd")
+    assert "no command" in complaint("daybreak train tiny") and "no recipe" in complaint("daybreak run crammd")
     assert len(ROWS) > 150 and len(DONE) > 100
 
 
@@ -123,7 +123,7 @@ def test_every_value_is_the_recipes() -> None:
     for name, values in VALUE.findall(LEDGER):
         word, *options = name.split()
         size = options[options.index("--size") + 1] if "--size" in options else ""
-        plain = to_plain(load_recipe(word, size=size, faithful="--faithful" in options))
+        plain = to_dict(load_recipe(word, size=size, faithful="--faithful" in options))
         for value in values.split("; "):
             dotted, told = value.split(" = ")
             found: Any = plain

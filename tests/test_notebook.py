@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from daybreak.cli import VERBS
+from daybreak.cli import COMMANDS
 from daybreak.core.files import read_json
 from daybreak.schemas.run import Summary
 from daybreak.schemas.tasks import TaskResult
@@ -50,7 +50,7 @@ def test_it_is_a_dozen_cells_of_code_each_explained_and_without_output() -> None
 def test_what_its_text_links_to_and_types_exists() -> None:
     for text in cells("markdown"):
         assert all((NOTEBOOK.parent / target).exists() for target in re.findall(r"\]\((?!http)([^)#]+)", text))
-        assert all(verb in VERBS for verb in re.findall(r"`daybreak ([a-z-]+)", text))
+        assert all(verb in COMMANDS for verb in re.findall(r"`daybreak ([a-z-]+)", text))
 
 
 @pytest.mark.skipif(importlib.util.find_spec("nbformat") is None, reason="needs nbformat")

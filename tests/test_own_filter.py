@@ -14,16 +14,16 @@ from daybreak.commands import prepare as module
 from daybreak.commands.prepare import prepare
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json
-from daybreak.data.filters.own_steps import own_steps
-from daybreak.data.filters.steps import Context
+from daybreak.data.filters.custom_filters import custom_filters
+from daybreak.data.filters.filter import Context
 from daybreak.data.pipeline.corpus import bundled
-from daybreak.data.pipeline.preprocessing import Treatment
+from daybreak.data.pipeline.preprocessing import Preprocessing
 from daybreak.data.tokenizers.tokenizer import WordPiece
 from daybreak.reporting.corpus import write_corpus_page
 from daybreak.schemas.corpus import CorpusReport
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "own_filter.py"
-OWN = Treatment(steps=str(EXAMPLE))
+OWN = Preprocessing(filters=str(EXAMPLE))
 SMALL = WordPiece(vocabulary=600)
 TABLE = "1914 1918 4 | 1939 1945 6 of war"
 STAND_IN = "Lorem Ipsum dolor sit amet"
@@ -55,7 +55,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def verdicts(text: str) -> list[str | None]:
-    return [step.open(Context())(text) for step in own_steps(str(EXAMPLE))]
+    return [step.open(Context())(text) for step in custom_filters(str(EXAMPLE))]
 
 
 @pytest.mark.parametrize(
@@ -77,13 +77,13 @@ def test_what_the_example_leaves_out(text: str, said: list[str | None]) -> None:
 def test_the_example_refuses_a_setting_that_cannot_be(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(EXAMPLE.read_text().replace("FewDigits()", "FewDigits(most=20)"))
     with pytest.raises(UserError, match="20 is no share of digits"):
-        own_steps(str(tmp_path / "mine.py"))
+        custom_filters(str(tmp_path / "mine.py"))
 
 
 @pytest.mark.usefixtures("small_parts")
 def test_what_was_left_out_is_told_by_step_and_reason(corpus: Path, tmp_path: Path) -> None:
     data = tmp_path / "data"
-    prepare([corpus], data, tokenizer=SMALL, treatment=Treatment(steps=str(EXAMPLE), show_text=True))
+    prepare([corpus], data, tokenizer=SMALL, preprocessing=Preprocessing(filters=str(EXAMPLE), show_text=True))
     digits, stand_ins, equal = read_json(data / "corpus.json", CorpusReport).steps
     assert (digits.documents_in, digits.documents_out, digits.reasons) == (675, 665, {"too many digits": 10})
     assert (stand_ins.name, stand_ins.documents_out) == ("NoStandIns", 660)
@@ -98,7 +98,7 @@ def test_what_was_left_out_is_told_by_step_and_reason(corpus: Path, tmp_path: Pa
 def test_neither_workers_nor_who_filters_change_what_comes_out(corpus: Path, tmp_path: Path) -> None:
     made = []
     for workers in (1, 2, 4):
-        prepare([corpus], tmp_path / f"{workers}", tokenizer=SMALL, workers=workers, treatment=OWN)
+        prepare([corpus], tmp_path / f"{workers}", tokenizer=SMALL, workers=workers, preprocessing=OWN)
         made.append(contents(tmp_path / f"{workers}"))
     assert len(made[0]) >= 9 and made[0] == made[1] == made[2]
     by_hand = tmp_path / "by_hand.jsonl"
@@ -115,27 +115,27 @@ def test_neither_workers_nor_who_filters_change_what_comes_out(corpus: Path, tmp
 def test_data_made_with_another_filter_are_never_taken_for_those_asked_for(corpus: Path, tmp_path: Path) -> None:
     file, data = tmp_path / "mine.py", tmp_path / "data"
     file.write_text(EXAMPLE.read_text())
-    own = Treatment(steps=str(file))
-    made = prepare([corpus], data, tokenizer=SMALL, treatment=own)
-    assert prepare([corpus], data, tokenizer=SMALL, treatment=own) == made
+    own = Preprocessing(filters=str(file))
+    made = prepare([corpus], data, tokenizer=SMALL, preprocessing=own)
+    assert prepare([corpus], data, tokenizer=SMALL, preprocessing=own) == made
     with pytest.raises(UserError, match="from other text or with other settings"):
         prepare([corpus], data, tokenizer=SMALL)
     file.write_text(EXAMPLE.read_text().replace("FewDigits()", "FewDigits(most=0.5)"))
     with pytest.raises(UserError, match="from other text or with other settings"):
-        prepare([corpus], data, tokenizer=SMALL, treatment=own)
+        prepare([corpus], data, tokenizer=SMALL, preprocessing=own)
     file.unlink()
     with pytest.raises(UserError, match=r"mine.py' cannot be read: no such file"):
-        prepare([corpus], data, tokenizer=SMALL, treatment=own)
+        prepare([corpus], data, tokenizer=SMALL, preprocessing=own)
     assert contents(data) and left_over(tmp_path) == []
 
 
 KILLED = """
 import os, signal
-from daybreak.data.filters.steps import DocumentStep
+from daybreak.data.filters.filter import DocumentFilter
 
 seen = 0
 
-class Killed(DocumentStep):
+class Killed(DocumentFilter):
     def why(self):
         return "short documents"
 
@@ -146,7 +146,7 @@ class Killed(DocumentStep):
             if seen == int(os.environ.get("LAST", "0")):
                 os.kill(os.getpid(), signal.SIGKILL)
             return "too short" if len(text) < 60 else None
-        return judge
+        return evaluate
 
 steps = (Killed(),)
 """
@@ -200,4 +200,4 @@ def test_a_document_in_a_later_part_is_named_by_where_the_part_begins(corpus: Pa
         file.read_text().replace('return "too many digits"', f'return 7 if text == {TABLE + " 14"!r} else "d"')
     )
     with pytest.raises(UserError, match=r"failed on document \d+ of '.*corpus.jsonl' behind byte [\d,]+: FewDigits"):
-        prepare([corpus], tmp_path / "data", tokenizer=SMALL, treatment=Treatment(steps=str(file)), workers=1)
+        prepare([corpus], tmp_path / "data", tokenizer=SMALL, preprocessing=Preprocessing(filters=str(file)), workers=1)

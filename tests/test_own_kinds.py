@@ -1,4 +1,4 @@
-"""Runs whose recipe holds classes of a user's own file: each verb that reads the recipe can be given that file."""
+"""Runs whose recipe holds classes of a user's own file: each command that reads the recipe can be given that file."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_cells_are_told_which_file_defines_the_classes_of_ones_own(
         raise UserError("Enough.", "Stop here.")
 
     monkeypatch.setattr("daybreak.studies.experiment.train_cell", train)
-    asked = ["study-data", f"tales={corpus}", "--treatments", "raw,sorted", "--budget", "20steps"]
+    asked = ["study-data", f"tales={corpus}", "--preprocessings", "raw,sorted", "--budget", "20steps"]
     recipe = f"{OBJECTIVE} --objective.span 5 {' '.join(shape)}"
     assert "Enough." in refused(*asked, "--out", tmp_path / "out", "--recipe", recipe, "--workers", "1")
     (cell,) = cells
@@ -179,7 +179,7 @@ def test_cells_are_told_which_file_defines_the_classes_of_ones_own(
 
 
 def test_classes_of_ones_own_that_a_cell_could_not_know_or_judge_are_refused_at_once(tmp_path: Path) -> None:
-    plain = Preparation(treatments=("raw", "filtered"))
+    plain = Preparation(preprocessings=("raw", "filtered"))
     asked: dict[str, Any] = dict(out=tmp_path / "out", budget="20steps", threads=1, preparation=plain)
     with pytest.raises(UserError, match=r"'a, raw': It holds MaskedSpans, of a file of yours. Name that file: code="):
         study_data({"a": ["nowhere"]}, recipe=load_recipe(OBJECTIVE), **asked)

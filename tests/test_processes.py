@@ -21,7 +21,7 @@ from daybreak.schemas.changes import Change
 from daybreak.schemas.run import Decisions
 from daybreak.training.clock import read_trace
 from daybreak.training.hardware import probe
-from daybreak.training.phases import Later
+from daybreak.training.phases import SecondPhase
 from daybreak.training.ramp import Ramp
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
@@ -47,12 +47,12 @@ def toy(recipe: Recipe) -> Recipe:
     return dataclasses.replace(
         recipe,
         tokenizer=dataclasses.replace(recipe.tokenizer, vocabulary=400),
-        model=dataclasses.replace(recipe.model, layers=1, width=32, heads=2, inner=32),  # type: ignore[call-arg]
+        model=dataclasses.replace(recipe.model, layers=1, hidden_size=32, heads=2, intermediate_size=32),  # type: ignore[call-arg]
         length=16,
         batch=9,
         microbatch=2,
-        ramp=Ramp(share=0.3, quantum=3),
-        later=Later(start=0.5, length=32),
+        ramp=Ramp(fraction=0.3, batch_multiple=3),
+        phase2=SecondPhase(start=0.5, length=32),
     )
 
 
@@ -79,7 +79,7 @@ def test_two_processes_have_the_losses_of_one(optimizer: str, processes: Any, da
 def test_stopped_on_two_processes_a_run_goes_on_with_one(processes: Any, data: Path, tmp_path: Path) -> None:
     """While the batch still grows, by the rows that 2 processes handled at a time."""
     recipe = dataclasses.replace(
-        toy(processes.recipe_of("tiny", "AdamW at 3e-3", 240)), batch=10, ramp=Ramp(share=1.0), later=Later()
+        toy(processes.recipe_of("tiny", "AdamW at 3e-3", 240)), batch=10, ramp=Ramp(fraction=1.0), phase2=SecondPhase()
     )
     file, run, log = tmp_path / "recipe.json", tmp_path / "run", tmp_path / "log.txt"
     write_json(file, resolved(recipe))
@@ -98,7 +98,7 @@ def test_stopped_on_two_processes_a_run_goes_on_with_one(processes: Any, data: P
     assert summary and summary.resumes == 1
 
     # One process in one go, which must be told the rows that the batch grows by.
-    unbroken = dataclasses.replace(recipe, ramp=Ramp(share=1.0, quantum=4))
+    unbroken = dataclasses.replace(recipe, ramp=Ramp(fraction=1.0, batch_multiple=4))
     alone = pretrain.pretrain(unbroken, data=data, out=tmp_path / "alone")
     assert alone and (summary.tokens, summary.rows) == (alone.tokens, alone.rows)
     assert alone.rows == 96 * 4 + 144 * 8

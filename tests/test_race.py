@@ -1,4 +1,4 @@
-"""The race beside tuned peers: what judges them, what is kept of it, and what it comes to. Nothing here is timed."""
+"""The race beside tuned peers: what evaluates them, what is kept of it, and what it comes to. Nothing here is timed."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def test_a_judge_looks_at_its_marks_and_takes_no_time() -> None:
     batch = Batch(ids=np.random.default_rng(0).integers(5, VOCABULARY, (3, LENGTH)))
     validation = Validation(batch, np.ones(VOCABULARY, np.uint64), torch.device("cpu"))
     watch = judged.Stopwatch()
-    judge = judged.Judge(validation, judged.marks_of(10.0, 2), watch)
+    evaluate = judged.Judge(validation, judged.marks_of(10.0, 2), watch)
     for seconds in (0.0, 1.0, 4.9, 11.0, 12.0):
-        judge.look(Still(), seconds, step=int(seconds), tokens=0)
-    assert [point["seconds"] for point in judge.curve] == [0.0, 11.0]  # 5 and 10 are passed at once
-    assert judge.curve[0]["loss"] == pytest.approx(np.log(VOCABULARY))
+        evaluate.look(Still(), seconds, step=int(seconds), tokens=0)
+    assert [point["seconds"] for point in evaluate.curve] == [0.0, 11.0]  # 5 and 10 are passed at once
+    assert evaluate.curve[0]["loss"] == pytest.approx(np.log(VOCABULARY))
     with watch.pause():
         assert watch.now() == watch.now()
     assert watch._paused > 0 and not judged.Judge(validation, judged.marks_of(10.0, 0), watch).wanted
@@ -70,7 +70,7 @@ def test_time_to_a_loss_and_ratios() -> None:
     assert first["what"] == "the reference's end" and first["ratios"]["ours"] == {"ratio": 3.0, "at_least": False}
     assert last["seconds"]["reference "] is None and last["ratios"]["ours"]["at_least"]
     shorter = {**report.invented("ours", 3.0), "seconds": 30.0, "curve": fast["curve"][:4]}
-    another = {**shorter, "contender": "another", "curve": fast["curve"][:2]}
+    another = {**shorter, "variant": "another", "curve": fast["curve"][:2]}
     summary = report.summarise([slow], [slow, fast, shorter, another])
     assert [(line["side"], line["seconds"], line["at"]) for line in summary["reached"]["sides"]] == [
         ("ours", 30.0, 20.0), ("another", 30.0, None), ("ours", 60.0, 20.0)
@@ -104,7 +104,7 @@ def test_equal_parameters() -> None:
     assert race.parameters_of_bert(SHAPE, VOCABULARY, LENGTH) == theirs
     assert race.parameters_of_ours(SHAPE, VOCABULARY) == SHAPE.build(VOCABULARY).parameter_count()
     equal = replace(SHAPE, inner=race.equal_inner(SHAPE, VOCABULARY, LENGTH))
-    assert abs(race.parameters_of_ours(equal, VOCABULARY) - theirs) <= 4 * 3 * SHAPE.layers * SHAPE.width
+    assert abs(race.parameters_of_ours(equal, VOCABULARY) - theirs) <= 4 * 3 * SHAPE.layers * SHAPE.hidden_size
 
 
 def race_flags(monkeypatch: pytest.MonkeyPatch, *words: str) -> Any:
@@ -117,9 +117,9 @@ def race_flags(monkeypatch: pytest.MonkeyPatch, *words: str) -> Any:
 def test_a_race_takes_turns_and_keeps_what_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     race, chosen = script("race"), race_flags(monkeypatch, "--budgets", "3m,15m", "--seeds", "2,1")
     runs = race.racing(chosen, ["--rate 1", "--rate 2", "--rate 3"], 8192)
-    assert [run.contender for run in runs[:4]] == [run.contender for run in runs[4:8]][::-1]
+    assert [run.variant for run in runs[:4]] == [run.variant for run in runs[4:8]][::-1]
     long = [run for run in runs if run.seconds == 900]
-    assert [run.setting for run in long if run.contender == "reference"] == ["--rate 1", "--rate 2"]
+    assert [run.setting for run in long if run.variant == "reference"] == ["--rate 1", "--rate 2"]
     assert len({run.name for run in runs}) == len(runs) == 13
     run, asked = runs[0], []
 

@@ -22,7 +22,7 @@ def test_the_rule_is_that_of_the_recipes(size: str) -> None:
     recipe = load_recipe(size)
     model, optimizer = recipe.model, recipe.optimizer
     assert isinstance(model, ModernEncoder) and isinstance(optimizer, Muon) and not optimizer.adam_lr
-    words = shlex.split(script("rates").rule(model.layers, model.width, 1.0))
+    words = shlex.split(script("rates").rule(model.layers, model.hidden_size, 1.0))
     made = dict(zip(words[::2], map(float, words[1::2])))
     same = {name: made[f"--model.{name}"] for name in ("layers", "width", "heads", "inner")}
     assert same == {name: getattr(model, name) for name in same}
@@ -33,7 +33,7 @@ def test_the_rule_is_that_of_the_recipes(size: str) -> None:
 def test_pretrain_takes_the_flags_of_the_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     command = f"daybreak pretrain mini --data data --out run {script('rates').rule(3, 192, 0.5)}"
     recipe = called(command, tmp_path, monkeypatch)[0][0]
-    assert (recipe.model.layers, recipe.model.width, recipe.model.heads) == (3, 192, 3)
+    assert (recipe.model.layers, recipe.model.hidden_size, recipe.model.heads) == (3, 192, 3)
     assert recipe.optimizer.lr == pytest.approx(1.5e-3 * math.sqrt(256 / 192), rel=1e-3)
 
 

@@ -16,7 +16,7 @@ import pytest
 from daybreak.commands.recipes import parameters
 from daybreak.core.errors import UserError
 from daybreak.core.files import write_json
-from daybreak.core.plain import from_plain, to_plain
+from daybreak.core.serialization import from_dict, to_dict
 from daybreak.data.tokenizers.tokenizer import WordPiece
 from daybreak.models.modern import ModernEncoder
 from daybreak.recipe import (
@@ -63,7 +63,7 @@ def variants() -> dict[str, dict[str, Any]]:
                     "parameters": parameters(recipe),
                     "batch": recipe.batch,
                     "lr": recipe.optimizer.lr,
-                    "init_std": to_plain(recipe.model)["init_std"],
+                    "init_std": to_dict(recipe.model)["init_std"],
                 }
     return found
 
@@ -77,7 +77,7 @@ def test_every_size_is_what_is_on_record() -> None:
 @pytest.mark.parametrize("name", SIZED)
 def test_every_size_fits_together_and_each_deviation_has_its_reason(name: str) -> None:
     for size in ("", *SIZES):
-        ours, theirs = (to_plain(load_recipe(name, size=size, faithful=faithful)) for faithful in (False, True))
+        ours, theirs = (to_dict(load_recipe(name, size=size, faithful=faithful)) for faithful in (False, True))
         load_recipe(name, size=size).check()
         scaled = {"optimizer.lr", "model.init_std", "later.lr"} if size in ("tiny", "mini", "small") else set()
         reasons = recipe_module(name).DEVIATIONS
@@ -159,13 +159,15 @@ def test_every_value_survives_json() -> None:
     recipe = dataclasses.replace(
         load_recipe("tiny"),
         tokenizer=WordPiece(vocabulary=777, cased=True),
-        model=ModernEncoder(layers=5, width=20, heads=2, inner=7, global_every=3, window=10, init_std=0.1 + 0.2),
+        model=ModernEncoder(
+            layers=5, hidden_size=20, heads=2, intermediate_size=7, global_every=3, window=10, init_std=0.1 + 0.2
+        ),
         optimizer=AdamW(lr=1e-17, epsilon=1e-300),
         schedule=Trapezoid(warmup=1 / 3, decay=0.0),
         seed=2**40,
         budget="1.5d",
     )
-    assert from_plain(Recipe, json.loads(json.dumps(to_plain(recipe)))) == recipe
+    assert from_dict(Recipe, json.loads(json.dumps(to_dict(recipe)))) == recipe
 
 
 def test_the_fingerprint_knows_every_value() -> None:
@@ -227,9 +229,9 @@ def test_an_unknown_name_gets_the_nearest(name: str, near: str) -> None:
         ({"length": 4}, "row length of 4"),
         ({"batch": 0}, "--batch"),
         ({"microbatch": -1}, "--microbatch"),
-        ({"clip": 0.0}, "--clip"),
+        ({"max_grad_norm": 0.0}, "--max-grad-norm"),
         ({"optimizer": AdamW(lr=-1.0)}, "--optimizer.lr"),
-        ({"clip": float("nan")}, "--clip"),
+        ({"max_grad_norm": float("nan")}, "--max-grad-norm"),
         ({"seed": 20261122110000}, "--seed 20261122110000 is too large"),
     ],
 )
@@ -258,7 +260,7 @@ recipe = replace(load_recipe("tiny"), name="mine", schedule=Half(share=0.25))
     )
     recipe = load_recipe(path)
     assert recipe.name == "mine" and recipe.schedule(0.9) == 0.25
-    assert from_plain(Recipe, to_plain(recipe)) == recipe  # while its file is imported, its kinds are known
+    assert from_dict(Recipe, to_dict(recipe)) == recipe  # while its file is imported, its kinds are known
     path.write_text("recipes = 1\n")
     with pytest.raises(UserError, match="defines no 'recipe'"):
         load_recipe(path)

@@ -42,7 +42,7 @@ def test_every_kind_that_ships_is_known_before_json_is_read() -> None:
 
 
 def test_a_run_of_byte_pieces_is_read_again(tmp_path: Path) -> None:
-    """By a verb that imports no more than it needs."""
+    """By a command that imports no more than it needs."""
     recipe = dataclasses.replace(load_recipe("tiny"), tokenizer=ByteBPE(vocabulary=512))
     write_json(tmp_path / "recipe.json", resolved(recipe))
     code = f"from daybreak.recipe import load_recipe; print(load_recipe({str(tmp_path)!r}).tokenizer.vocabulary)"

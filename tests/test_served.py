@@ -33,7 +33,7 @@ from daybreak.models.modern import ModernEncoder
 from daybreak.training.objectives.finish import embed
 
 LENGTH = 32
-SIZES: dict[str, Any] = {"layers": 2, "width": 32, "heads": 2, "inner": 64}
+SIZES: dict[str, Any] = {"layers": 2, "hidden_size": 32, "heads": 2, "intermediate_size": 64}
 SHAPES: dict[str, EncoderConfig] = {
     # Far from every default, so that a key that is not read shows.
     "modern": ModernEncoder(**{**SIZES, "layers": 5}, global_every=2, window=8, global_rope_base=40_000.0,

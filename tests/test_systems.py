@@ -31,10 +31,11 @@ from daybreak.training.hardware import probe
 from daybreak.training.step import Training
 
 TOY = (
-    "--model.layers 1 --model.width 32 --model.heads 2 --model.inner 64 --length 32 --batch 8 --precision float32"
+    "--model.layers 1 --model.hidden-size 32 --model.heads 2 --model.intermediate-size 64 "
+    "--length 32 --batch 8 --precision float32"
 ).split()
-LATER = ["--later.length", "64", "--later.batch", "4"]
-RAMP = ["--ramp.quantum", "2"]
+LATER = ["--phase2.length", "64", "--phase2.batch", "4"]
+RAMP = ["--ramp.batch-multiple", "2"]
 FLAGS = {
     "bert-2018": LATER,
     "bert-8gb": [],
@@ -52,7 +53,7 @@ FLAGS = {
 PAIRS = {"bert-2018", "bert-gpu", "scibert"}
 """Those that predict the next sentence."""
 JUDGED = {"bert-2018", "bert-8gb", "crammed"}
-"""Those that the real parity gate judges: with next sentences, without, and with code of its own."""
+"""Those that the real parity gate evaluates: with next sentences, without, and with code of its own."""
 
 
 @pytest.fixture(autouse=True)
@@ -124,10 +125,10 @@ def test_it_trains_by_name_and_stock_transformers_agrees(name: str, tales: Path,
 def test_the_second_phase_is_entered(
     name: str, tales: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Rows of 160 positions, so that the exported length is theirs and not the yardstick's 128. ``verify`` enters it
-    too, at the same step, and draws the same dropout."""
+    """Rows of 160 positions, so that the exported length is 160 and not the 128 of the held-out evaluation. ``verify``
+    enters it too, at the same step, and draws the same dropout."""
     run = tmp_path / "run"
-    later = ["--later.start", "0.5", "--later.length", "160", "--later.batch", "2"]
+    later = ["--phase2.start", "0.5", "--phase2.length", "160", "--phase2.batch", "2"]
     command("pretrain", name, "--data", tales, "--out", run, "--budget", "20steps", *TOY, *later)
     said = re.sub(r"\s+", " ", capsys.readouterr().out)
     assert "Second phase from 50% on: rows of 160 positions." in said
@@ -202,7 +203,7 @@ def test_text_without_sentences_is_refused(data: Path, refused: Callable[..., st
 def gpu(**changes: object) -> Recipe:
     """bert-gpu at the toy shape, dropout on, 8 rows a step over all devices."""
     found = load_recipe("bert-gpu")
-    model = dataclasses.replace(found.model, layers=1, width=32, heads=2, inner=64)  # type: ignore[call-arg]
+    model = dataclasses.replace(found.model, layers=1, hidden_size=32, heads=2, intermediate_size=64)  # type: ignore[call-arg]
     toy = dataclasses.replace(found, model=model, length=32, precision="float32", budget="20steps")
     return dataclasses.replace(toy, **changes)  # type: ignore[arg-type]
 
@@ -230,7 +231,7 @@ def test_two_devices_train_as_one(start: Callable[..., subprocess.Popen[str]], t
     assert max((ours[name] - theirs[name]).abs().max().item() for name in ours) <= 1e-5
     two = read_json(run / "summary.json", Summary)
     assert (two.steps, two.tokens, two.rows) == (alone.steps, alone.tokens, alone.rows) == (20, 20 * 8 * 32, 160)
-    assert two.spent["communicate"] > 0 and alone.spent["communicate"] == 0
+    assert two.time_by_category["communicate"] > 0 and alone.time_by_category["communicate"] == 0
     assert two.rows_per_second == pytest.approx(8 * two.steps_per_second, rel=0.01)
 
 
@@ -257,7 +258,7 @@ def test_a_large_batch_is_measured_and_the_measure_is_obeyed(
     used = set()
 
     def watched(training: Training, progress: Progress, at: float, **more: Any) -> Any:
-        used.add(training.stretch(progress, at).microbatch)
+        used.add(training.phase(progress, at).microbatch)
         return step(training, progress, at, **more)
 
     monkeypatch.setattr(loop, "take_step", watched)

@@ -1,4 +1,4 @@
-"""The command line: the only file that parses arguments. Verbs are imported when they are called."""
+"""The command line: the only file that parses arguments. Commands are imported when they are called."""
 
 import errno
 import os
@@ -12,17 +12,18 @@ from typing import Annotated, Any
 
 from daybreak import __version__
 from daybreak.core.errors import Interrupted, PeerLost, UserError
-from daybreak.core.plain import nearest
+from daybreak.core.serialization import nearest
+from daybreak.schemas.old_names import FLAGS, PREPARE_FLAGS
 
 DEFAULT_RECIPE = "tiny"
 
 ATTACHED = {"--extend": "--from", "--general": "--init", "--new-vocabulary": "--init"}
 """Flags that mean nothing without another."""
-STUDY_GIVES = ("--data", "--out", "--budget", "--seed", "--fresh", "--from", "--extend")
-"""Flags that a contender of a study cannot have: they are the same for all, or the study's own."""
+STUDY_GIVES = ("--data", "--out", "--budget", "--seed", "--overwrite", "--from", "--extend")
+"""Flags that a variant of a study cannot have: they are the same for all, or the study's own."""
 CHOSEN_FOLDER = "runs/chosen"
 """Run folder where the size is chosen for the user, who may not know its name beforehand."""
-VERBS = {
+COMMANDS = {
     "run": "all of it, in order: prepare, pretrain, evaluate, report",
     "prepare": "any text -> tokenizer and token shards",
     "plan": "a budget -> what it will buy on this machine and text, and for which size",
@@ -47,11 +48,11 @@ NARROWEST = 20
 """Columns of a terminal."""
 
 LASTING = ("run", "prepare", "pretrain", "evaluate", "study", "study-data")
-"""Verbs that leave something to go on with."""
+"""Commands that leave something to go on with."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run ``daybreak VERB ...`` and leave with 0 (done), 1 (our bug), 2 (the user can mend it), 130 or 143 (signal)."""
+    """Run ``daybreak COMMAND ...`` and exit with 0 (done), 1 (a bug), 2 (a user error), 130 or 143 (a signal)."""
     # Threads that wait by spinning starve each other as soon as the machine has anything else to do. Short spins cost
     # a little on an idle machine and save much on a busy one (docs/log.md). libgomp reads this when torch is imported.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
@@ -128,32 +129,50 @@ def _dispatch(arguments: list[str]) -> None:
         print(usage())
     elif arguments[0] in ("--version", "version"):
         print(f"daybreak {__version__}")
-    elif arguments[0] in VERBS:
+    elif arguments[0] in COMMANDS:
+        arguments = _with_current_flags(arguments)
         globals()[f"_{arguments[0].replace('-', '_')}"](arguments[1:])
     else:
-        raise UserError(f"There is no verb '{arguments[0]}'.{nearest(arguments[0], VERBS)}", "See daybreak --help.")
+        raise UserError(
+            f"There is no command '{arguments[0]}'.{nearest(arguments[0], COMMANDS)}", "See daybreak --help."
+        )
+
+
+def _with_current_flags(arguments: list[str]) -> list[str]:
+    """Replace flags of the version before by their present names, and say so."""
+    names = FLAGS | (PREPARE_FLAGS if arguments[0] == "prepare" else {})
+    current = []
+    for argument in arguments:
+        flag, equals, value = argument.partition("=")
+        if flag in names:
+            print(f"daybreak: {flag} is now {names[flag]}.", file=sys.stderr)
+            flag = names[flag]
+        current.append(flag + equals + value)
+    return current
 
 
 def usage() -> str:
     """What ``daybreak --help`` prints."""
-    width = max(map(len, VERBS))
-    verbs = "\n".join(f"  {verb:{width}}  {what}" for verb, what in VERBS.items())
+    width = max(map(len, COMMANDS))
+    commands = "\n".join(f"  {command:{width}}  {what}" for command, what in COMMANDS.items())
     return (
         "Text and a time budget in; an encoder that stock Hugging Face loads out.\n\n"
-        f"  daybreak VERB ...\n\n{verbs}\n\n"
+        f"  daybreak COMMAND ...\n\n{commands}\n\n"
         "daybreak run            with nothing else: a small model from the docstrings on this machine, in minutes\n"
         "daybreak run mini --corpus TEXT --budget 15m\n"
-        "daybreak VERB --help    the flags of a verb; --version"
+        "daybreak COMMAND --help    the flags of a command; --version"
     )
 
 
-def _parse(kind: type, verb: str, arguments: list[str], default: Any = None) -> Any:
+def _parse(kind: type, command: str, arguments: list[str], default: Any = None) -> Any:
     """Read flags into the dataclass ``kind``; a mistake is printed by tyro with the nearest name, exit code 2."""
     import tyro
 
     _refuse_swallowed(arguments)
     try:
-        return tyro.cli(kind, prog=f"daybreak {verb}", args=arguments, default=default, description=VERBS[verb])
+        return tyro.cli(
+            kind, prog=f"daybreak {command}", args=arguments, default=default, description=COMMANDS[command]
+        )
     except SystemExit as exit_:
         if exit_.code:
             raise SystemExit(2) from None
@@ -166,33 +185,35 @@ def _refuse_swallowed(arguments: list[str]) -> None:
         raise UserError("One of the arguments is empty.", "Check the shell variables in the command.")
 
 
-def _with_recipe(kind: type, verb: str, arguments: list[str], **fixed: Any) -> Any:
-    """Parse a verb whose first word may be a recipe: the flags are that recipe's own fields.
+def _with_recipe(kind: type, command: str, arguments: list[str], **fixed: Any) -> Any:
+    """Parse a command whose first word may be a recipe: the flags are that recipe's own fields.
 
     What decides which recipe's fields these are (its size, what it starts from) is read before the parser.
     """
     named = bool(arguments) and not arguments[0].startswith("-")
     rest = arguments[1:] if named else arguments
-    _refuse_nameless(verb, arguments[0] if named else "", rest)
-    recipe = _chosen_recipe(verb, arguments[0] if named else None, arguments)
-    return _parse(kind, verb, rest, kind(recipe=recipe, **fixed))
+    _refuse_nameless(command, arguments[0] if named else "", rest)
+    recipe = _chosen_recipe(command, arguments[0] if named else None, arguments)
+    return _parse(kind, command, rest, kind(recipe=recipe, **fixed))
 
 
-def _refuse_nameless(verb: str, recipe: str, rest: list[str]) -> None:
+def _refuse_nameless(command: str, recipe: str, rest: list[str]) -> None:
     """``run tiny my_texts`` and ``run my_texts``: a text, or data, to which no flag belongs."""
     from daybreak.recipe import FAMILY, recipe_names
 
-    flag, path = {"run": "--corpus", "pretrain": "--data"}.get(verb, ""), Path(recipe)
+    flag, path = {"run": "--corpus", "pretrain": "--data"}.get(command, ""), Path(recipe)
     if not flag:
         return
     if rest and not rest[0].startswith("-"):
         raise UserError(f"'{rest[0]}' stands there without a flag.", f"Write {flag} {rest[0]}, if that is meant.")
     known = {recipe, FAMILY + recipe} & set(recipe_names()) or path.suffix in (".py", ".json")
     if recipe and path.exists() and not known and not (path / "recipe.json").is_file():
-        raise UserError(f"'{recipe}' is no recipe.", f"Write daybreak {verb} tiny {flag} {recipe}, if that is meant.")
+        raise UserError(
+            f"'{recipe}' is no recipe.", f"Write daybreak {command} tiny {flag} {recipe}, if that is meant."
+        )
 
 
-def _chosen_recipe(verb: str, name: str | None, arguments: list[str]) -> Any:
+def _chosen_recipe(command: str, name: str | None, arguments: list[str]) -> Any:
     from daybreak.recipe import load_recipe
 
     _refuse_unattached(arguments)
@@ -220,7 +241,7 @@ def _chosen_recipe(verb: str, name: str | None, arguments: list[str]) -> Any:
         local_folder(init),
         parent_name="" if Path(init).exists() else init,
         new_vocabulary="--new-vocabulary" in arguments,
-        general=_value_of("--general", arguments) or "" if verb == "pretrain" else "",
+        general=_value_of("--general", arguments) or "" if command == "pretrain" else "",
     )
 
 
@@ -270,7 +291,7 @@ def _run(arguments: list[str]) -> None:
         """Field of a .jsonl object that holds the text."""
         out: Path | None = None
         """Run folder, runs/tiny and so on by default. The same folder again resumes."""
-        fresh: bool = False
+        overwrite: bool = False
         """Delete the run folder first."""
         tasks: str = ""
         """Tasks to fine-tune on afterwards, by comma: cola,rte,glue5,my_task.toml."""
@@ -284,7 +305,7 @@ def _run(arguments: list[str]) -> None:
         """Where the numbers go beside the run folder: wandb, tensorboard, trackio; each needs the extra track."""
         price: float | None = None
         """Of an hour of this machine, in any currency: the report says what the run cost."""
-        by: str = ""
+        deadline: str = ""
         """When all of it is to be done, 07:00 or 2026-11-23 07:00, in the place of --budget."""
         open: bool = False
         """Open the report in the browser at the end."""
@@ -302,14 +323,14 @@ def _run(arguments: list[str]) -> None:
         general=asked.general,
         text_field=asked.text_field,
         out=asked.out or out or _default_folder(asked.recipe.name),
-        fresh=asked.fresh,
+        overwrite=asked.overwrite,
         tasks=_by_comma(asked.tasks),
         task_dir=asked.task_dir or None,
         seeds=asked.seeds,
         baselines=asked.baselines,
         track=asked.track,
         price=asked.price,
-        by=Deadline.parse(asked.by) if asked.by else None,
+        deadline=Deadline.parse(asked.deadline) if asked.deadline else None,
         open_report=asked.open,
     )
 
@@ -320,7 +341,7 @@ def _with_size(arguments: list[str]) -> tuple[list[str], Path | None]:
     Returns:
         The arguments with a recipe in front, and the folder of the run, where none is named.
     """
-    time = _value_of("--budget", arguments) or _value_of("--by", arguments)
+    time = _value_of("--budget", arguments) or _value_of("--deadline", arguments)
     told = [_value_of(flag, arguments) for flag in ("--size", "--init", "--from")]
     named = bool(arguments) and not arguments[0].startswith("-")
     if named or not time or _value_of("--corpus", arguments) is None or any(told) or {"-h", "--help"} & set(arguments):
@@ -329,9 +350,9 @@ def _with_size(arguments: list[str]) -> tuple[list[str], Path | None]:
     from daybreak.training.clock import Budget
 
     out = Path(_value_of("--out", arguments) or CHOSEN_FOLDER)
-    if (out / "recipe.json").is_file() and "--fresh" not in arguments:
+    if (out / "recipe.json").is_file() and "--overwrite" not in arguments:
         return [str(out), *arguments], out
-    by = _value_of("--by", arguments)
+    by = _value_of("--deadline", arguments)
     budget = Budget.parse(f"{max(1, round(Deadline.parse(by).left()))}s" if by else time)
     if budget.unit != "seconds":
         return arguments, None
@@ -372,12 +393,12 @@ def _refuse_unbudgeted(asked: Any, arguments: list[str]) -> None:
     from daybreak.training.clock import Budget
 
     budgeted = any(argument.split("=")[0] == "--budget" for argument in arguments)
-    if budgeted and asked.by:
-        raise UserError("--by and --budget both say how long the run takes.", "Give one of them.")
-    if asked.corpus and not budgeted and not asked.by:
+    if budgeted and asked.deadline:
+        raise UserError("--deadline and --budget both say how long the run takes.", "Give one of them.")
+    if asked.corpus and not budgeted and not asked.deadline:
         raise UserError("A corpus needs a budget.", "Add one, for a first look --budget 15m.")
-    if asked.by and not asked.corpus:
-        raise UserError("--by needs a corpus.", "Add --corpus TEXT; the built-in one has minutes of its own.")
+    if asked.deadline and not asked.corpus:
+        raise UserError("--deadline needs a corpus.", "Add --corpus TEXT; the built-in one has minutes of its own.")
     budget = Budget.parse(asked.recipe.budget)
     if not asked.corpus and budget.unit == "seconds" and budget.amount > 600:
         raise UserError(
@@ -391,7 +412,7 @@ def _prepare(arguments: list[str]) -> None:
     import tyro
 
     from daybreak.data.pipeline.cluster import LOCAL, Slurm, chosen_workers
-    from daybreak.data.pipeline.preprocessing import AS_IT_IS, Treatment
+    from daybreak.data.pipeline.preprocessing import AS_IT_IS, Preprocessing
     from daybreak.data.tokenizers.tokenizer import TokenizerConfig, WordPiece
 
     @dataclass(frozen=True, kw_only=True)
@@ -422,7 +443,7 @@ def _prepare(arguments: list[str]) -> None:
         """Cut documents at spaces into documents of about so many characters; 0 for whole ones."""
         text_field: str = "text"
         """Field of a record, or column of a table, that holds the text."""
-        treatment: Annotated[Treatment, tyro.conf.arg(name="")] = AS_IT_IS
+        preprocessing: Annotated[Preprocessing, tyro.conf.arg(name="")] = AS_IT_IS
         workers: int = 0
         """Processes that read side by side; 0 for as many as there are cores. They change nothing of the result."""
         on: str = LOCAL
@@ -451,7 +472,7 @@ def _prepare(arguments: list[str]) -> None:
         split_sentences=asked.split_sentences,
         chunk_characters=asked.chunk_characters,
         compare=asked.compare,
-        treatment=asked.treatment,
+        preprocessing=asked.preprocessing,
         workers=chosen_workers(asked.on, asked.workers, asked.slurm),
     )
     if asked.push_to_hub:
@@ -465,13 +486,13 @@ def _preparation(arguments: list[str]) -> dict[str, Any]:
     recipe, model = _value_of("--recipe", arguments), _value_of("--tokenizer-from", arguments)
     chosen: dict[str, Any] = {}
     if recipe:
-        from daybreak.core.plain import to_plain
+        from daybreak.core.serialization import to_dict
         from daybreak.recipe import load_recipe
 
         found = load_recipe(recipe, size=_value_of("--size", arguments) or "", faithful="--faithful" in arguments)
-        chosen = {"tokenizer": found.tokenizer, **to_plain(found.texts)}
+        chosen = {"tokenizer": found.tokenizer, **to_dict(found.texts)}
     if kind := _value_of("--tokenizer-kind", arguments):
-        from daybreak.core.plain import nearest
+        from daybreak.core.serialization import nearest
         from daybreak.data.tokenizers.byte_bpe import ByteBPE
         from daybreak.data.tokenizers.tokenizer import WordPiece
 
@@ -488,7 +509,7 @@ def _preparation(arguments: list[str]) -> dict[str, Any]:
 
 
 def _asked_pretrain(arguments: list[str]) -> Any:
-    """The flags of ``pretrain``, which are those of a contender of ``study`` too."""
+    """The flags of ``pretrain``, which are those of a variant of ``study`` too."""
     import tyro
 
     from daybreak.recipe import Recipe
@@ -516,7 +537,7 @@ def _asked_pretrain(arguments: list[str]) -> Any:
         """Folder made by daybreak prepare."""
         out: Path | None = None
         """Run folder, runs/tiny and so on by default. The same folder again resumes."""
-        fresh: bool = False
+        overwrite: bool = False
         """Delete the run folder first."""
         track: tuple[str, ...] = ()
         """Where the numbers go beside the run folder: wandb, tensorboard, trackio; each needs the extra track."""
@@ -559,7 +580,7 @@ def _pretrain(arguments: list[str]) -> None:
     from daybreak.commands.pretrain import Watching, pretrain
 
     watching = Watching(track=asked.track, price=asked.price)
-    pretrain(asked.recipe, data=asked.data, out=out, fresh=asked.fresh, watching=watching, started=started)
+    pretrain(asked.recipe, data=asked.data, out=out, overwrite=asked.overwrite, watching=watching, started=started)
 
 
 def _verify(arguments: list[str]) -> None:
@@ -586,7 +607,7 @@ def _verify(arguments: list[str]) -> None:
 def _record(arguments: list[str]) -> None:
     import tyro
 
-    from daybreak.schemas.filed import VERIFIED_STEPS
+    from daybreak.schemas.records import VERIFIED_STEPS
 
     @dataclass(frozen=True, kw_only=True)
     class Record:
@@ -634,7 +655,7 @@ class _InTurns:
     budget: str
     """Of each run: 3m, 8h; in steps or tokens no claim is made."""
     seeds: int = 2
-    """Runs of each contender, or of each source and treatment; a claim needs 3."""
+    """Runs of each variant, or of each source and preprocessing; a claim needs 3."""
     out: Path
     """Folder of the study. The same folder again resumes, with more --seeds too."""
     threads: int = 0
@@ -655,7 +676,7 @@ def _study(arguments: list[str]) -> None:
 
     @dataclass(frozen=True, kw_only=True)
     class Study(_InTurns):
-        contenders: Annotated[tuple[str, ...], tyro.conf.Positional]
+        variants: Annotated[tuple[str, ...], tyro.conf.Positional]
         """Two or more, each in quotes: a recipe with flags as pretrain takes them, with a name before it if you like:
         "high=mini --optimizer.lr 4e-3"."""
         data: Path
@@ -670,11 +691,11 @@ def _study(arguments: list[str]) -> None:
         """Fine-tunings of each model on each task; as many as the protocol has by default."""
 
     asked = _parse(Study, "study", arguments)
-    contenders = [_contender(text, asked.data) for text in asked.contenders]
+    variants = [_variant(text, asked.data) for text in asked.variants]
     from daybreak.commands.study import study
 
     study(
-        contenders,
+        variants,
         data=asked.data,
         tasks=_by_comma(asked.tasks),
         task_dir=asked.task_dir or None,
@@ -693,7 +714,7 @@ def _study_data(arguments: list[str]) -> None:
         """NAME=TEXT: a source, and a file, folder or glob of it; a name may come again with more of its text."""
         recipe: str = DEFAULT_RECIPE
         """What is trained, in quotes with flags as pretrain takes them: "tiny --batch 8"."""
-        treatments: str = "raw,filtered,sorted,deduplicated"
+        preprocessings: str = "raw,filtered,sorted,deduplicated"
         """By comma: raw, then what is to be compared with it; each stands on those before it."""
         order: str = "full-stops"
         """Of the rows where they are sorted."""
@@ -710,7 +731,7 @@ def _study_data(arguments: list[str]) -> None:
 
     asked = _parse(StudyData, "study-data", arguments)
     texts = _named_texts(asked.texts)
-    trained = _contender(asked.recipe, Path("data"))
+    trained = _variant(asked.recipe, Path("data"))
     code = _value_of("--recipe", trained.words) or (trained.words[0] if trained.words[0].endswith(".py") else "")
     from daybreak.commands.study_data import Preparation, study_data
 
@@ -721,7 +742,7 @@ def _study_data(arguments: list[str]) -> None:
 
         tokenizer = Existing(folder=str(local_folder(asked.tokenizer_from)))
     preparation = Preparation(
-        treatments=_by_comma(asked.treatments),
+        preprocessings=_by_comma(asked.preprocessings),
         tokenizer=tokenizer,
         **{name: getattr(asked, name) for name in ("order", "threshold", "document", "text_field", "workers")},
     )
@@ -739,7 +760,7 @@ def _named_texts(texts: tuple[str, ...]) -> dict[str, list[str]]:
     return found
 
 
-def _contender(text: str, data: Path) -> Any:
+def _variant(text: str, data: Path) -> Any:
     """``high=mini --optimizer.lr 4e-3`` -> its name and its recipe, read as ``pretrain`` reads it."""
     import re
     import shlex
@@ -749,21 +770,21 @@ def _contender(text: str, data: Path) -> Any:
     try:
         words = shlex.split(flags)
     except ValueError as error:
-        raise UserError(f"The contender '{text}' cannot be read: {error}.", "Correct its quotes.") from None
+        raise UserError(f"The variant '{text}' cannot be read: {error}.", "Correct its quotes.") from None
     if not words:
-        raise UserError(f"The contender '{text}' names no recipe.", 'Write "NAME=RECIPE FLAGS".')
+        raise UserError(f"The variant '{text}' names no recipe.", 'Write "NAME=RECIPE FLAGS".')
     for word in words:
         if word.partition("=")[0] in STUDY_GIVES:
             raise UserError(
-                f"The contender '{name}' cannot have {word.partition('=')[0]}: the study gives it.", "Leave it out."
+                f"The variant '{name}' cannot have {word.partition('=')[0]}: the study gives it.", "Leave it out."
             )
-    from daybreak.studies.experiment import Contender
+    from daybreak.studies.experiment import Variant
 
     try:
         recipe = _asked_pretrain([*words, "--data", str(data)]).recipe
     except UserError as error:
-        raise UserError(f"The contender '{name}': {error.sentence}", error.remedy) from None
-    return Contender(name=" ".join(name.split()), recipe=recipe, words=tuple(words))
+        raise UserError(f"The variant '{name}': {error.sentence}", error.remedy) from None
+    return Variant(name=" ".join(name.split()), recipe=recipe, words=tuple(words))
 
 
 def _export(arguments: list[str]) -> None:
@@ -843,7 +864,7 @@ def _evaluate(arguments: list[str]) -> None:
         """processes of this machine, or a ray or dask cluster."""
         price: float | None = None
         """Of an hour of this machine: the forecast then says what the evaluation will cost."""
-        fresh: bool = False
+        overwrite: bool = False
         """Do every fine-tuning again, those that are done too."""
         baselines: bool = True
         """Fit the bag-of-words baseline on the same training rows too."""
@@ -955,13 +976,13 @@ def _init_task(arguments: list[str]) -> None:
         """A .csv, .tsv, .jsonl or .parquet file with one example a row."""
         out: Path | None = None
         """The task file; beside the table, with the ending .toml, by default."""
-        fresh: bool = False
+        overwrite: bool = False
         """Replace a task file that is there."""
 
     asked = _parse(InitTask, "init-task", arguments)
     from daybreak.commands.init_task import init_task
 
-    init_task(asked.table, asked.out, fresh=asked.fresh)
+    init_task(asked.table, asked.out, overwrite=asked.overwrite)
 
 
 def _status(arguments: list[str]) -> None:

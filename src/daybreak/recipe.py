@@ -11,8 +11,8 @@ from typing import Any
 
 from daybreak.core.encoder import EncoderConfig
 from daybreak.core.errors import UserError
-from daybreak.core.files import read_json
-from daybreak.core.plain import Component, UnknownKind, fingerprint, from_plain, nearest, to_plain
+from daybreak.core.recipe_file import read_recipe_file, without_extras
+from daybreak.core.serialization import Component, UnknownKind, fingerprint, from_dict, nearest, to_dict
 from daybreak.core.user_code import import_file, read_code
 from daybreak.data.sequences import chunks as _chunks
 from daybreak.data.sequences import views as _views
@@ -32,7 +32,7 @@ from daybreak.training.objectives.masked import Masked
 from daybreak.training.objectives.objective import Objective
 from daybreak.training.optim import muon as _muon
 from daybreak.training.optim.optimizers import OptimizerConfig
-from daybreak.training.phases import Later
+from daybreak.training.phases import SecondPhase
 from daybreak.training.ramp import Ramp
 from daybreak.training.schedule import Schedule
 
@@ -48,8 +48,6 @@ MOST_SEED = 9 * 10**12
 """Times a million, and with the rows of any run added, it still is a seed that torch takes."""
 MOST_BATCH = 1 << 20
 """Sequences of an optimizer step; larger numbers are typing mistakes, and would be timed for minutes."""
-EXTRAS = ("fingerprint", "own_kinds")
-"""What recipe.json holds beside the fields."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,18 +107,18 @@ class Recipe:
     batch: int = 16
     """Rows of an optimizer step, over all devices; 0 where --devices.batch names those of each."""
     ramp: Ramp = Ramp()
-    later: Later = Later()
+    phase2: SecondPhase = SecondPhase()
     finish: Finish = Finish()
     devices: Devices = Devices()
     microbatch: int = 0
     """Rows that one device handles at a time; 0 for all of its share, or the fastest where that is many."""
-    clip: float = 1.0
+    max_grad_norm: float = 1.0
     """Largest norm of the gradient."""
     precision: str = "auto"
     """Of training: float32, bfloat16, float16, or auto for the one whose step this machine does faster."""
     compile: str = "auto"
     """Run the blocks through torch.compile: on, off, or auto for where it pays."""
-    recompute: bool = False
+    gradient_checkpointing: bool = False
     """Gradient checkpointing: compute blocks twice instead of keeping what they computed. Less memory, same result."""
     average: Averaging = Averaging()
     seed: int = 0
@@ -146,8 +144,8 @@ class Recipe:
             raise UserError(f"--precision cannot be '{self.precision}'.", f"Use {', '.join(calibration.PRECISIONS)}.")
         if self.compile not in COMPILE:
             raise UserError(f"--compile cannot be '{self.compile}'.", f"Use {', '.join(COMPILE)}.")
-        if not (self.clip > 0 and self.optimizer.lr > 0):
-            raise UserError("--clip and --optimizer.lr must be positive.", "Correct the number.")
+        if not (self.max_grad_norm > 0 and self.optimizer.lr > 0):
+            raise UserError("--max-grad-norm and --optimizer.lr must be positive.", "Correct the number.")
         if abs(self.seed) > MOST_SEED:
             raise UserError(f"--seed {self.seed} is too large.", f"Choose one up to {MOST_SEED:,}.")
         if self.devices.rate_rule not in RATE_RULES:
@@ -196,19 +194,19 @@ class Recipe:
         if self.objective.stage(self.finish.start) == "causal":
             raise UserError(
                 f"The finish begins at {self.finish.start:g} of the run, while the next token is still predicted.",
-                "Give a later --finish.start, or a smaller --objective.causal-share.",
+                "Give a later --finish.start, or a smaller --objective.causal-fraction.",
             )
-        if self.later.start < 1 and self.finish.start < self.later.start:
+        if self.phase2.start < 1 and self.finish.start < self.phase2.start:
             raise UserError(
                 f"The finish begins at {self.finish.start:g} of the run, before the second phase at "
-                f"{self.later.start:g}.",
+                f"{self.phase2.start:g}.",
                 "Give a later --finish.start.",
             )
 
     @property
     def longest_row(self) -> int:
         """Positions of the longest rows of the run."""
-        later = self.later.length if self.later.ever else 0
+        later = self.phase2.length if self.phase2.ever else 0
         return max(self.length, later, self.finish.length if self.finish.ever else 0)
 
     def global_batch(self, devices: int) -> int:
@@ -292,7 +290,7 @@ def promise(name: str) -> str:
 
 def resolved(recipe: Recipe) -> dict[str, Any]:
     """What recipe.json holds: every field, a fingerprint of all of them, and which kinds do not ship, if any."""
-    plain, own = to_plain(recipe), sorted(set(_own_kinds(recipe)))
+    plain, own = to_dict(recipe), sorted(set(_own_kinds(recipe)))
     return {**plain, "fingerprint": fingerprint(plain)} | ({"own_kinds": own} if own else {})
 
 
@@ -305,14 +303,9 @@ def _own_kinds(value: Any) -> Iterator[str]:
         yield from _own_kinds(one)
 
 
-def without_extras(plain: dict[str, Any]) -> dict[str, Any]:
-    """Undo what ``resolved`` added."""
-    return {key: value for key, value in plain.items() if key not in EXTRAS}
-
-
 def first_difference(left: Recipe, right: Recipe) -> str | None:
     """The dotted name of the first field in which two recipes differ, or None."""
-    return _difference(to_plain(left), to_plain(right), "")
+    return _difference(to_dict(left), to_dict(right), "")
 
 
 def _difference(left: Any, right: Any, where: str) -> str | None:
@@ -326,11 +319,9 @@ def _difference(left: Any, right: Any, where: str) -> str | None:
 
 
 def _from_json(path: Path) -> Recipe:
-    plain = read_json(path)
-    if not isinstance(plain, dict):
-        raise UserError(f"'{path}' holds no recipe.", "Name a recipe.json that Daybreak wrote.")
+    plain = read_recipe_file(path)
     try:
-        return from_plain(Recipe, without_extras(plain))
+        return from_dict(Recipe, without_extras(plain))
     except UnknownKind as unknown:
         own = " and ".join(map(str, plain.get("own_kinds", ())))
         raise UserError(

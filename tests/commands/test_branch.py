@@ -16,8 +16,8 @@ import torch
 from daybreak.cli import main
 from daybreak.commands import pretrain
 from daybreak.core.files import read_json
-from daybreak.core.plain import from_plain
 from daybreak.core.run_folder import RunFolder
+from daybreak.core.serialization import from_dict
 from daybreak.pretraining.starting_points import continued, extended
 from daybreak.recipe import Recipe, load_recipe
 from daybreak.schemas.run import StepRecord, Summary
@@ -56,7 +56,7 @@ def bits(run: Path) -> bytes:
 
 def steps(run: Path) -> list[StepRecord]:
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [from_plain(StepRecord, line) for line in lines if line.pop("type") == "step"]
+    return [from_dict(StepRecord, line) for line in lines if line.pop("type") == "step"]
 
 
 @pytest.fixture
@@ -162,15 +162,15 @@ def test_a_stopped_branch_goes_on(
 
 def small(name: str, **changes: Any) -> Recipe:
     found = load_recipe(name)
-    model = replace(found.model, layers=1, width=32, heads=2, inner=32)  # type: ignore[call-arg]
+    model = replace(found.model, layers=1, hidden_size=32, heads=2, intermediate_size=32)  # type: ignore[call-arg]
     return replace(found, model=model, length=32, batch=8, precision="float32", **changes)
 
 
 def test_a_branch_of_a_run_in_its_second_phase_stays_there(data: Path, tmp_path: Path) -> None:
     """Longer rows from the first step on, and the batch as large as it had grown."""
     recipe = small("crammed", budget="40steps")
-    later = replace(recipe.later, start=0.5, length=64, batch=4)
-    recipe = replace(recipe, later=later, ramp=replace(recipe.ramp, quantum=2))
+    later = replace(recipe.phase2, start=0.5, length=64, batch=4)
+    recipe = replace(recipe, later=later, ramp=replace(recipe.ramp, batch_multiple=2))
     pretrain.pretrain(recipe, data=data, out=tmp_path / "run")
     command("pretrain", "--from", tmp_path / "run", "--extend", "20steps", "--data", data, "--out", tmp_path / "run2")
     summary = read_json(tmp_path / "run2" / "summary.json", Summary)

@@ -1,4 +1,4 @@
-"""The verb: one line for a good submission, every fault and exit code 2 for another."""
+"""The command: one line for a good submission, every fault and exit code 2 for another."""
 
 from __future__ import annotations
 

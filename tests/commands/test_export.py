@@ -78,7 +78,7 @@ def test_of_a_run_that_averages_its_weights_the_mean_is_given_but_for_the_best(
     weights = load_file(kept / "model.safetensors")
     means = {f"mean.{name}": tensor + 0.5 for name, tensor in weights.items()}
     save_file({"count": torch.tensor(3), **means}, kept / "average.safetensors")
-    recipe = replace(load_recipe(run), average=Averaging(share=0.5))
+    recipe = replace(load_recipe(run), average=Averaging(fraction=0.5))
     write_json(run / "recipe.json", resolved(recipe))
     out = export(run, out=tmp_path / "model", data=data, best=best)
     given = load_file(out / "model.safetensors")["model.embeddings.tok_embeddings.weight"]

@@ -56,7 +56,9 @@ def test_a_crammed_model_attends_to_padding_by_choice(
     tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.manual_seed(0)
-    shape = CrammedEncoder(layers=1, width=16, heads=2, inner=12, head="square", longest_row=24, attend_padding=True)
+    shape = CrammedEncoder(
+        layers=1, hidden_size=16, heads=2, intermediate_size=12, head="square", longest_row=24, attend_padding=True
+    )
     source = tmp_path / "legacy"
     model = shape.build(ids(tokenizer))
     write_model_folder(source, model=model, shape=shape, tokenizer=tokenizer, length=24, vocabulary=ids(tokenizer))

@@ -164,4 +164,4 @@ def test_a_task_file_that_is_there_is_kept(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="exists already"):
         init_task(table)
     assert out.read_text() == "mine"
-    assert read_task_file(init_task(table, fresh=True)).text == ("text",)
+    assert read_task_file(init_task(table, overwrite=True)).text == ("text",)

@@ -16,7 +16,7 @@ from daybreak.commands.leaderboard import leaderboard
 from daybreak.core.errors import UserError
 from daybreak.core.files import write_json
 from daybreak.reporting.leaderboard_table import CLASSES, Filed, Row, places, why_not
-from daybreak.schemas.filed import RECORD_FILE, RULES, DataIdentity, Record, Verified, tolerance
+from daybreak.schemas.records import RECORD_FILE, RULES, DataIdentity, Record, Verified, tolerance
 from daybreak.schemas.run import Environment
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,7 +36,7 @@ MACHINE = Environment(
 def of(loss: float = 4.0, seed: int = 0, **more: Any) -> Record:
     """A run of ten minutes on a quiet processor, verified to its last 500 steps."""
     found = Record(
-        rules=RULES, date="2026-11-22", recipe="daybreak-tiny", fingerprint=f"{seed}", contender="deadbeef", seed=seed,
+        rules=RULES, date="2026-11-22", recipe="daybreak-tiny", fingerprint=f"{seed}", variant="deadbeef", seed=seed,
         budget="10m", seconds=600.0, elapsed=599.0, wall=599.0, resumes=0, device="cpu", threads=2, processes=1,
         precision="float32", batch=16, machine=MACHINE, transformers="5", commit="", parameters=1_400_000, steps=2_000,
         tokens=4_000_000, epochs=4.0, tokens_per_second=7_000.0, loss=loss, accuracy=0.3, unigram_loss=6.0,
@@ -138,12 +138,12 @@ def test_too_few_seeds_or_chosen_ones_have_no_place(have: list[int], board: Call
 
 def test_a_place_needs_a_lead_beyond_the_spread(board: Callable[..., str]) -> None:
     runs = [
-        *seeds(4.0, 4.02, 4.04, contender="first"),
-        *seeds(4.01, 4.03, 4.05, contender="second"),  # 0.01 behind, spread 0.02
-        *seeds(4.03, 4.05, 4.07, contender="third"),  # 0.03 behind the first, 0.02 behind the second
-        *seeds(4.0, 4.5, 5.0, contender="wide"),  # within its own spread of all, but never before the third
-        *seeds(6.0, 6.0, 6.0, contender="last"),
-        *seeds(3.0, 3.0, contender="lucky"),  # two seeds take nobody's place
+        *seeds(4.0, 4.02, 4.04, variant="first"),
+        *seeds(4.01, 4.03, 4.05, variant="second"),  # 0.01 behind, spread 0.02
+        *seeds(4.03, 4.05, 4.07, variant="third"),  # 0.03 behind the first, 0.02 behind the second
+        *seeds(4.0, 4.5, 5.0, variant="wide"),  # within its own spread of all, but never before the third
+        *seeds(6.0, 6.0, 6.0, variant="last"),
+        *seeds(3.0, 3.0, variant="lucky"),  # two seeds take nobody's place
     ]
     found = [(row[3].strip("`").split()[1], row[0]) for row in cells(board(*runs))]
     assert found == [("lucky", "-"), ("first", "1"), ("second", "1"), ("third", "3"), ("wide", "3"), ("last", "5")]
@@ -156,7 +156,7 @@ def test_equal_rows_share_the_first_place() -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        {"contender": "other"},
+        {"variant": "other"},
         {"threads": 1},
         {"precision": "bfloat16"},
         {"machine": replace(MACHINE, device="Another CPU")},
@@ -236,11 +236,11 @@ def test_names_cannot_break_the_page(board: Callable[..., str]) -> None:
     assert "\n## d" not in page and " and 2 more; " in page
 
 
-# ---------------------------------------------------------------- the verb
+# ---------------------------------------------------------------- the command
 
 
 def test_the_same_records_give_the_same_page(board: Callable[..., str], tmp_path: Path) -> None:
-    page = board(*seeds(4.0, 4.1, 4.2), *seeds(4.0, 4.1, 4.2, contender="other"))
+    page = board(*seeds(4.0, 4.1, 4.2), *seeds(4.0, 4.1, 4.2, variant="other"))
     (tmp_path / "records" / "measurement.json").write_text("{}")
     (tmp_path / "records" / ".hidden.tmp").mkdir()
     (tmp_path / "records" / "notes").mkdir()

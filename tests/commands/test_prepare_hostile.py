@@ -134,6 +134,6 @@ def test_whatever_a_file_holds_it_is_read_or_refused_in_a_sentence(
         for number in range(len(corpus.parts)):
             for document in corpus.documents(number, skips, Meter()):
                 assert document.text.strip() and document.text.encode()
-        skips.judge()
+        skips.evaluate()
     except UserError as error:
         assert error.sentence.endswith(".") and error.remedy.endswith(".")

@@ -19,7 +19,7 @@ from daybreak.core.errors import UserError
 from daybreak.core.files import read_json
 from daybreak.data.pipeline import corpus_facts
 from daybreak.data.pipeline.corpus import bundled
-from daybreak.data.pipeline.preprocessing import Treatment
+from daybreak.data.pipeline.preprocessing import Preprocessing
 from daybreak.data.readers.documents import choose_rule
 from daybreak.data.readers.inputs import find_files
 from daybreak.data.sequences.shards import open_shards
@@ -49,8 +49,8 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_epochs_say_how_often_a_source_is_read(tmp_path: Path) -> None:
     one, two = write_records(tmp_path / "a.jsonl"), write_records(tmp_path / "b.jsonl", seed=6)
     plain = prepare([one, two], tmp_path / "plain", tokenizer=SMALL)
-    asked = Treatment(epochs=(2.5, 0.0))
-    mixed = prepare([one, two], tmp_path / "mixed", tokenizer=SMALL, treatment=asked)
+    asked = Preprocessing(epochs=(2.5, 0.0))
+    mixed = prepare([one, two], tmp_path / "mixed", tokenizer=SMALL, preprocessing=asked)
     first = open_shards(tmp_path / "mixed")
     assert mixed.heldout == plain.heldout  # is never repeated, nor left out
     from_one = prepare([one], tmp_path / "one", tokenizer=SMALL).train.documents
@@ -69,7 +69,8 @@ def test_a_copy_of_a_document_stands_a_whole_reading_behind_it(tmp_path: Path, s
 
     def read(epochs: float, name: str) -> tuple[list[list[int]], list[list[int]]]:
         prepare(
-            [text], tmp_path / name, tokenizer=SMALL, treatment=Treatment(epochs=(epochs,)), document="blank-line",
+            [text], tmp_path / name, tokenizer=SMALL,
+            preprocessing=Preprocessing(epochs=(epochs,)), document="blank-line",
             split_sentences=sentences,
         )  # fmt: skip
         stream = open_shards(tmp_path / name).train
@@ -93,43 +94,45 @@ def test_a_copy_of_a_document_stands_a_whole_reading_behind_it(tmp_path: Path, s
 
 def test_many_epochs_take_no_more_memory_and_count_once(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("A line of text.\nAnother line of text.\nA third line of text.\n")
-    manifest = prepare([tmp_path / "a.txt"], tmp_path / "data", tokenizer=SMALL, treatment=Treatment(epochs=(1000.0,)))
+    manifest = prepare(
+        [tmp_path / "a.txt"], tmp_path / "data", tokenizer=SMALL, preprocessing=Preprocessing(epochs=(1000.0,))
+    )
     assert (manifest.train.documents, manifest.heldout.documents) == (2000, 1)
     assert sum(read_json(tmp_path / "data" / "corpus.json", CorpusReport).compressibility.counts) == 3
 
 
 @pytest.mark.parametrize("values", [(1.0, math.nan), (math.nan, math.nan), (-1.0, 1.0), (0.0, 0.0), (1.0, math.inf)])
 def test_numbers_that_are_none_are_refused_before_anything_is_read(tmp_path: Path, values: tuple[float, float]) -> None:
-    for asked in (Treatment(epochs=values), Treatment(weights=values)):
+    for asked in (Preprocessing(epochs=values), Preprocessing(weights=values)):
         with pytest.raises(UserError, match="cannot be"):
-            prepare([tmp_path / "a", tmp_path / "b"], tmp_path / "data", tokenizer=SMALL, treatment=asked)
+            prepare([tmp_path / "a", tmp_path / "b"], tmp_path / "data", tokenizer=SMALL, preprocessing=asked)
 
 
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        (Treatment(epochs=(0.0, 0.0001)), "No text is left to train on"),
-        (Treatment(weights=(1.0, 5000.0)), "--weights cannot be"),
-        (Treatment(weights=(0.001, 1000.0)), r"b.jsonl' would be read .* times for its weight|No text is left"),
+        (Preprocessing(epochs=(0.0, 0.0001)), "No text is left to train on"),
+        (Preprocessing(weights=(1.0, 5000.0)), "--weights cannot be"),
+        (Preprocessing(weights=(0.001, 1000.0)), r"b.jsonl' would be read .* times for its weight|No text is left"),
     ],
 )
-def test_a_mixture_without_sense_is_refused(tmp_path: Path, asked: Treatment, said: str) -> None:
+def test_a_mixture_without_sense_is_refused(tmp_path: Path, asked: Preprocessing, said: str) -> None:
     paths = [write_records(tmp_path / "a.jsonl", 3000), write_records(tmp_path / "b.jsonl", 1, seed=7)]
     with pytest.raises(UserError, match=said):
-        prepare(paths, tmp_path / "data", tokenizer=SMALL, treatment=asked)
+        prepare(paths, tmp_path / "data", tokenizer=SMALL, preprocessing=asked)
 
 
 def test_sources_that_overlap_cannot_be_mixed(corpus: Path, tmp_path: Path) -> None:
     for inputs in ([corpus, corpus], [tmp_path / "*.jsonl", corpus]):
         with pytest.raises(UserError, match=r"in other inputs too. Name each text once"):
-            prepare(inputs, tmp_path / "data", tokenizer=SMALL, treatment=Treatment(epochs=(1.0, 2.0)))
+            prepare(inputs, tmp_path / "data", tokenizer=SMALL, preprocessing=Preprocessing(epochs=(1.0, 2.0)))
 
 
 def test_weights_are_shares_of_the_training_text(tmp_path: Path) -> None:
     large, small = write_records(tmp_path / "a.jsonl", 900), write_records(tmp_path / "b.jsonl", 100, seed=6)
     plain: Manifest = prepare([large, small], tmp_path / "plain", tokenizer=SMALL)
-    asked = Treatment(weights=(1.0, 1.0))
-    even = prepare([large, small], tmp_path / "even", tokenizer=SMALL, treatment=asked)
+    asked = Preprocessing(weights=(1.0, 1.0))
+    even = prepare([large, small], tmp_path / "even", tokenizer=SMALL, preprocessing=asked)
     assert even.train.tokens == pytest.approx(plain.train.tokens, rel=0.08)  # as much text as before
     report = read_json(tmp_path / "even" / "corpus.json", CorpusReport)
     characters = [source.epochs * source.kept_characters for source in report.sources]
@@ -139,18 +142,20 @@ def test_weights_are_shares_of_the_training_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        (Treatment(epochs=(1.0, 2.0)), "--epochs has 2 numbers for 1 inputs"),
-        (Treatment(weights=(-1.0,)), "--weights cannot be -1.0"),
-        (Treatment(weights=(1.0,), epochs=(1.0,)), "Both --epochs and --weights"),
-        (Treatment(case="webb"), "'webb' is no case. Did you mean 'web'"),
-        (Treatment(languages=("en",)), "Languages are told by a model"),
-        (Treatment(remove_evaluation=True), "no evaluation text to remove"),
-        (Treatment(filter_tokenizer="folder"), "The case plain filters by no tokenizer"),
+        (Preprocessing(epochs=(1.0, 2.0)), "--epochs has 2 numbers for 1 inputs"),
+        (Preprocessing(weights=(-1.0,)), "--weights cannot be -1.0"),
+        (Preprocessing(weights=(1.0,), epochs=(1.0,)), "Both --epochs and --weights"),
+        (Preprocessing(preset="webb"), "'webb' is no preset. Did you mean 'web'"),
+        (Preprocessing(languages=("en",)), "Languages are told by a model"),
+        (Preprocessing(remove_evaluation=True), "no evaluation text to remove"),
+        (Preprocessing(filter_tokenizer="folder"), "The case plain filters by no tokenizer"),
     ],
 )
-def test_a_treatment_that_cannot_be_meant_is_refused(corpus: Path, tmp_path: Path, asked: Treatment, said: str) -> None:
+def test_a_treatment_that_cannot_be_meant_is_refused(
+    corpus: Path, tmp_path: Path, asked: Preprocessing, said: str
+) -> None:
     with pytest.raises(UserError, match=said):
-        prepare([corpus], tmp_path / "data", tokenizer=SMALL, treatment=asked)
+        prepare([corpus], tmp_path / "data", tokenizer=SMALL, preprocessing=asked)
     assert left_over(tmp_path) == []
 
 
@@ -163,8 +168,8 @@ def test_the_account_adds_up(corpus: Path, tmp_path: Path) -> None:
     texts = [json.loads(line)["text"] for line in corpus.read_text().splitlines()]
     long = [text for text in dict.fromkeys(texts) if len(text.split()) >= 20]
     evaluation.write_text(f"{long[0].upper()}!\nOf this not a word stands in the corpus, which is about rivers.\n")
-    asked = Treatment(evaluation=(str(evaluation),), remove_evaluation=True, show_text=True)
-    prepare([corpus], tmp_path / "data", tokenizer=SMALL, treatment=asked, workers=2)
+    asked = Preprocessing(evaluation=(str(evaluation),), remove_evaluation=True, show_text=True)
+    prepare([corpus], tmp_path / "data", tokenizer=SMALL, preprocessing=asked, workers=2)
     report = read_json(tmp_path / "data" / "corpus.json", CorpusReport)
     found, equal = report.steps
     assert (found.documents_in, found.documents_out) == (660, 660 - texts.count(long[0]))
@@ -185,14 +190,14 @@ def test_the_account_adds_up(corpus: Path, tmp_path: Path) -> None:
 
 def test_another_evaluation_text_is_another_preparation(corpus: Path, tmp_path: Path) -> None:
     evaluation = tmp_path / "task.txt"
-    asked = Treatment(evaluation=(str(evaluation),))
+    asked = Preprocessing(evaluation=(str(evaluation),))
     with pytest.raises(UserError, match=r"task.txt' cannot be read: no such file"):
-        prepare([corpus], tmp_path / "data", tokenizer=SMALL, treatment=asked)
+        prepare([corpus], tmp_path / "data", tokenizer=SMALL, preprocessing=asked)
     evaluation.write_text("A line of at least eight words, so that it is looked for.\n")
-    prepare([corpus], tmp_path / "data", tokenizer=SMALL, treatment=asked)
+    prepare([corpus], tmp_path / "data", tokenizer=SMALL, preprocessing=asked)
     evaluation.write_text("Another line of at least eight words, so that it is looked for.\n")
     with pytest.raises(UserError, match="from other text or with other settings"):
-        prepare([corpus], tmp_path / "data", tokenizer=SMALL, treatment=asked)
+        prepare([corpus], tmp_path / "data", tokenizer=SMALL, preprocessing=asked)
 
 
 def test_a_case_that_needs_a_first_tokenizer_reads_once_more(tmp_path: Path) -> None:
@@ -201,7 +206,7 @@ def test_a_case_that_needs_a_first_tokenizer_reads_once_more(tmp_path: Path) -> 
     chance = random.Random(1)
     noise = ["".join(chance.choices("qxzjkvw0189#%", k=200)) for _ in range(5)]
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in noise) + path.read_text())
-    prepare([path], tmp_path / "data", tokenizer=SMALL, treatment=Treatment(case="crammed", show_text=True))
+    prepare([path], tmp_path / "data", tokenizer=SMALL, preprocessing=Preprocessing(preset="crammed", show_text=True))
     report = read_json(tmp_path / "data" / "corpus.json", CorpusReport)
     assert report.case == "crammed" and report.steps[0].passes == 1
     assert report.steps[0].documents_in - report.steps[0].documents_out >= 5
@@ -248,7 +253,12 @@ def test_every_form_of_text_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_sample_without_held_out_text_leaves_quality_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a large corpus of books the sample may hold none; hours of work must not be lost for that."""
     monkeypatch.setattr(corpus_facts, "some_of", lambda texts, characters: [])
-    prepare([write_records(tmp_path / "a.jsonl")], tmp_path / "data", tokenizer=SMALL, treatment=Treatment(advise=True))
+    prepare(
+        [write_records(tmp_path / "a.jsonl")],
+        tmp_path / "data",
+        tokenizer=SMALL,
+        preprocessing=Preprocessing(advise=True),
+    )
     report = read_json(tmp_path / "data" / "corpus.json", CorpusReport)
     assert report.tokenizer is None and report.advice is None
     assert "Tokenizer" in write_corpus_page(tmp_path / "data", tmp_path / "page.html").read_text()
@@ -275,4 +285,4 @@ def test_advice_about_a_tokenizer_that_is_taken_over_is_refused_at_once(tmp_path
     """Not after the text was read and encoded: all of that work would be thrown away."""
     text = [write_records(tmp_path / "a.jsonl")]
     with pytest.raises(UserError, match="has its size already"):
-        prepare(text, tmp_path / "b", tokenizer=Existing(folder="nowhere"), treatment=Treatment(advise=True))
+        prepare(text, tmp_path / "b", tokenizer=Existing(folder="nowhere"), preprocessing=Preprocessing(advise=True))

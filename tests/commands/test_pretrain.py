@@ -19,8 +19,8 @@ from safetensors.torch import load_file
 
 from daybreak.commands import pretrain
 from daybreak.core.files import read_json
-from daybreak.core.plain import from_plain
 from daybreak.core.run_folder import RunFolder
+from daybreak.core.serialization import from_dict
 from daybreak.data.sequences.shards import open_shards
 from daybreak.recipe import Recipe, load_recipe
 from daybreak.schemas.changes import MachineRecord
@@ -40,7 +40,7 @@ def small(budget: str) -> Recipe:
     return dataclasses.replace(
         tiny,
         tokenizer=dataclasses.replace(tiny.tokenizer, vocabulary=400),
-        model=dataclasses.replace(tiny.model, layers=1, width=32, heads=2, inner=32),  # type: ignore[call-arg]
+        model=dataclasses.replace(tiny.model, layers=1, hidden_size=32, heads=2, intermediate_size=32),  # type: ignore[call-arg]
         length=32,
         batch=8,
         precision="float32",
@@ -94,8 +94,8 @@ def test_a_run_leaves_its_records(finished: Path, data: Path) -> None:
     assert isinstance(summary.parity, Parity) and summary.parity.passed
     assert summary.parity.masked_accuracy == pytest.approx(summary.validation.accuracy, abs=1e-3)
     assert summary.elapsed > 0 and summary.wall >= summary.elapsed - 60
-    assert sum(summary.spent.values()) == pytest.approx(summary.elapsed, rel=0.1, abs=0.5)
-    assert min(summary.spent.values()) >= 0
+    assert sum(summary.time_by_category.values()) == pytest.approx(summary.elapsed, rel=0.1, abs=0.5)
+    assert min(summary.time_by_category.values()) >= 0
 
 
 def test_every_line_of_the_metrics_is_a_record(finished: Path) -> None:
@@ -103,7 +103,7 @@ def test_every_line_of_the_metrics_is_a_record(finished: Path) -> None:
     for line in (finished / "metrics.jsonl").read_text().splitlines():
         plain = json.loads(line)
         kind = {"step": StepRecord, "validation": ValidationRecord, "machine": MachineRecord}[plain.pop("type")]
-        record = from_plain(kind, plain)
+        record = from_dict(kind, plain)
         elapsed.append(record.elapsed)
         tokens.append(getattr(record, "tokens", max(tokens, default=0)))
         finals += getattr(record, "final", False)
@@ -155,8 +155,8 @@ def test_stopped_and_killed_runs_go_on_and_equal_their_replay(
     elapsed = [record.elapsed for record in trace_]
     assert elapsed == sorted(elapsed)
     summary = read_json(run / "summary.json", Summary)
-    assert summary.resumes == 2 and summary.spent["lost"] > 0
-    assert sum(summary.spent.values()) == pytest.approx(summary.elapsed, rel=0.1, abs=0.5)
+    assert summary.resumes == 2 and summary.time_by_category["lost"] > 0
+    assert sum(summary.time_by_category.values()) == pytest.approx(summary.elapsed, rel=0.1, abs=0.5)
 
     again = daybreak("verify", run, "--data", data)
     assert again.returncode == 0, again.stderr
@@ -262,7 +262,7 @@ def test_a_time_budget_ends_by_itself_and_is_accounted_for(data: Path, tmp_path:
     """Whether it ends in time is measured on a quiet machine, by benchmarks/budget.py."""
     summary = pretrain.pretrain(small("5s"), data=data, out=tmp_path / "run")
     assert summary.steps >= 20 and summary.elapsed > 2
-    assert sum(summary.spent.values()) == pytest.approx(summary.elapsed, rel=0.1)
+    assert sum(summary.time_by_category.values()) == pytest.approx(summary.elapsed, rel=0.1)
     last = read_trace(tmp_path / "run" / "trace.jsonl")[-1]
     assert 0.5 < last.progress < 1.0
     decisions = read_json(tmp_path / "run" / "decisions.json", Decisions)
@@ -274,5 +274,5 @@ def test_it_learns_what_the_text_holds(data: Path, tmp_path: Path) -> None:
     """A few hundred steps of the smallest shape leave word frequencies far behind."""
     seen = pretrain.pretrain(small("500steps"), data=data, out=tmp_path / "run").validation
     assert seen.loss < seen.unigram_loss - 0.5
-    assert seen.accuracy > 1.3 * seen.commonest_share
+    assert seen.accuracy > 1.3 * seen.most_frequent_fraction
     assert seen.distinct >= 8

@@ -28,7 +28,7 @@ def test_another_budget_recipe_or_data_is_refused(
     (run / "summary.json").unlink()
     same = ["pretrain", "tiny", "--out", run, *shape]
     said = refused(*same, "--data", data, "--budget", "41steps")
-    assert "started with a budget of 40steps, not 41steps" in said and "--fresh" in said
+    assert "started with a budget of 40steps, not 41steps" in said and "--overwrite" in said
     said = refused(*same, "--data", data, "--budget", "40steps", "--optimizer.beta1", "0.8")
     assert "'optimizer.beta1' differs" in said
     (tmp_path / "less.jsonl").write_text("".join(corpus.read_text().splitlines(keepends=True)[:300]))
@@ -45,14 +45,14 @@ def test_fresh_deletes_nothing_before_all_is_looked_at(
     shutil.copytree(finished, run)
     shutil.copytree(data, run / "data")
     before = sorted(run.rglob("*"))
-    same = ["pretrain", "tiny", "--out", run, "--budget", "40steps", "--fresh", *shape]
+    same = ["pretrain", "tiny", "--out", run, "--budget", "40steps", "--overwrite", *shape]
     assert "no prepared data" in refused(*same, "--data", tmp_path / "dta")
-    assert "which --fresh would delete" in refused(*same, "--data", run / "data")
-    parts = ["--out", run, "--budget", "40steps", "--fresh"]
-    assert "which --fresh would delete" in refused("pretrain", *parts, "--data", data, "--init", run / "model")
+    assert "which --overwrite would delete" in refused(*same, "--data", run / "data")
+    parts = ["--out", run, "--budget", "40steps", "--overwrite"]
+    assert "which --overwrite would delete" in refused("pretrain", *parts, "--data", data, "--init", run / "model")
     assert "heads" in refused(*same, "--data", data, "--model.heads", "3")
-    branch = ["pretrain", "--from", run, "--extend", "80steps", "--data", data, "--out", run, "--fresh"]
-    assert "which --fresh would delete" in refused(*branch)
+    branch = ["pretrain", "--from", run, "--extend", "80steps", "--data", data, "--out", run, "--overwrite"]
+    assert "which --overwrite would delete" in refused(*branch)
     assert sorted(run.rglob("*")) == before
 
 
@@ -67,7 +67,7 @@ def test_a_run_that_another_process_trains_is_left_alone(
     same = ["pretrain", "tiny", "--data", data, "--budget", "40steps", *shape, "--out"]
     before = {path: path.stat().st_mtime_ns for path in run.rglob("*") if path.is_file()}
     with alone_in(run), alone_in(new):
-        for more in ([run], [run, "--fresh"], [new]):
+        for more in ([run], [run, "--overwrite"], [new]):
             said = refused(*same, *more)
             assert f"Another process is at work in '{more[0]}'. Wait for it, or end it" in " ".join(said.split())
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*") if path.is_file()} == before
@@ -123,7 +123,7 @@ def test_folders_that_cannot_be_used_are_refused(
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("mine")
     assert "holds other files" in refused(*plain, "--data", data, "--out", tmp_path / "mine")
-    assert "will not delete" in refused(*plain, "--data", data, "--out", tmp_path / "mine", "--fresh")
+    assert "will not delete" in refused(*plain, "--data", data, "--out", tmp_path / "mine", "--overwrite")
     assert (tmp_path / "mine" / "thesis.tex").exists()
     assert "no prepared data" in refused(*plain, "--data", tmp_path / "none", "--out", tmp_path / "run")
     assert "heads" in refused(*plain, "--data", data, "--out", tmp_path / "run", "--model.heads", "3")

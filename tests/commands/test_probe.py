@@ -1,4 +1,4 @@
-"""The verb: a model goes in, probes.json comes out; everything wrong is said before anything is measured."""
+"""The command: a model goes in, probes.json comes out; everything wrong is said before anything is measured."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from daybreak.core.errors import UserError
 from daybreak.core.files import read_json, write_json
 from daybreak.core.run_folder import RunFolder
 from daybreak.recipe import load_recipe
-from daybreak.schemas.filed import RECORD_FILE, RULES, Record, Verified
+from daybreak.schemas.records import RECORD_FILE, RULES, Record, Verified
 from daybreak.schemas.run import Environment, Summary
 from daybreak.studies.record_writer import describe, evidence
 from daybreak.training.hardware import probe

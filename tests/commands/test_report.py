@@ -1,4 +1,4 @@
-"""The verb: run folders in, one HTML file out."""
+"""The command: run folders in, one HTML file out."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_the_headline_says_what_and_how_good(write_run, tmp_path):
     text = words(report([write_run()], tmp_path / "report.html").read_text())
     assert "A text encoder with 1.48 million parameters, trained for 2m 59s on Some CPU @ 2.5 GHz" in text
     assert "its held-out loss is 4.57 nats, 1.72 below the 6.28" in text
-    assert "always guessing the commonest token gets 5.2 %" in text
+    assert "always guessing the most frequent token gets 5.2 %" in text
     assert "Of 2 tasks pretraining helps on 2 and harms on 0 by more than the seed spread" in text
     for part in ("Training", "Tasks", "Fill-mask examples", "Where the time went", "Use it", "Background"):
         assert part in text
@@ -193,7 +193,7 @@ def test_small_shares_of_the_time_can_be_read(write_run, tmp_path):
     run = write_run()
     summary = read_json(RunFolder(run).summary)
     spent = {"start": 4.0, "data": 0.5, "train": 190.0, "communicate": 3.0, "clock": 0.1, "monitor": 0.4, "lost": 2.0}
-    write_json(RunFolder(run).summary, summary | {"spent": spent})
+    write_json(RunFolder(run).summary, summary | {"time_by_category": spent})
     text = words(report([run], tmp_path / "report.html").read_text())
     assert "start data wait train communication clock agreement monitors lost Parity gate (apart)" in text
     assert "4.0 s 2.00 % 0.5 s 0.25 % 190.0 s 95.00 % 3.0 s 1.50 % 0.1 s 0.05 % 0.4 s 0.20 % 2.0 s 1.00 %" in text

@@ -28,7 +28,7 @@ FLAGS = (
     "--disable-component-update --disable-sync --virtual-time-budget=12000 --enable-logging=stderr --v=0"
 ).split()
 DARK = "--blink-settings=preferredColorScheme=0"
-SHAPE = {"kind": "ModernEncoder", "layers": 2, "width": 128, "heads": 2, "inner": 256}
+SHAPE = {"kind": "ModernEncoder", "layers": 2, "hidden_size": 128, "heads": 2, "intermediate_size": 256}
 VOID = {"meta", "br", "hr"}
 
 
@@ -193,7 +193,7 @@ def test_paper_is_light_and_holds_every_plot_whole(page):
 
 @in_browser
 def test_after_paper_the_page_is_as_it_was(page):
-    state = 'Array.from(document.querySelectorAll(".plot svg"), (svg) => svg.getBoundingClientRect().width)'
+    state = 'Array.from(document.querySelectorAll(".plot svg"), (svg) => svg.getBoundingClientRect().hidden_size)'
     question = f"""(async () => {{
         const before = {state}, rest = () => new Promise((done) => setTimeout(done, 500));
         dispatchEvent(new Event("beforeprint"));

@@ -18,12 +18,12 @@ from daybreak.evaluation.protocols.anchors import ANCHORS, CAPACITIES, COMPUTED,
 from daybreak.evaluation.protocols.conventions import CONVENTIONS, SIZES
 from daybreak.recipe import load_recipe, recipe_names, resolved
 from daybreak.reporting import figures
-from daybreak.reporting.arithmetic import capacity, cost, flops_words, trained
+from daybreak.reporting.flops import capacity, cost, flops_words, trained
 from daybreak.reporting.runs import RunRecords, read_run
 from daybreak.schemas.changes import Change
 from daybreak.schemas.tasks import TaskResult
 
-SHAPE = {"kind": "ModernEncoder", "layers": 2, "width": 128, "heads": 2, "inner": 256}
+SHAPE = {"kind": "ModernEncoder", "layers": 2, "hidden_size": 128, "heads": 2, "intermediate_size": 256}
 
 
 def glue(protocol: str = "cramming", seeds: int = 5, leave_out: tuple[str, ...] = ()) -> list[TaskResult]:
@@ -66,7 +66,11 @@ def test_operations_are_those_that_the_counter_sees(name):
 
 
 def test_an_unknown_shape_is_not_counted():
-    for shape in ({}, {"kind": "Other", "layers": 1, "width": 8, "inner": 8}, {"kind": "BertEncoder", "layers": 2}):
+    for shape in (
+        {},
+        {"kind": "Other", "layers": 1, "hidden_size": 8, "intermediate_size": 8},
+        {"kind": "BertEncoder", "layers": 2},
+    ):
         assert cost(shape, 100, 128) is None
 
 
@@ -86,7 +90,7 @@ def test_operations_grow_with_what_was_read_and_predicted(write_run):
 def test_a_second_phase_is_counted_with_its_longer_rows(write_run):
     later = {"start": 0.5, "length": 512, "batch": 0, "lr": 0.0, "when_flat": False}
     short = read_run(write_run("one", recipe={"model": SHAPE, "length": 128}))
-    long = read_run(write_run("two", recipe={"model": SHAPE, "length": 128, "later": later}))
+    long = read_run(write_run("two", recipe={"model": SHAPE, "length": 128, "phase2": later}))
     more = trained(long).total - trained(short).total
     rest = [step for step in long.steps if step.progress > 0.5]
     before = next(step for step in reversed(long.steps) if step.progress <= 0.5)

@@ -19,7 +19,7 @@ import torch
 
 from daybreak.commands import run
 from daybreak.core.files import read_json
-from daybreak.core.plain import from_plain
+from daybreak.core.serialization import from_dict
 from daybreak.core.task_pairs import baseline_sentence
 from daybreak.data.demo_corpus import docstrings
 from daybreak.data.demo_corpus.docstring_scan import Package
@@ -89,12 +89,12 @@ def test_from_text_to_report_without_a_network(corpus: Path, shape: list[str], t
     assert first.returncode == 0, first.stdout + first.stderr
     summary = read_json(out / "summary.json", Summary)
     assert summary.steps == 40 and summary.parity is not None and summary.parity.passed
-    results = [from_plain(TaskResult, item) for item in read_json(out / "results.json")]
+    results = [from_dict(TaskResult, item) for item in read_json(out / "results.json")]
     assert [(result.task, result.model, len(result.seeds)) for result in results] == [
         ("day", "pretrained", 1),
         ("day", "untrained", 1),
     ]
-    examples = [from_plain(FillMask, item) for item in read_json(out / "examples.json")]
+    examples = [from_dict(FillMask, item) for item in read_json(out / "examples.json")]
     assert examples and all("[MASK]" in example.text and len(example.guesses) == 5 for example in examples)
     page = (out / "report.html").read_text()
     assert page.lower().startswith("<!doctype html>")
@@ -161,7 +161,7 @@ def test_without_a_corpus_the_docstrings_are_read_and_their_task_comes_first(
     recipe = dataclasses.replace(
         tiny,
         tokenizer=dataclasses.replace(tiny.tokenizer, vocabulary=400),
-        model=dataclasses.replace(tiny.model, layers=1, width=32, heads=2, inner=32),  # type: ignore[call-arg]
+        model=dataclasses.replace(tiny.model, layers=1, hidden_size=32, heads=2, intermediate_size=32),  # type: ignore[call-arg]
         length=32,
         batch=4,
         budget="20steps",
@@ -209,7 +209,7 @@ def test_another_recipe_does_not_touch_the_data_of_a_run(
         (["--corpus", "nowhere.txt"], "There is no 'nowhere.txt'"),
         (["--tasks", "none.toml"], "Cannot read the task file 'none.toml'"),
         (["--seeds", "0"], "0 seeds are too few"),
-        (["--clip", "0"], "--clip and --optimizer.lr must be positive"),
+        (["--max-grad-norm", "0"], "--max-grad-norm and --optimizer.lr must be positive"),
         (["--track", "wand"], "There is no tracker 'wand'"),
         (["--price", "-1"], "is no price"),
     ],
@@ -219,7 +219,7 @@ def test_a_mistake_costs_no_run_that_was_to_be_replaced(
 ) -> None:
     out = Path(shutil.copytree(finished, tmp_path / "run"))
     corpus_of = [] if "--corpus" in wrong else ["--corpus", corpus]
-    assert said in refused("run", "tiny", "--budget", "40steps", "--out", out, "--fresh", *corpus_of, *wrong)
+    assert said in refused("run", "tiny", "--budget", "40steps", "--out", out, "--overwrite", *corpus_of, *wrong)
     assert (out / "model" / "model.safetensors").is_file() and (out / "summary.json").is_file()
 
 
@@ -229,5 +229,5 @@ def test_a_text_inside_the_run_is_not_deleted_with_it(
     out = Path(shutil.copytree(finished, tmp_path / "run"))
     (out / "corpus").mkdir()
     own = Path(shutil.copy(corpus, out / "corpus"))
-    said = refused("run", "tiny", "--budget", "40steps", "--out", out, "--fresh", "--corpus", out / "corpus")
-    assert "which --fresh would delete" in said and own.is_file()
+    said = refused("run", "tiny", "--budget", "40steps", "--out", out, "--overwrite", "--corpus", out / "corpus")
+    assert "which --overwrite would delete" in said and own.is_file()

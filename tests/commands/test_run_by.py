@@ -29,7 +29,7 @@ def test_pretraining_gets_what_is_left_but_for_the_rest(tmp_path: Path) -> None:
     assert alone == pytest.approx(36_000 * (1 - run.AFTER_SHARE), abs=2)
     assert beside == pytest.approx(alone * (1 - run.TASKS_SHARE), abs=2)
     assert Budget.parse(run._budget_by(ahead(300), folder, False)).amount == pytest.approx(300 - 45, abs=2)
-    with pytest.raises(UserError, match="Give a later --by"):
+    with pytest.raises(UserError, match="Give a later --deadline"):
         run._budget_by(ahead(30), folder, False)
 
 
@@ -78,9 +78,9 @@ def test_what_does_not_fit_is_not_begun() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--corpus", "x.txt", "--by", "07:00", "--budget", "5m"], "Give one of them"),
-        (["--by", "07:00"], "needs a corpus"),
-        (["--corpus", "x.txt", "--by", "7 o'clock"], "is no moment"),
+        (["--corpus", "x.txt", "--deadline", "07:00", "--budget", "5m"], "Give one of them"),
+        (["--deadline", "07:00"], "needs a corpus"),
+        (["--corpus", "x.txt", "--deadline", "7 o'clock"], "is no moment"),
     ],
 )
 def test_what_contradicts_itself(words: list[str], said: str, refused: Callable[..., str]) -> None:
@@ -102,7 +102,7 @@ def test_a_text_and_a_time_are_enough(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "runs" / "chosen").mkdir(parents=True)
     write_json(tmp_path / "runs" / "chosen" / "recipe.json", {})
     assert cli._with_size(words) == (["runs/chosen", *words], Path("runs/chosen")) and asked == ["20m"]
-    again = [*words, "--fresh"]
+    again = [*words, "--overwrite"]
     assert cli._with_size(again)[0][0] == "mini"
     for mine in (
         ["tiny", *words],

@@ -13,8 +13,8 @@ from daybreak.commands.status import status
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json, write_json
 from daybreak.core.locks import alone_in
-from daybreak.core.plain import to_plain
 from daybreak.core.run_folder import RunFolder
+from daybreak.core.serialization import to_dict
 from daybreak.schemas.changes import Change, DeviceUse, MachineRecord
 
 
@@ -138,14 +138,14 @@ def test_a_night_with_troubles(write_run):
         devices=[device],
     )  # fmt: skip
     with folder.metrics.open("a") as file:
-        for line in ({"type": "machine"} | to_plain(record), last | {"step": 9000, "dropped": 2}):
+        for line in ({"type": "machine"} | to_dict(record), last | {"step": 9000, "dropped": 2}):
             file.write(json.dumps(line) + "\n")
     whys = ("resumed on 2 processes", "out of memory: 16 rows at a time")
     changes = [
         Change(step=600 * place, why=why, microbatch=16, world_size=2, threads=2)
         for place, why in enumerate(("a", "b", *whys))
     ]
-    write_json(folder.decisions, read_json(folder.decisions) | {"changes": to_plain(changes)})
+    write_json(folder.decisions, read_json(folder.decisions) | {"changes": to_dict(changes)})
     folder.stacks.mkdir()
     (folder.stacks / "rank-1.txt").write_text("where it stands")
     age(folder.stacks / "rank-1.txt", 90)

@@ -14,19 +14,19 @@ from typing import Any
 import pytest
 from fake_studies import SMALL, fake_cells
 
-from daybreak.cli import _contender
-from daybreak.commands.study import Contender, study
+from daybreak.cli import _variant
+from daybreak.commands.study import Variant, study
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json
 from daybreak.core.run_folder import RunFolder
-from daybreak.pretraining.setup import YARDSTICK
+from daybreak.pretraining.setup import VALIDATION_LENGTH
 from daybreak.recipe import Origin, load_recipe, resolved
 from daybreak.reporting.study_table import study_text
 from daybreak.schemas.run import Summary
 from daybreak.schemas.studies import Study
 from daybreak.studies.cell_runner import Place
-from daybreak.studies.experiment import settled, yardsticks
-from daybreak.training.phases import Later
+from daybreak.studies.experiment import heldout_sets, settled
+from daybreak.training.phases import SecondPhase
 
 # ---------------------------------------------------------------- what is refused, before anything trains
 
@@ -34,15 +34,18 @@ from daybreak.training.phases import Later
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("tiny",), "A study compares two contenders or more."),
-        (("tiny", "tiny"), "The name of the contender 'tiny' does not tell it from the others."),
-        (("tiny", "tinny"), "The contender 'tinny': There is no recipe 'tinny'. Did you mean 'tiny'?"),
+        (("tiny",), "A study compares two variants or more."),
+        (("tiny", "tiny"), "The name of the variant 'tiny' does not tell it from the others."),
+        (("tiny", "tinny"), "The variant 'tinny': There is no recipe 'tinny'. Did you mean 'tiny'?"),
         (("tiny", "mini --lenght 64"), "--length"),
-        (("tiny", "b=tiny --seed 3"), "The contender 'b' cannot have --seed: the study gives it."),
+        (("tiny", "b=tiny --seed 3"), "The variant 'b' cannot have --seed: the study gives it."),
         (("tiny", "b=tiny --budget=3h"), "cannot have --budget"),
         (("tiny", "b="), "names no recipe"),
         (("tiny", "b='tiny"), "Correct its quotes."),
-        (("tiny", "b=tiny --clip -1"), "The contender 'b': --clip and --optimizer.lr must be positive."),
+        (
+            ("tiny", "b=tiny --max-grad-norm -1"),
+            "The variant 'b': --max-grad-norm and --optimizer.lr must be positive.",
+        ),
         (("tiny", "b=tiny --length 64"), "their losses do not compare. Give all the same --length."),
         (("tiny", "b=crammed --size tiny --rows.order stops"), "no order of rows"),
         (("tiny", "b=tiny --batch 8", "--budget", "often"), "'often' is no budget"),
@@ -53,7 +56,7 @@ from daybreak.training.phases import Later
         (("tiny", "b=tiny --batch 8", "--data", "nowhere"), "'nowhere' holds no prepared data."),
     ],
 )
-def test_a_contender_that_cannot_train_ends_the_study_at_once(
+def test_a_variant_that_cannot_train_ends_the_study_at_once(
     arguments: tuple[str, ...], words: str, refused: Callable[..., str], data: Path, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -68,28 +71,28 @@ def test_a_contender_that_cannot_train_ends_the_study_at_once(
 def test_shorter_rows_first_are_judged_on_the_rows_that_follow(data: Path) -> None:
     """Where a recipe only begins with short rows, its loss is comparable with that of the long ones."""
     long = replace(SMALL, length=96)
-    short = replace(SMALL, length=32, later=Later(start=0.7, length=96))
-    judged = yardsticks([Contender(name="long", recipe=long), Contender(name="short", recipe=short)], data)
+    short = replace(SMALL, length=32, phase2=SecondPhase(start=0.7, length=96))
+    judged = heldout_sets([Variant(name="long", recipe=long), Variant(name="short", recipe=short)], data)
     assert [validation.length for validation in judged] == [96, 96]
     for mine, theirs in zip(judged[0].cases(), judged[1].cases(), strict=True):
         assert mine.equal(theirs)
-    longer = replace(short, later=replace(short.later, length=512))
-    assert yardsticks([Contender(name="longer", recipe=longer)], data)[0].length == YARDSTICK
+    longer = replace(short, phase2=replace(short.phase2, length=512))
+    assert heldout_sets([Variant(name="longer", recipe=longer)], data)[0].length == VALIDATION_LENGTH
 
 
 def test_runs_from_different_starts_are_not_compared() -> None:
     begun = replace(SMALL, origin=Origin(init="a model"))
     with pytest.raises(UserError, match=r"RULES.md compares only runs from the same start. Give all the same --init"):
-        settled([Contender(name="a", recipe=SMALL), Contender(name="b", recipe=begun)], "3m", 1, 1)
+        settled([Variant(name="a", recipe=SMALL), Variant(name="b", recipe=begun)], "3m", 1, 1)
 
 
-def test_a_contender_is_read_as_pretrain_reads_it(tmp_path: Path) -> None:
-    found = _contender("high=mini --optimizer.lr 2e-3 --batch 8", tmp_path)
+def test_a_variant_is_read_as_pretrain_reads_it(tmp_path: Path) -> None:
+    found = _variant("high=mini --optimizer.lr 2e-3 --batch 8", tmp_path)
     mini = load_recipe("mini")
     assert found.name == "high" and found.words == ("mini", "--optimizer.lr", "2e-3", "--batch", "8")
     assert found.recipe == replace(mini, batch=8, optimizer=replace(mini.optimizer, lr=2e-3))
-    assert _contender("mini --optimizer.lr=2e-3", tmp_path).name == "mini --optimizer.lr=2e-3"
-    assert _contender("bert-8gb --size mini", tmp_path).recipe == load_recipe("bert-8gb", size="mini")
+    assert _variant("mini --optimizer.lr=2e-3", tmp_path).name == "mini --optimizer.lr=2e-3"
+    assert _variant("bert-8gb --size mini", tmp_path).recipe == load_recipe("bert-8gb", size="mini")
 
 
 # ---------------------------------------------------------------- goes on
@@ -101,7 +104,7 @@ def test_a_study_goes_on_with_more_seeds_but_not_with_another_budget(
     place = Place(out=tmp_path / "out", budget="60s", threads=1)
     ran = fake_cells(place, monkeypatch, {})
     monkeypatch.setattr("daybreak.commands.study.report", lambda runs, out, study: out)
-    two = [Contender(name="a", recipe=SMALL), Contender(name="b", recipe=replace(SMALL, batch=4))]
+    two = [Variant(name="a", recipe=SMALL), Variant(name="b", recipe=replace(SMALL, batch=4))]
     asked: dict[str, Any] = {"data": data, "out": place.out, "budget": "60s", "threads": 1}
     study(two, seeds=1, **asked)
     found = study(two, seeds=3, **asked, log=tmp_path / "log.md", question="Which batch?")
@@ -112,11 +115,11 @@ def test_a_study_goes_on_with_more_seeds_but_not_with_another_budget(
     assert read_json(place.out / "recipes" / "b.json") == resolved(two[1].recipe)
     for change, words in (
         ({"budget": "61s"}, "another budget"),
-        ({"contenders": [two[0], replace(two[1], recipe=SMALL)]}, "other contenders"),
+        ({"variants": [two[0], replace(two[1], recipe=SMALL)]}, "other variants"),
     ):
-        told = {"contenders": two, **asked, **change}
+        told = {"variants": two, **asked, **change}
         with pytest.raises(UserError, match=words):
-            study(told.pop("contenders"), **told)
+            study(told.pop("variants"), **told)
     assert len(ran) == 6
 
 
@@ -133,8 +136,8 @@ def test_a_killed_study_goes_on_within_its_cell(
     start: Callable[..., subprocess.Popen[str]], data: Path, shape: list[str], tmp_path: Path
 ) -> None:
     out, small = tmp_path / "out", " ".join(shape)
-    contenders = [f"low=tiny {small} --optimizer.lr 1e-5", f"high=tiny {small}"]
-    asked = ["study", *contenders, "--data", data, "--budget", "150steps", "--seeds", "1", "--threads", "1"]
+    variants = [f"low=tiny {small} --optimizer.lr 1e-5", f"high=tiny {small}"]
+    asked = ["study", *variants, "--data", data, "--budget", "150steps", "--seeds", "1", "--threads", "1"]
     asked += ["--out", out, "--log", tmp_path / "log.md"]
     low, high = (RunFolder(out / "cells" / f"{name}-seed-0") for name in ("low", "high"))
     killed = start(*asked)
@@ -149,7 +152,7 @@ def test_a_killed_study_goes_on_within_its_cell(
     assert "1 of them done" in told
     found = read_json(out / "study.json", Study)
     assert found.finished and low.summary.stat().st_mtime_ns == kept
-    assert [(one.contender, one.resumes, len(one.turns), one.threads) for one in found.cells] == [
+    assert [(one.variant, one.resumes, len(one.turns), one.threads) for one in found.cells] == [
         ("low", 0, 1, 1), ("high", 1, 2, 1)
     ]  # fmt: skip
     summary: Summary = read_json(high.summary, Summary)

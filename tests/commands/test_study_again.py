@@ -11,13 +11,13 @@ import pytest
 from fake_studies import NAMES, write_texts
 from small_texts import small_text
 
-from daybreak.cli import _contender
+from daybreak.cli import _variant
 from daybreak.commands import study_data as module
 from daybreak.commands.study_data import Preparation, study_data
 from daybreak.core.errors import UserError
 from daybreak.data.filters.deduplication import DROPPED
 from daybreak.data.pipeline import preprocessed as treated
-from daybreak.data.pipeline.split_assignment import Reading, held_keys, surveyed, untreated
+from daybreak.data.pipeline.split_assignment import Reading, held_keys, surveyed, unprocessed
 from daybreak.data.sequences.shards import open_shards
 from daybreak.data.tokenizers.tokenizer import WordPiece
 
@@ -35,7 +35,7 @@ def test_no_source_trains_on_what_another_holds_out(tmp_path: Path) -> None:
     held = held_keys(large)
     assert len(held_keys(small)) and not len(np.setdiff1d(held_keys(small), held))  # by its text alone
     others = np.setdiff1d(np.concatenate([rows["key"] for rows, _ in large.documents(0)]), held)[:7]
-    alone, together = untreated(large, held), untreated(large, np.concatenate([held, others]))
+    alone, together = unprocessed(large, held), unprocessed(large, np.concatenate([held, others]))
     assert (alone != together).sum() == 7 and set(together[alone != together]) == {DROPPED}
 
 
@@ -43,7 +43,7 @@ def test_data_of_other_settings_is_begun_anew(
     shape: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A try that was refused leaves data of its own tokenizer and threshold."""
-    texts, recipe = write_texts(tmp_path), _contender(f"tiny {' '.join(shape)}", tmp_path).recipe
+    texts, recipe = write_texts(tmp_path), _variant(f"tiny {' '.join(shape)}", tmp_path).recipe
     made: list[Path] = []
 
     def stop(*_: object, **__: object) -> None:
@@ -52,7 +52,7 @@ def test_data_of_other_settings_is_begun_anew(
 
     def prepare(threshold: float, cased: bool) -> None:
         how = Preparation(
-            treatments=("raw", "filtered"),
+            preprocessings=("raw", "filtered"),
             threshold=threshold,
             tokenizer=WordPiece(vocabulary=300, cased=cased),
             workers=1,

@@ -1,4 +1,4 @@
-"""``daybreak study-data``: what is held out, what each treatment leaves, and a small one from text to verdict."""
+"""``daybreak study-data``: what is held out, what each preprocessing leaves, and a small one from text to verdict."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ import numpy as np
 import pytest
 from fake_studies import NAMES, write_texts
 
-from daybreak.cli import _contender, _named_texts
-from daybreak.commands.study_data import Preparation, _contenders, _place_for, study_data
+from daybreak.cli import _named_texts, _variant
+from daybreak.commands.study_data import Preparation, _place_for, _variants, study_data
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json
 from daybreak.core.run_folder import RunFolder
 from daybreak.data.pipeline import preprocessed as treated
 from daybreak.data.pipeline.corpus import bundled
-from daybreak.data.pipeline.split_assignment import TREATMENTS, check_treatments
+from daybreak.data.pipeline.split_assignment import TREATMENTS, check_preprocessings
 from daybreak.data.sequences.sampler import PackedRows
 from daybreak.data.sequences.shards import TokenStream, open_shards
 from daybreak.data.tokenizers.tokenizer import WordPiece, load_tokenizer
 from daybreak.recipe import load_recipe
 from daybreak.schemas.run import Summary
-from daybreak.schemas.studies import DataStudy, TreatedText
+from daybreak.schemas.studies import DataStudy, PreprocessedText
 from daybreak.studies.cell_runner import Cell, Place
 
 TINY = load_recipe("tiny")
@@ -37,12 +37,12 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     return write_texts(tmp_path_factory.mktemp("texts"))
 
 
-def made(texts: dict[str, list[str]], out: Path, *treatments: str, workers: int = 1) -> list[TreatedText]:
+def made(texts: dict[str, list[str]], out: Path, *preprocessings: str, workers: int = 1) -> list[PreprocessedText]:
     found = [treated.find_text(name, texts[name], document="auto", text_field="text") for name in NAMES]
     (out / "work").mkdir(parents=True, exist_ok=True)
     config = WordPiece(vocabulary=300)
     return treated.make_texts(
-        found, treatments, config, out / "work", out / "data", threshold=0.4, workers=workers
+        found, preprocessings, config, out / "work", out / "data", threshold=0.4, workers=workers
     )[1]  # fmt: skip
 
 
@@ -101,7 +101,7 @@ def test_each_treatment_stands_on_those_before_it(prepared: Path, texts: dict[st
 
 def test_what_is_left_is_counted(texts: dict[str, list[str]], prepared: Path, tmp_path: Path) -> None:
     shutil.copytree(prepared, tmp_path / "data")
-    found = {(one.source, one.treatment): one for one in made(texts, tmp_path, *TREATMENTS)}
+    found = {(one.source, one.preprocessing): one for one in made(texts, tmp_path, *TREATMENTS)}
     assert list(found) == [(name, one) for name in NAMES for one in TREATMENTS]
     for one in found.values():
         train = open_shards(prepared / one.folder).manifest.train
@@ -149,7 +149,7 @@ def test_a_text_in_many_parts_gives_the_same(
 
 
 @pytest.mark.parametrize(
-    ("treatments", "words"),
+    ("preprocessings", "words"),
     [
         (("raw",), "Write raw first and then others"),
         (("filtered", "raw"), "Write raw first and then others"),
@@ -157,17 +157,17 @@ def test_a_text_in_many_parts_gives_the_same(
         (("raw", "filterd"), "Did you mean 'filtered'?"),
     ],
 )
-def test_treatments_that_cannot_be_compared_are_refused(treatments: tuple[str, ...], words: str) -> None:
+def test_treatments_that_cannot_be_compared_are_refused(preprocessings: tuple[str, ...], words: str) -> None:
     with pytest.raises(UserError) as refused:
-        check_treatments(treatments)
+        check_preprocessings(preprocessings)
     assert words in str(refused.value)
 
 
 def test_deduplication_without_its_library_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("daybreak.data.pipeline.split_assignment.find_spec", lambda name: None)
-    check_treatments(("raw", "filtered", "sorted"))
+    check_preprocessings(("raw", "filtered", "sorted"))
     with pytest.raises(UserError, match=r"pip install 'datatrove>=0\.10'"):
-        check_treatments(("raw", "deduplicated"))
+        check_preprocessings(("raw", "deduplicated"))
 
 
 def test_a_treatment_that_leaves_nothing_is_named(texts: dict[str, list[str]], tmp_path: Path) -> None:
@@ -180,9 +180,9 @@ def test_a_treatment_that_leaves_nothing_is_named(texts: dict[str, list[str]], t
         )  # fmt: skip
 
 
-def rows_of(*treatments: str, recipe: Any = TINY, order: str = "full-stops") -> list[Any]:
-    found = _contenders({"a": [""]}, recipe, Preparation(treatments=treatments, order=order))
-    assert [one.name for one in found] == [f"a, {treatment}" for treatment in treatments]
+def rows_of(*preprocessings: str, recipe: Any = TINY, order: str = "full-stops") -> list[Any]:
+    found = _variants({"a": [""]}, recipe, Preparation(preprocessings=preprocessings, order=order))
+    assert [one.name for one in found] == [f"a, {preprocessing}" for preprocessing in preprocessings]
     return [one.recipe.rows for one in found]
 
 
@@ -213,7 +213,7 @@ def test_texts_have_names() -> None:
         (("a=nowhere.txt",), "The source 'a': There is no 'nowhere.txt'."),
         (("a/b=nowhere.txt",), "'a/b' cannot be the name of a source."),
         (("a=nowhere.txt", "--recipe", "tinny"), "There is no recipe 'tinny'."),
-        (("a=nowhere.txt", "--treatments", "raw"), "Write raw first"),
+        (("a=nowhere.txt", "--preprocessings", "raw"), "Write raw first"),
         (("a=nowhere.txt", "--seeds", "0"), "0 seeds are no study."),
         (("a=nowhere.txt", "--tokenizer-from", "nowhere"), "nowhere"),
     ],
@@ -245,11 +245,11 @@ def test_from_text_to_verdicts(
     monkeypatch.setattr("daybreak.studies.experiment.train_cell", train)
     out = tmp_path / "out"
     asked: dict[str, Any] = dict(
-        recipe=_contender(f"tiny {' '.join(shape)}", tmp_path).recipe,
+        recipe=_variant(f"tiny {' '.join(shape)}", tmp_path).recipe,
         out=out,
         budget="20steps",
         threads=1,
-        preparation=Preparation(treatments=("raw", "sorted"), threshold=0.4, workers=1),
+        preparation=Preparation(preprocessings=("raw", "sorted"), threshold=0.4, workers=1),
     )
     study_data(texts, seeds=1, **asked)
     assert ran == ["tales-raw-seed-0", "tales-sorted-seed-0", "mixed-raw-seed-0", "mixed-sorted-seed-0"]
@@ -260,7 +260,7 @@ def test_from_text_to_verdicts(
     ]  # fmt: skip
     for cell in found.cells:
         summary: Summary = read_json(RunFolder(out / cell.folder).summary, Summary)
-        own = cell.contender.partition(",")[0]
+        own = cell.variant.partition(",")[0]
         # The published model, loaded again, on the same positions: what the run itself said of them.
         assert cell.others[own] == pytest.approx(summary.validation.loss, abs=1e-4)
         other = NAMES[own == NAMES[0]]
@@ -277,7 +277,7 @@ def test_what_another_put_into_the_folder_is_not_deleted(texts: dict[str, list[s
     own = tmp_path / "data" / "thesis.tex"
     own.parent.mkdir()
     own.write_text("years of work")
-    plain = Preparation(treatments=("raw", "filtered"))
+    plain = Preparation(preprocessings=("raw", "filtered"))
     with pytest.raises(UserError, match="holds other files"):
         study_data(texts, recipe=TINY, out=tmp_path, budget="20steps", threads=1, preparation=plain)
     assert own.read_text() == "years of work"

@@ -18,7 +18,7 @@ from scipy import stats
 
 from daybreak.commands.record import record
 from daybreak.commands.report import report
-from daybreak.commands.study import Contender, study
+from daybreak.commands.study import Variant, study
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json, write_json
 from daybreak.core.run_folder import RunFolder
@@ -26,7 +26,7 @@ from daybreak.evaluation.finetuning.results import read_results
 from daybreak.schemas.studies import ScoreComparison, Study, StudyCell
 from daybreak.studies import cell_runner as turns
 from daybreak.studies import cell_tasks
-from daybreak.studies import experiment as contest
+from daybreak.studies import experiment as experiment
 from daybreak.studies.cell_runner import Cell, Place
 from daybreak.studies.cell_tasks import CellTasks, choose_tasks, with_scores
 from daybreak.studies.paired_losses import compare_scores
@@ -136,7 +136,7 @@ def test_other_rows_protocols_and_seeds_are_other_tasks(tasks: list[str], tmp_pa
 
 @pytest.fixture
 def judged(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Cells are fine-tuned at once, contender b always better; their names, in order."""
+    """Cells are fine-tuned at once, variant b always better; their names, in order."""
     names: list[str] = []
 
     def evaluate(one: Cell, place: Place, lock: object, asked: CellTasks) -> None:
@@ -144,18 +144,18 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             names.append(one.name)
 
     def scored(found: StudyCell, one: Cell, place: Place, asked: CellTasks) -> StudyCell:
-        lift = 0.1 * (one.contender == "b") + 0.001 * one.seed
+        lift = 0.1 * (one.variant == "b") + 0.001 * one.seed
         return replace(found, tasks=cell("x", 0, 4.0, scores={name: 0.6 + lift for name in asked.record.tasks}).tasks)
 
-    monkeypatch.setattr(contest, "evaluate_cell", evaluate)
-    monkeypatch.setattr(contest, "with_scores", scored)
+    monkeypatch.setattr(experiment, "evaluate_cell", evaluate)
+    monkeypatch.setattr(experiment, "with_scores", scored)
     monkeypatch.setattr("daybreak.commands.study.report", lambda runs, out, study: out)
     return names
 
 
 def asked_of(data: Path, out: Path) -> dict[str, Any]:
-    two = [Contender(name="a", recipe=SMALL), Contender(name="b", recipe=replace(SMALL, batch=4))]
-    return {"contenders": two, "data": data, "out": out, "budget": "60s", "threads": 1}
+    two = [Variant(name="a", recipe=SMALL), Variant(name="b", recipe=replace(SMALL, batch=4))]
+    return {"variants": two, "data": data, "out": out, "budget": "60s", "threads": 1}
 
 
 def test_a_finished_study_is_given_tasks_and_keeps_its_cells(
@@ -187,7 +187,7 @@ def test_a_void_cell_is_fine_tuned_once_and_a_refused_one_never(
     data: Path, tasks: list[str], judged: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = Place(out=tmp_path / "out", budget="60s", threads=1)
-    void = {"a-seed-0": "busy", "b-seed-0": contest.REFUSED, "b-seed-0-again": contest.REFUSED}
+    void = {"a-seed-0": "busy", "b-seed-0": experiment.REFUSED, "b-seed-0-again": experiment.REFUSED}
     fake_cells(place, monkeypatch, void)
     found = study(seeds=1, **asked_of(data, place.out), tasks=tasks)
     assert judged == ["a-seed-0"] and not found.task_comparisons
@@ -276,7 +276,7 @@ def test_the_kept_cells_of_a_study_are_fine_tuned_and_a_kill_loses_no_fine_tunin
     chosen = choose_tasks(tasks, None, "quick", 2)
     assert chosen
     for one in found.cells:
-        unit = Cell(contender=one.contender, seed=0, words=(), data=data)
+        unit = Cell(variant=one.variant, seed=0, words=(), data=data)
         with turns.held(out) as lock, pytest.MonkeyPatch.context() as patch:
             patch.setattr(cell_tasks, "run_child", lambda *_, **__: pytest.fail("a cell was fine-tuned again"))
             cell_tasks.evaluate_cell(unit, place, lock, chosen)

@@ -23,7 +23,7 @@ from daybreak.cli import main
 from daybreak.commands import pretrain
 from daybreak.commands.verify import first_difference
 from daybreak.core.files import read_json
-from daybreak.core.plain import to_plain
+from daybreak.core.serialization import to_dict
 from daybreak.schemas.run import Decisions, StepRecord
 from daybreak.training import loop
 from daybreak.training.clock import BudgetClock, Tick, read_trace
@@ -174,11 +174,11 @@ def test_a_killed_run_that_went_on_verifies(
 @pytest.mark.parametrize(
     "flags",
     [
-        ["--average.share", "0.5", "--average.every", "3"],
-        ["--later.start", "0.5", "--later.length", "64", "--later.batch", "4"],
+        ["--average.fraction", "0.5", "--average.every", "3"],
+        ["--phase2.start", "0.5", "--phase2.length", "64", "--phase2.batch", "4"],
         # It begins with an optimizer that remembers nothing, at the very step at which a checkpoint is kept.
-        ["--later.start", "0.9", "--later.length", "64", "--later.lr", "0.001"],
-        ["--ramp.quantum", "2"],
+        ["--phase2.start", "0.9", "--phase2.length", "64", "--phase2.lr", "0.001"],
+        ["--ramp.batch-multiple", "2"],
     ],
     ids=["average", "second phase", "second phase from before the end", "ramp"],
 )
@@ -336,7 +336,7 @@ def test_a_difference_is_one_sentence_on_several_processes(
         gradient_norm=1.0, tokens_per_second=1.0,
     )  # fmt: skip
     with (run / "metrics.jsonl").open("a") as metrics:
-        metrics.write(json.dumps({"type": "step", **to_plain(line)}) + "\n")
+        metrics.write(json.dumps({"type": "step", **to_dict(line)}) + "\n")
     said = ended(two(start, "verify", run, "--data", data), 2)
     assert "the gradient norm at step 2 is" in said and "recorded 1.0" in said and "Verified" not in said
 

@@ -31,7 +31,7 @@ def test_moments(text: str, at: datetime) -> None:
 
 @pytest.mark.parametrize("text", ["", "24:00", "7", "07:60", "tomorrow", "2026-11-22 23:30", "2020-01-01 00:00", "8h"])
 def test_what_is_no_moment_to_come(text: str) -> None:
-    with pytest.raises(UserError, match="--by"):
+    with pytest.raises(UserError, match="--deadline"):
         Deadline.parse(text, NOW)
 
 

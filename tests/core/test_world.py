@@ -32,7 +32,7 @@ def agreed(world: World) -> None:
     """Every kind of message once, judged by every rank."""
     rank = world.rank
     assert world.agree(0.1 + rank, 2.0 * rank) == (0.1, 0.0)
-    assert world.share({"text": f"of {rank}"}) == {"text": "of 0"}
+    assert world.broadcast({"text": f"of {rank}"}) == {"text": "of 0"}
     assert world.any(rank == 1) and world.any(rank == 0) and not world.any(False)
     assert world.sum(0.1 * (rank + 1)) == pytest.approx(0.3, abs=1e-15)
     vector = torch.tensor([1.0, rank])
@@ -87,7 +87,7 @@ def test_one_process_agrees_with_itself() -> None:
     assert world == World(rank=0, size=1) and world.is_first
     vector = torch.tensor([1.0, 2.0])
     assert world.add(vector) is vector and world.sum(0.1) == 0.1
-    assert world.agree(0.1, 2.0) == (0.1, 2.0) and world.share("so") == "so"
+    assert world.agree(0.1, 2.0) == (0.1, 2.0) and world.broadcast("so") == "so"
     assert world.any(True) and not world.any(False)
     assert same(world.spread(TENSORS), TENSORS)
     worlds.stop(world)

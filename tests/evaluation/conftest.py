@@ -110,7 +110,7 @@ def write_crammed(encoder: Path) -> WriteCrammed:
 
     def write(folder: Path, **changes: Any) -> Path:
         shutil.copytree(encoder, folder)
-        shape = CrammedEncoder(**{"layers": 1, "width": 32, "heads": 2, "inner": 32, **changes})
+        shape = CrammedEncoder(**{"layers": 1, "hidden_size": 32, "heads": 2, "intermediate_size": 32, **changes})
         torch.manual_seed(0)
         weights = shape.export_weights(shape.build(VOCABULARY))
         save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})

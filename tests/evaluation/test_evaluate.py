@@ -1,4 +1,4 @@
-"""The verb: a model folder and tasks go in, results.json, a saved classifier and a new card come out."""
+"""The command: a model folder and tasks go in, results.json, a saved classifier and a new card come out."""
 
 from __future__ import annotations
 

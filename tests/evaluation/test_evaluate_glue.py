@@ -1,4 +1,4 @@
-"""The verb on GLUE's own files: a submission that the checker takes, averages where they are complete, all rows."""
+"""The command on GLUE's own files: a submission that the checker takes, averages where they are complete, all rows."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_no_row_is_left_out_when_none_is_to_be(encoder: Path, write_task: WriteT
 def test_a_model_of_images_and_texts_is_refused(encoder: Path, weather: Path, tmp_path: Path) -> None:
     from transformers import CLIPConfig
 
-    folder = tmp_path / "clip"
+    folder = tmp_path / "max_grad_norm"
     shutil.copytree(encoder, folder)
     CLIPConfig().save_pretrained(folder)
     with pytest.raises(UserError, match="a clip, is no encoder of text"):

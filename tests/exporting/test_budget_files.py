@@ -44,7 +44,7 @@ def test_the_files_hold_the_recipe_the_counts_and_the_numbers(run):
     assert arch["architectures"] == ["ModernBertForMaskedLM"]
     assert data["rows"] == recipe["rows"] and data["train"] == {"documents": 41_230, "tokens": 3_412_000}
     assert data["sources"][0]["path"] == "docstrings.jsonl"
-    for part in ("optimizer", "schedule", "objective", "batch", "clip", "seed", "budget"):
+    for part in ("optimizer", "schedule", "objective", "batch", "max_grad_norm", "seed", "budget"):
         assert train[part] == recipe[part]
     assert train["decisions"]["precision"] == "float32" and train["environment"]["cores"] == 2
     assert train["summary"]["validation"]["accuracy"] == read_json(run.summary)["validation"]["accuracy"]

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from fake_corpus import fake_corpus
 
-from daybreak.core.amounts import score
+from daybreak.core.formatting import score
 from daybreak.exporting.card import render_card
 from daybreak.reporting.runs import read_run
 from daybreak.schemas.changes import Change, MachineUse
@@ -68,7 +68,7 @@ def test_the_numbers_stand_on_it(run):
     for said in (
         "1.48 million parameters",
         "| Loss (nats per masked token) | 4.565 | 6.283 (unigram distribution) |",
-        "| Accuracy | 20.6 % | 5.2 % (always the commonest token) |",
+        "| Accuracy | 20.6 % | 5.2 % (always the most frequent token) |",
         "| Budget asked | 3m |",
         "| Time charged | 179.1 s (2m 59s) |",
         "Some CPU @ 2.5 GHz",
@@ -133,7 +133,7 @@ def test_next_sentences_and_own_masks_stand_on_it_where_they_were_judged(run):
     assert "of the BERT architecture" in text and "and next-sentence prediction by Daybreak" in text
     assert "| Next-sentence accuracy | 77.5 % |" in text and "4.100 nats, 25.0 %" in text
     later = {"start": 0.9, "length": 512, "when_flat": False}
-    assert "rows of 128 and later 512 tokens" in card(run, recipe=run.recipe | {"later": later})
+    assert "rows of 128 and later 512 tokens" in card(run, recipe=run.recipe | {"phase2": later})
     assert "bert" in front_matter(text)["tags"] and "modernbert" not in front_matter(text)["tags"]
 
 
@@ -196,7 +196,8 @@ def test_what_went_otherwise_than_planned_is_on_it(run):
         for place in range(1, 7)
     ]
     summary = dataclasses.replace(
-        run.summary, resumes=2, dropped=3, changes=changes, spent=run.summary.spent | {"lost": 41.25},
+        run.summary, resumes=2, dropped=3, changes=changes,
+        time_by_category=run.summary.time_by_category | {"lost": 41.25},
         machine=MachineUse(processor=0.5, load=1.0, memory=1 << 30, kilowatt_hours=2.613, cost=12.4),
     )  # fmt: skip
     text = card(run, summary=summary)

@@ -16,7 +16,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from daybreak.core.encoder import Encoder, EncoderConfig
 from daybreak.core.errors import UserError
-from daybreak.core.plain import to_plain
+from daybreak.core.serialization import to_dict
 from daybreak.data.sequences.sampler import StreamRows
 from daybreak.data.sequences.shards import open_shards
 from daybreak.exporting.hugging_face import write_model_folder
@@ -30,7 +30,7 @@ from daybreak.training.validation import Validation
 
 TEXT = "the teacher finds the window near the river."
 LENGTH = 32
-SIZES = {"layers": 2, "width": 32, "heads": 2, "inner": 64}
+SIZES = {"layers": 2, "hidden_size": 32, "heads": 2, "intermediate_size": 64}
 SHAPES: dict[str, EncoderConfig] = {
     "modern": ModernEncoder(**SIZES),
     "bert": BertEncoder(**SIZES, positions=64, next_sentence=True, dropout=0.1, attention_dropout=0.1),
@@ -73,7 +73,7 @@ def made(kind: str, data: Path, folder: Path) -> Export:
     tokenizer = data / "tokenizer"
     if kind == RENUMBERED:
         tokenizer, table = renumbered(tokenizer, folder.with_name("tokenizer"))
-        special = SpecialIds(**{name: int(table[i]) for name, i in to_plain(special).items()})
+        special = SpecialIds(**{name: int(table[i]) for name, i in to_dict(special).items()})
         batch = replace(batch, ids=table[batch.ids], special=special)
     write_model_folder(
         folder, model=model, shape=shape, tokenizer=tokenizer, length=LENGTH, vocabulary=vocabulary, special=special

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from daybreak.forecasting import difficulty
-from daybreak.forecasting.difficulty import pairs_log_share
+from daybreak.forecasting.difficulty import pairs_log_fraction
 
 VOCABULARY = 40
 
@@ -34,7 +34,7 @@ def chain(tokens: int, sure: float, seed: int) -> Ids:
 
 def share(sure: float, tokens: int = 200_000) -> float:
     train = chain(tokens, sure, 0)
-    return pairs_log_share(train, chain(30_000, sure, 1), np.bincount(train.ids, minlength=VOCABULARY))
+    return pairs_log_fraction(train, chain(30_000, sure, 1), np.bincount(train.ids, minlength=VOCABULARY))
 
 
 @pytest.mark.parametrize("sure", [0.0, 0.5, 0.9])
@@ -49,10 +49,10 @@ def test_all_sources_of_a_text_are_asked(monkeypatch: pytest.MonkeyPatch) -> Non
     text = Ids(np.concatenate([chain(100_000, 0.0, 2).ids, chain(100_000, 0.9, 3).ids]))
     counts = np.bincount(text.ids, minlength=VOCABULARY)
     hard, easy = share(0.0), share(0.9)
-    mixed = pairs_log_share(text, chain(30_000, 0.9, 4), counts)
+    mixed = pairs_log_fraction(text, chain(30_000, 0.9, 4), counts)
     assert easy < mixed < hard - 0.2
 
 
 def test_a_tiny_text_has_a_number_too() -> None:
     train, heldout = Ids(np.arange(20) % VOCABULARY), Ids(np.array([1, 2, 3]))
-    assert math.isfinite(pairs_log_share(train, heldout, np.bincount(train.ids, minlength=VOCABULARY)))
+    assert math.isfinite(pairs_log_fraction(train, heldout, np.bincount(train.ids, minlength=VOCABULARY)))

@@ -16,25 +16,25 @@ from daybreak.forecasting.fitting import FEWEST, fit, leave_out
 from daybreak.forecasting.law import (
     CENTRE,
     REPEATS,
-    Undertaking,
+    RunSpec,
     correct,
     course_means,
-    foresee,
-    log_share,
+    log_fraction,
+    predict_loss,
     usual,
     worth,
 )
 
 
-def of(inner: int, tokens: float, unique: float = PLENTY, pairs: float = CENTRE[2]) -> Undertaking:
-    return Undertaking(inner=inner, tokens=tokens, unique=unique, unigram_loss=7.0, pairs=pairs)
+def of(inner: int, tokens: float, unique: float = PLENTY, pairs: float = CENTRE[2]) -> RunSpec:
+    return RunSpec(intermediate_size=inner, tokens=tokens, unique=unique, unigram_loss=7.0, pairs=pairs)
 
 
 def test_a_law_without_noise_is_found_again() -> None:
     law = fit(made_up(0.0, 0))
     for inner in (500_000, 5_000_000):
         for tokens in (1.5e6, 1.2e7):
-            seen = foresee(law, of(inner, tokens))
+            seen = predict_loss(law, of(inner, tokens))
             assert seen.loss == pytest.approx(true_loss(inner, tokens), rel=2e-3) and not seen.beyond
 
 
@@ -45,7 +45,7 @@ def test_nine_of_ten_new_runs_fall_into_the_interval() -> None:
         for _ in range(25):
             inner, tokens = int(chance.choice(SIZES)), float(chance.uniform(1e6, 1.6e7))
             loss = true_loss(inner, tokens, 0.02 * chance.standard_normal())
-            seen = foresee(law, of(inner, tokens))
+            seen = predict_loss(law, of(inner, tokens))
             inside, tries = inside + (seen.low <= loss <= seen.high), tries + 1
     assert 0.84 < inside / tries < 0.96
 
@@ -58,7 +58,7 @@ def test_the_course_corrects_what_the_law_could_not_know() -> None:
         inner, tokens = SIZES[1], 6e6
         z = math.log(true_loss(inner, tokens) / 7.0)
         seen = 7.0 * math.exp(0.1 + 0.5 * z + luck / SEEN)
-        before = foresee(law, of(inner, tokens))
+        before = predict_loss(law, of(inner, tokens))
         after = correct(law, of(inner, tokens), mark, seen)
         assert after.loss == pytest.approx(true_loss(inner, tokens, luck), rel=0.01)
         assert after.high - after.low < before.high - before.low and after.made_at == 0.2
@@ -74,7 +74,7 @@ def test_runs_of_another_optimizer_tell_of_sizes_and_texts_and_not_of_speed() ->
     law = fit(runs)
     assert law.others == pytest.approx(apart, abs=0.05)
     for tokens in (2e6, 8e6):
-        assert foresee(law, of(SIZES[-1], tokens)).loss == pytest.approx(true_loss(SIZES[-1], tokens), rel=0.02)
+        assert predict_loss(law, of(SIZES[-1], tokens)).loss == pytest.approx(true_loss(SIZES[-1], tokens), rel=0.02)
         assert true_loss(SIZES[-1], tokens, others=apart) > 1.05 * true_loss(SIZES[-1], tokens)
     assert [one.fitted for one in law.residuals] == pytest.approx([run.loss for run in runs], rel=0.02)
     # What is usual on the way of others is not asked.
@@ -87,7 +87,7 @@ def test_runs_of_another_optimizer_tell_of_sizes_and_texts_and_not_of_speed() ->
 def test_one_run_that_went_wrong_does_not_bend_the_law() -> None:
     runs = made_up(0.005, 3)
     bent = [replace(runs[7], loss=runs[7].loss * 1.4), *runs[:7], *runs[8:]]
-    straight, other = (foresee(fit(each), of(900_000, 5e6)) for each in (runs, bent))
+    straight, other = (predict_loss(fit(each), of(900_000, 5e6)) for each in (runs, bent))
     assert other.loss == pytest.approx(straight.loss, rel=0.02)
 
 
@@ -102,12 +102,12 @@ def test_one_run_that_went_wrong_does_not_bend_the_law() -> None:
 )
 def test_what_lies_outside_of_the_runs_is_said(inner: int, tokens: float, unique: float, words: str) -> None:
     law = fit(made_up(0.01, 5))
-    assert words in foresee(law, of(inner, tokens, unique)).beyond
+    assert words in predict_loss(law, of(inner, tokens, unique)).beyond
 
 
 def test_nobody_is_foreseen_to_be_worse_than_word_frequencies() -> None:
     law = fit(made_up(0.01, 5))
-    assert foresee(law, of(100_000, 1_000)).loss <= 7.0
+    assert predict_loss(law, of(100_000, 1_000)).loss <= 7.0
 
 
 def test_too_few_runs_are_refused() -> None:
@@ -151,13 +151,13 @@ def test_the_form_is_that_of_hoffmann_and_begins_at_word_frequencies() -> None:
     lasting = 0.1 + 0.12 / 4**0.4
     share = (lasting + (1 - lasting) * (1 + 9 / 0.35) ** -0.3) ** math.exp(-5.0 * 0.1)
     facts = [np.array([value]) for value in (inner, tokens, pairs)]
-    assert math.exp(log_share(TRUTH, *facts)[0]) == pytest.approx(share)
-    assert log_share(TRUTH, facts[0], np.zeros(1), facts[2])[0] == 0.0
+    assert math.exp(log_fraction(TRUTH, *facts)[0]) == pytest.approx(share)
+    assert log_fraction(TRUTH, facts[0], np.zeros(1), facts[2])[0] == 0.0
 
 
 def test_an_easier_text_has_a_lower_loss() -> None:
     law = fit(made_up(0.005, 2))
-    easy, hard = (foresee(law, of(900_000, 5e6, pairs=pairs)).loss for pairs in (-0.3, -0.2))
+    easy, hard = (predict_loss(law, of(900_000, 5e6, pairs=pairs)).loss for pairs in (-0.3, -0.2))
     assert easy == pytest.approx(true_loss(900_000, 5e6, 0.0, -0.3), rel=0.02)
     assert hard == pytest.approx(true_loss(900_000, 5e6, 0.0, -0.2), rel=0.02)
 
@@ -165,10 +165,10 @@ def test_an_easier_text_has_a_lower_loss() -> None:
 def test_a_time_on_a_machine_that_may_slow_down_is_foreseen_less_surely() -> None:
     law, sure = fit(made_up(0.02, 1)), of(900_000, 5e6)
     unsure = replace(sure, speed_spread=0.1)
-    steady, moved = foresee(law, sure), foresee(law, unsure)
+    steady, moved = predict_loss(law, sure), predict_loss(law, unsure)
     assert moved.loss == steady.loss and moved.high - moved.low > steady.high - steady.low
     # A law without any other doubt would be off by what a tenth more text changes, in one case of three.
     known = replace(law, spread=0.0, covariance=[[0.0] * 6] * 6, freedom=10**6)
-    far = foresee(known, unsure)
-    more = foresee(known, replace(sure, tokens=5e6 * math.exp(0.1))).loss
+    far = predict_loss(known, unsure)
+    more = predict_loss(known, replace(sure, tokens=5e6 * math.exp(0.1))).loss
     assert math.log(far.loss / far.low) / 1.6449 == pytest.approx(math.log(far.loss / more), rel=0.05)

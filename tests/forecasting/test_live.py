@@ -11,11 +11,11 @@ from fake_laws import SEEN, SIZES, made_up, true_loss
 
 from daybreak.core.files import read_json
 from daybreak.forecasting.fitting import fit
-from daybreak.forecasting.law import CENTRE, Undertaking
-from daybreak.forecasting.live import Prophet
-from daybreak.schemas.forecast import Law, Outlook
+from daybreak.forecasting.law import CENTRE, RunSpec
+from daybreak.forecasting.live import ForecastMonitor
+from daybreak.schemas.forecast import ForecastLog, Law
 from daybreak.schemas.run import StepRecord
-from daybreak.training.hardware.pace import Pace
+from daybreak.training.hardware.speed import Pace
 
 INNER, TOKENS = SIZES[1], 6e6
 EVEN = Pace((1.0, 1.0, 1.0)).covered
@@ -26,8 +26,8 @@ def law() -> Law:
     return fit(made_up(0.02, 1))
 
 
-def undertaking(tokens: float = TOKENS) -> Undertaking:
-    return Undertaking(inner=INNER, tokens=tokens, unique=1e9, unigram_loss=7.0, pairs=CENTRE[2])
+def undertaking(tokens: float = TOKENS) -> RunSpec:
+    return RunSpec(inner=INNER, tokens=tokens, unique=1e9, unigram_loss=7.0, pairs=CENTRE[2])
 
 
 def step(progress: float, luck: float, tokens_per_second: float = 1e4) -> StepRecord:
@@ -41,7 +41,7 @@ def step(progress: float, luck: float, tokens_per_second: float = 1e4) -> StepRe
     )  # fmt: skip
 
 
-def walk(prophet: Prophet, begin: int, end: int, luck: float = 0.0) -> None:
+def walk(prophet: ForecastMonitor, begin: int, end: int, luck: float = 0.0) -> None:
     for percent in range(begin, end):
         prophet.on_step(step(percent / 100, luck))
 
@@ -50,11 +50,11 @@ def test_forecasts_are_kept_from_the_start_on_and_narrow(
     law: Law, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "forecast.json"
-    prophet = Prophet(law, undertaking(), EVEN, path)
-    (first,) = read_json(path, Outlook).forecasts
+    prophet = ForecastMonitor(law, undertaking(), EVEN, path)
+    (first,) = read_json(path, ForecastLog).forecasts
     assert first.made_at == 0 and f"{first.loss:.2f}" in prophet.remark()
     walk(prophet, 1, 100, luck=0.03)
-    outlook = read_json(path, Outlook)
+    outlook = read_json(path, ForecastLog)
     kept = outlook.forecasts
     assert [band.made_at for band in outlook.usual] == [mark.at for mark in law.usual]
     assert [each.made_at for each in kept] == [0, *(mark.at for mark in law.usual)]
@@ -69,12 +69,12 @@ def test_forecasts_are_kept_from_the_start_on_and_narrow(
 def test_it_says_whether_the_loss_is_usual(
     law: Law, tmp_path: Path, capsys: pytest.CaptureFixture[str], luck: float, word: str
 ) -> None:
-    walk(Prophet(law, undertaking(), None, tmp_path / "forecast.json"), 1, 12, luck)
+    walk(ForecastMonitor(law, undertaking(), None, tmp_path / "forecast.json"), 1, 12, luck)
     assert word in capsys.readouterr().out
 
 
 def test_a_faster_machine_than_expected_reads_more(law: Law, tmp_path: Path) -> None:
-    prophet = Prophet(law, undertaking(TOKENS / 2), EVEN, tmp_path / "forecast.json")
+    prophet = ForecastMonitor(law, undertaking(TOKENS / 2), EVEN, tmp_path / "forecast.json")
     walk(prophet, 1, 12)
     assert prophet.forecasts[1].tokens == pytest.approx(TOKENS, rel=0.02)
     assert prophet.forecasts[1].loss < prophet.forecasts[0].loss
@@ -82,15 +82,15 @@ def test_a_faster_machine_than_expected_reads_more(law: Law, tmp_path: Path) -> 
 
 def test_a_resumed_run_goes_on_with_its_forecasts(law: Law, tmp_path: Path) -> None:
     path = tmp_path / "forecast.json"
-    walk(Prophet(law, undertaking(), EVEN, path), 1, 35)
-    again = Prophet(law, undertaking(1.0), EVEN, path)
+    walk(ForecastMonitor(law, undertaking(), EVEN, path), 1, 35)
+    again = ForecastMonitor(law, undertaking(1.0), EVEN, path)
     assert [each.made_at for each in again.forecasts] == [0, 0.1, 0.2, 0.3] and len(read_json(path)["forecasts"]) == 4
     walk(again, 33, 52)  # steps that were lost come again
     assert [each.made_at for each in again.forecasts] == [0, 0.1, 0.2, 0.3, 0.4, 0.5]
 
 
 def test_a_mark_that_nobody_saw_is_passed_over(law: Law, tmp_path: Path) -> None:
-    prophet = Prophet(law, undertaking(), EVEN, tmp_path / "forecast.json")
+    prophet = ForecastMonitor(law, undertaking(), EVEN, tmp_path / "forecast.json")
     prophet.on_step(step(0.01, 0.0))
     prophet.on_step(step(0.57, 0.0))  # one record since: nothing lies in the windows of 10 to 50 %
     assert [each.made_at for each in prophet.forecasts] == [0]
@@ -101,7 +101,7 @@ def test_stages_of_different_speed_are_reckoned_with(law: Law, tmp_path: Path) -
     pace = Pace((1.0, 1.0, 3.0))
     assert pace.covered(0.25) == pytest.approx(0.25) and pace.covered(0.75) == pytest.approx(0.5 + 0.25 + 0.125)
     assert pace.covered(1.0) == pytest.approx(1.5)
-    prophet = Prophet(law, undertaking(), pace.covered, tmp_path / "forecast.json")
+    prophet = ForecastMonitor(law, undertaking(), pace.covered, tmp_path / "forecast.json")
     for percent in range(1, 95):
         progress = percent / 100
         tokens = round(TOKENS * pace.covered(progress) / pace.covered(1.0))

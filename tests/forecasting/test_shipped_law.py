@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from daybreak.core.files import read_json
-from daybreak.core.plain import from_plain
+from daybreak.core.serialization import from_dict
 from daybreak.forecasting.fitting import OPTIMIZER, fit
-from daybreak.forecasting.law import CENTRE, Undertaking, foresee, shipped_law
+from daybreak.forecasting.law import CENTRE, RunSpec, predict_loss, shipped_law
 from daybreak.pretraining.hardware_choices import unknown_to_the_law
 from daybreak.recipe import load_recipe
 from daybreak.schemas.forecast import MARKS, Law, LawRun
@@ -21,7 +21,7 @@ RECORDS = Path(__file__).resolve().parents[2] / "records"
 def recorded() -> list[LawRun]:
     found: list[LawRun] = []
     for path in sorted(RECORDS.glob("*law-runs*.json")):
-        found += [from_plain(LawRun, run) for run in read_json(path)["runs"]]
+        found += [from_dict(LawRun, run) for run in read_json(path)["runs"]]
     return found
 
 
@@ -32,7 +32,7 @@ def test_the_law_is_that_of_the_records() -> None:
     assert [mark.at for mark in law.usual] == list(MARKS)
     assert again.residuals == [replace(one, fitted=pytest.approx(one.fitted, rel=1e-3)) for one in law.residuals]
     filed = max(RECORDS.glob("*-law.json"))
-    assert from_plain(Law, read_json(filed)["law"]) == law, "python benchmarks/law.py --records records --law ..."
+    assert from_dict(Law, read_json(filed)["law"]) == law, "python benchmarks/law.py --records records --law ..."
 
 
 @pytest.mark.parametrize("size", ["tiny", "mini", "small"])
@@ -48,11 +48,13 @@ def test_it_does_not_speak_of_others(name: str) -> None:
 
 def test_more_text_and_larger_models_are_foreseen_to_be_better() -> None:
     law = shipped_law()
-    usual = Undertaking(inner=1_000_000, tokens=4e6, unique=1e9, unigram_loss=7.0, pairs=CENTRE[2])
-    losses = [foresee(law, replace(usual, tokens=tokens)).loss for tokens in (1e6, 4e6, 1.6e7)]
+    usual = RunSpec(intermediate_size=1_000_000, tokens=4e6, unique=1e9, unigram_loss=7.0, pairs=CENTRE[2])
+    losses = [predict_loss(law, replace(usual, tokens=tokens)).loss for tokens in (1e6, 4e6, 1.6e7)]
     assert losses == sorted(losses, reverse=True)
-    losses = [foresee(law, replace(usual, inner=inner)).loss for inner in (300_000, 1_000_000, 3_000_000)]
+    losses = [
+        predict_loss(law, replace(usual, intermediate_size=inner)).loss for inner in (300_000, 1_000_000, 3_000_000)
+    ]
     assert losses == sorted(losses, reverse=True)
-    wide, narrow = foresee(law, replace(usual, inner=100_000_000)), foresee(law, usual)
+    wide, narrow = predict_loss(law, replace(usual, intermediate_size=100_000_000)), predict_loss(law, usual)
     assert wide.beyond and not narrow.beyond
     assert wide.high / wide.low > narrow.high / narrow.low

@@ -11,8 +11,8 @@ from scipy import stats
 
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json, write_json
-from daybreak.core.plain import from_plain
 from daybreak.core.run_folder import RunFolder
+from daybreak.core.serialization import from_dict
 from daybreak.forecasting.tasks import (
     AVERAGED,
     FEWEST,
@@ -157,11 +157,11 @@ def test_a_run_is_read_from_its_folder(finished: Path, tmp_path: Path) -> None:
 
 def test_the_shipped_table_is_that_of_the_records() -> None:
     runs = [
-        from_plain(TaskRun, run) for path in sorted(RECORDS.glob("*task-runs*.json")) for run in read_json(path)["runs"]
+        from_dict(TaskRun, run) for path in sorted(RECORDS.glob("*task-runs*.json")) for run in read_json(path)["runs"]
     ]
     again, table = fit_tasks(runs), shipped_tasks()
     assert again == table, "python benchmarks/task_forecasts.py --records records --table ..."
     filed = max(RECORDS.glob("*-task-forecasts.json"))
-    assert from_plain(TaskTable, read_json(filed)["table"]) == table
+    assert from_dict(TaskTable, read_json(filed)["table"]) == table
     assert {line.task for line in table.lines} >= {*AVERAGED, "glue5"}
     assert all(len(line.runs) >= FEWEST for line in table.lines)

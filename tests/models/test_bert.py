@@ -1,4 +1,4 @@
-"""Our BERT against the judges: transformers' BertForMaskedLM and BertForPreTraining, both ways."""
+"""Our BERT against the evaluates: transformers' BertForMaskedLM and BertForPreTraining, both ways."""
 
 from __future__ import annotations
 
@@ -30,12 +30,23 @@ from daybreak.schemas.run import SpecialIds
 VOCABULARY, ROWS, LENGTH = 97, 3, 20
 
 LAYOUTS = {
-    "masked only": BertEncoder(layers=2, width=32, heads=4, inner=40, positions=20, init_std=0.2),
-    "next sentence": BertEncoder(layers=3, width=24, heads=3, inner=50, next_sentence=True, init_std=0.2),
-    "tanh": BertEncoder(
-        layers=2, width=32, heads=2, inner=64, positions=32, activation="gelu_new", epsilon=1e-5, init_std=0.3
+    "masked only": BertEncoder(layers=2, hidden_size=32, heads=4, intermediate_size=40, positions=20, init_std=0.2),
+    "next sentence": BertEncoder(
+        layers=3, hidden_size=24, heads=3, intermediate_size=50, next_sentence=True, init_std=0.2
     ),
-    "one layer": BertEncoder(layers=1, width=16, heads=1, inner=16, segments=3, next_sentence=True, init_std=0.2),
+    "tanh": BertEncoder(
+        layers=2,
+        hidden_size=32,
+        heads=2,
+        intermediate_size=64,
+        positions=32,
+        activation="gelu_new",
+        epsilon=1e-5,
+        init_std=0.3,
+    ),
+    "one layer": BertEncoder(
+        layers=1, hidden_size=16, heads=1, intermediate_size=16, segments=3, next_sentence=True, init_std=0.2
+    ),
 }
 
 
@@ -144,7 +155,7 @@ def test_any_small_shape_equals_stock(data: st.DataObject) -> None:
     next_sentence = draw(st.booleans())
     shape = BertEncoder(
         layers=draw(small),
-        width=heads * draw(st.integers(1, 8)),
+        hidden_size=heads * draw(st.integers(1, 8)),
         heads=heads,
         inner=draw(st.integers(1, 20)),
         positions=positions,
@@ -162,7 +173,9 @@ def test_any_small_shape_equals_stock(data: st.DataObject) -> None:
     types = draw(st.sampled_from([None, torch.arange(rows * length).view(rows, length) % shape.segments]))
     assert_same_model(model, stock_of(shape, model), ids, attend, types)
     slots = torch.randint(0, length, (rows, draw(small)))
-    full = model.features(ids, attend=attend, types=types).gather(1, slots[:, :, None].expand(-1, -1, model.width))
+    full = model.features(ids, attend=attend, types=types).gather(
+        1, slots[:, :, None].expand(-1, -1, model.hidden_size)
+    )
     assert_close(model.features(ids, slots, attend=attend, types=types), full)
 
 
@@ -173,7 +186,7 @@ def test_slots_are_the_full_forward_gathered(shape: BertEncoder, causal: bool, p
     model, ids, attend = built(shape), tokens(), padding() if padded else None
     slots = torch.tensor([[0, 5, 19, 17], [12, 3, 0, 11], [4, 1, 1, 3]])
     full = model.states(ids, causal=causal, attend=attend, types=two_segments())
-    picked = full.gather(1, slots[:, :, None].expand(-1, -1, model.width))
+    picked = full.gather(1, slots[:, :, None].expand(-1, -1, model.hidden_size))
     given_slots = model.states(ids, slots, causal=causal, attend=attend, types=two_segments())
     torch.testing.assert_close(given_slots, picked, rtol=1e-5, atol=1e-5)
 
@@ -208,9 +221,17 @@ def test_padding_and_segments_are_seen_in_the_logits() -> None:
 @pytest.mark.parametrize(
     ("shape", "vocabulary", "parameters"),
     [
-        (BertEncoder(layers=12, width=768, heads=12, inner=3072, positions=128), 32_768, 110_946_560),
-        (BertEncoder(layers=12, width=768, heads=12, inner=3072, next_sentence=True), 30_522, 110_106_428),
-        (BertEncoder(layers=24, width=1024, heads=16, inner=4096, next_sentence=True), 30_522, 336_226_108),
+        (BertEncoder(layers=12, hidden_size=768, heads=12, intermediate_size=3072, positions=128), 32_768, 110_946_560),
+        (
+            BertEncoder(layers=12, hidden_size=768, heads=12, intermediate_size=3072, next_sentence=True),
+            30_522,
+            110_106_428,
+        ),
+        (
+            BertEncoder(layers=24, hidden_size=1024, heads=16, intermediate_size=4096, next_sentence=True),
+            30_522,
+            336_226_108,
+        ),
     ],
     ids=["bert-8gb", "base", "large"],
 )
@@ -223,7 +244,9 @@ def test_parameters_are_counted_as_in_stock(shape: BertEncoder, vocabulary: int,
 
 def test_initial_weights_are_a_truncated_normal() -> None:
     torch.manual_seed(0)
-    model = BertEncoder(layers=1, width=64, heads=2, inner=256, positions=64, next_sentence=True).build(500)
+    model = BertEncoder(
+        layers=1, hidden_size=64, heads=2, intermediate_size=256, positions=64, next_sentence=True
+    ).build(500)
     for name, parameter in model.named_parameters():
         if parameter.dim() == 1:
             assert (parameter == (0 if name.endswith("bias") else 1)).all(), name
@@ -285,11 +308,11 @@ def test_the_exported_files_load_by_name(name: str, tmp_path: Path) -> None:
         {"dropout": 1.0},
         {"attention_dropout": -0.1},
         {"next_sentence": True, "segments": 1},
-        {"width": 33},
+        {"hidden_size": 33},
         {"init_std": 0.0},
         {"init_std": float("nan")},
     ],
 )
 def test_an_impossible_shape_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(UserError):
-        BertEncoder(**{"layers": 1, "width": 32, "heads": 2, "inner": 8, **changes}).build(10)
+        BertEncoder(**{"layers": 1, "hidden_size": 32, "heads": 2, "intermediate_size": 8, **changes}).build(10)

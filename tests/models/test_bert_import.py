@@ -16,7 +16,7 @@ from daybreak.models.bert import BertEncoder
 from daybreak.models.bert_import import from_hugging_face, shape_from_hugging_face
 
 VOCABULARY, LENGTH = 61, 12
-MASKED = BertEncoder(layers=2, width=32, heads=4, inner=40, positions=12)
+MASKED = BertEncoder(layers=2, hidden_size=32, heads=4, intermediate_size=40, positions=12)
 PAIRS = replace(MASKED, next_sentence=True)
 
 
@@ -60,7 +60,7 @@ def test_a_bias_under_the_decoders_name_a_lone_pooler_and_half_precision_are_tak
     assert not read.next_sentence and model.output.bias.dtype == torch.float32
     assert torch.equal(model.output.bias, bias)
     with pytest.raises(NotImplementedError):
-        model.next_logits(torch.zeros(1, model.width))
+        model.next_logits(torch.zeros(1, model.hidden_size))
 
 
 @pytest.mark.parametrize("name", ["gelu_new", "gelu_pytorch_tanh"])

@@ -12,7 +12,7 @@ from transformers import BertConfig, BertForMaskedLM, BertForPreTraining
 
 from daybreak.models.bert import Bert, BertEncoder
 
-TINY = BertEncoder(layers=1, width=16, heads=2, inner=16, positions=6, init_std=0.4)
+TINY = BertEncoder(layers=1, hidden_size=16, heads=2, intermediate_size=16, positions=6, init_std=0.4)
 VOCABULARY = 12
 IDS = torch.tensor([[1, 5, 11, 0, 5, 7]])
 

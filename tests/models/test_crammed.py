@@ -18,7 +18,7 @@ from daybreak.models.modeling_crammed import CrammedConfig, CrammedForMaskedLM
 from daybreak.training.optim.optimizers import roles
 
 VOCABULARY, ROWS, LENGTH = 97, 3, 20
-SMALL = {"layers": 2, "width": 24, "heads": 3, "inner": 20, "init_std": 0.2}
+SMALL = {"layers": 2, "hidden_size": 24, "heads": 3, "intermediate_size": 20, "init_std": 0.2}
 
 LAYOUTS = {
     "version 2": CrammedEncoder(**SMALL),
@@ -28,14 +28,18 @@ LAYOUTS = {
     ),
     "one layer": CrammedEncoder(**{**SMALL, "layers": 1}, biases=True, epsilon=1e-6, pooling="mean"),
 }
-VERSION_2 = CrammedEncoder(layers=16, width=768, heads=12, inner=1536)
-VERSION_1 = CrammedEncoder(layers=16, width=768, heads=12, inner=1536, head="square", attend_padding=True)
+VERSION_2 = CrammedEncoder(layers=16, hidden_size=768, heads=12, intermediate_size=1536)
+VERSION_1 = CrammedEncoder(
+    layers=16, hidden_size=768, heads=12, intermediate_size=1536, head="square", attend_padding=True
+)
 SIMPLE = CrammedEncoder(
-    layers=12, width=768, heads=12, inner=3072, gated=False, biases=True, positions="learned", head="dense",
+    layers=12, hidden_size=768, heads=12, intermediate_size=3072, gated=False, biases=True,
+    positions="learned", head="dense",
     final_norm=False, classifier_width=768,
 )  # fmt: skip
 LARGE_IZSAK = CrammedEncoder(
-    layers=24, width=1024, heads=16, inner=4096, gated=False, biases=True, positions="learned", head="dense",
+    layers=24, hidden_size=1024, heads=16, intermediate_size=4096, gated=False, biases=True,
+    positions="learned", head="dense",
     final_norm=False, epsilon=1e-6,
 )  # fmt: skip
 
@@ -83,7 +87,9 @@ def test_parameters_are_those_of_the_published_models(shape: CrammedEncoder, cou
 
 def test_weights_start_normal_and_the_padding_row_like_the_others() -> None:
     torch.manual_seed(0)
-    model = CrammedEncoder(layers=2, width=128, heads=2, inner=256, biases=True, head="dense").build(2_000)
+    model = CrammedEncoder(layers=2, hidden_size=128, heads=2, intermediate_size=256, biases=True, head="dense").build(
+        2_000
+    )
     for name, parameter in model.named_parameters():
         if parameter.dim() == 2:
             assert parameter.std().item() == pytest.approx(0.02, rel=0.05), name
@@ -95,7 +101,7 @@ def test_weights_start_normal_and_the_padding_row_like_the_others() -> None:
 
 
 def test_one_learned_number_scales_the_sinusoid() -> None:
-    model = CrammedEncoder(layers=1, width=768, heads=12, inner=8).build(10)
+    model = CrammedEncoder(layers=1, hidden_size=768, heads=12, intermediate_size=8).build(10)
     assert model.position_scale.item() == pytest.approx(0.0361, abs=5e-5)  # 768^(-1/2)
     table = model.positions(50) / model.position_scale
     for position, channel in ((0, 0), (1, 0), (7, 10), (7, 11), (49, 766), (49, 767)):
@@ -115,7 +121,7 @@ def test_slots_are_the_full_forward_gathered(shape: CrammedEncoder, causal: bool
     attend = padding() if padded else None
     slots = torch.tensor([[0, 5, 19, 17], [12, 3, 0, 11], [6, 1, 2, 3]])
     full = model.features(ids, causal=causal, attend=attend)
-    picked = full.gather(1, slots[:, :, None].expand(-1, -1, model.width))
+    picked = full.gather(1, slots[:, :, None].expand(-1, -1, model.hidden_size))
     assert_same(model.features(ids, slots, causal=causal, attend=attend), picked)
 
 
@@ -147,7 +153,7 @@ def test_dropout_is_replayed_and_is_off_in_evaluation(shape: CrammedEncoder) -> 
     ("changes", "named"),
     [
         ({"heads": 5}, "heads"),
-        ({"width": 33, "heads": 3}, "even"),
+        ({"hidden_size": 33, "heads": 3}, "even"),
         ({"layers": 0}, "at least 1"),
         ({"positions": "rotary"}, "rotary"),
         ({"head": "round"}, "square"),

@@ -36,7 +36,7 @@ print("all opened")
 def test_every_head_opens_where_daybreak_is_not_and_what_it_saves_opens_with_another(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     folder.mkdir()
-    shape = CrammedEncoder(layers=1, width=16, heads=2, inner=12, classifier_width=24)
+    shape = CrammedEncoder(layers=1, hidden_size=16, heads=2, intermediate_size=12, classifier_width=24)
     (folder / "config.json").write_text(json.dumps(shape.to_hugging_face(97, 20)))
     save_file(shape.export_weights(shape.build(97)), folder / "model.safetensors", metadata={"format": "pt"})
     for name, source in shape.modelling_files().items():

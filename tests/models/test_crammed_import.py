@@ -17,14 +17,18 @@ from daybreak.models.crammed import Crammed, CrammedEncoder
 from daybreak.models.crammed_import import from_hugging_face, published_name, published_shape, queries_keys_values
 
 VOCABULARY, ROWS, LENGTH = 97, 3, 20
-VERSION_2 = CrammedEncoder(layers=16, width=768, heads=12, inner=1536)
-VERSION_1 = CrammedEncoder(layers=16, width=768, heads=12, inner=1536, head="square", attend_padding=True)
+VERSION_2 = CrammedEncoder(layers=16, hidden_size=768, heads=12, intermediate_size=1536)
+VERSION_1 = CrammedEncoder(
+    layers=16, hidden_size=768, heads=12, intermediate_size=1536, head="square", attend_padding=True
+)
 SIMPLE = CrammedEncoder(
-    layers=12, width=768, heads=12, inner=3072, gated=False, biases=True, positions="learned", head="dense",
+    layers=12, hidden_size=768, heads=12, intermediate_size=3072, gated=False, biases=True,
+    positions="learned", head="dense",
     final_norm=False, classifier_width=768,
 )  # fmt: skip
 LARGE_IZSAK = CrammedEncoder(
-    layers=24, width=1024, heads=16, inner=4096, gated=False, biases=True, positions="learned", head="dense",
+    layers=24, hidden_size=1024, heads=16, intermediate_size=4096, gated=False, biases=True,
+    positions="learned", head="dense",
     final_norm=False, epsilon=1e-6,
 )  # fmt: skip
 
@@ -183,7 +187,7 @@ def published_forward(config: dict[str, Any], weights: dict[str, Tensor], ids: T
     return linear("decoder", hidden)
 
 
-TINY = {"layers": 2, "width": 24, "heads": 3, "inner": 40, "vocabulary": VOCABULARY}
+TINY = {"layers": 2, "hidden_size": 24, "heads": 3, "intermediate_size": 40, "vocabulary": VOCABULARY}
 PUBLISHED: dict[str, tuple[int, dict[str, Any]]] = {
     "version 2": (2, {}),
     "version 1": (1, {}),
@@ -218,10 +222,11 @@ def test_a_published_checkpoint_gives_its_logits(name: str) -> None:
 @pytest.mark.parametrize("name", ["version 2", "version 1", "simple", "izsak"])
 def test_published_names_and_shapes_at_full_size(name: str) -> None:
     version, changes = PUBLISHED[name]
-    sizes = {"layers": 16, "width": 768, "heads": 12, "inner": 3072}
-    sizes |= {"simple": {"layers": 12}, "izsak": {"layers": 24, "width": 1024, "heads": 16, "inner": 4096}}.get(
-        name, {}
-    )
+    sizes = {"layers": 16, "hidden_size": 768, "heads": 12, "intermediate_size": 3072}
+    sizes |= {
+        "simple": {"layers": 12},
+        "izsak": {"layers": 24, "hidden_size": 1024, "heads": 16, "intermediate_size": 4096},
+    }.get(name, {})
     config = arch(version, **sizes, vocabulary=32_768, **changes)
     if name == "simple":
         config["classification_head"]["head_dim"] = 768

@@ -43,13 +43,13 @@ def write_tokenizer(folder: Path, names: dict[str, str] = NAMES, vocabulary: int
 
 def stock_bert() -> BertForPreTraining:
     torch.manual_seed(1)
-    shape = BertEncoder(layers=2, width=16, heads=2, inner=24, positions=16, next_sentence=True)
+    shape = BertEncoder(layers=2, hidden_size=16, heads=2, intermediate_size=24, positions=16, next_sentence=True)
     return BertForPreTraining(BertConfig(**shape.to_hugging_face(VOCABULARY, 16))).eval()
 
 
 def stock_modern() -> ModernBertForMaskedLM:
     torch.manual_seed(2)
-    shape = ModernEncoder(layers=3, width=16, heads=2, inner=24, global_every=2, window=4)
+    shape = ModernEncoder(layers=3, hidden_size=16, heads=2, intermediate_size=24, global_every=2, window=4)
     return ModernBertForMaskedLM(ModernBertConfig(**shape.to_hugging_face(VOCABULARY, 16))).eval()
 
 
@@ -87,9 +87,9 @@ def test_a_folder_that_transformers_saved_is_read_exactly(family: str, shards: b
 @pytest.mark.parametrize(
     "shape",
     [
-        BertEncoder(layers=1, width=16, heads=2, inner=24, positions=16, finetune_dropout=0.0),
-        ModernEncoder(layers=1, width=16, heads=2, inner=24, init_std=0.05),
-        CrammedEncoder(layers=1, width=16, heads=2, inner=24),
+        BertEncoder(layers=1, hidden_size=16, heads=2, intermediate_size=24, positions=16, finetune_dropout=0.0),
+        ModernEncoder(layers=1, hidden_size=16, heads=2, intermediate_size=24, init_std=0.05),
+        CrammedEncoder(layers=1, hidden_size=16, heads=2, intermediate_size=24),
     ],
     ids=lambda shape: type(shape).__name__,
 )

@@ -27,7 +27,7 @@ from daybreak.core.errors import UserError
 from daybreak.models.crammed import Crammed, CrammedEncoder
 
 VOCABULARY, ROWS, LENGTH = 97, 3, 20
-SMALL = {"layers": 2, "width": 24, "heads": 3, "inner": 20, "init_std": 0.2, "classifier_width": 32}
+SMALL = {"layers": 2, "hidden_size": 24, "heads": 3, "intermediate_size": 20, "init_std": 0.2, "classifier_width": 32}
 
 LAYOUTS = {
     "version 2": CrammedEncoder(**SMALL),

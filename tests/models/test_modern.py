@@ -1,4 +1,4 @@
-"""Our fast forward against the judge: transformers' ModernBertForMaskedLM, both ways, at several layouts."""
+"""Our fast forward against the evaluate: transformers' ModernBertForMaskedLM, both ways, at several layouts."""
 
 from __future__ import annotations
 
@@ -24,12 +24,21 @@ from daybreak.training.optim.optimizers import AdamW
 VOCABULARY, ROWS, LENGTH = 211, 3, 40
 
 LAYOUTS = {
-    "global": ModernEncoder(layers=3, width=48, heads=4, inner=40, init_std=0.2),
+    "global": ModernEncoder(layers=3, hidden_size=48, heads=4, intermediate_size=40, init_std=0.2),
     "mixed": ModernEncoder(
-        layers=5, width=48, heads=3, inner=40, global_every=3, window=10, global_rope_base=160_000.0, init_std=0.2
+        layers=5,
+        hidden_size=48,
+        heads=3,
+        intermediate_size=40,
+        global_every=3,
+        window=10,
+        global_rope_base=160_000.0,
+        init_std=0.2,
     ),
-    "one global": ModernEncoder(layers=3, width=32, heads=2, inner=32, global_every=3, window=6, init_std=0.2),
-    "one layer": ModernEncoder(layers=1, width=32, heads=2, inner=32, init_std=0.2),
+    "one global": ModernEncoder(
+        layers=3, hidden_size=32, heads=2, intermediate_size=32, global_every=3, window=6, init_std=0.2
+    ),
+    "one layer": ModernEncoder(layers=1, hidden_size=32, heads=2, intermediate_size=32, init_std=0.2),
 }
 
 
@@ -119,7 +128,7 @@ def test_slots_are_the_full_forward_gathered(shape: ModernEncoder, causal: bool,
     attend = padding() if padded else None
     slots = torch.tensor([[0, 5, 39, 17], [22, 3, 0, 11], [6, 1, 2, 3]])
     full = model.features(ids, causal=causal, attend=attend)
-    picked = full.gather(1, slots[:, :, None].expand(-1, -1, model.width))
+    picked = full.gather(1, slots[:, :, None].expand(-1, -1, model.hidden_size))
     torch.testing.assert_close(model.features(ids, slots, causal=causal, attend=attend), picked, rtol=1e-5, atol=1e-5)
 
 
@@ -163,7 +172,7 @@ def test_the_family_has_the_planned_shapes_and_the_parameters_of_stock(name: str
     recipe = load_recipe(name)
     shape = recipe.model
     assert isinstance(shape, ModernEncoder)
-    assert (shape.layers, shape.width, shape.heads, shape.inner, recipe.tokenizer.vocabulary) == sizes
+    assert (shape.layers, shape.hidden_size, shape.heads, shape.intermediate_size, recipe.tokenizer.vocabulary) == sizes
     with torch.device("meta"):
         stock = ModernBertForMaskedLM(ModernBertConfig(**shape.to_hugging_face(sizes[4], recipe.length)))
         ours = ModernBert(shape, sizes[4])
@@ -225,16 +234,16 @@ def test_a_checkpoint_with_a_loose_decoder_or_a_missing_tensor_is_refused() -> N
 
 def test_a_width_that_the_heads_do_not_divide_is_refused() -> None:
     with pytest.raises(UserError, match="heads"):
-        ModernEncoder(layers=1, width=33, heads=2, inner=8).build(10)
+        ModernEncoder(layers=1, hidden_size=33, heads=2, intermediate_size=8).build(10)
     with pytest.raises(UserError, match="even"):
-        ModernEncoder(layers=1, width=6, heads=2, inner=8).build(10)
+        ModernEncoder(layers=1, hidden_size=6, heads=2, intermediate_size=8).build(10)
 
 
 @pytest.mark.parametrize("field", ["init_std", "global_rope_base", "local_rope_base"])
 @pytest.mark.parametrize("value", [0.0, -0.02, math.nan, math.inf])
 def test_a_number_that_must_be_above_0_and_is_not_is_refused_by_its_flag(field: str, value: float) -> None:
     with pytest.raises(UserError, match=rf"--model.{field.replace('_', '-')} is .*\. Give a number above 0."):
-        ModernEncoder(layers=1, width=8, heads=2, inner=8, **{field: value})
+        ModernEncoder(layers=1, hidden_size=8, heads=2, intermediate_size=8, **{field: value})
 
 
 # ---------------------------------------------------------------- learning
@@ -243,9 +252,11 @@ def test_a_number_that_must_be_above_0_and_is_not_is_refused_by_its_flag(field: 
 @pytest.mark.parametrize("stage", ["causal", "masked"])
 def test_one_batch_is_learned_by_heart(stage: str) -> None:
     torch.manual_seed(0)
-    model = ModernEncoder(layers=2, width=48, heads=2, inner=48, global_every=2, window=8, init_std=0.1).build(60)
+    model = ModernEncoder(
+        layers=2, hidden_size=48, heads=2, intermediate_size=48, global_every=2, window=8, init_std=0.1
+    ).build(60)
     optimizer = AdamW(lr=5e-3, weight_decay=0.0).build(model)
-    objective = CausalThenMasked(causal_share=0.999 if stage == "causal" else 0.0, mask_rates=(0.3,))
+    objective = CausalThenMasked(causal_fraction=0.999 if stage == "causal" else 0.0, mask_rates=(0.3,))
     ids = tokens(60, 4, 16)
     ids[:, 0] = 2
     for _ in range(300):

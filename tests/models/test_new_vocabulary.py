@@ -37,8 +37,8 @@ def test_each_piece_knows_where_it_starts() -> None:
 
 
 @pytest.mark.parametrize("shape", [
-    ModernEncoder(layers=2, width=16, heads=2, inner=12),
-    BertEncoder(layers=2, width=16, heads=2, inner=32, positions=20, next_sentence=True),
+    ModernEncoder(layers=2, hidden_size=16, heads=2, intermediate_size=12),
+    BertEncoder(layers=2, hidden_size=16, heads=2, intermediate_size=32, positions=20, next_sentence=True),
 ])  # fmt: skip
 def test_a_moved_model_says_the_same_about_known_pieces(shape: ModernEncoder | BertEncoder) -> None:
     torch.manual_seed(0)

@@ -14,9 +14,9 @@ from daybreak.models.modern import ModernEncoder
 VOCABULARY, ROWS, LENGTH, ASKED = 101, 3, 40, 7
 
 SHAPES = {
-    "modern": ModernEncoder(layers=4, width=48, heads=4, inner=40, global_every=3, window=10),
-    "bert": BertEncoder(layers=4, width=48, heads=4, inner=96, dropout=0.1, attention_dropout=0.1),
-    "crammed": CrammedEncoder(layers=4, width=48, heads=4, inner=40, dropout=0.1),
+    "modern": ModernEncoder(layers=4, hidden_size=48, heads=4, intermediate_size=40, global_every=3, window=10),
+    "bert": BertEncoder(layers=4, hidden_size=48, heads=4, intermediate_size=96, dropout=0.1, attention_dropout=0.1),
+    "crammed": CrammedEncoder(layers=4, hidden_size=48, heads=4, intermediate_size=40, dropout=0.1),
 }
 
 
@@ -25,10 +25,10 @@ def shape(request: pytest.FixtureRequest) -> EncoderConfig:
     return SHAPES[request.param]
 
 
-def built(shape: EncoderConfig, *, recompute: bool) -> Encoder:
+def built(shape: EncoderConfig, *, gradient_checkpointing: bool) -> Encoder:
     torch.manual_seed(3)
     model = shape.build(VOCABULARY).train()
-    model.recompute = recompute
+    model.gradient_checkpointing = gradient_checkpointing
     return model
 
 
@@ -78,8 +78,8 @@ def test_loss_and_gradients_are_the_same_to_the_last_bit(
 ) -> None:
     _, slots, attend = rows()
     how = (slots if asked else None, attend if padded else None, causal)
-    loss, gradients = learned(built(shape, recompute=False), *how)
-    again, others = learned(built(shape, recompute=True), *how)
+    loss, gradients = learned(built(shape, gradient_checkpointing=False), *how)
+    again, others = learned(built(shape, gradient_checkpointing=True), *how)
     assert torch.equal(loss, again)
     assert gradients.keys() == others.keys() and len(gradients) > 20
     for name, gradient in gradients.items():
@@ -87,7 +87,7 @@ def test_loss_and_gradients_are_the_same_to_the_last_bit(
 
 
 def test_much_less_is_kept_for_the_way_back(shape: EncoderConfig) -> None:
-    plain, saving = kept(built(shape, recompute=False)), kept(built(shape, recompute=True))
+    plain, saving = kept(built(shape, gradient_checkpointing=False)), kept(built(shape, gradient_checkpointing=True))
     stream = ROWS * LENGTH * 48 * 4
     assert saving < plain / 2
     # What enters each of the four blocks, and what stands before and after them (masks and rotary tables included).
@@ -95,7 +95,7 @@ def test_much_less_is_kept_for_the_way_back(shape: EncoderConfig) -> None:
 
 
 def test_blocks_run_again_only_while_training(shape: EncoderConfig) -> None:
-    model = built(shape, recompute=True)
+    model = built(shape, gradient_checkpointing=True)
     calls = []
     for block in model.blocks:
         block.register_forward_pre_hook(lambda *_: calls.append(1))
@@ -111,7 +111,7 @@ def test_blocks_run_again_only_while_training(shape: EncoderConfig) -> None:
 
 
 def test_stacked_matrices_are_counted(shape: EncoderConfig) -> None:
-    model = built(shape, recompute=False)
+    model = built(shape, gradient_checkpointing=False)
     parts = {name: model.parts(name) for name, _ in model.named_parameters()}
     ups = 2 if not isinstance(shape, BertEncoder) else 1
     for name, parameter in model.named_parameters():
@@ -122,6 +122,8 @@ def test_stacked_matrices_are_counted(shape: EncoderConfig) -> None:
 
 
 def test_a_unit_without_a_gate_is_one_matrix() -> None:
-    model = CrammedEncoder(layers=1, width=32, heads=2, inner=32, gated=False, biases=True).build(VOCABULARY)
+    model = CrammedEncoder(layers=1, hidden_size=32, heads=2, intermediate_size=32, gated=False, biases=True).build(
+        VOCABULARY
+    )
     assert model.parts("blocks.0.unit.up.weight") == 1
     assert model.parts("blocks.0.attention.qkv.bias") == 3

@@ -26,7 +26,7 @@ def main() -> None:
     found = {}
     for name, more in {"global": {}, "local": {"global_every": 3, "window": 16}}.items():
         with FakeTensorMode(allow_non_fake_inputs=True):
-            model = ModernEncoder(layers=6, width=64, heads=2, inner=48, **more).build(101)
+            model = ModernEncoder(layers=6, hidden_size=64, heads=2, intermediate_size=48, **more).build(101)
             for module in model.modules():
                 for key, parameter in list(module._parameters.items()):
                     if parameter is not None:

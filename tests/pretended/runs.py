@@ -19,8 +19,9 @@ import torch
 
 STEPS = 40
 SHAPE = (
-    "--model.layers 1 --model.width 32 --model.heads 2 --model.inner 24 --length 16 --batch 8 --microbatch 8".split()
-)
+    "--model.layers 1 --model.hidden-size 32 --model.heads 2 --model.intermediate-size 24 "
+    "--length 16 --batch 8 --microbatch 8"
+).split()
 
 
 def command(*words: object) -> int:

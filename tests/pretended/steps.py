@@ -23,12 +23,12 @@ from daybreak.models.modern import ModernEncoder
 from daybreak.schemas.run import Decisions
 from daybreak.training.checkpoint import START
 from daybreak.training.clock import ReplayClock
-from daybreak.training.hardware.data_parallel import Replicas
+from daybreak.training.hardware.data_parallel import DataParallel
 from daybreak.training.objectives.masked import Masked
 from daybreak.training.objectives.objective import CausalThenMasked, Objective
 from daybreak.training.optim.muon import Muon
 from daybreak.training.optim.optimizers import Adam, AdamW, BertAdam, OptimizerConfig
-from daybreak.training.phases import Later, Stretch
+from daybreak.training.phases import Phase, SecondPhase
 from daybreak.training.prefetch import Prefetch
 from daybreak.training.ramp import Ramp
 from daybreak.training.schedule import Trapezoid
@@ -36,14 +36,14 @@ from daybreak.training.step import Training, take_step
 from daybreak.training.validation import Validation
 
 VOCABULARY, LENGTH, ROWS = 101, 16, 8
-SHAPE: dict[str, Any] = {"layers": 2, "width": 32, "heads": 2, "inner": 24}
+SHAPE: dict[str, Any] = {"layers": 2, "hidden_size": 32, "heads": 2, "intermediate_size": 24}
 TRUNKS: dict[str, EncoderConfig] = {
     "modern": ModernEncoder(**SHAPE, global_every=2, window=8),
     "bert": BertEncoder(**SHAPE, positions=32, next_sentence=True),
     "crammed": CrammedEncoder(**SHAPE),
 }
 OBJECTIVES: dict[str, Objective] = {
-    "causal then masked": CausalThenMasked(causal_share=0.3, causal_targets=0.3),
+    "causal then masked": CausalThenMasked(causal_fraction=0.3, causal_targets=0.3),
     "fixed": Masked(protect_special=False),
     "bernoulli": Masked(count="bernoulli"),
     "rounded, pairs": Masked(count="rounded", most=5, next_sentence=True),
@@ -79,15 +79,16 @@ def training(trunk: str, objective: str, optimizer: str, where: str) -> Training
         device=at.type, threads=1, precision="float32", microbatch=ROWS, world_size=1, reserve_seconds=0.0,
         validation_rows=1, validation_marks=0, matmul_gflops={},
     )  # fmt: skip
-    stretch = Stretch(
+    phase = Phase(
         take=take, view=lambda _: None, length=LENGTH, rows_per_epoch=1000, batch=ROWS, microbatch=ROWS
     )  # fmt: skip
     return Training(
-        model=model, replicas=Replicas(model, World()), optimizer=OPTIMIZERS[optimizer].build(model), average=None,
-        objective=OBJECTIVES[objective], schedule=Trapezoid(), stretches=(stretch,), later=Later(), ramp=Ramp(),
-        clock=ReplayClock([]), world=World(), clip=1.0, seed=0, device=at, decisions=decisions,
+        model=model,
+        data_parallel=DataParallel(model, World()), optimizer=OPTIMIZERS[optimizer].build(model), average=None,
+        objective=OBJECTIVES[objective], schedule=Trapezoid(), phases=(phase,), phase2=SecondPhase(), ramp=Ramp(),
+        clock=ReplayClock([]), world=World(), max_grad_norm=1.0, seed=0, device=at, decisions=decisions,
         validation=Validation(take(9_999, 4, 0.0), np.ones(VOCABULARY, np.uint64), at), run=None, journal=None,
-        monitors=(), spent=dict.fromkeys(("data", "train", "communicate"), 0.0), prefetch=Prefetch(),
+        monitors=(), time_by_category=dict.fromkeys(("data", "train", "communicate"), 0.0), prefetch=Prefetch(),
         continues=np.arange(VOCABULARY) % 3 == 0 if "words" in objective else None,
     )  # fmt: skip
 

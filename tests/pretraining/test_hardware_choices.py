@@ -29,7 +29,7 @@ from daybreak.training.hardware import probe
 from daybreak.training.ramp import Ramp
 from daybreak.training.step import Training
 
-SMALL = ModernEncoder(layers=1, width=32, heads=2, inner=32)
+SMALL = ModernEncoder(layers=1, hidden_size=32, heads=2, intermediate_size=32)
 
 
 @pytest.fixture(autouse=True)
@@ -71,13 +71,13 @@ def searches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def test_the_fastest_microbatch_is_looked_for_once(data: Path, tmp_path: Path, searches: list[int]) -> None:
     first = begun(order(data, tmp_path / "one", batch=64))
-    assert (first.decisions.microbatch, first.stretches[0].microbatch, searches) == (16, 16, [64])
+    assert (first.decisions.microbatch, first.phases[0].microbatch, searches) == (16, 16, [64])
     second = begun(order(data, tmp_path / "two", batch=64))
     assert second.decisions.microbatch == 16 and searches == [64]
 
 
 @pytest.mark.parametrize(
-    "other", [{"length": 64}, {"batch": 128}, {"recompute": True}, {"model": replace(SMALL, layers=2)}]
+    "other", [{"length": 64}, {"batch": 128}, {"gradient_checkpointing": True}, {"model": replace(SMALL, layers=2)}]
 )
 def test_what_makes_a_difference_is_measured_again(
     data: Path, tmp_path: Path, searches: list[int], other: dict[str, Any]
@@ -128,8 +128,8 @@ def test_other_processes_share_the_same_rows(data: Path, tmp_path: Path, capsys:
 
 def test_a_growing_batch_grows_as_it_did(data: Path, tmp_path: Path) -> None:
     """By what one process handled at a time when the run began, not by what three handle now."""
-    alone = begun(order(data, tmp_path / "one", batch=16, microbatch=4, ramp=Ramp(share=0.8)))
-    three = resumed(data, tmp_path / "three", size=3, batch=16, microbatch=4, ramp=Ramp(share=0.8))
+    alone = begun(order(data, tmp_path / "one", batch=16, microbatch=4, ramp=Ramp(fraction=0.8)))
+    three = resumed(data, tmp_path / "three", size=3, batch=16, microbatch=4, ramp=Ramp(fraction=0.8))
     places = [place / 20 for place in range(20)]
     assert [three.rows_of_step(START, at) for at in places] == [alone.rows_of_step(START, at) for at in places]
     assert len({alone.rows_of_step(START, at) for at in places}) == 4
@@ -151,7 +151,7 @@ def test_more_processes_than_a_step_has_rows_are_refused(data: Path, tmp_path: P
     assert read_json(RunFolder(tmp_path / "nine").decisions, Decisions).changes == []
     # The first steps of a growing batch count as well: 4 rows.
     with pytest.raises(UserError, match="4 rows cannot be shared by 5 processes"):
-        resumed(data, tmp_path / "five", size=5, batch=16, microbatch=4, ramp=Ramp(share=0.8))
+        resumed(data, tmp_path / "five", size=5, batch=16, microbatch=4, ramp=Ramp(fraction=0.8))
 
 
 def test_a_resume_forgets_what_was_decided_for_steps_that_are_lost(data: Path, tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_a_resume_forgets_what_was_decided_for_steps_that_are_lost(data: Path, t
     again = going_on(replace(training, decisions=decisions), progress, asked.run)
     assert [change.step for change in again.decisions.changes] == [5]
     assert read_json(asked.run.decisions, Decisions) == again.decisions
-    assert again.stretches[0].microbatch == 4  # also for a step that is only tried, to compile
+    assert again.phases[0].microbatch == 4  # also for a step that is only tried, to compile
     # And on two processes what held goes on to hold.
     both = going_on(replace(training, decisions=decisions, world=World(size=2)), progress, asked.run)
     held = in_force(both.decisions, 12)
@@ -204,7 +204,7 @@ def test_processes_that_are_killed_before_their_first_step_are_charged(data: Pat
         assert resumed_training.clock.elapsed() == pytest.approx(12.0 + 5.0 * earlier, abs=1.0)
     found, _ = checkpoint.newest(asked.run.checkpoints)
     assert found is not None and found.progress.elapsed == pytest.approx(22.0, abs=1.0)
-    assert sum(found.progress.spent.values()) == pytest.approx(15.0, abs=1.0)
+    assert sum(found.progress.time_by_category.values()) == pytest.approx(15.0, abs=1.0)
 
 
 def test_a_host_that_only_holds_stacks_of_an_earlier_process_may_join_again(data: Path, tmp_path: Path) -> None:

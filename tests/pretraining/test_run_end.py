@@ -13,7 +13,7 @@ from daybreak.training.checkpoint import START
 
 FINAL = ValidationRecord(
     step=9, elapsed=9, progress=1, tokens=9, loss=5.286, accuracy=0.2, positions=9, distinct=3, unigram_loss=7.0,
-    commonest_share=0.05, final=True, seconds=1,
+    most_frequent_fraction=0.05, final=True, seconds=1,
 )  # fmt: skip
 
 

@@ -30,7 +30,7 @@ from daybreak.data.tokenizers.tokenizer import WordPiece
 from daybreak.data.tokenizers.tokenizer_import import Existing
 from daybreak.models.bert import BertEncoder
 from daybreak.models.modern import ModernEncoder
-from daybreak.pretraining.setup import starting_weights, yardstick
+from daybreak.pretraining.setup import heldout_validation, starting_weights
 from daybreak.pretraining.starting_points import continued
 from daybreak.recipe import load_recipe
 from daybreak.schemas.run import Decisions, Manifest, SpecialIds, Summary
@@ -81,11 +81,13 @@ def parents(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
         torch.manual_seed(5)
         stock: Any
         if family == "bert":
-            ours = BertEncoder(layers=1, width=32, heads=2, inner=48, positions=40, next_sentence=True, init_std=0.2)
+            ours = BertEncoder(
+                layers=1, hidden_size=32, heads=2, intermediate_size=48, positions=40, next_sentence=True, init_std=0.2
+            )
             told = ours.to_hugging_face(vocabulary, 40, special)
             stock = BertForPreTraining(BertConfig(**told))
         else:
-            modern = ModernEncoder(layers=2, width=32, heads=2, inner=48, init_std=0.2)
+            modern = ModernEncoder(layers=2, hidden_size=32, heads=2, intermediate_size=48, init_std=0.2)
             stock = ModernBertForMaskedLM(ModernBertConfig(**modern.to_hugging_face(vocabulary, 64, special)))
         stock.save_pretrained(folder)
         found[family] = folder
@@ -111,7 +113,7 @@ def command(*words: object) -> None:
 def stock_loss(folder: Path, data: Path, run: Path) -> float:
     """What transformers alone gives on the run's held-out masked rows, nats a position."""
     recipe = load_recipe(run)
-    masked, slots, answers = yardstick(recipe, open_shards(data), data, torch.device("cpu")).cases()
+    masked, slots, answers = heldout_validation(recipe, open_shards(data), data, torch.device("cpu")).cases()
     model = AutoModelForMaskedLM.from_pretrained(folder, attn_implementation="eager").eval()
     logits = model(masked).logits.gather(1, slots[:, :, None].expand(-1, -1, model.config.vocab_size))
     return float(torch.nn.functional.cross_entropy(logits.flatten(0, 1).double(), answers.flatten()))
@@ -182,7 +184,9 @@ def test_a_model_with_more_ids_than_its_tokenizer_goes_on(
     """Published models are padded to a round number of ids. Nothing else may be taken for the vocabulary either."""
     shards = open_shards(theirs)
     special, vocabulary = shards.manifest.special, shards.manifest.vocabulary
-    ours = BertEncoder(layers=1, width=32, heads=2, inner=inner or vocabulary + 20, positions=40, init_std=0.2)
+    ours = BertEncoder(
+        layers=1, hidden_size=32, heads=2, intermediate_size=inner or vocabulary + 20, positions=40, init_std=0.2
+    )
     torch.manual_seed(6)
     stock = BertForMaskedLM(BertConfig(**ours.to_hugging_face(vocabulary + 20, 40, special))).eval()
     stock.save_pretrained(tmp_path)
@@ -273,7 +277,7 @@ def test_a_next_sentence_head_is_kept_or_begun(
     documents = [json.loads(line)["text"].replace(" .", " .\n") for line in corpus.read_text().splitlines()]
     text.write_text("\n\n".join(documents))
     command("prepare", text, "--out", data, "--recipe", "bert-2018", "--tokenizer-from", parent)
-    words = ["--init", parent, "--data", data, "--out", run, "--later.start", "1", *SMALL]
+    words = ["--init", parent, "--data", data, "--out", run, "--phase2.start", "1", *SMALL]
     command("pretrain", "bert-2018", *words, "--general", data)
     recipe, summary = load_recipe(run), read_json(run / "summary.json", Summary)
     assert recipe.model.predicts_next and summary.validation.next_accuracy is not None

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from daybreak.core.files import write_json
-from daybreak.core.plain import to_plain
 from daybreak.core.run_folder import RunFolder
+from daybreak.core.serialization import to_dict
 from daybreak.schemas.probes import (
     BucketScore,
     CalibrationBin,
@@ -79,7 +79,7 @@ def write_results() -> WriteResults:
                 )
             )  # fmt: skip
         kept = [one for one in old if (one["task"], one["model"]) not in {(r.task, r.model) for r in results}]
-        write_json(run.results, [*kept, *map(to_plain, results)])
+        write_json(run.results, [*kept, *map(to_dict, results)])
         return folder
 
     return write

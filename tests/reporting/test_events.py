@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daybreak.core.files import read_json, write_json
-from daybreak.core.plain import to_plain
 from daybreak.core.run_folder import RunFolder
+from daybreak.core.serialization import to_dict
 from daybreak.reporting import figures
-from daybreak.reporting.course import course
 from daybreak.reporting.events import events
 from daybreak.reporting.runs import RunRecords, read_run
+from daybreak.reporting.training_curves import course
 from daybreak.schemas.changes import Change, MachineRecord
 from daybreak.schemas.run import Decisions, StepRecord
 
@@ -155,9 +155,9 @@ def test_each_event_is_a_row_and_a_line_in_the_loss_figure(write_run):
     torn = json.dumps(cut[0])[:20] + "\n[]\nnull\n"
     folder.lost_metrics.write_text(torn + "".join(json.dumps(line) + "\n" for line in cut))
     write_json(folder.decisions, decisions([change(700, "out of memory: 16 rows at a time")]))
-    told = {"resumes": 2, "dropped": 2, "wall": 500.0, "changes": [to_plain(change(700, "out of memory: 16 rows"))]}
+    told = {"resumes": 2, "dropped": 2, "wall": 500.0, "changes": [to_dict(change(700, "out of memory: 16 rows"))]}
     summary = read_json(folder.summary)
-    write_json(folder.summary, summary | told | {"spent": summary["spent"] | {"lost": 17.2}})
+    write_json(folder.summary, summary | told | {"time_by_category": summary["time_by_category"] | {"lost": 17.2}})
     run = read_run(path)
     cells = re.findall(r'<t[dh] class="[wn]"(?: scope="row")?>(.*?)</t[dh]>', course([run]))
     rows = [cells[place : place + 4] for place in range(0, len(cells), 4)]

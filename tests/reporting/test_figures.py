@@ -18,7 +18,7 @@ MAKERS = {
     "accuracy": figures.accuracy,
     "learning rate": figures.learning_rate,
     "throughput": figures.throughput,
-    "spent": spent,
+    "time_by_category": spent,
     "tasks": task_scores,
 }
 

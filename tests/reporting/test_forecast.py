@@ -1,4 +1,4 @@
-"""What the page says of forecasts: the runs are made up, and so is what was foreseen of them."""
+"""What the page says of forecasts: the runs are made up, and so is what was forecast of them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from daybreak.core.files import read_json, write_json
 from daybreak.core.run_folder import RunFolder
 from daybreak.reporting.forecast import outlook
 from daybreak.reporting.runs import RunRecords, read_run
-from daybreak.schemas.forecast import Forecast, Outlook
+from daybreak.schemas.forecast import Forecast, ForecastLog
 from daybreak.schemas.run import Summary
 
 Write = Callable[..., Path]
 
 
 def expectation(path: Path, *, start: float, early: float, beyond: str = "") -> RunRecords:
-    """A run of which was foreseen ``start`` times its final loss, and ``early`` times at a tenth, each +- 2 %."""
+    """A run of which was forecast ``start`` times its final loss, and ``early`` times at a tenth, each +- 2 %."""
     folder = RunFolder(path)
     reached = read_json(folder.summary, Summary).validation.loss if folder.summary.exists() else 4.0
 
@@ -26,7 +26,7 @@ def expectation(path: Path, *, start: float, early: float, beyond: str = "") -> 
         return Forecast(made_at=at, tokens=1e6, loss=loss, low=0.98 * loss, high=1.02 * loss, beyond=beyond)
 
     forecasts, usual = [seen(0.0, start), seen(0.1, early)], [seen(0.1, 1.2), seen(0.2, 1.1)]
-    write_json(folder.forecast, Outlook(forecasts=forecasts, usual=usual, pairs=-0.25))
+    write_json(folder.forecast, ForecastLog(forecasts=forecasts, usual=usual, pairs=-0.25))
     return read_run(path)
 
 

@@ -70,10 +70,10 @@ def test_the_figures_hold_the_records(runs):
 def test_the_section_says_what_was_measured(runs):
     text = words(layers(runs[:1]))
     assert "What the layers know" in text and "nothing was fine-tuned" in text
-    assert "sst2 linear probe; 2,000 rows to learn from, 872 to judge accuracy 50.0 55.0 70.0 70.0 layer 3" in text
+    assert "sst2 linear probe; 2,000 rows to learn from, 872 to evaluate accuracy 50.0 55.0 70.0 70.0 layer 3" in text
     assert "stsb cosine, no training; 1,500 pairs spearman - 40.0 32.0 40.0 layer 0" in text
     assert "19.5 % in rows of 128, 17.5 % in rows of 256 (2 times the trained length)" in text
-    assert "always guessing the commonest token gives 5.0 %" in text
+    assert "always guessing the most frequent token gives 5.0 %" in text
     assert "b: Hidden words" in words(layers(runs))
 
 

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from daybreak.core.files import read_json, write_json
-from daybreak.core.plain import to_plain
 from daybreak.core.run_folder import RunFolder
+from daybreak.core.serialization import to_dict
 from daybreak.reporting.machine import (
     POINTS_PER_FIGURE,
     QUANTITIES,
@@ -92,12 +92,12 @@ def test_the_summary_has_the_last_word(write_run):
     path = write_run()
     folder = RunFolder(path)
     with folder.metrics.open("a") as file:
-        file.write(json.dumps({"type": "machine"} | to_plain(record(1, devices=[device()]))) + "\n")
+        file.write(json.dumps({"type": "machine"} | to_dict(record(1, devices=[device()]))) + "\n")
     so_far = cells(machine([read_run(path)]))
     assert so_far["Processor, mean"] == "25.0 %" and so_far["Hottest"] == "61 C"
     assert so_far["Accelerators, mean"] == "90.0 %" and so_far["Their memory, most"] == "30.0 GiB"
     use = MachineUse(processor=0.5, load=3.0, memory=4 * GIB, kilowatt_hours=2.613, cost=12.4)
-    write_json(folder.summary, read_json(folder.summary) | {"machine": to_plain(use)})
+    write_json(folder.summary, read_json(folder.summary) | {"machine": to_dict(use)})
     found = cells(machine([read_run(path)]))
     assert found["Processor, mean"] == "50.0 %" and found["Memory, most"] == "4.0 GiB"
     assert found["Energy of accelerators"] == "2.61 kWh" and found["Cost, at the price given"] == "12.40"

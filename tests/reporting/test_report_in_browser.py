@@ -10,8 +10,8 @@ import subprocess
 import pytest
 
 from daybreak.commands.report import report
-from daybreak.core.plain import to_plain
 from daybreak.core.run_folder import RunFolder
+from daybreak.core.serialization import to_dict
 from daybreak.schemas.changes import DeviceUse, MachineRecord
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -106,7 +106,7 @@ def test_the_machine_of_a_run_that_goes_on_is_drawn(write_run, tmp_path):
                 step=100 * place, elapsed=30.0 * place, processor=0.3, load=2.0, memory=size, memory_free=size,
                 disk_free=size, devices=[device, device],
             )  # fmt: skip
-            file.write(json.dumps({"type": "machine"} | to_plain(record)) + "\n")
+            file.write(json.dumps({"type": "machine"} | to_dict(record)) + "\n")
     document, log = opened(report([run], tmp_path / "report.html"), tmp_path / "profile", "--window-size=1280,3000")
     assert "CONSOLE" not in log, log
     drawn = plots(document)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from daybreak.commands.report import report
-from daybreak.core.amounts import score
 from daybreak.core.files import write_json
+from daybreak.core.formatting import score
 from daybreak.core.run_folder import RunFolder
 from daybreak.evaluation.protocols.anchors import ANCHORS
 from daybreak.evaluation.protocols.conventions import SIZES, averages
@@ -55,7 +55,7 @@ def test_a_result_says_how_it_was_made(write_results, tmp_path):
     result = json.loads(RunFolder(run).results.read_text())[0]
     text = re.sub(r"<[^>]+>", "|", html.unescape(report([run], tmp_path / "report.html").read_text()))
     for said in (
-        "quick; 2,000 rows to learn from, 400 to judge",
+        "quick; 2,000 rows to learn from, 400 to evaluate",
         "after the last epoch",
         f"{score(result['mean'])} ± {score(result['spread'])}",
         f"median {score(sorted(result['scores']['accuracy'])[1])}",

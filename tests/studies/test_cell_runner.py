@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from daybreak.core import other_processes as neighbours
 from daybreak.core.errors import Interrupted, UserError
 from daybreak.studies import cell_runner as turns
-from daybreak.studies import experiment as contest
+from daybreak.studies import experiment as experiment
 from daybreak.studies.cell_runner import Cell, Place
 
 # ---------------------------------------------------------------- turns
@@ -30,7 +30,7 @@ from daybreak.studies.cell_runner import Cell, Place
 
 @given(st.lists(st.text("abc", min_size=1), min_size=2, max_size=5, unique=True), st.integers(1, 6))
 def test_every_seed_takes_everybody_and_the_next_one_goes_back(names: list[str], seeds: int) -> None:
-    found = contest.in_turns(names, seeds)
+    found = experiment.in_turns(names, seeds)
     for seed in range(seeds):
         own = [name for number, name in found if number == seed]
         assert own == (names if seed % 2 == 0 else names[::-1])
@@ -96,17 +96,17 @@ def place(tmp_path: Path) -> Place:
 def test_void_cells_are_repeated_once_and_after_all_others(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     ran = fake_cells(place, monkeypatch, {"a-seed-0": "busy", "b-seed-1": "busy", "b-seed-1-again": "busy"})
     cells = [
-        Cell(contender=name, seed=seed, words=("tiny",), data=Path("d")) for seed, name in contest.in_turns("ab", 2)
+        Cell(variant=name, seed=seed, words=("tiny",), data=Path("d")) for seed, name in experiment.in_turns("ab", 2)
     ]
     seen: list[int] = []
     with turns.held(place.out) as lock:
-        plain = contest.play(cells, place, lock, repeat_void=False, done=lambda done: seen.append(len(done)))
+        plain = experiment.play(cells, place, lock, repeat_void=False, done=lambda done: seen.append(len(done)))
         assert ran == ["a-seed-0", "b-seed-0", "b-seed-1", "a-seed-1"] and seen == [1, 2, 3, 4]
         assert [one.void for one in plain] == ["busy", "", "busy", ""]
-        again = contest.play(cells, place, lock, repeat_void=True, done=lambda _: None)
+        again = experiment.play(cells, place, lock, repeat_void=True, done=lambda _: None)
         assert ran[4:] == ["a-seed-0-again", "b-seed-1-again"]
         assert [(one.attempt, one.void) for one in again] == [(1, ""), (0, ""), (1, "busy"), (0, "")]
-        assert contest.play(cells, place, lock, repeat_void=False, done=lambda _: None) == again and len(ran) == 6
+        assert experiment.play(cells, place, lock, repeat_void=False, done=lambda _: None) == again and len(ran) == 6
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def dummy(place: Place, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None
     def run(code: str) -> None:
         monkeypatch.setattr(turns, "command", lambda *_: [sys.executable, "-c", code])
         with turns.held(place.out) as lock:
-            turns.train_cell(Cell(contender="a", seed=0, words=(), data=Path("d")), place, lock)
+            turns.train_cell(Cell(variant="a", seed=0, words=(), data=Path("d")), place, lock)
 
     return run
 

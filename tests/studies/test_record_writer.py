@@ -14,7 +14,7 @@ from fake_runs import WriteRun
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json
 from daybreak.core.run_folder import RunFolder
-from daybreak.schemas.filed import Record, Verified
+from daybreak.schemas.records import Record, Verified
 from daybreak.schemas.run import Manifest, Summary
 from daybreak.studies.record_writer import commit_of, describe, evidence, refuse_contradictions, refuse_unfit
 
@@ -81,13 +81,13 @@ def test_what_no_version_ever_wrote_is_refused(write_run: WriteRun) -> None:
         evidence(folder)
 
 
-def test_seeds_of_one_recipe_are_one_contender(write_run: WriteRun) -> None:
+def test_seeds_of_one_recipe_are_one_variant(write_run: WriteRun) -> None:
     def found(name: str, **values: Any) -> Record:
         return describe(RunFolder(write_run(name, **values)))
 
     first, second = found("a", seed=0), found("b", seed=1)
-    assert first.contender == second.contender and first.fingerprint != second.fingerprint
-    assert found("c", recipe={"clip": 2.0}).contender != first.contender
+    assert first.variant == second.variant and first.fingerprint != second.fingerprint
+    assert found("c", recipe={"max_grad_norm": 2.0}).variant != first.variant
     told = first.results[0]
     assert (told.protocol, told.task, told.model, told.seeds) == ("quick", "which-package", "pretrained", 3)
 

@@ -24,12 +24,12 @@ from daybreak.training import loop
 from daybreak.training.checkpoint import START, Progress
 from daybreak.training.clock import Budget, BudgetClock, ReplayClock, read_trace
 from daybreak.training.guard import LossScale
-from daybreak.training.hardware.data_parallel import Replicas
+from daybreak.training.hardware.data_parallel import DataParallel
 from daybreak.training.loop import fit
 from daybreak.training.monitoring.journal import Journal
 from daybreak.training.objectives.objective import Objective, decoded
 from daybreak.training.optim.optimizers import AdamW
-from daybreak.training.phases import Later, Stretch
+from daybreak.training.phases import Phase, SecondPhase
 from daybreak.training.ramp import Ramp
 from daybreak.training.schedule import Trapezoid
 from daybreak.training.step import Training
@@ -112,13 +112,13 @@ class Recorded:
 
     def __init__(self, made: Training):
         self.rows: list[tuple[int, int]] = []
-        inner = made.stretches[0].take
+        inner = made.phases[0].take
 
         def take(position: int, rows: int, progress: float = 0.0) -> Batch:
             self.rows.append((position, rows))
             return inner(position, rows, progress)
 
-        self.training = replace(made, stretches=(replace(made.stretches[0], take=take), *made.stretches[1:]))
+        self.training = replace(made, phases=(replace(made.phases[0], take=take), *made.phases[1:]))
 
 
 def lines(path: Path, kind: str = "step") -> list[dict[str, Any]]:
@@ -129,23 +129,23 @@ def training(folder: Path, *, steps: int = 30, microbatch: int = ROWS, **changes
     """A run of ``steps`` steps of 8 rows into ``folder``; ``precision`` and ``marks`` are decisions."""
     torch.manual_seed(0)
     folder.mkdir(exist_ok=True)
-    model = changes.pop("model", None) or ModernEncoder(layers=1, width=16, heads=2, inner=12, init_std=0.2).build(
-        VOCABULARY
-    )
+    model = changes.pop("model", None) or ModernEncoder(
+        layers=1, hidden_size=16, heads=2, intermediate_size=12, init_std=0.2
+    ).build(VOCABULARY)
     decisions = Decisions(
         device="cpu", threads=torch.get_num_threads(), precision=changes.pop("precision", "float32"),
         microbatch=microbatch, world_size=1, reserve_seconds=0.0, validation_rows=4,
         validation_marks=changes.pop("marks", 0), matmul_gflops={},
     )  # fmt: skip
-    stretch = Stretch(take=take, length=LENGTH, rows_per_epoch=1000, batch=ROWS, microbatch=microbatch)
+    phase = Phase(take=take, length=LENGTH, rows_per_epoch=1000, batch=ROWS, microbatch=microbatch)
     parts: dict[str, Any] = {
-        "model": model, "replicas": Replicas(model, World()), "optimizer": AdamW(lr=1e-2).build(model),
+        "model": model, "data_parallel": DataParallel(model, World()), "optimizer": AdamW(lr=1e-2).build(model),
         "average": None, "objective": Neighbours(), "schedule": Trapezoid(warmup=0.2, decay=0.5),
-        "stretches": (stretch,), "later": Later(), "ramp": Ramp(), "world": World(), "clip": 1.0, "seed": 0,
+        "phases": (phase,), "phase2": SecondPhase(), "ramp": Ramp(), "world": World(), "max_grad_norm": 1.0, "seed": 0,
         "clock": BudgetClock(Budget.parse(f"{steps}steps"), World(), started=0.0), "device": torch.device("cpu"),
         "decisions": decisions, "run": RunFolder(folder), "journal": None, "monitors": (), "record_seconds": 0.0,
         "validation": Validation(take(10_000, 12), np.ones(VOCABULARY, np.uint64), torch.device("cpu")),
-        "spent": dict.fromkeys(USES, 0.0),
+        "time_by_category": dict.fromkeys(USES, 0.0),
     }  # fmt: skip
     return Training(**{**parts, **changes})
 

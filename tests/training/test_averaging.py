@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from daybreak.core.errors import UserError
-from daybreak.core.plain import from_plain, to_plain
+from daybreak.core.serialization import from_dict, to_dict
 from daybreak.models.modern import ModernBert, ModernEncoder
 from daybreak.training.averaging import Averaging, RunningAverage
 
@@ -39,7 +39,7 @@ def walk(module: nn.Module, average: RunningAverage, first: int, last: int) -> N
 @given(share=st.floats(0, 1), every=st.integers(1, 50))
 def test_it_is_the_mean_of_the_snapshots_that_count(share: float, every: int) -> None:
     module, reference = layer(), layer()
-    average = RunningAverage(Averaging(share=share, every=every), module)
+    average = RunningAverage(Averaging(fraction=share, every=every), module)
     snapshots = []
     for step in range(1, STEPS + 1):
         walk(module, average, step, step)
@@ -55,7 +55,7 @@ def test_it_is_the_mean_of_the_snapshots_that_count(share: float, every: int) ->
 
 @pytest.mark.parametrize("stop", [3, 21, 26, 39])
 def test_a_restart_in_the_middle_changes_no_bit(stop: int, tmp_path: Path) -> None:
-    averaging = Averaging(share=0.5, every=5)
+    averaging = Averaging(fraction=0.5, every=5)
     whole, halves = layer(), layer()
     straight, before = RunningAverage(averaging, whole), RunningAverage(averaging, halves)
     walk(whole, straight, 1, STEPS)
@@ -71,7 +71,7 @@ def test_a_restart_in_the_middle_changes_no_bit(stop: int, tmp_path: Path) -> No
 
 def test_going_back_forgets_what_had_counted_since() -> None:
     module = layer()
-    average = RunningAverage(Averaging(share=1.0, every=1), module)
+    average = RunningAverage(Averaging(fraction=1.0, every=1), module)
     nothing = {name: tensor.clone() for name, tensor in average.tensors().items()}
     walk(module, average, 1, 2)
     earlier = {name: tensor.clone() for name, tensor in average.tensors().items()}
@@ -92,10 +92,10 @@ def test_going_back_forgets_what_had_counted_since() -> None:
 def test_a_tied_decoder_stays_tied() -> None:
     def build(seed: int) -> ModernBert:
         torch.manual_seed(seed)
-        return ModernEncoder(layers=1, width=16, heads=2, inner=12).build(40)
+        return ModernEncoder(layers=1, hidden_size=16, heads=2, intermediate_size=12).build(40)
 
     model = build(1)
-    average = RunningAverage(Averaging(share=1.0, every=1), model)
+    average = RunningAverage(Averaging(fraction=1.0, every=1), model)
     first = model.embedding.weight.detach().clone()
     average.update(1, 0.0)
     with torch.no_grad():
@@ -113,7 +113,7 @@ def test_a_tied_decoder_stays_tied() -> None:
 
 def test_the_mean_of_coarse_weights_is_not_rounded() -> None:
     module = nn.Linear(1, 1, bias=False).to(torch.bfloat16)
-    average = RunningAverage(Averaging(share=1.0, every=1), module)
+    average = RunningAverage(Averaging(fraction=1.0, every=1), module)
     for step, value in enumerate((1.0, 1.0, 1.0078125), start=1):
         nn.init.constant_(module.weight, value)
         average.update(step, 0.0)
@@ -122,7 +122,7 @@ def test_the_mean_of_coarse_weights_is_not_rounded() -> None:
 
 def test_training_goes_on_untouched() -> None:
     module = layer()
-    average = RunningAverage(Averaging(share=1.0, every=1), module)
+    average = RunningAverage(Averaging(fraction=1.0, every=1), module)
     before = [parameter.detach().clone() for parameter in module.parameters()]
     average.update(1, 0.5)
     module(torch.ones(1, 3)).sum().backward()
@@ -131,8 +131,8 @@ def test_training_goes_on_untouched() -> None:
 
 
 def test_it_is_stored_with_the_recipe() -> None:
-    value = Averaging(share=0.2, every=7)
-    assert from_plain(Averaging, to_plain(value)) == value
+    value = Averaging(fraction=0.2, every=7)
+    assert from_dict(Averaging, to_dict(value)) == value
 
 
 @pytest.mark.parametrize(

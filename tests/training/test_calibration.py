@@ -17,7 +17,7 @@ from daybreak.training.clock import Budget
 from daybreak.training.objectives.finish import Finish
 from daybreak.training.optim.muon import Muon
 from daybreak.training.optim.optimizers import AdamW, BertAdam, OptimizerConfig
-from daybreak.training.phases import Stretch, with_microbatch
+from daybreak.training.phases import Phase, with_microbatch
 from daybreak.training.step import Training
 
 LENGTHS = (32, 64)
@@ -33,7 +33,7 @@ class Device:
         patch.setattr(calibration, "accumulate", self.accumulate)
 
     def accumulate(self, training: Training, progress: checkpoint.Progress, at: float, rows: int) -> None:
-        microbatch = training.stretches[0].microbatch
+        microbatch = training.phases[0].microbatch
         self.tried += [microbatch] if microbatch not in self.tried else []
         if microbatch > self.memory:
             raise torch.OutOfMemoryError("no room")
@@ -43,13 +43,13 @@ class Device:
 def training(**changes: Any) -> Training:
     """No more of a run than the search for the microbatch looks at."""
     values: dict[str, Any] = {field.name: None for field in dataclasses.fields(Training)}
-    stretches = tuple(
-        Stretch(take=lambda *_: None, length=length, rows_per_epoch=1, batch=64, microbatch=1)  # type: ignore[arg-type]
+    phases = tuple(
+        Phase(take=lambda *_: None, length=length, rows_per_epoch=1, batch=64, microbatch=1)  # type: ignore[arg-type]
         for length in LENGTHS
     )
     optimizer = types.SimpleNamespace(zero_grad=lambda **_: None)
     values |= {"finish": Finish(), "begin": 0.0}
-    values |= {"stretches": stretches, "world": World(), "device": torch.device("cpu"), "optimizer": optimizer}
+    values |= {"phases": phases, "world": World(), "device": torch.device("cpu"), "optimizer": optimizer}
     return Training(**{**values, **changes})
 
 
@@ -103,9 +103,9 @@ def test_a_processor_stops_before_its_memory_is_full(monkeypatch: pytest.MonkeyP
 
 
 def test_longer_rows_come_fewer_at_a_time() -> None:
-    found = with_microbatch(training().stretches, 16)
-    assert [stretch.microbatch for stretch in found] == [16, 8]
-    assert [stretch.microbatch for stretch in with_microbatch(found, 1)] == [1, 1]
+    found = with_microbatch(training().phases, 16)
+    assert [phase.microbatch for phase in found] == [16, 8]
+    assert [phase.microbatch for phase in with_microbatch(found, 1)] == [1, 1]
 
 
 @pytest.mark.parametrize(
@@ -116,9 +116,9 @@ def test_longer_rows_come_fewer_at_a_time() -> None:
 )
 def test_how_often_a_run_will_read_its_text_is_known_before_its_first_step(budget: str, epochs: float) -> None:
     decisions = types.SimpleNamespace(precision="float32", course_seconds=[0.5, 0.5, 0.25], reserve_seconds=5.0)
-    stretches = tuple(dataclasses.replace(stretch, rows_per_epoch=1000) for stretch in training().stretches)
+    phases = tuple(dataclasses.replace(phase, rows_per_epoch=1000) for phase in training().phases)
     clock = types.SimpleNamespace(first_step_at=None)
-    made = training(stretches=stretches, decisions=decisions, clock=clock)
+    made = training(phases=phases, decisions=decisions, clock=clock)
     assert calibration.expected_epochs(made, Budget.parse(budget), 15.0) == pytest.approx(epochs)
     clock.first_step_at = 15.0  # resumed at a quarter of its course
     if budget == "140s":
@@ -176,8 +176,8 @@ def test_a_step_takes_as_long_as_its_rows_and_one_update(monkeypatch: pytest.Mon
 def test_a_step_is_timed_on_whole_microbatches(microbatch: int, timed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of another number would be compiled for nothing else."""
     device = Device(monkeypatch, fixed=0.0, each=1.0)
-    stretches = with_microbatch(training().stretches, microbatch)
-    made = training(stretches=tuple(dataclasses.replace(stretch, batch=192) for stretch in stretches))
+    phases = with_microbatch(training().phases, microbatch)
+    made = training(phases=tuple(dataclasses.replace(phase, batch=192) for phase in phases))
     assert calibration._time_step(made, checkpoint.START, 1.0, fixed=5.0) == 192 + 5
     assert device.now == timed
 

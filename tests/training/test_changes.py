@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daybreak.core.plain import from_plain, to_plain
+from daybreak.core.serialization import from_dict, to_dict
 from daybreak.schemas.changes import Change
 from daybreak.schemas.run import Decisions
 from daybreak.training.changes import changed, cut, in_force
@@ -54,7 +54,7 @@ def test_what_holds_for_a_step_is_the_last_decision_up_to_it(course: Course) -> 
     steps = [change.step for change in decisions.changes]
     assert steps == sorted(set(steps))  # in order, one a step
     assert replace(decisions, changes=[]) == PLAIN
-    assert from_plain(Decisions, to_plain(decisions)) == decisions
+    assert from_dict(Decisions, to_dict(decisions)) == decisions
 
 
 def test_without_changes_the_start_holds() -> None:

@@ -24,7 +24,7 @@ IDS = torch.randint(5, 40, (4, 10), generator=torch.Generator().manual_seed(0))
 
 def fresh(seed: int) -> tuple[ModernBert, torch.optim.Optimizer]:
     torch.manual_seed(seed)
-    model = ModernEncoder(layers=2, width=16, heads=2, inner=12, init_std=0.1).build(40)
+    model = ModernEncoder(layers=2, hidden_size=16, heads=2, intermediate_size=12, init_std=0.1).build(40)
     return model, AdamW(lr=1e-2).build(model)
 
 
@@ -38,7 +38,13 @@ def train(model: ModernBert, optimizer: torch.optim.Optimizer, steps: int = 3) -
 def at(step: int) -> Progress:
     spent = {"start": 1.25, "train": 0.1 + 0.2}
     return Progress(
-        step=step, position=8 * step, tokens=80 * step, targets=9 * step, elapsed=1 / 3, resumes=2, spent=spent
+        step=step,
+        position=8 * step,
+        tokens=80 * step,
+        targets=9 * step,
+        elapsed=1 / 3,
+        resumes=2,
+        time_by_category=spent,
     )
 
 
@@ -222,7 +228,7 @@ def test_checkpoints_of_a_course_that_was_left_are_dropped(tmp_path: Path) -> No
 
 def test_the_average_comes_back_with_the_weights(tmp_path: Path) -> None:
     model, optimizer = fresh(1)
-    average = RunningAverage(Averaging(share=1.0, every=1), model)
+    average = RunningAverage(Averaging(fraction=1.0, every=1), model)
     for step in range(3):
         train(model, optimizer, 1)
         average.update(step, 1.0)
@@ -230,7 +236,7 @@ def test_the_average_comes_back_with_the_weights(tmp_path: Path) -> None:
     found, torn = checkpoint.newest(tmp_path)
     assert found is not None and torn == []
     other, theirs = fresh(2)
-    again = RunningAverage(Averaging(share=1.0, every=1), other)
+    again = RunningAverage(Averaging(fraction=1.0, every=1), other)
     assert checkpoint.load(found, other, theirs, again) == at(3)
     for each, run in ((average, model), (again, other)):
         each.update(4, 1.0)  # counts as the fourth, not as the first

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daybreak.core.plain import from_plain, to_plain
+from daybreak.core.serialization import from_dict, to_dict
 from daybreak.training.checkpoint import START, Progress
 from daybreak.training.guard import (
     FIRST_SCALE,
@@ -69,7 +69,7 @@ def test_no_ordinary_step_is_bad(start: float, end: float, steps: int, noise: fl
 def test_a_change_of_stage_is_no_explosion(end: float, steps: int, seed: int) -> None:
     """From next-token prediction to masked words: the loss jumps to word frequencies' 7.3, the norm a hundredfold.
 
-    Of text that repeats itself the next token is foretold nearly for certain.
+    Of text that repeats itself the next token is forecast nearly for certain.
     """
     health = after(falling(9.0, end, steps, 0.1, seed), [0.2] * steps, Health().in_stage("causal"))
     assert health.in_stage("causal") == health
@@ -165,12 +165,12 @@ def test_progress_survives_json_exactly(
     health: Health, scale: LossScale, best: float | None, late: float | None
 ) -> None:
     progress = replace(START, step=7, health=health, scale=scale, best=best, late_at=late)
-    assert from_plain(Progress, json.loads(json.dumps(to_plain(progress)))) == progress
+    assert from_dict(Progress, json.loads(json.dumps(to_dict(progress)))) == progress
 
 
 def test_progress_of_an_earlier_version_is_healthy() -> None:
-    plain = {name: value for name, value in to_plain(START).items() if name not in ("health", "scale", "best")}
-    assert from_plain(Progress, plain) == START
+    plain = {name: value for name, value in to_dict(START).items() if name not in ("health", "scale", "best")}
+    assert from_dict(Progress, plain) == START
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])

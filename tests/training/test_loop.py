@@ -17,8 +17,8 @@ from torch import Tensor
 from daybreak.core import world as worlds
 from daybreak.core.batch import Batch
 from daybreak.core.encoder import Encoder, LossSum
-from daybreak.core.plain import to_plain
 from daybreak.core.run_folder import RunFolder
+from daybreak.core.serialization import to_dict
 from daybreak.core.world import World
 from daybreak.models.modern import ModernEncoder
 from daybreak.schemas.changes import MachineRecord
@@ -27,11 +27,11 @@ from daybreak.training import checkpoint, loop
 from daybreak.training.checkpoint import Progress
 from daybreak.training.clock import Budget, BudgetClock
 from daybreak.training.guard import Health
-from daybreak.training.hardware.data_parallel import Replicas
+from daybreak.training.hardware.data_parallel import DataParallel
 from daybreak.training.loop import fit, next_mark
 from daybreak.training.objectives.objective import CausalThenMasked, Objective, decoded
 from daybreak.training.optim.optimizers import AdamW
-from daybreak.training.phases import Later, Stretch
+from daybreak.training.phases import Phase, SecondPhase
 from daybreak.training.ramp import Ramp
 from daybreak.training.schedule import Trapezoid
 from daybreak.training.step import Training, take_step
@@ -80,28 +80,28 @@ class Watch:
         self.on_machine = self.machines.append
 
 
-def stretch(**changes: Any) -> Stretch:
+def phase(**changes: Any) -> Phase:
     parts = {"take": take, "length": LENGTH, "rows_per_epoch": 1000, "batch": BATCH, "microbatch": BATCH}
-    return Stretch(**{**parts, **changes})
+    return Phase(**{**parts, **changes})
 
 
 def training(folder: Path, *, steps: int = 30, world: World | None = None, **changes: Any) -> Training:
     torch.manual_seed(0)
     world = world or World()
-    model = ModernEncoder(layers=1, width=16, heads=2, inner=12, init_std=0.2).build(VOCABULARY)
+    model = ModernEncoder(layers=1, hidden_size=16, heads=2, intermediate_size=12, init_std=0.2).build(VOCABULARY)
     counts = np.ones(VOCABULARY, np.uint64)
     clock = BudgetClock(Budget.parse(f"{steps}steps"), world, started=0.0)
     parts: dict[str, Any] = {
         "model": model, "optimizer": AdamW(lr=1e-2).build(model), "objective": Uneven(),
         "schedule": Trapezoid(warmup=0.2, decay=0.5), "clock": clock, "world": world,
-        "stretches": (stretch(),), "later": Later(), "ramp": Ramp(), "clip": 1.0, "seed": 0, "average": None,
+        "phases": (phase(),), "phase2": SecondPhase(), "ramp": Ramp(), "max_grad_norm": 1.0, "seed": 0, "average": None,
         "device": torch.device("cpu"), "validation": Validation(take(10_000, 12), counts, torch.device("cpu")),
-        "run": RunFolder(folder), "journal": None, "monitors": (), "spent": dict.fromkeys(USES, 0.0),
+        "run": RunFolder(folder), "journal": None, "monitors": (), "time_by_category": dict.fromkeys(USES, 0.0),
     }  # fmt: skip
     parts |= changes
-    microbatch = parts["stretches"][0].microbatch
+    microbatch = parts["phases"][0].microbatch
     parts.setdefault("decisions", decisions(microbatch=microbatch, world_size=world.size))
-    return Training(**{"replicas": Replicas(parts["model"], world), **parts})
+    return Training(**{"data_parallel": DataParallel(parts["model"], world), **parts})
 
 
 def decisions(**changes: Any) -> Decisions:
@@ -138,7 +138,7 @@ def test_microbatches_make_the_same_step(tmp_path: Path, microbatch: int) -> Non
     """Plain SGD, whose step is the gradient itself: AdamW would hide a wrong divisor."""
     found = []
     for size in (BATCH, microbatch):
-        made = training(tmp_path, stretches=(stretch(microbatch=size),), clip=1e9)
+        made = training(tmp_path, phases=(phase(microbatch=size),), max_grad_norm=1e9)
         made = replace(made, optimizer=torch.optim.SGD(made.model.parameters(), lr=1.0))
         start = replace(checkpoint.START, position=3)
         done, loss, norm = step(made, start, 0.5)
@@ -147,7 +147,7 @@ def test_microbatches_make_the_same_step(tmp_path: Path, microbatch: int) -> Non
     assert_near(first, second, 1e-6)
     assert (loss, norm) == (pytest.approx(other_loss, rel=1e-6), pytest.approx(other_norm, rel=1e-5))
     assert replace(done, health=Health()) == replace(other_done, health=Health())
-    health, other = to_plain(done.health), to_plain(other_done.health)
+    health, other = to_dict(done.health), to_dict(other_done.health)
     assert health.pop("stage") == other.pop("stage") == "masked"
     assert health == pytest.approx(other, rel=1e-5)
     assert done.targets == sum(1 + p % 5 for p in range(3, 3 + BATCH))
@@ -155,7 +155,7 @@ def test_microbatches_make_the_same_step(tmp_path: Path, microbatch: int) -> Non
 
 
 def test_the_step_is_the_gradient_of_the_mean_over_targets(tmp_path: Path) -> None:
-    made = training(tmp_path, clip=1e9, stretches=(stretch(microbatch=3),))
+    made = training(tmp_path, max_grad_norm=1e9, phases=(phase(microbatch=3),))
     made = replace(made, optimizer=torch.optim.SGD(made.model.parameters(), lr=1.0))
     before = weights(made)
     found = Uneven().loss(made.model, take(0, BATCH).on("cpu"), position=0)
@@ -166,7 +166,7 @@ def test_the_step_is_the_gradient_of_the_mean_over_targets(tmp_path: Path) -> No
     assert_near([b - a for b, a in zip(before, weights(made))], list(expected), 1e-6)
 
 
-@pytest.mark.parametrize(("clip", "factor"), [(1e-3, True), (1e3, False)])
+@pytest.mark.parametrize(("max_grad_norm", "factor"), [(1e-3, True), (1e3, False)])
 def test_large_gradients_are_clipped_and_small_ones_are_not(tmp_path: Path, clip: float, factor: bool) -> None:
     made = training(tmp_path, clip=clip)
     made = replace(made, optimizer=torch.optim.SGD(made.model.parameters(), lr=1.0))
@@ -181,7 +181,7 @@ def one_rank(folder: Path) -> None:
     """What each of two processes does; torchrun's variables say which it is."""
     world = worlds.start()
     try:
-        made = training(folder, world=world, stretches=(stretch(microbatch=3),))
+        made = training(folder, world=world, phases=(phase(microbatch=3),))
         done = fit(made, checkpoint.START)
         torch.save((done.targets, weights(made)), folder / f"rank-{world.rank}.pt")
     finally:
@@ -237,7 +237,7 @@ def test_a_record_is_the_mean_since_the_one_before(tmp_path: Path, monkeypatch: 
     for place, record in enumerate(watch.steps):
         assert record.loss == pytest.approx(np.mean(losses[4 * place : 4 * place + 4]))
         assert record.tokens_per_second == pytest.approx(4 * BATCH * LENGTH / 1.0)
-    assert made.spent["train"] == pytest.approx(30 * 0.25)
+    assert made.time_by_category["train"] == pytest.approx(30 * 0.25)
 
 
 def test_marks_part_the_run_evenly(tmp_path: Path) -> None:
@@ -249,13 +249,13 @@ def test_marks_part_the_run_evenly(tmp_path: Path) -> None:
 
 def test_validations_come_at_the_marks_of_the_masked_stage_only(tmp_path: Path) -> None:
     watch = Watch()
-    objective = CausalThenMasked(causal_share=0.5)
+    objective = CausalThenMasked(causal_fraction=0.5)
     nine = decisions(validation_marks=9)
     made = training(tmp_path, steps=40, decisions=nine, objective=objective, monitors=(watch,))
     fit(made, checkpoint.START)
     assert [record.step for record in watch.validations] == [20, 24, 28, 32, 36]
     assert {record.positions for record in watch.validations} == {4 * 2}
-    assert made.spent["validate"] > 0
+    assert made.time_by_category["validate"] > 0
 
 
 def test_validating_changes_nothing(tmp_path: Path) -> None:
@@ -276,7 +276,7 @@ def test_checkpoints_come_at_their_interval_and_hold_the_sums(tmp_path: Path, mo
     again = training(tmp_path)
     progress, _ = checkpoint.load_newest(folder_of(made), again.model, again.optimizer)
     assert progress is not None and progress.position == 30 * BATCH
-    assert 0 < progress.spent["train"] <= made.spent["train"]
+    assert 0 < progress.time_by_category["train"] <= made.time_by_category["train"]
 
 
 if __name__ == "__main__":

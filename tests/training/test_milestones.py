@@ -16,7 +16,7 @@ from daybreak.core.run_folder import RunFolder
 from daybreak.training import checkpoint, loop
 from daybreak.training.loop import fit
 from daybreak.training.objectives.objective import Objective
-from daybreak.training.phases import Later
+from daybreak.training.phases import SecondPhase
 from daybreak.training.schedule import Trapezoid
 from daybreak.training.step import Training
 
@@ -91,8 +91,8 @@ def test_a_lost_process_leaves_a_checkpoint_of_the_last_whole_step(
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 1e9)
 
     def two(folder: str, **changes: Any) -> Training:
-        made = toy.training(tmp_path / folder, later=Later(start=0.5, length=12, lr=5e-3), **changes)
-        return replace(made, stretches=made.stretches * 2)
+        made = toy.training(tmp_path / folder, phase2=SecondPhase(start=0.5, length=12, lr=5e-3), **changes)
+        return replace(made, phases=made.phases * 2)
 
     whole = two("whole")
     toy.journaled(whole)

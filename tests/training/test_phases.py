@@ -12,19 +12,19 @@ import torch
 
 from daybreak.core.batch import Batch
 from daybreak.core.errors import UserError
-from daybreak.core.plain import from_plain, to_plain
 from daybreak.core.run_folder import RunFolder
+from daybreak.core.serialization import from_dict, to_dict
 from daybreak.core.world import World
 from daybreak.models.modern import ModernEncoder
 from daybreak.schemas.run import Decisions
 from daybreak.training import checkpoint, loop
 from daybreak.training.clock import Budget, BudgetClock
-from daybreak.training.hardware.data_parallel import Replicas
+from daybreak.training.hardware.data_parallel import DataParallel
 from daybreak.training.loop import fit
 from daybreak.training.monitoring.journal import Journal
 from daybreak.training.objectives.masked import Masked
 from daybreak.training.optim.optimizers import AdamW
-from daybreak.training.phases import Later, LossHistory, Stretch, begins, scheduled
+from daybreak.training.phases import LossHistory, Phase, SecondPhase, begins, scheduled
 from daybreak.training.ramp import Ramp
 from daybreak.training.schedule import Trapezoid
 from daybreak.training.step import Training
@@ -50,26 +50,28 @@ class Seen:
         self.lengths: list[int] = []
         self.rows: list[int] = []
 
-    def stretch(self, length: int, batch: int) -> Stretch:
+    def phase(self, length: int, batch: int) -> Phase:
         def take(position: int, rows: int, progress: float = 0.0) -> Batch:
             self.lengths.append(length)
             self.rows.append(rows)
             return rows_of(length)(position, rows)
 
-        return Stretch(take=take, length=length, rows_per_epoch=500, batch=batch, microbatch=4)
+        return Phase(take=take, length=length, rows_per_epoch=500, batch=batch, microbatch=4)
 
 
-def training(folder: Path, seen: Seen, later: Later, **changes: Any) -> Training:
+def training(folder: Path, seen: Seen, later: SecondPhase, **changes: Any) -> Training:
     torch.manual_seed(0)
-    model = ModernEncoder(layers=1, width=16, heads=2, inner=12, init_std=0.2).build(VOCABULARY)
+    model = ModernEncoder(layers=1, hidden_size=16, heads=2, intermediate_size=12, init_std=0.2).build(VOCABULARY)
     parts: dict[str, Any] = {
         "model": model, "optimizer": AdamW(lr=1e-2).build(model), "objective": Masked(),
-        "schedule": Trapezoid(warmup=0.0, decay=0.5), "stretches": (seen.stretch(12, 8), seen.stretch(24, 4)),
-        "later": later, "ramp": Ramp(), "clock": BudgetClock(Budget.parse(f"{STEPS}steps"), World(), started=0.0),
-        "world": World(), "clip": 1.0, "seed": 0, "device": torch.device("cpu"), "average": None,
+        "schedule": Trapezoid(warmup=0.0, decay=0.5), "phases": (seen.phase(12, 8), seen.phase(24, 4)),
+        "phase2": later, "ramp": Ramp(), "clock": BudgetClock(Budget.parse(f"{STEPS}steps"), World(), started=0.0),
+        "world": World(), "max_grad_norm": 1.0, "seed": 0, "device": torch.device("cpu"), "average": None,
         "validation": Validation(rows_of(12)(9_000, 8), np.ones(VOCABULARY, np.uint64), torch.device("cpu")),
-        "replicas": Replicas(model, World()), "run": RunFolder(folder), "journal": None, "monitors": (),
-        "spent": dict.fromkeys(("data", "train", "communicate", "clock", "monitor", "validate", "checkpoint"), 0.0),
+        "data_parallel": DataParallel(model, World()), "run": RunFolder(folder), "journal": None, "monitors": (),
+        "time_by_category": dict.fromkeys(
+            ("data", "train", "communicate", "clock", "monitor", "validate", "checkpoint"), 0.0
+        ),
         "decisions": Decisions(
             device="cpu", threads=torch.get_num_threads(), precision="float32", microbatch=4, world_size=1,
             reserve_seconds=0.0, validation_rows=4, validation_marks=0, matmul_gflops={},
@@ -80,7 +82,7 @@ def training(folder: Path, seen: Seen, later: Later, **changes: Any) -> Training
 
 def test_the_second_phase_has_its_own_rows_batch_and_schedule(tmp_path: Path) -> None:
     seen = Seen()
-    made = training(tmp_path, seen, Later(start=0.6, length=24, batch=4, lr=1e-3))
+    made = training(tmp_path, seen, SecondPhase(start=0.6, length=24, batch=4, lr=1e-3))
     done = fit(made, checkpoint.START)
     assert seen.lengths == [12] * 18 + [24] * 12 and seen.rows == [8] * 18 + [4] * 12
     assert done.position == 18 * 8 + 12 * 4 and done.tokens == 18 * 8 * 12 + 12 * 4 * 24
@@ -91,7 +93,7 @@ def test_a_fresh_schedule_has_a_fresh_optimizer_and_the_old_one_goes_on_without(
     """Adam's own step count says what it remembers."""
     counts = {}
     for lr in (0.0, 1e-3):
-        made = training(tmp_path / str(lr), Seen(), Later(start=0.6, length=24, lr=lr))
+        made = training(tmp_path / str(lr), Seen(), SecondPhase(start=0.6, length=24, lr=lr))
         fit(made, checkpoint.START)
         counts[lr] = {float(state["step"]) for state in made.optimizer.state.values()}
     assert counts == {0.0: {30.0}, 1e-3: {12.0}}
@@ -102,7 +104,7 @@ class Stop(Exception):
 
 
 def test_a_run_stopped_in_the_second_phase_goes_on_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    later = Later(start=0.5, length=24, lr=1e-3)
+    later = SecondPhase(start=0.5, length=24, lr=1e-3)
     whole = training(tmp_path / "whole", Seen(), later)
     fit(whole, checkpoint.START)
 
@@ -112,7 +114,7 @@ def test_a_run_stopped_in_the_second_phase_goes_on_there(tmp_path: Path, monkeyp
         return rows_of(24)(position, rows)
 
     part = training(tmp_path / "part", Seen(), later)
-    part = replace(part, stretches=(part.stretches[0], replace(part.stretches[1], take=stopping)))
+    part = replace(part, phases=(part.phases[0], replace(part.phases[1], take=stopping)))
     with monkeypatch.context() as patch, pytest.raises(Stop):
         patch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
         patch.setattr(loop, "CHECKPOINT_SHARE", 1e9)
@@ -127,8 +129,8 @@ def test_a_run_stopped_in_the_second_phase_goes_on_there(tmp_path: Path, monkeyp
 
 def test_the_batch_grows_along_its_ramp(tmp_path: Path) -> None:
     seen = Seen()
-    stretch = replace(seen.stretch(12, 16), microbatch=4)
-    made = training(tmp_path, seen, Later(), stretches=(stretch,), ramp=Ramp(share=0.6))
+    phase = replace(seen.phase(12, 16), microbatch=4)
+    made = training(tmp_path, seen, SecondPhase(), phases=(phase,), ramp=Ramp(fraction=0.6))
     done = fit(made, checkpoint.START)
     assert seen.rows == [min((int(16 * (step / STEPS) / (0.6 * 4) + 1e-9) + 1) * 4, 16) for step in range(STEPS)]
     assert done.position == sum(seen.rows)
@@ -141,10 +143,10 @@ def test_the_second_phase_begins_at_its_share_or_when_the_loss_is_flat() -> None
         falling = falling.add(at, 8.0 - step / 100)
         flat = flat.add(at, 6.0 if at > 0.1 else 8.0 - 20 * at)
     assert not falling.flat and flat.flat
-    assert not begins(Later(start=0.5), flat, 0.39) and begins(Later(start=0.5), falling, 0.5)
-    assert begins(Later(start=0.9, when_flat=True), flat, 0.39)
-    assert not begins(Later(start=0.9, when_flat=True), falling, 0.39)
-    assert not begins(Later(), flat, 0.99)
+    assert not begins(SecondPhase(start=0.5), flat, 0.39) and begins(SecondPhase(start=0.5), falling, 0.5)
+    assert begins(SecondPhase(start=0.9, when_flat=True), flat, 0.39)
+    assert not begins(SecondPhase(start=0.9, when_flat=True), falling, 0.39)
+    assert not begins(SecondPhase(), flat, 0.99)
 
 
 def test_the_history_survives_json_and_holds_hundredths() -> None:
@@ -152,13 +154,13 @@ def test_the_history_survives_json_and_holds_hundredths() -> None:
     for step in range(250):
         history = history.add(step / 1000, float(step))
     assert len(history.bins) == 24 and history.bins[0] == pytest.approx(np.mean(range(11)))
-    assert from_plain(LossHistory, to_plain(history)) == history
+    assert from_dict(LossHistory, to_dict(history)) == history
     # A step that takes a twentieth of the run fills five bins at once.
     assert len(LossHistory().add(0.05, 3.0).bins) == 5
 
 
 def test_each_phase_sees_its_own_schedule_from_0_to_1() -> None:
-    fresh, same = Later(start=0.8, lr=1e-3), Later(start=0.8)
+    fresh, same = SecondPhase(start=0.8, lr=1e-3), SecondPhase(start=0.8)
     assert scheduled(fresh, None, 0.4) == pytest.approx(0.5)
     assert scheduled(fresh, 0.8, 0.8) == 0.0 and scheduled(fresh, 0.8, 1.0) == 1.0
     assert scheduled(same, None, 0.4) == 0.4 and scheduled(same, 0.8, 0.9) == 0.9
@@ -167,12 +169,12 @@ def test_each_phase_sees_its_own_schedule_from_0_to_1() -> None:
 @pytest.mark.parametrize("wrong", [{"start": 0.0}, {"start": 1.1}, {"batch": -1}, {"lr": -1e-3}, {"length": 4}])
 def test_what_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(UserError, match="--later"):
-        Later(**wrong)
+        SecondPhase(**wrong)
 
 
 def test_the_journal_holds_every_step_once_over_both_phases(tmp_path: Path) -> None:
     journal = Journal(RunFolder(tmp_path))
-    fit(training(tmp_path, Seen(), Later(start=0.6, length=24), journal=journal), checkpoint.START)
+    fit(training(tmp_path, Seen(), SecondPhase(start=0.6, length=24), journal=journal), checkpoint.START)
     journal.close()
     lines = (tmp_path / "trace.jsonl").read_text().splitlines()
     assert len(lines) == 30 and lines[6].startswith('{"step": 6, ') and lines[6].endswith('"progress": 0.2}')

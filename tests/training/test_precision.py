@@ -97,7 +97,7 @@ def test_a_step_is_that_of_float32_whatever_the_scale(tmp_path: Path, toy: Any) 
     moves, norms = [], []
     for scale in (1.0, 64.0, 1024.0):
         precision = "float32" if scale == 1.0 else "float16"
-        made = toy.training(tmp_path, precision=precision, clip=0.5)
+        made = toy.training(tmp_path, precision=precision, max_grad_norm=0.5)
         made = replace(made, optimizer=torch.optim.SGD(made.model.parameters(), lr=1.0))
         before = toy.weights(made)
         norms.append(take_step(made, replace(START, scale=LossScale(factor=scale)), 0.1).norm)

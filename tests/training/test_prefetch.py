@@ -18,15 +18,15 @@ from daybreak.training.step import Training
 
 def watched(made: Training, *, until: float = 2.0) -> tuple[Training, list[tuple[str, int, float]]]:
     """The same run with rows that change at progress ``until``, and which thread made which."""
-    inner, asked = made.stretches[0].take, []
+    inner, asked = made.phases[0].take, []
 
     def take(position: int, rows: int, progress: float) -> Batch:
         asked.append((threading.current_thread().name.partition("_")[0], position, progress))
         batch = inner(position, rows, progress)
         return replace(batch, ids=batch.ids[:, ::-1].copy()) if progress < until else batch
 
-    stretch = replace(made.stretches[0], take=take, view=lambda progress: progress < until)
-    return replace(made, stretches=(stretch,)), asked
+    phase = replace(made.phases[0], take=take, view=lambda progress: progress < until)
+    return replace(made, phases=(phase,)), asked
 
 
 @pytest.mark.parametrize("until", [0.0, 0.5])

@@ -27,7 +27,7 @@ from daybreak.training.clock import Clock, Tick, read_trace
 from daybreak.training.loop import fit
 from daybreak.training.monitoring.journal import cut_back
 from daybreak.training.objectives.objective import Objective
-from daybreak.training.phases import Stretch
+from daybreak.training.phases import Phase
 from daybreak.training.schedule import Schedule, Trapezoid
 from daybreak.training.step import Training, take_step
 
@@ -102,7 +102,7 @@ def test_rows_that_are_ill_are_passed_over(tmp_path: Path, toy: Any) -> None:
     for line in toy.lines(run.trace):
         factor = 1.0 if line["step"] < 11 else 0.5
         assert rates[line["step"] + 1] == pytest.approx(factor * 1e-2 * made.schedule(line["progress"]))
-    assert made.spent["lost"] > 0
+    assert made.time_by_category["lost"] > 0
     again, other = toy.replayed(toy.training(tmp_path / "again", objective=sick), tmp_path / "run")
     assert toy.equal(made, again) and other.position == done.position
 
@@ -124,7 +124,7 @@ def test_going_back_beyond_a_change_of_processes_keeps_those_that_are_there(tmp_
 
 def exploding(folder: Path, toy: Any, rate: float) -> Training:
     """Gradient descent whose rate becomes ``rate`` when the run has settled; above 2 it diverges."""
-    made = toy.training(folder, steps=80, objective=Bowl(), clip=1e9, schedule=Jump())
+    made = toy.training(folder, steps=80, objective=Bowl(), max_grad_norm=1e9, schedule=Jump())
     return replace(made, optimizer=torch.optim.SGD(made.model.parameters(), lr=rate))
 
 
@@ -165,7 +165,7 @@ def test_without_a_checkpoint_there_is_no_way_back(tmp_path: Path, toy: Any, mon
 def test_going_back_takes_records_average_and_later_checkpoints_along(tmp_path: Path, toy: Any) -> None:
     """Everything is as if the steps that were undone had never been, but for the time they took."""
     sick = toy.Poisoned(inner=toy.Neighbours(), first=96, last=131)
-    averaging = Averaging(share=1.0, every=1)
+    averaging = Averaging(fraction=1.0, every=1)
     made = toy.training(tmp_path / "run", objective=sick, schedule=Trapezoid(warmup=0.2, decay=0.55))
     made = replace(made, average=RunningAverage(averaging, made.model))
     done = toy.journaled(made)
@@ -192,12 +192,12 @@ def test_a_kill_right_after_going_back_costs_nothing_and_gives_no_time_back(tmp_
     made = toy.training(tmp_path / "run", objective=sick)
     run = RunFolder(tmp_path / "run")
     with pytest.raises(Killed):
-        toy.journaled(replace(made, stretches=(killed_at(made.stretches[0], 136),)))
+        toy.journaled(replace(made, phases=(killed_at(made.phases[0], 136),)))
     rest = toy.training(tmp_path / "run", objective=sick)
     progress, torn = checkpoint.load_newest(run.checkpoints, rest.model, rest.optimizer)
     assert progress is not None and (progress.step, progress.position, torn) == (11, 88, [])
     assert cut_back(run, progress.step) == 1
-    assert progress.elapsed - read_trace(run.trace)[-1].elapsed > progress.spent["lost"] > 0
+    assert progress.elapsed - read_trace(run.trace)[-1].elapsed > progress.time_by_category["lost"] > 0
     done = toy.journaled(replace(rest, decisions=read_json(run.decisions, Decisions)), progress)
     assert (done.step, done.position, done.health.dropped) == (30, 36 * 8, 5)
     again, _ = toy.replayed(toy.training(tmp_path / "again", objective=sick), tmp_path / "run")
@@ -215,18 +215,18 @@ def test_the_checkpoint_to_go_back_to_is_found_again_by_a_resume(
     checkpoint.save(run.best, progress, made.model, made.optimizer)
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 1e9)
     with pytest.raises(Killed):
-        toy.journaled(replace(made, stretches=(killed_at(made.stretches[0], 136),)), progress)
+        toy.journaled(replace(made, phases=(killed_at(made.phases[0], 136),)), progress)
     assert [path.name for path in run.checkpoints.iterdir()] == ["step-000000005"]
     assert [change.step for change in read_json(run.decisions, Decisions).changes] == [5]
 
 
-def killed_at(stretch: Stretch, place: int) -> Stretch:
+def killed_at(phase: Phase, place: int) -> Phase:
     def take(position: int, rows: int, progress: float = 0.0) -> Batch:
         if position == place:
             raise Killed
-        return stretch.take(position, rows, progress)
+        return phase.take(position, rows, progress)
 
-    return replace(stretch, take=take)
+    return replace(phase, take=take)
 
 
 class Stop(Clock):

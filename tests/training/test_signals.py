@@ -40,7 +40,7 @@ def test_a_signal_saves_and_leaves_and_the_rest_gives_the_same_weights(tmp_path:
         return toy.take(position, rows)
 
     made = toy.training(tmp_path / "part")
-    made = replace(made, stretches=(replace(made.stretches[0], take=interrupting),))
+    made = replace(made, phases=(replace(made.phases[0], take=interrupting),))
     before = [signal.getsignal(each) for each in OBEYED]
     with pytest.raises(Interrupted) as stop:
         fit(made, checkpoint.START)

@@ -20,7 +20,7 @@ from daybreak.training.objectives.objective import CausalThenMasked
 from daybreak.training.schedule import Trapezoid
 
 SCHEDULE = Trapezoid(warmup=0.25, decay=0.5)
-OBJECTIVE = CausalThenMasked(causal_share=0.25, causal_targets=0.5, mask_rates=(0.4, 0.2))
+OBJECTIVE = CausalThenMasked(causal_fraction=0.25, causal_targets=0.5, mask_rates=(0.4, 0.2))
 
 
 @dataclass
@@ -41,13 +41,13 @@ def slow(toy: Any, folder: Path, *, start: float, budget: str, progress: Progres
         first_step_at=progress.first_step_at,
     )  # fmt: skip
     made = toy.training(folder, clock=clock, schedule=SCHEDULE, objective=OBJECTIVE, **changes)
-    inner = made.stretches[0].take
+    inner = made.phases[0].take
 
     def take(*asked: Any) -> Any:
         time.now += 1.0
         return inner(*asked)
 
-    return replace(made, stretches=(replace(made.stretches[0], take=take),))
+    return replace(made, phases=(replace(made.phases[0], take=take),))
 
 
 def steps(folder: Path, toy: Any) -> list[tuple[float, str, float]]:

@@ -1,4 +1,4 @@
-"""The yardstick against plain numpy."""
+"""The held-out evaluation against plain numpy."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def made() -> Validation:
 
 def model(seed: int = 0) -> ModernBert:
     torch.manual_seed(seed)
-    return ModernEncoder(layers=2, width=16, heads=2, inner=12, init_std=0.4).build(VOCABULARY)
+    return ModernEncoder(layers=2, hidden_size=16, heads=2, intermediate_size=12, init_std=0.4).build(VOCABULARY)
 
 
 def measured(validation: Validation, encoder: ModernBert, rows: int = ROWS) -> ValidationRecord:
@@ -83,14 +83,14 @@ def test_what_a_row_takes_leaves_out_the_first_look(
     assert validation.whole_seconds(validation.row_seconds) == pytest.approx(expected * ROWS)
 
 
-def test_the_yardsticks_equal_numpy() -> None:
+def test_the_held_out_losses_equal_numpy() -> None:
     found = measured(made(), model())
     answers = made().cases()[2].numpy().reshape(-1)
     shares = (COUNTS + 1.0) / (COUNTS.sum() + VOCABULARY)
     assert found.unigram_loss == pytest.approx(-np.log(shares[answers]).mean(), rel=1e-6)
     assert made().unigram_loss == pytest.approx(found.unigram_loss, rel=1e-9)
-    assert found.commonest_share == pytest.approx((answers == COUNTS.argmax()).mean())
-    assert found.commonest_share > 0.2
+    assert found.most_frequent_fraction == pytest.approx((answers == COUNTS.argmax()).mean())
+    assert found.most_frequent_fraction > 0.2
 
 
 def test_loss_accuracy_and_predictions_equal_numpy() -> None:

@@ -28,7 +28,7 @@ from daybreak.evaluation.finetuning.plans import (
 )
 from daybreak.evaluation.finetuning.results import merge_result, read_results
 from daybreak.evaluation.glue_server.submission import ARCHIVE, check_rows, chosen_answers, write_submission
-from daybreak.evaluation.model_source import Subject, find_subject, find_tasks
+from daybreak.evaluation.model_source import ModelSource, find_model, find_tasks
 from daybreak.evaluation.protocols.conventions import averages
 from daybreak.evaluation.protocols.known_protocols import find_protocol
 from daybreak.evaluation.protocols.protocol import Protocol
@@ -58,7 +58,7 @@ def evaluate(
     backend: str = "processes",
     price: float | None = None,
     within: float | None = None,
-    fresh: bool = False,
+    overwrite: bool = False,
     baselines: bool = True,
 ) -> list[TaskResult]:
     """Fine-tune a model on tasks, with seeds 0 to ``seeds`` - 1, and write the scores to ``results.json``.
@@ -85,7 +85,7 @@ def evaluate(
         backend: processes of this machine, or a ray or dask cluster through joblib.
         price: of an hour of this machine; the forecast then says what the evaluation will cost.
         within: seconds that it may take; where the forecast says more, nothing is begun.
-        fresh: do every fine-tuning again.
+        overwrite: do every fine-tuning again.
         baselines: fit the bag-of-words baseline on the same training rows too.
 
     Returns:
@@ -95,7 +95,7 @@ def evaluate(
         UserError: for anything in the input that the user can mend.
         Interrupted: a signal came; the same call goes on from what is done.
     """
-    subject = find_subject(model)
+    subject = find_model(model)
     chosen = find_protocol(protocol).changed(epochs, rate, rows, frozen)
     if seeds is not None and seeds < 1:
         raise UserError(f"{seeds} seeds are too few.", "Use at least 1; 3 make a claim.")
@@ -127,7 +127,7 @@ def evaluate(
     ]
     at_once = worker_count(*amount(measured), parameter_count(subject.folder), workers, backend)
     results, answered = {}, []
-    for plan, cells in _carried_out(measured, at_once, backend, price, within, fresh, targets):
+    for plan, cells in _carried_out(measured, at_once, backend, price, within, overwrite, targets):
         result = plan.measurement.result(plan.jobs, cells)
         merge_result(results_file, result)
         if target := targets.get(result.task):
@@ -150,13 +150,13 @@ def _carried_out(
     backend: str,
     price: float | None,
     within: float | None,
-    fresh: bool,
+    overwrite: bool,
     saved: Collection[str],
 ) -> Iterator[tuple[Plan, list[Cell]]]:
     """Fill the cells of each measurement, those first from whose models others start; say before what it will take."""
 
     def planned(wave: Sequence[Measurement]) -> list[Plan]:
-        return [make_plan(each, fresh, keep=each.data.task.name in saved or is_start(each)) for each in wave]
+        return [make_plan(each, overwrite, keep=each.data.task.name in saved or is_start(each)) for each in wave]
 
     now, *later = waves([replace(each, threads=thread_count(workers, backend)) for each in measured])
     plans = planned(now)
@@ -168,7 +168,7 @@ def _carried_out(
         yield from filled(planned(wave), workers, backend)
 
 
-def _conclude(subject: Subject, results_file: Path, new: Sequence[TaskResult]) -> None:
+def _conclude(subject: ModelSource, results_file: Path, new: Sequence[TaskResult]) -> None:
     """Say the averages that the new results complete, and bring the model's card up to date."""
     here = read_results(results_file)
     touched = {(result.protocol, result.model_name, result.model) for result in new}

@@ -22,7 +22,7 @@ from daybreak.exporting.parity import REFUSED, check_parity, verdict
 from daybreak.models.crammed import CrammedEncoder
 from daybreak.models.importing import load_pretrained
 from daybreak.pretraining.run_start import refuse_other_tokenizer
-from daybreak.pretraining.setup import YARDSTICK, sample_text, yardstick
+from daybreak.pretraining.setup import VALIDATION_LENGTH, heldout_validation, sample_text
 from daybreak.recipe import load_recipe
 from daybreak.training import checkpoint
 from daybreak.training.averaging import RunningAverage
@@ -95,7 +95,7 @@ def _export_checkpoint(source: RunFolder, checkpoints: Path, out: Path, data: Pa
     refuse_other_tokenizer(source, shards)
     model = recipe.model.build(shards.manifest.vocabulary)
     # What the run would end with now; its best model was judged, and chosen, without the average.
-    average = RunningAverage(recipe.average, model) if recipe.average.share and checkpoints != source.best else None
+    average = RunningAverage(recipe.average, model) if recipe.average.fraction and checkpoints != source.best else None
     progress, _ = checkpoint.load_newest(checkpoints, model, recipe.optimizer.build(model), average)
     if progress is None and checkpoints == source.best:
         raise UserError(
@@ -106,7 +106,7 @@ def _export_checkpoint(source: RunFolder, checkpoints: Path, out: Path, data: Pa
         raise UserError(f"The run in '{source.path}' has no checkpoint yet.", "Wait for its first, or start it.")
     if average:
         average.put_in(model)
-    validation = yardstick(recipe, shards, data, torch.device("cpu"))
+    validation = heldout_validation(recipe, shards, data, torch.device("cpu"))
     length = max(recipe.longest_row, validation.length)
     write_model_folder(
         out,
@@ -149,7 +149,7 @@ def _export_model(folder: Path, out: Path, attend_padding: bool | None) -> None:
         shape = replace(shape, attend_padding=attend_padding)
         model = shape.build(found.model.vocabulary)
         model.load_state_dict(found.model.state_dict())
-    length = min(shape.longest or YARDSTICK, YARDSTICK)
+    length = min(shape.longest or VALIDATION_LENGTH, VALIDATION_LENGTH)
     ids = np.random.default_rng(0).integers(0, model.vocabulary, (PROBE_ROWS, length))
     ids[:, 0] = found.special.cls
     counts = np.ones(model.vocabulary, dtype=np.uint64)
@@ -161,16 +161,16 @@ def _export_model(folder: Path, out: Path, attend_padding: bool | None) -> None:
             model=model,
             shape=shape,
             tokenizer=Path(scratch),
-            length=shape.longest or YARDSTICK,
+            length=shape.longest or VALIDATION_LENGTH,
             vocabulary=model.vocabulary,
             special=found.special,
         )
-    seen = validation.judge(model)
+    seen = validation.evaluate(model)
     parity = check_parity(
         out,
         model=model,
         shape=shape,
-        length=shape.longest or YARDSTICK,
+        length=shape.longest or VALIDATION_LENGTH,
         validation=validation,
         accuracy=seen.accuracy,
         text=SAMPLE,

@@ -114,7 +114,7 @@ class Choice:
     """By the key of the task file."""
 
 
-def init_task(table: Path, out: Path | None = None, *, fresh: bool = False) -> Path:
+def init_task(table: Path, out: Path | None = None, *, overwrite: bool = False) -> Path:
     """Write the task file for a table of labelled rows and print each decision with its reason.
 
     A file that is separated by semicolons, bars or quoted tabs is copied with commas beside the task file, for
@@ -123,7 +123,7 @@ def init_task(table: Path, out: Path | None = None, *, fresh: bool = False) -> P
     Args:
         table: .csv, .tsv, .jsonl or .parquet, one example a row.
         out: the task file; beside the table by default.
-        fresh: replace ``out`` where it exists.
+        overwrite: replace ``out`` where it exists.
 
     Returns:
         The path of the task file, which ``evaluate`` is known to accept.
@@ -133,8 +133,8 @@ def init_task(table: Path, out: Path | None = None, *, fresh: bool = False) -> P
             exists.
     """
     out = out or table.with_suffix(".toml")
-    if out.exists() and not fresh:
-        raise UserError(f"'{out}' exists already.", "Name another file with --out, or replace it with --fresh.")
+    if out.exists() and not overwrite:
+        raise UserError(f"'{out}' exists already.", "Name another file with --out, or replace it with --overwrite.")
     if out.suffix != ".toml":
         raise UserError(f"'{out}' is no .toml file.", "Let its name end with .toml.")
     found = read_table(table)
@@ -143,8 +143,8 @@ def init_task(table: Path, out: Path | None = None, *, fresh: bool = False) -> P
     train, why = table, ""
     if found.format == "csv" and found.delimiter != ",":
         train = out.with_name(f"{table.stem}-commas.csv")
-        if train.exists() and not fresh:
-            raise UserError(f"'{train}' exists already.", "Move it away, or replace it with --fresh.")
+        if train.exists() and not overwrite:
+            raise UserError(f"'{train}' exists already.", "Move it away, or replace it with --overwrite.")
         _copy_with_commas(table, found.delimiter, train)
         why = f"a copy of {table.name} with commas for {DELIMITERS[found.delimiter]}"
     chosen.why["train"] = why or f"the {found.format} file that was named"

@@ -9,7 +9,7 @@ from daybreak.core.errors import UserError
 from daybreak.core.files import make_folder, read_json, write_text
 from daybreak.core.run_folder import RunFolder
 from daybreak.reporting.leaderboard_table import Filed, page
-from daybreak.schemas.filed import RECORD_FILE, Record
+from daybreak.schemas.records import RECORD_FILE, Record
 from daybreak.studies.record_writer import describe
 
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import torch
 
-from daybreak.core.amounts import check_price, compact, count
 from daybreak.core.errors import UserError
 from daybreak.core.files import make_folder, write_json
+from daybreak.core.formatting import check_price, compact, count
 from daybreak.core.terminal import duration, say, working
 from daybreak.data.sequences.shards import open_shards
-from daybreak.forecasting.law import SPEED_SPREAD, Undertaking, foresee, shipped_law
+from daybreak.forecasting.law import SPEED_SPREAD, RunSpec, predict_loss, shipped_law
 from daybreak.forecasting.tasks import shipped_tasks
 from daybreak.pretraining.planning import PLANNED, candidates, choose, of_text
 from daybreak.recipe import FAMILY, Recipe, load_recipe
@@ -40,7 +40,7 @@ def plan(
     price: float | None = None,
     out: Path | None = None,
 ) -> Plan:
-    """Time the candidates here, foresee what each would reach, and say what the budget buys.
+    """Time the candidates here, forecast what each would reach, and say what the budget buys.
 
     Args:
         data: folder made by ``prepare``.
@@ -163,11 +163,11 @@ def task_lines(tasks: Sequence[TaskForecast]) -> list[str]:
 
 def _again(made: Plan, chosen: Candidate, tokens: float) -> Forecast:
     """The chosen one's forecast at another number of tokens."""
-    run = Undertaking(
+    run = RunSpec(
         inner=chosen.inner, tokens=tokens, unique=made.text_tokens, unigram_loss=made.unigram_loss, pairs=made.pairs,
         speed_spread=SPEED_SPREAD,
     )  # fmt: skip
-    return foresee(shipped_law(), run)
+    return predict_loss(shipped_law(), run)
 
 
 def _on_cards(largest: Candidate, budget: Budget) -> str:

@@ -1,6 +1,6 @@
 """Verb: any text -> tokenizer + token shards, and an account of the text.
 
-The text is read twice, part by part, and never kept: the first reading cleans, judges documents, spots copies and
+The text is read twice, part by part, and never kept: the first reading cleans, evaluates documents, spots copies and
 samples text for the tokenizer; the second encodes. (A case of steps may need a further reading, and says so.) What a
 part gave lies in a folder beside ``out`` until all is done, so that a preparation that was killed goes on where it was;
 for that, disk for the tokens is needed twice. What comes out depends neither on the number of workers nor on kills.
@@ -25,8 +25,8 @@ from daybreak.core.process import usable_cores
 from daybreak.core.special_tokens import special_ids
 from daybreak.core.terminal import say, working, working_through
 from daybreak.data.filters.contamination import EvaluationText
+from daybreak.data.filters.filter import Context, DocumentFilter, Step
 from daybreak.data.filters.near_duplicates import NearDuplicates
-from daybreak.data.filters.steps import Context, DocumentStep, Step
 from daybreak.data.pipeline import encoding, resuming
 from daybreak.data.pipeline import first_pass as survey
 from daybreak.data.pipeline.cluster import Cluster
@@ -34,7 +34,7 @@ from daybreak.data.pipeline.cluster_jobs import end_earlier, over_parts_on
 from daybreak.data.pipeline.corpus import Corpus, bundled
 from daybreak.data.pipeline.corpus_facts import count, quality_on, report
 from daybreak.data.pipeline.kept_texts import KEPT_BYTES
-from daybreak.data.pipeline.preprocessing import AS_IT_IS, Treatment, epochs_of
+from daybreak.data.pipeline.preprocessing import AS_IT_IS, Preprocessing, epochs_of
 from daybreak.data.pipeline.summary import Survey, decide
 from daybreak.data.pipeline.tokenized import show_beginning, tokenizer_folder
 from daybreak.data.pipeline.tokenizer_quality import warn_of_folding
@@ -67,7 +67,7 @@ def prepare(
     split_sentences: bool = False,
     chunk_characters: int = 0,
     compare: str = "",
-    treatment: Treatment = AS_IT_IS,
+    preprocessing: Preprocessing = AS_IT_IS,
     workers: int | Cluster = 0,
 ) -> Manifest:
     """Make the data folder ``out`` from text; one that was made from the same files and settings is kept.
@@ -81,19 +81,19 @@ def prepare(
         split_sentences: cut prose into sentences, so that their ends are recorded (see ``data/sentences``).
         chunk_characters: cut documents at spaces into documents of about this length; 0 leaves them whole.
         compare: a tokenizer folder; how many pieces the two vocabularies share is said and recorded.
-        treatment: how the text is cleaned and mixed.
+        preprocessing: how the text is cleaned and mixed.
         workers: processes that read parts side by side, 0 for as many as there are cores; or a cluster that does it.
 
     Raises:
         UserError: the inputs cannot be used, or ``out`` cannot be written or holds something else. Nothing is left.
     """
-    started, given, steps = time.monotonic(), [str(one) for one in inputs], treatment.all_steps()
-    treatment.check(len(inputs), trains=isinstance(tokenizer, TrainedTokenizer))
+    started, given, steps = time.monotonic(), [str(one) for one in inputs], preprocessing.all_steps()
+    preprocessing.check(len(inputs), trains=isinstance(tokenizer, TrainedTokenizer))
     with ExitStack() as stack:
         final = stack.enter_context(resuming.final_place(Path(out)))
         stdin = spool_stdin(resuming.folder_beside(final, "stdin", stack)) if "-" in given else None
         files = find_files(inputs, stdin)
-        treatment.check_sources(given, {file.given for file in files})
+        preprocessing.check_sources(given, {file.given for file in files})
         rule = choose_rule(files, document)
         of_tokens = tokenizer_folder(files, tokenizer, cut=split_sentences or chunk_characters > 0)
         identity = resuming.identity_of(
@@ -105,15 +105,15 @@ def prepare(
             split_sentences=split_sentences,
             chunk_characters=chunk_characters,
             compare=tokenizer_fingerprint(Path(compare)) if compare else "",
-            treatment=treatment.identity(steps),
+            preprocessing=preprocessing.identity(steps),
         )
         if (manifest := resuming.earlier(Path(out), identity)) is not None:
             say(f"Data: {out} is ready ({_figures(manifest)}).")
             return manifest
         show_beginning(files, of_tokens)
-        parts = bundled(files, rule, together=not treatment.mixes)
+        parts = bundled(files, rule, together=not preprocessing.mixes)
         corpus = Corpus(parts, rule, text_field, split_sentences, chunk_characters, of_tokens)
-        order = Order(corpus, treatment, steps, given, tokenizer, identity, compare, workers or usable_cores())
+        order = Order(corpus, preprocessing, steps, given, tokenizer, identity, compare, workers or usable_cores())
         manifest = _make_at(final, order, started)
     say(f"Data: {_figures(manifest)}, {manifest.seconds:.1f} s.")
     if manifest.heldout.documents < FEW_HELDOUT:
@@ -130,9 +130,9 @@ class Order:
     """What is asked for."""
 
     corpus: Corpus
-    treatment: Treatment
+    preprocessing: Preprocessing
     steps: tuple[Step, ...]
-    """All that the treatment takes."""
+    """All that the preprocessing takes."""
     inputs: list[str]
     tokenizer: TokenizerConfig
     identity: str
@@ -175,12 +175,12 @@ def _make(order: Order, work: Path, started: float) -> Manifest:
     vocabulary = vocabulary_size(made)
     quality = quality_on(found, made)  # may refuse it, and does so before the text is read once more
     facts = count(found, order.steps)
-    epochs = epochs_of(order.treatment, order.inputs, facts.kept)
+    epochs = epochs_of(order.preprocessing, order.inputs, facts.kept)
     asked = encoding.Asked(
         corpus=corpus,
         tokenizer=folder,
         special=special_ids(made, folder),
-        fates=found.verdict.path,
+        assignments=found.verdict.path,
         offsets=found.offsets,
         survey=work / "survey",
         fast=found.characters >= encoding.FAST_CHARACTERS and not corpus.is_tokens,
@@ -199,7 +199,7 @@ def _make(order: Order, work: Path, started: float) -> Manifest:
         raise UserError("No text is left to train on.", "Give an input that has some an epoch or a weight above 0.")
     seconds = round(time.monotonic() - started, 3)
     told = report(
-        order.treatment, found, facts, density, epochs, quality=quality,
+        order.preprocessing, found, facts, density, epochs, quality=quality,
         config=order.tokenizer, tokens=train.tokens + heldout.tokens, seconds=seconds,
     )  # fmt: skip
     write_json(data / CORPUS_FILE, told)
@@ -243,7 +243,7 @@ def _tokenizer(order: Order, found: Survey, work: Path) -> tuple[Path, Tokenizer
 def _survey(order: Order, work: Path) -> Survey:
     """The first reading; before it another one, where a step needs a tokenizer of the text as it came."""
     corpus, steps = order.corpus, order.steps
-    judging = tuple(step for step in steps if isinstance(step, DocumentStep) and not isinstance(step, EvaluationText))
+    judging = tuple(step for step in steps if isinstance(step, DocumentFilter) and not isinstance(step, EvaluationText))
     evaluation = next((step.index() for step in steps if isinstance(step, EvaluationText)), None)
     # Pairs of sentences need a second document to draw a random one from, also among the held-out ones.
     least = 2 if corpus.sentences else 1
@@ -251,18 +251,18 @@ def _survey(order: Order, work: Path) -> Survey:
     if any(step.needs_tokenizer for step in steps):
         before = survey.Asked(corpus=corpus)
         _survey_parts(order, "Reading for a first tokenizer", before, work / "before")
-        untreated = decide(work / "before", len(corpus.parts), least=least)
+        unprocessed = decide(work / "before", len(corpus.parts), least=least)
         with working("Making a first tokenizer"):
-            first = resuming.made_once(work / "first", lambda to: order.tokenizer.make(untreated.sample, to))
+            first = resuming.made_once(work / "first", lambda to: order.tokenizer.make(unprocessed.sample, to))
         context = Context(tokenizer=first)
     asked = survey.Asked(
         corpus=corpus,
         steps=judging,
         context=context,
         evaluation=evaluation,
-        remove=order.treatment.remove_evaluation,
+        remove=order.preprocessing.remove_evaluation,
         near=work / "near" if any(isinstance(step, NearDuplicates) for step in steps) else None,
-        show_text=order.treatment.show_text,
+        show_text=order.preprocessing.show_text,
         keep=0 if corpus.sentences or corpus.has_tokens else KEPT_BYTES // max(1, len(corpus.parts)),
     )
     _survey_parts(order, "Reading", asked, work / "survey")

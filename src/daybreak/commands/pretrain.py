@@ -9,18 +9,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from daybreak.core import world as worlds
-from daybreak.core.amounts import check_price
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json
+from daybreak.core.formatting import check_price
 from daybreak.core.locks import PATIENCE, alone_in
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.terminal import say, working
 from daybreak.core.world import World
 from daybreak.data.sequences.shards import open_shards
 from daybreak.data.sequences.views import ViewRows
-from daybreak.forecasting.difficulty import pairs_log_share
-from daybreak.forecasting.law import Undertaking, shipped_law
-from daybreak.forecasting.live import Prophet
+from daybreak.forecasting.difficulty import pairs_log_fraction
+from daybreak.forecasting.law import RunSpec, shipped_law
+from daybreak.forecasting.live import ForecastMonitor
 from daybreak.forecasting.runs import inner_parameters
 from daybreak.pretraining.flops import outline
 from daybreak.pretraining.hardware_choices import first_decisions, going_on, measured, obey, unknown_to_the_law
@@ -29,11 +29,11 @@ from daybreak.pretraining.run_start import check_folder, write_start
 from daybreak.pretraining.setup import Order, assemble
 from daybreak.pretraining.starting_points import folders_of
 from daybreak.recipe import Recipe, resolved, smaller_than
-from daybreak.schemas.forecast import Outlook
+from daybreak.schemas.forecast import ForecastLog
 from daybreak.schemas.run import Decisions, Summary
 from daybreak.training import calibration, checkpoint
 from daybreak.training.clock import Budget
-from daybreak.training.hardware.pace import pace_of
+from daybreak.training.hardware.speed import pace_of
 from daybreak.training.loop import fit, observe_machine
 from daybreak.training.monitoring.disk import check_room
 from daybreak.training.monitoring.heartbeat import Heartbeat
@@ -61,7 +61,7 @@ def pretrain(
     *,
     data: Path,
     out: Path,
-    fresh: bool = False,
+    overwrite: bool = False,
     watching: Watching = Watching(),
     started: float | None = None,
 ) -> Summary | None:
@@ -69,7 +69,7 @@ def pretrain(
 
     Args:
         data: folder made by ``prepare``.
-        fresh: delete ``out`` first, once all that is asked for was looked at.
+        overwrite: delete ``out`` first, once all that is asked for was looked at.
         started: ``time.monotonic()`` from which the budget counts; now when None.
 
     Returns:
@@ -88,22 +88,22 @@ def pretrain(
     check_price(watching.price)
     run = RunFolder(out)
     shards = open_shards(data)
-    if fresh:
+    if overwrite:
         outline(recipe, shards.manifest.vocabulary)
         run.delete([data, *folders_of(recipe)])
     check_folder(run, recipe, shards)
     world = worlds.start()
     with ExitStack() as alive:  # the heart beats until the processes have let go of each other: that may take seconds
         try:
-            finished, created = world.share(run.summary.exists()), False
+            finished, created = world.broadcast(run.summary.exists()), False
             if not finished:
                 step_tokens = recipe.global_batch(world.size) * recipe.length
                 calibration.refuse_few_steps(Budget.parse(recipe.budget), step_tokens)
                 created = _hold(run, world, alive)
                 check_folder(run, recipe, shards)  # once more: it is what the process that was waited for made of it
-                finished = world.share(run.summary.exists())
+                finished = world.broadcast(run.summary.exists())
             if finished:
-                say(f"The run in '{out}' is finished already; --fresh starts it again.")
+                say(f"The run in '{out}' is finished already; --overwrite starts it again.")
                 return read_json(run.summary, Summary) if world.is_first else None
             order = Order(recipe=recipe, shards=shards, data=data, run=run, started=started)
             return _pretrain(order, world, watching, alive, created)
@@ -126,7 +126,7 @@ def _hold(run: RunFolder, world: World, alive: ExitStack) -> bool:
             alive.enter_context(alone_in(run.path, patience))
         except UserError as error:
             refused = error
-    created, refused = world.share((created, refused))
+    created, refused = world.broadcast((created, refused))
     if refused:
         raise refused
     return created
@@ -134,7 +134,7 @@ def _hold(run: RunFolder, world: World, alive: ExitStack) -> bool:
 
 def _pretrain(order: Order, world: World, watching: Watching, alive: ExitStack, created: bool) -> Summary | None:
     run = order.run
-    fresh = world.share(not run.decisions.exists())
+    fresh = world.broadcast(not run.decisions.exists())
     try:
         if world.any(run.decisions.exists()) and fresh:
             raise UserError(
@@ -142,7 +142,7 @@ def _pretrain(order: Order, world: World, watching: Watching, alive: ExitStack, 
                 "Copy the folder there, or start so that the host which holds it is the first.",
             )
         decisions = first_decisions(order.recipe, world) if fresh else _read_decisions(run, world)
-        decisions = world.share(decisions)
+        decisions = world.broadcast(decisions)
         obey(decisions)
         if fresh and world.is_first:
             shutil.rmtree(run.checkpoints, ignore_errors=True)  # of a start that was killed before it became a run
@@ -152,7 +152,7 @@ def _pretrain(order: Order, world: World, watching: Watching, alive: ExitStack, 
         if world.is_first:
             size = checkpoint.bytes_of(training.model, training.average)
             check_room(run.path, checkpoint_bytes=size, model_bytes=4 * training.model.parameter_count())
-        charged = dict(training.spent)
+        charged = dict(training.time_by_category)
         training = measured(order, training, progress) if fresh else going_on(training, progress, run)
         progress = progress.scaled_for(training.decisions.precision)
         if fresh and world.is_first:
@@ -163,9 +163,9 @@ def _pretrain(order: Order, world: World, watching: Watching, alive: ExitStack, 
             shutil.rmtree(run.path if created else run.checkpoints, ignore_errors=True)
         raise
     # Steps that were only measured are part of the start.
-    saving = training.spent["checkpoint"] - charged["checkpoint"]
+    saving = training.time_by_category["checkpoint"] - charged["checkpoint"]
     starting = max(0.0, time.monotonic() - order.started - saving)
-    training.spent.update(
+    training.time_by_category.update(
         charged | {"checkpoint": charged["checkpoint"] + saving, "start": charged["start"] + starting}
     )
     remote = _remote(order, watching) if world.is_first and watching.track else None
@@ -191,27 +191,27 @@ def _read_decisions(run: RunFolder, world: World) -> Decisions | None:
     return read_json(run.decisions, Decisions) if world.is_first else None
 
 
-def _prophet(order: Order, training: Training) -> Prophet | None:
-    """Who foresees the end of the run; None where the law does not speak of its recipe."""
+def _prophet(order: Order, training: Training) -> ForecastMonitor | None:
+    """Who forecasts the end of the run; None where the law does not speak of its recipe."""
     if unknown_to_the_law(order.recipe):
         return None
-    shards, manifest, stretch = order.shards, order.shards.manifest, training.stretches[0]
+    shards, manifest, phase = order.shards, order.shards.manifest, training.phases[0]
     epochs, path = calibration.expected_epochs(training, order.budget, training.clock.elapsed()), order.run.forecast
-    run = Undertaking(
-        inner=inner_parameters(training.model.parameter_count(), manifest.vocabulary, training.model.width),
-        tokens=epochs * stretch.rows_per_epoch * stretch.length,
+    run = RunSpec(
+        inner=inner_parameters(training.model.parameter_count(), manifest.vocabulary, training.model.hidden_size),
+        tokens=epochs * phase.rows_per_epoch * phase.length,
         unique=manifest.train.tokens,
         unigram_loss=training.validation.unigram_loss,
-        pairs=read_json(path, Outlook).pairs  # counted by the process that began it
+        pairs=read_json(path, ForecastLog).pairs  # counted by the process that began it
         if path.exists()
-        else pairs_log_share(shards.train, shards.heldout, shards.unigram_counts),
+        else pairs_log_fraction(shards.train, shards.heldout, shards.unigram_counts),
     )
     timed = order.budget.unit == "seconds"
     law = shipped_law()
     if isinstance(order.recipe.rows, ViewRows):
         # The training loss on views is another quantity than the one whose usual course the law knows.
         law = replace(law, usual=[])
-    return Prophet(law, run, pace_of(training.decisions).covered if timed else None, path)
+    return ForecastMonitor(law, run, pace_of(training.decisions).covered if timed else None, path)
 
 
 def _train(
@@ -221,7 +221,7 @@ def _train(
     run, budget, world = order.run, order.budget, training.world
     if world.is_first:
         # A heartbeat before the first: what the start took is charged even if no step ever ends.
-        starting = replace(progress, elapsed=training.clock.elapsed(), spent=dict(training.spent))
+        starting = replace(progress, elapsed=training.clock.elapsed(), time_by_category=dict(training.time_by_category))
         checkpoint.charge(run.checkpoints, starting)
     with ExitStack() as stack:
         watchdog = stack.enter_context(closing(Watchdog(run.stacks, world.rank)))

@@ -15,7 +15,7 @@ from daybreak.data.readers.documents import Skips, choose_rule, read_documents
 from daybreak.data.readers.inputs import Meter, find_files
 from daybreak.data.sequences.shards import Shards, open_shards
 from daybreak.data.tokenizers.tokenizer import tokenizer_fingerprint
-from daybreak.evaluation.model_source import find_subject, find_tasks
+from daybreak.evaluation.model_source import find_model, find_tasks
 from daybreak.evaluation.probes.embeddings import probe_similarity, rates_pairs
 from daybreak.evaluation.probes.frozen import FrozenModel, load_encoder, load_masked_model
 from daybreak.evaluation.probes.layer_probes import check_probed, probe_layers, probed_rows
@@ -66,7 +66,7 @@ def probe(
     started = time.monotonic()
     if rows < 1:
         raise UserError(f"{rows} training rows are too few.", "Use at least 1 with --rows; 2000 by default.")
-    subject = find_subject(model)
+    subject = find_model(model)
     names = tasks or (USUAL_TASKS if task_dir else ())
     jobs = _load_tasks(find_tasks(names, task_dir) if names else [], rows)
     source = _find_text(subject.run, text, subject.folder)
@@ -198,7 +198,7 @@ def _probe_words(masked: FrozenModel, text: HeldOutText) -> MaskedWords:
     )
     say(
         f"Masked words ({words.text}, {words.tokens:,} tokens, {words.lengths[0].count:,} hidden): accuracy at "
-        f"{lengths}; commonest word {words.constant:.3f}"
+        f"{lengths}; most frequent word {words.constant:.3f}"
     )
     ranks = ", ".join(f"{_range(bucket)} {bucket.accuracy:.3f}" for bucket in words.frequency)
     say(f"Accuracy by rank in {words.ranks_from}: {ranks}; calibration error {words.calibration_error:.3f}")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from daybreak.core.amounts import count
-from daybreak.core.plain import to_plain
+from daybreak.core.formatting import count
+from daybreak.core.serialization import to_dict
 from daybreak.pretraining.flops import flops_per_token, outline, vocabulary_of
 from daybreak.recipe import Recipe, load_recipe, promise, recipe_module, recipe_names, resolved
 
@@ -54,8 +54,8 @@ def deviations(recipe: Recipe, size: str) -> list[str]:
     if not reasons:
         return []
     reasons = {**reasons, **dict.fromkeys(SCALED, "a narrower model wants larger ones; --faithful keeps the paper's")}
-    ours = to_plain(recipe)
-    theirs = to_plain(load_recipe(recipe.name, size=size, faithful=True))
+    ours = to_dict(recipe)
+    theirs = to_dict(load_recipe(recipe.name, size=size, faithful=True))
     found = []
     for what, why in reasons.items():
         mine, other = _value(ours, what), _value(theirs, what)

@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from daybreak.core.amounts import check_price
 from daybreak.core.deadline import Deadline
 from daybreak.core.errors import TooLate, UserError
 from daybreak.core.files import make_folder, read_json
-from daybreak.core.plain import from_plain, to_plain
+from daybreak.core.formatting import check_price
+from daybreak.core.recipe_file import read_recipe_file
 from daybreak.core.run_folder import RunFolder
+from daybreak.core.serialization import from_dict, to_dict
 from daybreak.core.terminal import duration, open_in_browser, quiet, say, say_link
 from daybreak.data.readers.inputs import STDIN, find_files
 from daybreak.data.tokenizers.tokenizer_import import Existing
@@ -33,7 +34,7 @@ TASKS_SHARE = 0.25
 ANY_PIECES = 8
 """Of a vocabulary: whether a shape can be built does not hang on it."""
 LATE = 1.3
-"""How much longer than foreseen a fine-tuning may take before a deadline."""
+"""How much longer than forecast a fine-tuning may take before a deadline."""
 
 
 def run(
@@ -43,14 +44,14 @@ def run(
     corpus: Sequence[str | Path] = (),
     general: Sequence[str | Path] = (),
     text_field: str = "text",
-    fresh: bool = False,
+    overwrite: bool = False,
     tasks: Sequence[str] = (),
     task_dir: str | Path | None = None,
     seeds: int = 3,
     baselines: bool = True,
     track: Sequence[str] = (),
     price: float | None = None,
-    by: Deadline | None = None,
+    deadline: Deadline | None = None,
     open_report: bool = False,
 ) -> Path:
     """Go from text to a tested encoder and its report.
@@ -59,11 +60,11 @@ def run(
         out: run folder; data go to ``out/data``. The same call again resumes.
         corpus: what ``prepare`` reads; empty for the docstrings of the installed packages, with their own task.
         general: text on which a continued model shows what it forgets; empty for none.
-        fresh: delete ``out`` first, once all else that is asked for was looked at.
+        overwrite: delete ``out`` first, once all else that is asked for was looked at.
         tasks: what to fine-tune on, with and without pretraining.
         baselines: fit the bag-of-words baseline of each task too.
         track, price: see ``pretrain.Watching``.
-        by: when everything is to be done. Pretraining then gets what preparation leaves, without a share for the
+        deadline: when everything is to be done. Pretraining then gets what preparation leaves, without a share for the
             tasks; where that becomes late, seeds of the evaluation are left out, and never the export or the report.
         open_report: open the report in the browser at the end.
 
@@ -73,7 +74,7 @@ def run(
     begun = time.monotonic()
     folder = RunFolder(out)
     _check_asked(recipe, tasks, task_dir, seeds, track, price)
-    if fresh:
+    if overwrite:
         folder.delete([*_files([*corpus, *general]), *folders_of(recipe)])
     say("1/4  Prepare: text to tokens")
     if not corpus:
@@ -83,15 +84,15 @@ def run(
     from daybreak.commands.report import report
     from daybreak.reporting.headline import opening
 
-    if by:
-        recipe = replace(recipe, budget=_budget_by(by, folder, bool(tasks)))
+    if deadline:
+        recipe = replace(recipe, budget=_budget_by(deadline, folder, bool(tasks)))
     say(f"2/4  Pretrain: {recipe.name} for {recipe.budget}")
     pretrain(recipe, data=out / "data", out=out, watching=Watching(track=tuple(track), price=price))
     counted = f"{len(tasks)} task{'s' if len(tasks) > 1 else ''} with {seeds} seed{'s' if seeds > 1 else ''} each"
     say(f"3/4  Evaluate: {counted if tasks else 'no task was named'}")
-    if by:
+    if deadline:
         report([out], folder.report)  # the one without results is there in time, whatever follows
-        _evaluate_by(by, folder, tasks, task_dir, seeds, baselines)
+        _evaluate_by(deadline, folder, tasks, task_dir, seeds, baselines)
     else:
         _evaluate(folder, tasks, task_dir, seeds, baselines)
     say("4/4  Report")
@@ -151,7 +152,7 @@ def _prepare(
     """Prepare all text; return the recipe, with the place of the general text in it."""
     from daybreak.commands.prepare import prepare
 
-    texts = to_plain(recipe.texts)
+    texts = to_dict(recipe.texts)
     prepare(corpus, out / "data", tokenizer=recipe.tokenizer, text_field=text_field, **texts)
     if not general:
         return recipe
@@ -207,25 +208,25 @@ def _evaluate(
             )  # fmt: skip
 
 
-def _budget_by(by: Deadline, folder: RunFolder, with_tasks: bool) -> str:
+def _budget_by(deadline: Deadline, folder: RunFolder, with_tasks: bool) -> str:
     """The budget that ends in time; that of the run where it has begun.
 
     Raises:
         UserError: nothing of the time is left.
     """
     if folder.recipe.exists():
-        return str(read_json(folder.recipe)["budget"])
-    left = by.left()
+        return str(read_recipe_file(folder.recipe)["budget"])
+    left = deadline.left()
     after = max(AFTER_SECONDS, AFTER_SHARE * left)
     seconds = int((left - after) * (1.0 - (TASKS_SHARE if with_tasks else 0.0)))
     if seconds <= 0:
-        raise UserError(f"Until {by.at:%H:%M} only {duration(left)} are left.", "Give a later --by.")
-    say(f"Until {by.at:%H:%M} there are {duration(left)}: a budget of {duration(seconds)} for pretraining.")
+        raise UserError(f"Until {deadline.at:%H:%M} only {duration(left)} are left.", "Give a later --deadline.")
+    say(f"Until {deadline.at:%H:%M} there are {duration(left)}: a budget of {duration(seconds)} for pretraining.")
     return f"{seconds}s"
 
 
 def _evaluate_by(
-    by: Deadline,
+    deadline: Deadline,
     folder: RunFolder,
     tasks: Sequence[str],
     task_dir: str | Path | None,
@@ -235,7 +236,9 @@ def _evaluate_by(
     """Fine-tune with one seed more at a time, while that fits; what the forecast says may take LATE times as long."""
     for count in range(1, seeds + 1):
         try:
-            _evaluate(folder, tasks, task_dir, count, baselines, within=lambda: (by.left() - AFTER_SECONDS / 2) / LATE)
+            _evaluate(
+                folder, tasks, task_dir, count, baselines, within=lambda: (deadline.left() - AFTER_SECONDS / 2) / LATE
+            )
         except TooLate as late:
             say(f"{late.sentence} Seed {count} of {seeds} is left out, with those after it.")
             return
@@ -251,7 +254,7 @@ def _task_name(task: str) -> str:
 
 def _show_examples(folder: RunFolder) -> None:
     """Print a few held-out sentences with a word hidden, each sentence once."""
-    found = [from_plain(FillMask, item) for item in read_json(folder.examples)]
+    found = [from_dict(FillMask, item) for item in read_json(folder.examples)]
     examples = list({(example.text, example.answer): example for example in found}.values())
     if not examples:
         say("No held-out sentence is short and whole enough to hide a word in it and show the model's guesses.")

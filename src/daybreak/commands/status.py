@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from daybreak.core.amounts import count, percent, significant
+from daybreak.core.formatting import count, percent, significant
 from daybreak.core.locks import is_held
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.terminal import duration
@@ -103,7 +103,7 @@ def _heldout(found: RunRecords) -> str:
     side = "above" if gap > 0 else "below"
     return (
         f"loss {last.loss:.3f} nats at step {last.step:,}, {abs(gap):.3f} {side} the unigram baseline; "
-        f"accuracy {percent(last.accuracy)}, most frequent token {percent(last.commonest_share)}"
+        f"accuracy {percent(last.accuracy)}, most frequent token {percent(last.most_frequent_fraction)}"
     )
 
 

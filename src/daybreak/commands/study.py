@@ -18,23 +18,23 @@ from daybreak.schemas.studies import STUDY_FILE, Study, StudyCell
 from daybreak.studies.cell_runner import Place, held
 from daybreak.studies.cell_tasks import CellTasks, choose_tasks
 from daybreak.studies.experiment import (
-    Contender,
+    Variant,
     cells_of,
     forecast,
+    heldout_sets,
     named_apart,
     play,
     refuse_others,
     settled,
-    yardsticks,
 )
 from daybreak.studies.paired_losses import compare_all, compare_scores
 from daybreak.training.clock import Budget
 
-__all__ = ["Contender", "study"]
+__all__ = ["Variant", "study"]
 
 
 def study(
-    contenders: Sequence[Contender],
+    variants: Sequence[Variant],
     *,
     data: Path,
     out: Path,
@@ -49,14 +49,14 @@ def study(
     protocol: str = "quick",
     task_seeds: int | None = None,
 ) -> Study:
-    """Pretrain every contender with every seed, in turns, and say of each two which is better and how sure that is.
+    """Pretrain every variant with every seed, in turns, and say of each two which is better and how sure that is.
 
-    Every cell (contender x seed) is a process of its own that runs ``daybreak pretrain``, so its budget charges the
+    Every cell (variant x seed) is a process of its own that runs ``daybreak pretrain``, so its budget charges the
     start of Python and the imports. The same call again keeps the finished cells and goes on with the one that was
     stopped; a call with more seeds adds these.
 
     Args:
-        contenders: two or more; ``Contender(name="high", recipe=replace(load_recipe("mini"), ...))``.
+        variants: two or more; ``Variant(name="high", recipe=replace(load_recipe("mini"), ...))``.
         data: folder made by ``prepare``, the same for all.
         out: folder for study.json, study.md, report.html and cells/, a run folder a cell.
         budget: of each cell, as 3m or 8h; in steps or tokens no claim is made, for that is no equal clock.
@@ -71,16 +71,16 @@ def study(
         task_seeds: fine-tunings of each model on each task; as many as the protocol has when None.
 
     Raises:
-        UserError: a contender, the data, the budget, a task or ``out`` cannot be used; said before the first cell
+        UserError: a variant, the data, the budget, a task or ``out`` cannot be used; said before the first cell
             begins.
         Interrupted: a signal came; the same call goes on.
     """
-    named_apart(contenders)
-    settings = settled(contenders, budget, seeds, threads)
-    yardsticks(contenders, data)
+    named_apart(variants)
+    settings = settled(variants, budget, seeds, threads)
+    heldout_sets(variants, data)
     check_log(log)
     chosen = choose_tasks(tasks, task_dir, protocol, task_seeds)
-    manifest, names = open_shards(data).manifest, [one.name for one in contenders]
+    manifest, names = open_shards(data).manifest, [one.name for one in variants]
     found = Study(
         question=question or f"{' against '.join(names)}, {budget} each on {data.resolve().name}",
         settings=settings,
@@ -93,7 +93,7 @@ def study(
         comparisons=[],
         tasks=chosen.record if chosen else None,
     )
-    ended = _played(found, contenders, data, out, repeat_void, chosen)
+    ended = _played(found, variants, data, out, repeat_void, chosen)
     say()
     say(study_text(ended))
     page = report([out / cell.folder for cell in ended.cells], out / "report.html", study=ended)
@@ -105,7 +105,7 @@ def study(
 
 def _played(
     found: Study,
-    contenders: Sequence[Contender],
+    variants: Sequence[Variant],
     data: Path,
     out: Path,
     repeat_void: bool,
@@ -115,8 +115,8 @@ def _played(
     place = Place(out=out, budget=found.settings.budget, threads=found.settings.threads)
     with held(out) as lock:
         _refuse_other(out, found)
-        names = [one.name for one in contenders]
-        cells = cells_of(contenders, place, found.seeds, lambda _: data)
+        names = [one.name for one in variants]
+        cells = cells_of(variants, place, found.seeds, lambda _: data)
         forecast(cells, place, tasks)
 
         def written(done: Sequence[StudyCell], finished: bool = False) -> Study:

@@ -1,7 +1,7 @@
 """Verb: texts x what is done with them, at equal clock: what a filter, an order or deduplication is worth.
 
 The data experiment of Cramming (Geiping and Goldstein 2022, section 4.4) on one's own text. A cell is a source under a
-treatment, with a seed; each model is judged on the held-out text of every source.
+preprocessing, with a seed; each model is judged on the held-out text of every source.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from pathlib import Path
 from daybreak.commands.report import report
 from daybreak.core.errors import UserError
 from daybreak.core.files import make_folder, read_json, replace_folder, write_json, write_text
-from daybreak.core.plain import fingerprint
 from daybreak.core.process import usable_cores
 from daybreak.core.run_folder import RunFolder
+from daybreak.core.serialization import fingerprint
 from daybreak.core.terminal import say
 from daybreak.data.pipeline.preprocessed import find_text, make_texts
 from daybreak.data.pipeline.resuming import work_folder
-from daybreak.data.pipeline.split_assignment import RAW, SORTED, TREATMENTS, check_treatments
+from daybreak.data.pipeline.split_assignment import RAW, SORTED, TREATMENTS, check_preprocessings
 from daybreak.data.pipeline.workers import released
 from daybreak.data.sequences.sampler import PackedRows, StreamRows
 from daybreak.data.sequences.shards import open_shards
 from daybreak.data.sequences.views import ViewRows
 from daybreak.data.tokenizers.tokenizer import TokenizerConfig
 from daybreak.models.importing import FAMILIES, load_pretrained
-from daybreak.pretraining.setup import yardstick
+from daybreak.pretraining.setup import heldout_validation
 from daybreak.recipe import Recipe
 from daybreak.reporting.study_log import check_log, put_on_top
-from daybreak.reporting.study_table import data_contender, data_log_entry, data_study_text
+from daybreak.reporting.study_table import data_log_entry, data_study_text, data_variant
 from daybreak.schemas.studies import DATA_STUDY_FILE, DataStudy, LossComparison, StudyCell, StudySettings
 from daybreak.studies.cell_runner import Place, held, slug
-from daybreak.studies.experiment import Contender, agreed, cells_of, forecast, play, refuse_others, settled, yardsticks
+from daybreak.studies.experiment import Variant, agreed, cells_of, forecast, heldout_sets, play, refuse_others, settled
 from daybreak.studies.paired_losses import compare
 from daybreak.training.clock import Budget
 from daybreak.training.hardware import probe
@@ -45,7 +45,7 @@ __all__ = ["Preparation", "study_data"]
 class Preparation:
     """How the texts are read and treated, beside what the recipe says of them."""
 
-    treatments: tuple[str, ...] = TREATMENTS
+    preprocessings: tuple[str, ...] = TREATMENTS
     """raw first, then filtered, sorted, deduplicated or some of them; each stands on those before it."""
     order: str = "full-stops"
     """Of the rows where they are sorted: an order of ``PackedRows``."""
@@ -75,9 +75,9 @@ def study_data(
     log: Path | None = None,
     code: str = "",
 ) -> DataStudy:
-    """Pretrain ``recipe`` on every source under every treatment, in turns, and judge all on the same held-out text.
+    """Pretrain ``recipe`` on every source under every preprocessing, in turns; compare on the same held-out text.
 
-    The held-out documents of a source are set aside before any treatment. All share one tokenizer. Where rows are
+    The held-out documents of a source are set aside before any preprocessing. All share one tokenizer. Where rows are
     sorted, the others are cut in the same way (``PackedRows``) and shuffled, so that only the order differs. The same
     call again keeps what is done.
 
@@ -89,26 +89,26 @@ def study_data(
         code: of a recipe that holds classes of the user's, the Python file that defines them.
 
     Raises:
-        UserError: a text, the recipe, a treatment, the budget or ``out`` cannot be used.
+        UserError: a text, the recipe, a preprocessing, the budget or ``out`` cannot be used.
         Interrupted: a signal came; the same call goes on.
     """
-    check_treatments(preparation.treatments)
+    check_preprocessings(preparation.preprocessings)
     check_log(log)
     _check_names(texts)
-    contenders = _contenders(texts, recipe, preparation, code)
-    settings = settled(contenders, budget, seeds, threads)
+    variants = _variants(texts, recipe, preparation, code)
+    settings = settled(variants, budget, seeds, threads)
     with held(out) as lock:
         begun = _prepared(texts, recipe, out, preparation, settings, question, seeds)
-        data = {data_contender(text.source, text.treatment): out / "data" / text.folder for text in begun.texts}
-        for one in contenders:
-            yardsticks([one], data[one.name])
+        data = {data_variant(text.source, text.preprocessing): out / "data" / text.folder for text in begun.texts}
+        for one in variants:
+            heldout_sets([one], data[one.name])
         place = Place(out=out, budget=budget, threads=settings.threads)
-        cells = cells_of(contenders, place, seeds, lambda one: data[one.name])
+        cells = cells_of(variants, place, seeds, lambda one: data[one.name])
         forecast(cells, place)
-        judge = _Judge(begun, {one.name: agreed(one, budget) for one in contenders}, out)
+        evaluate = _Judge(begun, {one.name: agreed(one, budget) for one in variants}, out)
 
         def written(done: Sequence[StudyCell], finished: bool = False) -> DataStudy:
-            judged = [judge.everywhere(cell) for cell in done]
+            judged = [evaluate.everywhere(cell) for cell in done]
             now = replace(begun, cells=judged, comparisons=_against_raw(begun, judged, budget), finished=finished)
             write_json(out / DATA_STUDY_FILE, now)
             write_text(out / "study-data.md", data_study_text(now) + "\n")
@@ -131,11 +131,11 @@ def _check_names(texts: Mapping[str, Sequence[str]]) -> None:
             raise UserError(f"'{name}' cannot be the name of a source.", "Use letters, digits, dots and dashes.")
 
 
-def _contenders(
+def _variants(
     texts: Mapping[str, Sequence[str]], recipe: Recipe, preparation: Preparation, code: str = ""
-) -> list[Contender]:
-    """Each source under each treatment; rows are cut in one way in all of them."""
-    treatments = preparation.treatments
+) -> list[Variant]:
+    """Each source under each preprocessing; rows are cut in one way in all of them."""
+    preprocessings = preparation.preprocessings
     if recipe.model.to_hugging_face(1, 1).get("model_type") not in FAMILIES:
         raise UserError(
             f"The model {type(recipe.model).__name__}, once exported, cannot be read back to be judged on every text.",
@@ -144,18 +144,18 @@ def _contenders(
     ordered = PackedRows(order=preparation.order)
     if ordered.order == PackedRows().order:
         raise UserError(f"Rows in the order '{ordered.order}' are not sorted.", "Give another --order.")
-    if SORTED in treatments and not isinstance(recipe.rows, StreamRows | PackedRows | ViewRows):
+    if SORTED in preprocessings and not isinstance(recipe.rows, StreamRows | PackedRows | ViewRows):
         raise UserError(
             f"Rows of the kind {type(recipe.rows).__name__} cannot be sorted.", "Leave sorted out of --treatments."
         )
     found = []
     for source in texts:
-        for place, treatment in enumerate(treatments):
+        for place, preprocessing in enumerate(preprocessings):
             rows = recipe.rows
-            if SORTED in treatments:
-                rows = ordered if SORTED in treatments[: place + 1] else PackedRows()
-            name = data_contender(source, treatment)
-            found.append(Contender(name=name, recipe=replace(recipe, rows=rows), code=code))
+            if SORTED in preprocessings:
+                rows = ordered if SORTED in preprocessings[: place + 1] else PackedRows()
+            name = data_variant(source, preprocessing)
+            found.append(Variant(name=name, recipe=replace(recipe, rows=rows), code=code))
     return found
 
 
@@ -181,7 +181,7 @@ def _prepared(
         for name, inputs in texts.items()
     ]
     config = preparation.tokenizer or recipe.tokenizer
-    how = [preparation.treatments, preparation.threshold, config.identity()]
+    how = [preparation.preprocessings, preparation.threshold, config.identity()]
     identity = fingerprint([[text.name, text.identity] for text in found] + how)
     if (out / DATA_STUDY_FILE).exists():
         before: DataStudy = read_json(out / DATA_STUDY_FILE, DataStudy)
@@ -193,7 +193,7 @@ def _prepared(
     with work_folder(out / ".preparing", identity) as work, released():
         sources, treated = make_texts(
             found,
-            preparation.treatments,
+            preparation.preprocessings,
             config,
             work,
             data,
@@ -201,10 +201,10 @@ def _prepared(
             workers=preparation.workers or usable_cores(),
         )
     study = DataStudy(
-        question=question or f"{', '.join(texts)} x {', '.join(preparation.treatments)}, {settings.budget} each",
+        question=question or f"{', '.join(texts)} x {', '.join(preparation.preprocessings)}, {settings.budget} each",
         settings=settings,
-        treatments=list(preparation.treatments),
-        order=preparation.order if SORTED in preparation.treatments else "",
+        preprocessings=list(preparation.preprocessings),
+        order=preparation.order if SORTED in preparation.preprocessings else "",
         sources=sources,
         tokenizer=open_shards(out / "data" / treated[0].folder).manifest.tokenizer,
         identity=identity,
@@ -239,13 +239,13 @@ def _place_for(identity: str, data: Path) -> Path:
 
 
 def _against_raw(study: DataStudy, cells: Sequence[StudyCell], budget: str) -> list[LossComparison]:
-    """Of each source every treatment against the raw text, on the source's own held-out text."""
+    """Of each source every preprocessing against the raw text, on the source's own held-out text."""
     found = []
     for source in study.sources:
-        raw = {cell.seed: cell for cell in cells if cell.contender == data_contender(source.name, RAW)}
-        for treatment in study.treatments[1:]:
-            name = data_contender(source.name, treatment)
-            other = {cell.seed: cell for cell in cells if cell.contender == name}
+        raw = {cell.seed: cell for cell in cells if cell.variant == data_variant(source.name, RAW)}
+        for preprocessing in study.preprocessings[1:]:
+            name = data_variant(source.name, preprocessing)
+            other = {cell.seed: cell for cell in cells if cell.variant == name}
             seeds = sorted(raw.keys() & other.keys())
             if seeds:
                 a, b = ([side[seed] for seed in seeds] for side in (raw, other))
@@ -258,7 +258,7 @@ class _Judge:
 
     def __init__(self, study: DataStudy, recipes: Mapping[str, Recipe], out: Path):
         self._recipes, self._out = recipes, out
-        # The held-out split of a source is the same under every treatment.
+        # The held-out split of a source is the same under every preprocessing.
         self._data = {text.source: out / "data" / text.folder for text in reversed(study.texts)}
         self._known = {cell.folder: cell.others for cell in study.cells}
 
@@ -267,9 +267,9 @@ class _Judge:
         if cell.folder not in self._known:
             device = probe.choose_device()
             model = load_pretrained(RunFolder(self._out / cell.folder).model).model.to(device)
-            recipe = self._recipes[cell.contender]
+            recipe = self._recipes[cell.variant]
             self._known[cell.folder] = {
-                source: yardstick(recipe, open_shards(data), data, device).judge(model).loss
+                source: heldout_validation(recipe, open_shards(data), data, device).evaluate(model).loss
                 for source, data in self._data.items()
             }
         return replace(cell, others=self._known[cell.folder])

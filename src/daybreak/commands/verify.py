@@ -24,7 +24,7 @@ from daybreak.pretraining.run_start import refuse_other_data
 from daybreak.pretraining.setup import Order, beginning, build, training_of
 from daybreak.recipe import Recipe, load_recipe
 from daybreak.schemas.changes import MachineRecord
-from daybreak.schemas.filed import Verified
+from daybreak.schemas.records import Verified
 from daybreak.schemas.run import Decisions, Environment, StepRecord, Summary, TraceRecord, ValidationRecord
 from daybreak.training import checkpoint
 from daybreak.training.changes import in_force
@@ -166,7 +166,7 @@ def _replay(
     norms = Norms({line["step"]: line["gradient_norm"] for line in _step_lines(order.run)})
     training = replace(training, run=None, record_seconds=0.0)
     held = in_force(decisions, begun)
-    training = replace(training, stretches=with_microbatch(training.stretches, held.microbatch))
+    training = replace(training, phases=with_microbatch(training.phases, held.microbatch))
     if held.compiled and not compiled_everywhere(training, progress):
         raise UserError(
             f"'{order.run.path}' was compiled, and this machine cannot compile it.", "Verify where it was trained."
@@ -180,7 +180,9 @@ def _replay(
             differences = [norms.differs, _difference(order.recipe, training, witness)]
             if witness.exported and not any(differences) and world.is_first:
                 differences.append(_other_judgement(order.run, training))
-            if found := world.share("; ".join(filter(None, differences))):  # norms are known to the first rank alone
+            if found := world.broadcast(
+                "; ".join(filter(None, differences))
+            ):  # norms are known to the first rank alone
                 raise _other(order.run, decisions, found)
             say(f"{witness.name}: equal, {witness.step:,} of {total:,} steps.")
     compared = f"{norms.compared:,} recorded gradient norms and {len(witnesses)} sets of weights"
@@ -238,7 +240,7 @@ def _difference(recipe: Recipe, training: Training, witness: Witness) -> str:
 
 def _other_judgement(run: RunFolder, training: Training) -> str:
     """How the summary's held-out numbers differ from those of the weights as they are, in words; empty when equal."""
-    seen, recorded = training.validation.judge(training.model), read_json(run.summary, Summary).validation
+    seen, recorded = training.validation.evaluate(training.model), read_json(run.summary, Summary).validation
     for name in ("positions", "unigram_loss", "loss", "accuracy"):
         found, known = getattr(seen, name), getattr(recorded, name)
         if found != known:

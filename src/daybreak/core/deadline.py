@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from daybreak.core.errors import UserError
 
 FORMATS = ("%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M")
-REMEDY = "Write it like --by 07:00 or --by '2026-11-23 07:00', in this machine's time."
+REMEDY = "Write it like --deadline 07:00 or --deadline '2026-11-23 07:00', in this machine's time."
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """What training asks of a model, so that neither wing has to know the other.
 
-B rows, L positions, K chosen positions a row, D width, V vocabulary.
+B rows, L positions, K chosen positions a row, D hidden_size, V vocabulary.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from daybreak.core.errors import UserError
-from daybreak.core.plain import Component
+from daybreak.core.serialization import Component
 from daybreak.schemas.run import SpecialIds
 
 
@@ -25,10 +25,10 @@ class Encoder(nn.Module, ABC):
     """A transformer with a masked-LM head whose decoder is a linear map over the vocabulary."""
 
     vocabulary: int
-    width: int
+    hidden_size: int
     blocks: nn.ModuleList
     """The layers of the trunk, first to last: called through ``run_block``, they get plain tensors and a flag."""
-    recompute: bool = False
+    gradient_checkpointing: bool = False
     """Gradient checkpointing (arXiv 1604.06174): keep only what enters a block, and run it again on the way back."""
     compiled: Callable[..., Tensor] | None = None
     """Calls a block by compiled code, while training only; takes what ``called`` takes. None calls it as written."""
@@ -101,7 +101,7 @@ class Encoder(nn.Module, ABC):
         """
         # Judging has shapes of its own and comes seldom: compiling for them would not pay.
         call = self.compiled if self.training and self.compiled else called
-        if self.recompute and self.training and torch.is_grad_enabled():
+        if self.gradient_checkpointing and self.training and torch.is_grad_enabled():
             return checkpoint(call, block, x, mask, causal, slots, *tables, use_reentrant=False)
         return call(block, x, mask, causal, slots, *tables)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from daybreak.core.errors import UserError, reason
-from daybreak.core.plain import from_plain, to_plain
+from daybreak.core.serialization import from_dict, to_dict
 
 
 def make_folder(path: Path) -> Path:
@@ -57,7 +57,7 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Write a dataclass or plain value as indented JSON, in one step."""
-    write_text(path, json.dumps(to_plain(value), indent=2, ensure_ascii=False) + "\n")
+    write_text(path, json.dumps(to_dict(value), indent=2, ensure_ascii=False) + "\n")
 
 
 def read_json(path: Path, cls: Any = None) -> Any:
@@ -75,7 +75,7 @@ def read_json(path: Path, cls: Any = None) -> Any:
     if cls is None:
         return value
     try:
-        return from_plain(cls, value)
+        return from_dict(cls, value)
     except UserError as error:
         raise type(error)(f"'{path}': {error.sentence}", error.remedy) from None
 

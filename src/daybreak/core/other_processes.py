@@ -49,7 +49,7 @@ def own_seconds() -> float:
     return sum(use.ru_utime + use.ru_stime for use in uses)
 
 
-class Bystanders:
+class OtherProcesses:
     """The processes of this machine that are neither this one nor started by it, from now on."""
 
     def __init__(self) -> None:

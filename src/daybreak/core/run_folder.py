@@ -141,10 +141,12 @@ class RunFolder:
         """
         for path in needed:
             if path.resolve().is_relative_to(self.path.resolve()):
-                raise UserError(f"'{path}' lies in '{self.path}', which --fresh would delete.", "Choose another --out.")
+                raise UserError(
+                    f"'{path}' lies in '{self.path}', which --overwrite would delete.", "Choose another --out."
+                )
         if not self.recipe.exists() and (strange := self.strange()):
             raise UserError(
-                f"'{self.path}' holds '{strange[0]}' and is no run folder, so --fresh will not delete it.",
+                f"'{self.path}' holds '{strange[0]}' and is no run folder, so --overwrite will not delete it.",
                 "Choose another --out.",
             )
         if self.path.is_dir():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from daybreak.core.amounts import score
+from daybreak.core.formatting import score
 from daybreak.schemas.tasks import CLAIM_SEEDS, TaskResult
 
 NAMED = 5

@@ -1,4 +1,4 @@
-"""What the user sees while a verb works: a live line on a terminal, plain lines in a log or a pipe."""
+"""What the user sees while a command works: a live line on a terminal, plain lines in a log or a pipe."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class World:
             dist.broadcast(shared, src=0)
         return tuple(shared.tolist())
 
-    def share(self, value: Any) -> Any:
+    def broadcast(self, value: Any) -> Any:
         """Return rank 0's value, any small object, on every rank."""
         if self.size == 1:
             return value
@@ -76,7 +76,7 @@ class World:
             return tensors or {}
         if not self.is_first or tensors is None:
             tensors = {}
-        kinds = self.share({name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()})
+        kinds = self.broadcast({name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()})
         held = {}
         for name, (shape, dtype) in kinds.items():
             held[name] = tensors[name].cpu().contiguous() if self.is_first else torch.empty(shape, dtype=dtype)

@@ -15,7 +15,7 @@ from daybreak.exporting.hub import DATASET, dataset_folder
 
 
 @dataclass(frozen=True)
-class Subject:
+class ModelSource:
     """A model that is measured."""
 
     run: RunFolder | None
@@ -28,7 +28,7 @@ class Subject:
     """In results: the folder's name, or that of the folder around it where it is called model, as in every run."""
 
 
-def find_subject(model: Path) -> Subject:
+def find_model(model: Path) -> ModelSource:
     """Resolve a run folder, or a Hugging Face folder.
 
     Raises:
@@ -40,7 +40,7 @@ def find_subject(model: Path) -> Subject:
     if run.recipe.is_file():
         if not run.model.is_dir():
             raise UserError(f"The run in '{model}' has no model yet.", "Let pretraining end first.")
-        return Subject(run, run.model, model, name)
+        return ModelSource(run, run.model, model, name)
     if not model.is_dir():
         remedy = "Name a run folder or a Hugging Face model folder (hf download NAME --local-dir FOLDER makes one)."
         raise UserError(f"There is no model folder '{model}'.", remedy)
@@ -49,7 +49,7 @@ def find_subject(model: Path) -> Subject:
             f"'{model}' is no model folder: it holds no config.json.",
             "Name a Hugging Face model folder or a run folder.",
         )
-    return Subject(None, model, model, name)
+    return ModelSource(None, model, model, name)
 
 
 def find_tasks(names: Sequence[str], task_dir: str | Path | None) -> list[Task]:

@@ -11,8 +11,9 @@ from pathlib import PurePath
 from typing import Any
 
 from daybreak.core.files import read_json, write_json
-from daybreak.core.plain import to_plain
+from daybreak.core.recipe_file import read_recipe_file
 from daybreak.core.run_folder import RunFolder
+from daybreak.core.serialization import to_dict
 from daybreak.schemas.run import Decisions, Environment, Manifest, Split, Summary
 from daybreak.training.clock import Budget
 
@@ -25,7 +26,7 @@ NOT_TOLD = ("forgetting", "parity", "parent", "parity_seconds")
 
 def write_budget_files(run: RunFolder) -> None:
     """Write ``arch_``, ``data_`` and ``train_budget_*.json`` into the finished run's model folder."""
-    recipe = bare(read_json(run.recipe))
+    recipe = bare(read_recipe_file(run.recipe))
     summary = read_json(run.summary, Summary)
     config = read_json(run.model / "config.json")
     manifest = read_json(run.manifest, Manifest)
@@ -39,9 +40,9 @@ def write_budget_files(run: RunFolder) -> None:
         "data": {**{name: recipe[name] for name in TEXT if name in recipe}, **_counts(manifest)},
         "train": {
             **{name: value for name, value in recipe.items() if name not in (*ARCHITECTURE, *TEXT)},
-            "decisions": to_plain(read_json(run.decisions, Decisions)),
-            "environment": to_plain(read_json(run.environment, Environment)),
-            "summary": {name: value for name, value in to_plain(summary).items() if name not in NOT_TOLD},
+            "decisions": to_dict(read_json(run.decisions, Decisions)),
+            "environment": to_dict(read_json(run.environment, Environment)),
+            "summary": {name: value for name, value in to_dict(summary).items() if name not in NOT_TOLD},
         },
     }
     for name, value in parts.items():
@@ -73,12 +74,12 @@ def _counts(manifest: Manifest) -> dict[str, Any]:
     return {
         "tokenizer_kind": manifest.tokenizer_kind,
         "vocabulary": manifest.vocabulary,
-        "special": to_plain(manifest.special),
+        "special": to_dict(manifest.special),
         "document_rule": manifest.document_rule,
         "train": of(manifest.train),
         "heldout": of(manifest.heldout),
         "characters": manifest.characters,
         "duplicates": manifest.duplicates,
         "skipped": manifest.skipped,
-        "sources": [bare(to_plain(source)) for source in manifest.sources],
+        "sources": [bare(to_dict(source)) for source in manifest.sources],
     }

@@ -6,10 +6,11 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from daybreak.core.amounts import count, percent, signed, significant
 from daybreak.core.files import read_json, write_text
-from daybreak.core.plain import flat
+from daybreak.core.formatting import count, percent, signed, significant
+from daybreak.core.recipe_file import read_recipe_file
 from daybreak.core.run_folder import RunFolder
+from daybreak.core.serialization import flat
 from daybreak.core.terminal import duration
 from daybreak.exporting.budget_files import bare, write_budget_files
 from daybreak.exporting.card_data import text_block
@@ -33,7 +34,7 @@ def write_card(run: RunFolder, results: list[TaskResult], averages: Sequence[Ave
     """Write the card of a finished run's model from the run's records and these results, and the files beside it."""
     write_budget_files(run)
     card = render_card(
-        read_json(run.recipe),
+        read_recipe_file(run.recipe),
         read_json(run.summary, Summary),
         results,
         read_json(run.environment, Environment),
@@ -127,7 +128,7 @@ def _what(recipe: dict[str, Any], config: dict[str, Any], summary: Summary | Non
 
 def _lengths(recipe: dict[str, Any]) -> list[int]:
     """Positions of a row in each phase of the recipe."""
-    later = recipe.get("later", {})
+    later = recipe.get("phase2", {})
     second = later and (later["start"] < 1 or later["when_flat"])
     return [int(recipe["length"]), *([int(later["length"])] if second else [])] if "length" in recipe else []
 
@@ -138,7 +139,11 @@ def _quality(summary: Summary | None) -> str:
     found = summary.validation
     rows = [
         ["Loss (nats per masked token)", f"{found.loss:.3f}", f"{found.unigram_loss:.3f} (unigram distribution)"],
-        ["Accuracy", percent(found.accuracy), f"{percent(found.commonest_share)} (always the commonest token)"],
+        [
+            "Accuracy",
+            percent(found.accuracy),
+            f"{percent(found.most_frequent_fraction)} (always the most frequent token)",
+        ],
         ["Different predictions", f"{found.distinct:,}", "1"],
     ]
     if found.own_loss is not None and found.own_accuracy is not None:
@@ -173,7 +178,7 @@ def _budget(summary: Summary | None, environment: Environment, manifest: Manifes
     machine = f"{environment.device}, {environment.cores} cores, {environment.memory_gib:.0f} GiB"
     rows = [["Hardware", machine], ["Software", f"Daybreak {environment.daybreak}, torch {environment.torch}"]]
     if summary is not None:
-        spent = ", ".join(f"{use} {seconds:.1f} s" for use, seconds in summary.spent.items() if seconds)
+        spent = ", ".join(f"{use} {seconds:.1f} s" for use, seconds in summary.time_by_category.items() if seconds)
         rows = [
             ["Budget asked", summary.budget],
             ["Time charged", f"{summary.elapsed:.1f} s ({duration(summary.elapsed)})"],
@@ -205,7 +210,7 @@ def _machine(found: MachineUse | None) -> list[list[str]]:
 def _course(summary: Summary) -> str:
     """What did not go straight: lost work, steps without an update, decisions in mid-course."""
     found = []
-    if lost := summary.spent.get("lost", 0.0):
+    if lost := summary.time_by_category.get("lost", 0.0):
         found.append(f"{lost:.1f} s of work was lost when training stopped, and done again within the budget.")
     if summary.dropped:
         steps = "1 step" if summary.dropped == 1 else f"{summary.dropped:,} steps"

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from pathlib import PurePath
 
-from daybreak.core.amounts import count, percent
+from daybreak.core.formatting import count, percent
 from daybreak.exporting.card_text import line, table
 from daybreak.schemas.corpus import Contamination, CorpusReport, StepReport
 from daybreak.schemas.run import Manifest
@@ -58,7 +58,7 @@ def _steps(corpus: CorpusReport) -> str:
     rows = [_step(step) for step in corpus.steps if step.documents_in > step.documents_out]
     if not rows:
         return ""
-    lead = f"What the steps of the preparation (`{line(corpus.case)}`) left out, in their order:"
+    lead = f"What the steps of the preparation (`{line(corpus.preset)}`) left out, in their order:"
     return f"{lead}\n\n{table(['Step', 'Documents left out', 'of those that came to it'], rows)}"
 
 

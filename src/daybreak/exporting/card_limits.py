@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from daybreak.core.amounts import count, significant
+from daybreak.core.formatting import count, significant
 from daybreak.core.task_pairs import TaskPair, pair_results
 from daybreak.core.terminal import duration
 from daybreak.exporting.card_text import line

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from daybreak.core.amounts import score, signed
+from daybreak.core.formatting import score, signed
 from daybreak.core.task_pairs import TaskPair, baseline_sentence, pair_results, several_models
 from daybreak.exporting.card_text import line, table
 from daybreak.schemas.tasks import Average, TaskResult

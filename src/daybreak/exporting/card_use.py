@@ -6,7 +6,7 @@ import re
 from datetime import UTC, datetime
 from typing import Any
 
-from daybreak.core.amounts import count
+from daybreak.core.formatting import count
 from daybreak.exporting.card_text import line
 from daybreak.schemas.run import Environment, Summary
 

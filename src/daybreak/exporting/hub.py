@@ -14,7 +14,7 @@ from typing import Literal
 
 from daybreak.core.errors import UserError, reason
 from daybreak.core.files import read_json, write_json, write_text
-from daybreak.core.plain import to_plain
+from daybreak.core.serialization import to_dict
 from daybreak.data.tokenizers.tokenizer import FILES
 from daybreak.exporting.sentence_modules import sentence_modules
 from daybreak.schemas.run import Manifest
@@ -165,7 +165,7 @@ def _stage_data(folder: Path, staged: Path, with_text: bool) -> None:
         blocks += [*split.token_files, split.document_ends, *([split.sentence_ends] if split.sentence_ends else [])]
     needed = [name for name in FILES if name == "tokenizer.json" or (folder / "tokenizer" / name).is_file()]
     _stage(folder, staged, [*(f"tokenizer/{name}" for name in needed), *(block.name for block in blocks)])
-    plain = to_plain(manifest)
+    plain = to_dict(manifest)
     # The fingerprint is that of paths and times on this machine.
     write_json(staged / "manifest.json", {**plain, "sources": bare(plain["sources"]), "inputs_fingerprint": ""})
     write_text(staged / "README.md", DATA_CARD.format(documents=manifest.train.documents + manifest.heldout.documents))

@@ -50,7 +50,7 @@ def write_model_folder(
         for name, source in shape.modelling_files().items():
             shutil.copyfile(source, new / name)
         if not shape.modelling_files():
-            for name, content in sentence_modules(model.width, length).items():
+            for name, content in sentence_modules(model.hidden_size, length).items():
                 (new / name).parent.mkdir(exist_ok=True)
                 write_json(new / name, content)
         for name in FILES:  # one that was taken over may have more than ours, and keeps them

@@ -1,7 +1,7 @@
 """The parity gate: a clean process that knows only transformers must find the same model in the exported folder.
 
 What the trainer computed goes into a small file of cases; ``parity_check.py`` runs in a Python that cannot see
-Daybreak, loads the folder by ``AutoModelForMaskedLM`` (and ``AutoModelForPreTraining`` where the model judges
+Daybreak, loads the folder by ``AutoModelForMaskedLM`` (and ``AutoModelForPreTraining`` where the model evaluates
 sentence pairs), and compares.
 """
 
@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from daybreak.core.encoder import Encoder, EncoderConfig
-from daybreak.core.plain import from_plain, to_plain
+from daybreak.core.serialization import from_dict, to_dict
 from daybreak.schemas.run import Parity
 from daybreak.training.validation import Validation
 
@@ -60,12 +60,12 @@ def check_parity(
                 "accuracy": accuracy,
                 "length": length,
                 "text": text,
-                "special": to_plain(validation.special),
+                "special": to_dict(validation.special),
                 "code": bool(shape.modelling_files()),
             }
             (Path(scratch) / "facts.json").write_text(json.dumps(facts), encoding="utf-8")
             found = _run_check(folder, Path(scratch))
-    parity = from_plain(Parity, {**found, "seconds": round(time.monotonic() - begun, 2)})
+    parity = from_dict(Parity, {**found, "seconds": round(time.monotonic() - begun, 2)})
     mark = folder / REFUSED
     if parity.passed:
         mark.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""How much of a text can be foretold from one word to the next: what tells an easy text from a hard one.
+"""How much of a text can be forecast from one word to the next: what tells an easy text from a hard one.
 
 Frequencies alone do not: beside them, texts of one size and model differ by a tenth of the loss (docs/log.md).
 """
@@ -24,7 +24,7 @@ class Stream(Protocol):
         """The ids from ``start`` to ``stop``."""
 
 
-def pairs_log_share(train: Stream, heldout: Stream, counts: np.ndarray) -> float:
+def pairs_log_fraction(train: Stream, heldout: Stream, counts: np.ndarray) -> float:
     """Logarithm of the loss of a model of pairs (bigrams), over that of frequencies alone, on held-out text.
 
     Args:

@@ -9,7 +9,7 @@ import numpy as np
 from scipy import optimize
 
 from daybreak.core.errors import UserError
-from daybreak.forecasting.law import log_share, worth
+from daybreak.forecasting.law import log_fraction, worth
 from daybreak.schemas.forecast import MARKS, Law, LawRun, Residual, UsualLoss
 
 EXPECTED = (math.log(0.1), math.log(0.1), 0.34, math.log(0.3), 0.28, 5.0, 0.0, 0.0)
@@ -73,7 +73,7 @@ def _expected(theta: np.ndarray, facts: np.ndarray) -> np.ndarray:
     coefficients = np.repeat(theta[:-2, None], len(of_others), axis=1)
     for place, higher in zip(DIFFERENT, theta[-2:]):
         coefficients[place] += higher * of_others
-    return log_share(coefficients, *known)
+    return log_fraction(coefficients, *known)
 
 
 def _coefficients(facts: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray, float, int]:
@@ -131,7 +131,7 @@ def _usual(runs: Sequence[LawRun], expected: np.ndarray, z: np.ndarray) -> list[
 
 
 def leave_out(runs: Sequence[LawRun], groups: Sequence[Hashable]) -> list[Residual]:
-    """Each run as foreseen by a law that knows no run of its group; runs of groups that leave too few are left out."""
+    """Each run as forecast by a law that knows no run of its group; runs of groups that leave too few are left out."""
     found = []
     for group in dict.fromkeys(groups):
         known = [run for run, other in zip(runs, groups) if other != group]

@@ -48,7 +48,7 @@ def worth(tokens: float, unique: float) -> float:
     return unique + unique * REPEATS * (1.0 - math.exp(-(tokens / unique - 1.0) / REPEATS))
 
 
-def log_share(coefficients: np.ndarray, inner: np.ndarray, tokens: np.ndarray, pairs: np.ndarray) -> np.ndarray:
+def log_fraction(coefficients: np.ndarray, inner: np.ndarray, tokens: np.ndarray, pairs: np.ndarray) -> np.ndarray:
     """z for coefficients [6] or [6, R] and N, D and log p, each [R]; 0 at no tokens: word frequencies come first."""
     floor, a, alpha, start, beta, gamma = coefficients
     lasting = np.minimum(MOST_LASTING, np.exp(floor) + np.exp(a - alpha * np.log(inner / CENTRE[0])))
@@ -57,7 +57,7 @@ def log_share(coefficients: np.ndarray, inner: np.ndarray, tokens: np.ndarray, p
 
 
 @dataclass(frozen=True, kw_only=True)
-class Undertaking:
+class RunSpec:
     """What a run is, as far as the law asks."""
 
     inner: int
@@ -74,13 +74,13 @@ class Undertaking:
     """Deviation of the logarithm of the tokens that are still to be read, where time decides them."""
 
 
-def foresee(law: Law, run: Undertaking) -> Forecast:
+def predict_loss(law: Law, run: RunSpec) -> Forecast:
     """The loss at the end of a run, before it begins."""
     z, variance, pace = _expected(law, run)
     return _forecast(law, run, 0.0, z, math.sqrt(variance + pace + law.spread**2))
 
 
-def correct(law: Law, run: Undertaking, mark: UsualLoss, seen: float) -> Forecast:
+def correct(law: Law, run: RunSpec, mark: UsualLoss, seen: float) -> Forecast:
     """The loss at the end of a run whose training loss just before ``mark`` was ``seen``, in nats."""
     z, variance, pace = _expected(law, run)
     above = math.log(seen / run.unigram_loss) - (mark.offset + mark.slope * z)
@@ -89,7 +89,7 @@ def correct(law: Law, run: Undertaking, mark: UsualLoss, seen: float) -> Forecas
     return _forecast(law, run, mark.at, z + mark.pull * above, math.sqrt(kept + pace + mark.left**2))
 
 
-def usual(law: Law, run: Undertaking, mark: UsualLoss) -> Forecast:
+def usual(law: Law, run: RunSpec, mark: UsualLoss) -> Forecast:
     """The training loss that is usual just before ``mark``, with its 90 % band."""
     z, variance, _ = _expected(law, run)
     spread = math.sqrt(variance * mark.slope**2 + mark.spread**2)
@@ -106,26 +106,26 @@ def course_means(progress: Sequence[float], losses: Sequence[float], marks: Sequ
     return found
 
 
-def _expected(law: Law, run: Undertaking) -> tuple[float, float, float]:
+def _expected(law: Law, run: RunSpec) -> tuple[float, float, float]:
     """z, and the variance that it has because the coefficients are known only so well, and the tokens."""
     theta = np.asarray(law.coefficients)
 
     def at(coefficients: np.ndarray, more: float = 0.0) -> float:
         tokens = worth(run.tokens * math.exp(more), run.unique)
-        return float(log_share(coefficients, *(np.array([value]) for value in (run.inner, tokens, run.pairs)))[0])
+        return float(log_fraction(coefficients, *(np.array([value]) for value in (run.inner, tokens, run.pairs)))[0])
 
     slope = np.array([(at(theta + step) - at(theta - step)) / 2e-4 for step in 1e-4 * np.eye(len(theta))])
     pace = (at(theta, 1e-4) - at(theta, -1e-4)) / 2e-4 * run.speed_spread
     return at(theta), float(slope @ np.asarray(law.covariance) @ slope), pace**2
 
 
-def _forecast(law: Law, run: Undertaking, at: float, z: float, spread: float) -> Forecast:
+def _forecast(law: Law, run: RunSpec, at: float, z: float, spread: float) -> Forecast:
     reach = float(stats.t.ppf(0.5 + COVERAGE / 2, law.freedom)) * spread
     low, middle, high = (run.unigram_loss * math.exp(z + side) for side in (-reach, 0.0, reach))
     return Forecast(made_at=at, tokens=run.tokens, loss=middle, low=low, high=high, beyond=_beyond(law, run))
 
 
-def _beyond(law: Law, run: Undertaking) -> str:
+def _beyond(law: Law, run: RunSpec) -> str:
     """What of a run lies outside of the law's range."""
     found = []
     for what, value, (least, most) in (("parameters", run.inner, law.inner), ("tokens", run.tokens, law.tokens)):

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from daybreak.core.files import read_json, write_json
 from daybreak.core.terminal import say
-from daybreak.forecasting.law import SPEED_SPREAD, WINDOW, Undertaking, correct, course_means, foresee, usual
+from daybreak.forecasting.law import SPEED_SPREAD, WINDOW, RunSpec, correct, course_means, predict_loss, usual
 from daybreak.schemas.changes import MachineRecord
-from daybreak.schemas.forecast import Forecast, Law, Outlook, UsualLoss
+from daybreak.schemas.forecast import Forecast, ForecastLog, Law, UsualLoss
 from daybreak.schemas.run import StepRecord, ValidationRecord
 
 
-class Prophet:
+class ForecastMonitor:
     """A monitor that writes RUN/forecast.json, and says at the first mark how the run is doing.
 
     A run that is resumed goes on with what is written.
@@ -26,13 +26,13 @@ class Prophet:
         path: of forecast.json.
     """
 
-    def __init__(self, law: Law, run: Undertaking, covered: Callable[[float], float] | None, path: Path):
+    def __init__(self, law: Law, run: RunSpec, covered: Callable[[float], float] | None, path: Path):
         self._law, self._run, self._covered, self._path = law, run, covered, path
         self._begun: StepRecord | None = None
         self._seen: list[tuple[float, float]] = []
-        self.forecasts: list[Forecast] = read_json(path, Outlook).forecasts if path.exists() else []
+        self.forecasts: list[Forecast] = read_json(path, ForecastLog).forecasts if path.exists() else []
         if not self.forecasts:
-            self._keep(first := self._from_here(run, 0.0), foresee(law, first))
+            self._keep(first := self._from_here(run, 0.0), predict_loss(law, first))
 
     def remark(self) -> str:
         """For the line that a user watches."""
@@ -59,7 +59,7 @@ class Prophet:
         if first:
             say(f"{verdict(seen, usual(self._law, run, mark))} Forecast of the final loss: {told(self.forecasts[-1])}.")
 
-    def _from_here(self, run: Undertaking, progress: float) -> Undertaking:
+    def _from_here(self, run: RunSpec, progress: float) -> RunSpec:
         """With what is unsure of the tokens that are left."""
         return run if self._covered is None else replace(run, speed_spread=SPEED_SPREAD * (1.0 - progress))
 
@@ -71,10 +71,10 @@ class Prophet:
         rate = (record.tokens - self._begun.tokens) / (here - self._covered(self._begun.progress))
         return record.tokens + rate * (self._covered(1.0) - here)
 
-    def _keep(self, run: Undertaking, forecast: Forecast) -> None:
+    def _keep(self, run: RunSpec, forecast: Forecast) -> None:
         self.forecasts.append(forecast)
         bands = [usual(self._law, run, mark) for mark in self._law.usual]
-        write_json(self._path, Outlook(forecasts=self.forecasts, usual=bands, pairs=run.pairs))
+        write_json(self._path, ForecastLog(forecasts=self.forecasts, usual=bands, pairs=run.pairs))
 
     def on_validation(self, record: ValidationRecord) -> None:
         """Nothing: the law speaks of training losses on the way, and of the validation at the end."""

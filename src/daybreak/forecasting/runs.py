@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from daybreak.core.files import read_json, read_json_lines
+from daybreak.core.recipe_file import read_recipe_file
 from daybreak.core.run_folder import RunFolder
 from daybreak.forecasting.law import course_means
 from daybreak.schemas.forecast import MARKS, LawRun
 from daybreak.schemas.run import Manifest, Summary
 
-FIXED = ("objective", "schedule", "ramp", "later", "finish", "average", "origin")
+FIXED = ("objective", "schedule", "ramp", "phase2", "finish", "average", "origin")
 """Fields of a recipe that the law takes as the flagship has them."""
 ROWS = ({"kind": "StreamRows"}, {"kind": "PackedRows", "order": "shuffled"})
 """Ways of cutting the text that the law does not tell apart."""
@@ -35,11 +36,11 @@ def law_run(run: RunFolder, name: str, pairs: float) -> LawRun:
         pairs: see ``difficulty``; the run's own forecast.json has it.
     """
     summary, data = read_json(run.summary, Summary), read_json(run.manifest, Manifest)
-    steps, recipe = _steps(run), read_json(run.recipe)
+    steps, recipe = _steps(run), read_recipe_file(run.recipe)
     means = course_means([line["progress"] for line in steps], [line["loss"] for line in steps], MARKS)
     return LawRun(
         name=name,
-        inner=inner_parameters(summary.parameters, data.vocabulary, recipe["model"]["width"]),
+        inner=inner_parameters(summary.parameters, data.vocabulary, recipe["model"]["hidden_size"]),
         tokens=summary.tokens,
         unique=data.train.tokens,
         unigram_loss=round(summary.validation.unigram_loss, 5),

@@ -6,7 +6,7 @@ next-sentence head. Ours is the fast forward: query, key and value in one call, 
 runs its feed-forward unit at the chosen positions only, and nothing is computed for dropout at 0. One difference while
 learning: stock transformers passes no gradient to the padding token's embedding as an input, Google's code and ours do.
 
-B rows, L positions, K chosen positions, D width, H heads, C = D / H, F inner width, V vocabulary.
+B rows, L positions, K chosen positions, D hidden size, H heads, C = D / H, F intermediate size, V vocabulary.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class BertEncoder(EncoderConfig):
     """A BERT shape."""
 
     layers: int
-    width: int
+    hidden_size: int
     heads: int
-    inner: int
+    intermediate_size: int
     """Width of the feed-forward unit."""
     positions: int = 512
     """Rows of the position table: the longest row that the model can read."""
@@ -55,7 +55,7 @@ class BertEncoder(EncoderConfig):
     """Deviation of the initial weights, a normal truncated at two deviations."""
 
     def __post_init__(self) -> None:
-        if min(self.layers, self.width, self.heads, self.inner, self.positions, self.segments) < 1:
+        if min(self.layers, self.hidden_size, self.heads, self.intermediate_size, self.positions, self.segments) < 1:
             raise UserError("Every size in --model is at least 1.", "Correct the number.")
         if self.activation not in APPROXIMATIONS:
             raise UserError(f"--model.activation cannot be '{self.activation}'.", "Use gelu or gelu_new.")
@@ -66,10 +66,10 @@ class BertEncoder(EncoderConfig):
         check_positive(init_std=self.init_std)
 
     def build(self, vocabulary: int) -> Bert:
-        if self.width % self.heads:
+        if self.hidden_size % self.heads:
             raise UserError(
-                f"A width of {self.width} cannot be split into {self.heads} heads.",
-                "Choose --model.heads so that it divides the width.",
+                f"A hidden_size of {self.hidden_size} cannot be split into {self.heads} heads.",
+                "Choose --model.heads so that it divides the hidden_size.",
             )
         model = Bert(self, vocabulary)
         initialise(model, self.init_std)
@@ -88,10 +88,10 @@ class BertEncoder(EncoderConfig):
             "architectures": ["BertForPreTraining" if self.next_sentence else "BertForMaskedLM"],
             "model_type": "bert",
             "vocab_size": vocabulary,
-            "hidden_size": self.width,
+            "hidden_size": self.hidden_size,
             "num_hidden_layers": self.layers,
             "num_attention_heads": self.heads,
-            "intermediate_size": self.inner,
+            "intermediate_size": self.intermediate_size,
             "hidden_act": self.activation,
             "hidden_dropout_prob": self.finetune_dropout,
             "attention_probs_dropout_prob": self.finetune_dropout,
@@ -122,20 +122,20 @@ class Attention(nn.Module):
     def __init__(self, shape: BertEncoder):
         super().__init__()
         self.heads = shape.heads
-        self.channels = shape.width // shape.heads
+        self.channels = shape.hidden_size // shape.heads
         self.dropout = shape.attention_dropout
-        self.qkv = nn.Linear(shape.width, 3 * shape.width)
-        self.out = nn.Linear(shape.width, shape.width)
+        self.qkv = nn.Linear(shape.hidden_size, 3 * shape.hidden_size)
+        self.out = nn.Linear(shape.hidden_size, shape.hidden_size)
 
     def forward(self, x: Tensor, asking: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
         """``x`` [B, L, D] holds keys and values; ``asking`` is ``x`` itself or its chosen positions [B, K, D]."""
-        rows, length, width = x.shape
+        rows, length, hidden_size = x.shape
         if asking is x:
             query, key, value = self.qkv(x).view(rows, length, 3, self.heads, self.channels).unbind(2)
         else:
-            query = F.linear(asking, self.qkv.weight[:width], self.qkv.bias[:width])
+            query = F.linear(asking, self.qkv.weight[:hidden_size], self.qkv.bias[:hidden_size])
             query = query.view(rows, -1, self.heads, self.channels)
-            kv = F.linear(x, self.qkv.weight[width:], self.qkv.bias[width:])
+            kv = F.linear(x, self.qkv.weight[hidden_size:], self.qkv.bias[hidden_size:])
             key, value = kv.view(rows, length, 2, self.heads, self.channels).unbind(2)
         mixed = attend_heads(
             query.transpose(1, 2),
@@ -155,17 +155,17 @@ class Block(nn.Module):
         super().__init__()
         self.approximation = APPROXIMATIONS[shape.activation]
         self.attention = Attention(shape)
-        self.attention_norm = nn.LayerNorm(shape.width, eps=shape.epsilon)
-        self.up = nn.Linear(shape.width, shape.inner)
-        self.down = nn.Linear(shape.inner, shape.width)
-        self.unit_norm = nn.LayerNorm(shape.width, eps=shape.epsilon)
+        self.attention_norm = nn.LayerNorm(shape.hidden_size, eps=shape.epsilon)
+        self.up = nn.Linear(shape.hidden_size, shape.intermediate_size)
+        self.down = nn.Linear(shape.intermediate_size, shape.hidden_size)
+        self.unit_norm = nn.LayerNorm(shape.hidden_size, eps=shape.epsilon)
         self.drop = dropping(shape.dropout)
 
     def forward(self, x: Tensor, mask: Tensor | None, causal: bool, slots: Tensor | None) -> Tensor:
         stream = x if slots is None else take(x, slots)
         stream = self.attention_norm(stream + self.drop(self.attention(x, stream, mask, causal)))
-        inner = F.gelu(self.up(stream), approximate=self.approximation)
-        return self.unit_norm(stream + self.drop(self.down(inner)))
+        intermediate_size = F.gelu(self.up(stream), approximate=self.approximation)
+        return self.unit_norm(stream + self.drop(self.down(intermediate_size)))
 
 
 class Bert(Encoder):
@@ -173,20 +173,20 @@ class Bert(Encoder):
         super().__init__()
         self.shape = shape
         self.vocabulary = vocabulary
-        self.width = shape.width
-        self.embedding = nn.Embedding(vocabulary, shape.width)
-        self.positions = nn.Embedding(shape.positions, shape.width)
-        self.segments = nn.Embedding(shape.segments, shape.width)
-        self.embedding_norm = nn.LayerNorm(shape.width, eps=shape.epsilon)
+        self.hidden_size = shape.hidden_size
+        self.embedding = nn.Embedding(vocabulary, shape.hidden_size)
+        self.positions = nn.Embedding(shape.positions, shape.hidden_size)
+        self.segments = nn.Embedding(shape.segments, shape.hidden_size)
+        self.embedding_norm = nn.LayerNorm(shape.hidden_size, eps=shape.epsilon)
         self.drop = dropping(shape.dropout)
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
-        self.head_dense = nn.Linear(shape.width, shape.width)
-        self.head_norm = nn.LayerNorm(shape.width, eps=shape.epsilon)
-        self.output = nn.Linear(shape.width, vocabulary)
+        self.head_dense = nn.Linear(shape.hidden_size, shape.hidden_size)
+        self.head_norm = nn.LayerNorm(shape.hidden_size, eps=shape.epsilon)
+        self.output = nn.Linear(shape.hidden_size, vocabulary)
         self.output.weight = self.embedding.weight
         if shape.next_sentence:
-            self.pooler = nn.Linear(shape.width, shape.width)
-            self.next_head = nn.Linear(shape.width, 2)
+            self.pooler = nn.Linear(shape.hidden_size, shape.hidden_size)
+            self.next_head = nn.Linear(shape.hidden_size, 2)
 
     @property
     def decoder(self) -> nn.Linear:

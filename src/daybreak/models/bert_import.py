@@ -82,9 +82,9 @@ def shape_from_hugging_face(config: dict[str, Any], *, next_sentence: bool) -> B
     dropout = float(config.get("hidden_dropout_prob", 0.1))
     shape = BertEncoder(
         layers=int(config.get("num_hidden_layers", 12)),
-        width=int(config.get("hidden_size", 768)),
+        hidden_size=int(config.get("hidden_size", 768)),
         heads=int(config.get("num_attention_heads", 12)),
-        inner=int(config.get("intermediate_size", 3072)),
+        intermediate_size=int(config.get("intermediate_size", 3072)),
         positions=int(config.get("max_position_embeddings", 512)),
         segments=int(config.get("type_vocab_size", 2)),
         dropout=dropout,
@@ -95,6 +95,8 @@ def shape_from_hugging_face(config: dict[str, Any], *, next_sentence: bool) -> B
         next_sentence=next_sentence,
         init_std=float(config.get("initializer_range", 0.02)),
     )
-    if shape.width % shape.heads:
-        raise UserError(f"The checkpoint's width {shape.width} is no multiple of its heads.", "Use another checkpoint.")
+    if shape.hidden_size % shape.heads:
+        raise UserError(
+            f"The checkpoint's hidden_size {shape.hidden_size} is no multiple of its heads.", "Use another checkpoint."
+        )
     return shape

@@ -7,7 +7,7 @@ the fast forward: one fused projection, the last layer asks and runs its unit at
 No class of stock transformers holds it, so two small modelling files, ``modeling_crammed.py`` and its layers, travel
 with the export.
 
-B rows, L positions, K chosen positions, D width, H heads, C = D / H, V vocabulary.
+B rows, L positions, K chosen positions, D hidden_size, H heads, C = D / H, V vocabulary.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class CrammedEncoder(EncoderConfig):
     """A crammed shape; the defaults are version 2."""
 
     layers: int
-    width: int
+    hidden_size: int
     heads: int
-    inner: int
+    intermediate_size: int
     """Width of the unit; with a gate its first map makes twice as many channels (3072 for the original's 1536)."""
     gated: bool = True
     """x * GELU(gate) over the two halves; otherwise a plain GELU."""
@@ -77,7 +77,17 @@ class CrammedEncoder(EncoderConfig):
     """Normal, not truncated, for every linear map and embedding."""
 
     def __post_init__(self) -> None:
-        if min(self.layers, self.width, self.heads, self.inner, self.longest_row, self.classifier_width) < 1:
+        if (
+            min(
+                self.layers,
+                self.hidden_size,
+                self.heads,
+                self.intermediate_size,
+                self.longest_row,
+                self.classifier_width,
+            )
+            < 1
+        ):
             raise UserError("Every size in --model is at least 1.", "Correct the number.")
         for field, values in CHOICES.items():
             if getattr(self, field) not in values:
@@ -90,13 +100,13 @@ class CrammedEncoder(EncoderConfig):
         check_positive(init_std=self.init_std)
 
     def build(self, vocabulary: int) -> Crammed:
-        if self.width % self.heads:
+        if self.hidden_size % self.heads:
             raise UserError(
-                f"A width of {self.width} cannot be split into {self.heads} heads.",
-                "Choose --model.heads so that it divides the width.",
+                f"A hidden_size of {self.hidden_size} cannot be split into {self.heads} heads.",
+                "Choose --model.heads so that it divides the hidden_size.",
             )
-        if self.positions == "sinusoid" and self.width % 2:
-            raise UserError("A sinusoid needs an even --model.width.", "Correct the number.")
+        if self.positions == "sinusoid" and self.hidden_size % 2:
+            raise UserError("A sinusoid needs an even --model.hidden-size.", "Correct the number.")
         model = Crammed(self, vocabulary)
         initialise(model, self.init_std)
         return model
@@ -114,10 +124,10 @@ class CrammedEncoder(EncoderConfig):
             "model_type": MODEL_TYPE,
             "auto_map": dict(AUTO_MAP),
             "vocab_size": vocabulary,
-            "hidden_size": self.width,
+            "hidden_size": self.hidden_size,
             "num_hidden_layers": self.layers,
             "num_attention_heads": self.heads,
-            "intermediate_size": self.inner,
+            "intermediate_size": self.intermediate_size,
             "gated": self.gated,
             "biases": self.biases,
             "positions": self.positions,
@@ -148,20 +158,20 @@ class Attention(nn.Module):
         super().__init__()
         self.heads = shape.heads
         self.dropout = shape.dropout
-        self.qkv = nn.Linear(shape.width, 3 * shape.width, bias=shape.biases)
-        self.out = nn.Linear(shape.width, shape.width, bias=shape.biases)
+        self.qkv = nn.Linear(shape.hidden_size, 3 * shape.hidden_size, bias=shape.biases)
+        self.out = nn.Linear(shape.hidden_size, shape.hidden_size, bias=shape.biases)
 
     def forward(self, x: Tensor, mask: Tensor | None, causal: bool, slots: Tensor | None) -> Tensor:
         """[B, L, D] -> [B, L, D], or [B, K, D] with ``slots``."""
-        rows, length, width = x.shape
-        per_head = (self.heads, width // self.heads)
+        rows, length, hidden_size = x.shape
+        per_head = (self.heads, hidden_size // self.heads)
         if slots is None:
             query, key, value = self.qkv(x).view(rows, length, 3, *per_head).unbind(2)
         else:
             weight, bias = self.qkv.weight, self.qkv.bias
-            asked, told = (None, None) if bias is None else bias.split((width, 2 * width))
-            query = F.linear(take(x, slots), weight[:width], asked).view(rows, -1, *per_head)
-            key, value = F.linear(x, weight[width:], told).view(rows, length, 2, *per_head).unbind(2)
+            asked, told = (None, None) if bias is None else bias.split((hidden_size, 2 * hidden_size))
+            query = F.linear(take(x, slots), weight[:hidden_size], asked).view(rows, -1, *per_head)
+            key, value = F.linear(x, weight[hidden_size:], told).view(rows, length, 2, *per_head).unbind(2)
         query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
         dropout = self.dropout if self.training else 0.0
         return self.out(attend_heads(query, key, value, mask, causal=causal, dropout=dropout))
@@ -171,23 +181,27 @@ class Unit(nn.Module):
     def __init__(self, shape: CrammedEncoder):
         super().__init__()
         self.gated = shape.gated
-        self.up = nn.Linear(shape.width, 2 * shape.inner if shape.gated else shape.inner, bias=shape.biases)
-        self.down = nn.Linear(shape.inner, shape.width, bias=shape.biases)
+        self.up = nn.Linear(
+            shape.hidden_size,
+            2 * shape.intermediate_size if shape.gated else shape.intermediate_size,
+            bias=shape.biases,
+        )
+        self.down = nn.Linear(shape.intermediate_size, shape.hidden_size, bias=shape.biases)
 
     def forward(self, x: Tensor) -> Tensor:
-        inner = self.up(x)
+        intermediate_size = self.up(x)
         if not self.gated:
-            return self.down(F.gelu(inner))
-        passed, gate = inner.chunk(2, dim=-1)
+            return self.down(F.gelu(intermediate_size))
+        passed, gate = intermediate_size.chunk(2, dim=-1)
         return self.down(passed * F.gelu(gate))
 
 
 class Block(nn.Module):
     def __init__(self, shape: CrammedEncoder):
         super().__init__()
-        self.attention_norm = nn.LayerNorm(shape.width, eps=shape.epsilon)
+        self.attention_norm = nn.LayerNorm(shape.hidden_size, eps=shape.epsilon)
         self.attention = Attention(shape)
-        self.unit_norm = nn.LayerNorm(shape.width, eps=shape.epsilon)
+        self.unit_norm = nn.LayerNorm(shape.hidden_size, eps=shape.epsilon)
         self.unit = Unit(shape)
         self.drop = dropping(shape.dropout)
 
@@ -202,9 +216,9 @@ class Head(nn.Module):
         super().__init__()
         self.kind = shape.head
         if self.kind != "none":
-            self.dense = nn.Linear(shape.width, shape.width, bias=shape.biases)
+            self.dense = nn.Linear(shape.hidden_size, shape.hidden_size, bias=shape.biases)
         if self.kind == "dense":
-            self.norm = nn.LayerNorm(shape.width, eps=shape.epsilon)
+            self.norm = nn.LayerNorm(shape.hidden_size, eps=shape.epsilon)
 
     def forward(self, states: Tensor) -> Tensor:
         if self.kind == "none":
@@ -217,18 +231,18 @@ class Crammed(Encoder):
         super().__init__()
         self.shape = shape
         self.vocabulary = vocabulary
-        self.width = shape.width
-        self.embedding = nn.Embedding(vocabulary, shape.width)
+        self.hidden_size = shape.hidden_size
+        self.embedding = nn.Embedding(vocabulary, shape.hidden_size)
         if shape.positions == "sinusoid":
-            self.position_scale = nn.Parameter(torch.tensor(shape.width**-0.5))
+            self.position_scale = nn.Parameter(torch.tensor(shape.hidden_size**-0.5))
         else:
-            self.position_embedding = nn.Embedding(shape.longest_row, shape.width)
-        self.embedding_norm = nn.LayerNorm(shape.width, eps=shape.epsilon)
+            self.position_embedding = nn.Embedding(shape.longest_row, shape.hidden_size)
+        self.embedding_norm = nn.LayerNorm(shape.hidden_size, eps=shape.epsilon)
         self.drop = dropping(shape.dropout)
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
-        self.final_norm = nn.LayerNorm(shape.width, eps=shape.epsilon) if shape.final_norm else nn.Identity()
+        self.final_norm = nn.LayerNorm(shape.hidden_size, eps=shape.epsilon) if shape.final_norm else nn.Identity()
         self.head = Head(shape)
-        self.output = nn.Linear(shape.width, vocabulary, bias=shape.biases)
+        self.output = nn.Linear(shape.hidden_size, vocabulary, bias=shape.biases)
         self.output.weight = self.embedding.weight
 
     @property
@@ -238,7 +252,7 @@ class Crammed(Encoder):
     def positions(self, length: int) -> Tensor:
         """What is added to the words, [L, D]."""
         if self.shape.positions == "sinusoid":
-            return self.position_scale * sinusoid_table(length, self.width, self.position_scale.device)
+            return self.position_scale * sinusoid_table(length, self.hidden_size, self.position_scale.device)
         if length > self.shape.longest_row:
             raise UserError(
                 f"A row of {length} tokens is longer than the {self.shape.longest_row} learned positions.",

@@ -83,9 +83,9 @@ def from_hugging_face(config: dict[str, Any], weights: dict[str, Tensor]) -> tup
 def _own_shape(config: dict[str, Any]) -> CrammedEncoder:
     fields = {
         "layers": "num_hidden_layers",
-        "width": "hidden_size",
+        "hidden_size": "hidden_size",
         "heads": "num_attention_heads",
-        "inner": "intermediate_size",
+        "intermediate_size": "intermediate_size",
         "gated": "gated",
         "biases": "biases",
         "positions": "positions",
@@ -121,18 +121,18 @@ def published_shape(arch: dict[str, Any], square: bool) -> CrammedEncoder:
                 f"The checkpoint has {name} = {value!r}; only {' or '.join(map(repr, known))} can be held.",
                 "Use another checkpoint.",
             )
-    width = int(_entry(arch, "hidden_size"))
-    if int(_entry(arch, "embedding.embedding_dim", width)) != width:
+    hidden_size = int(_entry(arch, "hidden_size"))
+    if int(_entry(arch, "embedding.embedding_dim", hidden_size)) != hidden_size:
         raise UserError("The checkpoint's embedding is not as wide as its layers.", "Use another checkpoint.")
     biases = {bool(_entry(arch, name, False)) for name in ("use_bias", "decoder_bias", "attention.qkv_bias")}
     if len(biases) > 1:
         raise UserError("The checkpoint has biases in some linear maps but not in all.", "Use another checkpoint.")
-    gated, inner = _entry(arch, "nonlin") == "GELUglu", int(_entry(arch, "intermed_size"))
+    gated, intermediate_size = _entry(arch, "nonlin") == "GELUglu", int(_entry(arch, "intermed_size"))
     return CrammedEncoder(
         layers=int(_entry(arch, "num_transformer_layers")),
-        width=width,
+        hidden_size=hidden_size,
         heads=int(_entry(arch, "attention.num_attention_heads")),
-        inner=inner // 2 if gated else inner,
+        intermediate_size=intermediate_size // 2 if gated else intermediate_size,
         gated=gated,
         biases=biases.pop(),
         positions="learned" if _entry(arch, "embedding.pos_embedding") == "learned" else "sinusoid",
@@ -144,7 +144,7 @@ def published_shape(arch: dict[str, Any], square: bool) -> CrammedEncoder:
         finetune_dropout=float(_entry(arch, "hidden_dropout_prob", 0.1)),
         # The file says average, but the published evaluation overrides it by the first token.
         pooling="first",
-        classifier_width=int(_entry(arch, "classification_head.head_dim", width)),
+        classifier_width=int(_entry(arch, "classification_head.head_dim", hidden_size)),
         init_std=float(_entry(arch, "init.std", 0.02)),
     )
 

@@ -19,12 +19,14 @@ def rotary_table(length: int, channels: int, base: float, device: torch.device) 
     return angles.cos(), angles.sin()
 
 
-def sinusoid_table(length: int, width: int, device: torch.device) -> Tensor:
+def sinusoid_table(length: int, hidden_size: int, device: torch.device) -> Tensor:
     """Return fixed positions [L, D]: sines of p * 10000^(-2i/D) in even channels, cosines in odd ones.
 
     Source: Transformer (arXiv 1706.03762), section 3.5.
     """
-    steps = torch.exp(torch.arange(0, width, 2, dtype=torch.float32, device=device) * (-math.log(10_000.0) / width))
+    steps = torch.exp(
+        torch.arange(0, hidden_size, 2, dtype=torch.float32, device=device) * (-math.log(10_000.0) / hidden_size)
+    )
     angles = torch.arange(length, dtype=torch.float32, device=device)[:, None] * steps
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)
 
@@ -46,9 +48,9 @@ def dropping(share: float) -> nn.Module:
 
 def take(states: Tensor, slots: Tensor) -> Tensor:
     """Pick positions: states [B, L, D], slots int64 [B, K] -> [B, K, D]."""
-    rows, length, width = states.shape
+    rows, length, hidden_size = states.shape
     flat = slots + torch.arange(rows, device=slots.device)[:, None] * length
-    return states.reshape(rows * length, width).index_select(0, flat.reshape(-1)).view(rows, -1, width)
+    return states.reshape(rows * length, hidden_size).index_select(0, flat.reshape(-1)).view(rows, -1, hidden_size)
 
 
 def attention_mask(

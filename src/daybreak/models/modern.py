@@ -4,7 +4,7 @@ ModernBERT (arXiv 2412.13663): pre-norm, no biases, rotary positions, GEGLU, glo
 tied decoder. Ours is the fast forward: one fused call a projection, the last layer asks its queries and runs its
 gated unit at the chosen positions only (the keys and values of all), and nothing is computed for dropout at 0.
 
-B rows, L positions, K chosen positions, D width, H heads, C = D / H, F inner width, V vocabulary.
+B rows, L positions, K chosen positions, D hidden size, H heads, C = D / H, F intermediate size, V vocabulary.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class ModernEncoder(EncoderConfig):
     """A ModernBERT shape."""
 
     layers: int
-    width: int
+    hidden_size: int
     heads: int
-    inner: int
+    intermediate_size: int
     """Width of the gated unit."""
     global_every: int = 1
     """Layer i attends globally when i is a multiple of this, locally otherwise; 1 makes every layer global."""
@@ -45,7 +45,7 @@ class ModernEncoder(EncoderConfig):
     """Truncated normal; projections back to the stream are divided by sqrt(2 * layers)."""
 
     def __post_init__(self) -> None:
-        if min(self.layers, self.width, self.heads, self.inner, self.global_every, self.window) < 1:
+        if min(self.layers, self.hidden_size, self.heads, self.intermediate_size, self.global_every, self.window) < 1:
             raise UserError("Every size in --model is at least 1.", "Correct the number.")
         if self.pooling not in ("mean", "cls"):
             raise UserError(f"--model.pooling cannot be '{self.pooling}'.", "Use mean or cls.")
@@ -54,10 +54,10 @@ class ModernEncoder(EncoderConfig):
         )
 
     def build(self, vocabulary: int) -> ModernBert:
-        if self.width % self.heads or (self.width // self.heads) % 2:
+        if self.hidden_size % self.heads or (self.hidden_size // self.heads) % 2:
             raise UserError(
-                f"A width of {self.width} cannot be split into {self.heads} heads of an even size.",
-                "Choose --model.heads so that width / heads is even.",
+                f"A hidden_size of {self.hidden_size} cannot be split into {self.heads} heads of an even size.",
+                "Choose --model.heads so that hidden_size / heads is even.",
             )
         model = ModernBert(self, vocabulary)
         initialise(model, self.init_std)
@@ -72,8 +72,8 @@ class ModernEncoder(EncoderConfig):
             "architectures": ["ModernBertForMaskedLM"],
             "model_type": "modernbert",
             "vocab_size": vocabulary,
-            "hidden_size": self.width,
-            "intermediate_size": self.inner,
+            "hidden_size": self.hidden_size,
+            "intermediate_size": self.intermediate_size,
             "num_hidden_layers": self.layers,
             "num_attention_heads": self.heads,
             "hidden_activation": "gelu",
@@ -118,23 +118,23 @@ class Attention(nn.Module):
     def __init__(self, shape: ModernEncoder):
         super().__init__()
         self.heads = shape.heads
-        self.channels = shape.width // shape.heads
-        self.qkv = nn.Linear(shape.width, 3 * shape.width, bias=False)
-        self.out = nn.Linear(shape.width, shape.width, bias=False)
+        self.channels = shape.hidden_size // shape.heads
+        self.qkv = nn.Linear(shape.hidden_size, 3 * shape.hidden_size, bias=False)
+        self.out = nn.Linear(shape.hidden_size, shape.hidden_size, bias=False)
 
     def forward(
         self, x: Tensor, mask: Tensor | None, causal: bool, slots: Tensor | None, cosine: Tensor, sine: Tensor
     ) -> Tensor:
         """[B, L, D] -> [B, L, D], or [B, K, D] with ``slots``; ``cosine`` and ``sine`` are [L, C / 2]."""
-        rows, length, width = x.shape
+        rows, length, hidden_size = x.shape
         if slots is None:
             qkv = self.qkv(x).view(rows, length, 3, self.heads, self.channels)
             query, key = rotate(qkv[:, :, :2], cosine[:, None, None], sine[:, None, None]).unbind(2)
             value = qkv[:, :, 2]
         else:
-            asked = F.linear(take(x, slots), self.qkv.weight[:width]).view(rows, -1, self.heads, self.channels)
+            asked = F.linear(take(x, slots), self.qkv.weight[:hidden_size]).view(rows, -1, self.heads, self.channels)
             query = rotate(asked, cosine[slots][:, :, None], sine[slots][:, :, None])
-            kv = F.linear(x, self.qkv.weight[width:]).view(rows, length, 2, self.heads, self.channels)
+            kv = F.linear(x, self.qkv.weight[hidden_size:]).view(rows, length, 2, self.heads, self.channels)
             key, value = rotate(kv[:, :, 0], cosine[:, None], sine[:, None]), kv[:, :, 1]
         mixed = attend_heads(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), mask, causal=causal)
         return self.out(mixed)
@@ -143,8 +143,8 @@ class Attention(nn.Module):
 class GatedUnit(nn.Module):
     def __init__(self, shape: ModernEncoder):
         super().__init__()
-        self.up = nn.Linear(shape.width, 2 * shape.inner, bias=False)
-        self.down = nn.Linear(shape.inner, shape.width, bias=False)
+        self.up = nn.Linear(shape.hidden_size, 2 * shape.intermediate_size, bias=False)
+        self.down = nn.Linear(shape.intermediate_size, shape.hidden_size, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         passed, gate = self.up(x).chunk(2, dim=-1)
@@ -156,10 +156,10 @@ class Block(nn.Module):
 
     def __init__(self, shape: ModernEncoder, index: int):
         super().__init__()
-        norm = nn.LayerNorm(shape.width, eps=EPSILON, bias=False)
+        norm = nn.LayerNorm(shape.hidden_size, eps=EPSILON, bias=False)
         self.attention_norm = nn.Identity() if index == 0 else norm
         self.attention = Attention(shape)
-        self.unit_norm = nn.LayerNorm(shape.width, eps=EPSILON, bias=False)
+        self.unit_norm = nn.LayerNorm(shape.hidden_size, eps=EPSILON, bias=False)
         self.unit = GatedUnit(shape)
 
     def forward(
@@ -175,14 +175,14 @@ class ModernBert(Encoder):
         super().__init__()
         self.shape = shape
         self.vocabulary = vocabulary
-        self.width = shape.width
-        self.embedding = nn.Embedding(vocabulary, shape.width)
-        self.embedding_norm = nn.LayerNorm(shape.width, eps=EPSILON, bias=False)
+        self.hidden_size = shape.hidden_size
+        self.embedding = nn.Embedding(vocabulary, shape.hidden_size)
+        self.embedding_norm = nn.LayerNorm(shape.hidden_size, eps=EPSILON, bias=False)
         self.blocks = nn.ModuleList(Block(shape, index) for index in range(shape.layers))
-        self.final_norm = nn.LayerNorm(shape.width, eps=EPSILON, bias=False)
-        self.head_dense = nn.Linear(shape.width, shape.width, bias=False)
-        self.head_norm = nn.LayerNorm(shape.width, eps=EPSILON, bias=False)
-        self.output = nn.Linear(shape.width, vocabulary)
+        self.final_norm = nn.LayerNorm(shape.hidden_size, eps=EPSILON, bias=False)
+        self.head_dense = nn.Linear(shape.hidden_size, shape.hidden_size, bias=False)
+        self.head_norm = nn.LayerNorm(shape.hidden_size, eps=EPSILON, bias=False)
+        self.output = nn.Linear(shape.hidden_size, vocabulary)
         self.output.weight = self.embedding.weight
 
     @property
@@ -207,7 +207,7 @@ class ModernBert(Encoder):
             return attention_mask(length, causal=by_mask, window=window, attend=attend, slots=asking, device=device)
 
         def rotary_of(base: float) -> tuple[Tensor, Tensor]:
-            return rotary_table(length, shape.width // shape.heads, base, device)
+            return rotary_table(length, shape.hidden_size // shape.heads, base, device)
 
         rotary = {True: rotary_of(shape.global_rope_base), False: rotary_of(shape.local_rope_base)}
         masks: dict[int | None, Tensor | None] = {}

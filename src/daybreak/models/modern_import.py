@@ -52,14 +52,14 @@ def shape_from_hugging_face(config: dict[str, Any]) -> ModernEncoder:
     for kind, settings in rope.items():
         if isinstance(settings, dict) and settings.get("rope_type", "default") != "default":
             raise UserError(
-                f"The checkpoint stretches the rotary positions of {kind}; only the default is known.",
+                f"The checkpoint phases the rotary positions of {kind}; only the default is known.",
                 "Use another checkpoint.",
             )
     shape = ModernEncoder(
         layers=layers,
-        width=int(config["hidden_size"]),
+        hidden_size=int(config["hidden_size"]),
         heads=int(config["num_attention_heads"]),
-        inner=int(config["intermediate_size"]),
+        intermediate_size=int(config["intermediate_size"]),
         global_every=max(1, every),
         window=int(config.get("local_attention", 128)),
         global_rope_base=_rope_base(rope, "full_attention", config.get("global_rope_theta", 160_000.0)),

@@ -1,6 +1,6 @@
 """Moving a trained encoder to another vocabulary: every new piece starts from the old pieces that spell it.
 
-V vocabulary, D width.
+V vocabulary, D hidden_size.
 """
 
 from __future__ import annotations

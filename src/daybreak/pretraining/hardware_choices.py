@@ -9,8 +9,8 @@ import torch
 
 from daybreak.core.errors import UserError
 from daybreak.core.files import write_json
-from daybreak.core.plain import to_plain
 from daybreak.core.run_folder import RunFolder
+from daybreak.core.serialization import to_dict
 from daybreak.core.terminal import say
 from daybreak.core.world import World
 from daybreak.forecasting.runs import why_not
@@ -22,8 +22,8 @@ from daybreak.training.changes import changed, cut, in_force, uncompiled
 from daybreak.training.checkpoint import START, Progress
 from daybreak.training.hardware import microbatch_cache, probe
 from daybreak.training.hardware.compiling import try_compiled
-from daybreak.training.hardware.data_parallel import Replicas
-from daybreak.training.phases import with_microbatch, with_quantum
+from daybreak.training.hardware.data_parallel import DataParallel
+from daybreak.training.phases import with_batch_multiple, with_microbatch
 from daybreak.training.step import NotCompiled, TooManyRows, Training, accumulate, no_room
 
 LAW_RECIPE = "mini"
@@ -37,7 +37,7 @@ def first_decisions(recipe: Recipe, world: World) -> Decisions:
     device = probe.choose_device()
     rates = probe.matmul_rates(device)
     batch = recipe.global_batch(world.size)
-    fewest = min(rows for rows in (batch, recipe.later.batch, recipe.finish.batch, recipe.ramp.quantum) if rows)
+    fewest = min(rows for rows in (batch, recipe.phase2.batch, recipe.finish.batch, recipe.ramp.batch_multiple) if rows)
     _refuse_idle(fewest, world)
     share = -(-batch // world.size)
     microbatch = recipe.microbatch or (share if share <= MANY_ROWS else 0)
@@ -79,7 +79,7 @@ def going_on(training: Training, progress: Progress, run: RunFolder) -> Training
     decisions = cut(training.decisions, progress.step)
     held = in_force(decisions, progress.step)
     if held.world_size != world.size:
-        fewest = min(training.rows_of_step(START, 0.0), *(stretch.batch for stretch in training.stretches))
+        fewest = min(training.rows_of_step(START, 0.0), *(phase.batch for phase in training.phases))
         _refuse_idle(fewest, world)
         say(f"Going on with {world.size} processes in place of {held.world_size}: the same rows, shared out anew.")
         why = f"resumed on {world.size} in place of {held.world_size} processes"
@@ -87,8 +87,8 @@ def going_on(training: Training, progress: Progress, run: RunFolder) -> Training
     torch.set_num_threads(in_force(decisions, progress.step).threads)
     if decisions != training.decisions and world.is_first:
         write_json(run.decisions, decisions)
-    stretches = with_microbatch(training.stretches, in_force(decisions, progress.step).microbatch)
-    training = replace(training, stretches=stretches, decisions=decisions)
+    phases = with_microbatch(training.phases, in_force(decisions, progress.step).microbatch)
+    training = replace(training, phases=phases, decisions=decisions)
     if in_force(decisions, progress.step).compiled and not compiled_everywhere(training, progress):
         decisions = uncompiled(decisions, progress.step)
         if world.is_first:
@@ -108,7 +108,7 @@ def measured(order: Order, training: Training, start: Progress) -> Training:
     """Complete the decisions with what only the built model can tell."""
     world, recipe, decisions = training.world, order.recipe, training.decisions
     auto = recipe.precision == "auto"
-    asked = world.share(probe.precisions(training.device)) if auto else (recipe.precision,)
+    asked = world.broadcast(probe.precisions(training.device)) if auto else (recipe.precision,)
     # What fits and pays is found in the precision that is likely to win: half precision stands last.
     decisions = replace(decisions, precision=asked[-1])
     training = replace(training, decisions=decisions)
@@ -120,11 +120,11 @@ def measured(order: Order, training: Training, start: Progress) -> Training:
     decisions = training.decisions
     final = training.validation.whole_seconds(costs.row)
     # One opinion for all: each rank measured its own.
-    costs, final, elapsed = world.share((costs, final, training.clock.elapsed()))
+    costs, final, elapsed = world.broadcast((costs, final, training.clock.elapsed()))
     decisions = calibration.decide(decisions, order.budget, costs, training.validation.rows, final, elapsed)
     if recipe.origin.init:
         decisions = replace(decisions, before=heldout_losses(order, training))
-    decisions = world.share(decisions)
+    decisions = world.broadcast(decisions)
     training.clock.keep_back(decisions.reserve_seconds)
     training = replace(training, decisions=decisions)
     _warn_of_repeats(calibration.expected_epochs(training, order.budget, elapsed))
@@ -145,15 +145,15 @@ def compiled_everywhere(training: Training, progress: Progress) -> bool:
     failed = try_compiled(training.model, lambda: _dry_step(training, progress))
     if training.world.any(failed is not None):
         training.model.compiled = None
-    training.replicas.renew()
+    training.data_parallel.renew()
     return training.model.compiled is not None
 
 
 def _dry_step(training: Training, progress: Progress) -> None:
     """A microbatch without its update, by this rank alone, so that no other waits where it fails."""
-    alone = replace(training, world=World(), replicas=Replicas(training.model, World()))
+    alone = replace(training, world=World(), data_parallel=DataParallel(training.model, World()))
     at = training.before_finish
-    accumulate(alone, progress, at, training.stretch(progress, at).microbatch)
+    accumulate(alone, progress, at, training.phase(progress, at).microbatch)
 
 
 def _with_costs(training: Training, start: Progress, asked: Sequence[str]) -> tuple[Training, calibration.Costs]:
@@ -172,8 +172,8 @@ def _with_rows(training: Training, rows: int) -> Training:
     """The run with this many rows at a time, by which a batch grows as well."""
     if not rows:
         raise no_room()
-    stretches = with_quantum(with_microbatch(training.stretches, rows), training.world.size)
-    return replace(training, stretches=stretches, decisions=replace(training.decisions, microbatch=rows))
+    phases = with_batch_multiple(with_microbatch(training.phases, rows), training.world.size)
+    return replace(training, phases=phases, decisions=replace(training.decisions, microbatch=rows))
 
 
 def _microbatch(order: Order, training: Training, start: Progress) -> int:
@@ -181,13 +181,13 @@ def _microbatch(order: Order, training: Training, start: Progress) -> int:
     world, recipe = training.world, order.recipe
     share = training.decisions.batch // world.size
     environment = probe.describe(training.device, 0.0)
-    parts = [to_plain(recipe.model), to_plain(recipe.objective), recipe.length, recipe.recompute, share]
+    parts = [to_dict(recipe.model), to_dict(recipe.objective), recipe.length, recipe.gradient_checkpointing, share]
     facts = [environment.device, environment.torch, training.decisions.precision, *parts]
-    known = world.share(microbatch_cache.recall(facts))
+    known = world.broadcast(microbatch_cache.recall(facts))
     if known:
         say(f"Microbatch: {known} rows at a time were the fastest here before.")
         return min(known, share)
-    rows = world.share(calibration.fastest_microbatch(training, start, share))
+    rows = world.broadcast(calibration.fastest_microbatch(training, start, share))
     say(f"Microbatch: {rows} rows at a time are the fastest here.")
     if world.is_first:
         microbatch_cache.remember(facts, rows)
@@ -196,4 +196,4 @@ def _microbatch(order: Order, training: Training, start: Progress) -> int:
 
 def unknown_to_the_law(recipe: Recipe) -> str:
     """Why the law of losses does not speak of this recipe, in words; empty where it does."""
-    return why_not(to_plain(recipe), to_plain(load_recipe(LAW_RECIPE)))
+    return why_not(to_dict(recipe), to_dict(load_recipe(LAW_RECIPE)))

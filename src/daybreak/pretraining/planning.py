@@ -18,8 +18,8 @@ from daybreak.core.terminal import quiet
 from daybreak.core.world import World
 from daybreak.data.sequences.shards import Shards
 from daybreak.data.sequences.views import ViewRows
-from daybreak.forecasting.difficulty import pairs_log_share
-from daybreak.forecasting.law import CENTRE, SPEED_SPREAD, Undertaking, foresee, shipped_law
+from daybreak.forecasting.difficulty import pairs_log_fraction
+from daybreak.forecasting.law import CENTRE, SPEED_SPREAD, RunSpec, predict_loss, shipped_law
 from daybreak.forecasting.runs import inner_parameters
 from daybreak.forecasting.tasks import forecast_tasks, shipped_tasks
 from daybreak.pretraining.flops import flops_per_token, outline, vocabulary_of
@@ -81,7 +81,7 @@ def time_recipe(recipe: Recipe, shards: Shards, data: Path) -> Speed:
         step = len(steps) / sum(1.0 / seconds for seconds in steps)  # tokens add up over time
     cuda = training.device.type == "cuda"
     memory = torch.cuda.max_memory_allocated() if cuda else peak_bytes()
-    end = reserve_for(validation=final, save=training.spent["checkpoint"], step=step)
+    end = reserve_for(validation=final, save=training.time_by_category["checkpoint"], step=step)
     return Speed(step=step, start=IMPORTS + begun_steps - begun, end=end, memory=memory)
 
 
@@ -97,7 +97,7 @@ def _seconds(training: Training, progress: Progress, at: float) -> float:
 
 
 def candidates(
-    recipes: Sequence[Recipe], shards: Shards, data: Path, budget: Budget, about: Undertaking
+    recipes: Sequence[Recipe], shards: Shards, data: Path, budget: Budget, about: RunSpec
 ) -> list[Candidate]:
     """Each recipe as this machine would train it for ``budget``, the smallest first, within PROBE_SECONDS.
 
@@ -127,15 +127,13 @@ def _scaled(last: tuple[Speed, float], flops: float) -> Speed:
     return Speed(step=step, start=speed.start, end=speed.end * step / speed.step, memory=0, measured=False)
 
 
-def _candidate(
-    recipe: Recipe, cost: int, speed: Speed, vocabulary: int, about: Undertaking, budget: Budget
-) -> Candidate:
+def _candidate(recipe: Recipe, cost: int, speed: Speed, vocabulary: int, about: RunSpec, budget: Budget) -> Candidate:
     model = outline(recipe, vocabulary)
     seconds = max(0.0, budget.amount * (1.0 - VALIDATION_SHARE) - speed.start - speed.end)
     found = Candidate(
         recipe=recipe.name,
         parameters=model.parameter_count(),
-        inner=inner_parameters(model.parameter_count(), vocabulary, model.width),
+        inner=inner_parameters(model.parameter_count(), vocabulary, model.hidden_size),
         flops_per_token=cost,
         tokens_per_second=recipe.global_batch(1) * recipe.length / speed.step,
         training_seconds=seconds,
@@ -146,7 +144,7 @@ def _candidate(
         return replace(found, trouble=f"no forecast: {unknown}")
     if seconds < FEWEST_STEPS * speed.step:
         return replace(found, trouble="the budget is too short for it")
-    loss = foresee(shipped_law(), replace(about, inner=found.inner, tokens=found.tokens))
+    loss = predict_loss(shipped_law(), replace(about, inner=found.inner, tokens=found.tokens))
     views = isinstance(recipe.rows, ViewRows) and recipe.rows.fraction > 0
     tasks = forecast_tasks(shipped_tasks(), loss, about.unigram_loss, compares_segments=views)
     return replace(found, forecast=loss, tasks=tasks)
@@ -159,14 +157,14 @@ def unigram_entropy(shards: Shards) -> float:
     return float(np.log(counts.sum() / counts)[heldout].mean())
 
 
-def of_text(shards: Shards) -> Undertaking:
+def of_text(shards: Shards) -> RunSpec:
     """What the law asks of the text; nothing is trained on it yet."""
-    return Undertaking(
+    return RunSpec(
         inner=0,
         tokens=0.0,
         unique=shards.manifest.train.tokens,
         unigram_loss=unigram_entropy(shards),
-        pairs=pairs_log_share(shards.train, shards.heldout, shards.unigram_counts),
+        pairs=pairs_log_fraction(shards.train, shards.heldout, shards.unigram_counts),
         speed_spread=SPEED_SPREAD,
     )
 
@@ -191,9 +189,9 @@ def size_for(budget: Budget) -> str:
 
     def expected(recipe: Recipe) -> float:
         model = outline(recipe, vocabulary_of(recipe))
-        inner = inner_parameters(model.parameter_count(), model.vocabulary, model.width)
+        inner = inner_parameters(model.parameter_count(), model.vocabulary, model.hidden_size)
         tokens = rate * budget.amount / flops_per_token(recipe, model.vocabulary)
-        run = Undertaking(inner=inner, tokens=tokens, unique=math.inf, unigram_loss=1.0, pairs=CENTRE[2])
-        return foresee(law, run).loss
+        run = RunSpec(inner=inner, tokens=tokens, unique=math.inf, unigram_loss=1.0, pairs=CENTRE[2])
+        return predict_loss(law, run).loss
 
     return min((load_recipe(size) for size in PLANNED), key=expected).name

@@ -10,8 +10,8 @@ from itertools import chain
 from pathlib import PurePath
 
 from daybreak.core.files import read_json, read_json_lines, write_json
-from daybreak.core.plain import from_plain
 from daybreak.core.run_folder import RunFolder
+from daybreak.core.serialization import from_dict
 from daybreak.core.terminal import duration, say
 from daybreak.core.world import World
 from daybreak.data.tokenizers.tokenizer import load_tokenizer
@@ -61,7 +61,7 @@ def finish(order: Order, training: Training, progress: Progress, price: float | 
         vocabulary=shards.manifest.vocabulary,
         special=shards.manifest.special,
     )
-    training.spent["export"] += time.monotonic() - begun
+    training.time_by_category["export"] += time.monotonic() - begun
     summary = _summarise(order, training, progress, final, price)
     say(_headline(summary))
     if final.on_plateau:
@@ -156,13 +156,18 @@ def _forgetting(order: Order, training: Training, final: ValidationRecord) -> Fo
 def _summarise(
     order: Order, training: Training, progress: Progress, final: ValidationRecord, price: float | None
 ) -> Summary:
-    stepping = max(training.spent["train"] + training.spent["data"] + training.spent["communicate"], 1e-9)
+    stepping = max(
+        training.time_by_category["train"]
+        + training.time_by_category["data"]
+        + training.time_by_category["communicate"],
+        1e-9,
+    )
     elapsed = training.clock.elapsed()
     return Summary(
         budget=order.recipe.budget,
         elapsed=round(elapsed, 3),
         wall=round(max(elapsed, time.time() - read_json(order.run.environment)["started"]), 3),
-        spent={use: round(seconds, 3) for use, seconds in training.spent.items()},
+        time_by_category={use: round(seconds, 3) for use, seconds in training.time_by_category.items()},
         steps=progress.step,
         tokens=progress.tokens,
         rows=progress.rows,
@@ -183,14 +188,14 @@ def _summarise(
 def _machine_use(run: RunFolder, *, hours: float, price: float | None) -> MachineUse | None:
     """What the machine was doing over all processes of the run, in lost work too; ``price`` is of an hour."""
     lines = chain(*(read_json_lines(path, skip_damaged=True) for path in (run.metrics, run.lost_metrics)))
-    records = (from_plain(MachineRecord, line) for line in lines if line.pop("type", "") == "machine")
+    records = (from_dict(MachineRecord, line) for line in lines if line.pop("type", "") == "machine")
     return MachineUse.of(records, cost=None if price is None else hours * price)
 
 
 def warn_of_communication(summary: Summary, world: World) -> None:
     """Several devices may be slower than one (BERT-GPU's issue 3): say so, with the share that was measured."""
-    stepping = summary.spent["train"] + summary.spent["communicate"]
-    share = summary.spent["communicate"] / max(stepping, 1e-9)
+    stepping = summary.time_by_category["train"] + summary.time_by_category["communicate"]
+    share = summary.time_by_category["communicate"] / max(stepping, 1e-9)
     if world.size > 1:
         say(
             f"{summary.steps_per_second:.2f} optimizer steps and {summary.rows_per_second:.1f} samples a second over "
@@ -203,9 +208,10 @@ def warn_of_communication(summary: Summary, world: World) -> None:
 def _headline(summary: Summary) -> str:
     seen = summary.validation
     gap = seen.unigram_loss - seen.loss
+    training = summary.time_by_category["train"] + summary.time_by_category["communicate"]
     return (
         f"Trained {summary.steps:,} steps, {summary.tokens / 1e6:.2f}M tokens in {duration(summary.elapsed)} "
-        f"({(summary.spent['train'] + summary.spent['communicate']) / max(summary.elapsed, 1e-9):.0%} of it training, "
+        f"({training / max(summary.elapsed, 1e-9):.0%} of it training, "
         f"{summary.tokens_per_second / 1000:.1f}k tok/s). Held-out loss {seen.loss:.3f}, "
         f"{abs(gap):.2f} nats {'better' if gap > 0 else 'worse'} than word frequencies; "
         f"masked accuracy {seen.accuracy:.1%}, {seen.distinct:,} different predictions."

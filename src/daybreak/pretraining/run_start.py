@@ -31,12 +31,12 @@ def check_folder(run: RunFolder, recipe: Recipe, shards: Shards) -> None:
         raise UserError(
             f"The run in '{run.path}' was started with a budget of {load_recipe(run.recipe).budget}, "
             f"not {recipe.budget}; its schedule cannot change any more.",
-            "Give that budget to resume it, or another --out, or --fresh to start again.",
+            "Give that budget to resume it, or another --out, or --overwrite to start again.",
         )
     if different:
         raise UserError(
             f"The run folder '{run.path}' belongs to another recipe: '{different}' differs.",
-            "Choose another --out, or --fresh to start again.",
+            "Choose another --out, or --overwrite to start again.",
         )
     refuse_other_data(run, shards)
 

@@ -27,20 +27,20 @@ from daybreak.training import checkpoint
 from daybreak.training.averaging import RunningAverage
 from daybreak.training.calibration import PROBE_STEP_ROWS
 from daybreak.training.clock import Budget, BudgetClock, Clock, read_trace
-from daybreak.training.hardware.data_parallel import Replicas
+from daybreak.training.hardware.data_parallel import DataParallel
 from daybreak.training.monitoring.heartbeat import read_heartbeat
 from daybreak.training.monitoring.journal import cut_back
 from daybreak.training.objectives.masked import Masked
-from daybreak.training.phases import Stretch, with_microbatch, with_quantum
+from daybreak.training.phases import Phase, with_batch_multiple, with_microbatch
 from daybreak.training.prefetch import Prefetch
 from daybreak.training.step import Training
 from daybreak.training.validation import ROWS, OwnRows, Validation
 
-YARDSTICK = 128
+VALIDATION_LENGTH = 128
 """Positions of the rows that every recipe is measured on, where its model can read so many and ever meets them."""
 SAMPLE_TOKENS = 40
 OWN_ROWS = 256
-"""Held-out rows of the recipe's own kind: judged once, at the end, beside twice as many of the yardstick."""
+"""Held-out rows of the recipe's own kind: judged once, at the end, beside twice as many of the held-out evaluation."""
 USES = (
     "start", "data", "train", "communicate", "clock", "monitor", "validate", "checkpoint", "export", "lost"
 )  # fmt: skip
@@ -102,11 +102,11 @@ def build(
         if outcome.missing_keys:
             say(f"Not in the model that is continued, and begun afresh: {', '.join(sorted(outcome.missing_keys))}.")
     model = model.to(decisions.device)
-    model.recompute = recipe.recompute
+    model.gradient_checkpointing = recipe.gradient_checkpointing
     optimizer = recipe.optimizer.build(model)
     for group in optimizer.param_groups:
         group["lr"] *= decisions.rate_factor
-    return model, optimizer, RunningAverage(recipe.average, model) if recipe.average.share else None
+    return model, optimizer, RunningAverage(recipe.average, model) if recipe.average.fraction else None
 
 
 def training_of(
@@ -123,26 +123,26 @@ def training_of(
     model, optimizer, average = parts
     return Training(
         model=model,
-        replicas=Replicas(model, world),
+        data_parallel=DataParallel(model, world),
         optimizer=optimizer,
         average=average,
         objective=recipe.objective,
         schedule=recipe.schedule,
-        stretches=_stretches(recipe, shards, order.data, decisions),
-        later=replace(recipe.later, lr=recipe.later.lr * decisions.rate_factor),
+        phases=_stretches(recipe, shards, order.data, decisions),
+        phase2=replace(recipe.phase2, lr=recipe.phase2.lr * decisions.rate_factor),
         finish=recipe.finish,
         ramp=recipe.ramp,
         clock=clock,
         world=world,
-        clip=recipe.clip,
+        max_grad_norm=recipe.max_grad_norm,
         seed=recipe.seed,
         device=device,
         decisions=decisions,
-        validation=yardstick(recipe, shards, order.data, device),
+        validation=heldout_validation(recipe, shards, order.data, device),
         run=order.run,
         journal=None,
         monitors=(),
-        spent={use: progress.spent.get(use, 0.0) for use in USES},
+        time_by_category={use: progress.time_by_category.get(use, 0.0) for use in USES},
         begin=recipe.origin.begin,
         prefetch=Prefetch() if device.type == "cuda" else None,
         continues=continuation_table(load_tokenizer(order.data / "tokenizer"))
@@ -180,18 +180,21 @@ def _resumed(order: Order, progress: checkpoint.Progress, world: World) -> tuple
     trace = read_trace(run.trace) if world.is_first else []
     seen = read_heartbeat(run.heartbeat) if world.is_first else 0.0
     heartbeat = max([progress.elapsed, seen, *(record.elapsed for record in trace[-1:])])
-    begun, heartbeat = world.share((run.decisions.exists(), heartbeat))
+    begun, heartbeat = world.broadcast((run.decisions.exists(), heartbeat))
     if not begun:
         return progress, heartbeat
-    spent = {**progress.spent, "lost": progress.spent.get("lost", 0.0) + heartbeat - progress.elapsed}
-    progress = replace(progress, elapsed=heartbeat, resumes=progress.resumes + 1, spent=spent)
+    spent = {
+        **progress.time_by_category,
+        "lost": progress.time_by_category.get("lost", 0.0) + heartbeat - progress.elapsed,
+    }
+    progress = replace(progress, elapsed=heartbeat, resumes=progress.resumes + 1, time_by_category=spent)
     lost = 0
     if world.is_first:
         # Durably charged first, and only then is the trace cut that proves it. With the time that this process took to
         # come here: killed before its first step, it would leave no heartbeat of its own.
         starting = time.monotonic() - order.started
         charged = {**spent, "start": spent.get("start", 0.0) + starting}
-        checkpoint.charge(run.checkpoints, replace(progress, elapsed=heartbeat + starting, spent=charged))
+        checkpoint.charge(run.checkpoints, replace(progress, elapsed=heartbeat + starting, time_by_category=charged))
         for folder in (run.checkpoints, run.best, run.branch, run.late):
             checkpoint.drop_after(folder, progress.step)  # what is torn, or of steps that are lost
         lost = cut_back(run, progress.step)
@@ -199,11 +202,11 @@ def _resumed(order: Order, progress: checkpoint.Progress, world: World) -> tuple
     return progress, heartbeat
 
 
-def _stretches(recipe: Recipe, shards: Shards, data: Path, decisions: Decisions) -> tuple[Stretch, ...]:
+def _stretches(recipe: Recipe, shards: Shards, data: Path, decisions: Decisions) -> tuple[Phase, ...]:
     """The phases of the run."""
     if isinstance(recipe.rows, SentencePairs) and (warning := check_pairs(shards.train)):
         say(warning)
-    later = recipe.later
+    later = recipe.phase2
     plans = [(sampler(recipe, shards.train, shards, data, recipe.length), recipe.length, decisions.batch)]
     if later.ever:
         longer = sampler(recipe, shards.train, shards, data, later.length)
@@ -220,7 +223,7 @@ def _stretches(recipe: Recipe, shards: Shards, data: Path, decisions: Decisions)
         )
         plans.append((spans, finish.length, finish.sequences(decisions.batch, recipe.length)))
     built = [
-        Stretch(
+        Phase(
             take=rows.take,
             view=rows.view,
             length=length,
@@ -232,7 +235,7 @@ def _stretches(recipe: Recipe, shards: Shards, data: Path, decisions: Decisions)
     ]
     # A batch grows by what the first start handled at a time, whatever handles it now.
     start = with_microbatch(tuple(built), decisions.microbatch or PROBE_STEP_ROWS)
-    return with_quantum(start, decisions.world_size)
+    return with_batch_multiple(start, decisions.world_size)
 
 
 def sampler(recipe: Recipe, stream: TokenStream, shards: Shards, data: Path, length: int) -> Sampler:
@@ -250,10 +253,10 @@ def sample_text(shards: Shards, data: Path) -> str:
     return load_tokenizer(data / "tokenizer").decode([int(i) for i in ids])
 
 
-def yardstick(recipe: Recipe, shards: Shards, data: Path, device: torch.device) -> Validation:
+def heldout_validation(recipe: Recipe, shards: Shards, data: Path, device: torch.device) -> Validation:
     """The same held-out positions for every recipe on these data; beside them the recipe's own kind of rows."""
-    met = recipe.model.longest or (recipe.later.length if recipe.later.ever else 0)
-    length = max(recipe.length, min(YARDSTICK, met))
+    met = recipe.model.longest or (recipe.phase2.length if recipe.phase2.ever else 0)
+    length = max(recipe.length, min(VALIDATION_LENGTH, met))
     heldout = StreamRows().build(shards.heldout, length, recipe.seed, shards.manifest.special)
     own = None
     if isinstance(recipe.objective, Masked):
@@ -302,5 +305,5 @@ def general_validation(recipe: Recipe, shards: Shards, device: torch.device) -> 
 def heldout_losses(order: Order, training: Training) -> dict[str, float]:
     """Held-out losses of the model on the run's own text and on general text, where that is given."""
     general = general_validation(order.recipe, order.shards, training.device)
-    yardsticks = {"own": training.validation, **({"general": general} if general else {})}
-    return {name: each.judge(training.model).loss for name, each in yardsticks.items()}
+    heldout_sets = {"own": training.validation, **({"general": general} if general else {})}
+    return {name: each.evaluate(training.model).loss for name, each in heldout_sets.items()}

@@ -46,14 +46,14 @@ def continued(
         shape = replace(shape, next_sentence=recipe.model.predicts_next)
     objective = recipe.objective
     if isinstance(objective, CausalThenMasked):
-        objective = replace(objective, causal_share=0.0)
+        objective = replace(objective, causal_fraction=0.0)
     return replace(
         recipe,
         tokenizer=recipe.tokenizer if new_vocabulary else Existing(folder=str(parent.tokenizer)),
         model=shape,
         objective=objective,
         optimizer=replace(recipe.optimizer, lr=recipe.optimizer.lr * CONTINUED_RATE),
-        later=replace(recipe.later, lr=recipe.later.lr * CONTINUED_RATE),
+        phase2=replace(recipe.phase2, lr=recipe.phase2.lr * CONTINUED_RATE),
         origin=Origin(init=str(folder), parent=parent_name or _name(folder), general=general),
     )
 

@@ -12,21 +12,21 @@ SHAPES = {
     "base": (12, 768, 12, 3072),
     "large": (24, 1024, 16, 4096),
 }
-"""Layers, width, heads, inner width."""
+"""Layers, hidden_size, heads, intermediate_size hidden_size."""
 
 
-def width(size: str) -> int:
+def hidden_size(size: str) -> int:
     return SHAPES[size][1]
 
 
 def google(size: str, faithful: bool) -> BertEncoder:
     """The original encoder: 512 positions, tanh-approximated GELU, dropout on, next-sentence head."""
-    layers, wide, heads, inner = SHAPES[size]
+    layers, wide, heads, intermediate_size = SHAPES[size]
     return BertEncoder(
         layers=layers,
-        width=wide,
+        hidden_size=wide,
         heads=heads,
-        inner=inner,
+        intermediate_size=intermediate_size,
         dropout=0.1,
         attention_dropout=0.1,
         activation="gelu_new",
@@ -37,12 +37,12 @@ def google(size: str, faithful: bool) -> BertEncoder:
 
 def masked_only(size: str, faithful: bool, *, positions: int, dropout: float = 0.0) -> BertEncoder:
     """Hugging Face's BertForMaskedLM: no pooler, no next-sentence head."""
-    layers, wide, heads, inner = SHAPES[size]
+    layers, wide, heads, intermediate_size = SHAPES[size]
     return BertEncoder(
         layers=layers,
-        width=wide,
+        hidden_size=wide,
         heads=heads,
-        inner=inner,
+        intermediate_size=intermediate_size,
         positions=positions,
         dropout=dropout,
         attention_dropout=dropout,

@@ -26,7 +26,7 @@ SHAPES = {
     "base": (16, 768, 12, 1536),
     "large": (24, 1024, 16, 2048),
 }
-"""Layers, width, heads, inner width of crammed-bert; base is the paper's."""
+"""Layers, hidden_size, heads, intermediate_size hidden_size of crammed-bert; base is the paper's."""
 VOCABULARY = 32_768
 DECAYED = ("matrices", "embeddings", "scalars")
 """What weight decay works on in v2."""
@@ -34,18 +34,24 @@ DECAYED = ("matrices", "embeddings", "scalars")
 
 def crammed_bert(size: str, faithful: bool) -> CrammedEncoder:
     """The final architecture: gated, no biases, scaled sinusoids, nothing before the decoder."""
-    layers, wide, heads, inner = SHAPES[size]
-    return CrammedEncoder(layers=layers, width=wide, heads=heads, inner=inner, init_std=_sizes.init_std(wide, faithful))
+    layers, wide, heads, intermediate_size = SHAPES[size]
+    return CrammedEncoder(
+        layers=layers,
+        hidden_size=wide,
+        heads=heads,
+        intermediate_size=intermediate_size,
+        init_std=_sizes.init_std(wide, faithful),
+    )
 
 
 def crammed_simple(size: str, faithful: bool) -> CrammedEncoder:
     """crammed-bert-simple: plain units, biases, learned positions, a head before the decoder."""
-    layers, wide, heads, inner = _bert.SHAPES[size]
+    layers, wide, heads, intermediate_size = _bert.SHAPES[size]
     return CrammedEncoder(
         layers=layers,
-        width=wide,
+        hidden_size=wide,
         heads=heads,
-        inner=inner,
+        intermediate_size=intermediate_size,
         gated=False,
         biases=True,
         positions="learned",
@@ -58,12 +64,12 @@ def crammed_simple(size: str, faithful: bool) -> CrammedEncoder:
 
 def izsak(size: str, faithful: bool) -> CrammedEncoder:
     """crammed-large-izsak, after Izsak et al. 2021 (arXiv 2104.07705): BERT-large with the norm first, dropout on."""
-    layers, wide, heads, inner = _bert.SHAPES["large" if size == "base" else size]
+    layers, wide, heads, intermediate_size = _bert.SHAPES["large" if size == "base" else size]
     return CrammedEncoder(
         layers=layers,
-        width=wide,
+        hidden_size=wide,
         heads=heads,
-        inner=inner,
+        intermediate_size=intermediate_size,
         gated=False,
         biases=True,
         positions="learned",
@@ -89,12 +95,12 @@ def final(name: str, trunk: Trunk, size: str, faithful: bool, *, order: str = ""
         rows=PackedRows(order=order or ("full-stops" if faithful else "shuffled")),
         model=trunk,
         objective=Masked(rate=0.25, count="fixed", protect_special=False),
-        optimizer=adamw(1e-3, trunk.width, faithful),
+        optimizer=adamw(1e-3, trunk.hidden_size, faithful),
         schedule=BudgetTriangle(base=0.25, falloff=0.25),
         length=128,
         batch=_sizes.batch(size, 8192),
-        ramp=Ramp(share=0.6, quantum=128 if size in ("base", "large") else 8),
-        clip=0.5,
+        ramp=Ramp(fraction=0.6, batch_multiple=128 if size in ("base", "large") else 8),
+        max_grad_norm=0.5,
         budget=budget,
     )
 
@@ -128,13 +134,13 @@ def baseline(
         schedule=schedule,
         ramp=Ramp(),
         batch=_sizes.batch(size, batch),
-        clip=NO_CLIP,
+        max_grad_norm=NO_CLIP,
     )
 
 
 def original(name: str, trunk: Trunk, size: str, faithful: bool, *, finished: bool, order: str = "") -> Recipe:
     """``bert-original``: Adam with L2 decay, 512 rows; its schedule of 8 million microbatches, or the budget's."""
-    lr = _sizes.rate(1e-4, trunk.width, faithful)
+    lr = _sizes.rate(1e-4, trunk.hidden_size, faithful)
     optimizer = Adam(lr=lr, beta2=0.999, epsilon=1e-8, weight_decay=0.01, decay=DECAYED)
     schedule: Schedule = Cosine(warmup=0.06)
     if not finished:
@@ -144,11 +150,11 @@ def original(name: str, trunk: Trunk, size: str, faithful: bool, *, finished: bo
 
 def budget_cosine(name: str, trunk: Trunk, size: str, faithful: bool, *, batch: int) -> Recipe:
     """``bert-base``: AdamW at 5e-4, a cosine over the budget."""
-    optimizer = adamw(5e-4, trunk.width, faithful)
+    optimizer = adamw(5e-4, trunk.hidden_size, faithful)
     return baseline(name, trunk, size, faithful, optimizer, Cosine(warmup=30 / 900), batch=batch)
 
 
 def budget_linear(name: str, trunk: Trunk, size: str, faithful: bool) -> Recipe:
     """``bert-izsak``: AdamW at 2e-3, linear over the budget, 4096 rows."""
-    optimizer = adamw(2e-3, trunk.width, faithful, epsilon=1e-6)
+    optimizer = adamw(2e-3, trunk.hidden_size, faithful, epsilon=1e-6)
     return baseline(name, trunk, size, faithful, optimizer, Trapezoid(warmup=0.06, decay=0.94), batch=4096)

@@ -2,7 +2,7 @@
 
 The papers' recipes are for a base model, hundreds to thousands of rows a step and a day or more. Below that size the
 batch shrinks by a fixed factor, so that a short run still has a thousand steps, and, unless --faithful, the peak rate
-grows and the initial weights widen with the width that is missing: at the papers' values a narrow model stays at the
+grows and the initial weights widen as the hidden size shrinks: at the papers' values a narrow model stays at the
 unigram entropy for its whole budget (docs/log.md).
 """
 
@@ -26,11 +26,13 @@ def batch(size: str, paper: int) -> int:
     return max(min(SMALLEST_BATCH, paper), paper // BATCH_DIVISOR[size])
 
 
-def rate(paper: float, width: int, faithful: bool) -> float:
-    """Peak learning rate: in inverse proportion to the square root of the width below base."""
-    return paper if faithful or width >= BASE_WIDTH else float(f"{paper * math.sqrt(BASE_WIDTH / width):.2g}")
+def rate(paper: float, hidden_size: int, faithful: bool) -> float:
+    """Peak learning rate: in inverse proportion to the square root of the hidden_size below base."""
+    return (
+        paper if faithful or hidden_size >= BASE_WIDTH else float(f"{paper * math.sqrt(BASE_WIDTH / hidden_size):.2g}")
+    )
 
 
-def init_std(width: int, faithful: bool) -> float:
-    """Deviation of the initial weights: 0.02 from base on, one over the square root of the width below."""
-    return 0.02 if faithful or width >= BASE_WIDTH else round(1 / math.sqrt(width), 4)
+def init_std(hidden_size: int, faithful: bool) -> float:
+    """Deviation of the initial weights: 0.02 from base on, one over the square root of the hidden_size below."""
+    return 0.02 if faithful or hidden_size >= BASE_WIDTH else round(1 / math.sqrt(hidden_size), 4)

@@ -12,7 +12,7 @@ from daybreak.recipe import Recipe, Texts
 from daybreak.recipes import _bert, _sizes
 from daybreak.training.objectives.masked import Masked
 from daybreak.training.optim.optimizers import BertAdam
-from daybreak.training.phases import Later
+from daybreak.training.phases import SecondPhase
 from daybreak.training.schedule import WarmupLinear
 
 DEVIATIONS = {
@@ -25,7 +25,7 @@ DEVIATIONS = {
 
 
 def sized(size: str, faithful: bool) -> Recipe:
-    wide = _bert.width(size or "base")
+    wide = _bert.hidden_size(size or "base")
     return Recipe(
         name="bert-2018",
         texts=Texts(document="blank-line"),
@@ -38,9 +38,9 @@ def sized(size: str, faithful: bool) -> Recipe:
         ),
         schedule=WarmupLinear(warmup=0.01),
         length=128,
-        later=Later(start=0.9, length=512),
+        phase2=SecondPhase(start=0.9, length=512),
         batch=_sizes.batch(size or "base", 256),
-        clip=1.0,
+        max_grad_norm=1.0,
         budget="1000000steps" if faithful else "24h",
     )
 

@@ -25,7 +25,7 @@ DEVIATIONS = {
 
 
 def sized(size: str, faithful: bool) -> Recipe:
-    wide = _bert.width(size or "base")
+    wide = _bert.hidden_size(size or "base")
     return Recipe(
         name="bert-8gb",
         texts=Texts(chunk_characters=820),
@@ -45,7 +45,7 @@ def sized(size: str, faithful: bool) -> Recipe:
         batch=_sizes.batch(size or "base", 2_016),
         microbatch=36 if faithful else 0,
         precision="float32" if faithful else "auto",
-        clip=0.5,
+        max_grad_norm=0.5,
         budget="100h",
     )
 

@@ -23,7 +23,7 @@ DEVIATIONS = {
 
 
 def sized(size: str, faithful: bool) -> Recipe:
-    wide = _bert.width(size or "base")
+    wide = _bert.hidden_size(size or "base")
     rows = _sizes.batch(size or "base", 32)
     return Recipe(
         name="bert-gpu",
@@ -39,7 +39,7 @@ def sized(size: str, faithful: bool) -> Recipe:
         length=128,
         batch=0,
         devices=Devices(batch=rows, rate_rule="none", reference=rows),
-        clip=1.0,
+        max_grad_norm=1.0,
         budget="300000steps" if faithful else "24h",
     )
 

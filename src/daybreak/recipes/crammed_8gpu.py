@@ -22,7 +22,7 @@ def sized(size: str, faithful: bool) -> Recipe:
     size = size or "base"
     whole = size in ("base", "large")
     one = _crammed.final("crammed-8gpu", _crammed.crammed_bert(size, faithful), size, faithful, budget="47.5h")
-    return replace(one, microbatch=512 if whole else 0, ramp=replace(one.ramp, quantum=0))
+    return replace(one, microbatch=512 if whole else 0, ramp=replace(one.ramp, batch_multiple=0))
 
 
 recipe = sized("base", False)

@@ -32,7 +32,7 @@ def sized(size: str, faithful: bool) -> Recipe:
         objective=Masked(rate=0.15, count="bernoulli"),
         optimizer=replace(two.optimizer, decay=(*_crammed.DECAYED, "norms") if faithful else _crammed.DECAYED),
         batch=_sizes.batch(size, 4096),
-        ramp=Ramp(microbatches=300_000, quantum=128) if faithful else two.ramp,
+        ramp=Ramp(microbatches=300_000, batch_multiple=128) if faithful else two.ramp,
     )
 
 

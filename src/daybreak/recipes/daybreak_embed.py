@@ -16,8 +16,8 @@ recipe = Recipe(
     name="daybreak-embed",
     # The tokenizer and the shape are those of the model that --init names.
     tokenizer=WordPiece(vocabulary=8_192),
-    model=ModernEncoder(layers=2, width=128, heads=2, inner=256, init_std=0.09),
-    objective=CausalThenMasked(causal_share=0.0, mask_rates=(0.15,)),
+    model=ModernEncoder(layers=2, hidden_size=128, heads=2, intermediate_size=256, init_std=0.09),
+    objective=CausalThenMasked(causal_fraction=0.0, mask_rates=(0.15,)),
     optimizer=AdamW(lr=1e-3),  # a tenth of it with --init
     schedule=Trapezoid(warmup=0.05, decay=0.95),
     finish=Finish(start=0.0, length=128, longest=126),

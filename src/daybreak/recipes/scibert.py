@@ -13,7 +13,7 @@ from daybreak.recipe import Recipe, Texts
 from daybreak.recipes import _bert, _sizes
 from daybreak.training.objectives.masked import Masked
 from daybreak.training.optim.optimizers import BertAdam
-from daybreak.training.phases import Later
+from daybreak.training.phases import SecondPhase
 from daybreak.training.schedule import WarmupLinear
 
 DEVIATIONS = {
@@ -28,7 +28,7 @@ DEVIATIONS = {
 
 
 def sized(size: str, faithful: bool) -> Recipe:
-    wide = _bert.width(size or "base")
+    wide = _bert.hidden_size(size or "base")
     return Recipe(
         name="scibert",
         texts=Texts(document="auto", split_sentences=True),
@@ -41,14 +41,14 @@ def sized(size: str, faithful: bool) -> Recipe:
         ),
         schedule=WarmupLinear(warmup=0.002),
         length=128,
-        later=Later(
+        phase2=SecondPhase(
             start=0.625 if faithful else 0.71,
             length=512,
             batch=_sizes.batch(size or "base", 64),
             lr=_sizes.rate(1e-5, wide, faithful),
         ),
         batch=_sizes.batch(size or "base", 256),
-        clip=1.0,
+        max_grad_norm=1.0,
         budget="800000steps" if faithful else "24h",
     )
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import PurePath
 
-from daybreak.core.amounts import count, percent, significant
-from daybreak.core.plain import flat, to_plain
-from daybreak.reporting.arithmetic import arithmetic_words
+from daybreak.core.formatting import count, percent, significant
+from daybreak.core.serialization import flat, to_dict
+from daybreak.reporting.flops import arithmetic_words
 from daybreak.reporting.markup import Markup, facts, fold, join, note, section, table, tag
 from daybreak.reporting.runs import RunRecords
 from daybreak.reporting.sections import distinct, learning_rate_peak, run_name
@@ -152,7 +152,7 @@ def text_facts(found: Manifest) -> Markup:
 
 
 def _recipe(run: RunRecords) -> Markup:
-    text = json.dumps(to_plain(run.recipe), indent=2, ensure_ascii=False)
+    text = json.dumps(to_dict(run.recipe), indent=2, ensure_ascii=False)
     return fold("The recipe, every value as it was resolved", tag("pre", text))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from daybreak.core.amounts import count, percent, signed
+from daybreak.core.formatting import count, percent, signed
 from daybreak.core.terminal import duration
 from daybreak.reporting.headline import budget_words, judged_apart
 from daybreak.reporting.markup import Markup, join, section, table, tag

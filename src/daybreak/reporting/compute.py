@@ -7,9 +7,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from daybreak.core.amounts import score, significant
-from daybreak.reporting.arithmetic import EXA, arithmetic_words, capacity
+from daybreak.core.formatting import score, significant
 from daybreak.reporting.figures import Figure, Trace, base_layout, colour
+from daybreak.reporting.flops import EXA, arithmetic_words, capacity
 from daybreak.reporting.markup import Markup, figure, join, legend, section, table, tag
 from daybreak.reporting.runs import Published, RunRecords
 from daybreak.reporting.sections import NOTHING, UNKNOWN, run_name

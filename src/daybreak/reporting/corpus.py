@@ -6,9 +6,9 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
-from daybreak.core.amounts import count, significant
 from daybreak.core.errors import UserError
 from daybreak.core.files import make_folder, read_json, write_text
+from daybreak.core.formatting import count, significant
 from daybreak.core.terminal import duration
 from daybreak.reporting import corpus_parts
 from daybreak.reporting.background import text_facts
@@ -82,7 +82,7 @@ def _headline(report: CorpusReport, manifest: Manifest, name: str) -> Markup:
     return tag(
         "header",
         tag("p", "Daybreak corpus report", class_="brand"),
-        tag("h1", name, tag("small", f"prepared as {report.case}")),
+        tag("h1", name, tag("small", f"prepared as {report.preset}")),
         tag("p", corpus_parts.sentence(report), class_="lead"),
         *skipped,
         _tiles(report, manifest),

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from daybreak.core.amounts import significant
+from daybreak.core.formatting import significant
 from daybreak.reporting.figures import RUN_COLOURS, Figure, base_layout, readable_on
 from daybreak.reporting.series import thinned
 from daybreak.schemas.corpus import CorpusReport, Histogram, StepReport, TokenizerQuality, VocabularyAdvice

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 
-from daybreak.core.amounts import count
+from daybreak.core.formatting import count
 from daybreak.reporting import corpus_figures
 from daybreak.reporting.corpus_figures import KEPT, LEFT_OUT, clipped, dropped, spoken
 from daybreak.reporting.corpus_tables import (
@@ -93,7 +93,7 @@ def steps(report: CorpusReport) -> Markup:
         if plot["data"]
         else NOTHING
     )
-    caption = "Steps in their order: each judges what the one before it left. Shares are of what came to the step."
+    caption = "Steps in their order: each evaluates what the one before it left. Shares are of what came to the step."
     return section("What was left out", bars, steps_table(report), *map(_examples, report.steps), caption=caption)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from daybreak.core.amounts import count, percent, significant
+from daybreak.core.formatting import count, percent, significant
 from daybreak.reporting.corpus_figures import clipped, dropped, spoken
 from daybreak.reporting.markup import Markup, fold, join, note, table, tag
 from daybreak.reporting.sections import NOTHING, UNKNOWN

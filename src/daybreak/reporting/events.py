@@ -64,33 +64,33 @@ def _dropped(run: RunRecords) -> Iterator[Event]:
 
 
 def _resumed(run: RunRecords) -> Iterator[Event]:
-    """One event for each stretch of lost lines."""
+    """One event for each phase of lost lines."""
     lost = {id(record) for record in run.lost}
     kept: StepRecord | None = None
-    begun, stretch = 0.0, list[Line]()
+    begun, phase = 0.0, list[Line]()
     lines: list[Line] = sorted([*run.steps, *run.lost], key=lambda record: record.elapsed)
     for record in lines:
-        if stretch and (id(record) not in lost or _again(record, stretch)):
-            yield _back(run, kept, begun, stretch, record.elapsed)
-            begun, stretch = stretch[-1].elapsed, []
+        if phase and (id(record) not in lost or _again(record, phase)):
+            yield _back(run, kept, begun, phase, record.elapsed)
+            begun, phase = phase[-1].elapsed, []
         if id(record) in lost:
-            stretch.append(record)
+            phase.append(record)
         elif isinstance(record, StepRecord):
             kept, begun = record, record.elapsed
-    if stretch:
-        yield _back(run, kept, begun, stretch, stretch[-1].elapsed)
+    if phase:
+        yield _back(run, kept, begun, phase, phase[-1].elapsed)
 
 
-def _again(record: Line, stretch: list[Line]) -> bool:
+def _again(record: Line, phase: list[Line]) -> bool:
     """Whether a lost line belongs to a later attempt than the lost lines before it: its steps were done already."""
-    done = max((line.step for line in stretch if isinstance(line, StepRecord)), default=-1)
+    done = max((line.step for line in phase if isinstance(line, StepRecord)), default=-1)
     return isinstance(record, StepRecord) and record.step <= done
 
 
-def _back(run: RunRecords, kept: StepRecord | None, begun: float, stretch: list[Line], elapsed: float) -> Event:
-    """A stretch was undone; where a change passes over rows, the run itself went back and no process had ended."""
+def _back(run: RunRecords, kept: StepRecord | None, begun: float, phase: list[Line], elapsed: float) -> Event:
+    """A phase was undone; where a change passes over rows, the run itself went back and no process had ended."""
     step = kept.step if kept else 0
-    first = min(line.step for line in stretch)
+    first = min(line.step for line in phase)
     guard = any(change.skip_to is not None and step <= change.step < first for change in run.changes)
     return Event(
         kind="changed" if guard else "resumed",
@@ -98,5 +98,5 @@ def _back(run: RunRecords, kept: StepRecord | None, begun: float, stretch: list[
         step=step,
         elapsed=elapsed,
         tokens=kept.tokens if kept else 0,
-        lost=max(0.0, stretch[-1].elapsed - begun),
+        lost=max(0.0, phase[-1].elapsed - begun),
     )

@@ -11,9 +11,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from daybreak.core.amounts import significant
-from daybreak.reporting.arithmetic import UNITS, trained
+from daybreak.core.formatting import significant
 from daybreak.reporting.events import Event, events
+from daybreak.reporting.flops import UNITS, trained
 from daybreak.reporting.runs import RunRecords
 from daybreak.reporting.series import POINTS_PER_PAGE, POINTS_PER_TRACE, thinned, time_unit, token_unit
 from daybreak.schemas.run import StepRecord, ValidationRecord
@@ -83,7 +83,7 @@ def _on_interim_rows(record: ValidationRecord) -> float:
 
 
 def accuracy(runs: Sequence[RunRecords]) -> Figure:
-    """Share of the hidden held-out tokens that are guessed right, with the level of always guessing the commonest."""
+    """Accuracy on masked held-out tokens, with the accuracy of always predicting the most frequent token."""
     axis = Axis(runs, "time")
     data = [
         axis.trace(
@@ -95,10 +95,12 @@ def accuracy(runs: Sequence[RunRecords]) -> Figure:
     layout = axis.layout("% right")
     layout["yaxis"]["rangemode"] = "tozero"
     shares = {
-        f"{100 * r.validation.commonest_share:.1f}": 100 * r.validation.commonest_share for r in runs if r.validation
+        f"{100 * r.validation.most_frequent_fraction:.1f}": 100 * r.validation.most_frequent_fraction
+        for r in runs
+        if r.validation
     }
     for words, height in shares.items():
-        _level(layout, height, f"commonest token {words} %")
+        _level(layout, height, f"most frequent token {words} %")
     _mark_stages(layout, runs, axis, words="")
     return {"data": data, "layout": layout}
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 
-from daybreak.core.amounts import percent
+from daybreak.core.formatting import percent
 from daybreak.reporting import figures
 from daybreak.reporting.figures import Figure, Trace
 from daybreak.reporting.markup import Markup, figure, legend, note, section, table, tag
 from daybreak.reporting.runs import RunRecords
 from daybreak.reporting.sections import NOTHING, UNKNOWN, run_name
 from daybreak.reporting.series import thinned
-from daybreak.schemas.forecast import Forecast, Outlook
+from daybreak.schemas.forecast import Forecast, ForecastLog
 
 EARLY = 0.1
 """Share of a run at which its forecast is judged again."""
@@ -26,8 +26,8 @@ def outlook(runs: Sequence[RunRecords]) -> Markup:
     single = len(runs) == 1
     plots = [
         figure(
-            "The end, as foreseen on the way",
-            "Held-out loss at the end by how far the run was when it was foreseen, with the 90 % interval"
+            "The end, as forecast on the way",
+            "Held-out loss at the end by how far the run was when it was forecast, with the 90 % interval"
             + (" (shaded)." if single else ": only the middle is drawn for several runs."),
             _ends(runs, foreseen),
         )
@@ -53,14 +53,14 @@ def outlook(runs: Sequence[RunRecords]) -> Markup:
     )
 
 
-def _ends(runs: Sequence[RunRecords], foreseen: Sequence[tuple[int, Outlook]]) -> Figure:
+def _ends(runs: Sequence[RunRecords], foreseen: Sequence[tuple[int, ForecastLog]]) -> Figure:
     data: list[Trace] = []
     layout = figures.base_layout("% of the run", "nats per token")
     for number, found in foreseen:
         at = [100 * one.made_at for one in found.forecasts]
         if len(runs) == 1:
             data += _band(at, found.forecasts, figures.colour(number))
-        name = "foreseen" if len(runs) == 1 else f"{html.escape(runs[number].label)}: foreseen"
+        name = "foreseen" if len(runs) == 1 else f"{html.escape(runs[number].label)}: forecast"
         data.append(
             {
                 "type": "scatter", "mode": "lines+markers", "name": name, "meta": number, "x": at,
@@ -80,7 +80,7 @@ def _ends(runs: Sequence[RunRecords], foreseen: Sequence[tuple[int, Outlook]]) -
     return {"data": data, "layout": layout}
 
 
-def _usual(run: RunRecords, found: Outlook) -> Figure:
+def _usual(run: RunRecords, found: ForecastLog) -> Figure:
     layout = figures.base_layout("% of the run", "nats per token")
     at = [100 * one.made_at for one in found.usual]
     kept = thinned(run.steps)
@@ -111,12 +111,12 @@ def _reached(run: RunRecords) -> float | None:
     return run.summary.validation.loss if run.summary else None
 
 
-def _early(found: Outlook) -> Forecast | None:
+def _early(found: ForecastLog) -> Forecast | None:
     """The first forecast that saw something of the run."""
     return next((one for one in found.forecasts if one.made_at >= EARLY - 1e-9), None)
 
 
-def _row(name: Markup, run: RunRecords, found: Outlook) -> list[object]:
+def _row(name: Markup, run: RunRecords, found: ForecastLog) -> list[object]:
     reached, start, early = _reached(run), found.forecasts[0], _early(found)
     return [
         name, start.words, early.words if early else UNKNOWN, f"{reached:.2f}" if reached else UNKNOWN,
@@ -131,7 +131,7 @@ def _off(forecast: Forecast | None, reached: float | None) -> str:
     return f"{percent(forecast.loss / reached - 1)}, {inside}"
 
 
-def _calibration(runs: Sequence[RunRecords], foreseen: Sequence[tuple[int, Outlook]]) -> Markup:
+def _calibration(runs: Sequence[RunRecords], foreseen: Sequence[tuple[int, ForecastLog]]) -> Markup:
     """How good the forecasts were over all runs that have ended."""
     told = []
     for words, pick in (("at the start", lambda found: found.forecasts[0]), (f"at {EARLY:.0%}", _early)):
@@ -147,5 +147,5 @@ def _calibration(runs: Sequence[RunRecords], foreseen: Sequence[tuple[int, Outlo
     return note(f"Over these runs: {'; '.join(told)}.") if told else NOTHING
 
 
-def _beyond(foreseen: Sequence[tuple[int, Outlook]]) -> list[str]:
+def _beyond(foreseen: Sequence[tuple[int, ForecastLog]]) -> list[str]:
     return list(dict.fromkeys(found.forecasts[-1].beyond for _, found in foreseen if found.forecasts[-1].beyond))

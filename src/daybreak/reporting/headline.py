@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from daybreak.core.amounts import count, percent, score, signed, significant
+from daybreak.core.formatting import count, percent, score, signed, significant
 from daybreak.core.task_pairs import TaskPair, baseline_sentence, pair_results
 from daybreak.core.terminal import duration
 from daybreak.reporting.markup import Markup, join, note, tag
@@ -70,8 +70,8 @@ def loss_sentence(found: ValidationRecord) -> str:
     """The held-out loss and accuracy of the encoder beside the unigram baseline: token frequencies and nothing else."""
     below = found.unigram_loss - found.loss
     right = (
-        f"it gets {percent(found.accuracy)} of the hidden tokens right, where always guessing the commonest token "
-        f"gets {percent(found.commonest_share)}"
+        f"it gets {percent(found.accuracy)} of the hidden tokens right, where always guessing the most frequent token "
+        f"gets {percent(found.most_frequent_fraction)}"
     )
     if found.on_plateau:
         return (
@@ -181,7 +181,9 @@ def _tiles(run: RunRecords) -> Markup:
         gap, side = abs(found.unigram_loss - found.loss), "below" if found.loss < found.unigram_loss else "above"
         under = f"{gap:.2f} {side} the plateau at {found.unigram_loss:.2f}"
         tiles.append((f"{found.loss:.2f}", "nats held-out loss", under))
-        tiles.append((percent(found.accuracy), "masked accuracy", f"commonest token {percent(found.commonest_share)}"))
+        tiles.append(
+            (percent(found.accuracy), "masked accuracy", f"most frequent token {percent(found.most_frequent_fraction)}")
+        )
         if found.next_accuracy is not None:
             tiles.append((percent(found.next_accuracy), "next-sentence accuracy", "guessing gives about 50 %"))
     gains = [pair for pair in pair_results(run.results) if pair.gain is not None]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from daybreak.core.amounts import percent, score
+from daybreak.core.formatting import percent, score
 from daybreak.reporting import figures
 from daybreak.reporting.layer_figures import (
     DASHES,
@@ -64,7 +64,7 @@ def _words(runs: Sequence[RunRecords]) -> list[Markup]:
     return [
         figure(
             "Hidden words by frequency",
-            "Share guessed right by how common the token is (rank 1 is the commonest), each range at its upper end, "
+            "Share guessed right by how common the token is (rank 1 is most frequent), each range at its upper end, "
             "with 95 % intervals.",
             by_frequency(runs),
         ),
@@ -102,7 +102,7 @@ def _table(runs: Sequence[RunRecords]) -> Markup:
     for number, probes in probed(runs):
         run = [run_name(runs, number)] if len(runs) > 1 else []
         for probe in probes.layer_probes:
-            told = f"linear probe; {probe.train_rows:,} rows to learn from, {probe.dev_rows:,} to judge"
+            told = f"linear probe; {probe.train_rows:,} rows to learn from, {probe.dev_rows:,} to evaluate"
             name = join(tag("b", probe.task), tag("small", told))
             first, last, best = probe.layers[0].score, probe.layers[-1].score, probe.best
             rows.append(
@@ -143,7 +143,7 @@ def _notes(runs: Sequence[RunRecords]) -> list[Markup]:
         whose = f"{runs[number].label}: " if len(runs) > 1 else ""
         notes.append(
             note(
-                f"{whose}Hidden words of {found.text}: {lengths}; always guessing the commonest token gives "
+                f"{whose}Hidden words of {found.text}: {lengths}; always guessing the most frequent token gives "
                 f"{percent(found.constant)}. Ranks were counted in {found.ranks_from}. Calibration error "
                 f"{percent(found.calibration_error)}.",
                 "quiet",

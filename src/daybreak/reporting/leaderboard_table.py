@@ -7,9 +7,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from daybreak.core.amounts import count, percent
+from daybreak.core.formatting import count, percent
 from daybreak.reporting.study_table import UNKNOWN, mean_and_spread, table
-from daybreak.schemas.filed import RULES, VERIFIED_STEPS, Record, tolerance
+from daybreak.schemas.records import RULES, VERIFIED_STEPS, Record, tolerance
 from daybreak.schemas.tasks import CLAIM_SEEDS
 
 HEAD = f"""# Leaderboard
@@ -75,7 +75,7 @@ def why_not(record: Record) -> str:
 
 @dataclass(frozen=True)
 class Row:
-    """The runs of one contender on one machine, which share everything but the seed."""
+    """The runs of one variant on one machine, which share everything but the seed."""
 
     runs: list[Filed]
     """In order of their seeds, each seed once."""
@@ -123,7 +123,7 @@ def rows_of(filed: Iterable[Filed]) -> tuple[list[Row], list[tuple[Filed, str]]]
     for run in sorted(filed, key=lambda run: (run.record.machine.started, run.name)):
         one = run.record
         machine = (one.machine.device, one.machine.cores, one.threads, one.processes, one.precision)
-        key = (one.contender, *machine, one.machine.torch, one.machine.daybreak)
+        key = (one.variant, *machine, one.machine.torch, one.machine.daybreak)
         first = groups[key].setdefault(one.seed, run)
         if first is not run:
             again.append((run, f"seed {one.seed} had been run before, in {code(first.name)}"))
@@ -192,7 +192,7 @@ def _cells(row: Row, place: int | None) -> list[str]:
         str(place or UNKNOWN),
         mean_and_spread(row.losses),
         percent(statistics.fmean(record.accuracy for record in records)),
-        code(f"{one.recipe} {one.contender[:8]}"),
+        code(f"{one.recipe} {one.variant[:8]}"),
         count(one.parameters),
         count(statistics.fmean(record.tokens for record in records)),
         code(f"{one.hardware}, {one.precision}"),

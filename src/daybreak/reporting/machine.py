@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from daybreak.core.amounts import percent, significant
+from daybreak.core.formatting import percent, significant
 from daybreak.reporting.figures import Axis, Figure, colour
 from daybreak.reporting.markup import Markup, figure, legend, section, table, tag
 from daybreak.reporting.runs import RunRecords

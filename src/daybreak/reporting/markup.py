@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from daybreak.core.amounts import significant
+from daybreak.core.formatting import significant
 from daybreak.reporting.series import to_script
 
 DIGITS = 4

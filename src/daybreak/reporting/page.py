@@ -15,16 +15,16 @@ from daybreak.reporting.background import background
 from daybreak.reporting.comparison import comparison, worth
 from daybreak.reporting.compute import compute
 from daybreak.reporting.corpus_parts import the_text
-from daybreak.reporting.course import course
 from daybreak.reporting.forecast import outlook
 from daybreak.reporting.headline import headline, load_lines
 from daybreak.reporting.layers import layers
-from daybreak.reporting.look import POLICY, SCRIPT, STYLE
 from daybreak.reporting.machine import machine
 from daybreak.reporting.markup import Markup, escape, join, section, tag
 from daybreak.reporting.runs import Published, RunRecords
 from daybreak.reporting.study_section import study_section
+from daybreak.reporting.style import POLICY, SCRIPT, STYLE
 from daybreak.reporting.task_results import averages, tasks
+from daybreak.reporting.training_curves import course
 from daybreak.reporting.verdicts import verdicts
 from daybreak.schemas.studies import Study
 from daybreak.schemas.tasks import Comparison

@@ -12,11 +12,12 @@ from typing import Any
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json
 from daybreak.core.locks import who_holds
-from daybreak.core.plain import fingerprint, from_plain
+from daybreak.core.recipe_file import is_edited, read_recipe_file
 from daybreak.core.run_folder import RunFolder
+from daybreak.core.serialization import from_dict
 from daybreak.schemas.changes import Change, MachineRecord
 from daybreak.schemas.corpus import CORPUS_FILE, CorpusReport
-from daybreak.schemas.forecast import Outlook
+from daybreak.schemas.forecast import ForecastLog
 from daybreak.schemas.probes import Probes
 from daybreak.schemas.run import (
     Decisions,
@@ -82,7 +83,7 @@ class RunRecords:
     results: list[TaskResult] = field(default_factory=list)
     examples: list[FillMask] = field(default_factory=list)
     retrieval: Retrieval | None = None
-    outlook: Outlook | None = None
+    outlook: ForecastLog | None = None
     """None where nobody foresaw anything: recipes that the law does not know, runs of before."""
     probes: Probes | None = None
     averages: list[tuple[Average, list[Published]]] = field(default_factory=list)
@@ -190,9 +191,7 @@ def read_run(path: Path) -> RunRecords:
     if not folder.recipe.is_file():
         there = "is no run folder: it holds no recipe.json" if path.is_dir() else "does not exist"
         raise UserError(f"'{path}' {there}.", "Give the folder that `daybreak run` or `daybreak pretrain` wrote.")
-    recipe = read_json(folder.recipe)
-    if not isinstance(recipe, dict):
-        raise UserError(f"'{folder.recipe}' holds no recipe.", "Restore the file, or start the run afresh.")
+    recipe = read_recipe_file(folder.recipe)
     steps: dict[int, StepRecord] = {}
     validations: dict[int, ValidationRecord] = {}
     machine: list[MachineRecord] = []
@@ -225,7 +224,7 @@ def read_run(path: Path) -> RunRecords:
         results=_reported(folder.results, list[TaskResult], faults) or [],
         examples=_reported(folder.examples, list[FillMask], faults) or [],
         retrieval=_reported(folder.retrieval, Retrieval, faults),
-        outlook=_reported(folder.forecast, Outlook, faults),
+        outlook=_reported(folder.forecast, ForecastLog, faults),
         probes=_reported(folder.probes, Probes, faults),
         held=who_holds(path),
         faults=faults,
@@ -263,7 +262,7 @@ def last_trace(path: Path) -> TraceRecord | None:
     if not complete:
         return None
     try:
-        record: TraceRecord = from_plain(TraceRecord, json.loads(complete.rpartition(b"\n")[2]), path.name)
+        record: TraceRecord = from_dict(TraceRecord, json.loads(complete.rpartition(b"\n")[2]), path.name)
     except ValueError:
         raise UserError(f"'{path}' is damaged at its end.", "Restore the file, or start the run afresh.") from None
     return record
@@ -279,7 +278,7 @@ def first_trace(path: Path) -> TraceRecord | None:
     if not line.endswith(b"\n"):
         return None
     try:
-        record: TraceRecord = from_plain(TraceRecord, json.loads(line), path.name)
+        record: TraceRecord = from_dict(TraceRecord, json.loads(line), path.name)
     except ValueError:
         raise UserError(f"'{path}' is damaged at its start.", "Restore the file, or start the run afresh.") from None
     return record
@@ -288,7 +287,7 @@ def first_trace(path: Path) -> TraceRecord | None:
 def _record(line: dict[str, Any], where: str) -> Line | None:
     """A line of metrics.jsonl; None of a kind that this version does not know."""
     kind = KINDS.get(str(line.pop("type", None)))
-    return None if kind is None else from_plain(kind, line, where)
+    return None if kind is None else from_dict(kind, line, where)
 
 
 def _lost(path: Path) -> list[Line]:
@@ -328,8 +327,7 @@ def _metrics(path: Path) -> tuple[list[Line], list[int]]:
 
 def _edited(recipe: dict[str, Any]) -> list[str]:
     """Whether recipe.json was changed after the run wrote it: its fingerprint is that of all other fields."""
-    fields = {name: value for name, value in recipe.items() if name not in ("fingerprint", "own_kinds")}
-    if "fingerprint" not in recipe or recipe["fingerprint"] == fingerprint(fields):
+    if not is_edited(recipe):
         return []
     return ["recipe.json was edited after the run began: its fingerprint does not match its fields."]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from daybreak.core.amounts import significant
+from daybreak.core.formatting import significant
 from daybreak.reporting import figures
-from daybreak.reporting.arithmetic import trained
 from daybreak.reporting.events import events
+from daybreak.reporting.flops import trained
 from daybreak.reporting.markup import Markup, figure, fold, join, legend, note, section, table, tag
 from daybreak.reporting.runs import RunRecords
 from daybreak.reporting.time_figure import OTHER_USE, USE_COLOURS, USE_WORDS, spent
@@ -55,9 +55,9 @@ def training(runs: Sequence[RunRecords]) -> Markup:
             *_by_arithmetic(runs, key),
             figure(
                 "Masked accuracy",
-                "Share of hidden held-out tokens guessed right; dashed: always guessing the commonest.",
+                "Share of hidden held-out tokens guessed right; dashed: always guessing the most frequent.",
                 figures.accuracy(runs),
-                legend(("marked", tint, "held out"), ("dashed", "var(--quiet)", "commonest token")),
+                legend(("marked", tint, "held out"), ("dashed", "var(--quiet)", "most frequent token")),
             ),
             figure("Learning rate", "The step size that the schedule gave.", figures.learning_rate(runs)),
             figure("Throughput", "Tokens read each second of training.", figures.throughput(runs)),
@@ -89,12 +89,14 @@ def time_spent(runs: Sequence[RunRecords]) -> Markup:
     told = [(number, run.summary) for number, run in enumerate(runs) if run.summary is not None]
     if not told:
         return NOTHING
-    uses = list(dict.fromkeys(use for _, summary in told for use, seconds in summary.spent.items() if seconds))
+    uses = list(
+        dict.fromkeys(use for _, summary in told for use, seconds in summary.time_by_category.items() if seconds)
+    )
     rows = []
     for number, summary in told:
         asked = join(f"{summary.elapsed:.1f} s", tag("small", f"asked: {summary.budget}"))
-        whole = sum(summary.spent.values())
-        cells = [_seconds(summary.spent.get(use, 0.0), whole) for use in uses]
+        whole = sum(summary.time_by_category.values())
+        cells = [_seconds(summary.time_by_category.get(use, 0.0), whole) for use in uses]
         rows.append([run_name(runs, number), asked, *cells, f"{summary.parity_seconds:.1f} s"])
     key = legend(*(("dot", USE_COLOURS.get(use, OTHER_USE), USE_WORDS.get(use, use)) for use in uses))
     head = [USE_WORDS.get(use, use) for use in uses]

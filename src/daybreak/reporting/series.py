@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from daybreak.core.amounts import scale_of
+from daybreak.core.formatting import scale_of
 
 POINTS_PER_TRACE = 2000
 POINTS_PER_PAGE = 50_000

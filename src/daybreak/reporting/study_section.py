@@ -1,4 +1,4 @@
-"""The section of a study in the report of its runs: a row a contender, and the verdicts."""
+"""The section of a study in the report of its runs: a row a variant, and the verdicts."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from daybreak.schemas.studies import Study
 
 
 def study_section(study: Study) -> Markup:
-    """Held-out loss and scores of each contender, and who is better."""
+    """Held-out loss and scores of each variant, and who is better."""
     if study.tasks:
         head, rows = task_rows(study)
     else:
-        head, rows = ["contender", "seeds", "loss"], []
-        for one in study.settings.contenders:
-            losses = [cell.loss for cell in study.cells if cell.contender == one.name]
+        head, rows = ["variant", "seeds", "loss"], []
+        for one in study.settings.variants:
+            losses = [cell.loss for cell in study.cells if cell.variant == one.name]
             rows.append([one.name, str(len(losses)), mean_and_spread(losses)])
     words = [*map(sentence, study.comparisons), *map(score_sentence, study.task_comparisons)]
     scores = (

@@ -6,7 +6,7 @@ import re
 import statistics
 from collections.abc import Sequence
 
-from daybreak.core.amounts import count, percent, signed
+from daybreak.core.formatting import count, percent, signed
 from daybreak.schemas.studies import DataStudy, LossComparison, ScoreComparison, Study, StudyCell, StudySettings
 
 UNKNOWN = "-"
@@ -35,7 +35,7 @@ def mean_and_spread(values: Sequence[float], places: int = 3) -> str:
 def study_text(study: Study) -> str:
     """What OUT/study.md holds."""
     ended = "" if study.finished else "\n\nNot finished yet."
-    parts = [f"# {study.question}{ended}", how(study), contenders(study)]
+    parts = [f"# {study.question}{ended}", how(study), variants(study)]
     parts += [f"- {sentence(found)}" for found in study.comparisons]
     parts += [on_tasks(study)]
     parts += [f"- {score_sentence(found)}" for found in study.task_comparisons]
@@ -47,7 +47,7 @@ def log_entry(study: Study, date: str) -> str:
     """An entry of docs/log.md: heading, one paragraph, a table; who lost stands in it too."""
     told = " ".join(sentence(found) for found in study.comparisons)
     scores = " ".join(score_sentence(found) for found in study.task_comparisons)
-    parts = [heading(study.question, date), f"{how(study)} {told}", contenders(study), on_tasks(study), scores]
+    parts = [heading(study.question, date), f"{how(study)} {told}", variants(study), on_tasks(study), scores]
     return _joined(parts)
 
 
@@ -57,7 +57,7 @@ def heading(question: str, date: str) -> str:
 
 def how(study: Study) -> str:
     """What was done, in one paragraph."""
-    names = ", ".join(one.name for one in study.settings.contenders)
+    names = ", ".join(one.name for one in study.settings.variants)
     return (
         f"{names}: {study.settings.budget} each on {study.data} ({count(study.train_tokens)} training tokens), "
         f"{_basis(study.settings, study.seeds)}"
@@ -73,14 +73,14 @@ def _basis(settings: StudySettings, seeds: int) -> str:
     )
 
 
-def contenders(study: Study) -> str:
-    """A row a contender, the lowest loss first."""
+def variants(study: Study) -> str:
+    """A row a variant, the lowest loss first."""
     rows = []
-    for one in study.settings.contenders:
-        cells = [cell for cell in study.cells if cell.contender == one.name]
+    for one in study.settings.variants:
+        cells = [cell for cell in study.cells if cell.variant == one.name]
         if cells:
             rows.append((statistics.fmean(cell.loss for cell in cells), _row(one.name, one.words, cells)))
-    head = ("contender", "as typed", "seeds", "loss", "accuracy", "steps", "tokens", "epochs", "tokens/s", "void")
+    head = ("variant", "as typed", "seeds", "loss", "accuracy", "steps", "tokens", "epochs", "tokens/s", "void")
     return table(head, [row for _, row in sorted(rows, key=lambda found: found[0])])
 
 
@@ -100,7 +100,7 @@ def _row(name: str, words: str, cells: Sequence[StudyCell]) -> list[str]:
 
 
 def on_tasks(study: Study) -> str:
-    """How the models were fine-tuned, and a row a contender: its loss, its score on each task and their mean."""
+    """How the models were fine-tuned, and a row a variant: its loss, its score on each task and their mean."""
     if study.tasks is None:
         return ""
     head, rows = task_rows(study)
@@ -114,15 +114,15 @@ def on_tasks(study: Study) -> str:
 
 
 def task_rows(study: Study) -> tuple[list[str], list[list[str]]]:
-    """Head and rows of the table of tasks, the highest mean first; contenders without a score come last."""
+    """Head and rows of the table of tasks, the highest mean first; variants without a score come last."""
     names = study.tasks.tasks if study.tasks else []
     metrics = {one.task: one.metric for cell in study.cells for one in cell.tasks}
-    head = ["contender", "seeds", "loss"]
+    head = ["variant", "seeds", "loss"]
     head += [f"{name} ({metrics[name].replace('_', ' ')})" if name in metrics else name for name in names]
     head += [f"mean of {len(names)}"] if len(names) > 1 else []
     rows = []
-    for one in study.settings.contenders:
-        cells = [cell for cell in study.cells if cell.contender == one.name]
+    for one in study.settings.variants:
+        cells = [cell for cell in study.cells if cell.variant == one.name]
         scores = [{score.task: 100 * score.score for score in cell.tasks} for cell in cells if cell.tasks]
         means = [statistics.fmean(score.values()) for score in scores]
         columns = [[score[name] for score in scores] for name in names] + ([means] if len(names) > 1 else [])
@@ -191,7 +191,7 @@ def times(comparisons: Sequence[LossComparison]) -> str:
 
 def voids(cells: Sequence[StudyCell]) -> str:
     """Which cells are void, and why."""
-    found = [f"- {cell.contender}, seed {cell.seed}: {cell.void}" for cell in cells if cell.void]
+    found = [f"- {cell.variant}, seed {cell.seed}: {cell.void}" for cell in cells if cell.void]
     return "\n".join(["Void:", "", *found]) if found else ""
 
 
@@ -216,33 +216,33 @@ def data_log_entry(study: DataStudy, date: str) -> str:
 def how_data(study: DataStudy) -> str:
     """What was done, in one paragraph."""
     steps = ", ".join(_steps(study))
-    ordered = f" Sorted: rows in the order {study.order}, else shuffled." if "sorted" in study.treatments else ""
+    ordered = f" Sorted: rows in the order {study.order}, else shuffled." if "sorted" in study.preprocessings else ""
     held = ", ".join(f"{one.heldout_documents:,} documents of {one.name}" for one in study.sources)
     return (
         f"{', '.join(one.name for one in study.sources)} x {steps}: {study.settings.budget} each, one tokenizer for "
-        f"all, {_basis(study.settings, study.seeds)} Each treatment stands on those before it.{ordered} Held out "
-        f"before any treatment: {held}."
+        f"all, {_basis(study.settings, study.seeds)} Each preprocessing stands on those before it.{ordered} Held out "
+        f"before any preprocessing: {held}."
     )
 
 
 def _steps(study: DataStudy) -> list[str]:
-    return [name if place == 0 or name == "raw" else f"+ {name}" for place, name in enumerate(study.treatments)]
+    return [name if place == 0 or name == "raw" else f"+ {name}" for place, name in enumerate(study.preprocessings)]
 
 
-def data_contender(source: str, treatment: str) -> str:
+def data_variant(source: str, preprocessing: str) -> str:
     """What a cell of a data study is called."""
-    return f"{source}, {treatment}"
+    return f"{source}, {preprocessing}"
 
 
 def sources(study: DataStudy) -> str:
-    """Sources down, treatments across: the loss on the source's own held-out text, what is left of it, and epochs."""
-    texts = {(text.source, text.treatment): text for text in study.texts}
+    """Sources down, preprocessings across: loss on the source's own held-out text, tokens left, epochs."""
+    texts = {(text.source, text.preprocessing): text for text in study.texts}
     rows = []
     for one in study.sources:
         row = [one.name]
-        for treatment in study.treatments:
-            cells = _cells(study, one.name, treatment)
-            text = texts.get((one.name, treatment))
+        for preprocessing in study.preprocessings:
+            cells = _cells(study, one.name, preprocessing)
+            text = texts.get((one.name, preprocessing))
             told = mean_and_spread([cell.loss for cell in cells])
             if text is not None:
                 told += f"; {count(text.tokens)} tokens ({text.kept:.0%})"
@@ -258,19 +258,19 @@ def crossed(study: DataStudy) -> str:
     names = [one.name for one in study.sources]
     rows = []
     for source in names:
-        for treatment in study.treatments:
-            cells = _cells(study, source, treatment)
+        for preprocessing in study.preprocessings:
+            cells = _cells(study, source, preprocessing)
             if cells:
                 judged = [[cell.others[name] for cell in cells if name in cell.others] for name in names]
-                rows.append([data_contender(source, treatment), *map(mean_and_spread, judged)])
+                rows.append([data_variant(source, preprocessing), *map(mean_and_spread, judged)])
     if not rows:
         return ""
     head = table(("trained on", *(f"judged on {name}" for name in names)), rows)
     return _joined(["Each model on the held-out text of every source:", head])
 
 
-def _cells(study: DataStudy, source: str, treatment: str) -> list[StudyCell]:
-    return [cell for cell in study.cells if cell.contender == data_contender(source, treatment)]
+def _cells(study: DataStudy, source: str, preprocessing: str) -> list[StudyCell]:
+    return [cell for cell in study.cells if cell.variant == data_variant(source, preprocessing)]
 
 
 def _joined(parts: Sequence[str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from daybreak.core.amounts import score, signed, significant
+from daybreak.core.formatting import score, signed, significant
 from daybreak.core.task_pairs import TaskPair, pair_results, several_models
 from daybreak.reporting import figures
 from daybreak.reporting.markup import Markup, escape, figure, fold, join, legend, note, section, table, tag
@@ -66,7 +66,7 @@ def tasks(runs: Sequence[RunRecords]) -> Markup:
 def _row(runs: Sequence[RunRecords], number: int, pair: TaskPair, named: bool) -> list[Markup | str]:
     result, gain = pair.either, pair.gain
     model = f"{pair.model_name}; " if named else ""
-    rows = f"{model}{pair.protocol}; {result.train_rows:,} rows to learn from, {result.judged_rows:,} to judge"
+    rows = f"{model}{pair.protocol}; {result.train_rows:,} rows to learn from, {result.judged_rows:,} to evaluate"
     chosen = [tag("small", words) for words in _selections(pair)]
     name = join(tag("b", pair.task), tag("small", rows), *chosen)
     gained = join(signed(100 * gain, 1), tag("small", pair.verdict)) if gain is not None else UNKNOWN

@@ -33,11 +33,13 @@ USE_WORDS = {
 def spent(runs: Sequence[RunRecords]) -> Figure:
     """A bar a run: the seconds of the budget by use, as shares of what was charged."""
     told = [run for run in runs if run.summary is not None]
-    uses = list(dict.fromkeys([*USE_COLOURS, *(use for run in told if run.summary for use in run.summary.spent)]))
+    uses = list(
+        dict.fromkeys([*USE_COLOURS, *(use for run in told if run.summary for use in run.summary.time_by_category)])
+    )
     data = []
     for use in uses:
-        seconds = [run.summary.spent.get(use, 0.0) if run.summary else 0.0 for run in told]
-        totals = [sum(run.summary.spent.values()) if run.summary else 0.0 for run in told]
+        seconds = [run.summary.time_by_category.get(use, 0.0) if run.summary else 0.0 for run in told]
+        totals = [sum(run.summary.time_by_category.values()) if run.summary else 0.0 for run in told]
         shares = [100 * part / whole if whole else 0.0 for part, whole in zip(seconds, totals)]
         labels = [html.escape(run.label) for run in told]
         if not any(seconds):

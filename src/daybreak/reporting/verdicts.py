@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 
-from daybreak.core.amounts import percent, score, signed
+from daybreak.core.formatting import percent, score, signed
 from daybreak.reporting.figures import Figure, base_layout
 from daybreak.reporting.markup import Markup, figure, join, note, section, table, tag
 from daybreak.reporting.sections import NOTHING

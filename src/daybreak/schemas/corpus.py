@@ -107,7 +107,7 @@ class VocabularyAdvice:
 class CorpusReport:
     """All of DATA/corpus.json."""
 
-    case: str
+    preset: str
     """plain, books, web or crammed."""
     documents: int
     """Kept, training and held-out together, each once."""

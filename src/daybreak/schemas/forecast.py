@@ -114,7 +114,7 @@ class Forecast:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outlook:
+class ForecastLog:
     """RUN/forecast.json: what a run was expected to reach, and what its training loss is usually on the way."""
 
     forecasts: list[Forecast]

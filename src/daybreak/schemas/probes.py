@@ -119,7 +119,7 @@ class MaskedWords:
     trained_length: int
     """Longest row that the model's own files speak of."""
     ranks_from: str
-    """What a token's rank was counted in: 'training text' or 'this text'. Rank 1 is the commonest token."""
+    """What a token's rank was counted in: 'training text' or 'this text'. Rank 1 is the most frequent token."""
     constant: float
     """Accuracy of always guessing the token of rank 1."""
     lengths: list[RowLength]

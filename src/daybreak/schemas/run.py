@@ -194,7 +194,7 @@ class ValidationRecord:
     """Different tokens among the predictions."""
     unigram_loss: float
     """Loss of the training corpus' unigram distribution (add-one) on the same positions: the plateau."""
-    commonest_share: float
+    most_frequent_fraction: float
     """Share of the positions whose answer is the corpus' most frequent token: the accuracy of always guessing it."""
     final: bool
     seconds: float
@@ -347,7 +347,7 @@ class Summary:
     """Seconds charged to the budget."""
     wall: float
     """Seconds from the first start to the end, the time between a stop and a resume included."""
-    spent: dict[str, float]
+    time_by_category: dict[str, float]
     """Seconds by use: start, data, train, communicate, clock, monitor, validate, checkpoint, export, lost."""
     steps: int
     tokens: int

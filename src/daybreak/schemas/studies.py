@@ -1,6 +1,6 @@
 """What a study leaves on disk: OUT/study.json of ``daybreak study``, OUT/study-data.json of ``daybreak study-data``.
 
-Units: seconds, tokens; losses in nats per token on the fixed held-out positions of the yardstick.
+Units: seconds, tokens; losses in nats per token on the fixed held-out positions of the held-out evaluation.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ class StudyTasks:
 
 @dataclass(frozen=True, kw_only=True)
 class StudyCell:
-    """One pretraining: a contender and a seed."""
+    """One pretraining: a variant and a seed."""
 
-    contender: str
+    variant: str
     seed: int
     attempt: int = 0
     """1 for the repetition of a cell that was void."""
@@ -119,7 +119,7 @@ class TimeRatio:
 
 @dataclass(frozen=True, kw_only=True)
 class LossComparison:
-    """Contender B against contender A on the seeds that both have."""
+    """Variant B against variant A on the seeds that both have."""
 
     a: str
     b: str
@@ -137,7 +137,7 @@ class LossComparison:
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreComparison:
-    """Contender B against contender A on a task, on the pretraining seeds that both have."""
+    """Variant B against variant A on a task, on the pretraining seeds that both have."""
 
     task: str
     """Name of a task, or ``mean of N tasks``."""
@@ -157,7 +157,7 @@ class ScoreComparison:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StudyContender:
+class StudyVariant:
     name: str
     words: str
     """As the user typed it, without paths; empty where it came as a recipe from Python."""
@@ -175,7 +175,7 @@ class StudySettings:
     threads: int
     cores: int
     machine: Environment
-    contenders: list[StudyContender]
+    variants: list[StudyVariant]
 
     def differs(self, other: StudySettings) -> str:
         """What these settings have that ``other`` has not, in words; empty if they are the same."""
@@ -183,8 +183,8 @@ class StudySettings:
             return "another budget"
         if self.threads != other.threads:
             return "another number of threads"
-        if self.contenders != other.contenders:
-            return "other contenders"
+        if self.variants != other.variants:
+            return "other variants"
         return "" if self == other else "another machine or other versions"
 
 
@@ -204,7 +204,7 @@ class Study:
     cells: list[StudyCell]
     comparisons: list[LossComparison]
     tasks: StudyTasks | None = None
-    """None where the contenders are compared by their losses alone."""
+    """None where the variants are compared by their losses alone."""
     task_comparisons: list[ScoreComparison] = field(default_factory=list)
 
 
@@ -217,15 +217,15 @@ class StudySource:
     documents: int
     """Read, copies included."""
     heldout_documents: int
-    """Set aside before any treatment."""
+    """Set aside before any preprocessing."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class TreatedText:
-    """What a treatment made of the training text of a source."""
+class PreprocessedText:
+    """What a preprocessing made of the training text of a source."""
 
     source: str
-    treatment: str
+    preprocessing: str
     folder: str
     """Name of its prepared data; rows in another order are of the same."""
     documents: int
@@ -236,11 +236,11 @@ class TreatedText:
 
 @dataclass(frozen=True, kw_only=True)
 class DataStudy:
-    """OUT/study-data.json, renewed after every cell. A contender is called SOURCE, TREATMENT."""
+    """OUT/study-data.json, renewed after every cell. A variant is called SOURCE, TREATMENT."""
 
     question: str
     settings: StudySettings
-    treatments: list[str]
+    preprocessings: list[str]
     """In their order; each stands on those before it."""
     order: str
     """Of the rows, where they are sorted."""
@@ -251,6 +251,6 @@ class DataStudy:
     """Tells the texts and the settings of the preparation from others."""
     seeds: int
     finished: bool
-    texts: list[TreatedText]
+    texts: list[PreprocessedText]
     cells: list[StudyCell]
     comparisons: list[LossComparison]

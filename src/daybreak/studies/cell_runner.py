@@ -28,7 +28,7 @@ from typing import TextIO
 from daybreak.core.errors import Interrupted, UserError
 from daybreak.core.files import make_folder
 from daybreak.core.locks import PATIENCE, locked
-from daybreak.core.other_processes import Bystanders, note
+from daybreak.core.other_processes import OtherProcesses, note
 from daybreak.core.run_folder import RunFolder
 from daybreak.training.signals import Signals
 
@@ -42,9 +42,9 @@ PR_SET_PDEATHSIG = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """A contender with a seed."""
+    """A variant with a seed."""
 
-    contender: str
+    variant: str
     seed: int
     words: tuple[str, ...]
     """The recipe and its flags, as ``daybreak pretrain`` takes them."""
@@ -54,7 +54,7 @@ class Cell:
     @property
     def name(self) -> str:
         again = "-again" if self.attempt else ""
-        return f"{slug(self.contender)}-seed-{self.seed}{again}"
+        return f"{slug(self.variant)}-seed-{self.seed}{again}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ class Place:
 
 
 def slug(name: str) -> str:
-    """A contender's name as a folder can have it."""
+    """A variant's name as a folder can have it."""
     return re.sub(r"[^A-Za-z0-9_.+]+", "-", name).strip("-.")
 
 
@@ -113,7 +113,7 @@ def train_cell(cell: Cell, place: Place, lock: TextIO) -> None:
     loads, log = place.beside(cell, ".load.jsonl"), place.beside(cell, ".log")
     with Signals() as signals:
         note(loads, "start")
-        begun, bystanders = time.monotonic(), Bystanders()
+        begun, bystanders = time.monotonic(), OtherProcesses()
         code = run_child(command(cell, place), log, place.threads, lock, signals, look=lambda: note(loads, "look"))
         note(loads, "end", seconds=round(time.monotonic() - begun, 3), others=bystanders.cores())
     check_ended(code, signals, cell, log)

@@ -19,8 +19,8 @@ from typing import TextIO
 
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json, write_json
-from daybreak.core.plain import fingerprint, to_plain
 from daybreak.core.run_folder import RunFolder
+from daybreak.core.serialization import fingerprint, to_dict
 from daybreak.evaluation.finetuning.fingerprints import task_digest
 from daybreak.evaluation.finetuning.results import read_results
 from daybreak.evaluation.model_source import find_tasks
@@ -80,7 +80,7 @@ def choose_tasks(
         record=StudyTasks(tasks=[task.name for task in found], protocol=protocol, seeds=seeds),
         typed=tuple(names),
         task_dir=str(task_dir or ""),
-        identity=fingerprint([digests, to_plain(chosen), seeds]),
+        identity=fingerprint([digests, to_dict(chosen), seeds]),
     )
 
 

@@ -1,4 +1,4 @@
-"""A contest at equal clock: who takes part, in what order the cells run, and what each of them left.
+"""A experiment at equal clock: who takes part, in what order the cells run, and what each of them left.
 
 ``daybreak study`` and ``daybreak study-data`` are two questions put to this one engine.
 """
@@ -17,14 +17,15 @@ from daybreak.core.errors import UserError
 from daybreak.core.files import make_folder, read_json, write_json
 from daybreak.core.other_processes import read_turns, why_void
 from daybreak.core.process import usable_cores
+from daybreak.core.recipe_file import read_recipe_file
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.terminal import duration, say
 from daybreak.data.sequences.shards import open_shards
-from daybreak.pretraining.setup import yardstick
+from daybreak.pretraining.setup import heldout_validation
 from daybreak.recipe import Recipe, resolved
-from daybreak.schemas.filed import tolerance
+from daybreak.schemas.records import tolerance
 from daybreak.schemas.run import Decisions, Summary
-from daybreak.schemas.studies import StudyCell, StudyContender, StudySettings, Turn
+from daybreak.schemas.studies import StudyCell, StudySettings, StudyVariant, Turn
 from daybreak.studies.cell_runner import Cell, Place, slug, train_cell
 from daybreak.studies.cell_tasks import CellTasks, evaluate_cell, with_scores
 from daybreak.studies.paired_losses import read_curve
@@ -39,7 +40,7 @@ AFTERWARDS = 12.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Contender:
+class Variant:
     """Who takes part."""
 
     name: str
@@ -54,45 +55,45 @@ class Contender:
 # ---------------------------------------------------------------- before the first cell
 
 
-def named_apart(contenders: Sequence[Contender]) -> None:
+def named_apart(variants: Sequence[Variant]) -> None:
     """Raise UserError unless there are two or more, and their run folders have names of their own."""
-    if len(contenders) < 2:
+    if len(variants) < 2:
         raise UserError(
-            "A study compares two contenders or more.",
+            "A study compares two variants or more.",
             'Name them, each in quotes: daybreak study mini "mini --batch 8".',
         )
-    places = [slug(one.name) for one in contenders]
-    for one, place in zip(contenders, places):
+    places = [slug(one.name) for one in variants]
+    for one, place in zip(variants, places):
         if not place or places.count(place) > 1:
             raise UserError(
-                f"The name of the contender '{one.name}' does not tell it from the others.",
+                f"The name of the variant '{one.name}' does not tell it from the others.",
                 'Give each its own: "low=mini" "high=mini --optimizer.lr 4e-3".',
             )
 
 
-def agreed(contender: Contender, budget: str) -> Recipe:
-    """The recipe of a contender at the study's budget, refused where ``pretrain`` would refuse it.
+def agreed(variant: Variant, budget: str) -> Recipe:
+    """The recipe of a variant at the study's budget, refused where ``pretrain`` would refuse it.
 
     Raises:
-        UserError: with the contender's name.
+        UserError: with the variant's name.
     """
-    recipe = replace(contender.recipe, budget=budget, seed=0)
+    recipe = replace(variant.recipe, budget=budget, seed=0)
     try:
         recipe.check()
         calibration.refuse_few_steps(Budget.parse(budget), recipe.global_batch(1) * recipe.length)
-        if not (contender.words or contender.code) and (own := resolved(recipe).get("own_kinds")):
+        if not (variant.words or variant.code) and (own := resolved(recipe).get("own_kinds")):
             raise UserError(f"It holds {' and '.join(own)}, of a file of yours.", "Name that file: code='FILE.py'.")
     except UserError as error:
-        raise of(contender, error) from None
+        raise of(variant, error) from None
     return recipe
 
 
-def of(contender: Contender, error: UserError) -> UserError:
-    """The same complaint, with the contender's name."""
-    return UserError(f"The contender '{contender.name}': {error.sentence}", error.remedy)
+def of(variant: Variant, error: UserError) -> UserError:
+    """The same complaint, with the variant's name."""
+    return UserError(f"The variant '{variant.name}': {error.sentence}", error.remedy)
 
 
-def yardsticks(contenders: Sequence[Contender], data: Path) -> list[Validation]:
+def heldout_sets(variants: Sequence[Variant], data: Path) -> list[Validation]:
     """On what each is judged: it must be the same for all. Builds the held-out rows of each, which finds more faults.
 
     Raises:
@@ -100,12 +101,12 @@ def yardsticks(contenders: Sequence[Contender], data: Path) -> list[Validation]:
     """
     shards = open_shards(data)
     found = []
-    for one in contenders:
+    for one in variants:
         try:
-            found.append(yardstick(one.recipe, shards, data, torch.device("cpu")))
+            found.append(heldout_validation(one.recipe, shards, data, torch.device("cpu")))
         except UserError as error:
             raise of(one, error) from None
-    lengths = {validation.length: one.name for one, validation in zip(contenders, found)}
+    lengths = {validation.length: one.name for one, validation in zip(variants, found)}
     if len(lengths) > 1:
         (short, a), (long, b) = sorted(lengths.items())[:2]
         raise UserError(
@@ -116,7 +117,7 @@ def yardsticks(contenders: Sequence[Contender], data: Path) -> list[Validation]:
     return found
 
 
-def settled(contenders: Sequence[Contender], budget: str, seeds: int, threads: int) -> StudySettings:
+def settled(variants: Sequence[Variant], budget: str, seeds: int, threads: int) -> StudySettings:
     """What all cells have in common.
 
     Args:
@@ -134,10 +135,10 @@ def settled(contenders: Sequence[Contender], budget: str, seeds: int, threads: i
         raise UserError(
             f"{threads} threads on {cores} cores would wait for each other.", f"Give --threads from 1 to {cores}."
         )
-    if len({(one.recipe.origin.init, one.recipe.origin.branch) for one in contenders}) > 1:
+    if len({(one.recipe.origin.init, one.recipe.origin.branch) for one in variants}) > 1:
         raise UserError("RULES.md compares only runs from the same start.", "Give all the same --init, or none.")
     equal_clock = Budget.parse(budget).unit == "seconds"
-    recipes = [agreed(one, budget) for one in contenders]
+    recipes = [agreed(one, budget) for one in variants]
     machine = probe.describe(probe.choose_device(), 0.0)  # at no time, for a study that goes on is to find itself again
     return StudySettings(
         budget=budget,
@@ -145,13 +146,13 @@ def settled(contenders: Sequence[Contender], budget: str, seeds: int, threads: i
         threads=threads or cores,
         cores=cores,
         machine=machine,
-        contenders=[
-            StudyContender(
+        variants=[
+            StudyVariant(
                 name=one.name,
                 words=" ".join(PurePath(word).name if "/" in word else word for word in one.words),
                 recipe=resolved(recipe)["fingerprint"],
             )
-            for one, recipe in zip(contenders, recipes)
+            for one, recipe in zip(variants, recipes)
         ],
     )
 
@@ -175,26 +176,24 @@ def forecast(cells: Sequence[Cell], place: Place, tasks: CellTasks | None = None
         say(f"After each cell, outside of its budget: fine-tuning on {', '.join(tasks.record.tasks)}.")
 
 
-def cells_of(
-    contenders: Sequence[Contender], place: Place, seeds: int, data: Callable[[Contender], Path]
-) -> list[Cell]:
+def cells_of(variants: Sequence[Variant], place: Place, seeds: int, data: Callable[[Variant], Path]) -> list[Cell]:
     """All cells in the order in which they run.
 
     Args:
-        data: the prepared data of a contender.
+        data: the prepared data of a variant.
     """
     first = {
-        one.name: Cell(contender=one.name, seed=0, words=one.words or _written(one, place), data=data(one))
-        for one in contenders
+        one.name: Cell(variant=one.name, seed=0, words=one.words or _written(one, place), data=data(one))
+        for one in variants
     }
     return [replace(first[name], seed=seed) for seed, name in in_turns(list(first), seeds)]
 
 
-def _written(contender: Contender, place: Place) -> tuple[str, ...]:
+def _written(variant: Variant, place: Place) -> tuple[str, ...]:
     """The recipe as a file, which ``daybreak pretrain`` takes as well."""
-    path = make_folder(place.out / "recipes") / f"{slug(contender.name)}.json"
-    write_json(path, resolved(contender.recipe))
-    return (str(path), *(("--recipe", contender.code) if contender.code else ()))
+    path = make_folder(place.out / "recipes") / f"{slug(variant.name)}.json"
+    write_json(path, resolved(variant.recipe))
+    return (str(path), *(("--recipe", variant.code) if variant.code else ()))
 
 
 def in_turns(names: Sequence[str], seeds: int) -> list[tuple[int, str]]:
@@ -259,7 +258,7 @@ def play(
 
 def _told(cell: StudyCell) -> str:
     void = f"; void: {cell.void}" if cell.void else ""
-    return f"{cell.contender}, seed {cell.seed}: held-out loss {cell.loss:.3f} after {cell.steps:,} steps{void}"
+    return f"{cell.variant}, seed {cell.seed}: held-out loss {cell.loss:.3f} after {cell.steps:,} steps{void}"
 
 
 def _scored(cell: StudyCell) -> str:
@@ -286,11 +285,11 @@ def read_cell(cell: Cell, place: Place) -> StudyCell:
     turns = read_turns(place.beside(cell, ".load.jsonl"))
     seen = summary.validation
     return StudyCell(
-        contender=cell.contender,
+        variant=cell.variant,
         seed=cell.seed,
         attempt=cell.attempt,
         folder=f"cells/{cell.name}",
-        recipe=read_json(run.recipe)["fingerprint"],
+        recipe=read_recipe_file(run.recipe)["fingerprint"],
         loss=seen.loss,
         accuracy=seen.accuracy,
         unigram_loss=seen.unigram_loss,

@@ -1,4 +1,4 @@
-"""Is one contender better than another, in held-out loss or on a task, and how sure: pairs of cells of one seed.
+"""Is one variant better than another, in held-out loss or on a task, and how sure: pairs of cells of one seed.
 
 Two cells of one seed share the order of the rows and the masks, so their difference varies less than they do. The
 interval is Student's t over these differences (n - 1 degrees of freedom): it takes them for normal and knows no more
@@ -37,7 +37,7 @@ def interval(differences: Sequence[float]) -> tuple[float, float] | None:
 
 
 def compare_all(cells: Sequence[StudyCell], names: Sequence[str], unit: str) -> list[LossComparison]:
-    """Each contender against each before it, as far as both have cells of one seed.
+    """Each variant against each before it, as far as both have cells of one seed.
 
     Args:
         cells: the last attempt of each.
@@ -47,10 +47,10 @@ def compare_all(cells: Sequence[StudyCell], names: Sequence[str], unit: str) -> 
 
 
 def _pairs(cells: Sequence[StudyCell], names: Sequence[str]) -> list[tuple[list[StudyCell], list[StudyCell]]]:
-    """For each two contenders, their cells of the seeds that both have."""
+    """For each two variants, their cells of the seeds that both have."""
     found = []
     for names_of_pair in itertools.combinations(names, 2):
-        a, b = ({cell.seed: cell for cell in cells if cell.contender == name} for name in names_of_pair)
+        a, b = ({cell.seed: cell for cell in cells if cell.variant == name} for name in names_of_pair)
         if seeds := sorted(a.keys() & b.keys()):
             found.append(([a[seed] for seed in seeds], [b[seed] for seed in seeds]))
     return found
@@ -63,8 +63,8 @@ def compare(a: Sequence[StudyCell], b: Sequence[StudyCell], unit: str) -> LossCo
     wider = max(spread([cell.loss for cell in side]) for side in (a, b))
     void = any(cell.void for cell in [*a, *b])
     return LossComparison(
-        a=a[0].contender,
-        b=b[0].contender,
+        a=a[0].variant,
+        b=b[0].variant,
         seeds=[cell.seed for cell in a],
         difference=statistics.fmean(differences),
         low=ends[0] if ends else None,
@@ -84,7 +84,7 @@ def scores_of(cell: StudyCell) -> dict[str, float]:
 
 
 def compare_scores(cells: Sequence[StudyCell], names: Sequence[str], unit: str) -> list[ScoreComparison]:
-    """Each contender against each before it, on each task and on the mean over tasks.
+    """Each variant against each before it, on each task and on the mean over tasks.
 
     Cells that were not fine-tuned take no part.
 
@@ -104,8 +104,8 @@ def compare_scores(cells: Sequence[StudyCell], names: Sequence[str], unit: str) 
                 ScoreComparison(
                     task=task,
                     metric=metrics.get(task, ""),
-                    a=a[0].contender,
-                    b=b[0].contender,
+                    a=a[0].variant,
+                    b=b[0].variant,
                     seeds=[cell.seed for cell in a],
                     difference=statistics.fmean(differences),
                     low=ends[0] if ends else None,

@@ -16,16 +16,17 @@ import torch
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json
 from daybreak.core.other_processes import read_turns, why_void
-from daybreak.core.plain import fingerprint, from_plain, to_plain
+from daybreak.core.recipe_file import read_recipe_file
 from daybreak.core.run_folder import RunFolder
+from daybreak.core.serialization import fingerprint, from_dict, to_dict
 from daybreak.data.sequences.shards import Shards
 from daybreak.exporting.budget_files import bare
-from daybreak.pretraining.setup import yardstick
+from daybreak.pretraining.setup import heldout_validation
 from daybreak.recipe import Recipe
 from daybreak.reporting.runs import KINDS, Line
 from daybreak.schemas.changes import MachineRecord
-from daybreak.schemas.filed import NAMED_TEXTS, RULES, DataIdentity, FiledResult, Record, Verified, tolerance
 from daybreak.schemas.probes import Probes
+from daybreak.schemas.records import NAMED_TEXTS, RULES, DataIdentity, Record, RecordedResult, Verified, tolerance
 from daybreak.schemas.run import Decisions, Environment, Manifest, Summary
 from daybreak.schemas.studies import Turn
 from daybreak.schemas.tasks import TaskResult
@@ -56,7 +57,7 @@ def refuse_unfit(run: RunFolder) -> None:
         raise UserError(
             f"'{run.path}' ended {abs(late):.1f} s {'after' if late > 0 else 'before'} its budget of {summary.budget}, "
             f"where RULES.md allows {tolerance(seconds):.1f} s.",
-            "Let it run once more with --fresh.",
+            "Let it run once more with --overwrite.",
         )
 
 
@@ -67,7 +68,7 @@ def refuse_contradictions(run: RunFolder, verified: Verified) -> None:
         raise UserError(
             f"'{run.summary}' tells of {summary.steps:,} steps in {summary.elapsed:.1f} s, the trace of "
             f"{verified.last:,}, the last of them {last.elapsed:.1f} s after the start.",
-            "Restore the file, or let it run once more with --fresh.",
+            "Restore the file, or let it run once more with --overwrite.",
         )
 
 
@@ -80,18 +81,18 @@ def evidence(run: RunFolder) -> dict[str, Any]:
     No weights, no tokens and nothing that quotes the text (examples.json, corpus.json and report.html stay behind). All
     but the recipe is read into the types that it is made of, so that nothing else gets in; paths become names.
     """
-    recipe = read_json(run.recipe)
+    recipe = read_recipe_file(run.recipe)
     manifest = read_json(run.manifest, Manifest)
     sources = [replace(source, path=PurePath(source.path).name) for source in manifest.sources]
     found: dict[str, Any] = {
         run.recipe.name: without_paths(recipe),
-        run.manifest.name: to_plain(replace(manifest, sources=sources)),
+        run.manifest.name: to_dict(replace(manifest, sources=sources)),
         run.metrics.name: _lines(run.metrics),
     }
     kinds = {run.environment: Environment, run.decisions: Decisions, run.summary: Summary}
     optional = {run.results: list[TaskResult], run.probes: Probes}
     for path, kind in [*kinds.items(), *((path, kind) for path, kind in optional.items() if path.is_file())]:
-        found[path.name] = to_plain(read_json(path, kind))
+        found[path.name] = to_dict(read_json(path, kind))
     if lost := _lines(run.lost_metrics):
         found[run.lost_metrics.name] = lost
     return found
@@ -114,11 +115,11 @@ def _records(path: Path) -> Iterator[tuple[str, Line]]:
             continue
         name = str(line.pop("type", None))
         if name in KINDS:
-            yield name, from_plain(KINDS[name], line, path.name)
+            yield name, from_dict(KINDS[name], line, path.name)
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
-    return [{"type": name, **to_plain(record)} for name, record in _records(path)]
+    return [{"type": name, **to_dict(record)} for name, record in _records(path)]
 
 
 # ---------------------------------------------------------------- what its record says
@@ -129,7 +130,7 @@ def fingerprints(recipe: Recipe, shards: Shards, data: Path) -> tuple[str, str]:
     train = shards.manifest.train
     files = [*train.token_files, train.document_ends, *([train.sentence_ends] if train.sentence_ends else [])]
     heldout = hashlib.blake2b(digest_size=8)
-    for tensor in yardstick(recipe, shards, data, torch.device("cpu")).cases():
+    for tensor in heldout_validation(recipe, shards, data, torch.device("cpu")).cases():
         heldout.update(tensor.contiguous().numpy().tobytes())
     return fingerprint([file.hashes for file in files]), heldout.hexdigest()
 
@@ -143,7 +144,7 @@ def describe(
         text: what ``fingerprints`` returns.
     """
     summary, decisions = read_json(run.summary, Summary), read_json(run.decisions, Decisions)
-    machine, recipe = read_json(run.environment, Environment), read_json(run.recipe)
+    machine, recipe = read_json(run.environment, Environment), read_recipe_file(run.recipe)
     whole = {name: value for name, value in without_paths(recipe).items() if name != "fingerprint"}
     seen = summary.validation
     load, others, void = _load(run, machine, decisions)
@@ -152,7 +153,7 @@ def describe(
         date=datetime.fromtimestamp(machine.started, UTC).date().isoformat(),
         recipe=recipe["name"],
         fingerprint=recipe["fingerprint"],
-        contender=fingerprint({name: value for name, value in whole.items() if name != "seed"}),
+        variant=fingerprint({name: value for name, value in whole.items() if name != "seed"}),
         seed=recipe["seed"],
         budget=summary.budget,
         seconds=Budget.parse(summary.budget).seconds,
@@ -201,10 +202,10 @@ def _identity(manifest: Manifest, train: str, heldout: str) -> DataIdentity:
     )
 
 
-def _results(run: RunFolder) -> list[FiledResult]:
+def _results(run: RunFolder) -> list[RecordedResult]:
     found = read_json(run.results, list[TaskResult]) if run.results.is_file() else []
     return [
-        FiledResult(
+        RecordedResult(
             protocol=one.protocol,
             task=one.task,
             model=one.model,

@@ -18,22 +18,22 @@ MEAN = "mean."
 class Averaging:
     """Which weights count: LAWA (arXiv 2209.14981) over the end of the run, a Polyak-Ruppert average of its tail."""
 
-    share: float = 0.0
+    fraction: float = 0.0
     """Share of the run, at its end, whose weights are averaged; 0 for none."""
     every: int = 10
     """Optimizer steps from one that counts to the next."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.share <= 1:
+        if not 0 <= self.fraction <= 1:
             raise UserError(
-                f"--average.share is {self.share:g}, but it is a share of the run.", "Give a number in [0, 1]."
+                f"--average.fraction is {self.fraction:g}, but it is a share of the run.", "Give a number in [0, 1]."
             )
         if self.every < 1:
             raise UserError(f"--average.every is {self.every}.", "Give a count of steps, at least 1.")
 
     def counts(self, step: int, progress: float) -> bool:
         """Whether the weights after ``step`` steps, at that share of the run, are part of the mean."""
-        return self.share > 0 and progress >= 1.0 - self.share and step % self.every == 0
+        return self.fraction > 0 and progress >= 1.0 - self.fraction and step % self.every == 0
 
 
 class RunningAverage:

@@ -17,7 +17,7 @@ from daybreak.core.terminal import duration, say
 from daybreak.schemas.run import Decisions
 from daybreak.training.checkpoint import START, Progress
 from daybreak.training.clock import Budget, Tick, reserve_for
-from daybreak.training.hardware.pace import COURSE, pace_of
+from daybreak.training.hardware.speed import COURSE, pace_of
 from daybreak.training.loop import save
 from daybreak.training.phases import with_microbatch
 from daybreak.training.step import Training, accumulate, no_room, update
@@ -66,7 +66,7 @@ def fastest_microbatch(training: Training, start: Progress, share: int) -> int:
     best, best_rate, rows = 0, 0.0, min(SMALLEST, share)
     before = peak_bytes()
     while rows <= share:
-        trial = replace(training, stretches=with_microbatch(training.stretches, rows))
+        trial = replace(training, phases=with_microbatch(training.phases, rows))
         seconds = _trials(trial, start, rows * training.world.size)
         if seconds == math.inf:
             torch.cuda.empty_cache()
@@ -120,7 +120,7 @@ def measure_costs(training: Training, start: Progress, precisions: Sequence[str]
     trial = replace(training, decisions=replace(training.decisions, precision=fastest))
     earlier = [min(_time_step(trial, start, at, updates[fastest]) for _ in range(2)) for at in COURSE[:-1]]
     row = min(_time_row(training, start) for _ in range(2))
-    first = training.rows_of_step(start, 0.0) / training.stretch(start, 0.0).batch
+    first = training.rows_of_step(start, 0.0) / training.phase(start, 0.0).batch
     saving = save(training, start) * _growth_of_a_checkpoint(training, moments)
     return Costs(step=step, course=[*earlier, step[fastest]], row=row, save=saving, first=first)
 
@@ -147,8 +147,8 @@ def _time_step(training: Training, start: Progress, at: float, fixed: float) -> 
     Timed on whole microbatches: rows of another number would be compiled once more.
     """
     at = min(at, training.before_finish)
-    stretch = training.stretch(start, at)
-    whole, microbatch = stretch.batch, stretch.microbatch
+    phase = training.phase(start, at)
+    whole, microbatch = phase.batch, phase.microbatch
     rows = min(whole, -(-PROBE_STEP_ROWS // microbatch) * microbatch * training.world.size)
     return _time_rows(training, start, rows, at) * whole / rows + fixed
 
@@ -248,15 +248,15 @@ def expected_epochs(training: Training, budget: Budget, elapsed: float) -> float
     Args:
         elapsed: seconds already charged.
     """
-    decisions, stretch = training.decisions, training.stretch(START, 0.0)
+    decisions, phase = training.decisions, training.phase(START, 0.0)
     if budget.unit == "seconds":
         begun = elapsed if training.clock.first_step_at is None else training.clock.first_step_at
         seconds, pace = budget.amount - decisions.reserve_seconds - begun, pace_of(decisions)
         ahead = pace.covered(1.0) - pace.covered(min(1.0, (elapsed - begun) / seconds))
         steps = (1.0 - VALIDATION_SHARE) * seconds * ahead
     else:
-        steps = budget.amount / (1 if budget.unit == "steps" else stretch.batch * stretch.length)
-    return steps * stretch.batch / stretch.rows_per_epoch
+        steps = budget.amount / (1 if budget.unit == "steps" else phase.batch * phase.length)
+    return steps * phase.batch / phase.rows_per_epoch
 
 
 def worth_compiling(asked: str, device: torch.device, budget: Budget) -> bool:

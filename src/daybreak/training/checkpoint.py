@@ -37,8 +37,8 @@ class Progress:
     """Seconds charged when the checkpoint was written."""
     resumes: int
     """Processes that ended before the budget did."""
-    spent: dict[str, float]
-    """Seconds by use, see ``Summary.spent``."""
+    time_by_category: dict[str, float]
+    """Seconds by use, see ``Summary.time_by_category``."""
     second_from: float | None = None
     """Progress at which the second phase began; None before, and in a run of one phase."""
     losses: LossHistory = LossHistory()
@@ -73,7 +73,9 @@ class Progress:
         return self if self.step else replace(self, scale=LossScale.first(precision))
 
 
-START = Progress(step=0, position=0, tokens=0, targets=0, elapsed=0.0, resumes=0, spent={}, first_step_at=None)
+START = Progress(
+    step=0, position=0, tokens=0, targets=0, elapsed=0.0, resumes=0, time_by_category={}, first_step_at=None
+)
 
 
 def bytes_of(model: Encoder, average: RunningAverage | None = None) -> int:
@@ -186,7 +188,7 @@ def agreed(found: Found | None, world: World) -> Found | None:
     """The first rank's checkpoint on every rank; others need no disk in common with it."""
     if world.size == 1:
         return found
-    progress = world.share(found.progress if found else None)
+    progress = world.broadcast(found.progress if found else None)
     if progress is None:
         return None
     kinds = ("weights", "moments", "average")

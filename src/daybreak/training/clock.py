@@ -21,7 +21,7 @@ import torch
 
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json_lines
-from daybreak.core.plain import from_plain
+from daybreak.core.serialization import from_dict
 from daybreak.core.world import World
 from daybreak.schemas.run import TraceRecord
 
@@ -201,4 +201,4 @@ class ReplayClock(Clock):
 
 def read_trace(path: Path) -> list[TraceRecord]:
     """Read trace.jsonl; a torn last line is left out."""
-    return [from_plain(TraceRecord, line) for line in read_json_lines(path)]
+    return [from_dict(TraceRecord, line) for line in read_json_lines(path)]

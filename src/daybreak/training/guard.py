@@ -51,7 +51,7 @@ class Health:
     def in_stage(self, stage: str) -> Health:
         """The health before a step of ``stage``: a new one begins without knowing what is usual in it.
 
-        Text that repeats itself is foretold word by word to within 2 nats, but its masked words begin above 7.
+        Text that repeats itself is forecast word by word to within 2 nats, but its masked words begin above 7.
         """
         if stage == self.stage:
             return self

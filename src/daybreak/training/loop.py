@@ -72,7 +72,7 @@ def fit(training: Training, progress: Progress) -> Progress:
                     training.journal.trace(at)
                 # What a step begins holds once it is done: one that is tried again begins it again.
                 before = keep_milestones(training, progress, tick)  # with the moments that a new phase may clear
-                second = before.second_from is None and begins(training.later, before.losses, tick.progress)
+                second = before.second_from is None and begins(training.phase2, before.losses, tick.progress)
                 if second:
                     before = replace(before, second_from=tick.progress)
                 rate = learning_rate(training, before, tick.progress, peaks)
@@ -80,7 +80,7 @@ def fit(training: Training, progress: Progress) -> Progress:
                 outcome = take_step(training, before, tick.progress, second=second, asked=signals.asked)
                 progress = outcome.progress
                 saver.stepping = time.monotonic() - begun
-                training.spent["train"] += saver.stepping
+                training.time_by_category["train"] += saver.stepping
                 if training.average:
                     training.average.update(progress.step, tick.progress)
                 observe(training, meter, before, outcome, tick, rate)
@@ -115,9 +115,9 @@ def peaks_kept(training: Training, peaks: Sequence[float]) -> Iterator[None]:
 def steer(training: Training, progress: Progress) -> tuple[Training, Progress]:
     """Take the course that was decided for this step: rows at a time, rate, rows that are passed over."""
     held = in_force(training.decisions, progress.step)
-    if training.stretches[0].microbatch != held.microbatch or training.rate != held.rate:
-        stretches = with_microbatch(training.stretches, held.microbatch)
-        training = replace(training, stretches=stretches, rate=held.rate)
+    if training.phases[0].microbatch != held.microbatch or training.rate != held.rate:
+        phases = with_microbatch(training.phases, held.microbatch)
+        training = replace(training, phases=phases, rate=held.rate)
     if not held.compiled:
         training.model.compiled = None
     if held.step == progress.step and held.skip_to is not None:
@@ -131,7 +131,7 @@ def read_clock(training: Training, progress: Progress, *, leaving: bool) -> Tick
     """The agreed time before a step, and whether any process was asked to leave."""
     begun = time.monotonic()
     tick = training.clock.tick(progress.step, progress.tokens, leaving=leaving)
-    training.spent["clock"] += time.monotonic() - begun
+    training.time_by_category["clock"] += time.monotonic() - begun
     if training.watchdog:
         training.watchdog.beat(progress.step)
     return tick
@@ -188,7 +188,7 @@ def validate(training: Training, progress: Progress, tick: Tick, *, rows: int, f
             interim_rows=training.decisions.validation_rows if final and training.decisions.validation_marks else 0,
         )
     training.model.train()
-    training.spent["validate"] += record.seconds
+    training.time_by_category["validate"] += record.seconds
     for monitor in observers(training):
         monitor.on_validation(record)
     return record
@@ -209,14 +209,14 @@ def write(training: Training, progress: Progress, folder: Path, *, keep: int) ->
             elapsed=clock.elapsed(),
             reserve=clock.reserve,
             first_step_at=clock.first_step_at,
-            spent=dict(training.spent),
+            time_by_category=dict(training.time_by_category),
         )
         if training.journal:
             training.journal.sync()
         with training.pause():
             checkpoint.save(folder, now, training.model, training.optimizer, training.average, keep=keep)
     seconds = time.monotonic() - begun
-    training.spent["checkpoint"] += seconds
+    training.time_by_category["checkpoint"] += seconds
     return seconds
 
 
@@ -250,12 +250,12 @@ def observe(training: Training, meter: Meter, before: Progress, outcome: Outcome
     if not outcome.taken and health.recent & 1:
         say(f"Step {before.step:,} is left out: loss {outcome.loss:.3g}, gradient norm {outcome.norm:.3g}.")
     if outcome.progress.second_from == tick.progress:
-        say(f"Second phase from {tick.progress:.0%} on: rows of {training.later.length} positions.")
+        say(f"Second phase from {tick.progress:.0%} on: rows of {training.phase2.length} positions.")
     if health.stage.endswith(FINISHING) and before.health.stage != health.stage:
         say(f"Finish from {tick.progress:.0%} on: a contrastive loss on pairs of spans is added to the masked loss.")
     meter.add(before, outcome, tick, rate)
     observe_machine(training, outcome.progress, tick.elapsed)
-    training.spent["monitor"] += time.monotonic() - begun
+    training.time_by_category["monitor"] += time.monotonic() - begun
 
 
 def observe_machine(training: Training, progress: Progress, elapsed: float) -> None:

@@ -16,7 +16,7 @@ FLAT_GAIN = 0.005
 
 
 @dataclass(frozen=True, kw_only=True)
-class Later:
+class SecondPhase:
     """What changes in the second phase. Rows are cut anew, so the same shards serve both."""
 
     start: float = 1.0
@@ -33,7 +33,7 @@ class Later:
     def __post_init__(self) -> None:
         if not 0 < self.start <= 1 or self.batch < 0 or self.lr < 0 or self.length < 8:
             raise UserError(
-                "--later.start must be in (0, 1], --later.length at least 8, --later.batch and --later.lr not "
+                "--phase2.start must be in (0, 1], --phase2.length at least 8, --phase2.batch and --phase2.lr not "
                 "negative.",
                 "Correct the number.",
             )
@@ -45,7 +45,7 @@ class Later:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stretch:
+class Phase:
     """One phase, built: where its rows come from and how many make a step."""
 
     take: Callable[[int, int, float], Batch]
@@ -59,19 +59,19 @@ class Stretch:
     """Rows that one device handles at a time."""
     view: Callable[[float], Hashable] | None = None
     """What the rows depend on of progress: ``Sampler.view``; None where nothing is known of it."""
-    quantum: int = 0
+    batch_multiple: int = 0
     """Rows by which a batch grows: those that all devices handled at a time when the run began; 0 for now."""
 
 
-def with_microbatch(stretches: tuple[Stretch, ...], rows: int) -> tuple[Stretch, ...]:
+def with_microbatch(phases: tuple[Phase, ...], rows: int) -> tuple[Phase, ...]:
     """Give the phases this many rows at a time; in a phase of longer rows, as many fewer as these are longer."""
-    first = stretches[0].length
-    return tuple(replace(each, microbatch=max(1, rows * first // each.length)) for each in stretches)
+    first = phases[0].length
+    return tuple(replace(each, microbatch=max(1, rows * first // each.length)) for each in phases)
 
 
-def with_quantum(stretches: tuple[Stretch, ...], devices: int) -> tuple[Stretch, ...]:
+def with_batch_multiple(phases: tuple[Phase, ...], devices: int) -> tuple[Phase, ...]:
     """Let batches grow by what ``devices`` handle at a time now."""
-    return tuple(replace(each, quantum=each.microbatch * devices) for each in stretches)
+    return tuple(replace(each, batch_multiple=each.microbatch * devices) for each in phases)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,12 +100,12 @@ class LossHistory:
         return now > before * (1 - FLAT_GAIN)
 
 
-def begins(later: Later, losses: LossHistory, progress: float) -> bool:
+def begins(later: SecondPhase, losses: LossHistory, progress: float) -> bool:
     """Whether the second phase begins at this point."""
     return later.ever and (progress >= later.start or (later.when_flat and losses.flat))
 
 
-def scheduled(later: Later, second_from: float | None, progress: float) -> float:
+def scheduled(later: SecondPhase, second_from: float | None, progress: float) -> float:
     """Where in its schedule the learning rate stands.
 
     Args:

@@ -16,40 +16,40 @@ class Ramp:
     steps after one more where M does not divide the batch; here the gradient is divided by the true number of rows.
     """
 
-    share: float = 0.0
+    fraction: float = 0.0
     """Share of the run in which the batch grows; 0 for none."""
     microbatches: int = 0
     """Or the microbatches of M rows in which it grows; 0 for none."""
-    quantum: int = 0
+    batch_multiple: int = 0
     """M, to repeat a run with another microbatch; 0 for the one at hand."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.share <= 1 or self.microbatches < 0 or self.quantum < 0:
+        if not 0 <= self.fraction <= 1 or self.microbatches < 0 or self.batch_multiple < 0:
             raise UserError(
-                "--ramp.share is a share of the run, --ramp.microbatches and --ramp.quantum are counts.",
+                "--ramp.fraction is a share of the run, --ramp.microbatches and --ramp.batch-multiple are counts.",
                 "Give a share in [0, 1], and counts that are not negative.",
             )
-        if self.share and self.microbatches:
+        if self.fraction and self.microbatches:
             raise UserError(
-                "--ramp.share and --ramp.microbatches both say how long the batch grows.", "Set one of them to 0."
+                "--ramp.fraction and --ramp.microbatches both say how long the batch grows.", "Set one of them to 0."
             )
 
-    def rows(self, full: int, progress: float, read: int, quantum: int) -> int:
+    def rows(self, full: int, progress: float, read: int, batch_multiple: int) -> int:
         """Return how many rows the next step takes.
 
         Args:
             full: rows of a step after the ramp; returned as it is when there is no ramp.
             progress: share of the run that has passed.
             read: the next row, see ``Progress.position``: a run that goes on from another counts from where that stood.
-            quantum: rows that all devices handle at a time.
+            batch multiple: rows that all devices handle at a time.
         """
-        if not self.share and not self.microbatches:
+        if not self.fraction and not self.microbatches:
             return full
-        unit = min(self.quantum or quantum, full)
+        unit = min(self.batch_multiple or batch_multiple, full)
         whole = full // unit * unit
         if self.microbatches:
             grown = full * (read // unit) // (self.microbatches * unit)
         else:
             # The margin keeps exact shares such as 0.15 of 0.6 on the right side of the floor.
-            grown = int(full * progress / (self.share * unit) + 1e-9)
+            grown = int(full * progress / (self.fraction * unit) + 1e-9)
         return min((grown + 1) * unit, whole)

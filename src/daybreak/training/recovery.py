@@ -55,8 +55,8 @@ def go_back(training: Training, progress: Progress) -> tuple[Training, Progress]
         )
     before = checkpoint.load(found, training.model, training.optimizer, training.average)
     lost = training.clock.elapsed() - before.elapsed
-    training.spent.update({use: 0.0 for use in training.spent} | before.spent)
-    training.spent["lost"] += lost
+    training.time_by_category.update({use: 0.0 for use in training.time_by_category} | before.time_by_category)
+    training.time_by_category["lost"] += lost
     rate = held.rate / 2
     say(
         f"Diverging at step {progress.step:,}: back to step {before.step:,}, past the rows read since, at "
@@ -76,7 +76,7 @@ def go_back(training: Training, progress: Progress) -> tuple[Training, Progress]
     before = replace(
         before,
         elapsed=training.clock.elapsed(),
-        spent=dict(training.spent),
+        time_by_category=dict(training.time_by_category),
         health=replace(before.health, dropped=progress.health.dropped),
     ).scaled_for(training.decisions.precision)
     if training.run and training.world.is_first:

@@ -7,7 +7,7 @@ from abc import abstractmethod
 from dataclasses import dataclass
 
 from daybreak.core.errors import UserError
-from daybreak.core.plain import Component
+from daybreak.core.serialization import Component
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class Schedule(Component):
         return 1.0
 
 
-def check_shares(schedule: Schedule, **shares: float) -> None:
+def check_fractions(schedule: Schedule, **shares: float) -> None:
     """Raise UserError for the first share outside [0, 1]."""
     for name, value in shares.items():
         if not 0 <= value <= 1:
@@ -52,7 +52,7 @@ class Trapezoid(Schedule):
     """Share of the run, at its end, in which the rate falls to 0."""
 
     def __post_init__(self) -> None:
-        check_shares(self, warmup=self.warmup, decay=self.decay)
+        check_fractions(self, warmup=self.warmup, decay=self.decay)
 
     def __call__(self, progress: float, rows: int = 0) -> float:
         rise = progress / self.warmup if self.warmup > 0 else 1.0
@@ -79,7 +79,7 @@ class BudgetTriangle(Schedule):
     """Share of the run, at its end, in which the rate falls to 0, q."""
 
     def __post_init__(self) -> None:
-        check_shares(self, base=self.base)
+        check_fractions(self, base=self.base)
         if not 0 < self.falloff < 1:
             raise UserError(f"--schedule.falloff is {self.falloff:g}.", "Give a number between 0 and 1.")
 
@@ -103,7 +103,7 @@ class WarmupLinear(Schedule):
     """Share of the run in which the rate rises from 0."""
 
     def __post_init__(self) -> None:
-        check_shares(self, warmup=self.warmup)
+        check_fractions(self, warmup=self.warmup)
 
     def __call__(self, progress: float, rows: int = 0) -> float:
         return progress / self.warmup if progress < self.warmup else max(0.0, 1.0 - progress)
@@ -121,7 +121,7 @@ class Cosine(Schedule):
     """Share of the run in which the rate rises from 0."""
 
     def __post_init__(self) -> None:
-        check_shares(self, warmup=self.warmup)
+        check_fractions(self, warmup=self.warmup)
 
     def __call__(self, progress: float, rows: int = 0) -> float:
         if progress < self.warmup:
@@ -154,7 +154,7 @@ class Unfinished(Schedule):
     """Multiplier from then on: 1e-7 for a peak of 1e-4."""
 
     def __post_init__(self) -> None:
-        check_shares(self, floor=self.floor)
+        check_fractions(self, floor=self.floor)
         if not 0 <= self.warmup < self.whole or self.microbatch < 1:
             raise UserError(
                 f"--schedule.warmup is {self.warmup} of {self.whole} microbatches of {self.microbatch} rows.",

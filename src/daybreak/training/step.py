@@ -25,14 +25,14 @@ from daybreak.training.averaging import RunningAverage
 from daybreak.training.checkpoint import Progress
 from daybreak.training.clock import Clock
 from daybreak.training.hardware.compiling import failed_to_compile
-from daybreak.training.hardware.data_parallel import Replicas
+from daybreak.training.hardware.data_parallel import DataParallel
 from daybreak.training.monitoring.journal import Journal
 from daybreak.training.monitoring.monitors import Monitor
 from daybreak.training.monitoring.telemetry import Telemetry
 from daybreak.training.monitoring.watchdog import Watchdog
 from daybreak.training.objectives.finish import Finish, WithEmbeddings, contrastive_loss, slopes
 from daybreak.training.objectives.objective import Objective
-from daybreak.training.phases import Later, Stretch, scheduled
+from daybreak.training.phases import Phase, SecondPhase, scheduled
 from daybreak.training.prefetch import Prefetch
 from daybreak.training.ramp import Ramp
 from daybreak.training.schedule import Schedule
@@ -49,19 +49,19 @@ class Training:
     """Everything that one run is made of, built."""
 
     model: Encoder
-    replicas: Replicas
+    data_parallel: DataParallel
     """The same model, as one of several that share their gradients."""
     optimizer: torch.optim.Optimizer
     average: RunningAverage | None
     objective: Objective
     schedule: Schedule
-    stretches: tuple[Stretch, ...]
+    phases: tuple[Phase, ...]
     """The phases of the run: one, two where ``later`` ever begins, and one more, the last, where ``finish`` does."""
-    later: Later
+    phase2: SecondPhase
     ramp: Ramp
     clock: Clock
     world: World
-    clip: float
+    max_grad_norm: float
     seed: int
     device: torch.device
     decisions: Decisions
@@ -72,8 +72,8 @@ class Training:
     journal: Journal | None
     """None on all ranks but the first."""
     monitors: Sequence[Monitor]
-    spent: dict[str, float]
-    """Seconds by use, over all processes of the run, see ``Summary.spent``."""
+    time_by_category: dict[str, float]
+    """Seconds by use, over all processes of the run, see ``Summary.time_by_category``."""
     rate: float = 1.0
     """What the peak learning rate is multiplied by: less than 1 after the run has diverged."""
     begin: float = 0.0
@@ -108,30 +108,30 @@ class Training:
             return 1.0
         return (self.finish.start - self.begin) / (1.0 - self.begin) - BEFORE
 
-    def stretch(self, progress: Progress, at: float) -> Stretch:
+    def phase(self, progress: Progress, at: float) -> Phase:
         """The phase that the run is in at progress ``at``."""
         if self.finishing(at):
-            return self.stretches[-1]
-        return self.stretches[0 if progress.second_from is None else 1]
+            return self.phases[-1]
+        return self.phases[0 if progress.second_from is None else 1]
 
     def epochs(self, progress: Progress) -> float:
         """How often the text was read; after a change of length an estimate by the rows of the phase."""
-        return progress.position / self.stretch(progress, 0.0).rows_per_epoch
+        return progress.position / self.phase(progress, 0.0).rows_per_epoch
 
     def rows_of_step(self, progress: Progress, at: float) -> int:
         """Rows of the next step over all devices, however many these are by now."""
-        stretch = self.stretch(progress, at)
+        phase = self.phase(progress, at)
         # In the second phase and in the finish the ramp is over, whatever it says.
         at = 1.0 if progress.second_from is not None or self.finishing(at) else at
-        quantum = stretch.quantum or stretch.microbatch * self.world.size
-        return self.ramp.rows(stretch.batch, at, progress.position, quantum)
+        batch_multiple = phase.batch_multiple or phase.microbatch * self.world.size
+        return self.ramp.rows(phase.batch, at, progress.position, batch_multiple)
 
-    def share(self, rows: int) -> tuple[int, int]:
+    def shard(self, rows: int) -> tuple[int, int]:
         """This rank's rows of a step: [first, last + 1), counted from the step's first."""
         size, rank = self.world.size, self.world.rank
         return rows * rank // size, rows * (rank + 1) // size
 
-    def rows(self, stretch: Stretch, position: int, count: int, progress: float, ahead: int) -> Batch:
+    def rows(self, phase: Phase, position: int, count: int, progress: float, ahead: int) -> Batch:
         """The rows from ``position`` on, on the device, as they are at this point of the run.
 
         Args:
@@ -139,16 +139,16 @@ class Training:
         """
 
         def made(first: int) -> Batch:
-            batch = stretch.take(first, count, progress)
+            batch = phase.take(first, count, progress)
             if self.continues is not None:
                 batch = replace(batch, continues=self.continues[batch.ids])
             return batch.ready_for(self.device)
 
         begun = time.monotonic()
-        if self.prefetch is None or stretch.view is None:
+        if self.prefetch is None or phase.view is None:
             batch = made(position)
         else:
-            same = (stretch.take, count, stretch.view(progress))
+            same = (phase.take, count, phase.view(progress))
             batch = self.prefetch.take((position, *same), lambda: made(position))
             self.prefetch.begin((position + ahead, *same), lambda: made(position + ahead))
         batch = batch.on(self.device)
@@ -157,8 +157,8 @@ class Training:
 
     def charge(self, use: str, seconds: float) -> None:
         """Count a part of a step under ``use``; the loop counts whole steps as training."""
-        self.spent[use] += seconds
-        self.spent["train"] -= seconds
+        self.time_by_category[use] += seconds
+        self.time_by_category["train"] -= seconds
 
     def pause(self) -> AbstractContextManager[None]:
         """For what takes longer than a step: no hang."""
@@ -193,7 +193,7 @@ def no_room() -> UserError:
     """What to say when there are no fewer rows to try."""
     return UserError(
         "Not even a single row fits into this device's memory.",
-        "Choose a smaller --size or --length, or add --recompute.",
+        "Choose a smaller --size or --length, or add --gradient-checkpointing.",
     )
 
 
@@ -229,8 +229,8 @@ def stage(training: Training, progress: float) -> str:
 def learning_rate(training: Training, progress: Progress, at: float, peaks: Sequence[float]) -> float:
     """Set each group's learning rate for the next step and return the first."""
     second = progress.second_from is not None
-    share = training.schedule(scheduled(training.later, progress.second_from, at), progress.position) * training.rate
-    factor = training.later.lr / peaks[0] if second and training.later.lr > 0 else 1.0
+    share = training.schedule(scheduled(training.phase2, progress.second_from, at), progress.position) * training.rate
+    factor = training.phase2.lr / peaks[0] if second and training.phase2.lr > 0 else 1.0
     for group, peak in zip(training.optimizer.param_groups, peaks, strict=True):
         group["lr"] = peak * factor * share
     return peaks[0] * factor * share
@@ -257,7 +257,7 @@ def take_step(
     sums = accumulate(training, progress, at, rows, asked)
     loss_sum, targets = sums.loss, sums.targets
     training.clock.hear(sums.heard)
-    if second and training.later.lr > 0:  # not before the losses are there: without them the step begins anew
+    if second and training.phase2.lr > 0:  # not before the losses are there: without them the step begins anew
         training.optimizer.state.clear()
     count = max(targets, 1.0)  # independent draws may choose nothing in a tiny batch
     gradients = gradients_of(training.model)
@@ -265,9 +265,9 @@ def take_step(
     norm = sums.norm / divisor
     health = progress.health.in_stage(stage(training, at) + FINISHING * training.finishing(at))
     loss, scale = loss_sum / count, progress.scale
-    taken = not health.is_bad(loss, norm, training.clip)
+    taken = not health.is_bad(loss, norm, training.max_grad_norm)
     if taken:
-        torch._foreach_mul_(gradients, min(1.0, training.clip / (norm + 1e-6)) / divisor)
+        torch._foreach_mul_(gradients, min(1.0, training.max_grad_norm / (norm + 1e-6)) / divisor)
         update(training)
         health, scale = health.after_good(loss, norm), scale.after_good()
     elif scale.can_shrink and math.isfinite(loss) and not math.isfinite(norm):
@@ -279,9 +279,9 @@ def take_step(
         progress,
         step=progress.step + 1,
         position=progress.position + rows,
-        tokens=progress.tokens + rows * training.stretch(progress, at).length,
+        tokens=progress.tokens + rows * training.phase(progress, at).length,
         targets=progress.targets + int(targets),
-        losses=progress.losses.add(at, loss) if taken and training.later.when_flat else progress.losses,
+        losses=progress.losses.add(at, loss) if taken and training.phase2.when_flat else progress.losses,
         health=health,
         scale=scale,
     )
@@ -328,11 +328,11 @@ def accumulate(training: Training, progress: Progress, at: float, rows: int, ask
     Raises:
         TooManyRows, NotCompiled: on all ranks, with the gradients cleared.
     """
-    stretch, objective, world = training.stretch(progress, at), training.objective, training.world
-    begin, end = training.share(rows)
+    phase, objective, world = training.phase(progress, at), training.objective, training.world
+    begin, end = training.shard(rows)
     first = progress.position + begin
     seed, now = training.seed, course(training, at)
-    whole = training.rows(stretch, first, end - begin, now, ahead=rows)
+    whole = training.rows(phase, first, end - begin, now, ahead=rows)
     finishing = training.finishing(at)
     all_targets = 0.0
     if objective.averages_rows or finishing:
@@ -342,20 +342,20 @@ def accumulate(training: Training, progress: Progress, at: float, rows: int, ask
     told, count = torch.zeros((), dtype=torch.float64, device=training.device), 0
     contrastive = torch.zeros((), dtype=torch.float64, device=training.device)
     full = broken = False
-    starts = range(0, end - begin, stretch.microbatch)
+    starts = range(0, end - begin, phase.microbatch)
     slope = None
     if finishing and (world.size > 1 or len(starts) > 1):
-        contrastive, slope, full, broken = _slopes(training, whole, progress.position, rows, stretch.microbatch, now)
+        contrastive, slope, full, broken = _slopes(training, whole, progress.position, rows, phase.microbatch, now)
     for start in starts:
-        part = whole.part(start, start + stretch.microbatch)
+        part = whole.part(start, start + phase.microbatch)
         # Dropout too is a function of (seed, position): nothing to save, and a replay draws the same.
         torch.manual_seed(seed * 1_000_003 + first + start)
-        with training.replicas.sharing(start == starts[-1]):
+        with training.data_parallel.sharing(start == starts[-1]):
             if full or broken:
                 continue  # the other ranks learn of it below, all messages of the step exchanged
             try:
                 with training.autocast():
-                    loss = training.replicas.loss(
+                    loss = training.data_parallel.loss(
                         WithEmbeddings(objective.loss) if finishing else objective,
                         part,
                         seed=seed,
@@ -395,12 +395,12 @@ def accumulate(training: Training, progress: Progress, at: float, rows: int, ask
     loss_sum, contrast, targets, full, broken, *heard, norm_of_all = torch.cat((sums, norm[None])).tolist()
     # A GPU works off its queue while the last message waits: that is training. Its own waits are timed by its events.
     message = time.monotonic() - begun if world.size > 1 and training.device.type != "cuda" else 0.0
-    training.charge("communicate", training.replicas.take_wait() + message)
+    training.charge("communicate", training.data_parallel.take_wait() + message)
     if full or broken:
         training.optimizer.zero_grad(set_to_none=True)
-        training.replicas.renew()
+        training.data_parallel.renew()
         if full:
-            raise TooManyRows(f"{stretch.microbatch} rows at a time do not fit")
+            raise TooManyRows(f"{phase.microbatch} rows at a time do not fit")
         raise NotCompiled("a block cannot be compiled")
     return Sums(loss=loss_sum, targets=targets, contrastive=contrast, norm=norm_of_all, heard=heard)
 
@@ -426,8 +426,8 @@ def _slopes(
         for them, and whether its blocks could not be compiled; after either of them the numbers mean nothing.
     """
     world, objective = training.world, WithEmbeddings(training.objective.loss)
-    begin, end = training.share(rows)
-    everyone = torch.zeros(rows, training.model.width, device=training.device)
+    begin, end = training.shard(rows)
+    everyone = torch.zeros(rows, training.model.hidden_size, device=training.device)
     documents = torch.zeros(rows, dtype=torch.int64, device=training.device)
     documents[begin:end] = whole.documents
     full = broken = False

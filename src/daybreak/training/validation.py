@@ -1,4 +1,4 @@
-"""The yardstick: the same held-out positions for every recipe on the same data, 15 % masked, all as [MASK]."""
+"""Held-out evaluation: the same positions for every recipe on the same data, 15 % masked, all as [MASK]."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class OwnRows:
     objective: Masked
     batch: Batch
 
-    def judge(self, model: Encoder) -> Judged:
+    def evaluate(self, model: Encoder) -> Judged:
         """Judge ``model`` on all of them."""
-        return self.objective.judge(model, self.batch, seed=SEED, position=0)
+        return self.objective.evaluate(model, self.batch, seed=SEED, position=0)
 
 
 class Validation:
@@ -44,7 +44,7 @@ class Validation:
     Args:
         batch: R held-out rows of L ids, opened by [CLS].
         unigram_counts: occurrences of each id in the training split, [V].
-        own: judged in the final validation beside the yardstick; None where the recipe trains on rows like these.
+        own: rows of the recipe's own kind, evaluated at the end; None where the recipe trains on rows like these.
     """
 
     def __init__(self, batch: Batch, unigram_counts: np.ndarray, device: torch.device, own: OwnRows | None = None):
@@ -56,7 +56,7 @@ class Validation:
         self._answers = ids.gather(1, slots)[order]
         smooth = torch.from_numpy(unigram_counts.astype(np.float64)) + 1.0
         self._unigram = -(smooth / smooth.sum()).log().to(torch.float32).to(device)
-        self._commonest = int(unigram_counts.argmax())
+        self._most_frequent = int(unigram_counts.argmax())
         self._own = own
         self.rows, self.length = ids.shape
         self.row_seconds = 0.0
@@ -77,7 +77,7 @@ class Validation:
         """Rows with [MASK] in place [R, L], the masked positions [R, K], and what stood there [R, K]."""
         return self._masked, self._slots, self._answers
 
-    def judge(self, model: Encoder) -> ValidationRecord:
+    def evaluate(self, model: Encoder) -> ValidationRecord:
         """Judge ``model`` on all rows, outside of any run."""
         now = Tick(0.0, 0.0)
         return self.measure(model.eval(), rows=self.rows, step=0, tokens=0, tick=now, final=False)
@@ -108,7 +108,7 @@ class Validation:
                 paces.append((time.monotonic() - since) / (part.stop - part.start))
         guess = torch.cat(guesses)
         self.row_seconds = statistics.median(paces[1:] or paces)
-        own = self._own.judge(model) if final and self._own else None
+        own = self._own.evaluate(model) if final and self._own else None
         return ValidationRecord(
             step=step,
             elapsed=tick.elapsed,
@@ -119,7 +119,7 @@ class Validation:
             positions=answers.numel(),
             distinct=int(guess.unique().numel()),
             unigram_loss=float(self._unigram[answers].double().mean()),
-            commonest_share=float((answers == self._commonest).double().mean()),
+            most_frequent_fraction=float((answers == self._most_frequent).double().mean()),
             final=final,
             seconds=time.monotonic() - begun,
             own_loss=own.loss if own else None,

@@ -7,23 +7,23 @@ import sys
 import pytest
 
 from daybreak.core.errors import UserError
-from daybreak.core.plain import from_plain, to_plain
-from daybreak.data.filters.cases import CASES, steps_of
+from daybreak.core.serialization import from_dict, to_dict
 from daybreak.data.filters.contamination import EvaluationText
+from daybreak.data.filters.filter import DocumentFilter, Step
 from daybreak.data.filters.languages import Language
 from daybreak.data.filters.near_duplicates import NearDuplicates
-from daybreak.data.filters.steps import DocumentStep, Step
+from daybreak.data.filters.presets import PRESETS, steps_of
 
 
 def test_the_cases() -> None:
-    assert {case: [step.name for step in steps] for case, steps in CASES.items()} == {
+    assert {case: [step.name for step in steps] for case, steps in PRESETS.items()} == {
         "plain": [],
         "books": ["BookLicence", "GopherRepetition", "GopherQuality"],
         "web": ["GopherRepetition", "GopherQuality", "C4Quality", "FineWebQuality", "NearDuplicates"],
         "crammed": ["Compressibility"],
     }
     language = Language(model="m.bin", languages=("en",))
-    assert steps_of("web", language) == (language, *CASES["web"])
+    assert steps_of("web", language) == (language, *PRESETS["web"])
     assert steps_of("plain") == ()
     with pytest.raises(UserError, match=r"'wed' is no case. Did you mean 'web'"):
         steps_of("wed")
@@ -31,14 +31,14 @@ def test_the_cases() -> None:
 
 def test_every_step_is_plain_data_that_says_what_it_is_for() -> None:
     others = (Language(model="m.bin", languages=("en",)), EvaluationText(paths=("a.tsv", "b.tsv"), remove=True))
-    for step in (*(step for steps in CASES.values() for step in steps), *others):
-        assert pickle.loads(pickle.dumps(step)) == step == from_plain(Step, to_plain(step))
+    for step in (*(step for steps in PRESETS.values() for step in steps), *others):
+        assert pickle.loads(pickle.dumps(step)) == step == from_dict(Step, to_dict(step))
         assert "\n" not in step.why() and len(step.why()) > 20 and step.memory
-        assert isinstance(step, DocumentStep) != isinstance(step, NearDuplicates)
+        assert isinstance(step, DocumentFilter) != isinstance(step, NearDuplicates)
         assert step.passes == (step.name == "Compressibility")
 
 
 def test_the_table_of_cases_loads_no_extra() -> None:
-    code = "import sys, daybreak.data.filters.cases; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
+    code = "import sys, daybreak.data.filters.presets; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"datatrove", "fasttext", "xxhash", "torch", "transformers"} & set(done.stdout.split())

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 
 from daybreak.core.errors import UserError
 from daybreak.data.filters.compressibility import REASON, Compressibility, count_tokens
-from daybreak.data.filters.steps import Context
+from daybreak.data.filters.filter import Context
 from daybreak.data.tokenizers.tokenizer import WordPiece, load_tokenizer
 
 
@@ -31,10 +31,10 @@ def test_it_judges_as_the_rule_of_the_paper_does(folder: Path) -> None:
     reference = Tokenizer.from_file(str(folder / "tokenizer.json"))
     verdicts = set()
     for threshold in (0.2, 0.25, 0.3, 0.5):
-        judge = Compressibility(threshold=threshold).open(Context(tokenizer=folder))
+        evaluate = Compressibility(threshold=threshold).open(Context(tokenizer=folder))
         for text in [*known, *noise, *mixed]:
             kept = len(reference.encode(text).ids) < threshold * len(text)
-            assert (judge(text) is None) == kept, text
+            assert (evaluate(text) is None) == kept, text
             verdicts.add(kept)
     assert verdicts == {True, False}
 
@@ -50,9 +50,9 @@ def test_the_special_tokens_count_once_also_where_a_text_goes_through_in_pieces(
 def test_a_folder_takes_the_place_of_a_tokenizer_of_the_text(folder: Path) -> None:
     own, given = Compressibility(), Compressibility(tokenizer=str(folder), threshold=0.3)
     assert (own.needs_tokenizer, own.passes, given.needs_tokenizer, given.passes) == (True, 1, False, 0)
-    judge = pickle.loads(pickle.dumps(given)).open(Context())
-    assert judge("the teacher finds the table near the river .") is None
-    assert judge("#$%&" * 20) == REASON
+    evaluate = pickle.loads(pickle.dumps(given)).open(Context())
+    assert evaluate("the teacher finds the table near the river .") is None
+    assert evaluate("#$%&" * 20) == REASON
     with pytest.raises(ValueError, match="must be given"):
         own.open(Context())
     with pytest.raises(UserError, match=r"There is no tokenizer.json"):

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from daybreak.core.errors import UserError
 from daybreak.data.filters import contamination
 from daybreak.data.filters.contamination import REASON, RUN, SHORTEST, EvaluationText, EvaluationTexts
-from daybreak.data.filters.steps import Context
+from daybreak.data.filters.filter import Context
 from daybreak.data.filters.words import bare_words
 
 WORDS = [f"{first}{second}" for first in "ba ke mi no tu ra li".split() for second in "lo sa ne di mu ta po ri".split()]
@@ -101,7 +101,7 @@ def test_files_of_three_kinds(tmp_path: Path) -> None:
     one, two, three = (sentence(random.Random(seed), 15) for seed in (4, 5, 6))
     (tmp_path / "plain.txt").write_text(f"\ufeff{one}\nshort\n{two}\n")
     (tmp_path / "table.tsv").write_text(f"id\tsentence1\tsentence2\n7\t{two}\t{three}\n")
-    record = {"text": one, "inner": {"options": [two, 3, None]}, "label": "short"}
+    record = {"text": one, "intermediate_size": {"options": [two, 3, None]}, "label": "short"}
     with gzip.open(tmp_path / "records.jsonl.gz", "wt") as file:
         file.write(json.dumps(record) + "\n\n")
     texts = EvaluationTexts.read([tmp_path / name for name in ("plain.txt", "table.tsv", "records.jsonl.gz")])
@@ -129,8 +129,8 @@ def test_the_step_removes_only_where_asked(tmp_path: Path) -> None:
     (tmp_path / "test.txt").write_text(item)
     keep, drop = (EvaluationText(paths=(str(tmp_path / "test.txt"),), remove=remove) for remove in (False, True))
     assert keep.open(Context())(item) is None
-    judge = pickle.loads(pickle.dumps(drop)).open(Context())
-    assert (judge(item), judge("nothing of it")) == (REASON, None)
+    evaluate = pickle.loads(pickle.dumps(drop)).open(Context())
+    assert (evaluate(item), evaluate("nothing of it")) == (REASON, None)
 
 
 def test_an_index_is_the_same_in_every_process(tmp_path: Path) -> None:

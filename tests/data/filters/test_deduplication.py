@@ -30,8 +30,8 @@ def test_duplicates_go_as_a_set_would_drop_them(tmp_path: Path) -> None:
     texts = [f"document {chance.randrange(3000)}" for _ in range(5000)]
     verdict = decide(texts, tmp_path / "keys")
     seen: set[str] = set()
-    for text, fate in zip(texts, verdict.fates, strict=True):
-        assert (fate == DROPPED) == (text in seen)
+    for text, assignment in zip(texts, verdict.assignments, strict=True):
+        assert (assignment == DROPPED) == (text in seen)
         seen.add(text)
     assert verdict.duplicates == len(texts) - len(seen)
     assert verdict.train + verdict.heldout == len(seen)
@@ -40,10 +40,10 @@ def test_duplicates_go_as_a_set_would_drop_them(tmp_path: Path) -> None:
 
 def test_the_split_does_not_depend_on_order_or_copies(tmp_path: Path) -> None:
     texts = [f"document {number}" for number in range(2000)]
-    first = dict(zip(texts, decide(texts, tmp_path / "a").fates.tolist(), strict=True))
+    first = dict(zip(texts, decide(texts, tmp_path / "a").assignments.tolist(), strict=True))
     shuffled = random.Random(2).sample(texts, len(texts))
-    assert dict(zip(shuffled, decide(shuffled, tmp_path / "b").fates.tolist(), strict=True)) == first
-    twice = decide(texts + texts, tmp_path / "c").fates
+    assert dict(zip(shuffled, decide(shuffled, tmp_path / "b").assignments.tolist(), strict=True)) == first
+    twice = decide(texts + texts, tmp_path / "c").assignments
     assert dict(zip(texts, twice.tolist(), strict=False)) == first
 
 
@@ -52,8 +52,8 @@ def test_a_small_corpus_holds_out_one_document_and_trains_on_the_rest(tmp_path: 
     for trial in range(60):
         verdict = decide([f"{trial} {number}" for number in range(count)], tmp_path / str(trial))
         assert verdict.heldout >= 1 and verdict.train >= 1
-        assert (verdict.fates == HELDOUT).sum() == verdict.heldout
-        assert (verdict.fates == TRAIN).sum() == verdict.train
+        assert (verdict.assignments == HELDOUT).sum() == verdict.heldout
+        assert (verdict.assignments == TRAIN).sum() == verdict.train
 
 
 def test_one_document_cannot_be_split(tmp_path: Path) -> None:
@@ -80,7 +80,11 @@ def test_what_was_left_out_before_is_neither_kept_nor_a_duplicate(tmp_path: Path
     add(ledger, texts, [number >= 100 for number in range(600)])
     verdict = ledger.decide()
     assert (ledger.documents, ledger.kept, verdict.duplicates) == (600, 500, 200)
-    assert not verdict.fates[:100].any() and verdict.fates[100:400].all() and not verdict.fates[400:].any()
+    assert (
+        not verdict.assignments[:100].any()
+        and verdict.assignments[100:400].all()
+        and not verdict.assignments[400:].any()
+    )
     assert (verdict.train + verdict.heldout, ledger.characters) == (300, sum(map(len, texts[100:])))
 
 
@@ -91,4 +95,7 @@ def test_the_split_does_not_depend_on_how_many_are_added_at_once(power: int, cha
     with tempfile.TemporaryDirectory() as folder:
         one = decide(texts, Path(folder) / "a", at_once=10**power)
         other = decide(texts, Path(folder) / "b")
-    assert one.fates.tolist() == other.fates.tolist() and (one.train, one.heldout) == (other.train, other.heldout)
+    assert one.assignments.tolist() == other.assignments.tolist() and (one.train, one.heldout) == (
+        other.train,
+        other.heldout,
+    )

@@ -7,17 +7,17 @@ import pytest
 
 from daybreak.core.errors import UserError
 from daybreak.data.filters.contamination import EvaluationText
+from daybreak.data.filters.custom_filters import MOST_REASONS, CustomFilter, StepFailed, custom_filters
+from daybreak.data.filters.filter import Context
 from daybreak.data.filters.near_duplicates import NearDuplicates
-from daybreak.data.filters.own_steps import MOST_REASONS, OwnStep, StepFailed, own_steps
-from daybreak.data.filters.steps import Context
-from daybreak.data.pipeline.preprocessing import Treatment
+from daybreak.data.pipeline.preprocessing import Preprocessing
 
 SHORT = """
 from dataclasses import dataclass
-from daybreak.data.filters.steps import DocumentStep
+from daybreak.data.filters.filter import DocumentFilter
 
 @dataclass(frozen=True, kw_only=True)
-class Short(DocumentStep):
+class Short(DocumentFilter):
     least: int = 5
 
     def why(self):
@@ -44,7 +44,7 @@ def changed(old: str, new: str) -> str:
 
 
 def test_steps_of_a_file_judge_as_it_says(tmp_path: Path) -> None:
-    first, second = own_steps(written(tmp_path))
+    first, second = custom_filters(written(tmp_path))
     assert [step.open(Context())("seven..") for step in (first, second)] == [None, "too short"]
     assert first.name == "Short" and first.passes == 0 and first.memory
     assert first.why() == f"short documents (mine.py, {first.digest})"
@@ -52,7 +52,7 @@ def test_steps_of_a_file_judge_as_it_says(tmp_path: Path) -> None:
 
 def test_a_step_travels_as_the_path_of_its_file(tmp_path: Path) -> None:
     """Where it arrives, its class is not known; the file is read there."""
-    step = own_steps(written(tmp_path))[1]
+    step = custom_filters(written(tmp_path))[1]
     sent = pickle.dumps(step)
     assert b"Short" not in sent and pickle.loads(sent) == step
     assert pickle.loads(sent).open(Context())("seven..") == "too short"
@@ -60,7 +60,7 @@ def test_a_step_travels_as_the_path_of_its_file(tmp_path: Path) -> None:
 
 def test_the_digest_knows_the_code_and_the_values(tmp_path: Path) -> None:
     def digest(code: str) -> str:
-        return own_steps(written(tmp_path, code))[0].digest
+        return custom_filters(written(tmp_path, code))[0].digest
 
     assert digest(SHORT) == digest(SHORT)
     assert len({digest(SHORT), digest(SHORT + "# more\n"), digest(changed("least=9", "least=8"))}) == 3
@@ -74,14 +74,14 @@ def test_the_digest_knows_the_code_and_the_values(tmp_path: Path) -> None:
 
 def test_a_file_that_changed_on_the_way_is_refused(tmp_path: Path) -> None:
     file = written(tmp_path)
-    (step, _) = own_steps(file)
+    (step, _) = custom_filters(file)
     written(tmp_path, changed("least: int = 5", "least: int = 6"))
     with pytest.raises(UserError, match=r"mine.py' changed while the text was read"):
         step.open(Context())
 
 
 def test_own_steps_stand_behind_the_case_and_before_what_looks_at_all_documents(tmp_path: Path) -> None:
-    steps = Treatment(case="web", steps=written(tmp_path), evaluation=("a.tsv",)).all_steps()
+    steps = Preprocessing(preset="web", filters=written(tmp_path), evaluation=("a.tsv",)).all_steps()
     assert [step.name for step in steps[-5:]] == [
         "FineWebQuality",
         "Short",
@@ -89,12 +89,12 @@ def test_own_steps_stand_behind_the_case_and_before_what_looks_at_all_documents(
         "EvaluationText",
         "NearDuplicates",
     ]
-    assert isinstance(steps[-3], OwnStep) and isinstance(steps[-2], EvaluationText)
+    assert isinstance(steps[-3], CustomFilter) and isinstance(steps[-2], EvaluationText)
     assert isinstance(steps[-1], NearDuplicates)
 
 
 def test_the_identity_of_a_treatment_without_own_steps_is_what_it_was() -> None:
-    plain, beside = Treatment().identity(())
+    plain, beside = Preprocessing().identity(())
     assert "steps" not in plain and beside == []
 
 
@@ -105,7 +105,7 @@ def test_the_identity_of_a_treatment_without_own_steps_is_what_it_was() -> None:
         ("steps = ()\n", "defines no 'steps'"),
         (changed("steps = (Short(), Short(least=9))", "steps = Short()"), "defines no 'steps'"),
         (changed("Short(), Short(least=9)", "Short(), Short"), "has <class 'steps_mine.Short'> among its steps"),
-        (changed("Short(), Short(least=9)", "'Short',"), "has 'Short' among its steps, which is no DocumentStep"),
+        (changed("Short(), Short(least=9)", "'Short',"), "has 'Short' among its steps, which is no DocumentFilter"),
         (changed("Short(least=9)", "Short(lest=9)"), "line 15: TypeError: .*unexpected keyword argument 'lest'"),
         (changed("def open", "def opens"), "line 15: TypeError: .*Short with abstract method '?open"),
         (changed('return "short documents"', "pass"), "Short.why does not say in one line"),
@@ -115,7 +115,7 @@ def test_the_identity_of_a_treatment_without_own_steps_is_what_it_was() -> None:
 )
 def test_a_file_that_cannot_be_used_is_refused_in_words(code: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=said) as error:
-        own_steps(written(tmp_path, code))
+        custom_filters(written(tmp_path, code))
     assert "mine.py'" in error.value.sentence and "\n" not in str(error.value)
 
 
@@ -124,7 +124,7 @@ def test_a_file_that_cannot_be_used_is_refused_in_words(code: str, said: str, tm
     [("return None", "Short.open returns no function"), ("return {}['a']", "line 13: KeyError: 'a'")],
 )
 def test_a_step_that_does_not_open_is_refused(body: str, said: str, tmp_path: Path) -> None:
-    (step, _) = own_steps(written(tmp_path, changed(JUDGE, body)))
+    (step, _) = custom_filters(written(tmp_path, changed(JUDGE, body)))
     with pytest.raises(UserError, match=said):
         step.open(Context())
 
@@ -142,19 +142,19 @@ def test_a_step_that_does_not_open_is_refused(body: str, said: str, tmp_path: Pa
     ],
 )
 def test_a_judge_that_fails_names_the_document(verdict: str, said: str, tmp_path: Path) -> None:
-    (step, _) = own_steps(written(tmp_path, changed('"too short" if len(text) < self.least else None', verdict)))
-    judge = step.open(Context())
+    (step, _) = custom_filters(written(tmp_path, changed('"too short" if len(text) < self.least else None', verdict)))
+    evaluate = step.open(Context())
     with pytest.raises(StepFailed, match=said) as failed:
         for number in range(MOST_REASONS + 1):
-            judge(f"a{number}")
+            evaluate(f"a{number}")
     told = failed.value.on("document 3 of 'b.txt'")
     assert told.sentence.startswith(f"'{tmp_path / 'mine.py'}' failed on document 3 of 'b.txt': ")
 
 
 def test_an_error_that_a_judge_words_itself_and_a_full_memory_pass(tmp_path: Path) -> None:
     for raised, kind in (("MemoryError()", MemoryError), ("UserError('No.', 'Yes.')", UserError)):
-        body = f"def judge(text):\n            raise {raised}\n        return judge"
+        body = f"def judge(text):\n            raise {raised}\n        return evaluate"
         code = "from daybreak.core.errors import UserError\n" + changed(JUDGE, body)
-        (step, _) = own_steps(written(tmp_path, code))
+        (step, _) = custom_filters(written(tmp_path, code))
         with pytest.raises(kind):
             step.open(Context())("text")

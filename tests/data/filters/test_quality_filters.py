@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from small_texts import small_text
 
 from daybreak.core.errors import UserError
-from daybreak.core.plain import from_plain, to_plain
+from daybreak.core.serialization import from_dict, to_dict
 from daybreak.data.filters import quality_filters
+from daybreak.data.filters.filter import Context, Step
 from daybreak.data.filters.quality_filters import (
     C4Quality,
     FineWebQuality,
@@ -20,7 +21,6 @@ from daybreak.data.filters.quality_filters import (
     GopherRepetition,
     QualityFilter,
 )
-from daybreak.data.filters.steps import Context, Step
 
 FILTERS = (GopherRepetition(), GopherQuality(), C4Quality(), C4Quality(end_marks=True), FineWebQuality())
 WILD = st.text(st.characters() | st.sampled_from(" \n#.\u2026-{a\u4f60\x85\u2028"), min_size=1)
@@ -43,11 +43,11 @@ def reference(step: QualityFilter) -> Callable[[str], str | None]:
         FineWebQuality(): lambda: filters.FineWebQualityFilter(language=words),
     }[step]()
 
-    def judge(text: str) -> str | None:
+    def evaluate(text: str) -> str | None:
         kept, why = get_filter_result(made.filter(Document(text=text, id="0")))
         return None if kept else why
 
-    return judge
+    return evaluate
 
 
 def documents() -> list[str]:
@@ -83,15 +83,15 @@ def documents() -> list[str]:
 @pytest.mark.parametrize("step", FILTERS, ids=lambda step: f"{step.name}-{getattr(step, 'end_marks', '')}")
 def test_a_verdict_is_that_of_datatrove(step: QualityFilter) -> None:
     pytest.importorskip("datatrove")
-    judge, theirs = step.open(Context()), reference(step)
+    evaluate, theirs = step.open(Context()), reference(step)
     reasons = {theirs(text) for text in documents()}
-    assert [judge(text) for text in documents()] == [theirs(text) for text in documents()]
+    assert [evaluate(text) for text in documents()] == [theirs(text) for text in documents()]
     assert None in reasons and len(reasons) >= 3
 
     @settings(max_examples=60, deadline=None)
     @given(WILD.filter(str.strip))
     def wild(text: str) -> None:
-        assert judge(text) == theirs(text)
+        assert evaluate(text) == theirs(text)
 
     wild()
 
@@ -100,10 +100,10 @@ def test_the_text_stays_as_it_is_and_only_its_beginning_is_judged(monkeypatch: p
     pytest.importorskip("datatrove")
     monkeypatch.setattr(quality_filters, "LONGEST_JUDGED", 5000)
     prose = small_text(random.Random(2), 40).replace(" . ", ".\n")
-    judge = C4Quality().open(Context())
-    assert judge(prose + "\nPlease read our privacy policy today.") is None  # C4 would take that line out
-    assert judge(prose + " {") == "curly_bracket"
-    assert len(prose) < 5000 and judge(prose + "\n" + prose + "\n" + prose + " {") is None
+    evaluate = C4Quality().open(Context())
+    assert evaluate(prose + "\nPlease read our privacy policy today.") is None  # C4 would take that line out
+    assert evaluate(prose + " {") == "curly_bracket"
+    assert len(prose) < 5000 and evaluate(prose + "\n" + prose + "\n" + prose + " {") is None
 
 
 def test_limits_can_be_moved() -> None:
@@ -130,7 +130,7 @@ def test_limits_can_be_moved() -> None:
 def test_filters_are_plain_data() -> None:
     for step in FILTERS:
         assert pickle.loads(pickle.dumps(step)) == step
-        assert from_plain(Step, to_plain(step)) == step
+        assert from_dict(Step, to_dict(step)) == step
         assert step.why() and step.memory and step.passes == 0
 
 

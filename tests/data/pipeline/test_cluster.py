@@ -22,7 +22,7 @@ from daybreak.data.pipeline import cluster_jobs
 from daybreak.data.pipeline.cluster import ERRORS, PLAN, TASK, Cluster, Plan, Slurm, chosen_workers
 from daybreak.data.pipeline.cluster_jobs import over_parts_on
 from daybreak.data.pipeline.cluster_tasks import Parts, job_number, leave_error, read_plan
-from daybreak.data.pipeline.preprocessing import Treatment
+from daybreak.data.pipeline.preprocessing import Preprocessing
 from daybreak.data.pipeline.workers import WorkerLost, lay_down
 
 
@@ -37,7 +37,7 @@ class Done:
     def running(self) -> bool:
         return False
 
-    def fate(self) -> str:
+    def assignment(self) -> str:
         return ""
 
     def end(self, patience: float) -> bool:
@@ -77,9 +77,9 @@ def test_the_number_of_tasks_changes_nothing(
 
 @pytest.mark.usefixtures("here")
 def test_a_case_that_reads_once_more_reads_there_too(records: Path, tmp_path: Path) -> None:
-    asked = Treatment(case="crammed")
+    asked = Preprocessing(preset="crammed")
     for name, workers in (("here", 1), ("there", Cluster("slurm", 3))):
-        prepare([records], tmp_path / name, tokenizer=SMALL, treatment=asked, workers=workers)
+        prepare([records], tmp_path / name, tokenizer=SMALL, preprocessing=asked, workers=workers)
     assert contents(tmp_path / "here") == contents(tmp_path / "there")
 
 

@@ -51,7 +51,11 @@ def test_ray_prepares_the_same(
     assert "Ray: " in told and "datatrove" not in told and "Executor" not in told, told
     with pytest.raises(UserError, match=r"failing\.py' failed on document 1 of"):
         prepare(
-            [records], tmp_path / "other", tokenizer=SMALL, treatment=failing_step(tmp_path), workers=Cluster("ray", 2)
+            [records],
+            tmp_path / "other",
+            tokenizer=SMALL,
+            preprocessing=failing_step(tmp_path),
+            workers=Cluster("ray", 2),
         )
 
 
@@ -59,7 +63,7 @@ def test_its_tasks_end_with_who_waits_and_the_same_command_goes_on(
     records: Path, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("RAY_ADDRESS", address)
-    treatment = kill_on_the_way(records, tmp_path, "ray", 0.05)
+    preprocessing = kill_on_the_way(records, tmp_path, "ray", 0.05)
     done: list[Path] = []
     deadline = time.monotonic() + 60
     while (now := done_parts(tmp_path)) != done:
@@ -68,9 +72,9 @@ def test_its_tasks_end_with_who_waits_and_the_same_command_goes_on(
         time.sleep(3)
     assert len(done) < len(parts_of(records)), "nobody goes on"
     (tmp_path / "delay").write_text("0")
-    prepare([records], tmp_path / "data", tokenizer=SMALL, treatment=treatment, workers=Cluster("ray", 2))
+    prepare([records], tmp_path / "data", tokenizer=SMALL, preprocessing=preprocessing, workers=Cluster("ray", 2))
     assert "Going on" in capsys.readouterr().out
-    prepare([records], tmp_path / "here", tokenizer=SMALL, treatment=treatment, workers=1)
+    prepare([records], tmp_path / "here", tokenizer=SMALL, preprocessing=preprocessing, workers=1)
     assert contents(tmp_path / "data") == contents(tmp_path / "here") and left_over(tmp_path) == []
 
 

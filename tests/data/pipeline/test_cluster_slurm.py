@@ -72,7 +72,9 @@ def test_what_a_task_fails_by_is_told_as_here(records: Path, tmp_path: Path, job
     said = []
     for workers in (1, Cluster("slurm", 1)):
         with pytest.raises(UserError) as caught:
-            prepare([records], tmp_path / "data", tokenizer=SMALL, treatment=failing_step(tmp_path), workers=workers)
+            prepare(
+                [records], tmp_path / "data", tokenizer=SMALL, preprocessing=failing_step(tmp_path), workers=workers
+            )
         said.append((caught.value.sentence, caught.value.remedy))
     assert said[0] == said[1] and "failing.py' failed on document 1 of" in said[0][0]
     assert [job.name for job in jobs.iterdir()] == ["7"]
@@ -89,15 +91,15 @@ def test_what_slurm_refuses_is_told_in_its_words(records: Path, tmp_path: Path) 
 def test_who_waits_is_killed_and_the_same_command_goes_on(
     records: Path, tmp_path: Path, jobs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    treatment = kill_on_the_way(records, tmp_path, "slurm", 0.01)
+    preprocessing = kill_on_the_way(records, tmp_path, "slurm", 0.01)
     assert not (jobs / "7" / "ended").exists(), "the job does not know of it"
-    prepare([records], tmp_path / "data", tokenizer=SMALL, treatment=treatment, workers=Cluster("slurm", 2))
+    prepare([records], tmp_path / "data", tokenizer=SMALL, preprocessing=preprocessing, workers=Cluster("slurm", 2))
     assert "CANCELLED by 0" in fake_slurm.states(jobs / "7")
     told = capsys.readouterr().out
     first = re.search(r"Slurm's job \d+: (\d+) parts", told)
     assert "Going on" in told and first and int(first[1]) <= len(parts_of(records)) - 3
     (tmp_path / "delay").write_text("0")
-    prepare([records], tmp_path / "here", tokenizer=SMALL, treatment=treatment, workers=1)
+    prepare([records], tmp_path / "here", tokenizer=SMALL, preprocessing=preprocessing, workers=1)
     assert contents(tmp_path / "data") == contents(tmp_path / "here")
     assert left_over(tmp_path) == []
 

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from daybreak.core.errors import UserError
-from daybreak.core.plain import from_plain, to_plain
+from daybreak.core.serialization import from_dict, to_dict
 from daybreak.data.pipeline.parts import read_part, split_parts
 from daybreak.data.readers import documents, inputs
 from daybreak.data.readers.documents import Document, DocumentRule, read_documents
@@ -36,7 +36,7 @@ def in_parts(file: InputFile, rule: DocumentRule, size: int) -> tuple[list[Docum
     for part in pickle.loads(pickle.dumps(split_parts([file], rule, size))):
         own = Skips()
         found += read_part(part, rule, "text", own, Meter())
-        skips.merge(from_plain(Skips, json.loads(json.dumps(to_plain(own)))))
+        skips.merge(from_dict(Skips, json.loads(json.dumps(to_dict(own)))))
     return found, skips
 
 
@@ -55,7 +55,7 @@ def whole(file: InputFile, rule: DocumentRule) -> tuple[object, ...]:
 def parted(file: InputFile, rule: DocumentRule, size: int) -> tuple[object, ...]:
     try:  # a part that is the whole file is judged where it is read
         found, skips = in_parts(file, rule, size)
-        skips.judge()
+        skips.evaluate()
     except UserError as error:
         return outcome(error, Skips())
     return outcome(found, skips)
@@ -117,7 +117,7 @@ def test_bad_lines_are_judged_over_the_whole_file(tmp_path: Path) -> None:
     (tmp_path / "t.txt").write_bytes(b"fine\n" * 500 + b"caf\xe9\n" * 11 + b"fine\n" * 700)
     (file,) = find_files([tmp_path / "t.txt"])
     found, skips = in_parts(file, DocumentRule("line"), 100)
-    skips.judge()
+    skips.evaluate()
     assert len(found) == 1200
     assert skips.counts == {"undecodable lines": 11}
     assert skips.first["undecodable lines"].endswith("t.txt' line 501")
@@ -125,7 +125,7 @@ def test_bad_lines_are_judged_over_the_whole_file(tmp_path: Path) -> None:
     (file,) = find_files([tmp_path / "t.txt"])
     found, skips = in_parts(file, DocumentRule("line"), 100)
     with pytest.raises(UserError, match=r"has 11 undecodable lines of 511, the first in line 501\. Convert"):
-        skips.judge()
+        skips.evaluate()
 
 
 def test_a_binary_part_says_where(tmp_path: Path) -> None:

@@ -32,10 +32,10 @@ def sample(texts: list[str], folder: Path, limit: int, *, parts: int = 1, late: 
     verdict = ledger.decide()
     found = SampleTexts(spools, offsets, verdict)
     assert list(found) == list(found)  # it can be read again
-    fates = dict(zip(texts, verdict.fates.tolist(), strict=True)) if len(set(texts)) == len(texts) else {}
-    assert all(fates.get(text, TRAIN) == TRAIN for text in found)
+    assignments = dict(zip(texts, verdict.assignments.tolist(), strict=True)) if len(set(texts)) == len(texts) else {}
+    assert all(assignments.get(text, TRAIN) == TRAIN for text in found)
     held = SampleTexts(spools, offsets, verdict, HELDOUT)
-    assert all(fates.get(text, HELDOUT) == HELDOUT for text in held)
+    assert all(assignments.get(text, HELDOUT) == HELDOUT for text in held)
     return list(found)
 
 

@@ -20,7 +20,7 @@ from daybreak.core.files import read_json
 from daybreak.data.pipeline import tokenized
 from daybreak.data.pipeline.corpus import Corpus
 from daybreak.data.pipeline.parts import split_parts
-from daybreak.data.pipeline.preprocessing import Treatment
+from daybreak.data.pipeline.preprocessing import Preprocessing
 from daybreak.data.readers.documents import Document, DocumentRule
 from daybreak.data.readers.inputs import Meter, find_files
 from daybreak.data.readers.reading import Skips
@@ -127,9 +127,9 @@ def test_a_file_of_tokens_and_one_of_text_are_one_corpus(texts: list[str], tmp_p
 def test_steps_judge_what_is_decoded(texts: list[str], tokenizer: Path, tmp_path: Path) -> None:
     write_tokens(tmp_path / "t.ds", encoded(texts, tokenizer))
     (tmp_path / "evaluation.txt").write_text("\n".join(text for text in texts[5:9] if len(text.split()) > 13))
-    treatment = Treatment(evaluation=(str(tmp_path / "evaluation.txt"),), remove_evaluation=True)
+    preprocessing = Preprocessing(evaluation=(str(tmp_path / "evaluation.txt"),), remove_evaluation=True)
     taken = Existing(folder=str(tokenizer))
-    prepare([tmp_path / "t.ds"], tmp_path / "data", tokenizer=taken, treatment=treatment)
+    prepare([tmp_path / "t.ds"], tmp_path / "data", tokenizer=taken, preprocessing=preprocessing)
     (found,) = read_json(tmp_path / "data" / "corpus.json")["contamination"]
     assert found["items_found"] == found["items"] > 0
 
@@ -138,7 +138,7 @@ def test_steps_judge_what_is_decoded(texts: list[str], tokenizer: Path, tmp_path
 @given(
     lengths=st.lists(st.integers(0, 40), max_size=60),
     part_bytes=st.integers(2, 400),
-    width=st.sampled_from([2, 4]),
+    hidden_size=st.sampled_from([2, 4]),
     around=st.sampled_from([([], []), ([CLS], [SEP]), ([], [SEP]), ([], [SEP, PAD, PAD])]),
     named=st.booleans(),
 )

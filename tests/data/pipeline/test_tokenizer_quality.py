@@ -12,7 +12,7 @@ from daybreak.data.pipeline.tokenizer_quality import (
     Cost,
     advise,
     first_characters,
-    learnable_share,
+    learnable_fraction,
     measure_quality,
     some_of,
 )
@@ -80,20 +80,20 @@ def test_advice(texts: list[str], config: WordPiece | ByteBPE, monkeypatch: pyte
     heldout = write_texts(20, seed=2)
     sizes = (800, 400, 60000, 1200)
     # A text of this size alone cannot teach a large vocabulary.
-    alone = advise(texts, heldout, config, sizes, cost=Cost(width=64, body=10**8))
+    alone = advise(texts, heldout, config, sizes, cost=Cost(hidden_size=64, body=10**8))
     assert alone.recommended == 400 and "examples" in alone.why
     tiny = advise(texts[:2], heldout, config, (400, 800))
     assert tiny.recommended == tiny.sizes[0].vocabulary and tiny.why.startswith("The text is small")
     # Where it can, the model decides.
     monkeypatch.setattr("daybreak.data.pipeline.tokenizer_quality.LEARNABLE", 0)
-    large = advise(texts, heldout, config, sizes, cost=Cost(width=64, body=10**8))
+    large = advise(texts, heldout, config, sizes, cost=Cost(hidden_size=64, body=10**8))
     assert [quality.vocabulary for quality in large.sizes[:3]] == [400, 800, 1200]
     assert large.sizes[3].vocabulary < 60000  # the text gives no more
     per_token = [quality.characters_per_token for quality in large.sizes]
     assert per_token == sorted(per_token) and per_token[0] > 1
     assert large.recommended == large.sizes[3].vocabulary and "no larger size was tried" in large.why
     # A wide and shallow model pays more for its decoder.
-    wide = advise(texts, heldout, config, sizes, cost=Cost(width=8192, body=10**5, predicted=1))
+    wide = advise(texts, heldout, config, sizes, cost=Cost(hidden_size=8192, body=10**5, predicted=1))
     assert wide.recommended == 400 and "less than they cost" in wide.why
 
 
@@ -105,9 +105,9 @@ def test_advice_needs_a_vocabulary_that_is_to_be_made(tmp_path: Path) -> None:
 def test_examples_are_counted_and_scaled() -> None:
     tokenizer = WordPiece(vocabulary=400).train(["ab ab b"] * 10)
     assert tokenizer.get_vocab().keys() - set(SPECIAL_TOKENS) == {"a", "b", "##a", "##b", "ab"}
-    assert learnable_share(tokenizer, Counter({"ab": 99, "b": 200})) == 0
-    assert learnable_share(tokenizer, Counter({"ab": 60, "xab": 9, "abb": 40})) == 1
-    assert learnable_share(tokenizer, Counter(ab=1), scale=100) == 1
+    assert learnable_fraction(tokenizer, Counter({"ab": 99, "b": 200})) == 0
+    assert learnable_fraction(tokenizer, Counter({"ab": 60, "xab": 9, "abb": 40})) == 1
+    assert learnable_fraction(tokenizer, Counter(ab=1), scale=100) == 1
 
 
 def test_no_more_text_is_taken_than_asked_for() -> None:

@@ -160,7 +160,7 @@ def spread_ids(words: int, tokens: int, seed: int) -> np.ndarray:
     block=st.integers(1, 50),
     seed=st.integers(0, 99),
 )
-def test_rows_of_the_commonest_tokens_come_first_and_equals_as_the_text_lies(
+def test_rows_of_the_most_frequent_tokens_come_first_and_equals_as_the_text_lies(
     tmp_path_factory: pytest.TempPathFactory, words: int, tokens: int, length: int, block: int, seed: int
 ) -> None:
     """Against the same in plain numpy, all in memory: exactly in fixed point, and by the mean logarithm itself."""

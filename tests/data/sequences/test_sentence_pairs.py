@@ -159,15 +159,15 @@ def test_labels_and_lengths_are_distributed_as_in_the_original(
 
 def test_shares(tmp_path: Path) -> None:
     text = Text(tmp_path, drawn(random.Random(6), 20, 60, 5))
-    whole = build(text, 64, short_share=0.0, random_share=0.0).take(0, 1500)
+    whole = build(text, 64, short_fraction=0.0, random_fraction=0.0).take(0, 1500)
     assert whole.follows.mean() < 0.03  # a lone last sentence
     assert (whole.attend.sum(axis=1) == 64).mean() > 0.7  # all but the ends of documents
-    short = build(text, 64, short_share=1.0, random_share=1.0).take(0, 1500)
+    short = build(text, 64, short_fraction=1.0, random_fraction=1.0).take(0, 1500)
     assert short.follows.all()
     filled = short.attend.sum(axis=1)
     assert 30 < filled.mean() < 45 and np.unique(filled).size > 40
-    with pytest.raises(UserError, match=r"random_share is 1.5, but a share"):
-        SentencePairs(random_share=1.5)
+    with pytest.raises(UserError, match=r"random_fraction is 1.5, but a share"):
+        SentencePairs(random_fraction=1.5)
 
 
 @pytest.mark.parametrize("length", [32, 120])
@@ -193,7 +193,7 @@ def test_sentences_are_visited_about_equally_often(tmp_path: Path, length: int) 
 
 def test_truncation_takes_from_the_longer_segment_at_both_ends(tmp_path: Path) -> None:
     text = Text(tmp_path, [[19, 4], [5, 40], [50, 50]])
-    batch = build(text, 23, random_share=0.0, short_share=0.0).take(0, 400)
+    batch = build(text, 23, random_fraction=0.0, short_fraction=0.0).take(0, 400)
     found: dict[int, set[tuple[int, int, int]]] = {0: set(), 1: set(), 2: set()}
     for row in range(len(batch)):
         a, b = segments(batch, row)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from daybreak.core.errors import UserError
 from daybreak.core.files import write_json
-from daybreak.core.plain import to_plain
+from daybreak.core.serialization import to_dict
 from daybreak.data.sequences.shards import BlockWriter, Shards, ShardWriter, TokenStream, open_shards
 from daybreak.data.tokenizers.tokenizer import SEP, WordPiece, save_tokenizer, tokenizer_fingerprint
 from daybreak.schemas.run import BLOCK_BYTES, SHARD_FORMAT, Manifest
@@ -139,7 +139,7 @@ def test_another_tokenizer_is_refused(data: Path) -> None:
 
 
 def test_another_format_or_no_manifest_is_refused(data: Path) -> None:
-    plain = to_plain(open_shards(data).manifest) | {"format": SHARD_FORMAT + 1, "unheard_of": 1}
+    plain = to_dict(open_shards(data).manifest) | {"format": SHARD_FORMAT + 1, "unheard_of": 1}
     (data / "manifest.json").write_text(json.dumps(plain))
     with pytest.raises(UserError, match=f"prepared in format {SHARD_FORMAT + 1}; this version reads format"):
         open_shards(data)

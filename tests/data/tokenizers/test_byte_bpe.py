@@ -17,7 +17,7 @@ from language_texts import language_texts
 from tokenizers import Tokenizer, pre_tokenizers
 
 from daybreak.core.errors import UserError
-from daybreak.core.plain import from_plain, to_plain
+from daybreak.core.serialization import from_dict, to_dict
 from daybreak.core.special_tokens import special_ids
 from daybreak.data.tokenizers.byte_bpe import ByteBPE, kept_pieces, trained_merges
 from daybreak.data.tokenizers.byte_pieces import LETTERS, goes_on, piece_bytes
@@ -145,7 +145,7 @@ def test_auto_tokenizer_loads_it_and_decodes_to_the_text(texts: list[str], tmp_p
     assert json.loads((tmp_path / "tokenizer_config.json").read_text())["do_lower_case"] is False
     ByteBPE(vocabulary=900, cased=False).make(texts, tmp_path)
     assert json.loads((tmp_path / "tokenizer_config.json").read_text())["do_lower_case"] is True
-    assert from_plain(TokenizerConfig, to_plain(ByteBPE(vocabulary=900))) == ByteBPE(vocabulary=900)
+    assert from_dict(TokenizerConfig, to_dict(ByteBPE(vocabulary=900))) == ByteBPE(vocabulary=900)
 
 
 def test_a_vocabulary_without_room_for_the_bytes_is_refused() -> None:

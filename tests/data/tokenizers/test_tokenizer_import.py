@@ -9,7 +9,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from daybreak.core.errors import UserError
-from daybreak.core.plain import from_plain, to_plain
+from daybreak.core.serialization import from_dict, to_dict
 from daybreak.core.special_tokens import special_ids
 from daybreak.data.tokenizers.tokenizer import TokenizerConfig
 from daybreak.data.tokenizers.tokenizer_import import Existing
@@ -92,7 +92,7 @@ def test_it_is_known_by_what_it_holds(tmp_path: Path) -> None:
     one = Existing(folder=str(write_old_bert(tmp_path / "a")))
     assert one.identity() == Existing(folder=str(write_old_bert(tmp_path / "b"))).identity()
     assert one.identity() != Existing(folder=str(write_old_bert(tmp_path / "c", do_lower_case=False))).identity()
-    assert from_plain(TokenizerConfig, to_plain(one)) == one
+    assert from_dict(TokenizerConfig, to_dict(one)) == one
 
 
 def test_folders_without_a_usable_tokenizer(tmp_path: Path) -> None:

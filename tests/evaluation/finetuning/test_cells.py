@@ -237,7 +237,7 @@ def test_a_cell_of_forty_thousand_rows_is_a_small_file(
     model: Path, task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     many = np.random.default_rng(0).normal(size=(40_430, 5))
-    monkeypatch.setattr(type(cells.kind_of(task)), "judge", lambda self, rows, answers, labels: many)
+    monkeypatch.setattr(type(cells.kind_of(task)), "evaluate", lambda self, rows, answers, labels: many)
     monkeypatch.setattr(type(cells.kind_of(task)), "score", lambda self, judged, labels: {"accuracy": 0.5})
     job = job_of(model, task)
     fill(job)

@@ -20,7 +20,7 @@ from daybreak.evaluation.finetuning.finetune import (
     fine_tune,
     layer_scales,
     predict,
-    rate_share,
+    rate_fraction,
     set_dropout,
 )
 from daybreak.evaluation.protocols.known_protocols import PROTOCOLS
@@ -76,7 +76,7 @@ def test_training_is_that_of_a_plain_loop(encoder: Path, weather: Path, name: st
         norm = torch.stack([gradient.norm() for gradient in gradients.values()]).norm()
         short = 1.0 if protocol.clip is None else min(1.0, protocol.clip / (norm.item() + 1e-6))
         for each, parameter in plain.named_parameters():
-            rate = setting.rate * scales[each] * rate_share(step, len(order), warmup, protocol.shape)
+            rate = setting.rate * scales[each] * rate_fraction(step, len(order), warmup, protocol.shape)
             (beta1, beta2), gradient = protocol.betas, gradients[each] * short
             first, second = moments[each]
             first.mul_(beta1).add_(gradient, alpha=1 - beta1)
@@ -222,7 +222,7 @@ def test_a_crammed_export_is_fine_tuned(encoder: Path, weather: Path, tmp_path: 
     from daybreak.exporting.hugging_face import write_model_folder
     from daybreak.models.crammed import CrammedEncoder
 
-    shape = CrammedEncoder(layers=1, width=32, heads=2, inner=64, longest_row=64, classifier_width=32)
+    shape = CrammedEncoder(layers=1, hidden_size=32, heads=2, intermediate_size=64, longest_row=64, classifier_width=32)
     torch.manual_seed(0)
     model = shape.build(VOCABULARY)
     folder = tmp_path / "crammed"

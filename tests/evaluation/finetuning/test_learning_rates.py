@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from torch import nn
 
 from daybreak.evaluation.finetuning.classifier import build_classifier
-from daybreak.evaluation.finetuning.finetune import layer_scales, parameter_groups, rate_share
+from daybreak.evaluation.finetuning.finetune import layer_scales, parameter_groups, rate_fraction
 from daybreak.evaluation.tasks.kinds import KINDS
 
 
 def test_rates_rise_and_fall() -> None:
-    shares = [rate_share(step, 100, 10, "linear") for step in range(100)]
+    shares = [rate_fraction(step, 100, 10, "linear") for step in range(100)]
     assert shares[0] == pytest.approx(0.1)
     assert shares[9] == shares[10] == 1.0
     assert shares[99] == pytest.approx(1 / 90)
@@ -38,7 +38,7 @@ def test_rates_are_those_of_transformers(steps: int, warmup: int) -> None:
         (theirs,) = stock(optimizer, warmup, steps).lr_lambdas
         for step in range(steps):
             expected = theirs(step) if step >= warmup else (theirs(step + 1) if step + 1 < warmup else 1.0)
-            assert rate_share(step, steps, warmup, shape) == pytest.approx(expected), (shape, step)
+            assert rate_fraction(step, steps, warmup, shape) == pytest.approx(expected), (shape, step)
 
 
 def electras_rates(layers: int, decay: float) -> dict[str, float]:

@@ -75,7 +75,7 @@ def test_a_killed_evaluation_ends_with_the_table_it_would_have_had(
 def test_fresh_does_everything_again_with_the_same_table(encoder: Path, weather: Path, tmp_path: Path) -> None:
     evaluate(encoder, [str(weather)], seeds=2, out=tmp_path, **QUICK)
     before, done = table(tmp_path), cell_files(tmp_path)
-    evaluate(encoder, [str(weather)], seeds=2, out=tmp_path, fresh=True, **QUICK)
+    evaluate(encoder, [str(weather)], seeds=2, out=tmp_path, overwrite=True, **QUICK)
     assert len(done) == 2 and not set(done.values()) & set(cell_files(tmp_path).values())
     assert table(tmp_path) == before
 

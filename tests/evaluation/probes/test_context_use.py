@@ -65,7 +65,7 @@ def test_a_model_that_copies_is_told_from_one_that_does_not() -> None:
 
 def test_losses_equal_those_of_stock_transformers() -> None:
     stream, ends = heldout()
-    shape = ModernEncoder(layers=2, width=32, heads=2, inner=48, init_std=0.3)
+    shape = ModernEncoder(layers=2, hidden_size=32, heads=2, intermediate_size=48, init_std=0.3)
     torch.manual_seed(0)
     model = shape.build(VOCABULARY)
     stock = ModernBertForMaskedLM(
@@ -125,6 +125,6 @@ def test_a_model_without_room_for_two_pieces_is_not_measured() -> None:
 
 
 def test_an_encoder_is_left_in_evaluation_mode() -> None:
-    model: Encoder = ModernEncoder(layers=1, width=32, heads=2, inner=48).build(VOCABULARY).train()
+    model: Encoder = ModernEncoder(layers=1, hidden_size=32, heads=2, intermediate_size=48).build(VOCABULARY).train()
     measure_context_use(model, *heldout())
     assert not model.training

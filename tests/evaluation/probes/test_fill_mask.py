@@ -15,7 +15,7 @@ from daybreak.evaluation.probes.fill_mask import fill_mask
 from daybreak.models.bert import BertEncoder
 from daybreak.schemas.run import SpecialIds
 
-TINY = BertEncoder(layers=1, width=16, heads=2, inner=16, dropout=0.5)
+TINY = BertEncoder(layers=1, hidden_size=16, heads=2, intermediate_size=16, dropout=0.5)
 SENTENCES = "A start . The old teacher finds the broken window near the wide river every morning . An end ."
 
 

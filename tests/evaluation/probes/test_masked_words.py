@@ -140,7 +140,7 @@ def test_ids_that_the_model_does_not_know_are_refused(frozen: FrozenModel, ids: 
         probe_masked_words(frozen, HeldOutText("strange", strange, None), quiet)
 
 
-def test_ranks_count_from_the_commonest_word() -> None:
+def test_ranks_count_from_the_most_frequent_word() -> None:
     counts = np.array([99, 1, 5, 7, 5], np.uint64)
     assert token_ranks(counts, [0, 900]).tolist() == [5, 4, 2, 1, 3]
 

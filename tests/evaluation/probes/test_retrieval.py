@@ -44,7 +44,7 @@ def heldout(tokenizer: Tokenizer, written: list[str]) -> tuple[np.ndarray, np.nd
 
 
 def encoder() -> tuple[ModernEncoder, torch.nn.Module]:
-    shape = ModernEncoder(layers=2, width=32, heads=2, inner=48, init_std=0.2)
+    shape = ModernEncoder(layers=2, hidden_size=32, heads=2, intermediate_size=48, init_std=0.2)
     torch.manual_seed(0)
     return shape, shape.build(505)
 

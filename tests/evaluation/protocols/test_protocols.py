@@ -92,10 +92,10 @@ def test_what_is_recorded_is_what_was_used() -> None:
     told = TRANSFER.recorded(one(TRANSFER, "rte"), 768)
     assert told["weight_decay"] == 1.0
     assert (told["learning_rate"], told["epochs"], told["batch"], told["beta2"]) == (1e-5, 3, 16, 0.98)
-    assert not {"clip", "layer_decay", "most_train_rows"} & set(told)
+    assert not {"max_grad_norm", "layer_decay", "most_train_rows"} & set(told)
     assert ELECTRA.recorded(one(ELECTRA, "cola", 1024), 1024)["layer_decay"] == 0.9
     told = QUICK.recorded(one(QUICK, "cola"), 768)
-    assert (told["most_train_rows"], told["clip"], told["weight_decay"]) == (2000, 1.0, 0.01)
+    assert (told["most_train_rows"], told["max_grad_norm"], told["weight_decay"]) == (2000, 1.0, 0.01)
 
 
 @pytest.mark.parametrize(

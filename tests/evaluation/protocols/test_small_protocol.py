@@ -20,7 +20,7 @@ from daybreak import __version__
 from daybreak.commands.evaluate import evaluate
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json
-from daybreak.core.plain import to_plain
+from daybreak.core.serialization import to_dict
 from daybreak.evaluation.finetuning import fast_training, finetune
 from daybreak.evaluation.finetuning.cells import Job, encode_task, fill, fresh_model
 from daybreak.evaluation.finetuning.classifier import build_classifier, load_tokenizer
@@ -230,13 +230,13 @@ def test_cells_of_before_keep_their_fingerprint() -> None:
     setting = Setting(5, 5e-4, 16)
     elsewhere = {"name": "", "epochs": [], "rates": [], "batch": 0, "own": [], "seeds": 0}
     elsewhere |= {"reported": "", "selection": "", "starts": []}
-    before = {name: value for name, value in to_plain(QUICK).items() if name not in LATER_FIELDS}
+    before = {name: value for name, value in to_dict(QUICK).items() if name not in LATER_FIELDS}
     told = {
         "software": [__version__, torch.__version__, transformers.__version__, tokenizers.__version__],
         "model": ["model", False],
         "rows": "rows",
         "protocol": before | elsewhere,
-        "setting": to_plain(setting),
+        "setting": to_dict(setting),
         "seed": 0,
     }
     expected = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()

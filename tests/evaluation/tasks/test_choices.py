@@ -140,7 +140,7 @@ def test_a_toy_task_is_learned(family: Path) -> None:
     model, padding = build_classifier(family, KIND, (), 0, untrained=True), Padding.of(tokenizer)
     fine_tune(model, KIND, padding, train, PROTOCOLS["quick"], Setting(3, 2e-3, 16), 0, lambda share, loss: None)
     found = predict(model, KIND, padding, dev)
-    judged = KIND.judge(dev, found, ())
+    judged = KIND.evaluate(dev, found, ())
     scores = KIND.score(judged, ())
     assert scores["accuracy"] > 0.95
     assert scores["accuracy"] == accuracy_score(dev.targets, np.stack(found).argmax(axis=1))

@@ -21,7 +21,7 @@ from daybreak.evaluation.protocols.known_protocols import PROTOCOLS
 from daybreak.evaluation.protocols.protocol import Setting
 from daybreak.evaluation.tasks.batches import EncodedRows, Padding
 from daybreak.evaluation.tasks.questions import LONGEST_ANSWER, NO_ANSWER, Questions, best_span
-from daybreak.evaluation.tasks.squad import Answer, judge_answer
+from daybreak.evaluation.tasks.squad import Answer, score_answer
 from daybreak.evaluation.tasks.task import LabelledRows
 
 KIND = Questions()
@@ -99,7 +99,7 @@ def test_a_target_decodes_to_the_very_answer(encoder: Path) -> None:
         logits[-1][(0, 1), target] = 9.0 if target != (0, 0) else 1.0
     assert len(encoded) > 3 and sum(target != (0, 0) for target in encoded.targets) >= 1
     assert KIND.given(encoded, logits, ()) == [answer]
-    assert KIND.judge(encoded, logits, ()).tolist() == [[1.0, 1.0]]
+    assert KIND.evaluate(encoded, logits, ()).tolist() == [[1.0, 1.0]]
 
 
 @given(st.integers(1, 80), st.integers(0, 10**6), st.booleans())
@@ -159,13 +159,13 @@ def test_a_toy_task_is_learned(family: Path, impossible: bool) -> None:
     model, padding = build_classifier(family, KIND, labels, 0, untrained=True), Padding.of(tokenizer)
     fine_tune(model, KIND, padding, train, PROTOCOLS["quick"], Setting(4, 5e-3, 16), 0, lambda share, loss: None)
     found = predict(model, KIND, padding, dev)
-    judged = KIND.judge(dev, found, labels)
+    judged = KIND.evaluate(dev, found, labels)
     assert judged.shape == (60, 2)
     scores = KIND.score(judged, labels)
     assert scores["exact"] > 0.9 and scores["f1"] >= scores["exact"]
     texts = KIND.given(dev, found, labels)
     assert any(text == "" for text in texts) is impossible
-    expected = [judge_answer(text, [a.text for a in answers]) for text, answers in zip(texts, dev.rows.targets)]
+    expected = [score_answer(text, [a.text for a in answers]) for text, answers in zip(texts, dev.rows.targets)]
     np.testing.assert_allclose(judged, expected)
 
 

@@ -36,14 +36,14 @@ def encoded(targets: list[float]) -> EncodedRows:
 def labelled_logits(draw: st.DrawFn) -> tuple[list[int], np.ndarray]:
     classes, rows = draw(st.integers(2, 4)), draw(st.integers(1, 30))
     targets = draw(st.lists(st.integers(0, classes - 1), min_size=rows, max_size=rows))
-    return targets, draw(arrays(np.float32, (rows, classes), elements=st.floats(-40, 40, width=32)))
+    return targets, draw(arrays(np.float32, (rows, classes), elements=st.floats(-40, 40, hidden_size=32)))
 
 
 @given(labelled_logits(), st.randoms(use_true_random=False))
 def test_classes_are_scored_as_scikit_learn_does(case, chance) -> None:  # type: ignore[no-untyped-def]
     targets, logits = case
     labels = [str(label) for label in range(logits.shape[1])]
-    judged = CLASSES.judge(encoded(targets), list(logits), labels)
+    judged = CLASSES.evaluate(encoded(targets), list(logits), labels)
     assert judged.shape == (len(targets), len(CLASSES.judged)) and judged.dtype == np.float64
     chances = softmax(logits.astype(np.float64), axis=1)
     answers = chances.argmax(axis=1)
@@ -60,15 +60,15 @@ def test_classes_are_scored_as_scikit_learn_does(case, chance) -> None:  # type:
 
 def test_sure_answers_keep_their_order_in_a_cell() -> None:
     logits = np.array([[2.0, 0.0], [2.0, 1.0], [0.0, 40.0], [0.0, 41.0]], dtype=np.float32)
-    judged = CLASSES.judge(encoded([0, 1, 0, 1]), list(logits), ["a", "b"])
+    judged = CLASSES.evaluate(encoded([0, 1, 0, 1]), list(logits), ["a", "b"])
     for kept in (judged, np.round(judged, DIGITS)):
         found = CLASSES.score(kept, ["a", "b"])
         assert (found["accuracy"], found["auc"]) == (0.5, 0.75), "chances of the sure ones are all 1"
 
 
-@given(arrays(np.float64, st.tuples(st.integers(1, 30), st.just(2)), elements=st.floats(-50, 50, width=32)))
+@given(arrays(np.float64, st.tuples(st.integers(1, 30), st.just(2)), elements=st.floats(-50, 50, hidden_size=32)))
 def test_numbers_are_scored_as_scipy_does(table: np.ndarray) -> None:
-    judged = NUMBERS.judge(encoded(table[:, 0].tolist()), list(table[:, 1:].astype(np.float32)), [])
+    judged = NUMBERS.evaluate(encoded(table[:, 0].tolist()), list(table[:, 1:].astype(np.float32)), [])
     np.testing.assert_array_equal(judged, table)
     found = NUMBERS.score(judged, [])
     assert set(found) == set(METRICS["regression"])
@@ -80,7 +80,7 @@ def test_numbers_are_scored_as_scipy_does(table: np.ndarray) -> None:
 
 def test_a_resample_of_one_label_has_a_score() -> None:
     logits = np.array([[0.0, 1.0], [0.5, 0.2], [3.0, 1.0]], dtype=np.float32)
-    judged = CLASSES.judge(encoded([1, 1, 1]), list(logits), ["a", "b"])
+    judged = CLASSES.evaluate(encoded([1, 1, 1]), list(logits), ["a", "b"])
     found = CLASSES.score(judged, ["a", "b"])
     assert (found["mcc"], found["auc"]) == (0.0, 0.5)
     assert CLASSES.score(judged[[0, 0]], ["a", "b"])["accuracy"] == 1.0
@@ -147,7 +147,7 @@ def test_losses_equal_their_definitions(case: tuple[list[int], np.ndarray]) -> N
     everyone = range(len(targets))
     outputs = Outputs(torch.from_numpy(logits))
     found = CLASSES.loss(outputs, CLASSES.targets(rows, everyone, 1)).item()
-    judged = CLASSES.judge(rows, CLASSES.answers(outputs), [])
+    judged = CLASSES.evaluate(rows, CLASSES.answers(outputs), [])
     assert found == pytest.approx(judged[:, 4].mean(), rel=1e-4, abs=1e-5)
     numbers = Outputs(outputs.logits[:, :1])
     found = NUMBERS.loss(numbers, NUMBERS.targets(rows, everyone, 1)).item()

@@ -17,7 +17,7 @@ from pyarrow import parquet
 
 from daybreak.core.errors import UserError
 from daybreak.evaluation.tasks.questions import NO_ANSWER, Questions
-from daybreak.evaluation.tasks.squad import Answer, judge_answer, normalised
+from daybreak.evaluation.tasks.squad import Answer, normalised, score_answer
 from daybreak.evaluation.tasks.task import Task
 
 KIND = Questions()
@@ -181,7 +181,7 @@ PHRASES = st.lists(st.sampled_from(PIECES), max_size=7).map(" ".join)
 
 @given(PHRASES, st.lists(PHRASES, max_size=4))
 def test_exact_and_f1_are_those_of_the_definition(text: str, golds: list[str]) -> None:
-    assert judge_answer(text, golds) == pytest.approx(reference(text, golds))
+    assert score_answer(text, golds) == pytest.approx(reference(text, golds))
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_exact_and_f1_are_those_of_the_definition(text: str, golds: list[str]) -
     ],
 )
 def test_hand_counted_answers(text: str, golds: list[str], exact: float, f1: float) -> None:
-    assert judge_answer(text, golds) == pytest.approx((exact, f1))
+    assert score_answer(text, golds) == pytest.approx((exact, f1))
 
 
 def test_what_normalisation_leaves() -> None:

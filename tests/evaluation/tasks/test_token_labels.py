@@ -163,7 +163,7 @@ def test_words_that_were_cut_or_dropped_count_as_outside(encoder: Path, left: bo
     for answer, target in zip(answers, KIND.targets(encoded, [0, 1], 9).tolist()):
         for place, label in enumerate(target):
             answer[place, label if label != IGNORED else 4] = 1.0
-    judged = KIND.judge(encoded, answers, LABELS)
+    judged = KIND.evaluate(encoded, answers, LABELS)
     # rainy: spans, words; sunny: spans, words. "sun" and the vanished word are two gold spans, of which one is found.
     assert judged.tolist() == [[1, 1, 2, 1, 1, 2, 1, 1, 2, 1, 1, 2], [1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0]]
     found = KIND.score(judged, LABELS)
@@ -200,7 +200,7 @@ def test_scores_of_any_resample_equal_seqeval(
     rows = EncodedRows(
         {}, targets, [len(t) + 2 for t in targets], LabelledRows([("x",)] * len(targets), targets), notes
     )
-    judged = KIND.judge(rows, answers, LABELS)
+    judged = KIND.evaluate(rows, answers, LABELS)
     drawn = data.draw(st.lists(st.integers(0, len(sentences) - 1), min_size=1, max_size=8))
     gold, predicted = ([[LABELS[pair[side]] for pair in sentences[i]] for i in drawn] for side in (0, 1))
     with warnings.catch_warnings():
@@ -253,7 +253,7 @@ def test_a_toy_task_is_learned_and_scored_as_the_stock_model_is(
     tokenizer = load_tokenizer(folder)
     assert Padding.of(tokenizer).left == left
     model, dev, answers = learned(folder, weather_spans)
-    scores = KIND.score(KIND.judge(dev, answers, weather_spans.labels), weather_spans.labels)
+    scores = KIND.score(KIND.evaluate(dev, answers, weather_spans.labels), weather_spans.labels)
     assert type(model).__name__ == "ModernBertForTokenClassification"
     assert scores["span_f1"] > 0.9
     predicted = [stock_tags(model, tokenizer, words) for words in dev.rows.texts]
@@ -278,4 +278,4 @@ def test_a_crammed_export_gets_its_own_head(
 ) -> None:
     model, dev, answers = learned(write_crammed(tmp_path / "crammed"), weather_spans)
     assert type(model).__name__ == "CrammedForTokenClassification"
-    assert KIND.score(KIND.judge(dev, answers, weather_spans.labels), weather_spans.labels)["span_f1"] > 0.9
+    assert KIND.score(KIND.evaluate(dev, answers, weather_spans.labels), weather_spans.labels)["span_f1"] > 0.9

@@ -21,14 +21,14 @@ from daybreak.training.hardware.compiling import compile_blocks, failed_to_compi
 from daybreak.training.objectives.objective import CausalThenMasked
 
 VOCABULARY, ROWS = 101, 4
-OBJECTIVE = CausalThenMasked(causal_share=0.2, causal_targets=0.3, mask_rates=(0.3, 0.25, 0.2, 0.15))
+OBJECTIVE = CausalThenMasked(causal_fraction=0.2, causal_targets=0.3, mask_rates=(0.3, 0.25, 0.2, 0.15))
 STAGES = (0.1, 0.3, 0.5, 0.7, 0.9)
 """Progress in the causal stage and at each of the four mask rates."""
 
 SHAPES = {
-    "modern": ModernEncoder(layers=6, width=32, heads=2, inner=24, global_every=3, window=10),
-    "bert": BertEncoder(layers=4, width=32, heads=2, inner=48, dropout=0.1, attention_dropout=0.1),
-    "crammed": CrammedEncoder(layers=4, width=32, heads=2, inner=24, dropout=0.1),
+    "modern": ModernEncoder(layers=6, hidden_size=32, heads=2, intermediate_size=24, global_every=3, window=10),
+    "bert": BertEncoder(layers=4, hidden_size=32, heads=2, intermediate_size=48, dropout=0.1, attention_dropout=0.1),
+    "crammed": CrammedEncoder(layers=4, hidden_size=32, heads=2, intermediate_size=24, dropout=0.1),
 }
 KINDS = {"modern": 4, "bert": 2, "crammed": 2}
 """The last block, the others, ModernBERT's first, which has no norm, and its local ones."""
@@ -102,10 +102,12 @@ def test_judging_compiles_nothing_whatever_its_shapes(name: str) -> None:
     assert counter.frame_count == before > 0
 
 
-@pytest.mark.parametrize(("padded", "recompute"), [(False, False), (True, True)])
-def test_loss_and_gradients_are_those_of_the_uncompiled_model(name: str, padded: bool, recompute: bool) -> None:
+@pytest.mark.parametrize(("padded", "gradient_checkpointing"), [(False, False), (True, True)])
+def test_loss_and_gradients_are_those_of_the_uncompiled_model(
+    name: str, padded: bool, gradient_checkpointing: bool
+) -> None:
     plain, model = built(SHAPES[name]), built(SHAPES[name])
-    model.recompute = recompute
+    model.gradient_checkpointing = gradient_checkpointing
     compile_blocks(model, "aot_eager")
     rows = batch(24, padded)
     assert backward(model, rows, 0.9) == pytest.approx(backward(plain, rows, 0.9), rel=1e-6)
@@ -191,7 +193,7 @@ def test_a_compiler_that_fails_at_a_later_stage_can_be_told_from_other_errors() 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++: torch compiles for a CPU with it")
 def test_torchs_own_compiler_learns_the_same() -> None:
-    shape = ModernEncoder(layers=2, width=16, heads=2, inner=8)
+    shape = ModernEncoder(layers=2, hidden_size=16, heads=2, intermediate_size=8)
     plain, model = built(shape), built(shape)
     assert try_compiled(model, lambda: void(backward(model, batch(8), 0.9))) is None
     assert backward(model, batch(8), 0.9) == pytest.approx(backward(plain, batch(8), 0.9), rel=1e-5)

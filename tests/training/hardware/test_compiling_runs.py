@@ -17,7 +17,7 @@ from daybreak.training.objectives.objective import CausalThenMasked
 
 def test_a_stage_that_does_not_compile_runs_as_it_is_written(tmp_path: Path, toy: Any) -> None:
     """Decided at that step and written down: the run ends as one that never compiled."""
-    objective, graphs = CausalThenMasked(causal_share=0.5), []
+    objective, graphs = CausalThenMasked(causal_fraction=0.5), []
 
     def breaks_later(graph: torch.fx.GraphModule, inputs: Any) -> Callable[..., Any]:
         graphs.append(graph)

@@ -27,7 +27,7 @@ from daybreak.core.encoder import Encoder, LossSum
 from daybreak.core.errors import PeerLost
 from daybreak.core.world import World
 from daybreak.models.modern import ModernEncoder
-from daybreak.training.hardware.data_parallel import Replicas
+from daybreak.training.hardware.data_parallel import DataParallel
 from daybreak.training.objectives.objective import CausalThenMasked, Objective
 
 Found = dict[str, Any]
@@ -40,7 +40,7 @@ CAUSAL, MASKED = 0.1, 0.9
 def model(seed: int = 1) -> Encoder:
     """Small, but of more than one message: torch ends the first one at 1 MiB."""
     torch.manual_seed(seed)
-    return ModernEncoder(layers=2, width=128, heads=2, inner=256).build(VOCABULARY)
+    return ModernEncoder(layers=2, hidden_size=128, heads=2, intermediate_size=256).build(VOCABULARY)
 
 
 def gradients(model: Encoder) -> dict[str, Tensor]:
@@ -69,7 +69,7 @@ def no_room(hook: RemovableHandle) -> None:
 
 
 def sum_step(
-    replicas: Replicas,
+    data_parallel: DataParallel,
     world: World,
     *,
     at: float,
@@ -83,12 +83,12 @@ def sum_step(
     starts = range(begin, end, microbatch)
     full = False
     for start in starts:
-        with replicas.sharing(start == starts[-1]):
+        with data_parallel.sharing(start == starts[-1]):
             part = Batch(ids=ids[start : min(start + microbatch, end)])
             time.sleep(pause)
             try:
                 if not full:
-                    replicas.loss(
+                    data_parallel.loss(
                         objective or CausalThenMasked(), part, seed=3, position=start, progress=at
                     ).sum.backward()
             except torch.OutOfMemoryError:
@@ -108,21 +108,21 @@ def sums(world: World) -> Found:
         return reduce(*arguments, **more)
 
     own = model(seed=world.rank)
-    replicas = Replicas(own, world)
+    data_parallel = DataParallel(own, world)
     clean = all(parameter.grad is None for parameter in own.parameters())
     found: Found = {"clean": clean}
-    enter = replicas.sharing
+    enter = data_parallel.sharing
 
     def counted(last: bool) -> Any:
         sent.append(0)
         return enter(last)
 
-    dist.all_reduce, replicas.sharing = counting, counted  # type: ignore[method-assign]
+    dist.all_reduce, data_parallel.sharing = counting, counted  # type: ignore[method-assign]
     for name, at in (("causal", CAUSAL), ("masked", MASKED)):
-        sum_step(replicas, world, at=at)
+        sum_step(data_parallel, world, at=at)
         found[name] = gradients(own)
         own.zero_grad()
-    dist.all_reduce, replicas.sharing = reduce, enter  # type: ignore[method-assign]
+    dist.all_reduce, data_parallel.sharing = reduce, enter  # type: ignore[method-assign]
     found["weights"] = {name: value.detach() for name, value in own.named_parameters()}
     return found | {"sent": sent[1:]}
 
@@ -146,23 +146,23 @@ def test_the_queue_of_a_gpu_times_its_own_waits(monkeypatch: pytest.MonkeyPatch)
     """Between what was computed when the last message was sent and what comes after it; compute is no waiting."""
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(dist, "all_reduce", lambda *_, **__: None)
-    replicas = Replicas(model(), World())
-    replicas._shared = object()  # type: ignore[assignment]
+    data_parallel = DataParallel(model(), World())
+    data_parallel._shared = object()  # type: ignore[assignment]
     buffer = types.SimpleNamespace(device=torch.device("cuda"))
-    replicas._messages._buckets = {0: buffer}  # type: ignore[dict-item]
+    data_parallel._messages._buckets = {0: buffer}  # type: ignore[dict-item]
     for _ in range(2):
-        with replicas.sharing(last=True):
+        with data_parallel.sharing(last=True):
             Event.now += 500.0
-            replicas._messages._send(buffer)  # type: ignore[arg-type]
+            data_parallel._messages._send(buffer)  # type: ignore[arg-type]
             Event.now += 30.0
-    assert replicas.take_wait() == 0.06 and replicas.take_wait() == 0.0
+    assert data_parallel.take_wait() == 0.06 and data_parallel.take_wait() == 0.0
 
 
 def waits(world: World) -> Found:
-    replicas = Replicas(model(), world)
-    replicas.take_wait()
-    sum_step(replicas, world, at=MASKED, pause=0.15 * world.rank)  # three microbatches
-    return {"wait": replicas.take_wait(), "again": replicas.take_wait()}
+    data_parallel = DataParallel(model(), world)
+    data_parallel.take_wait()
+    sum_step(data_parallel, world, at=MASKED, pause=0.15 * world.rank)  # three microbatches
+    return {"wait": data_parallel.take_wait(), "again": data_parallel.take_wait()}
 
 
 def failures(world: World) -> Found:
@@ -170,12 +170,12 @@ def failures(world: World) -> Found:
     found: Found = {}
     first = ROWS * world.rank // world.size
     own = model()
-    replicas = Replicas(own, world)
+    data_parallel = DataParallel(own, world)
     for who, where, place in ((0, "forward", 0), (1, "forward", 4), (1, "backward", 0), (0, "backward", 4)):
         objective = Failing(where=f"{where} {first + place}" if world.rank == who else "")
-        noticed = not sum_step(replicas, world, at=MASKED, objective=objective)
-        replicas.renew()
-        again = sum_step(replicas, world, at=MASKED, microbatch=1)
+        noticed = not sum_step(data_parallel, world, at=MASKED, objective=objective)
+        data_parallel.renew()
+        again = sum_step(data_parallel, world, at=MASKED, microbatch=1)
         found[f"{where} {place} on {who}"] = (noticed, again, gradients(own))
         own.zero_grad()
     return found
@@ -184,25 +184,25 @@ def failures(world: World) -> Found:
 def renewals(world: World) -> Found:
     """The gradients of a step by replicas that have taken many, and by some that have just been made."""
     own = model()
-    replicas = Replicas(own, world)
+    data_parallel = DataParallel(own, world)
     found: Found = {}
     for name, at in (("first", MASKED), ("", CAUSAL), ("third", MASKED)):
-        sum_step(replicas, world, at=at)
+        sum_step(data_parallel, world, at=at)
         found[name] = gradients(own)
         own.zero_grad()
-    replicas = Replicas(own, world)
-    sum_step(replicas, world, at=MASKED)
+    data_parallel = DataParallel(own, world)
+    sum_step(data_parallel, world, at=MASKED)
     return found | {"resumed": gradients(own)}
 
 
 def losses_of_a_peer(world: World) -> Found:
     """Rank 1 dies in mid-step."""
-    replicas = Replicas(model(), world)
+    data_parallel = DataParallel(model(), world)
     if world.rank == 1:
         os._exit(7)
     begun = time.monotonic()
     try:
-        sum_step(replicas, world, at=MASKED)
+        sum_step(data_parallel, world, at=MASKED)
     except PeerLost as lost:
         return {"said": lost.sentence, "seconds": time.monotonic() - begun}
     return {"said": "nothing"}
@@ -252,7 +252,7 @@ def four(launch: Launch) -> list[Found]:
 def alone(at: float, seed: int) -> dict[str, Tensor]:
     """The gradients of the same rows by one process, in one microbatch."""
     own = model(seed)
-    assert sum_step(Replicas(own, World()), World(), at=at, microbatch=ROWS)
+    assert sum_step(DataParallel(own, World()), World(), at=at, microbatch=ROWS)
     return gradients(own)
 
 

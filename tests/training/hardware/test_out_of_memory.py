@@ -16,7 +16,7 @@ from daybreak.core.run_folder import RunFolder
 from daybreak.schemas.run import Decisions
 from daybreak.training.checkpoint import START
 from daybreak.training.clock import Clock, Tick
-from daybreak.training.phases import Later
+from daybreak.training.phases import SecondPhase
 from daybreak.training.step import Training, accumulate, memory_is_full
 
 pytestmark = pytest.mark.usefixtures("checkpoint_each_step")
@@ -60,7 +60,7 @@ def test_the_step_after_a_full_memory_is_that_of_the_smaller_microbatch(tmp_path
     assert all(parameter.grad is None for parameter in made.model.parameters())
     halved = toy.training(tmp_path, microbatch=2, objective=tight)
     fresh = toy.training(tmp_path, microbatch=2)
-    made = replace(made, stretches=halved.stretches)
+    made = replace(made, phases=halved.phases)
     assert accumulate(made, start, 0.1, 8) == accumulate(fresh, start, 0.1, 8)
     assert all(torch.equal(a, b) for a, b in zip(gradients(made), gradients(fresh), strict=True))
 
@@ -76,7 +76,7 @@ def test_a_run_with_less_room_from_the_start_is_one_of_that_microbatch(tmp_path:
 def test_a_row_that_does_not_fit_is_one_sentence(tmp_path: Path, toy: Any, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(UserError, match="Not even a single row fits") as error:
         toy.journaled(toy.training(tmp_path, objective=toy.Tight(inner=toy.Neighbours(), room=0)))
-    assert "--recompute" in error.value.remedy
+    assert "--gradient-checkpointing" in error.value.remedy
     said = capsys.readouterr().out
     assert [f"with {rows} rows" in said for rows in (4, 2, 1)] == [True] * 3
 
@@ -123,11 +123,11 @@ class Ticking(Clock):
 
 def test_a_second_phase_whose_longer_rows_do_not_fit_is_replayed_as_it_was(tmp_path: Path, toy: Any) -> None:
     """It begins at the reading of the clock with which its first step was done, not with which it failed."""
-    later = Later(start=0.5, length=12, lr=5e-3)
+    later = SecondPhase(start=0.5, length=12, lr=5e-3)
 
     def two(folder: str, **changes: Any) -> Training:
         made = toy.training(tmp_path / folder, later=later, **changes)
-        return replace(made, stretches=made.stretches * 2)
+        return replace(made, phases=made.phases * 2)
 
     tight = toy.Tight(inner=toy.Neighbours(), room=4, since=19 * 8)
     made = two("run", objective=tight, clock=Ticking())

@@ -8,8 +8,8 @@ import pytest
 
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json, read_json_lines
-from daybreak.core.plain import from_plain
 from daybreak.core.run_folder import RunFolder
+from daybreak.core.serialization import from_dict
 from daybreak.schemas.changes import MachineRecord
 from daybreak.schemas.run import Decisions, StepRecord, TraceRecord
 from daybreak.training.changes import changed
@@ -49,7 +49,7 @@ def test_going_back_cuts_both_records_and_what_follows_is_added(tmp_path: Path) 
     lost = list(read_json_lines(run.lost_metrics))
     assert [(line["type"], line["step"]) for line in lost] == [("step", 4), ("step", 5), ("step", 6), ("machine", 4)]
     del lost[-1]["type"]
-    assert from_plain(MachineRecord, lost[-1]) == machine
+    assert from_dict(MachineRecord, lost[-1]) == machine
 
 
 def test_what_is_decided_on_the_way_is_where_a_resume_looks(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from daybreak.schemas.changes import DeviceUse, MachineRecord
 from daybreak.schemas.run import StepRecord
 from daybreak.training.monitoring import trackers
 
-RECIPE = {"kind": "Recipe", "name": "tiny", "length": 128, "clip": 1.0, "origin": {"init": "secret"}}
+RECIPE = {"kind": "Recipe", "name": "tiny", "length": 128, "max_grad_norm": 1.0, "origin": {"init": "secret"}}
 CARD = DeviceUse(name="secret card", utilisation=0.9, memory=1, memory_total=2, temperature=60.0, watts=300.0)
 MACHINE = MachineRecord(
     step=8, elapsed=4.0, processor=0.5, load=1.5, memory=10, memory_free=20, disk_free=30, devices=[CARD]

@@ -51,7 +51,12 @@ def init(**given):
     return Run()
 {top}
 """
-RECIPE = {"name": "tiny", "length": 128, "recompute": False, "optimizer": {"lr": 1e-3, "decay": ["matrices"]}}
+RECIPE = {
+    "name": "tiny",
+    "length": 128,
+    "gradient_checkpointing": False,
+    "optimizer": {"lr": 1e-3, "decay": ["matrices"]},
+}
 STEP = StepRecord(
     step=7, elapsed=3.0, progress=0.25, tokens=900, stage="masked", loss=4.5, targets=90, learning_rate=2e-3,
     gradient_norm=0.8, tokens_per_second=300.0, dropped=1,
@@ -63,7 +68,7 @@ STEP_NUMBERS = {
 }  # fmt: skip
 VALIDATION = ValidationRecord(
     step=8, elapsed=4.0, progress=0.5, tokens=1000, loss=4.0, accuracy=0.2, positions=50, distinct=9,
-    unigram_loss=6.0, commonest_share=0.05, final=True, seconds=0.5,
+    unigram_loss=6.0, most_frequent_fraction=0.05, final=True, seconds=0.5,
 )  # fmt: skip
 DEVICES = [
     DeviceUse(name="secret card", utilisation=0.9, memory=1, memory_total=2, temperature=60.0, watts=300.0),
@@ -145,7 +150,8 @@ def test_every_record_arrives_under_flat_names(run: RunFolder, fake: Callable[..
     assert step == [7, STEP_NUMBERS]
     assert validation[0] == 8 and validation[1] == {
         "run/elapsed": 4.0, "run/progress": 0.5, "run/tokens": 1000, "heldout/loss": 4.0, "heldout/accuracy": 0.2,
-        "heldout/positions": 50, "heldout/distinct": 9, "heldout/unigram_loss": 6.0, "heldout/commonest_share": 0.05,
+        "heldout/positions": 50, "heldout/distinct": 9, "heldout/unigram_loss": 6.0,
+        "heldout/most_frequent_fraction": 0.05,
         "heldout/seconds": 0.5,
     }  # fmt: skip
     assert machine[1]["machine/processor"] == 0.5 and machine[1]["machine/gpu0/watts"] == 300.0

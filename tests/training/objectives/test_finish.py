@@ -27,12 +27,12 @@ from daybreak.models.modern import ModernEncoder
 from daybreak.schemas.run import Decisions
 from daybreak.training import checkpoint
 from daybreak.training.clock import Budget, BudgetClock
-from daybreak.training.hardware.data_parallel import Replicas
+from daybreak.training.hardware.data_parallel import DataParallel
 from daybreak.training.loop import fit
 from daybreak.training.objectives.finish import Finish, Pooling, WithEmbeddings, contrastive_loss, embed, slopes
 from daybreak.training.objectives.masked import Masked
 from daybreak.training.objectives.objective import CausalThenMasked, Objective
-from daybreak.training.phases import Later, Stretch
+from daybreak.training.phases import Phase, SecondPhase
 from daybreak.training.ramp import Ramp
 from daybreak.training.schedule import Trapezoid
 from daybreak.training.step import TooManyRows, Training, take_step
@@ -40,11 +40,15 @@ from daybreak.training.validation import Validation
 
 VOCABULARY, LENGTH, SEQUENCES, HIDDEN = 60, 16, 12, 16
 FINISH = Finish(start=0.5, weight=0.7, temperature=0.2, length=LENGTH, shortest=4, longest=14)
-MASKED = CausalThenMasked(causal_share=0.0, mask_rates=(0.2,))
+MASKED = CausalThenMasked(causal_fraction=0.0, mask_rates=(0.2,))
 SHAPES = {
-    "modern": ModernEncoder(layers=2, width=HIDDEN, heads=2, inner=12, global_every=2, window=4, init_std=0.3),
-    "bert": BertEncoder(layers=2, width=HIDDEN, heads=2, inner=12, positions=32, dropout=0.1, init_std=0.3),
-    "crammed": CrammedEncoder(layers=2, width=HIDDEN, heads=2, inner=12, dropout=0.1, init_std=0.3),
+    "modern": ModernEncoder(
+        layers=2, hidden_size=HIDDEN, heads=2, intermediate_size=12, global_every=2, window=4, init_std=0.3
+    ),
+    "bert": BertEncoder(
+        layers=2, hidden_size=HIDDEN, heads=2, intermediate_size=12, positions=32, dropout=0.1, init_std=0.3
+    ),
+    "crammed": CrammedEncoder(layers=2, hidden_size=HIDDEN, heads=2, intermediate_size=12, dropout=0.1, init_std=0.3),
 }
 
 
@@ -81,16 +85,19 @@ def training(
         device="cpu", threads=torch.get_num_threads(), precision="float32", microbatch=microbatch,
         world_size=world.size, reserve_seconds=0.0, validation_rows=4, validation_marks=0, matmul_gflops={},
     )  # fmt: skip
-    before = Stretch(take=long_rows, length=24, rows_per_epoch=1000, batch=4, microbatch=2)
-    spans = Stretch(take=take, length=LENGTH, rows_per_epoch=1000, batch=SEQUENCES, microbatch=microbatch)
+    before = Phase(take=long_rows, length=24, rows_per_epoch=1000, batch=4, microbatch=2)
+    spans = Phase(take=take, length=LENGTH, rows_per_epoch=1000, batch=SEQUENCES, microbatch=microbatch)
     parts: dict[str, Any] = {
-        "model": model, "replicas": Replicas(model, world), "average": None, "objective": MASKED, "clip": 1e9,
+        "model": model, "data_parallel": DataParallel(model, world), "average": None, "objective": MASKED,
+        "max_grad_norm": 1e9,
         "optimizer": torch.optim.SGD(model.parameters(), lr=0.05), "schedule": Trapezoid(warmup=0.0, decay=0.5),
-        "stretches": (before, spans), "later": Later(), "finish": FINISH, "ramp": Ramp(), "world": world, "seed": 3,
+        "phases": (before, spans), "phase2": SecondPhase(), "finish": FINISH, "ramp": Ramp(), "world": world, "seed": 3,
         "clock": BudgetClock(Budget.parse("20steps"), world, started=0.0), "device": torch.device("cpu"),
         "decisions": decisions, "run": None, "journal": None, "monitors": (),
         "validation": Validation(long_rows(10_000, 8), np.ones(VOCABULARY, np.uint64), torch.device("cpu")),
-        "spent": dict.fromkeys(("data", "train", "communicate", "clock", "monitor", "validate", "checkpoint"), 0.0),
+        "time_by_category": dict.fromkeys(
+            ("data", "train", "communicate", "clock", "monitor", "validate", "checkpoint"), 0.0
+        ),
     }  # fmt: skip
     return Training(**{**parts, **changes})
 
@@ -275,8 +282,8 @@ def test_the_run_reads_rows_first_and_pairs_from_the_start_of_the_finish_on() ->
         inner = {"rows": long_rows, "pairs": take}[name]
         return lambda position, rows, progress: at.append((name, position, rows, progress)) or inner(position, rows)
 
-    first, second = made.stretches
-    made = replace(made, stretches=(replace(first, take=noted("rows")), replace(second, take=noted("pairs"))))
+    first, second = made.phases
+    made = replace(made, phases=(replace(first, take=noted("rows")), replace(second, take=noted("pairs"))))
     done = fit(made, checkpoint.START)
     assert [name for name, *_ in at] == ["rows"] * 10 + ["pairs"] * 10
     assert [position for _, position, *_ in at] == [*range(0, 40, 4), *range(40, 160, SEQUENCES)]

@@ -53,7 +53,7 @@ def test_value_and_gradients_equal_torch_for_any_input(targets: int, seed: int, 
 
 
 def test_gradients_equal_finite_differences() -> None:
-    """A judge besides torch's autograd; it computes in float32, hence the wide step."""
+    """A evaluate besides torch's autograd; it computes in float32, hence the wide step."""
     inputs, answers = parts(9, seed=5)
     LinearCrossEntropy.apply(*inputs, answers).backward()
     step = 1e-2

@@ -30,7 +30,7 @@ class Around(Encoder):
     def __init__(self, vocabulary: int = VOCABULARY, width: int = 8):
         super().__init__()
         torch.manual_seed(0)
-        self.vocabulary, self.width = vocabulary, width
+        self.vocabulary, self.hidden_size = vocabulary, width
         self.table = nn.Embedding(vocabulary, width)
         self.kinds = nn.Embedding(2, width)
         self.map = nn.Linear(width, vocabulary, bias=False)
@@ -56,7 +56,7 @@ class Around(Encoder):
         seen = torch.ones_like(ids, dtype=torch.bool) if attend is None else attend
         mean = (own * seen[:, :, None]).sum(1, keepdim=True) / seen.sum(1)[:, None, None]
         found = mean + 2 * own
-        return found if slots is None else found.gather(1, slots[:, :, None].expand(-1, -1, self.width))
+        return found if slots is None else found.gather(1, slots[:, :, None].expand(-1, -1, self.hidden_size))
 
     def transform(self, states: Tensor) -> Tensor:
         return states.tanh()
@@ -262,7 +262,7 @@ def test_next_sentence_adds_a_mean_over_rows_from_the_same_forward() -> None:
 def test_judging_is_the_mean_over_all_rows() -> None:
     objective, model = Masked(count="bernoulli", next_sentence=True), Around()
     rows = batch(JUDGED_ROWS + 9, 30, shortest=6)
-    found = objective.judge(model, rows, seed=3, position=11)
+    found = objective.evaluate(model, rows, seed=3, position=11)
     chosen = objective.chosen(rows, seed=3, position=11)
     read = objective.replaced(rows, chosen, vocabulary=VOCABULARY, seed=3, position=11)
     states = model.states(read, attend=rows.attend, types=rows.types)
@@ -272,7 +272,7 @@ def test_judging_is_the_mean_over_all_rows() -> None:
     assert found.accuracy == pytest.approx((logits.argmax(1) == rows.ids[chosen]).double().mean().item())
     assert found.next_loss == pytest.approx(F.cross_entropy(pairs, rows.follows).item(), rel=1e-5)
     assert found.next_accuracy == pytest.approx((pairs.argmax(1) == rows.follows).double().mean().item())
-    alone = BERNOULLI.judge(model, rows, seed=3, position=11)
+    alone = BERNOULLI.evaluate(model, rows, seed=3, position=11)
     assert (alone.loss, alone.next_loss, alone.next_accuracy) == (found.loss, None, None)
 
 

@@ -25,7 +25,7 @@ class Echo(Encoder):
     def __init__(self, vocabulary: int = 50, width: int = 8):
         super().__init__()
         torch.manual_seed(0)
-        self.vocabulary, self.width = vocabulary, width
+        self.vocabulary, self.hidden_size = vocabulary, width
         self.table = nn.Embedding(vocabulary, width)
         self.map = nn.Linear(width, vocabulary)
         self.asked: list[bool] = []
@@ -47,7 +47,7 @@ class Echo(Encoder):
         self.asked.append(causal)
         self.told.append((attend, types))
         found = self.table(ids)
-        return found if slots is None else found.gather(1, slots[:, :, None].expand(-1, -1, self.width))
+        return found if slots is None else found.gather(1, slots[:, :, None].expand(-1, -1, self.hidden_size))
 
     def transform(self, states: Tensor) -> Tensor:
         return states
@@ -158,18 +158,18 @@ def test_other_special_ids_are_obeyed() -> None:
 
 
 def test_stages_and_rates_follow_progress() -> None:
-    objective = CausalThenMasked(causal_share=0.4, mask_rates=(0.4, 0.3, 0.2, 0.1))
+    objective = CausalThenMasked(causal_fraction=0.4, mask_rates=(0.4, 0.3, 0.2, 0.1))
     assert [objective.stage(p) for p in (0.0, 0.3999, 0.4, 0.99)] == ["causal", "causal", "masked", "masked"]
     rates = [objective.mask_rate(0.4 + 0.6 * inside) for inside in (0.01, 0.24, 0.26, 0.49, 0.51, 0.74, 0.76, 0.999)]
     assert rates == [0.4, 0.4, 0.3, 0.3, 0.2, 0.2, 0.1, 0.1]
     assert len({objective.mask_rate(p / 1000) for p in range(400, 1001)}) == 4
-    assert CausalThenMasked(causal_share=0.0, mask_rates=(0.3,)).mask_rate(0.0) == 0.3
-    assert CausalThenMasked(causal_share=0.0).stage(0.0) == "masked"
+    assert CausalThenMasked(causal_fraction=0.0, mask_rates=(0.3,)).mask_rate(0.0) == 0.3
+    assert CausalThenMasked(causal_fraction=0.0).stage(0.0) == "masked"
 
 
 def test_the_causal_stage_is_plain_next_token_loss() -> None:
     model, ids = Echo(), rows(5, 20)
-    found = CausalThenMasked(causal_share=0.5).loss(model, Batch(ids=ids), seed=0, position=0, progress=0.1)
+    found = CausalThenMasked(causal_fraction=0.5).loss(model, Batch(ids=ids), seed=0, position=0, progress=0.1)
     logits = model.map(model.table(ids[:, :-1]))
     plain = F.cross_entropy(logits.reshape(-1, 50), ids[:, 1:].reshape(-1), reduction="sum")
     assert found.sum.item() == pytest.approx(plain.item(), rel=1e-5)
@@ -178,7 +178,7 @@ def test_the_causal_stage_is_plain_next_token_loss() -> None:
 
 def test_fewer_causal_targets_are_a_sample_of_the_same_loss() -> None:
     model, ids = Echo(), rows(5, 21)
-    objective = CausalThenMasked(causal_share=0.5, causal_targets=0.3)
+    objective = CausalThenMasked(causal_fraction=0.5, causal_targets=0.3)
     found = objective.loss(model, Batch(ids=ids), seed=4, position=70, progress=0.1)
     slots = choose(ids[:, 1:], 0.3, seed=4, position=70)
     each = F.cross_entropy(model.map(model.table(ids[:, :-1])).transpose(1, 2), ids[:, 1:], reduction="none")
@@ -188,7 +188,7 @@ def test_fewer_causal_targets_are_a_sample_of_the_same_loss() -> None:
 
 def test_the_masked_stage_asks_for_what_was_hidden() -> None:
     model, ids = Echo(), rows(5, 20)
-    objective = CausalThenMasked(causal_share=0.5, mask_rates=(0.3, 0.2))
+    objective = CausalThenMasked(causal_fraction=0.5, mask_rates=(0.3, 0.2))
     found = objective.loss(model, Batch(ids=ids), seed=4, position=70, progress=0.9)
     _, slots = mask_rows(ids, 0.2, seed=4, position=70)
     of_mask = model.map(model.table(torch.tensor(MASK_ID))).log_softmax(0)
@@ -203,7 +203,7 @@ def test_padding_is_no_target_and_the_model_hears_of_it(progress: float, causal_
     lengths = torch.tensor([20, 13, 5, 2])
     attend = torch.arange(20) < lengths[:, None]
     batch = Batch(ids=ids.masked_fill(~attend, 0), attend=attend, types=torch.zeros_like(ids))
-    objective = CausalThenMasked(causal_share=0.5, causal_targets=causal_targets, mask_rates=(0.9,))
+    objective = CausalThenMasked(causal_fraction=0.5, causal_targets=causal_targets, mask_rates=(0.9,))
     draw = {"seed": 4, "position": 70, "progress": progress}
     found = objective.loss(model, batch, **draw)
     assert model.told == [(attend, batch.types)]

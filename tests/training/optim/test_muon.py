@@ -24,7 +24,7 @@ RATE, DECAY = 0.02, 0.1
 
 def model(seed: int = 1) -> ModernBert:
     torch.manual_seed(seed)
-    return ModernEncoder(layers=2, width=16, heads=2, inner=12, init_std=0.1).build(40)
+    return ModernEncoder(layers=2, hidden_size=16, heads=2, intermediate_size=12, init_std=0.1).build(40)
 
 
 def train(module: ModernBert, optimizer: torch.optim.Optimizer, steps: int, seed: int = 0) -> list[float]:

@@ -24,7 +24,7 @@ PLAIN: dict[str, Any] = {"foreach": False, "fused": False}
 
 def model() -> ModernBert:
     torch.manual_seed(1)
-    return ModernEncoder(layers=2, width=16, heads=2, inner=12, init_std=0.1).build(40)
+    return ModernEncoder(layers=2, hidden_size=16, heads=2, intermediate_size=12, init_std=0.1).build(40)
 
 
 class Parts(nn.Module):

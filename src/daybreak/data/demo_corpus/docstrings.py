@@ -14,7 +14,7 @@ from pathlib import Path
 
 from daybreak.core.errors import UserError
 from daybreak.core.files import make_folder, read_json, write_json, write_text
-from daybreak.core.plain import fingerprint
+from daybreak.core.serialization import fingerprint
 from daybreak.data.demo_corpus.docstring_scan import Module, Package, installed_packages, scan, text_hash
 from daybreak.data.demo_corpus.package_task import CLASSES, held_out, write_task
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from daybreak.core.errors import UserError
-from daybreak.data.filters.steps import Context, DocumentStep, Judge
+from daybreak.data.filters.filter import Context, DocumentFilter, Judge
 
 REASON = "mostly the licence of a digitised book"
 AROUND = 200
@@ -51,7 +51,7 @@ _PHRASES = re.compile("|".join(map(re.escape, PLAINEST + OTHERS)))
 
 
 def _covered(text: str) -> Iterator[tuple[int, int]]:
-    """Stretches within AROUND characters of a phrase, merged."""
+    """Phases within AROUND characters of a phrase, merged."""
     start = end = 0
     for match in _PHRASES.finditer(text):
         first, last = max(0, match.start() - AROUND), min(len(text), match.end() + AROUND)
@@ -62,7 +62,7 @@ def _covered(text: str) -> Iterator[tuple[int, int]]:
     yield start, end
 
 
-def boilerplate_share(text: str) -> float:
+def boilerplate_fraction(text: str) -> float:
     """The share of ``text`` that lies around the phrases of such licences; 0 where none of the plainest is met."""
     lowered = text.lower().replace("\n", " ")
     if not any(phrase in lowered for phrase in PLAINEST):
@@ -71,7 +71,7 @@ def boilerplate_share(text: str) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BookLicence(DocumentStep):
+class BookLicence(DocumentFilter):
     """Leaves out a document most of which is the licence of Project Gutenberg and its like; English phrases.
 
     A book with such a licence at its end stays, licence and all: documents are judged, never edited. Parting books at
@@ -91,4 +91,4 @@ class BookLicence(DocumentStep):
         return "licences and notes of digitised books (Project Gutenberg and others), told by their phrases"
 
     def open(self, context: Context) -> Judge:
-        return lambda text: REASON if boilerplate_share(text) > self.most else None
+        return lambda text: REASON if boilerplate_fraction(text) > self.most else None

@@ -10,7 +10,7 @@ from typing import ClassVar
 from tokenizers import Tokenizer
 
 from daybreak.core.errors import UserError
-from daybreak.data.filters.steps import Context, DocumentStep, Judge
+from daybreak.data.filters.filter import Context, DocumentFilter, Judge
 from daybreak.data.readers.text_pieces import cut_at_whitespace
 from daybreak.data.tokenizers.tokenizer import load_tokenizer
 
@@ -25,7 +25,7 @@ def count_tokens(text: str, tokenizer: Tokenizer) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compressibility(DocumentStep):
+class Compressibility(DocumentFilter):
     """Keeps a document if its tokens are fewer than ``threshold`` times its characters.
 
     The paper's text gives 0.3 as an example; all of its published runs use 0.25. They count with the tokenizer of
@@ -58,7 +58,7 @@ class Compressibility(DocumentStep):
         tokenizer = load_tokenizer(folder)
         tokenizer.encode_special_tokens = True  # "[SEP]" written in the text is text
 
-        def judge(text: str) -> str | None:
+        def evaluate(text: str) -> str | None:
             return None if count_tokens(text, tokenizer) < self.threshold * len(text) else REASON
 
-        return judge
+        return evaluate

@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from daybreak.core.errors import UserError, reason
-from daybreak.data.filters.steps import Context, DocumentStep, Judge
+from daybreak.data.filters.filter import Context, DocumentFilter, Judge
 from daybreak.data.filters.words import bare_words
 from daybreak.data.readers.cleaning import clean
 from daybreak.data.readers.inputs import COMPRESSIONS, RECORDS, TEXT, InputFile, read_lines
@@ -239,7 +239,7 @@ def _strings(value: Any) -> Iterator[str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluationText(DocumentStep):
+class EvaluationText(DocumentFilter):
     """Reports the documents that hold evaluation text, and leaves them out where asked."""
 
     memory: ClassVar[str] = "16 bytes for each run of 13 words in the evaluation texts, and their different words"

@@ -31,8 +31,8 @@ class Verdict:
     """What became of each document, in the order of reading."""
 
     path: Path
-    """Where ``fates`` are on disk."""
-    fates: np.ndarray
+    """Where ``assignments`` are on disk."""
+    assignments: np.ndarray
     """uint8[documents] on disk: DROPPED (a duplicate, or left out before), TRAIN or HELDOUT."""
     duplicates: int
     """Exact ones, among those that were not left out before."""
@@ -46,7 +46,7 @@ class Ledger:
     Whether a document is held out depends on its text and on the size of the corpus, never on its place or source.
 
     Args:
-        folder: holds nothing, or the fates of an earlier try.
+        folder: holds nothing, or the split assignments of an earlier try.
         least: held out at least, 1 or 2, where that leaves a document to train on.
     """
 
@@ -95,8 +95,8 @@ class Ledger:
     def decide(self) -> Verdict:
         """Settle every document. At least one must stay."""
         # Under its name only when it is whole: an orphan of a killed process may be reading the one of before.
-        begun = self._folder / "fates.tmp"
-        fates = np.memmap(begun, np.uint8, "w+", shape=(self.documents,))
+        begun = self._folder / "assignments.tmp"
+        assignments = np.memmap(begun, np.uint8, "w+", shape=(self.documents,))
         border = np.uint64(self._border())
         train, heldout, duplicates = 0, 0, self._duplicates
         for path in sorted(self._folder.glob("[0-9a-f][0-9a-f]")):
@@ -104,10 +104,10 @@ class Ledger:
             path.unlink()
             keys, first = np.unique(rows["key"], return_index=True)  # rows are in reading order: the first one stays
             held = keys < border
-            fates[rows["number"][first]] = np.where(held, HELDOUT, TRAIN)
+            assignments[rows["number"][first]] = np.where(held, HELDOUT, TRAIN)
             heldout += int(held.sum())
             train += len(keys) - int(held.sum())
             duplicates += len(rows) - len(keys)
-        fates.flush()
-        os.replace(begun, self._folder / "fates")
-        return Verdict(self._folder / "fates", fates, duplicates, train, heldout)
+        assignments.flush()
+        os.replace(begun, self._folder / "assignments")
+        return Verdict(self._folder / "assignments", assignments, duplicates, train, heldout)

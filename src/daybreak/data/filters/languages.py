@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from daybreak.core.errors import UserError, reason
-from daybreak.core.plain import nearest
-from daybreak.data.filters.steps import Context, DocumentStep, Judge, missing_extra
+from daybreak.core.serialization import nearest
+from daybreak.data.filters.filter import Context, DocumentFilter, Judge, missing_extra
 
 LABEL = "__label__"
 LONGEST_IDENTIFIED = 1 << 16
@@ -79,7 +79,7 @@ def open_identifier(model: str) -> Callable[[str], str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Language(DocumentStep):
+class Language(DocumentFilter):
     """Keeps documents in the languages asked for, told by a fastText model (Joulin et al. 2016, arXiv 1607.01759).
 
     As in FineWeb (Penedo et al. 2024): a document stays if one of ``languages`` has a probability above ``least``.
@@ -110,10 +110,10 @@ class Language(DocumentStep):
                     f"Use its names, such as {', '.join(sorted(model.names)[:5])}.",
                 )
 
-        def judge(text: str) -> str | None:
+        def evaluate(text: str) -> str | None:
             scores = model.scores(text)
             if any(scores.get(name, 0.0) > self.least for name in wanted):
                 return None
             return UNSURE if next(iter(scores), "") in wanted else OTHER
 
-        return judge
+        return evaluate

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from daybreak.core.errors import UserError
-from daybreak.data.filters.steps import LONGEST_JUDGED, Step, missing_extra
+from daybreak.data.filters.filter import LONGEST_JUDGED, Step, missing_extra
 from daybreak.data.filters.words import datatrove_words
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from daybreak.core.errors import UserError
-from daybreak.data.filters.steps import LONGEST_JUDGED, Context, DocumentStep, Judge, missing_extra
+from daybreak.data.filters.filter import LONGEST_JUDGED, Context, DocumentFilter, Judge, missing_extra
 from daybreak.data.filters.words import datatrove_words
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ MEMORY = "the words and n-grams of one document: 250 MB where it is prose of 4 m
 
 
 @dataclass(frozen=True, kw_only=True)
-class QualityFilter(DocumentStep):
+class QualityFilter(DocumentFilter):
     """A filter of datatrove's."""
 
     memory: ClassVar[str] = MEMORY
@@ -39,12 +39,12 @@ class QualityFilter(DocumentStep):
             raise missing_extra(f"The filter {self.name}", "datatrove") from None
         built = self.build()
 
-        def judge(text: str) -> str | None:
+        def evaluate(text: str) -> str | None:
             # A filter may change the document it is given; our own text stays as it is.
             verdict = built.filter(Document(text=text[:LONGEST_JUDGED], id=""))
             return verdict[1] if isinstance(verdict, tuple) else None
 
-        return judge
+        return evaluate
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -63,7 +63,7 @@ def _table() -> np.ndarray:
     return table
 
 
-def script_shares(text: str) -> Counter[str]:
+def script_fractions(text: str) -> Counter[str]:
     """Count the letters of ``text`` by script (Latin, Han, Arabic ...); those of smaller scripts are OTHER.
 
     Memory: some MB, whatever the length of the text. Vowel signs that are no letters to Unicode are not counted.

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 
 from daybreak import __version__
 from daybreak.core.errors import UserError
-from daybreak.core.plain import nearest
-from daybreak.data.filters.steps import missing_extra
+from daybreak.core.serialization import nearest
+from daybreak.data.filters.filter import missing_extra
 
 LOCAL, RAY, SLURM = PLACES = ("local", "ray", "slurm")
 PLAN, TASK, LOG, JOB, ERRORS = "plan", "task", "launch.log", "job", "errors"

@@ -73,7 +73,7 @@ def over_parts_on(
             gone = math.inf if running else min(gone, time.monotonic())
             if time.monotonic() - gone >= SETTLE_SECONDS:
                 raise WorkerLost(
-                    f"{job.name} has ended, and {len(left):,} of {len(plan.numbers):,} parts are missing{job.fate()}.",
+                    f"{job.name} has ended, and {len(left):,} of {len(plan.numbers):,} parts are missing{job.state()}.",
                     f"See its logs in '{folder}', which every machine must see: what is done is kept, and the same "
                     "command goes on.",
                 )
@@ -130,7 +130,7 @@ class RayJob:
         """Whether some of it is at work, or will be."""
         return self._starter.poll() is None
 
-    def fate(self) -> str:
+    def state(self) -> str:
         """How its tasks ended, for the end of a sentence; empty where nobody knows."""
         return ""
 
@@ -188,7 +188,7 @@ class SlurmJob:
         told = _answer("squeue", "--noheader", f"--user={os.getuid()}", "--format=%F")
         return None if told is None else self.number in told.split()
 
-    def fate(self) -> str:
+    def state(self) -> str:
         """How its tasks ended, for the end of a sentence; empty where nobody knows."""
         how = ("--noheader", "--allocations", "--parsable2", "--format=State")
         told = _answer("sacct", *how, f"--jobs={self.number}") or ""

@@ -10,10 +10,10 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from daybreak.data.filters.deduplication import DROPPED
-from daybreak.data.filters.steps import Step
+from daybreak.data.filters.filter import Step
 from daybreak.data.pipeline.encoding import DENSITIES
 from daybreak.data.pipeline.first_pass import EXAMPLES, Facts, Reason
-from daybreak.data.pipeline.preprocessing import Treatment
+from daybreak.data.pipeline.preprocessing import Preprocessing
 from daybreak.data.pipeline.summary import Survey, near_copies
 from daybreak.data.pipeline.tokenizer_quality import advise, measure_quality, some_of
 from daybreak.data.tokenizers.tokenizer import TokenizerConfig
@@ -89,10 +89,10 @@ def count(survey: Survey, steps: Sequence[Step]) -> CorpusFacts:
     words = 0
     for part, facts in enumerate(survey.facts):
         number = first = survey.offsets[part]
-        for rows, fates in survey.documents(part):
+        for rows, assignments in survey.documents(part):
             near = near_copies(survey.near, number, len(rows)) & (rows["reason"] == 0)
             number += len(rows)
-            kept = fates != DROPPED
+            kept = assignments != DROPPED
             characters = rows["characters"].astype(np.int64)
             _pass_through(passages, facts.reasons, rows["reason"], characters, kept, near)
             _count_sources(sources, facts, number - len(rows) - first, characters, kept)
@@ -125,7 +125,7 @@ def count(survey: Survey, steps: Sequence[Step]) -> CorpusFacts:
 def _count_sources(
     sources: dict[str, np.ndarray], facts: Facts, first: int, characters: np.ndarray, kept: np.ndarray
 ) -> None:
-    """Add documents and characters, all and kept, of a stretch of a part from its document ``first`` on."""
+    """Add documents and characters, all and kept, of a phase of a part from its document ``first`` on."""
     ends = np.cumsum(list(facts.sources.values()))
     owners = np.searchsorted(ends, np.arange(first, first + len(kept)), side="right")
     columns = [np.bincount(owners, values, len(ends)) for values in (None, characters, kept, characters * kept)]
@@ -172,7 +172,7 @@ def quality_on(survey: Survey, tokenizer: Tokenizer) -> TokenizerQuality | None:
 
 
 def report(
-    treatment: Treatment,
+    preprocessing: Preprocessing,
     survey: Survey,
     facts: CorpusFacts,
     density: np.ndarray,
@@ -195,9 +195,9 @@ def report(
     languages: Counter[str] = Counter()
     for part in survey.facts:
         languages.update(part.languages)
-    judged = some_of(survey.heldout_sample, QUALITY_CHARACTERS) if treatment.advise else []
+    judged = some_of(survey.heldout_sample, QUALITY_CHARACTERS) if preprocessing.advise else []
     return CorpusReport(
-        case=treatment.case,
+        preset=preprocessing.preset,
         documents=facts.documents,
         characters=facts.characters,
         words=facts.words,
@@ -209,7 +209,7 @@ def report(
         compressibility=Histogram(edges=DENSITIES.tolist(), counts=density.tolist()),
         scripts=_shares(survey.letters),
         languages=_shares(languages),
-        contamination=_contamination(treatment, survey),
+        contamination=_contamination(preprocessing, survey),
         tokenizer=quality,
         advice=advise(survey.sample, judged, config, characters=facts.characters) if judged else None,
     )
@@ -219,8 +219,8 @@ def _shares(found: Counter[str]) -> dict[str, float]:
     return {name: round(number / found.total(), 6) for name, number in found.most_common()}
 
 
-def _contamination(treatment: Treatment, survey: Survey) -> list[Contamination]:
-    if not treatment.evaluation:
+def _contamination(preprocessing: Preprocessing, survey: Survey) -> list[Contamination]:
+    if not preprocessing.evaluation:
         return []
     met = {item for part in survey.facts for item in part.items}
     return [
@@ -229,7 +229,7 @@ def _contamination(treatment: Treatment, survey: Survey) -> list[Contamination]:
             items=survey.evaluation_items[place],
             items_found=sum(evaluation == place for evaluation, _ in met),
             documents=sum(part.contaminated.get(str(place), 0) for part in survey.facts),
-            removed=treatment.remove_evaluation,
+            removed=preprocessing.remove_evaluation,
         )
-        for place, path in enumerate(treatment.evaluation)
+        for place, path in enumerate(preprocessing.evaluation)
     ]

@@ -44,7 +44,7 @@ DENSITIES = np.linspace(0.0, 1.0, 41)
 SPLITS = ("train", "heldout")
 END = np.dtype("<u8")
 TIMES = np.dtype("<u2")
-"""How often a document of the train split stands in it; at most ``treatment.MOST_EPOCHS``."""
+"""How often a document of the train split stands in it; at most ``preprocessing.MOST_EPOCHS``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ class Asked:
     tokenizer: Path
     """Its folder. It reads special tokens in text as mere text: only we close documents."""
     special: SpecialIds
-    fates: Path
+    assignments: Path
     """uint8[documents] of the whole corpus, see ``Verdict``."""
     offsets: tuple[int, ...]
     """The number of each part's first document, and the number of all."""
@@ -185,21 +185,21 @@ def _encode(asked: Asked, work: Path, meter: Meter, number: int) -> None:
 def _batches(asked: Asked, meter: Meter, number: int) -> Iterator[list[Given]]:
     """The documents of a part that stay, a few megabytes at a time."""
     first, stop = asked.offsets[number : number + 2]
-    fates = np.memmap(asked.fates, np.uint8, "r")[first:stop] if stop > first else np.zeros(0, np.uint8)
+    assignments = np.memmap(asked.assignments, np.uint8, "r")[first:stop] if stop > first else np.zeros(0, np.uint8)
     batch: list[Given] = []
     size = read = 0
     kept = kept_documents(part_folder(asked.survey, number)) if asked.survey else None
     for read, document in enumerate(kept or asked.corpus.documents(number, Skips(), meter), 1):
-        fate = fates[read - 1] if read <= len(fates) else DROPPED
-        times = 1 if fate == HELDOUT else _times(document.text, asked.epochs[number])
-        if fate == DROPPED or not times:
+        assignment = assignments[read - 1] if read <= len(assignments) else DROPPED
+        times = 1 if assignment == HELDOUT else _times(document.text, asked.epochs[number])
+        if assignment == DROPPED or not times:
             continue
-        batch.append(Given(document, bool(fate == HELDOUT), times))
+        batch.append(Given(document, bool(assignment == HELDOUT), times))
         size += len(document.text)
         if size >= BATCH_CHARACTERS:
             yield batch
             batch, size = [], 0
-    if read != len(fates):
+    if read != len(assignments):
         raise UserError("The input changed while it was read.", "Start again when nothing writes to it.")
     if batch:
         yield batch

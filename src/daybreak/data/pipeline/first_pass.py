@@ -19,12 +19,12 @@ import numpy as np
 from daybreak.core.files import write_json
 from daybreak.data.filters.contamination import REASON as CONTAMINATED
 from daybreak.data.filters.contamination import EvaluationTexts
+from daybreak.data.filters.custom_filters import StepFailed
 from daybreak.data.filters.deduplication import document_key
+from daybreak.data.filters.filter import Context, DocumentFilter
 from daybreak.data.filters.languages import Language, open_identifier
 from daybreak.data.filters.near_duplicates import write_signatures
-from daybreak.data.filters.own_steps import StepFailed
-from daybreak.data.filters.scripts import script_shares
-from daybreak.data.filters.steps import Context, DocumentStep
+from daybreak.data.filters.scripts import script_fractions
 from daybreak.data.pipeline.corpus import Corpus
 from daybreak.data.pipeline.kept_texts import KeptTexts
 from daybreak.data.pipeline.sample import SampleSpool, shrink
@@ -50,7 +50,7 @@ class Asked:
     """What is to be found out about every part."""
 
     corpus: Corpus
-    steps: tuple[DocumentStep, ...] = ()
+    steps: tuple[DocumentFilter, ...] = ()
     context: Context = field(default_factory=Context)
     evaluation: EvaluationTexts | None = None
     remove: bool = False
@@ -65,7 +65,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a document was left out, and by which step; evaluation text stands behind the last that judges."""
+    """Why a document was left out, and by which step; evaluation text stands behind the last that evaluates."""
 
     step: int
     why: str
@@ -192,7 +192,7 @@ class _Reader:
             rows.add((key, len(text), _blanks(text) + 1, code))
             if why is None:
                 spool.add(place, key, text)
-                self._scripts.update(script_shares(text[:SCRIPT_CHARACTERS]))
+                self._scripts.update(script_fractions(text[:SCRIPT_CHARACTERS]))
                 if self._identify:
                     self._languages[self._identify(text)] += 1
                 yield self._number << PART_BITS | place, text
@@ -206,8 +206,8 @@ class _Reader:
 
     def _why_not(self, text: str) -> Reason | None:
         """The first step that leaves ``text`` out, with its reason."""
-        for step, judge in enumerate(self._judges):
-            if (why := judge(text)) is not None:
+        for step, evaluate in enumerate(self._judges):
+            if (why := evaluate(text)) is not None:
                 return Reason(step, why)
         if self._asked.evaluation is None or not (met := self._asked.evaluation.find(text)):
             return None

@@ -16,7 +16,7 @@ PART_BYTES = 16 << 20
 
 @dataclass(frozen=True)
 class Part:
-    """A stretch of a file: the documents of all its parts, in order, are those of the file."""
+    """A phase of a file: the documents of all its parts, in order, are those of the file."""
 
     file: InputFile
     start: int
@@ -61,7 +61,7 @@ def read_part(
     part: Part, rule: DocumentRule, text_field: str, skips: Skips, meter: Meter, tokenizer: str = ""
 ) -> Iterator[Document]:
     """Yield the documents of ``part``. When all parts are read, in order, into one ``skips``, or each into its own and
-    these are merged in order, ``skips.judge`` says whether a file had too many bad lines.
+    these are merged in order, ``skips.evaluate`` says whether a file had too many bad lines.
 
     Args:
         tokenizer: the folder of the one whose ids a .ds file holds.

@@ -1,6 +1,6 @@
-"""Sources of text under several treatments, as prepared data: one tokenizer for all, the same text held out under all.
+"""Sources of text under several preprocessings, as prepared data with one tokenizer and the same held-out text.
 
-WORK/NAME/survey  filter  near  fates-TREATMENT  encoded-TREATMENT
+WORK/NAME/survey  filter  near  assignments-PREPROCESSING  encoded-TREATMENT
 DATA/NAME-TREATMENT      as ``daybreak prepare`` leaves its data, without an account of the text
 """
 
@@ -24,16 +24,16 @@ from daybreak.data.filters.compressibility import Compressibility
 from daybreak.data.pipeline import encoding
 from daybreak.data.pipeline.corpus import Corpus, bundled
 from daybreak.data.pipeline.resuming import identity_of, made_once
-from daybreak.data.pipeline.split_assignment import SORTED, Reading, fates_under, held_keys, surveyed
+from daybreak.data.pipeline.split_assignment import SORTED, Reading, assignments_under, held_keys, surveyed
 from daybreak.data.pipeline.summary import Survey
 from daybreak.data.readers.documents import choose_rule
 from daybreak.data.readers.inputs import Meter, find_files
 from daybreak.data.sequences.shards import open_shards
 from daybreak.data.tokenizers.tokenizer import TokenizerConfig, load_tokenizer, tokenizer_fingerprint, vocabulary_size
 from daybreak.schemas.run import SHARD_FORMAT, Manifest, Source
-from daybreak.schemas.studies import StudySource, TreatedText
+from daybreak.schemas.studies import PreprocessedText, StudySource
 
-LEFT_OUT = "copies of held-out text, or left out by a treatment"
+LEFT_OUT = "copies of held-out text, or left out by a preprocessing"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +71,7 @@ def find_text(
             chunk_characters=chunk_characters,
         )
         if corpus.is_tokens:
-            raise UserError("It holds tokens, and treatments judge text.", "Name the text itself.")
+            raise UserError("It holds tokens, and preprocessings evaluate text.", "Name the text itself.")
     except UserError as error:
         raise UserError(f"The source '{name}': {error.sentence}", error.remedy) from None
     given = [str(one) for one in inputs]
@@ -91,15 +91,15 @@ class _Samples(Iterable[str]):
 
 def make_texts(
     texts: Sequence[Text],
-    treatments: Sequence[str],
+    preprocessings: Sequence[str],
     config: TokenizerConfig,
     work: Path,
     data: Path,
     *,
     threshold: float,
     workers: int,
-) -> tuple[list[StudySource], list[TreatedText]]:
-    """Make the data folder of each source under each treatment; SORTED shares that of the treatment before it.
+) -> tuple[list[StudySource], list[PreprocessedText]]:
+    """Make the data folder of each source under each preprocessing; SORTED shares that of the preprocessing before it.
 
     Args:
         config: of the tokenizer, which learns from the training text of all sources, or is taken over.
@@ -107,7 +107,7 @@ def make_texts(
         threshold: of FILTERED: tokens per character, counted with that tokenizer.
 
     Raises:
-        UserError: a source cannot be read, or a treatment leaves nothing of it.
+        UserError: a source cannot be read, or a preprocessing leaves nothing of it.
     """
     readings = [Reading(text.name, text.corpus, work / text.name, workers) for text in texts]
     found = [surveyed(reading) for reading in readings]
@@ -116,30 +116,30 @@ def make_texts(
     with working("Making the tokenizer"):
         tokenizer = made_once(work / "tokenizer", lambda to: config.make(samples, to))
     step = Compressibility(tokenizer=str(tokenizer), threshold=threshold)
-    treated: list[TreatedText] = []
+    treated: list[PreprocessedText] = []
     for reading, one in zip(readings, found):
         whole = 0
-        for place, treatment in enumerate(treatments):
-            if treatment == SORTED:
-                treated.append(replace(treated[-1], treatment=treatment))
+        for place, preprocessing in enumerate(preprocessings):
+            if preprocessing == SORTED:
+                treated.append(replace(treated[-1], preprocessing=preprocessing))
                 continue
-            final = data / f"{reading.name}-{treatment}"
+            final = data / f"{reading.name}-{preprocessing}"
             if not (final / "manifest.json").exists():
-                fates = fates_under(reading, one, treatments[: place + 1], step, held)
-                _encode(reading, one, fates, tokenizer, type(config).__name__, final)
+                assignments = assignments_under(reading, one, preprocessings[: place + 1], step, held)
+                _encode(reading, one, assignments, tokenizer, type(config).__name__, final)
             train = open_shards(final).manifest.train
             whole = whole or train.tokens
             treated.append(
-                TreatedText(
+                PreprocessedText(
                     source=reading.name,
-                    treatment=treatment,
+                    preprocessing=preprocessing,
                     folder=final.name,
                     documents=train.documents,
                     tokens=train.tokens,
                     kept=train.tokens / whole,
                 )
             )
-            say(f"{reading.name}, {treatment}: {train.documents:,} documents, {train.tokens:,} training tokens.")
+            say(f"{reading.name}, {preprocessing}: {train.documents:,} documents, {train.tokens:,} training tokens.")
     sources = [
         StudySource(name=text.name, documents=one.offsets[-1], heldout_documents=one.verdict.heldout)
         for text, one in zip(texts, found)
@@ -147,7 +147,7 @@ def make_texts(
     return sources, treated
 
 
-def _encode(reading: Reading, found: Survey, fates: Path, tokenizer: Path, kind: str, final: Path) -> None:
+def _encode(reading: Reading, found: Survey, assignments: Path, tokenizer: Path, kind: str, final: Path) -> None:
     """Make the data folder ``final``, whole or not at all."""
     corpus, parts = reading.corpus, len(reading.corpus.parts)
     made = load_tokenizer(tokenizer)
@@ -156,7 +156,7 @@ def _encode(reading: Reading, found: Survey, fates: Path, tokenizer: Path, kind:
         corpus=corpus,
         tokenizer=tokenizer,
         special=special,
-        fates=fates,
+        assignments=assignments,
         offsets=found.offsets,
         epochs=(1.0,) * parts,
         fast=found.characters >= encoding.FAST_CHARACTERS,

@@ -10,26 +10,26 @@ from pathlib import Path
 from typing import Any
 
 from daybreak.core.errors import UserError
-from daybreak.core.plain import to_plain
-from daybreak.data.filters.cases import PLAIN, steps_of
+from daybreak.core.serialization import to_dict
 from daybreak.data.filters.compressibility import SELF, Compressibility
 from daybreak.data.filters.contamination import EvaluationText
+from daybreak.data.filters.custom_filters import CustomFilter, custom_filters
+from daybreak.data.filters.filter import DocumentFilter, Step
 from daybreak.data.filters.languages import Language
-from daybreak.data.filters.own_steps import OwnStep, own_steps
-from daybreak.data.filters.steps import DocumentStep, Step
+from daybreak.data.filters.presets import PLAIN, steps_of
 from daybreak.data.tokenizers.tokenizer import tokenizer_fingerprint
 
 MOST_EPOCHS = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Treatment:
+class Preprocessing:
     """How a text is cleaned and mixed."""
 
-    case: str = PLAIN
+    preset: str = PLAIN
     """plain, books, web or crammed."""
-    steps: str = ""
-    """A Python file that defines steps of your own, which judge documents after those of the case."""
+    filters: str = ""
+    """A Python file that defines your own filters, which run after those of the preset."""
     evaluation: tuple[str, ...] = ()
     """Evaluation texts that are looked for in the corpus."""
     remove_evaluation: bool = False
@@ -39,7 +39,7 @@ class Treatment:
     languages: tuple[str, ...] = ()
     """Codes of the languages that stay."""
     filter_tokenizer: str = SELF
-    """Of the case crammed: a tokenizer folder, or self for one that is trained on the text before it is filtered."""
+    """For the preset crammed: a tokenizer folder, or self for one that is trained on the text before it is filtered."""
     epochs: tuple[float, ...] = ()
     """How often the documents of each input stand in the training text; empty for once."""
     weights: tuple[float, ...] = ()
@@ -90,7 +90,7 @@ class Treatment:
                 raise UserError(f"All of '{one}' is in other inputs too.", "Name each text once to mix sources.")
 
     def all_steps(self) -> tuple[Step, ...]:
-        """All steps in their order: those that judge a document by its text come first.
+        """All steps in their order: those that evaluate a document by its text come first.
 
         A file of the user's is read anew each time: ask once, and pass on what was found.
 
@@ -102,23 +102,23 @@ class Treatment:
                 "Languages are told by a model.", "Give both --languages and --language-model, or neither of them."
             )
         language = Language(model=self.language_model, languages=self.languages) if self.languages else None
-        found = list(steps_of(self.case, language))
+        found = list(steps_of(self.preset, language))
         if self.filter_tokenizer != SELF:
             if not any(isinstance(step, Compressibility) for step in found):
-                raise UserError(f"The case {self.case} filters by no tokenizer.", "Leave --filter-tokenizer out.")
+                raise UserError(f"The preset {self.preset} filters by no tokenizer.", "Leave --filter-tokenizer out.")
             found = [
                 replace(step, tokenizer=self.filter_tokenizer) if isinstance(step, Compressibility) else step
                 for step in found
             ]
-        judging: list[Step] = [step for step in found if isinstance(step, DocumentStep)]
-        of_corpus = [step for step in found if not isinstance(step, DocumentStep)]
-        judging += own_steps(self.steps) if self.steps else ()
+        judging: list[Step] = [step for step in found if isinstance(step, DocumentFilter)]
+        of_corpus = [step for step in found if not isinstance(step, DocumentFilter)]
+        judging += custom_filters(self.filters) if self.filters else ()
         if self.evaluation:
             judging.append(EvaluationText(paths=self.evaluation, remove=self.remove_evaluation))
         return (*judging, *of_corpus)
 
     def identity(self, steps: Sequence[Step]) -> Any:
-        """A plain value that tells this treatment from another, with the state of the files that it names.
+        """A plain value that tells this preprocessing from another, with the state of the files that it names.
 
         Args:
             steps: what ``all_steps`` found.
@@ -139,8 +139,8 @@ class Treatment:
             raise UserError(f"'{error.filename}' cannot be read: {why}.", "Check the path.") from None
         if self.filter_tokenizer != SELF:
             beside.append(tokenizer_fingerprint(Path(os.path.expanduser(self.filter_tokenizer))))
-        beside += [step.digest for step in steps if isinstance(step, OwnStep)][:1]
-        plain = to_plain(replace(self, evaluation=(), language_model="", filter_tokenizer=SELF))
+        beside += [step.digest for step in steps if isinstance(step, CustomFilter)][:1]
+        plain = to_dict(replace(self, evaluation=(), language_model="", filter_tokenizer=SELF))
         del plain["steps"]
         return [plain, beside]
 
@@ -150,11 +150,11 @@ class Treatment:
         return bool(self.epochs or self.weights)
 
 
-AS_IT_IS = Treatment()
+AS_IT_IS = Preprocessing()
 """The text as it comes, every input once."""
 
 
-def epochs_of(treatment: Treatment, inputs: Sequence[str], characters: dict[str, int]) -> dict[str, float]:
+def epochs_of(preprocessing: Preprocessing, inputs: Sequence[str], characters: dict[str, int]) -> dict[str, float]:
     """How often each input's documents stand in the training text.
 
     Weights keep the training text as long as it is: of a source with half of the text and a weight of 1 in 4, half is
@@ -163,11 +163,11 @@ def epochs_of(treatment: Treatment, inputs: Sequence[str], characters: dict[str,
     Args:
         characters: of each input, those that the steps kept.
     """
-    if treatment.epochs:
-        return dict(zip(inputs, treatment.epochs, strict=True))
-    if not treatment.weights:
+    if preprocessing.epochs:
+        return dict(zip(inputs, preprocessing.epochs, strict=True))
+    if not preprocessing.weights:
         return dict.fromkeys(inputs, 1.0)
-    weights = dict(zip(inputs, treatment.weights, strict=True))
+    weights = dict(zip(inputs, preprocessing.weights, strict=True))
     weights = {given: weight for given, weight in weights.items() if characters.get(given)}
     total, whole = sum(weights.values()), sum(characters.values())
     epochs = {given: weight / total * whole / characters[given] for given, weight in weights.items() if total}

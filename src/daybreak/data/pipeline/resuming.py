@@ -13,7 +13,7 @@ from daybreak import __version__
 from daybreak.core.errors import UserError, reason
 from daybreak.core.files import make_folder, read_json
 from daybreak.core.locks import locked
-from daybreak.core.plain import fingerprint
+from daybreak.core.serialization import fingerprint
 from daybreak.core.terminal import say
 from daybreak.data.pipeline.parts import PART_BYTES
 from daybreak.data.pipeline.workers import WorkerLost, is_alive
@@ -80,7 +80,7 @@ def earlier(out: Path, identity: str) -> Manifest | None:
     if not isinstance(found, dict) or found.get("inputs_fingerprint") != identity:
         raise UserError(
             f"'{out}' was prepared from other text or with other settings.",
-            "Choose another folder with --out, or delete it; daybreak run does so with --fresh.",
+            "Choose another folder with --out, or delete it; daybreak run does so with --overwrite.",
         )
     return open_shards(out).manifest
 

@@ -121,11 +121,11 @@ class SampleTexts:
     Args:
         folders: the spools of all parts, in order.
         offsets: the number of each part's first document in the whole corpus.
-        fate: TRAIN or HELDOUT.
+        split assignment: TRAIN or HELDOUT.
     """
 
-    def __init__(self, folders: Sequence[Path], offsets: Sequence[int], verdict: Verdict, fate: int = TRAIN):
-        self._folders, self._offsets, self._verdict, self._fate = folders, offsets, verdict, fate
+    def __init__(self, folders: Sequence[Path], offsets: Sequence[int], verdict: Verdict, assignment: int = TRAIN):
+        self._folders, self._offsets, self._verdict, self._fate = folders, offsets, verdict, assignment
 
     def __iter__(self) -> Iterator[str]:
         for folder, offset in zip(self._folders, self._offsets, strict=True):
@@ -138,5 +138,5 @@ class SampleTexts:
         with texts.open("rb") as file:
             for number, _, size in np.fromfile(heads, HEAD).tolist():
                 data = file.read(size)
-                if self._verdict.fates[offset + number] == self._fate:
+                if self._verdict.assignments[offset + number] == self._fate:
                     yield data.decode()

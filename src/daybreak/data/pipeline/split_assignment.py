@@ -1,7 +1,7 @@
-"""What becomes of each document of a source under a treatment, for a study of what treatments are worth.
+"""What becomes of each document of a source under a preprocessing, for a study of what preprocessings are worth.
 
 The names are those of Cramming (Geiping and Goldstein 2022, section 4.4), whose sweep is raw, filtered, filtered and
-sorted, and deduplicated as well: treatments add up, in the order in which they are asked for. What is held out is set
+sorted, and deduplicated as well: preprocessings add up, in the order of the options. What is held out is set
 aside before any of them; they apply to the training text alone.
 """
 
@@ -18,12 +18,12 @@ import numpy as np
 
 from daybreak.core.errors import UserError
 from daybreak.core.files import make_folder
-from daybreak.core.plain import nearest
+from daybreak.core.serialization import nearest
 from daybreak.core.terminal import working
 from daybreak.data.filters.compressibility import Compressibility
 from daybreak.data.filters.deduplication import DROPPED, HELDOUT, TRAIN
+from daybreak.data.filters.filter import missing_extra
 from daybreak.data.filters.near_duplicates import near_duplicates, write_signatures
-from daybreak.data.filters.steps import missing_extra
 from daybreak.data.pipeline import first_pass as survey
 from daybreak.data.pipeline.corpus import Corpus
 from daybreak.data.pipeline.first_pass import ROW, part_folder
@@ -37,17 +37,17 @@ RAW, FILTERED, SORTED, DEDUPLICATED = "raw", "filtered", "sorted", "deduplicated
 TREATMENTS = (RAW, FILTERED, SORTED, DEDUPLICATED)
 
 
-def check_treatments(treatments: Sequence[str]) -> None:
+def check_preprocessings(preprocessings: Sequence[str]) -> None:
     """Raise UserError for an unknown one, one named twice, what is not compared with raw, or a missing library."""
-    for one in treatments:
+    for one in preprocessings:
         if one not in TREATMENTS:
-            raise UserError(f"'{one}' is no treatment.{nearest(one, TREATMENTS)}", f"Use {', '.join(TREATMENTS)}.")
-    if len(set(treatments)) < len(treatments) or len(treatments) < 2 or treatments[0] != RAW:
+            raise UserError(f"'{one}' is no preprocessing.{nearest(one, TREATMENTS)}", f"Use {', '.join(TREATMENTS)}.")
+    if len(set(preprocessings)) < len(preprocessings) or len(preprocessings) < 2 or preprocessings[0] != RAW:
         raise UserError(
-            "The treatments are compared with the raw text, and each adds to those before it.",
+            "The preprocessings are compared with the raw text, and each adds to those before it.",
             "Write raw first and then others, such as --treatments raw,filtered.",
         )
-    if DEDUPLICATED in treatments and not (find_spec("datatrove") and find_spec("xxhash")):
+    if DEDUPLICATED in preprocessings and not (find_spec("datatrove") and find_spec("xxhash")):
         raise missing_extra("Finding near duplicates", "datatrove with xxhash")
 
 
@@ -90,8 +90,10 @@ def surveyed(reading: Reading) -> Survey:
         raise UserError(f"The source '{reading.name}': {error.sentence}", error.remedy) from None
 
 
-def fates_under(reading: Reading, found: Survey, until: Sequence[str], step: Compressibility, held: np.ndarray) -> Path:
-    """Write uint8[documents], DROPPED, TRAIN or HELDOUT, under the treatments ``until``; return the file.
+def assignments_under(
+    reading: Reading, found: Survey, until: Sequence[str], step: Compressibility, held: np.ndarray
+) -> Path:
+    """Write uint8[documents], DROPPED, TRAIN or HELDOUT, under the preprocessings ``until``; return the file.
 
     Args:
         held: ``held_keys`` of all sources.
@@ -100,25 +102,29 @@ def fates_under(reading: Reading, found: Survey, until: Sequence[str], step: Com
         UserError: nothing is left to train on, or the text has changed meanwhile.
     """
     place = reading.place
-    fates = untreated(found, held)
+    assignments = unprocessed(found, held)
     if FILTERED in until:
         reading.survey("Filtering", place / "filter", (step,))
         reading.refuse_changed()
-        fates[_left_out(place / "filter", len(reading.corpus.parts)) & (fates == TRAIN)] = DROPPED
+        assignments[_left_out(place / "filter", len(reading.corpus.parts)) & (assignments == TRAIN)] = DROPPED
     if DEDUPLICATED in until:
-        fates[(np.asarray(found.verdict.fates) == DROPPED) & (fates == TRAIN)] = DROPPED  # exact copies
-        path = _written(place / "fates-exact", fates)
+        assignments[(np.asarray(found.verdict.assignments) == DROPPED) & (assignments == TRAIN)] = (
+            DROPPED  # exact copies
+        )
+        path = _written(place / "assignments-exact", assignments)
         with working(f"Looking for near duplicates in {reading.name}"):
             task = partial(sign_part, reading.corpus, path, found.offsets, place / "near")
             deque(reading.over(task), maxlen=0)
-            fates[near_duplicates(place / "near").astype(np.int64)] = DROPPED
-    if not (fates == TRAIN).any():
-        raise UserError(f"The source '{reading.name}' has no text left when {until[-1]}.", "Leave that treatment out.")
-    return _written(place / f"fates-{until[-1]}", fates)
+            assignments[near_duplicates(place / "near").astype(np.int64)] = DROPPED
+    if not (assignments == TRAIN).any():
+        raise UserError(
+            f"The source '{reading.name}' has no text left when {until[-1]}.", "Leave that preprocessing out."
+        )
+    return _written(place / f"assignments-{until[-1]}", assignments)
 
 
-def _written(path: Path, fates: np.ndarray) -> Path:
-    fates.tofile(path)
+def _written(path: Path, assignments: np.ndarray) -> Path:
+    assignments.tofile(path)
     return path
 
 
@@ -128,22 +134,22 @@ def held_keys(found: Survey) -> np.ndarray:
     return np.concatenate(held)
 
 
-def untreated(found: Survey, held: np.ndarray) -> np.ndarray:
+def unprocessed(found: Survey, held: np.ndarray) -> np.ndarray:
     """uint8[documents]: copies of what is trained on are trained on too; copies of what is held out are left out.
 
     Args:
         held: the keys of what this source and the others hold out; how much that is depends on a source's size.
     """
-    fates = np.array(found.verdict.fates)
+    assignments = np.array(found.verdict.assignments)
     start = 0
     for part in range(len(found.folders)):
         for rows, own in found.documents(part):
             foreign = np.isin(rows["key"], held)
-            now = fates[start : start + len(rows)]
+            now = assignments[start : start + len(rows)]
             now[(own == DROPPED) & ~foreign] = TRAIN
             now[(own == TRAIN) & foreign] = DROPPED
             start += len(rows)
-    return fates
+    return assignments
 
 
 def _left_out(folder: Path, parts: int) -> np.ndarray:
@@ -152,10 +158,10 @@ def _left_out(folder: Path, parts: int) -> np.ndarray:
     return np.concatenate(found) != 0
 
 
-def sign_part(corpus: Corpus, fates: Path, offsets: Sequence[int], folder: Path, number: int) -> int:
+def sign_part(corpus: Corpus, assignments: Path, offsets: Sequence[int], folder: Path, number: int) -> int:
     """Hash the training documents of one part, known by their numbers in the source; return the part's number."""
     first, stop = offsets[number : number + 2]
-    own = np.fromfile(fates, np.uint8, stop - first, offset=first)
+    own = np.fromfile(assignments, np.uint8, stop - first, offset=first)
     documents = zip(range(first, stop), own, corpus.documents(number, Skips(), Meter()))
-    write_signatures(((place, one.text) for place, fate, one in documents if fate == TRAIN), folder, number)
+    write_signatures(((place, one.text) for place, assignment, one in documents if assignment == TRAIN), folder, number)
     return number

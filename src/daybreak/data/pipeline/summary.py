@@ -48,7 +48,7 @@ class Survey:
         """The rows of one part (ROW) and what became of each document (uint8), a million at a time."""
         start = self.offsets[part]
         for rows in _read_rows(self.folders[part]):
-            yield rows, np.asarray(self.verdict.fates[start : start + len(rows)])
+            yield rows, np.asarray(self.verdict.assignments[start : start + len(rows)])
             start += len(rows)
 
 
@@ -93,7 +93,7 @@ def decide(
     facts, skips = tuple(read_json(one / "facts.json", Facts) for one in folders), Skips()
     for part in facts:
         skips.merge(part.skips)
-    skips.judge()
+    skips.evaluate()
     for spooled in (folder / "keys").glob("[0-9a-f][0-9a-f]"):
         spooled.unlink()
     ledger = Ledger(folder / "keys", least=least)

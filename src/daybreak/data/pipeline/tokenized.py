@@ -5,7 +5,7 @@
     NAME.ds.metadata   "TOKENIZER|BYTES", the number of tokens, and the same for people; may be missing
     NAME.ds.loss       not read: which tokens are predicted is the recipe's
 
-The ids are taken as they are. What judges documents (steps, copies, what is held out) sees them decoded. The name in
+The ids are taken as they are. What evaluates documents (steps, copies, what is held out) sees them decoded. The name in
 the metadata is what someone typed on another machine, so whoever gives such files says whose ids they are.
 """
 

@@ -187,7 +187,7 @@ def advise(
         if found and vocabulary_size(tokenizer) == found[-1].vocabulary:
             break  # the text gives no more pieces
         found.append(measure_quality(tokenizer, heldout))
-        taught.append(learnable_share(tokenizer, words, scale) >= LEARNABLE)
+        taught.append(learnable_fraction(tokenizer, words, scale) >= LEARNABLE)
     able = [quality for quality, enough in zip(found, taught) if enough]
     best = min(able, key=cost.of) if able else found[0]
     return VocabularyAdvice(sizes=found, recommended=best.vocabulary, why=_why(best, found, able, cost))
@@ -219,7 +219,7 @@ def first_characters(texts: Iterable[str], characters: int) -> list[str]:
     return found
 
 
-def learnable_share(tokenizer: Tokenizer, words: Counter[str], scale: float = 1.0) -> float:
+def learnable_fraction(tokenizer: Tokenizer, words: Counter[str], scale: float = 1.0) -> float:
     """Share of the pieces of several letters (or bytes) with EXAMPLES or more in ``words`` repeated ``scale`` times."""
     counts = np.zeros(vocabulary_size(tokenizer), np.int64)
     for count, ids in _word_ids(tokenizer, words):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from daybreak.core.errors import UserError
-from daybreak.core.plain import nearest
+from daybreak.core.serialization import nearest
 from daybreak.data.readers.cleaning import clean
 from daybreak.data.readers.inputs import (
     DATA_SET,
@@ -126,7 +126,7 @@ def read_file(
     """Yield the documents of one file, or of the part of it from ``start`` to ``stop`` (see ``parts``).
 
     Raises:
-        UserError: see ``read_documents``; the bad lines of a part are left for ``skips.judge``.
+        UserError: see ``read_documents``; the bad lines of a part are left for ``skips.evaluate``.
     """
     own = Skips()
     reading = Reading(file, own, meter, start, stop)

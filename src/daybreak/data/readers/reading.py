@@ -1,4 +1,4 @@
-"""How one file is read: which stretch of it, and what is left out, counted so that parts add up to the whole."""
+"""How one file is read: which phase of it, and what is left out, counted so that parts add up to the whole."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class BadLines:
             self, lines=self.lines + later.lines, bad=bad, first=first if bad else 0, problem=problem if bad else ""
         )
 
-    def judge(self) -> None:
+    def evaluate(self) -> None:
         """
         Raises:
             UserError: there are too many bad lines, for all that the whole file has.
@@ -74,7 +74,7 @@ class Skips:
     """Counts what was left out, by reason, and remembers where each reason was first met.
 
     Plain data: it can be sent to another process, and goes to JSON and back. The files that were read in parts wait in
-    ``parts`` until all of them are there; then ``judge`` says whether they had too many bad lines.
+    ``parts`` until all of them are there; then ``evaluate`` says whether they had too many bad lines.
     """
 
     counts: dict[str, int] = field(default_factory=dict)
@@ -104,19 +104,19 @@ class Skips:
         for name, part in later.parts.items():
             self.parts[name] = self.parts[name].merge(part) if name in self.parts else part
 
-    def judge(self) -> None:
+    def evaluate(self) -> None:
         """Call when all parts are merged.
 
         Raises:
             UserError: a file that was read in parts has too many bad lines.
         """
         for bad in self.parts.values():
-            bad.judge()
+            bad.evaluate()
 
 
 @dataclass(frozen=True)
 class Reading:
-    """One file, or the stretch of it in which a line must begin to be read, and where is counted."""
+    """One file, or the phase of it in which a line must begin to be read, and where is counted."""
 
     file: InputFile
     skips: Skips
@@ -139,7 +139,7 @@ class Reading:
         return self.stop is not None and position >= self.stop
 
     def place(self, number: int) -> str:
-        """Line ``number`` of this stretch, for an error that cannot wait until the parts before it are counted."""
+        """Line ``number`` of this phase, for an error that cannot wait until the parts before it are counted."""
         return f"line {number}" + (f" after byte {self.start:,}" if self.start else "")
 
     def bad_line(self, bad: BadLines, number: int, problem: str = "", lines: int = 1) -> None:
@@ -153,6 +153,6 @@ class Reading:
             UserError: the file has too many bad lines.
         """
         if self.whole:
-            bad.judge()
+            bad.evaluate()
         else:
             self.skips.parts[bad.name] = bad

@@ -16,7 +16,7 @@ from typing import Any
 
 from daybreak.core.errors import UserError, reason
 from daybreak.core.extras import install_hint
-from daybreak.core.plain import nearest
+from daybreak.core.serialization import nearest
 from daybreak.data.readers import hub
 from daybreak.data.readers.cleaning import clean
 from daybreak.data.readers.inputs import CHUNK, LONGEST_LINE, TABLE, InputFile, open_file

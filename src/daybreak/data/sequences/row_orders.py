@@ -44,7 +44,7 @@ def by_full_stops(stream: TokenStream, length: int, full_stop: int) -> np.ndarra
 
 
 def by_prevalence(stream: TokenStream, length: int) -> np.ndarray:
-    """Return unsigned [rows]: the rows of ``length`` ids, those of the commonest tokens first, equals in stream order.
+    """Return unsigned [rows]: the rows of ``length`` ids, those of the most frequent tokens first, ties in order.
 
     The key of a row is the mean of log2((c + 1) / (N + V)) over its tokens, where c is how often a token stands in all
     rows, N how many tokens they have and V the vocabulary: the average unigram prevalence by which the text of Geiping

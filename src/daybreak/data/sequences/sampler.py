@@ -18,7 +18,7 @@ import numpy as np
 
 from daybreak.core.batch import Batch
 from daybreak.core.errors import UserError
-from daybreak.core.plain import Component, nearest
+from daybreak.core.serialization import Component, nearest
 from daybreak.data.sequences.row_orders import by_full_stops, by_prevalence
 from daybreak.data.sequences.shards import TokenStream
 from daybreak.schemas.run import SpecialIds
@@ -231,7 +231,7 @@ class PackedRows(RowsConfig):
 
     order: str = "shuffled"
     """shuffled: anew each epoch. stream: as the text lies. full-stops: rows with most "." first, the order of the
-    published runs. prevalence: rows of the commonest tokens first, as the paper's text has it. Equals in stream order
+    published runs. prevalence: rows of the most frequent tokens first, as in the paper's text. Ties in stream order
     (theirs: in no fixed order)."""
 
     def __post_init__(self) -> None:

@@ -45,13 +45,13 @@ FEW_SENTENCES = 2
 class SentencePairs(RowsConfig):
     """[CLS] A [SEP] B [SEP] and padding, with ``types``, ``attend`` and ``follows``; needs sentence ends."""
 
-    short_share: float = 0.1
+    short_fraction: float = 0.1
     """Share of the pairs whose target is uniform in [2, length - 3] instead of length - 3 tokens."""
-    random_share: float = 0.5
+    random_fraction: float = 0.5
     """Share of the pairs of two and more sentences whose B is random; with one sentence it always is."""
 
     def __post_init__(self) -> None:
-        for name in ("short_share", "random_share"):
+        for name in ("short_fraction", "random_fraction"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UserError(f"{name} is {getattr(self, name)}, but a share lies in [0, 1].", "Correct it.")
 
@@ -64,7 +64,7 @@ class SentencePairs(RowsConfig):
         *,
         token_ids: TokenIds | None = None,
     ) -> PairSampler:
-        return PairSampler(stream, length, seed, special, self.short_share, self.random_share)
+        return PairSampler(stream, length, seed, special, self.short_fraction, self.random_fraction)
 
 
 def check_pairs(stream: TokenStream) -> str | None:
@@ -134,23 +134,23 @@ class PairSampler(Sampler):
         length: int,
         seed: int,
         special: SpecialIds,
-        short_share: float,
-        random_share: float,
+        short_fraction: float,
+        random_fraction: float,
     ):
         check_pairs(stream)
         if length < 5:
             raise UserError(f"A row of {length} holds no pair of segments.", "Use a --length of 5 or more.")
         self._stream, self._length, self._seed, self._special = stream, length, seed, special
-        self._short, self._random = short_share, random_share
+        self._short, self._random = short_fraction, random_fraction
         self._documents = stream.document_ends()
         sentences = stream.sentence_ends()
         assert sentences is not None  # by check_pairs
         self._sentences = sentences
         # What a pair takes out of the walk: its target and half a sentence more, and of that only A when B is random.
         # The end of a document makes one pair more, and the half rounds.
-        whole = (length - 3) * (1 - short_share / 2) + len(stream) / len(sentences) / 2
+        whole = (length - 3) * (1 - short_fraction / 2) + len(stream) / len(sentences) / 2
         own: np.ndarray = np.diff(self._documents.astype(np.int64), prepend=0) - 1
-        rows: np.ndarray = np.where(own > 0, np.floor(own / (whole * (1 - random_share / 2)) + 1.5), 0)
+        rows: np.ndarray = np.where(own > 0, np.floor(own / (whole * (1 - random_fraction / 2)) + 1.5), 0)
         if np.count_nonzero(own) < 2:
             raise UserError("Fewer than two documents hold any token.", "Give more text.")
         self._rows = np.cumsum(rows.astype(np.int64))

@@ -39,7 +39,7 @@ class ViewRows(RowsConfig):
     """Progress at which ``fraction`` gives way to ``later``."""
     most: int = 2_000_000
     """Sequences of the run after which this happens at the latest: a long run does not need a quarter of its time."""
-    later: float = 0.1
+    later_fraction: float = 0.1
     """Probability that a sequence holds views, from ``until`` on."""
     shortest: int = 12
     """Fewest tokens of a view, before some are dropped."""
@@ -49,7 +49,7 @@ class ViewRows(RowsConfig):
     """Probability that a view lacks a token of its window."""
 
     def __post_init__(self) -> None:
-        for name in ("fraction", "until", "later"):
+        for name in ("fraction", "until", "later_fraction"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UserError(f"--rows.{name} must be in [0, 1].", "Correct the number.")
         if not 0 <= self.drop < 1 or self.most < 0:
@@ -102,7 +102,7 @@ class ViewSampler(Sampler):
         config, places = self._config, np.arange(position, position + rows, dtype=np.uint64)
         early = (places < config.most) & (progress < config.until)
         keys = splitmix(self._key + places * GOLDEN)
-        chosen = np.flatnonzero(self._draw(keys, 0, 1)[:, 0] < np.where(early, config.fraction, config.later))
+        chosen = np.flatnonzero(self._draw(keys, 0, 1)[:, 0] < np.where(early, config.fraction, config.later_fraction))
         if len(chosen):
             batch.ids[chosen, 1:] = self._views(keys[chosen])
         return batch

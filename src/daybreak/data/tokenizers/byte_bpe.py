@@ -27,7 +27,7 @@ Merge = tuple[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class ByteBPE(TrainedTokenizer):
-    """Byte-level BPE (Radford et al. 2019): the commonest neighbours among the bytes of a word become one piece.
+    """Byte-level BPE (Radford et al. 2019): the most frequent neighbours among the bytes of a word become one piece.
 
     It has a piece for every byte, so nothing is unknown, and decoding gives the text back (its Unicode NFC). Training
     is deterministic, whatever the number of threads and the order of the texts. A name that stands in one private

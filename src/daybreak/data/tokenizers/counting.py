@@ -54,7 +54,7 @@ class Alphabet:
     """The characters of a text after normalisation."""
 
     counts: dict[str, int]
-    """Occurrences of each, commonest first, ties in the order of Unicode."""
+    """Occurrences of each, most frequent first, ties in the order of Unicode."""
     continues: frozenset[str]
     """Those that may go on a word."""
 

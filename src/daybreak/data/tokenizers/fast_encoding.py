@@ -151,7 +151,7 @@ class Layer:
 
     Args:
         library: encodes spans of text.
-        judge: ``tokenizers``.
+        evaluate: ``tokenizers``.
         below: takes what is not trusted.
         kind: what the tokenizer does to neighbours.
 
@@ -159,8 +159,8 @@ class Layer:
         Unsuited: the library errs in plain ASCII text, so that it would be of no use.
     """
 
-    def __init__(self, library: Library, judge: Encode, below: Encode, kind: Kind):
-        self.library, self.below, self._judge, self._kind = library, below, judge, kind
+    def __init__(self, library: Library, evaluate: Encode, below: Encode, kind: Kind):
+        self.library, self.below, self._judge, self._kind = library, below, evaluate, kind
         self._states = np.zeros(0x110000, np.uint8)
         self._ask(np.frombuffer(PLAIN, np.uint8))
         if wrong := "".join(chr(code) for code in PLAIN if self._states[code] != TRUSTED)[:12]:

@@ -17,7 +17,7 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizer
 from tokenizers import decoders as token_decoders
 
 from daybreak.core.errors import UserError
-from daybreak.core.plain import nearest
+from daybreak.core.serialization import nearest
 from daybreak.data.tokenizers.byte_pieces import SPACE, goes_on
 from daybreak.data.tokenizers.counting import Alphabet, alphabet_of, document_counts, training_pieces
 from daybreak.data.tokenizers.tokenizer_making import (

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 from daybreak.core.errors import UserError
 from daybreak.core.files import write_json
-from daybreak.core.plain import Component, to_plain
+from daybreak.core.serialization import Component, to_dict
 from daybreak.core.special_tokens import USUAL
 
 SPECIAL_TOKENS = tuple(USUAL.values())
@@ -40,7 +40,7 @@ class TokenizerConfig(Component):
 
     def identity(self) -> Any:
         """A plain value that tells this tokenizer from another one made of the same text."""
-        return to_plain(self)
+        return to_dict(self)
 
 
 @dataclass(frozen=True, kw_only=True)

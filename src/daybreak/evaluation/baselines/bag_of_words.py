@@ -28,9 +28,9 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.preprocessing import StandardScaler
 
 from daybreak.evaluation.tasks.batches import EncodedRows
-from daybreak.evaluation.tasks.kind import Kind
 from daybreak.evaluation.tasks.spans import OUTSIDE
 from daybreak.evaluation.tasks.task import LabelledRows, TaskRows
+from daybreak.evaluation.tasks.task_kind import Kind
 from daybreak.evaluation.tasks.token_labels import FirstPieces
 
 VERSION = 2
@@ -61,13 +61,13 @@ class WordScores:
     """What the baseline answers."""
 
     judged: dict[str, np.ndarray]
-    """By part, what ``Kind.judge`` gives."""
+    """By part, what ``Kind.evaluate`` gives."""
     rows: int
     """Training rows that it was fitted on."""
 
 
 def bag_of_words(kind: Kind, data: TaskRows, train: LabelledRows) -> WordScores | None:
-    """Fit the baseline on ``train`` and judge it on every part of the task.
+    """Fit the baseline on ``train`` and evaluate it on every part of the task.
 
     Args:
         kind: of the task.
@@ -146,7 +146,7 @@ class _Linear:
             self._model.fit(features, targets)
 
     def judged(self, features: Any, rows: LabelledRows) -> np.ndarray:
-        """What ``Kind.judge`` makes of the answers for ``rows``, whose features are given."""
+        """What ``Kind.evaluate`` makes of the answers for ``rows``, whose features are given."""
         if self._kind.name == "regression":
             answers = self._model.predict(features)[:, None]
         else:
@@ -154,7 +154,7 @@ class _Linear:
             answers[:, self._model.classes_] = np.maximum(np.log(self._model.predict_proba(features) + TINY), UNSEEN)
         if self._kind.name == "choice":
             answers = answers[:, 1].reshape(len(rows), -1)
-        return self._kind.judge(EncodedRows({}, rows.targets, [], rows), list(answers), self._labels)
+        return self._kind.evaluate(EncodedRows({}, rows.targets, [], rows), list(answers), self._labels)
 
 
 def _features(kind: Kind, data: TaskRows) -> _Features:
@@ -284,5 +284,5 @@ def _most_frequent_tags(kind: Kind, data: TaskRows, train: LabelledRows) -> dict
     for part, rows in data.parts.items():
         answers = [np.eye(len(data.labels))[[known.get(word, outside) for word in words]] for words in rows.texts]
         notes = [FirstPieces(np.arange(len(words)), np.arange(len(words))) for words in rows.texts]
-        tables[part] = kind.judge(EncodedRows({}, rows.targets, [], rows, notes), answers, data.labels)
+        tables[part] = kind.evaluate(EncodedRows({}, rows.targets, [], rows, notes), answers, data.labels)
     return tables

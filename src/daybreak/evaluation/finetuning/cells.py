@@ -17,7 +17,7 @@ import torch
 
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json, write_text
-from daybreak.core.plain import to_plain
+from daybreak.core.serialization import to_dict
 from daybreak.evaluation.finetuning.classifier import build_classifier, load_config, load_tokenizer, save_classifier
 from daybreak.evaluation.finetuning.finetune import Show, compute_precision, fine_tune, predict
 from daybreak.evaluation.protocols.protocol import Protocol, Setting
@@ -182,7 +182,7 @@ def _filled(job: Job, show: Show) -> Cell:
             f"Fine-tuning on '{job.task.name}' with seed {job.seed} diverged ({job.setting}).",
             "Check that the model's weights are sound, or lower the learning rate.",
         )
-    judged = {part: kind.judge(encoded, said[part], labels) for part, encoded in rows.parts.items()}
+    judged = {part: kind.evaluate(encoded, said[part], labels) for part, encoded in rows.parts.items()}
     cell = Cell(
         fingerprint=job.fingerprint,
         protocol=job.protocol.name,
@@ -211,7 +211,7 @@ def _filled(job: Job, show: Show) -> Cell:
     if replace(job, keep=None).finished() is not None:
         return cell  # done again for its model alone: what is on disk is what results were made of
     job.file.parent.mkdir(parents=True, exist_ok=True)
-    write_text(job.file, json.dumps(to_plain(cell), separators=(",", ":")) + "\n")
+    write_text(job.file, json.dumps(to_dict(cell), separators=(",", ":")) + "\n")
     return cell
 
 

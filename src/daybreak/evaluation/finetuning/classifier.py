@@ -18,8 +18,8 @@ import torch
 from daybreak.core.errors import UserError, reason
 from daybreak.core.files import replace_folder
 from daybreak.evaluation.finetuning.heads import PooledClassifier
-from daybreak.evaluation.tasks.kind import Kind
 from daybreak.evaluation.tasks.kinds import KINDS
+from daybreak.evaluation.tasks.task_kind import Kind
 from daybreak.models.crammed import MODEL_TYPE, MODELLING_FILES
 from daybreak.models.importing import refuse_pickle
 

@@ -16,7 +16,7 @@ from torch import nn
 from daybreak.evaluation.finetuning.heads import PooledClassifier
 from daybreak.evaluation.protocols.protocol import Protocol
 from daybreak.evaluation.tasks.batches import EncodedRows
-from daybreak.evaluation.tasks.kind import Kind
+from daybreak.evaluation.tasks.task_kind import Kind
 from daybreak.training.hardware.probe import precisions
 
 

@@ -16,7 +16,7 @@ from torch import nn
 from daybreak.evaluation.finetuning.fast_training import Direct, UsedRows, WorkingCopy, fast_precision, shrinks
 from daybreak.evaluation.protocols.protocol import Protocol, Setting
 from daybreak.evaluation.tasks.batches import EncodedRows, Padding, prediction_batches, training_batches
-from daybreak.evaluation.tasks.kind import Kind
+from daybreak.evaluation.tasks.task_kind import Kind
 from daybreak.training.hardware.probe import choose_device
 
 WIDTHS = 8
@@ -26,7 +26,7 @@ Show = Callable[[float, float], None]
 """Called after each step with the share of the work that is done and the loss of that batch."""
 
 
-def rate_share(step: int, steps: int, warmup: int, shape: str) -> float:
+def rate_fraction(step: int, steps: int, warmup: int, shape: str) -> float:
     """Share of the peak learning rate at ``step`` (from 0): linear up over ``warmup`` steps, then down to 0.
 
     Args:
@@ -172,7 +172,7 @@ def fine_tune(
     for _ in range(setting.epochs):
         losses = []
         for indices in epoch_batches(rows.lengths, setting.batch, protocol.drop_last, generator):
-            rate = setting.rate * rate_share(step, steps, warmup, protocol.shape)
+            rate = setting.rate * rate_fraction(step, steps, warmup, protocol.shape)
             for group in optimizer.param_groups:
                 group["lr"] = rate * group["scale"]
             decay *= 1.0 - optimizer.param_groups[0]["lr"] * optimizer.param_groups[0]["weight_decay"]

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from daybreak import __version__
-from daybreak.core.plain import to_plain
+from daybreak.core.serialization import to_dict
 from daybreak.evaluation.protocols.protocol import Protocol, Setting
 from daybreak.evaluation.tasks.task import Task
 
@@ -73,8 +73,8 @@ def fingerprint(model: str, rows: str, protocol: Protocol, setting: Setting, see
         "software": [__version__, torch.__version__, transformers.__version__, tokenizers.__version__],
         "model": [model, random],
         "rows": rows,
-        "protocol": {name: value for name, value in to_plain(alone).items() if name not in unset},
-        "setting": to_plain(setting),
+        "protocol": {name: value for name, value in to_dict(alone).items() if name not in unset},
+        "setting": to_dict(setting),
         "seed": seed,
     }
     return _of(told)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from daybreak.core.amounts import check_price
+from daybreak.core.formatting import check_price
 from daybreak.core.terminal import duration
 from daybreak.evaluation.finetuning.cells import EncodedTask, Job, fresh_model, using_threads
 from daybreak.evaluation.finetuning.finetune import Batches, fine_tune

@@ -32,11 +32,11 @@ class Plan:
     """What they will take, one after the other."""
 
 
-def make_plan(measurement: Measurement, fresh: bool, keep: bool) -> Plan:
+def make_plan(measurement: Measurement, overwrite: bool, keep: bool) -> Plan:
     """List the cells, and time a few steps of those to be filled, which also shows whether model and rows fit.
 
     Args:
-        fresh: remove the cells of earlier calls.
+        overwrite: remove the cells of earlier calls.
         keep: a model is to be saved.
 
     Raises:
@@ -45,7 +45,7 @@ def make_plan(measurement: Measurement, fresh: bool, keep: bool) -> Plan:
     jobs = measurement.jobs()
     if keep and len(jobs) == measurement.seeds:  # of several settings, the model to keep is known when all are done
         jobs[0] = keeping(jobs[0])
-    if fresh:
+    if overwrite:
         for job in jobs:
             job.file.unlink(missing_ok=True)
     left = [job for job in jobs if job.finished() is None]
@@ -61,7 +61,7 @@ def foreseen(measurement: Measurement, folder: Path) -> Plan:
     """The plan of what starts from another task's model; while that is not there, as if from the one in ``folder``."""
     if not measurement.folder.is_dir():
         measurement = replace(measurement, folder=folder, started=False)
-    return make_plan(measurement, fresh=False, keep=False)
+    return make_plan(measurement, overwrite=False, keep=False)
 
 
 def amount(measurements: Sequence[Measurement]) -> tuple[int, int]:

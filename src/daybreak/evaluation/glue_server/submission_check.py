@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from daybreak.core.errors import UserError, reason
-from daybreak.core.plain import nearest
+from daybreak.core.serialization import nearest
 from daybreak.evaluation.glue_server.submission import ARCHIVE, FILES, HEADER, LEAST, MOST, AnswerFile
 
 LARGEST = 2**26

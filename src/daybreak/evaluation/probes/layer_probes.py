@@ -57,7 +57,7 @@ def probed_rows(data: TaskRows, most: int) -> LabelledRows:
 
 
 def probe_layers(frozen: FrozenModel, data: TaskRows, train: LabelledRows, length: int, show: Show) -> LayerProbe:
-    """Fit one linear model a layer on ``train`` and judge each on the whole dev file.
+    """Fit one linear model a layer on ``train`` and evaluate each on the whole dev file.
 
     Args:
         length: tokens of a text at most.
@@ -69,7 +69,7 @@ def probe_layers(frozen: FrozenModel, data: TaskRows, train: LabelledRows, lengt
     layers = []
     for layer, (features, questions) in enumerate(zip(known, asked, strict=True)):
         answers = list(_answers(task.kind, features, train.targets, questions, len(data.labels)))
-        table = kind.judge(judged, answers, data.labels)
+        table = kind.evaluate(judged, answers, data.labels)
         layers.append(LayerScore(layer=layer, score=kind.score(table, data.labels)[task.metric]))
     return LayerProbe(
         task=task.name,

@@ -23,7 +23,7 @@ from daybreak.schemas.probes import BucketScore, CalibrationBin, MaskedWords, Ro
 SHARE = 0.15
 """Of the tokens, special ones left out."""
 SEED = 15_000_001
-"""Draws which are hidden; no seed of pretraining or of its yardstick."""
+"""Draws which are hidden; no seed of pretraining or of its held-out evaluation."""
 MOST_TOKENS = 1 << 17
 """Tokens that are read of a text, from its beginning: some 20,000 hidden ones, in a minute on a CPU if small."""
 LONGEST_ROW = 2048
@@ -91,7 +91,7 @@ def hidden_places(ids: np.ndarray, special: Sequence[int]) -> np.ndarray:
 
 
 def probe_masked_words(frozen: FrozenModel, text: HeldOutText, show: Show) -> MaskedWords:
-    """Hide SHARE of the tokens of ``text``, each by the mask token and at most once, and judge the guesses.
+    """Hide SHARE of the tokens of ``text``, each by the mask token and at most once, and evaluate the guesses.
 
     A row is the tokenizer's [CLS] and the next tokens of the stream, over the borders of documents, as in Daybreak's
     own pretraining. Longer rows than trained are tried where the model's positions have no table.
@@ -186,7 +186,7 @@ def _judged(
 
 
 def token_ranks(counts: np.ndarray, special: Sequence[int]) -> np.ndarray:
-    """int64[V]: 1 for the commonest id and so on, of equally common ones the lower id first; special ids come last."""
+    """int64[V]: 1 for the most frequent id and so on; the lower id first among ties; special ids last."""
     counts = counts.astype(np.int64)
     counts[[id for id in special if id < len(counts)]] = -1
     ranks = np.empty(len(counts), np.int64)

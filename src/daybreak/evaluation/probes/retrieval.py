@@ -127,7 +127,7 @@ def embed_texts(
         [special.cls, *encoding.ids[: length - 2], special.sep]
         for encoding in tokenizer.encode_batch(list(texts), add_special_tokens=False)
     ]
-    vectors = np.empty((len(rows), model.width), np.float32)
+    vectors = np.empty((len(rows), model.hidden_size), np.float32)
     order = np.argsort([len(row) for row in rows], kind="stable")
     with torch.inference_mode(), torch.autocast(device.type, enabled=False):
         for start in range(0, len(rows), BATCH):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from daybreak.core.errors import UserError
-from daybreak.core.plain import nearest
+from daybreak.core.serialization import nearest
 from daybreak.evaluation.protocols.protocol import Own, Protocol
 
 PROTOCOLS = {

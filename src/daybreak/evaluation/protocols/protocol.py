@@ -139,7 +139,7 @@ class Protocol:
             "beta2": self.betas[1],
             "eps": self.eps,
             "layer_decay": self.layer_decay_at(width) if self.layer_decay else None,
-            "clip": self.clip,
+            "max_grad_norm": self.clip,
             "dropout": self.dropout,
             "most_train_rows": self.train_rows,
         }

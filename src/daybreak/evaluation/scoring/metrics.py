@@ -71,7 +71,7 @@ def _correlation(function, targets: Sequence[float], answers: Sequence[float]) -
     return value if np.isfinite(value) else 0.0
 
 
-def commonest(targets: Sequence[int], metric: str = "") -> int:
+def most_frequent(targets: Sequence[int], metric: str = "") -> int:
     """The best class id that ignores the text: the most frequent one (ties: the lowest).
 
     For the metric f1 it is label id 1, however rare: never giving it scores 0.

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from daybreak.core.errors import UserError
-from daybreak.evaluation.scoring.metrics import commonest
+from daybreak.evaluation.scoring.metrics import most_frequent
 from daybreak.evaluation.tasks.batches import EncodedRows, Padding, check_ids
-from daybreak.evaluation.tasks.sequences import OneOfSeveral, sureness, sureness_scores
+from daybreak.evaluation.tasks.sequences import OneOfSeveral, confidence_of, confidence_scores
 from daybreak.evaluation.tasks.tables import place, read_cells, shown
 from daybreak.evaluation.tasks.task import LabelledRows, Task, TaskRows, assembled
 
@@ -77,19 +77,19 @@ class Choice(OneOfSeveral):
             found[name] = padding.pad(name, flat).unflatten(0, (len(indices), -1))
         return found
 
-    def judge(self, rows: EncodedRows, answers: Sequence[np.ndarray], labels: Sequence[str]) -> np.ndarray:
-        columns = (rows.targets, *sureness(np.stack(answers).astype(np.float64), rows.targets))
+    def evaluate(self, rows: EncodedRows, answers: Sequence[np.ndarray], labels: Sequence[str]) -> np.ndarray:
+        columns = (rows.targets, *confidence_of(np.stack(answers).astype(np.float64), rows.targets))
         return np.stack(columns, axis=1).astype(np.float64)
 
     def constant(self, data: TaskRows, judged: LabelledRows) -> np.ndarray:
         table = np.full((len(judged), len(self.judged)), np.nan)
-        table[:, 0], table[:, 1] = judged.targets, commonest(data.train.targets)
+        table[:, 0], table[:, 1] = judged.targets, most_frequent(data.train.targets)
         return table
 
     def score(self, judged: np.ndarray, labels: Sequence[str]) -> dict[str, float]:
         """Also ``calibration_error`` and ``surprise``, less of which is better, where chances are known."""
         accuracy = float((judged[:, 0] == judged[:, 1]).mean())
-        return {"accuracy": accuracy, **sureness_scores(*judged.T)}
+        return {"accuracy": accuracy, **confidence_scores(*judged.T)}
 
 
 def _read(task: Task, path: Path) -> tuple[LabelledRows, int]:

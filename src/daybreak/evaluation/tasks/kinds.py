@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from daybreak.evaluation.tasks.choices import Choice
-from daybreak.evaluation.tasks.kind import Kind
 from daybreak.evaluation.tasks.questions import Questions
 from daybreak.evaluation.tasks.sequences import Classification, Regression
 from daybreak.evaluation.tasks.task import Task, TaskRows
+from daybreak.evaluation.tasks.task_kind import Kind
 from daybreak.evaluation.tasks.token_labels import TokenLabels
 
 KINDS: dict[str, Kind] = {

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from daybreak.core.errors import UserError
-from daybreak.core.plain import nearest
+from daybreak.core.serialization import nearest
 from daybreak.evaluation.tasks.glue_tasks import GLUE, GLUE_ON_HUB
 from daybreak.evaluation.tasks.scibert_tasks import SCIBERT
 from daybreak.evaluation.tasks.task import Hidden, Task

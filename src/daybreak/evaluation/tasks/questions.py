@@ -15,9 +15,9 @@ from torch.nn import functional
 
 from daybreak.core.errors import UserError
 from daybreak.evaluation.tasks.batches import EncodedRows, Padding, check_ids, padded
-from daybreak.evaluation.tasks.kind import Kind
-from daybreak.evaluation.tasks.squad import Answer, judge_answer, read_questions
+from daybreak.evaluation.tasks.squad import Answer, read_questions, score_answer
 from daybreak.evaluation.tasks.task import LabelledRows, Task, TaskRows, assembled
+from daybreak.evaluation.tasks.task_kind import Kind
 
 NO_ANSWER = "no answer"
 OVERLAP = 128
@@ -139,10 +139,10 @@ class Questions(Kind):
         """float32[2, longest] for each sample: of being the first token, of being the last."""
         return list(torch.stack([outputs.start_logits, outputs.end_logits], dim=1).float().cpu().numpy())
 
-    def judge(self, rows: EncodedRows, answers: Sequence[np.ndarray], labels: Sequence[str]) -> np.ndarray:
+    def evaluate(self, rows: EncodedRows, answers: Sequence[np.ndarray], labels: Sequence[str]) -> np.ndarray:
         given = self.given(rows, answers, labels)
         right = ([answer.text for answer in target] for target in rows.rows.targets)
-        return np.array([judge_answer(text, texts) for text, texts in zip(given, right)], dtype=np.float64)
+        return np.array([score_answer(text, texts) for text, texts in zip(given, right)], dtype=np.float64)
 
     def given(self, rows: EncodedRows, answers: Sequence[np.ndarray], labels: Sequence[str]) -> list[str]:
         """The answer to each row, a piece of its context; empty for none."""
@@ -161,7 +161,7 @@ class Questions(Kind):
     def constant(self, data: TaskRows, judged: LabelledRows) -> np.ndarray:
         """Of the empty answer."""
         right = ([answer.text for answer in target] for target in judged.targets)
-        return np.array([judge_answer("", texts) for texts in right], dtype=np.float64)
+        return np.array([score_answer("", texts) for texts in right], dtype=np.float64)
 
     def score(self, judged: np.ndarray, labels: Sequence[str]) -> dict[str, float]:
         return {"f1": float(judged[:, 1].mean()), "exact": float(judged[:, 0].mean())}

@@ -16,13 +16,13 @@ from daybreak.evaluation.scoring.metrics import (
     METRICS,
     calibration_error,
     classification_scores,
-    commonest,
+    most_frequent,
     regression_scores,
 )
 from daybreak.evaluation.tasks.batches import EncodedRows, check_ids
-from daybreak.evaluation.tasks.kind import Kind
 from daybreak.evaluation.tasks.tables import read_cells
 from daybreak.evaluation.tasks.task import LabelledRows, Task, TaskRows, load_table
+from daybreak.evaluation.tasks.task_kind import Kind
 
 
 class OneOfSeveral(Kind):
@@ -75,7 +75,7 @@ def with_pair_features(rows: EncodedRows, tokenizer: Any, length: int, head: str
     return replace(rows, features=features)
 
 
-def sureness(logits: np.ndarray, targets: Sequence[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def confidence_of(logits: np.ndarray, targets: Sequence[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """For each row the answer, its chance, and the surprise of the target in nats.
 
     Args:
@@ -88,7 +88,7 @@ def sureness(logits: np.ndarray, targets: Sequence[int]) -> tuple[np.ndarray, np
     return best, np.exp(logs[everyone, best]), -logs[everyone, np.asarray(targets)]
 
 
-def sureness_scores(
+def confidence_scores(
     targets: np.ndarray, answers: np.ndarray, confidence: np.ndarray, surprise: np.ndarray
 ) -> dict[str, float]:
     """Metrics of which less is better, from float64[R] each; none where the answers came without chances."""
@@ -112,16 +112,16 @@ class Classification(OneOfSeveral, _Sequences):
         super().configure(config, labels)
         config.problem_type = "single_label_classification"
 
-    def judge(self, rows: EncodedRows, answers: Sequence[np.ndarray], labels: Sequence[str]) -> np.ndarray:
+    def evaluate(self, rows: EncodedRows, answers: Sequence[np.ndarray], labels: Sequence[str]) -> np.ndarray:
         # Of two labels the lead orders rows as the chance does. Chances of sure answers would all be 1 when rounded,
         # and lose the order that the area under the curve needs.
         logits = np.stack(answers).astype(np.float64)
-        best, confidence, surprise = sureness(logits, rows.targets)
+        best, confidence, surprise = confidence_of(logits, rows.targets)
         columns = (rows.targets, best, logits[:, 1] - logits[:, 0], confidence, surprise)
         return np.stack(columns, axis=1).astype(np.float64)
 
     def constant(self, data: TaskRows, judged: LabelledRows) -> np.ndarray:
-        answer = commonest(data.train.targets, data.task.metric)
+        answer = most_frequent(data.train.targets, data.task.metric)
         table = np.full((len(judged), len(self.judged)), np.nan)
         table[:, 0], table[:, 1], table[:, 2] = judged.targets, answer, answer == 1
         return table
@@ -130,7 +130,9 @@ class Classification(OneOfSeveral, _Sequences):
         """Also ``calibration_error`` and ``surprise``, less of which is better, where chances are known."""
         targets, answers = judged[:, 0].astype(int).tolist(), judged[:, 1].astype(int).tolist()
         leads = judged[:, 2].tolist() if len(labels) == 2 else None
-        return classification_scores(len(labels), targets, answers, leads) | sureness_scores(*judged[:, [0, 1, 3, 4]].T)
+        return classification_scores(len(labels), targets, answers, leads) | confidence_scores(
+            *judged[:, [0, 1, 3, 4]].T
+        )
 
     def decided(self, answers: Sequence[np.ndarray]) -> list[float]:
         return np.stack(answers).argmax(axis=1).astype(float).tolist()
@@ -156,7 +158,7 @@ class Regression(_Sequences):
         # squeeze(-1), not squeeze(): a last batch of one row must stay a batch.
         return functional.mse_loss(outputs.logits.float().squeeze(-1), targets)
 
-    def judge(self, rows: EncodedRows, answers: Sequence[np.ndarray], labels: Sequence[str]) -> np.ndarray:
+    def evaluate(self, rows: EncodedRows, answers: Sequence[np.ndarray], labels: Sequence[str]) -> np.ndarray:
         return np.stack(
             [np.asarray(rows.targets, dtype=np.float64), np.stack(answers)[:, 0].astype(np.float64)], axis=1
         )

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from daybreak.core.errors import UserError, reason
-from daybreak.core.plain import nearest
+from daybreak.core.serialization import nearest
 from daybreak.evaluation.tasks.tables import MANY, check_skipped, parquet_of, readable, shown
 
 FORM = "Give the file the form of SQuAD, or name its format."
@@ -171,7 +171,7 @@ def normalised(text: str) -> str:
     return " ".join(re.sub(r"\b(a|an|the)\b", " ", bare).split())
 
 
-def judge_answer(given: str, answers: Sequence[str]) -> tuple[float, float]:
+def score_answer(given: str, answers: Sequence[str]) -> tuple[float, float]:
     """(exact match, F1 of words) in [0, 1], each the best over ``answers``, as the official script of version 2 counts.
 
     Answers of which normalisation leaves nothing do not count; without any, the empty answer is the right one.

@@ -17,7 +17,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from daybreak.core.errors import UserError, reason
-from daybreak.core.plain import nearest
+from daybreak.core.serialization import nearest
 
 FORMATS = ("tsv", "csv", "jsonl", "parquet")
 SKIPPED_SHARE = 0.1

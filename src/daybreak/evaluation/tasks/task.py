@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from daybreak.core.errors import UserError
-from daybreak.core.plain import nearest
+from daybreak.core.serialization import nearest
 from daybreak.evaluation.scoring.metrics import TWO_LABELS
 from daybreak.evaluation.tasks.tables import Cells, place, read_cells, shown
 

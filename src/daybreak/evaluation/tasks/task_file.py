@@ -42,7 +42,7 @@ from pathlib import Path
 from typing import Any
 
 from daybreak.core.errors import UserError, reason
-from daybreak.core.plain import nearest
+from daybreak.core.serialization import nearest
 from daybreak.evaluation.tasks.kinds import KINDS
 from daybreak.evaluation.tasks.known_tasks import KNOWN, TASK_LISTS
 from daybreak.evaluation.tasks.tables import FORMATS

@@ -12,12 +12,12 @@ import torch
 from torch.nn import functional
 
 from daybreak.core.errors import UserError
-from daybreak.core.plain import nearest
+from daybreak.core.serialization import nearest
 from daybreak.evaluation.tasks.batches import EncodedRows, check_ids
 from daybreak.evaluation.tasks.conll import Sentence, read_sentences
-from daybreak.evaluation.tasks.kind import Kind
 from daybreak.evaluation.tasks.spans import OUTSIDE, in_iob2, rates, span_counts, spans, word_counts
 from daybreak.evaluation.tasks.task import LabelledRows, Task, TaskRows, assembled
+from daybreak.evaluation.tasks.task_kind import Kind
 
 IGNORED = -100
 """The target of a piece that is not asked."""
@@ -98,7 +98,7 @@ class TokenLabels(Kind):
         total = functional.cross_entropy(logits, targets.flatten(), ignore_index=IGNORED, reduction="sum")
         return total / (targets != IGNORED).sum().clamp(min=1)
 
-    def judge(self, rows: EncodedRows, answers: Sequence[np.ndarray], labels: Sequence[str]) -> np.ndarray:
+    def evaluate(self, rows: EncodedRows, answers: Sequence[np.ndarray], labels: Sequence[str]) -> np.ndarray:
         """float64[R, 6 T] for T types in the order of their names.
 
         For each type: spans correct, predicted and gold; words correct, predicted and gold.

@@ -28,7 +28,7 @@ from daybreak.training.objectives.finish import WithEmbeddings
 from daybreak.training.objectives.objective import Objective
 
 
-class Replicas:
+class DataParallel:
     """The model as one of several that share their gradients; with one process, just the model.
 
     Weights are those of rank 0 afterwards. Every parameter must have a part in every loss.

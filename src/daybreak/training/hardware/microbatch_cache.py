@@ -14,7 +14,7 @@ from typing import Any
 
 from daybreak.core.errors import UserError
 from daybreak.core.files import write_json
-from daybreak.core.plain import fingerprint
+from daybreak.core.serialization import fingerprint
 
 
 def cache_file() -> Path:

@@ -99,7 +99,7 @@ def matmul_rates(device: torch.device) -> dict[str, float]:
 
 
 def describe(device: torch.device, started: float) -> Environment:
-    """Return what a reader needs to judge a run's speed; ``started`` is the Unix time of its first start."""
+    """Return what a reader needs to evaluate a run's speed; ``started`` is the Unix time of its first start."""
     return Environment(
         daybreak=__version__,
         python=platform.python_version(),

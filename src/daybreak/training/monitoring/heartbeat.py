@@ -1,7 +1,7 @@
 """The seconds charged so far, in a small file that is rewritten many times a second and outlives a kill.
 
 The trace has a line a step. Where steps are long, or a process is killed again and again, what passed since its last
-line would be free: 25 kills in five minutes gave back four seconds. (Design idea 3: kills cannot stretch a budget.)
+line would be free: 25 kills in five minutes gave back four seconds. (Design idea 3: kills cannot phase a budget.)
 A beat says the time of the next one: when it was in this interval that a process was killed nobody knows, so all of it
 is charged.
 """

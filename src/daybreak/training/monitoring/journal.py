@@ -11,8 +11,8 @@ from typing import Any, TextIO
 
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json_lines, write_json, write_text
-from daybreak.core.plain import to_plain
 from daybreak.core.run_folder import RunFolder
+from daybreak.core.serialization import to_dict
 from daybreak.schemas.changes import MachineRecord
 from daybreak.schemas.run import Decisions, StepRecord, TraceRecord, ValidationRecord
 
@@ -37,13 +37,13 @@ class Journal:
         self._append(self._trace, line)
 
     def on_step(self, record: StepRecord) -> None:
-        self._append(self._metrics, json.dumps({"type": "step", **to_plain(record)}) + "\n")
+        self._append(self._metrics, json.dumps({"type": "step", **to_dict(record)}) + "\n")
 
     def on_validation(self, record: ValidationRecord) -> None:
-        self._append(self._metrics, json.dumps({"type": "validation", **to_plain(record)}) + "\n")
+        self._append(self._metrics, json.dumps({"type": "validation", **to_dict(record)}) + "\n")
 
     def on_machine(self, record: MachineRecord) -> None:
-        self._append(self._metrics, json.dumps({"type": "machine", **to_plain(record)}) + "\n")
+        self._append(self._metrics, json.dumps({"type": "machine", **to_dict(record)}) + "\n")
 
     def go_back(self, step: int) -> int:
         """Cut to what was known before ``step``, as a resume does; return the number of steps lost."""

@@ -25,8 +25,8 @@ from typing import Any
 from daybreak.core.errors import UserError, reason
 from daybreak.core.extras import install_hint
 from daybreak.core.files import read_json
-from daybreak.core.plain import fingerprint, nearest, to_plain
 from daybreak.core.run_folder import RunFolder
+from daybreak.core.serialization import fingerprint, nearest, to_dict
 from daybreak.core.terminal import say
 from daybreak.schemas.changes import MachineRecord
 from daybreak.schemas.run import StepRecord, ValidationRecord
@@ -90,15 +90,15 @@ class Remote:
         self._listeners = [_Listener(tracker, start) for tracker in dict.fromkeys(names)]
 
     def on_step(self, record: StepRecord) -> None:
-        values = to_plain(record)
+        values = to_dict(record)
         # A causal loss is no masked loss: this says why the curve jumps.
         self._send("train", {**values, "causal": int(record.stage == "causal")})
 
     def on_validation(self, record: ValidationRecord) -> None:
-        self._send("heldout", to_plain(record))
+        self._send("heldout", to_dict(record))
 
     def on_machine(self, record: MachineRecord) -> None:
-        self._send("machine", to_plain(record))
+        self._send("machine", to_dict(record))
 
     def _send(self, group: str, values: dict[str, Any]) -> None:
         step = values.pop("step")

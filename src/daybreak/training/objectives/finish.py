@@ -154,7 +154,7 @@ class Pooling(Encoder):
     def __init__(self, model: Encoder, *, only: bool = False):
         super().__init__()
         self._model, self._only = model, only
-        self.vocabulary, self.width = model.vocabulary, model.width
+        self.vocabulary, self.hidden_size = model.vocabulary, model.hidden_size
         self.embeddings: Tensor | None = None
         """[B, D] of the last forward pass; None before."""
 

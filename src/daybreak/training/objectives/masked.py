@@ -68,7 +68,7 @@ class Judged:
 
 
 @dataclass(frozen=True)
-class Slots:
+class MaskedPositions:
     """Chosen positions of a batch, padded to the largest number in a row."""
 
     places: Tensor
@@ -158,7 +158,7 @@ class Masked(Objective):
         following = F.cross_entropy(model.next_logits(first).float(), batch.follows, reduction="sum")
         return LossSum(sum=masked.sum + per_row * following, count=masked.count, masked=masked.sum.detach())
 
-    def judge(self, model: Encoder, batch: Batch, *, seed: int, position: int) -> Judged:
+    def evaluate(self, model: Encoder, batch: Batch, *, seed: int, position: int) -> Judged:
         """Judge ``model``, which the caller has put into evaluation mode, on masks of (seed, position), in float32."""
         parts = range(0, len(batch), JUDGED_ROWS)
         with torch.inference_mode(), torch.autocast(batch.ids.device.type, enabled=False):
@@ -242,17 +242,17 @@ class Masked(Objective):
         """Whether every row gives the same number of slots whatever it holds, so that no shape depends on values."""
         return self.count == "fixed" and not (self.protect_special or self.whole_words) and batch.attend is None
 
-    def _slots(self, batch: Batch, chosen: Tensor) -> Slots:
+    def _slots(self, batch: Batch, chosen: Tensor) -> MaskedPositions:
         order = chosen.logical_not().to(torch.uint8).argsort(dim=1, stable=True)
         if self._always_full(batch):
-            return Slots(order[:, : self._fixed(chosen.shape[1])], None)
+            return MaskedPositions(order[:, : self._fixed(chosen.shape[1])], None)
         number = chosen.sum(dim=1)
         # One message from the device for all three: whoever knows how many there are need not wait to find them.
         most, least, total = torch.stack((number.max(), number.min(), number.sum())).tolist()
         places = order[:, : max(1, most)]
         if least == most > 0:
-            return Slots(places, None)
-        return Slots(places, torch.nonzero_static(chosen.gather(1, places).flatten(), size=total)[:, 0])
+            return MaskedPositions(places, None)
+        return MaskedPositions(places, torch.nonzero_static(chosen.gather(1, places).flatten(), size=total)[:, 0])
 
 
 def ranks(draw: Tensor, among: Tensor) -> Tensor:

@@ -14,8 +14,8 @@ from torch import Tensor
 from daybreak.core.batch import Batch
 from daybreak.core.encoder import Encoder, LossSum
 from daybreak.core.errors import UserError
-from daybreak.core.plain import Component
 from daybreak.core.rng import draws
+from daybreak.core.serialization import Component
 from daybreak.schemas.run import SpecialIds
 from daybreak.training.objectives.loss import LinearCrossEntropy
 
@@ -72,7 +72,7 @@ class CausalThenMasked(Objective):
     with the rate falling in steps (arXiv 2305.15273): static shapes within a step. Padding is never a target.
     """
 
-    causal_share: float = 0.35
+    causal_fraction: float = 0.35
     """Share of the run spent on next-token prediction; 0 for masked LM from the start."""
     causal_targets: float = 1.0
     """Share of a row's positions whose next token is predicted; fewer make the decoder cheaper."""
@@ -80,16 +80,18 @@ class CausalThenMasked(Objective):
     """Masked shares of the equal parts of the masked stage; at most four."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.causal_share < 1 or not 0 < self.causal_targets <= 1:
-            raise UserError("--objective.causal-share must be in [0, 1) and causal-targets in (0, 1].", "Correct it.")
+        if not 0 <= self.causal_fraction < 1 or not 0 < self.causal_targets <= 1:
+            raise UserError(
+                "--objective.causal-fraction must be in [0, 1) and causal-targets in (0, 1].", "Correct it."
+            )
         if not 1 <= len(self.mask_rates) <= 4 or not all(0 < rate < 1 for rate in self.mask_rates):
             raise UserError("--objective.mask-rates takes one to four shares between 0 and 1.", "Correct them.")
 
     def stage(self, progress: float) -> str:
-        return "causal" if progress < self.causal_share else "masked"
+        return "causal" if progress < self.causal_fraction else "masked"
 
     def mask_rate(self, progress: float) -> float:
-        inside = (progress - self.causal_share) / (1.0 - self.causal_share)
+        inside = (progress - self.causal_fraction) / (1.0 - self.causal_fraction)
         return self.mask_rates[min(int(max(inside, 0.0) * len(self.mask_rates)), len(self.mask_rates) - 1)]
 
     def targets(self, batch: Batch, *, seed: int, position: int, progress: float) -> int:

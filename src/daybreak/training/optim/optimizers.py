@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from daybreak.core.errors import UserError
-from daybreak.core.plain import Component
+from daybreak.core.serialization import Component
 from daybreak.training.optim.bert_adam import BertAdamOptimizer
 
 ROLES = ("matrices", "embeddings", "norms", "biases", "scalars")

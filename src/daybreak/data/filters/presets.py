@@ -1,6 +1,6 @@
-"""The named cases: which steps suit which text.
+"""The named presets: which steps suit which text.
 
-| case    | for                                  | readings beyond the usual two  | memory                            |
+| preset  | for                                  | readings beyond the usual two  | memory                            |
 |---------|--------------------------------------|--------------------------------|-----------------------------------|
 | plain   | text that is clean                   | none                           | none                              |
 | books   | long prose, digitised books          | none                           | one document's words              |
@@ -9,7 +9,7 @@
 | crammed | what the Cramming paper did          | one, to train a tokenizer on   | a tokenizer                       |
 |         |                                      | the text before it is filtered |                                   |
 
-Exact duplicates are left out in every case; they are no step.
+Exact duplicates are left out in every preset; they are no step.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from daybreak.core.errors import UserError
-from daybreak.core.plain import nearest
+from daybreak.core.serialization import nearest
 from daybreak.data.filters.boilerplate import BookLicence
 from daybreak.data.filters.compressibility import Compressibility
+from daybreak.data.filters.filter import Step
 from daybreak.data.filters.languages import Language
 from daybreak.data.filters.near_duplicates import NearDuplicates
 from daybreak.data.filters.quality_filters import C4Quality, FineWebQuality, GopherQuality, GopherRepetition
-from daybreak.data.filters.steps import Step
 
 PLAIN, BOOKS, WEB, CRAMMED = "plain", "books", "web", "crammed"
 
-CASES: Mapping[str, tuple[Step, ...]] = MappingProxyType(
+PRESETS: Mapping[str, tuple[Step, ...]] = MappingProxyType(
     {
         PLAIN: (),
         # A book has more words than a page may, and a chapter of dialogue few that are stop words.
@@ -41,12 +41,12 @@ CASES: Mapping[str, tuple[Step, ...]] = MappingProxyType(
 )
 
 
-def steps_of(case: str, language: Language | None = None) -> tuple[Step, ...]:
-    """The steps of ``case``; ``language`` comes first, where a model for it was given.
+def steps_of(preset: str, language: Language | None = None) -> tuple[Step, ...]:
+    """The steps of ``preset``; ``language`` comes first, where a model for it was given.
 
     Raises:
-        UserError: there is no such case.
+        UserError: there is no such preset.
     """
-    if case not in CASES:
-        raise UserError(f"'{case}' is no case.{nearest(case, CASES)}", f"Use {', '.join(CASES)}.")
-    return (*([language] if language else []), *CASES[case])
+    if preset not in PRESETS:
+        raise UserError(f"'{preset}' is no preset.{nearest(preset, PRESETS)}", f"Use {', '.join(PRESETS)}.")
+    return (*([language] if language else []), *PRESETS[preset])

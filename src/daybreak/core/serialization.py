@@ -17,6 +17,7 @@ from abc import ABC
 from typing import Any
 
 from daybreak.core.errors import UserError
+from daybreak.schemas.old_names import FIELDS
 
 
 class UnknownKind(UserError):
@@ -36,15 +37,15 @@ def nearest(word: str, choices: typing.Iterable[str]) -> str:
     return f" Did you mean '{found[0]}'?" if found else ""
 
 
-def to_plain(value: Any) -> Any:
+def to_dict(value: Any) -> Any:
     """Turn a dataclass (nested, with tuples, dicts and numbers) into JSON values."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {field.name: to_plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        fields = {field.name: to_dict(getattr(value, field.name)) for field in dataclasses.fields(value)}
         return {"kind": type(value).__name__, **fields} if isinstance(value, Component) else fields
     if isinstance(value, dict):
-        return {key: to_plain(item) for key, item in value.items()}
+        return {key: to_dict(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [to_plain(item) for item in value]
+        return [to_dict(item) for item in value]
     return value
 
 
@@ -55,7 +56,7 @@ def flat(value: Any, name: str = "") -> list[tuple[str, Any]]:
     return [pair for key, item in value.items() for pair in flat(item, f"{name}.{key}" if name else str(key))]
 
 
-def from_plain(cls: Any, value: Any, where: str = "") -> Any:
+def from_dict(cls: Any, value: Any, where: str = "") -> Any:
     """Rebuild a value of type ``cls`` from JSON values.
 
     Raises:
@@ -66,19 +67,19 @@ def from_plain(cls: Any, value: Any, where: str = "") -> Any:
     if origin in (types.UnionType, typing.Union):
         if value is None and type(None) in arguments:
             return None
-        return from_plain(next(a for a in arguments if a is not type(None)), value, where)
+        return from_dict(next(a for a in arguments if a is not type(None)), value, where)
     wanted = {tuple: list, list: list, dict: dict}.get(origin) if origin else None
     if wanted is not None and not isinstance(value, wanted):
         what = "an object" if wanted is dict else "a list"
         raise UserError(f"{_called(where)} should be {what}.", "Mend or delete that file.")
     if origin is tuple:
-        return tuple(from_plain(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(value))
+        return tuple(from_dict(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(value))
     if origin is list:
-        return [from_plain(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(value)]
+        return [from_dict(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(value)]
     if origin is dict:
-        return {key: from_plain(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
+        return {key: from_dict(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
     if dataclasses.is_dataclass(cls) or (isinstance(cls, type) and issubclass(cls, Component)):
-        return _dataclass_from_plain(cls, value, where)
+        return _dataclass_from_dict(cls, value, where)
     if cls is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if cls is not Any and (not isinstance(value, cls) or (cls is int and isinstance(value, bool))):
@@ -90,7 +91,7 @@ def _called(where: str) -> str:
     return f"The field '{where}'" if where else "The content"
 
 
-def _dataclass_from_plain(cls: Any, value: Any, where: str) -> Any:
+def _dataclass_from_dict(cls: Any, value: Any, where: str) -> Any:
     if not isinstance(value, dict):
         raise UserError(f"{_called(where)} should be an object.", "Mend or delete that file.")
     value = dict(value)
@@ -103,6 +104,8 @@ def _dataclass_from_plain(cls: Any, value: Any, where: str) -> Any:
                 f"Use one of: {', '.join(sorted(kinds))}.",
             )
         cls = kinds[kind]
+    renamed = FIELDS.get(cls.__name__, {})
+    value = {renamed.get(name, name): content for name, content in value.items()}
     hints = _hints(cls)
     known = {field.name: field for field in dataclasses.fields(cls)}
     for name in value:
@@ -115,7 +118,7 @@ def _dataclass_from_plain(cls: Any, value: Any, where: str) -> Any:
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         if required and name not in value:
             raise UserError(f"The field '{where + '.' if where else ''}{name}' is missing.", "Add it.")
-    inner = {n: from_plain(hints[n], v, f"{where}.{n}" if where else n) for n, v in value.items()}
+    inner = {n: from_dict(hints[n], v, f"{where}.{n}" if where else n) for n, v in value.items()}
     return cls(**inner)
 
 
@@ -137,5 +140,5 @@ def _final_subclasses(cls: Any) -> list[Any]:
 
 def fingerprint(value: Any) -> str:
     """Return 16 hex digits that identify a plain or dataclass value, whatever the order of its keys."""
-    text = json.dumps(to_plain(value), sort_keys=True, separators=(",", ":"))
+    text = json.dumps(to_dict(value), sort_keys=True, separators=(",", ":"))
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

@@ -1,7 +1,7 @@
 """What tells one kind of task from another: a class per kind, and one training loop for all.
 
 The way of a task: ``load`` its files into rows, ``encode`` the rows into samples of token ids, ``collate`` samples into
-a batch, ``loss`` to train, ``answers`` to predict, ``judge`` the answers row by row, ``score`` the judged rows. What is
+a batch, ``loss`` to train, ``answers`` to predict, ``evaluate`` the answers row by row, ``score`` the rows. What is
 judged is kept (numbers, never text), so that scores can be counted again from any resample of the rows.
 """
 
@@ -30,7 +30,7 @@ class Kind(ABC):
     head: ClassVar[str]
     """The stock classes with such an output, after the family's name: ``ForSequenceClassification``."""
     judged: ClassVar[tuple[str, ...]] = ()
-    """Names of the columns of ``judge``, where their number does not depend on the task."""
+    """Names of the columns of ``evaluate``, where their number does not depend on the task."""
     exact: ClassVar[bool] = False
     """Wants float32 where others compute in bfloat16: 8 bits are too few for a number that is judged by its rank."""
 
@@ -80,12 +80,12 @@ class Kind(ABC):
         return list(outputs.logits.float().cpu().numpy())
 
     @abstractmethod
-    def judge(self, rows: EncodedRows, answers: Sequence[np.ndarray], labels: Sequence[str]) -> np.ndarray:
+    def evaluate(self, rows: EncodedRows, answers: Sequence[np.ndarray], labels: Sequence[str]) -> np.ndarray:
         """float64[R, k]: for each row what the scores are counted from; ``answers`` has one entry a sample."""
 
     @abstractmethod
     def constant(self, data: TaskRows, judged: LabelledRows) -> np.ndarray:
-        """As ``judge``, of the answer that suits the training rows best and ignores the text."""
+        """As ``evaluate``, of the answer that suits the training rows best and ignores the text."""
 
     @abstractmethod
     def score(self, judged: np.ndarray, labels: Sequence[str]) -> dict[str, float]:

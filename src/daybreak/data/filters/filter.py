@@ -1,4 +1,4 @@
-"""What a step of the preparation is: it judges documents one by one, or the corpus as a whole.
+"""What a step of the preparation is: it evaluates documents one by one, or the corpus as a whole.
 
 A step is plain data that a worker process can be sent; what it needs (a model, a tokenizer, an index) it loads there.
 The named cases, which put steps together, are in ``cases``.
@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from daybreak.core.errors import UserError
 from daybreak.core.extras import install_hint
-from daybreak.core.plain import Component
+from daybreak.core.serialization import Component
 
 Judge = Callable[[str], str | None]
 """Takes the clean text of a document; returns the reason for which it is left out, a short constant phrase, or None."""
@@ -58,12 +58,12 @@ class Step(Component):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DocumentStep(Step):
+class DocumentFilter(Step):
     """A step whose verdict on a document depends on its text alone."""
 
     @abstractmethod
     def open(self, context: Context) -> Judge:
-        """Load what is needed; call it in the process that judges.
+        """Load what is needed; call it in the process that evaluates.
 
         Raises:
             UserError: something that it needs is not installed or cannot be read.

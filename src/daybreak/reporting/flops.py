@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from daybreak.core.amounts import percent, significant
+from daybreak.core.formatting import percent, significant
 from daybreak.reporting.events import place
 from daybreak.reporting.runs import RunRecords
 
@@ -56,7 +56,7 @@ def cost(shape: Mapping[str, Any], vocabulary: int, length: int) -> Cost | None:
         shape: ``model`` of a recipe as plain JSON.
     """
     try:
-        layers, width, inner = int(shape["layers"]), int(shape["width"]), int(shape["inner"])
+        layers, width, inner = int(shape["layers"]), int(shape["hidden_size"]), int(shape["intermediate_size"])
         kind = shape["kind"]
         gated = {"ModernEncoder": True, "BertEncoder": False, "CrammedEncoder": shape.get("gated", True)}[kind]
     except (KeyError, TypeError, ValueError):
@@ -75,7 +75,7 @@ def trained(run: RunRecords) -> Trained | None:
 
     A second phase that was to begin as soon as the loss is flat is taken to begin where it would have at the latest.
     """
-    later = run.recipe.get("later") or {}
+    later = run.recipe.get("phase2") or {}
     start = later.get("start", 1.0)
     first, second = (_cost(run, length) for length in (run.recipe.get("length"), later.get("length")))
     tokens, flops = [], []

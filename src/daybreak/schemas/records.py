@@ -63,7 +63,7 @@ class DataIdentity:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FiledResult:
+class RecordedResult:
     """One task in short; results.json beside it has the rest."""
 
     protocol: str
@@ -88,8 +88,8 @@ class Record:
     """Name."""
     fingerprint: str
     """Of the whole recipe, as in recipe.json."""
-    contender: str
-    """Of the recipe without its seed: runs that share it are one contender."""
+    variant: str
+    """Of the recipe without its seed: runs that share it are one variant."""
     seed: int
     budget: str
     """As it was asked for."""
@@ -133,7 +133,7 @@ class Record:
     """Cores that other processes used, on average; None where nobody counted."""
     void: str
     """Why its time counts for nothing; empty where it counts."""
-    results: list[FiledResult] = field(default_factory=list)
+    results: list[RecordedResult] = field(default_factory=list)
     kilowatt_hours: float | None = None
     """Of the accelerators; None where they do not tell."""
 

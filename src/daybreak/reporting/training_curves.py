@@ -55,7 +55,7 @@ def _notes(run: RunRecords) -> list[str]:
     if silent > 0:
         times = "once" if silent == 1 else f"{silent:,} times"
         found.append(f"Resumed {times} more, without a lost line to tell where.")
-    if summary and (lost := summary.spent.get("lost", 0.0)):
+    if summary and (lost := summary.time_by_category.get("lost", 0.0)):
         found.append(f"In all {lost:.1f} s of work was lost.")
     if summary and summary.resumes:
         found.append(f"Between stop and resume {duration(max(0.0, summary.wall - summary.elapsed))} passed.")

@@ -1,4 +1,4 @@
-"""Steps of the user's own, from a Python file: ``daybreak prepare TEXT --steps my_filter.py``.
+"""Steps of the user's own, from a Python file: ``daybreak prepare TEXT --filters my_filter.py``.
 
 The file is code, and code of a file by path cannot be sent to another process. So what is sent is the path, and each
 process reads the file itself; a digest says whether all of them read the same.
@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import ClassVar, TypeVar
 
 from daybreak.core.errors import UserError
-from daybreak.core.plain import fingerprint
+from daybreak.core.serialization import fingerprint
 from daybreak.core.user_code import cause, import_file, read_code
-from daybreak.data.filters.steps import Context, DocumentStep, Judge
+from daybreak.data.filters.filter import Context, DocumentFilter, Judge
 
 Value = TypeVar("Value")
 
@@ -29,7 +29,7 @@ LONGEST_REASON = 100
 
 
 class StepFailed(Exception):
-    """A judge raised an exception or returned what it may not.
+    """A evaluate raised an exception or returned what it may not.
 
     Args:
         file: where it is defined.
@@ -46,7 +46,7 @@ class StepFailed(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OwnStep(DocumentStep):
+class CustomFilter(DocumentFilter):
     """A step that a file of the user's defines, as a process is sent it."""
 
     memory: ClassVar[str] = "what the step in the file holds"
@@ -80,11 +80,11 @@ class OwnStep(DocumentStep):
         return _told(found, own.name, self.file)
 
     @property
-    def _own(self) -> DocumentStep:
+    def _own(self) -> DocumentFilter:
         return _known(self.file, self.digest)[self.place]
 
 
-def own_steps(file: str) -> tuple[OwnStep, ...]:
+def custom_filters(file: str) -> tuple[CustomFilter, ...]:
     """The steps that a Python file of the user's defines: its ``steps``.
 
     Raises:
@@ -92,11 +92,11 @@ def own_steps(file: str) -> tuple[OwnStep, ...]:
             holds what is no plain value.
     """
     steps, digest = _read(file)
-    return tuple(OwnStep(file=file, digest=digest, place=place) for place in range(len(steps)))
+    return tuple(CustomFilter(file=file, digest=digest, place=place) for place in range(len(steps)))
 
 
 @functools.lru_cache(maxsize=4)
-def _known(file: str, digest: str) -> tuple[DocumentStep, ...]:
+def _known(file: str, digest: str) -> tuple[DocumentFilter, ...]:
     """The steps of a file that must still be what it was when it was first read."""
     steps, found = _read(file)
     if found != digest:
@@ -107,7 +107,7 @@ def _known(file: str, digest: str) -> tuple[DocumentStep, ...]:
     return steps
 
 
-def _read(file: str) -> tuple[tuple[DocumentStep, ...], str]:
+def _read(file: str) -> tuple[tuple[DocumentFilter, ...], str]:
     """The steps in a file, and a digest of the file and of their fields."""
     path = Path(os.path.expanduser(file))
     code = read_code(path)
@@ -115,8 +115,8 @@ def _read(file: str) -> tuple[tuple[DocumentStep, ...], str]:
     if not isinstance(steps, list | tuple) or not steps:
         raise UserError(f"'{file}' defines no 'steps'.", REMEDY)
     for step in steps:
-        if not isinstance(step, DocumentStep):
-            raise UserError(f"'{file}' has {step!r:.60} among its steps, which is no DocumentStep.", REMEDY)
+        if not isinstance(step, DocumentFilter):
+            raise UserError(f"'{file}' has {step!r:.60} among its steps, which is no DocumentFilter.", REMEDY)
         why = _of(file, step.why)
         if not isinstance(why, str) or not why.strip() or "\n" in why:
             raise UserError(
@@ -133,13 +133,13 @@ def _read(file: str) -> tuple[tuple[DocumentStep, ...], str]:
     return tuple(steps), digest
 
 
-def _told(judge: Judge, name: str, file: str) -> Judge:
-    """The judge, with what it does wrong as ``StepFailed``."""
+def _told(evaluate: Judge, name: str, file: str) -> Judge:
+    """The evaluate, with what it does wrong as ``StepFailed``."""
     reasons: set[str] = set()
 
     def judged(text: str) -> str | None:
         try:
-            why = judge(text)
+            why = evaluate(text)
         except (UserError, MemoryError):
             raise
         except Exception as error:
