@@ -220,6 +220,7 @@ def _stretches(recipe: Recipe, shards: Shards, data: Path, decisions: Decisions)
             shards.manifest.special,
             shortest=finish.shortest,
             longest=finish.longest,
+            views=finish.views,
         )
         plans.append((spans, finish.length, finish.sequences(decisions.batch, recipe.length)))
     built = [

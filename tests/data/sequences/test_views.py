@@ -91,7 +91,7 @@ def test_the_fraction_follows_progress(stream: TokenStream, progress: float, exp
 
 
 def test_a_long_run_has_its_views_early(stream: TokenStream) -> None:
-    config = ViewRows(fraction=1.0, later=0.0, most=100)
+    config = ViewRows(fraction=1.0, later_fraction=0.0, most=100)
     ids = config.build(stream, LENGTH, 3, SPECIAL).take(90, 20, 0.01).ids
     assert [bool((row == SPECIAL.sep).any()) for row in ids] == [True] * 10 + [False] * 10
 

@@ -4,6 +4,9 @@ Documents are read as passages: a document itself, or equal parts of at most PAS
 visits all passages once, in an order keyed by the seed. Sequences 2i and 2i + 1 of the run are two spans of one
 passage: random lengths, and the second begins some tokens before or after the end of the first. A passage that is too
 short for the lengths drawn gives shorter spans, at the least its two halves.
+
+A model that reads nothing but single spans soon loses the attention between segments that views taught it. So a part of
+the pairs gives way to two sequences of views (see ``views``), which belong to no document.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from daybreak.core.batch import Batch
 from daybreak.core.errors import UserError
 from daybreak.data.sequences.sampler import Sampler, uniforms_at, visit
 from daybreak.data.sequences.shards import TokenStream
+from daybreak.data.sequences.views import ViewRows, ViewSampler
 from daybreak.schemas.run import SpecialIds
 
 PASSAGE = 2048
@@ -24,6 +28,8 @@ OVERLAP, GAP = 6, 7
 """Tokens by which the second span may reach back into the first, and tokens that may lie between the two, at most."""
 DRAWS = 4
 """Random numbers of a pair: two lengths, the distance, the place."""
+NO_DOCUMENT = -1
+"""In ``Batch.documents``: a sequence without a partner, which is no candidate either."""
 
 
 class SpanSampler(Sampler):
@@ -36,13 +42,22 @@ class SpanSampler(Sampler):
         special: the special ids of the stream's tokenizer.
         shortest: tokens of a span at least, where its passage is long enough.
         longest: tokens of a span at most; never more than fit into a sequence.
+        views: fraction of the pairs that are two sequences of views instead.
 
     Raises:
         UserError: fewer than two passages, so that no span has another document's to be told apart from.
     """
 
     def __init__(
-        self, stream: TokenStream, length: int, seed: int, special: SpecialIds, *, shortest: int, longest: int
+        self,
+        stream: TokenStream,
+        length: int,
+        seed: int,
+        special: SpecialIds,
+        *,
+        shortest: int,
+        longest: int,
+        views: float = 0.0,
     ):
         self._stream, self._length, self._seed, self._special = stream, length, seed, special
         self._longest = min(longest, length - 2)
@@ -60,6 +75,11 @@ class SpanSampler(Sampler):
                 f"The text has {len(self._starts)} documents of {FEWEST} tokens and more, too few to compare spans of.",
                 "Give more text, prepare it with another --document rule, or leave --finish.start at 1.",
             )
+        # Half a sequence at most, so that each holds two views or more.
+        reach = min(self._longest, max(2, length // 2 - 1))
+        shown = ViewRows(fraction=1.0, later_fraction=1.0, shortest=min(self._shortest, reach), longest=reach)
+        self._views = ViewSampler(stream, length, seed, special, shown) if views else None
+        self._fraction = views
         mean = (self._shortest + self._longest) / 2
         self.rows_per_epoch = max(2, int(self._sizes.sum() / mean))
 
@@ -68,7 +88,15 @@ class SpanSampler(Sampler):
         pairs = (position + rows + 1) // 2 - first
         _, passages = visit(first, pairs, len(self._starts), self._seed)
         starts, sizes = self._spans(np.arange(first, first + pairs), passages)
-        return self._gather(starts, sizes, passages, slice(position % 2, position % 2 + rows))
+        batch = self._gather(starts, sizes, passages, slice(position % 2, position % 2 + rows))
+        if self._views is not None:
+            pair = np.arange(position, position + rows) // 2
+            chosen = uniforms_at(f"{self._seed} views among spans", pair) < self._fraction
+            assert batch.attend is not None and batch.documents is not None
+            batch.ids[chosen] = self._views.take(position, rows).ids[chosen]
+            batch.attend[chosen] = True
+            batch.documents[chosen] = NO_DOCUMENT
+        return batch
 
     def view(self, progress: float) -> None:
         return None

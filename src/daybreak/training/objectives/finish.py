@@ -45,6 +45,8 @@ class Finish:
     """Tokens of a span at least."""
     longest: int = 60
     """Tokens of a span at most."""
+    views: float = 0.25
+    """Fraction of the pairs that are sequences of views instead, which keep the attention between segments."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.start <= 1 or not self.temperature > 0 or not self.weight >= 0 or self.batch < 0:
@@ -53,6 +55,8 @@ class Finish:
                 "not negative.",
                 "Correct the number.",
             )
+        if not 0 <= self.views < 1:
+            raise UserError("--finish.views must be in [0, 1).", "Correct the number.")
         if not 4 <= self.shortest <= self.longest or self.shortest > self.length - 2:
             raise UserError(
                 f"--finish.shortest {self.shortest} and --finish.longest {self.longest} do not fit each other or "
@@ -91,7 +95,8 @@ def contrastive_loss(embeddings: Tensor, documents: Tensor, position: int, tempe
 
     Args:
         embeddings: [N, D] of unit length, of the sequences position, position + 1, ... of the run.
-        documents: int64 [N]; another span of a sequence's own document does not count against it.
+        documents: int64 [N]; another span of a sequence's own document does not count against it. Sequences below 0
+            have no partner and are no candidates.
     """
     count = len(embeddings)
     place = torch.arange(count, device=embeddings.device)
@@ -102,8 +107,12 @@ def contrastive_loss(embeddings: Tensor, documents: Tensor, position: int, tempe
     with torch.autocast(embeddings.device.type, enabled=False):
         scores = embeddings.float() @ embeddings.float().T / temperature
     own = (documents[:, None] == documents) & (partner[:, None] != place)
-    scores = scores.masked_fill(own, -torch.inf)[first:last]
-    return F.cross_entropy(scores, partner[first:last], reduction="sum") / max(1, last - first)
+    without = documents < 0
+    scores = scores.masked_fill(own | without, -torch.inf)
+    # A sequence without a partner has no candidates: its scores are replaced, so that no infinity reaches the gradient.
+    scores = scores.masked_fill(without[:, None], 0.0)[first:last]
+    losses = F.cross_entropy(scores, partner[first:last], reduction="none").masked_fill(without[first:last], 0.0)
+    return losses.sum() / (~without[first:last]).sum().clamp(min=1)
 
 
 def slopes(embeddings: Tensor, documents: Tensor, position: int, temperature: float) -> tuple[Tensor, Tensor]:
