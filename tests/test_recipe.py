@@ -79,7 +79,7 @@ def test_every_size_fits_together_and_each_deviation_has_its_reason(name: str) -
     for size in ("", *SIZES):
         ours, theirs = (to_dict(load_recipe(name, size=size, faithful=faithful)) for faithful in (False, True))
         load_recipe(name, size=size).check()
-        scaled = {"optimizer.lr", "model.init_std", "later.lr"} if size in ("tiny", "mini", "small") else set()
+        scaled = {"optimizer.lr", "model.init_std", "phase2.lr"} if size in ("tiny", "mini", "small") else set()
         reasons = recipe_module(name).DEVIATIONS
         for field in differences(ours, theirs):
             assert field in scaled or any(field == key or field.startswith(f"{key}.") for key in reasons), field

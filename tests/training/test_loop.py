@@ -168,7 +168,7 @@ def test_the_step_is_the_gradient_of_the_mean_over_targets(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(("max_grad_norm", "factor"), [(1e-3, True), (1e3, False)])
 def test_large_gradients_are_clipped_and_small_ones_are_not(tmp_path: Path, clip: float, factor: bool) -> None:
-    made = training(tmp_path, clip=clip)
+    made = training(tmp_path, max_grad_norm=clip)
     made = replace(made, optimizer=torch.optim.SGD(made.model.parameters(), lr=1.0))
     before = weights(made)
     _, _, norm = step(made, checkpoint.START, 0.0)

@@ -9,7 +9,7 @@ from daybreak.core.serialization import to_dict
 from daybreak.pretraining.flops import flops_per_token, outline, vocabulary_of
 from daybreak.recipe import Recipe, load_recipe, promise, recipe_module, recipe_names, resolved
 
-SCALED = ("optimizer.lr", "later.lr", "model.init_std")
+SCALED = ("optimizer.lr", "phase2.lr", "model.init_std")
 """What --size changes with the width, unless --faithful."""
 
 

@@ -18,7 +18,7 @@ from daybreak.training.schedule import WarmupLinear
 
 DEVIATIONS = {
     "budget": "a day; the original counts 800,000 steps",
-    "later.start": "the original's phases took five and two days, which is how a budget of time is shared; its share "
+    "phase2.start": "the original's phases took five and two days, which is how a budget of time is shared; its share "
     "of the steps is 62.5 %",
     "the vocabulary is WordPiece": "the original trains SentencePiece BPE and rewrites it by hand into BERT's format",
     "the warm-up is 0.2 % of each phase": "the original's 1,000 and then 100 steps",

@@ -141,7 +141,8 @@ class Preprocessing:
             beside.append(tokenizer_fingerprint(Path(os.path.expanduser(self.filter_tokenizer))))
         beside += [step.digest for step in steps if isinstance(step, CustomFilter)][:1]
         plain = to_dict(replace(self, evaluation=(), language_model="", filter_tokenizer=SELF))
-        del plain["steps"]
+        del plain["filters"]
+        plain["case"] = plain.pop("preset")  # its name in the version before, whose folders are still recognized
         return [plain, beside]
 
     @property
