@@ -17,7 +17,7 @@ from daybreak.core.world import World
 from daybreak.data.sequences.sampler import Sampler, StreamRows
 from daybreak.data.sequences.sentence_pairs import SentencePairs, check_pairs
 from daybreak.data.sequences.shards import Shards, TokenStream, open_shards
-from daybreak.data.sequences.span_pairs import SpanSampler
+from daybreak.data.sequences.span_pairs import FEWEST_PASSAGES, SpanSampler, passages
 from daybreak.data.tokenizers.tokenizer import continuation_table, load_tokenizer
 from daybreak.models.importing import load_pretrained
 from daybreak.models.new_vocabulary import moved
@@ -30,6 +30,7 @@ from daybreak.training.clock import Budget, BudgetClock, Clock, read_trace
 from daybreak.training.hardware.data_parallel import DataParallel
 from daybreak.training.monitoring.heartbeat import read_heartbeat
 from daybreak.training.monitoring.journal import cut_back
+from daybreak.training.objectives.finish import Finish
 from daybreak.training.objectives.masked import Masked
 from daybreak.training.phases import Phase, with_batch_multiple, with_microbatch
 from daybreak.training.prefetch import Prefetch
@@ -130,7 +131,7 @@ def training_of(
         schedule=recipe.schedule,
         phases=_stretches(recipe, shards, order.data, decisions),
         phase2=replace(recipe.phase2, lr=recipe.phase2.lr * decisions.rate_factor),
-        finish=recipe.finish,
+        finish=finish_on(recipe, shards),
         ramp=recipe.ramp,
         clock=clock,
         world=world,
@@ -211,7 +212,9 @@ def _stretches(recipe: Recipe, shards: Shards, data: Path, decisions: Decisions)
     if later.ever:
         longer = sampler(recipe, shards.train, shards, data, later.length)
         plans.append((longer, later.length, later.batch or decisions.batch))
-    finish = recipe.finish
+    finish = finish_on(recipe, shards)
+    if recipe.finish.ever and not finish.ever:
+        say("The text is one document, so the run has no embedding finish: --document sets where documents end.")
     if finish.ever:
         spans = SpanSampler(
             shards.train,
@@ -237,6 +240,17 @@ def _stretches(recipe: Recipe, shards: Shards, data: Path, decisions: Decisions)
     # A batch grows by what the first start handled at a time, whatever handles it now.
     start = with_microbatch(tuple(built), decisions.microbatch or PROBE_STEP_ROWS)
     return with_batch_multiple(start, decisions.world_size)
+
+
+def finish_on(recipe: Recipe, shards: Shards) -> Finish:
+    """Return the recipe's embedding finish, or none where the text has too few documents to compare spans of.
+
+    A run that is nothing but a finish keeps it, and is refused on such a text.
+    """
+    finish = recipe.finish
+    if not finish.ever or finish.start == 0 or passages(shards.train) >= FEWEST_PASSAGES:
+        return finish
+    return Finish()
 
 
 def sampler(recipe: Recipe, stream: TokenStream, shards: Shards, data: Path, length: int) -> Sampler:

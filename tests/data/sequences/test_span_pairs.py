@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from daybreak.core.batch import Batch
 from daybreak.core.errors import UserError
 from daybreak.data.sequences.shards import ShardWriter, TokenStream
-from daybreak.data.sequences.span_pairs import FEWEST, GAP, OVERLAP, PASSAGE, SpanSampler
+from daybreak.data.sequences.span_pairs import FEWEST, GAP, NO_DOCUMENT, OVERLAP, PASSAGE, SpanSampler, passages
 from daybreak.schemas.run import SpecialIds
 
 SPECIAL = SpecialIds(pad=90_000, unk=90_001, cls=90_002, sep=90_003, mask=90_004)
@@ -107,6 +107,41 @@ def test_short_documents_give_halves_and_the_shortest_nothing(
         size = sizes[int(np.searchsorted(ends, span[0], side="right"))]
         assert size >= FEWEST and span[-1] + 1 < ends[np.searchsorted(ends, span[0], side="right")]
         assert min(6, size // 2, length - 2) <= len(span) <= min(size // 2, length - 2)
+
+
+@given(position=st.integers(0, 300), rows=st.integers(1, 40), cut=st.integers(0, 40))
+@settings(deadline=None, max_examples=25)
+def test_a_fraction_of_the_pairs_are_views_of_one_window(
+    position: int, rows: int, cut: int, make_stream: MakeStream
+) -> None:
+    """They have no document and no padding, repeat tokens, and depend on their position alone."""
+    stream = make_stream([400, 300, 150, 200])
+    made = SpanSampler(stream, 64, 5, SPECIAL, shortest=12, longest=60, views=0.4)
+    batch, plain = made.take(position, rows), sampler(stream).take(position, rows)
+    shown = batch.documents == NO_DOCUMENT
+    for name in ("ids", "attend", "documents"):
+        assert np.array_equal(getattr(batch, name)[~shown], getattr(plain, name)[~shown])
+    for ids in batch.ids[shown]:
+        assert ids[0] == SPECIAL.cls and (ids == SPECIAL.sep).sum() >= 2
+        tokens = ids[1:][ids[1:] != SPECIAL.sep]
+        assert len(set(tokens)) < len(tokens) and np.ptp(tokens) < 62
+    assert batch.attend[shown].all()
+    pairs = {pair: set() for pair in range(position // 2, (position + rows) // 2 + 1)}
+    for place, is_shown in enumerate(shown, start=position):
+        pairs[place // 2].add(bool(is_shown))
+    assert all(len(kinds) < 2 for kinds in pairs.values())
+    cut = min(cut, rows - 1)
+    rest = made.take(position + cut, rows - cut)
+    assert np.array_equal(rest.ids, batch.ids[cut:]) and np.array_equal(rest.documents, batch.documents[cut:])
+
+
+def test_as_many_pairs_are_views_as_the_fraction_says(make_stream: MakeStream) -> None:
+    made = SpanSampler(make_stream([400, 300, 150, 200]), 64, 5, SPECIAL, shortest=12, longest=60, views=0.25)
+    assert (made.take(0, 4000).documents == NO_DOCUMENT).mean() == pytest.approx(0.25, abs=0.03)
+
+
+def test_passages_are_counted_as_they_are_read(make_stream: MakeStream) -> None:
+    assert passages(make_stream([400, 3, 5 * PASSAGE + 1, FEWEST])) == 1 + 0 + 6 + 1
 
 
 def test_rows_in_order_are_those_of_the_passages(make_stream: MakeStream) -> None:

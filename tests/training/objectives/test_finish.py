@@ -53,7 +53,8 @@ SHAPES = {
 
 
 def take(position: int, rows: int, progress: float = 0.0) -> Batch:
-    """Sequence p is a function of p: [CLS], 4 to 14 tokens, [SEP] and padding; every third pair is of document 0."""
+    """Sequence p is a function of p: [CLS], 4 to 14 tokens, [SEP] and padding; every third pair is of document 0, every fifth
+    of none."""
     places = np.arange(position, position + rows)
     ids = 5 + (places[:, None] * 7 + np.arange(LENGTH) * (3 + places[:, None] // 2)) % (VOCABULARY - 5)
     sizes = 6 + places * 5 % 11
@@ -62,7 +63,7 @@ def take(position: int, rows: int, progress: float = 0.0) -> Batch:
     ids[:, 0] = 2
     ids[np.arange(rows), sizes - 1] = 3
     pairs = places // 2
-    return Batch(ids=ids, attend=here < sizes[:, None], documents=np.where(pairs % 3, pairs, 0))
+    return Batch(ids=ids, attend=here < sizes[:, None], documents=np.where(pairs % 5 == 4, -1, np.where(pairs % 3, pairs, 0)))
 
 
 def long_rows(position: int, rows: int, progress: float = 0.0) -> Batch:
@@ -117,13 +118,13 @@ def assert_near(left: list[Tensor], right: list[Tensor], tolerance: float) -> No
 def test_the_loss_is_that_of_each_span_against_all_others(position: int, count: int) -> None:
     torch.manual_seed(1)
     embeddings = F.normalize(torch.randn(count, 5), dim=1)
-    documents = torch.tensor([place // 2 % 3 for place in range(position, position + count)])
+    documents = torch.tensor([(place // 2 + 1) % 4 - 1 for place in range(position, position + count)])
     expected = []
     for one in range(count):
         partner = one + 1 if (position + one) % 2 == 0 else one - 1
-        if not 0 <= partner < count:
+        if not 0 <= partner < count or documents[one] < 0:
             continue
-        others = [place for place in range(count) if documents[place] != documents[one]]
+        others = [place for place in range(count) if documents[place] not in (documents[one], -1)]
         scores = [math.exp(float(embeddings[one] @ embeddings[place]) / 0.1) for place in [partner, *others]]
         expected.append(-math.log(scores[0] / sum(scores)))
     found = contrastive_loss(embeddings, documents, position, 0.1)

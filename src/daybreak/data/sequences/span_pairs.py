@@ -24,12 +24,26 @@ PASSAGE = 2048
 """Tokens of a passage at most."""
 FEWEST = 8
 """Tokens of a passage at least: shorter documents are passed over."""
+FEWEST_PASSAGES = 2
+"""Passages of a text at least: a span has to be told from those of other documents."""
 OVERLAP, GAP = 6, 7
 """Tokens by which the second span may reach back into the first, and tokens that may lie between the two, at most."""
 DRAWS = 4
 """Random numbers of a pair: two lengths, the distance, the place."""
 NO_DOCUMENT = -1
 """In ``Batch.documents``: a sequence without a partner, which is no candidate either."""
+
+
+def passages(stream: TokenStream) -> int:
+    """Return the number of passages of a stream."""
+    return int(_documents(stream)[2].sum())
+
+
+def _documents(stream: TokenStream) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return for each document its end in the stream, its tokens without the separator, and its passages, int64 [N]."""
+    ends = stream.document_ends().astype(np.int64)
+    sizes: np.ndarray = np.diff(ends, prepend=0) - 1
+    return ends, sizes, np.where(sizes >= FEWEST, -(-sizes // PASSAGE), 0)
 
 
 class SpanSampler(Sampler):
@@ -62,15 +76,13 @@ class SpanSampler(Sampler):
         self._stream, self._length, self._seed, self._special = stream, length, seed, special
         self._longest = min(longest, length - 2)
         self._shortest = min(shortest, self._longest)
-        ends = stream.document_ends().astype(np.int64)
-        sizes: np.ndarray = np.diff(ends, prepend=0) - 1  # without the separator
-        parts = np.where(sizes >= FEWEST, -(-sizes // PASSAGE), 0)
+        ends, sizes, parts = _documents(stream)
         document = np.repeat(np.arange(len(ends)), parts)
         number = np.arange(len(document)) - np.repeat(np.cumsum(parts) - parts, parts)
         begins = sizes[document] * number // parts[document]
         self._sizes = sizes[document] * (number + 1) // parts[document] - begins
         self._starts = ends[document] - 1 - sizes[document] + begins
-        if len(self._starts) < 2:
+        if len(self._starts) < FEWEST_PASSAGES:
             raise UserError(
                 f"The text has {len(self._starts)} documents of {FEWEST} tokens and more, too few to compare spans of.",
                 "Give more text, prepare it with another --document rule, or leave --finish.start at 1.",

@@ -45,7 +45,7 @@ class Finish:
     """Tokens of a span at least."""
     longest: int = 60
     """Tokens of a span at most."""
-    views: float = 0.25
+    views: float = 0.1
     """Fraction of the pairs that are sequences of views instead, which keep the attention between segments."""
 
     def __post_init__(self) -> None:
