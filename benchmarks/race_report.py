@@ -214,7 +214,7 @@ def figure(raced: Sequence[dict[str, Any]]) -> Any:
     )
     found.update_yaxes(title="held-out loss, nats")
     legend = {"x": 0.99, "y": 0.99, "xanchor": "right"}
-    found.update_layout(template="plotly_white", hidden_size=1000, height=520, margin={"t": 20, "r": 20}, legend=legend)
+    found.update_layout(template="plotly_white", width=1000, height=520, margin={"t": 20, "r": 20}, legend=legend)
     return found
 
 

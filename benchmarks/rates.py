@@ -34,9 +34,9 @@ def rule(layers: int, width: int, factor: float) -> str:
     """Flags that make ``mini`` the shape that the rule says, at ``factor`` of the rule's rate."""
     values = {
         "layers": layers,
-        "hidden_size": width,
+        "hidden-size": width,
         "heads": max(1, width // HEAD),
-        "intermediate_size": 2 * width,
+        "intermediate-size": 2 * width,
         "init-std": f"{1 / math.sqrt(width):.4g}",
     }
     shape = " ".join(f"--model.{name} {value}" for name, value in values.items())

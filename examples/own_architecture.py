@@ -6,7 +6,7 @@ Weights and logits are those of transformers' AlbertForMaskedLM, so the export i
 say whether it was done right. Embeddings are as wide as the trunk here (the paper's are narrower), and rows have no
 segments.
 
-B rows, L positions, K chosen positions, D width, V vocabulary.
+B rows, L positions, K chosen positions, D hidden size, V vocabulary.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class AlbertEncoder(EncoderConfig):
 
     layers: int
     """How often the one layer is applied."""
-    width: int
+    hidden_size: int
     heads: int
-    inner: int
-    """Width of the feed-forward unit."""
+    intermediate_size: int
+    """Size of the feed-forward layer."""
     positions: int = 512
     """Rows of the position table: the longest row that the model can read."""
     init_std: float = 0.02
@@ -48,8 +48,8 @@ class AlbertEncoder(EncoderConfig):
     def build(self, vocabulary: int) -> Albert:
         if self.hidden_size % self.heads:
             raise UserError(
-                f"A width of {self.hidden_size} cannot be split into {self.heads} heads.",
-                "Choose --model.heads so that it divides the width.",
+                f"A hidden size of {self.hidden_size} cannot be split into {self.heads} heads.",
+                "Choose --model.heads so that it divides the hidden size.",
             )
         model = Albert(self, vocabulary)
         for name, parameter in model.named_parameters():
@@ -74,7 +74,7 @@ class AlbertEncoder(EncoderConfig):
             "num_hidden_groups": 1,
             "inner_group_num": 1,
             "num_attention_heads": self.heads,
-            "intermediate_size": self.inner,
+            "intermediate_size": self.intermediate_size,
             "hidden_act": "gelu",
             "hidden_dropout_prob": 0.0,
             "attention_probs_dropout_prob": 0.0,

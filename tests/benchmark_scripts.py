@@ -11,7 +11,7 @@ import pytest
 from daybreak.models.modern import ModernEncoder
 
 FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
-SHAPE = ModernEncoder(layers=2, width=32, heads=2, inner=48)
+SHAPE = ModernEncoder(layers=2, hidden_size=32, heads=2, intermediate_size=48)
 VOCABULARY, LENGTH = 100, 24
 
 

@@ -140,7 +140,7 @@ class Killed(DocumentFilter):
         return "short documents"
 
     def open(self, context):
-        def judge(text):
+        def evaluate(text):
             global seen
             seen += 1
             if seen == int(os.environ.get("LAST", "0")):
@@ -159,7 +159,7 @@ def test_killed_in_a_filter_it_goes_on_and_comes_out_the_same(tmp_path: Path, da
 
     def run(out: str, *flags: str, **more: str) -> tuple[int, str]:
         # Sources that are mixed are parts of their own.
-        words = ["--epochs", "1", "1", "1", "--tokenizer.vocabulary", "400", "--steps", str(file), *flags]
+        words = ["--epochs", "1", "1", "1", "--tokenizer.vocabulary", "400", "--filters", str(file), *flags]
         done = daybreak("prepare", *texts, "--out", tmp_path / out, *words, **more)
         return done.returncode, done.stdout + done.stderr  # type: ignore[attr-defined]
 
@@ -183,8 +183,8 @@ def test_a_filter_that_fails_is_told_in_one_sentence_and_nothing_is_lost(
     asked = ["prepare", *texts, "--epochs", "1", "1", "--out", data, "--workers", workers]
     prepare(texts, data, tokenizer=SMALL)
     before = contents(data)
-    assert "with other settings" in refused(*asked, "--steps", file)
-    said = refused(*asked[:-3], tmp_path / "other", *asked[-2:], "--steps", file)
+    assert "with other settings" in refused(*asked, "--filters", file)
+    said = refused(*asked[:-3], tmp_path / "other", *asked[-2:], "--filters", file)
     assert f"daybreak: '{file}' failed on document 5 of '{tmp_path}/" in said
     assert ".jsonl': line 17: ZeroDivisionError: division by zero. Mend it there.\n" in said
     assert contents(data) == before and left_over(tmp_path) == [] and not (tmp_path / "other").exists()

@@ -103,7 +103,7 @@ def test_equal_parameters() -> None:
     theirs = sum(parameter.numel() for parameter in bert.parameters())
     assert race.parameters_of_bert(SHAPE, VOCABULARY, LENGTH) == theirs
     assert race.parameters_of_ours(SHAPE, VOCABULARY) == SHAPE.build(VOCABULARY).parameter_count()
-    equal = replace(SHAPE, inner=race.equal_inner(SHAPE, VOCABULARY, LENGTH))
+    equal = replace(SHAPE, intermediate_size=race.equal_inner(SHAPE, VOCABULARY, LENGTH))
     assert abs(race.parameters_of_ours(equal, VOCABULARY) - theirs) <= 4 * 3 * SHAPE.layers * SHAPE.hidden_size
 
 

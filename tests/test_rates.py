@@ -24,7 +24,8 @@ def test_the_rule_is_that_of_the_recipes(size: str) -> None:
     assert isinstance(model, ModernEncoder) and isinstance(optimizer, Muon) and not optimizer.adam_lr
     words = shlex.split(script("rates").rule(model.layers, model.hidden_size, 1.0))
     made = dict(zip(words[::2], map(float, words[1::2])))
-    same = {name: made[f"--model.{name}"] for name in ("layers", "width", "heads", "inner")}
+    names = ("layers", "hidden_size", "heads", "intermediate_size")
+    same = {name: made[f"--model.{name.replace('_', '-')}"] for name in names}
     assert same == {name: getattr(model, name) for name in same}
     assert made["--model.init-std"] == pytest.approx(model.init_std, rel=0.05)
     assert made["--optimizer.lr"] == pytest.approx(optimizer.lr, rel=0.1)

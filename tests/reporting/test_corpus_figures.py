@@ -66,7 +66,7 @@ def test_the_histograms_are_the_records():
     assert bars["hovertext"][0] == "64 to 128 characters: 95 documents, 14 %"
     assert found["lengths"]["layout"]["xaxis"]["ticktext"] == ["64", "128", "256", "512", "1,024"]
     (bars,) = found["compressibility"]["data"]
-    assert bars["x"] == pytest.approx([0.175, 0.225, 0.275]) and bars["hidden_size"] == pytest.approx([0.05] * 3)
+    assert bars["x"] == pytest.approx([0.175, 0.225, 0.275]) and bars["width"] == pytest.approx([0.05] * 3)
     assert bars["hovertext"][2] == "0.25 or more tokens per character: 70 documents, 10 %"
     assert found["compressibility"]["layout"]["shapes"][0]["x0"] == 0.25
     assert "Of the documents kept here, 10.1 % are there." in body_of(fake_corpus())

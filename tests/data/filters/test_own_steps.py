@@ -153,7 +153,7 @@ def test_a_judge_that_fails_names_the_document(verdict: str, said: str, tmp_path
 
 def test_an_error_that_a_judge_words_itself_and_a_full_memory_pass(tmp_path: Path) -> None:
     for raised, kind in (("MemoryError()", MemoryError), ("UserError('No.', 'Yes.')", UserError)):
-        body = f"def judge(text):\n            raise {raised}\n        return evaluate"
+        body = f"def evaluate(text):\n            raise {raised}\n        return evaluate"
         code = "from daybreak.core.errors import UserError\n" + changed(JUDGE, body)
         (step, _) = custom_filters(written(tmp_path, code))
         with pytest.raises(kind):
