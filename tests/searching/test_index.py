@@ -238,9 +238,7 @@ def test_without_bm25s_vectors_alone_are_indexed(run: Path, monkeypatch: pytest.
     assert open_index(run).state.has_bm25
 
 
-def test_parquet_holds_every_passage_and_its_vector(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parquet_holds_every_passage_and_its_vector(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PART", 500)
     index, path = open_index(run), tmp_path / "out" / "vectors.parquet"
     export_parquet(index, path)

@@ -10,6 +10,7 @@ N passages, D hidden size.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
 import os
@@ -187,9 +188,7 @@ def model_fingerprint(model: Path) -> str:
 
 def data_fingerprint(manifest: Manifest) -> str:
     """Return blake2b (8 bytes, hex) of what the manifest says of tokens and documents."""
-    files = [
-        file for split in (manifest.train, manifest.heldout) for file in (*split.token_files, split.document_ends)
-    ]
+    files = [file for split in (manifest.train, manifest.heldout) for file in (*split.token_files, split.document_ends)]
     hashes = [manifest.tokenizer, *(digest for file in files for digest in (str(file.bytes), *file.hashes))]
     return hashlib.blake2b(" ".join(hashes).encode(), digest_size=8).hexdigest()
 
@@ -220,10 +219,11 @@ def _complete(folder: Path, source: SearchSource, data_folder: str, rebuild: boo
     reader = PassageReader(source.shards, source.tokenizer, np.load(folder / PASSAGES, mmap_mode="r"))
     state = _embed_passages(folder, source, reader, state)
     if not state.has_bm25 and importlib.util.find_spec("bm25s") is not None:
-        say("Indexing words for BM25 ...")
         temporary = folder / f".{BM25}.tmp"
         shutil.rmtree(temporary, ignore_errors=True)
-        bm25_index(reader.all_texts()).save(temporary, show_progress=False)
+        with working("Reading words for BM25") as work:
+            index = bm25_index(reader.all_texts(work.show))
+        index.save(temporary, show_progress=False)
         replace_folder(temporary, folder / BM25)
         state = replace(state, has_bm25=True)
         write_json(folder / STATE, state)
@@ -356,7 +356,8 @@ def export_parquet(index: OpenIndex, path: Path, show: Callable[[float], None] =
         why = os.strerror(error.errno).lower() if error.errno else str(error)
         raise UserError(f"'{path}' cannot be written ({why}).", "Choose another file with --export.") from None
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
 def require_pyarrow() -> None:

@@ -5,7 +5,7 @@ N passages. A document is numbered within its split; passages of the training sp
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -85,7 +85,9 @@ class PassageReader:
         """Decoded text of passages [first, past), without special tokens."""
         return self.tokenizer.decode_batch([self.ids(number).tolist() for number in range(first, past)])
 
-    def all_texts(self) -> Iterator[str]:
-        """Decoded text of all passages in order."""
+    def all_texts(self, show: Callable[[float], None] = lambda share: None) -> Iterator[str]:
+        """Decoded text of all passages in order; ``show`` is called with the fraction that is decoded."""
         for first in range(0, len(self.passages), DECODED_TOGETHER):
-            yield from self.texts(first, min(first + DECODED_TOGETHER, len(self.passages)))
+            past = min(first + DECODED_TOGETHER, len(self.passages))
+            yield from self.texts(first, past)
+            show(past / len(self.passages))
