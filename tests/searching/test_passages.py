@@ -41,7 +41,7 @@ def test_passages_begin_at_a_word_where_one_is_near(tmp_path: Path) -> None:
     continues = continuation_table(tokenizer)
     passages = cut_passages(shards, tokenizer, most)
     ids, firsts = shards.train.read(0, len(shards.train)), passages[passages[:, 0] == 0, 2]
-    assert continues[ids].mean() > 0.5  # so that cuts at random places would part words
+    assert continues[ids].mean() > 0.4  # so that cuts at random places would part words
     inside = [first for first in firsts if continues[ids[first]]]
     assert all(continues[ids[first - most // SHIFT : first + 1]].all() for first in inside)
     assert len(inside) < 0.5 * len(firsts) * continues[ids].mean()

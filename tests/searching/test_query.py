@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import shutil
 from pathlib import Path
 
@@ -65,9 +66,8 @@ def test_dense_search_is_brute_force_over_the_vectors(searcher: Searcher, top: i
 
 
 def test_bm25_is_that_of_the_library(searcher: Searcher) -> None:
-    corpus = [text.split() for text in searcher.index.reader.all_texts()]  # marks of punctuation stand alone
     library = bm25s.BM25(k1=1.5, b=0.75)
-    library.index([[word for word in words if word.isalnum()] for words in corpus], show_progress=False)
+    library.index([re.findall(r"\w+", text) for text in searcher.index.reader.all_texts()], show_progress=False)
     scores = library.get_scores([word for word in dict.fromkeys(WORDS.split()) if word in library.vocab_dict])
     assert searcher.scores(WORDS, "bm25") == pytest.approx(scores, abs=1e-5)
     found = searcher.search(WORDS.upper() + " unheardof", method="bm25")
