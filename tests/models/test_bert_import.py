@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from transformers import BertConfig, BertForMaskedLM, BertForPreTraining, BertModel
 
 from daybreak.core.errors import UserError
-from daybreak.models.bert import BertEncoder
-from daybreak.models.bert_import import from_hugging_face, shape_from_hugging_face
+from daybreak.models.bert import BertEncoder, from_hugging_face, shape_from_hugging_face
 
 VOCABULARY, LENGTH = 61, 12
 MASKED = BertEncoder(layers=2, hidden_size=32, heads=4, intermediate_size=40, positions=12)

@@ -13,8 +13,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from daybreak.core.errors import UserError
-from daybreak.models.crammed import Crammed, CrammedEncoder
-from daybreak.models.crammed_import import from_hugging_face, published_name, published_shape, queries_keys_values
+from daybreak.models.crammed import (
+    Crammed,
+    CrammedEncoder,
+    from_hugging_face,
+    published_name,
+    published_shape,
+    queries_keys_values,
+)
 
 VOCABULARY, ROWS, LENGTH = 97, 3, 20
 VERSION_2 = CrammedEncoder(layers=16, hidden_size=768, heads=12, intermediate_size=1536)

@@ -16,15 +16,14 @@ from daybreak.core.encoder import Encoder, EncoderConfig
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json
 from daybreak.core.special_tokens import special_ids
-from daybreak.models import bert_import, crammed_import, modern_import
-from daybreak.models.crammed import MODEL_TYPE as CRAMMED
+from daybreak.models import bert, crammed, modern
 from daybreak.schemas.run import SpecialIds
 
 FAMILIES: dict[str, Callable[[dict[str, Any], dict[str, Tensor]], tuple[EncoderConfig, Encoder]]] = {
-    "bert": bert_import.from_hugging_face,
-    "modernbert": modern_import.from_hugging_face,
-    CRAMMED: crammed_import.from_hugging_face,
-    crammed_import.PUBLISHED_TYPE: crammed_import.from_hugging_face,
+    "bert": bert.from_hugging_face,
+    "modernbert": modern.from_hugging_face,
+    crammed.MODEL_TYPE: crammed.from_hugging_face,
+    crammed.PUBLISHED_TYPE: crammed.from_hugging_face,
 }
 """``model_type`` in config.json -> who reads it."""
 
