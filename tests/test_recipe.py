@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from daybreak.commands.recipes import parameters
+from daybreak.commands.recipes import parameters, results
 from daybreak.core.errors import UserError
 from daybreak.core.files import write_json
 from daybreak.core.serialization import from_dict, to_dict
@@ -24,10 +24,9 @@ from daybreak.recipe import (
     Recipe,
     first_difference,
     load_recipe,
-    promise,
-    recipe_module,
     recipe_names,
     resolved,
+    shipped_recipe,
 )
 from daybreak.training.optim.optimizers import AdamW
 from daybreak.training.schedule import Trapezoid
@@ -80,7 +79,7 @@ def test_every_size_fits_together_and_each_deviation_has_its_reason(name: str) -
         ours, theirs = (to_dict(load_recipe(name, size=size, faithful=faithful)) for faithful in (False, True))
         load_recipe(name, size=size).check()
         scaled = {"optimizer.lr", "model.init_std", "phase2.lr"} if size in ("tiny", "mini", "small") else set()
-        reasons = recipe_module(name).DEVIATIONS
+        reasons = shipped_recipe(name).deviations
         for field in differences(ours, theirs):
             assert field in scaled or any(field == key or field.startswith(f"{key}.") for key in reasons), field
         for key in reasons:
@@ -108,7 +107,7 @@ def test_the_parameter_counts_of_the_literature() -> None:
     ("asked", "said"),
     [
         ({"size": "huge"}, "There is no size 'huge'"),
-        ({"faithful": True}, "nothing to be faithful to"),
+        ({"faithful": True}, "has no original"),
     ],
 )
 def test_a_size_or_faithfulness_that_is_not_there_is_refused(asked: dict[str, Any], said: str, tmp_path: Path) -> None:
@@ -132,13 +131,13 @@ def test_a_recipe_is_what_is_on_record(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_recipe_is_found_fits_together_and_tells_its_promise(name: str) -> None:
+def test_a_recipe_loads_passes_its_check_and_has_a_description(name: str) -> None:
     recipe = load_recipe(name)
     recipe.check()
     assert recipe.name == name
     assert load_recipe(name.removeprefix("daybreak-")) is recipe
-    assert "daybreak run" in promise(name).split("Command:")[1] and "Promise:" in promise(name)
-    assert "--corpus" in promise(name)
+    description = shipped_recipe(name).description
+    assert "daybreak run" in description.split("Command:")[1] and "--corpus" in description
 
 
 def test_no_record_is_left_of_a_recipe_that_is_gone() -> None:
@@ -226,7 +225,7 @@ def test_an_unknown_name_gets_the_nearest(name: str, near: str) -> None:
     ("change", "named"),
     [
         ({"budget": "soon"}, "'soon'"),
-        ({"length": 4}, "row length of 4"),
+        ({"length": 4}, "sequence length of 4"),
         ({"batch": 0}, "--batch"),
         ({"microbatch": -1}, "--microbatch"),
         ({"max_grad_norm": 0.0}, "--max-grad-norm"),
@@ -267,12 +266,14 @@ recipe = replace(load_recipe("tiny"), name="mine", schedule=Half(share=0.25))
 
 
 @pytest.mark.parametrize("name", recipe_names())
-def test_a_measured_promise_has_its_record(name: str) -> None:
-    words = promise(name).split("Promise:")[1].split()
-    if words[0] == "measured,":
-        assert (Path(__file__).resolve().parents[1] / words[1] / "summary.json").is_file()
-    elif words[0] != "published,":
-        assert " ".join(words[:3]) == "not yet measured."
+def test_a_description_ends_with_published_results_an_existing_record_or_not_measured_yet(name: str) -> None:
+    text = results(name)
+    root = Path(__file__).resolve().parents[1]
+    if "Measured:" in text:
+        path = root / text.split("Measured:")[1].split()[0]
+        assert path.is_file() or (path / "summary.json").is_file()
+    else:
+        assert text.startswith("Published:") or text == "Not measured yet."
 
 
 if __name__ == "__main__":

@@ -128,7 +128,7 @@ def training_of(
         optimizer=optimizer,
         average=average,
         objective=recipe.objective,
-        schedule=recipe.schedule,
+        schedule=recipe.run_schedule(decisions.world_size),
         phases=_stretches(recipe, shards, order.data, decisions),
         phase2=replace(recipe.phase2, lr=recipe.phase2.lr * decisions.rate_factor),
         finish=finish_on(recipe, shards),

@@ -85,7 +85,8 @@ def extended(source: Path, budget: str) -> Recipe:
     if not run.recipe.is_file():
         raise UserError(f"'{source}' is no run folder.", "Name one with --from.")
     recipe = load_recipe(source)
-    if recipe.schedule.decay_starts >= 1:
+    decay_starts = recipe.run_schedule().decay_starts
+    if decay_starts >= 1:
         raise UserError(
             f"The rate of '{source}' never falls, so there is nothing to go back before.", "Start a new run."
         )
@@ -93,7 +94,7 @@ def extended(source: Path, budget: str) -> Recipe:
     if found is None or found.progress.branched_at is None:
         raise UserError(
             f"'{source}' holds no checkpoint from before its decay.",
-            f"Its rate begins to fall at {recipe.schedule.decay_starts:.0%} of its budget: let it come so far.",
+            f"Its rate begins to fall at {decay_starts:.0%} of its budget: let it come so far.",
         )
     own, asked = Budget.parse(recipe.budget), Budget.parse(budget)
     if asked.unit == own.unit and asked.amount <= own.amount * (1.0 - found.progress.branched_at):
@@ -104,7 +105,7 @@ def extended(source: Path, budget: str) -> Recipe:
     begin = recipe.origin.begin + (1.0 - recipe.origin.begin) * found.progress.branched_at
     return replace(
         recipe,
-        schedule=Trapezoid(warmup=0.0, decay=1.0 - recipe.schedule.decay_starts),
+        schedule=Trapezoid(warmup=0.0, decay=1.0 - decay_starts),
         ramp=recipe.ramp if recipe.ramp.microbatches else Ramp(),
         budget=budget,
         origin=Origin(branch=str(source), begin=begin),
