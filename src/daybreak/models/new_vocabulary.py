@@ -14,7 +14,7 @@ from daybreak.schemas.run import SpecialIds
 CONTINUES = "##"
 
 
-def moved(
+def with_vocabulary(
     model: Encoder,
     shape: EncoderConfig,
     *,
@@ -35,7 +35,7 @@ def moved(
     state = fresh.state_dict()
     kept = {name: tensor for name, tensor in model.state_dict(keep_vars=True).items() if id(tensor) not in tables}
     fresh.load_state_dict({**state, **{name: tensor.detach() for name, tensor in kept.items() if name in state}})
-    sources = piece_sources(old, new, old_special, new_special)
+    sources = token_sources(old, new, old_special, new_special)
     weight, bias = model.decoder.weight.detach(), model.decoder.bias
     with torch.no_grad():
         for place, ids in enumerate(sources):
@@ -45,7 +45,7 @@ def moved(
     return fresh
 
 
-def piece_sources(old: Tokenizer, new: Tokenizer, old_special: SpecialIds, new_special: SpecialIds) -> list[list[int]]:
+def token_sources(old: Tokenizer, new: Tokenizer, old_special: SpecialIds, new_special: SpecialIds) -> list[list[int]]:
     """For each id of ``new`` the ids of ``old`` that it starts from, at least one each."""
     known = old.get_vocab()
     roles = {getattr(new_special, role): getattr(old_special, role) for role in vars(new_special)}

@@ -36,7 +36,7 @@ def vocabulary_of(recipe: Recipe) -> int:
     )
 
 
-def outline(recipe: Recipe, vocabulary: int) -> Encoder:
+def meta_model(recipe: Recipe, vocabulary: int) -> Encoder:
     """The recipe's model without its numbers."""
     with torch.device("meta"):
         return recipe.model.build(vocabulary)
@@ -44,7 +44,7 @@ def outline(recipe: Recipe, vocabulary: int) -> Encoder:
 
 def flops_per_token(recipe: Recipe, vocabulary: int) -> int:
     """Floating-point operations of a training step for each token read, matrix products and attention only."""
-    length, model = recipe.length, outline(recipe, vocabulary).eval()
+    length, model = recipe.length, meta_model(recipe, vocabulary).eval()
     with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
         ids = torch.zeros(1, length, dtype=torch.int64)
         slots = torch.zeros(1, max(1, round(TARGET_SHARE * length)), dtype=torch.int64)

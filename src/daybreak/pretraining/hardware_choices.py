@@ -14,7 +14,7 @@ from daybreak.core.serialization import to_dict
 from daybreak.core.terminal import say
 from daybreak.core.world import World
 from daybreak.forecasting.runs import why_not
-from daybreak.pretraining.setup import Order, heldout_losses
+from daybreak.pretraining.setup import PretrainingJob, heldout_losses
 from daybreak.recipe import Recipe, load_recipe
 from daybreak.schemas.run import Decisions
 from daybreak.training import calibration
@@ -59,7 +59,7 @@ def first_decisions(recipe: Recipe, world: World) -> Decisions:
     )
 
 
-def obey(decisions: Decisions) -> None:
+def use_device(decisions: Decisions) -> None:
     """Choose the device as decided, and refuse where this machine has none."""
     if decisions.device == "cuda" and not torch.cuda.is_available():
         raise UserError("The run was started on a GPU and there is none now.", "Resume it on such a machine.")
@@ -69,7 +69,7 @@ def obey(decisions: Decisions) -> None:
         torch.backends.cuda.enable_cudnn_sdp(False)
 
 
-def going_on(training: Training, progress: Progress, run: RunFolder) -> Training:
+def resume(training: Training, progress: Progress, run: RunFolder) -> Training:
     """A resumed run obeys what was decided; only its processes may be others.
 
     The rows of a step, their order and the microbatch stay as they were. Another number of processes shares them out
@@ -104,16 +104,16 @@ def _refuse_idle(rows: int, world: World) -> None:
         )
 
 
-def measured(order: Order, training: Training, start: Progress) -> Training:
+def with_measurements(job: PretrainingJob, training: Training, start: Progress) -> Training:
     """Complete the decisions with what only the built model can tell."""
-    world, recipe, decisions = training.world, order.recipe, training.decisions
+    world, recipe, decisions = training.world, job.recipe, training.decisions
     auto = recipe.precision == "auto"
     asked = world.broadcast(probe.precisions(training.device)) if auto else (recipe.precision,)
     # What fits and pays is found in the precision that is likely to win: half precision stands last.
     decisions = replace(decisions, precision=asked[-1])
     training = replace(training, decisions=decisions)
-    training = _with_rows(training, decisions.microbatch or _microbatch(order, training, start))
-    if calibration.worth_compiling(recipe.compile, training.device, order.budget):
+    training = _with_rows(training, decisions.microbatch or _microbatch(job, training, start))
+    if calibration.worth_compiling(recipe.compile, training.device, job.budget):
         compiled = compiled_everywhere(training, start)
         training = replace(training, decisions=replace(training.decisions, compiled=compiled))
     training, costs = _with_costs(training, start, asked)
@@ -121,13 +121,13 @@ def measured(order: Order, training: Training, start: Progress) -> Training:
     final = training.validation.whole_seconds(costs.row)
     # One opinion for all: each rank measured its own.
     costs, final, elapsed = world.broadcast((costs, final, training.clock.elapsed()))
-    decisions = calibration.decide(decisions, order.budget, costs, training.validation.rows, final, elapsed)
+    decisions = calibration.decide(decisions, job.budget, costs, training.validation.rows, final, elapsed)
     if recipe.origin.init:
-        decisions = replace(decisions, before=heldout_losses(order, training))
+        decisions = replace(decisions, before=heldout_losses(job, training))
     decisions = world.broadcast(decisions)
     training.clock.keep_back(decisions.reserve_seconds)
     training = replace(training, decisions=decisions)
-    _warn_of_repeats(calibration.expected_epochs(training, order.budget, elapsed))
+    _warn_of_repeats(calibration.expected_epochs(training, job.budget, elapsed))
     return training
 
 
@@ -176,9 +176,9 @@ def _with_rows(training: Training, rows: int) -> Training:
     return replace(training, phases=phases, decisions=replace(training.decisions, microbatch=rows))
 
 
-def _microbatch(order: Order, training: Training, start: Progress) -> int:
+def _microbatch(job: PretrainingJob, training: Training, start: Progress) -> int:
     """The rows at a time that are the fastest here: as remembered from an earlier run, or measured."""
-    world, recipe = training.world, order.recipe
+    world, recipe = training.world, job.recipe
     share = training.decisions.batch // world.size
     environment = probe.describe(training.device, 0.0)
     parts = [to_dict(recipe.model), to_dict(recipe.objective), recipe.length, recipe.gradient_checkpointing, share]
@@ -194,6 +194,6 @@ def _microbatch(order: Order, training: Training, start: Progress) -> int:
     return rows
 
 
-def unknown_to_the_law(recipe: Recipe) -> str:
+def why_no_forecast(recipe: Recipe) -> str:
     """Why the law of losses does not speak of this recipe, in words; empty where it does."""
     return why_not(to_dict(recipe), to_dict(load_recipe(LAW_RECIPE)))

@@ -22,9 +22,9 @@ from daybreak.forecasting.difficulty import pairs_log_fraction
 from daybreak.forecasting.law import CENTRE, SPEED_SPREAD, RunSpec, predict_loss, shipped_law
 from daybreak.forecasting.runs import inner_parameters
 from daybreak.forecasting.tasks import forecast_tasks, shipped_tasks
-from daybreak.pretraining.flops import flops_per_token, outline, vocabulary_of
-from daybreak.pretraining.hardware_choices import first_decisions, measured, unknown_to_the_law
-from daybreak.pretraining.setup import Order, assemble
+from daybreak.pretraining.flops import flops_per_token, meta_model, vocabulary_of
+from daybreak.pretraining.hardware_choices import first_decisions, why_no_forecast, with_measurements
+from daybreak.pretraining.setup import PretrainingJob, setup_training
 from daybreak.recipe import Recipe, load_recipe
 from daybreak.schemas.forecast import Candidate
 from daybreak.training.calibration import FEWEST_STEPS, VALIDATION_SHARE
@@ -72,9 +72,9 @@ def time_recipe(recipe: Recipe, shards: Shards, data: Path) -> Speed:
     begun = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch, quiet():
         untimed = replace(recipe, budget="1000000steps")
-        order = Order(recipe=untimed, shards=shards, data=data, run=RunFolder(Path(scratch)), started=begun)
-        training, progress = assemble(order, first_decisions(untimed, World()), World())
-        training = measured(order, training, progress)
+        job = PretrainingJob(recipe=untimed, shards=shards, data=data, run=RunFolder(Path(scratch)), started=begun)
+        training, progress = setup_training(job, first_decisions(untimed, World()), World())
+        training = with_measurements(job, training, progress)
         begun_steps = time.monotonic()
         steps = [_seconds(training, progress, at) for at in MOMENTS]
         final = training.validation.whole_seconds(training.validation.row_seconds)
@@ -104,7 +104,7 @@ def candidates(
     What would take longer to time than is left follows from its arithmetic and the speed of the one before it.
 
     Args:
-        about: what the law asks of the text, see ``of_text``.
+        about: what the law asks of the text, see ``spec_of_text``.
     """
     begun, found, last = time.monotonic(), [], None
     vocabulary = shards.manifest.vocabulary
@@ -128,7 +128,7 @@ def _scaled(last: tuple[Speed, float], flops: float) -> Speed:
 
 
 def _candidate(recipe: Recipe, cost: int, speed: Speed, vocabulary: int, about: RunSpec, budget: Budget) -> Candidate:
-    model = outline(recipe, vocabulary)
+    model = meta_model(recipe, vocabulary)
     seconds = max(0.0, budget.amount * (1.0 - VALIDATION_SHARE) - speed.start - speed.end)
     found = Candidate(
         recipe=recipe.name,
@@ -140,7 +140,7 @@ def _candidate(recipe: Recipe, cost: int, speed: Speed, vocabulary: int, about: 
         memory=speed.memory,
         measured=speed.measured,
     )
-    if unknown := unknown_to_the_law(recipe):
+    if unknown := why_no_forecast(recipe):
         return replace(found, trouble=f"no forecast: {unknown}")
     if seconds < FEWEST_STEPS * speed.step:
         return replace(found, trouble="the budget is too short for it")
@@ -157,7 +157,7 @@ def unigram_entropy(shards: Shards) -> float:
     return float(np.log(counts.sum() / counts)[heldout].mean())
 
 
-def of_text(shards: Shards) -> RunSpec:
+def spec_of_text(shards: Shards) -> RunSpec:
     """What the law asks of the text; nothing is trained on it yet."""
     return RunSpec(
         inner=0,
@@ -169,7 +169,7 @@ def of_text(shards: Shards) -> RunSpec:
     )
 
 
-def choose(found: Sequence[Candidate]) -> Candidate | None:
+def best_candidate(found: Sequence[Candidate]) -> Candidate | None:
     """The candidate with the lowest expected loss; None where there is none to choose."""
     able = [candidate for candidate in found if candidate.forecast]
     return min(able, key=lambda candidate: candidate.forecast.loss if candidate.forecast else math.inf, default=None)
@@ -188,7 +188,7 @@ def size_for(budget: Budget) -> str:
     law = shipped_law()
 
     def expected(recipe: Recipe) -> float:
-        model = outline(recipe, vocabulary_of(recipe))
+        model = meta_model(recipe, vocabulary_of(recipe))
         inner = inner_parameters(model.parameter_count(), model.vocabulary, model.hidden_size)
         tokens = rate * budget.amount / flops_per_token(recipe, model.vocabulary)
         run = RunSpec(inner=inner, tokens=tokens, unique=math.inf, unigram_loss=1.0, pairs=CENTRE[2])

@@ -21,7 +21,7 @@ from daybreak.evaluation.probes.retrieval import measure_retrieval
 from daybreak.exporting.card import write_card
 from daybreak.exporting.hugging_face import write_model_folder
 from daybreak.exporting.parity import check_parity, verdict
-from daybreak.pretraining.setup import Order, heldout_losses, sample_text
+from daybreak.pretraining.setup import PretrainingJob, heldout_losses, sample_text
 from daybreak.recipe import smaller_than
 from daybreak.schemas.changes import MachineRecord, MachineUse
 from daybreak.schemas.run import ContextUse, Decisions, Forgetting, Retrieval, Summary, ValidationRecord
@@ -40,9 +40,9 @@ CLEARLY = 0.05
 """Nats by which an interim validation must be better than the end, on the same rows, for its model to be kept."""
 
 
-def finish(order: Order, training: Training, progress: Progress, price: float | None) -> Summary:
+def finish(job: PretrainingJob, training: Training, progress: Progress, price: float | None) -> Summary:
     """Judge the model on all held-out rows and export it (inside the budget); then gate, examples, card (outside)."""
-    recipe, shards, run = order.recipe, order.shards, order.run
+    recipe, shards, run = job.recipe, job.shards, job.run
     save(training, progress)  # a kill between here and the summary must not cost the last steps
     if training.average:
         training.average.put_in(training.model)
@@ -56,13 +56,13 @@ def finish(order: Order, training: Training, progress: Progress, price: float | 
         run.model,
         model=training.model,
         shape=recipe.model,
-        tokenizer=order.data / "tokenizer",
+        tokenizer=job.data / "tokenizer",
         length=length,
         vocabulary=shards.manifest.vocabulary,
         special=shards.manifest.special,
     )
     training.time_by_category["export"] += time.monotonic() - begun
-    summary = _summarise(order, training, progress, final, price)
+    summary = _summarise(job, training, progress, final, price)
     say(_headline(summary))
     if final.on_plateau:
         say(f"This model predicts no better than token frequencies. {plateau_advice(smaller_than(recipe))}")
@@ -75,12 +75,12 @@ def finish(order: Order, training: Training, progress: Progress, price: float | 
         length=length,
         validation=training.validation,
         accuracy=final.accuracy,
-        text=sample_text(shards, order.data),
+        text=sample_text(shards, job.data),
     )
     say(verdict(parity))
-    forgetting = _forgetting(order, training, final)
+    forgetting = _forgetting(job, training, final)
     summary = replace(summary, parity=parity, parity_seconds=parity.seconds, forgetting=forgetting)
-    tokenizer = load_tokenizer(order.data / "tokenizer")
+    tokenizer = load_tokenizer(job.data / "tokenizer")
     stream = shards.heldout.read(0, min(EXAMPLE_TOKENS, len(shards.heldout)))
     special, longest = shards.manifest.special, recipe.model.longest
     write_json(run.examples, fill_mask(training.model, tokenizer, stream, special=special, longest=longest))
@@ -136,11 +136,11 @@ def _keep_best(run: RunFolder, progress: Progress, final: ValidationRecord) -> N
         shutil.rmtree(run.best, ignore_errors=True)
 
 
-def _forgetting(order: Order, training: Training, final: ValidationRecord) -> Forgetting | None:
+def _forgetting(job: PretrainingJob, training: Training, final: ValidationRecord) -> Forgetting | None:
     """What continuing won on its own text, and what it cost on general text."""
-    if not order.recipe.origin.init:
+    if not job.recipe.origin.init:
         return None
-    after, before = heldout_losses(order, training), training.decisions.before
+    after, before = heldout_losses(job, training), training.decisions.before
     said = f"Continued from a loss of {before['own']:.3f} to {final.loss:.3f} on its own text"
     if "general" in after:
         said += f", from {before['general']:.3f} to {after['general']:.3f} on general text"
@@ -154,7 +154,7 @@ def _forgetting(order: Order, training: Training, final: ValidationRecord) -> Fo
 
 
 def _summarise(
-    order: Order, training: Training, progress: Progress, final: ValidationRecord, price: float | None
+    job: PretrainingJob, training: Training, progress: Progress, final: ValidationRecord, price: float | None
 ) -> Summary:
     stepping = max(
         training.time_by_category["train"]
@@ -164,9 +164,9 @@ def _summarise(
     )
     elapsed = training.clock.elapsed()
     return Summary(
-        budget=order.recipe.budget,
+        budget=job.recipe.budget,
         elapsed=round(elapsed, 3),
-        wall=round(max(elapsed, time.time() - read_json(order.run.environment)["started"]), 3),
+        wall=round(max(elapsed, time.time() - read_json(job.run.environment)["started"]), 3),
         time_by_category={use: round(seconds, 3) for use, seconds in training.time_by_category.items()},
         steps=progress.step,
         tokens=progress.tokens,
@@ -178,10 +178,10 @@ def _summarise(
         steps_per_second=round(progress.step / stepping, 4),
         rows_per_second=round(progress.rows / stepping, 2),
         validation=final,
-        parent=order.recipe.origin.parent or PurePath(order.recipe.origin.branch).name,
+        parent=job.recipe.origin.parent or PurePath(job.recipe.origin.branch).name,
         dropped=progress.health.dropped,
-        changes=read_json(order.run.decisions, Decisions).changes,
-        machine=_machine_use(order.run, hours=elapsed / 3600, price=price),
+        changes=read_json(job.run.decisions, Decisions).changes,
+        machine=_machine_use(job.run, hours=elapsed / 3600, price=price),
     )
 
 

@@ -20,7 +20,7 @@ from daybreak.data.sequences.shards import Shards, TokenStream, open_shards
 from daybreak.data.sequences.span_pairs import FEWEST_PASSAGES, SpanSampler, passages
 from daybreak.data.tokenizers.tokenizer import continuation_table, load_tokenizer
 from daybreak.models.importing import load_pretrained
-from daybreak.models.new_vocabulary import moved
+from daybreak.models.new_vocabulary import with_vocabulary
 from daybreak.recipe import Recipe
 from daybreak.schemas.run import Decisions
 from daybreak.training import checkpoint
@@ -48,7 +48,7 @@ USES = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Order:
+class PretrainingJob:
     """What is asked for: which recipe, on which data, where to, and since when."""
 
     recipe: Recipe
@@ -63,26 +63,26 @@ class Order:
         return Budget.parse(self.recipe.budget)
 
 
-def assemble(order: Order, decisions: Decisions, world: World) -> tuple[Training, checkpoint.Progress]:
+def setup_training(job: PretrainingJob, decisions: Decisions, world: World) -> tuple[Training, checkpoint.Progress]:
     """Build every part of a run, and bring it to where the newest checkpoint stands."""
-    recipe, run = order.recipe, order.run
+    recipe, run = job.recipe, job.run
     found, torn = checkpoint.newest(run.checkpoints) if world.is_first else (None, [])
     for name in torn:
         say(f"Passing over a torn checkpoint: {name}")
     found = checkpoint.agreed(found, world)
-    parts = build(recipe, order.shards, order.data, decisions, init=found is None)
-    progress = checkpoint.load(found, *parts) if found else beginning(recipe, *parts, world)
-    progress, heartbeat = _resumed(order, progress, world)
+    parts = build(recipe, job.shards, job.data, decisions, init=found is None)
+    progress = checkpoint.load(found, *parts) if found else first_progress(recipe, *parts, world)
+    progress, heartbeat = _resumed(job, progress, world)
     reserve = max(decisions.reserve_seconds, progress.reserve)
     clock = BudgetClock(
-        order.budget,
+        job.budget,
         world,
-        started=order.started,
+        started=job.started,
         already=heartbeat,
         reserve=reserve,
         first_step_at=progress.first_step_at,
     )
-    return training_of(order, parts, decisions, world, clock, progress), progress
+    return build_training(job, parts, decisions, world, clock, progress), progress
 
 
 def build(
@@ -110,8 +110,8 @@ def build(
     return model, optimizer, RunningAverage(recipe.average, model) if recipe.average.fraction else None
 
 
-def training_of(
-    order: Order,
+def build_training(
+    job: PretrainingJob,
     parts: tuple[Encoder, torch.optim.Optimizer, RunningAverage | None],
     decisions: Decisions,
     world: World,
@@ -119,7 +119,7 @@ def training_of(
     progress: checkpoint.Progress,
 ) -> Training:
     """Everything that one run is made of, around the parts that learn."""
-    recipe, shards = order.recipe, order.shards
+    recipe, shards = job.recipe, job.shards
     device = torch.device(decisions.device)
     model, optimizer, average = parts
     return Training(
@@ -129,7 +129,7 @@ def training_of(
         average=average,
         objective=recipe.objective,
         schedule=recipe.run_schedule(decisions.world_size),
-        phases=_stretches(recipe, shards, order.data, decisions),
+        phases=_phases(recipe, shards, job.data, decisions),
         phase2=replace(recipe.phase2, lr=recipe.phase2.lr * decisions.rate_factor),
         finish=finish_on(recipe, shards),
         ramp=recipe.ramp,
@@ -139,20 +139,18 @@ def training_of(
         seed=recipe.seed,
         device=device,
         decisions=decisions,
-        validation=heldout_validation(recipe, shards, order.data, device),
-        run=order.run,
+        validation=heldout_validation(recipe, shards, job.data, device),
+        run=job.run,
         journal=None,
         monitors=(),
         time_by_category={use: progress.time_by_category.get(use, 0.0) for use in USES},
         begin=recipe.origin.begin,
         prefetch=Prefetch() if device.type == "cuda" else None,
-        continues=continuation_table(load_tokenizer(order.data / "tokenizer"))
-        if recipe.objective.whole_words
-        else None,
+        continues=continuation_table(load_tokenizer(job.data / "tokenizer")) if recipe.objective.whole_words else None,
     )
 
 
-def beginning(
+def first_progress(
     recipe: Recipe,
     model: Encoder,
     optimizer: torch.optim.Optimizer,
@@ -175,9 +173,9 @@ def beginning(
     return replace(checkpoint.START, position=before.position, first=before.position, second_from=second)
 
 
-def _resumed(order: Order, progress: checkpoint.Progress, world: World) -> tuple[checkpoint.Progress, float]:
+def _resumed(job: PretrainingJob, progress: checkpoint.Progress, world: World) -> tuple[checkpoint.Progress, float]:
     """Charge what was lost since the checkpoint up to the last heartbeat; return that too, in seconds."""
-    run = order.run
+    run = job.run
     trace = read_trace(run.trace) if world.is_first else []
     seen = read_heartbeat(run.heartbeat) if world.is_first else 0.0
     heartbeat = max([progress.elapsed, seen, *(record.elapsed for record in trace[-1:])])
@@ -193,7 +191,7 @@ def _resumed(order: Order, progress: checkpoint.Progress, world: World) -> tuple
     if world.is_first:
         # Durably charged first, and only then is the trace cut that proves it. With the time that this process took to
         # come here: killed before its first step, it would leave no heartbeat of its own.
-        starting = time.monotonic() - order.started
+        starting = time.monotonic() - job.started
         charged = {**spent, "start": spent.get("start", 0.0) + starting}
         checkpoint.charge(run.checkpoints, replace(progress, elapsed=heartbeat + starting, time_by_category=charged))
         for folder in (run.checkpoints, run.best, run.branch, run.late):
@@ -203,7 +201,7 @@ def _resumed(order: Order, progress: checkpoint.Progress, world: World) -> tuple
     return progress, heartbeat
 
 
-def _stretches(recipe: Recipe, shards: Shards, data: Path, decisions: Decisions) -> tuple[Phase, ...]:
+def _phases(recipe: Recipe, shards: Shards, data: Path, decisions: Decisions) -> tuple[Phase, ...]:
     """The phases of the run."""
     if isinstance(recipe.rows, SentencePairs) and (warning := check_pairs(shards.train)):
         say(warning)
@@ -293,7 +291,7 @@ def starting_weights(recipe: Recipe, data: Path, shards: Shards) -> Encoder:
         return parent.model
     if not same:
         say(f"The data have a vocabulary of their own: its pieces start from those of '{recipe.origin.init}'.")
-    return moved(
+    return with_vocabulary(
         parent.model,
         parent.shape,
         old=old,
@@ -317,8 +315,8 @@ def general_validation(recipe: Recipe, shards: Shards, device: torch.device) -> 
     return Validation(rows.in_order(min(ROWS, rows.rows_per_epoch)), general.unigram_counts, device)
 
 
-def heldout_losses(order: Order, training: Training) -> dict[str, float]:
+def heldout_losses(job: PretrainingJob, training: Training) -> dict[str, float]:
     """Held-out losses of the model on the run's own text and on general text, where that is given."""
-    general = general_validation(order.recipe, order.shards, training.device)
+    general = general_validation(job.recipe, job.shards, training.device)
     heldout_sets = {"own": training.validation, **({"general": general} if general else {})}
     return {name: each.evaluate(training.model).loss for name, each in heldout_sets.items()}

@@ -58,7 +58,7 @@ def continued(
     )
 
 
-def folders_of(recipe: Recipe) -> list[Path]:
+def source_folders(recipe: Recipe) -> list[Path]:
     """What a run of ``recipe`` starts from, and must not delete before."""
     named = [recipe.origin.init, recipe.origin.branch, recipe.origin.general]
     if isinstance(recipe.tokenizer, Existing):
