@@ -25,7 +25,7 @@ from daybreak import cli
 from daybreak.commands import pretrain
 from daybreak.core.files import read_json
 from daybreak.core.run_folder import RunFolder
-from daybreak.pretraining import setup as assembly
+from daybreak.pretraining import setup
 from daybreak.training import loop
 from daybreak.training.clock import BudgetClock, Tick
 from daybreak.training.step import Training
@@ -130,12 +130,12 @@ def judging(marks: Sequence[float]) -> Iterator[list[Judge]]:
         clock.training, clock.evaluate = training, judges[0]
         return loop.fit(training, progress)
 
-    plain = pretrain.fit, assembly.BudgetClock
-    pretrain.fit, assembly.BudgetClock = fit, JudgedClock  # type: ignore[misc]
+    plain = pretrain.fit, setup.BudgetClock
+    pretrain.fit, setup.BudgetClock = fit, JudgedClock  # type: ignore[misc]
     try:
         yield judges
     finally:
-        pretrain.fit, assembly.BudgetClock = plain  # type: ignore[misc]
+        pretrain.fit, setup.BudgetClock = plain  # type: ignore[misc]
 
 
 def judged_run(words: list[str], out: Path, marks: Sequence[float]) -> dict[str, Any]:
