@@ -98,7 +98,7 @@ def test_a_microbatch_that_is_asked_for_is_taken(data: Path, tmp_path: Path, sea
 
 
 def test_more_processes_than_rows_are_refused_at_once(data: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="8 rows cannot be shared by 9 processes") as error:
+    with pytest.raises(UserError, match="8 sequences cannot be divided among 9 processes") as error:
         first_decisions(order(data, tmp_path).recipe, World(rank=0, size=9))
     assert "at most 8" in error.value.remedy
 
@@ -119,9 +119,9 @@ def test_other_processes_share_the_same_rows(data: Path, tmp_path: Path, capsys:
     training = resumed(data, tmp_path, size=3)
     (change,) = training.decisions.changes
     assert (change.step, change.world_size, change.microbatch, change.rate) == (12, 3, 8, 1.0)
-    assert "3 in place of 1 processes" in change.why and change.skip_to is None
+    assert "3 instead of 1 processes" in change.why and change.skip_to is None
     assert read_json(RunFolder(tmp_path).decisions, Decisions) == training.decisions
-    assert "Going on with 3 processes in place of 1" in capsys.readouterr().out
+    assert "Resuming with 3 processes instead of 1" in capsys.readouterr().out
     # The rows of a step are as many as before, each by exactly one process.
     rows = training.rows_of_step(START, 0.5)
     shares = [replace(training, world=World(rank=rank, size=3)).share(rows) for rank in range(3)]
@@ -148,11 +148,11 @@ def test_the_same_processes_change_nothing(data: Path, tmp_path: Path) -> None:
 
 
 def test_more_processes_than_a_step_has_rows_are_refused(data: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="8 rows cannot be shared by 9 processes"):
+    with pytest.raises(UserError, match="8 sequences cannot be divided among 9 processes"):
         resumed(data, tmp_path / "nine", size=9)
     assert read_json(RunFolder(tmp_path / "nine").decisions, Decisions).changes == []
     # The first steps of a growing batch count as well: 4 rows.
-    with pytest.raises(UserError, match="4 rows cannot be shared by 5 processes"):
+    with pytest.raises(UserError, match="4 sequences cannot be divided among 5 processes"):
         resumed(data, tmp_path / "five", size=5, batch=16, microbatch=4, ramp=Ramp(fraction=0.8))
 
 

@@ -271,7 +271,7 @@ def sample_text(shards: Shards, data: Path) -> str:
 
 
 def heldout_validation(recipe: Recipe, shards: Shards, data: Path, device: torch.device) -> Validation:
-    """Return the held-out evaluation: the same positions for all recipes, and OWN_ROWS sequences of the recipe's kind."""
+    """Return the held-out evaluation: the same positions for all recipes, and OWN_ROWS of the recipe's own kind."""
     trained = recipe.model.longest or (recipe.phase2.length if recipe.phase2.ever else 0)
     length = max(recipe.length, min(VALIDATION_LENGTH, trained))
     heldout = StreamRows().build(shards.heldout, length, recipe.seed, shards.manifest.special)
