@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from daybreak.commands.recipes import parameters, results
+from daybreak.core.batch import Batch
 from daybreak.core.errors import UserError
 from daybreak.core.files import write_json
 from daybreak.core.serialization import from_dict, to_dict
@@ -28,8 +30,9 @@ from daybreak.recipe import (
     resolved,
     shipped_recipe,
 )
+from daybreak.schemas.run import SpecialIds
 from daybreak.training.optim.optimizers import AdamW
-from daybreak.training.schedule import Trapezoid
+from daybreak.training.schedule import Trapezoid, WarmupLinear
 
 GOLDEN = Path(__file__).with_name("golden")
 NAMES = recipe_names()
@@ -118,6 +121,39 @@ def test_a_size_or_faithfulness_that_is_not_there_is_refused(asked: dict[str, An
     write_json(tmp_path / "recipe.json", resolved(load_recipe("tiny")))
     with pytest.raises(UserError, match="one size only"):
         load_recipe(tmp_path, size="mini")
+
+
+@pytest.mark.parametrize(("name", "steps"), [("bert-2018", 10_000), ("scibert", 1_000), ("bert-gpu", 10_000)])
+def test_a_faithful_bert_warms_up_in_steps(name: str, steps: int) -> None:
+    """Exact for budgets in steps and tokens; of a time budget the number of steps is not known."""
+    recipe = load_recipe(name, faithful=True)
+    first_phase = recipe.phase2.start if recipe.phase2.lr > 0 else 1.0
+    step_tokens = recipe.global_batch(1) * recipe.length
+    for budget, total in ((recipe.budget, float(recipe.budget.removesuffix("steps"))), ("200000steps", 200_000.0)):
+        assert warmup_of(recipe, budget) * total * first_phase == pytest.approx(steps)
+    assert warmup_of(recipe, "1e10tok") * 1e10 / step_tokens * first_phase == pytest.approx(steps)
+    assert warmup_of(recipe, "24h") == warmup_of(load_recipe(name), "24h") == load_recipe(name).schedule.warmup  # type: ignore[attr-defined]
+    assert warmup_of(recipe, "100steps") == 1.0
+
+
+def warmup_of(recipe: Recipe, budget: str) -> float:
+    schedule = dataclasses.replace(recipe, budget=budget).run_schedule()
+    assert isinstance(schedule, WarmupLinear) and schedule(schedule.warmup / 2) == pytest.approx(0.5)
+    return schedule.warmup
+
+
+@pytest.mark.parametrize("name", ["bert-2018", "scibert"])
+def test_a_faithful_bert_predicts_at_most_20_of_128_and_75_of_512_tokens(name: str) -> None:
+    objective = load_recipe(name, faithful=True).objective
+    for length, limit, default in ((128, 20, 19), (512, 75, 77)):
+        batch = Batch(ids=torch.full((2, length), 9), special=SpecialIds())
+        assert objective.targets(batch, seed=0, position=0, progress=0.0) == 2 * min(limit, default)
+        assert load_recipe(name).objective.targets(batch, seed=0, position=0, progress=0.0) == 2 * default
+
+
+def test_rung_6_of_the_ladder_differs_from_rung_4_in_compilation_only() -> None:
+    changed = dataclasses.replace(load_recipe("ladder-04"), name="ladder-06", compile="off")
+    assert load_recipe("ladder-06") == changed
 
 
 def test_the_flagship_has_its_size_in_its_name() -> None:
