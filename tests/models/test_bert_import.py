@@ -87,7 +87,7 @@ def test_dropout_is_taken_over() -> None:
         ({"add_cross_attention": True}, "add_cross_attention"),
         ({"tie_word_embeddings": False}, "tie_word_embeddings"),
         ({"hidden_act": "relu"}, "'relu'"),
-        ({"num_attention_heads": 5}, "no multiple"),
+        ({"num_attention_heads": 5}, "not a multiple"),
     ],
 )
 def test_a_config_that_we_cannot_hold_is_refused(changes: dict[str, Any], named: str) -> None:
