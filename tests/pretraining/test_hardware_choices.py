@@ -26,6 +26,7 @@ from daybreak.training import calibration, checkpoint
 from daybreak.training.changes import changed, in_force
 from daybreak.training.checkpoint import START, Progress
 from daybreak.training.hardware import probe
+from daybreak.training.objectives.finish import Finish
 from daybreak.training.ramp import Ramp
 from daybreak.training.step import Training
 
@@ -43,8 +44,8 @@ def _cheap(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 
 
 def order(data: Path, folder: Path, **changes: Any) -> PretrainingJob:
-    parts = {"model": SMALL, "length": 32, "batch": 8, "precision": "float32", "budget": "40steps", **changes}
-    recipe = replace(load_recipe("tiny"), **parts)
+    parts = {"model": SMALL, "length": 32, "batch": 8, "precision": "float32", "budget": "40steps"}
+    recipe = replace(load_recipe("tiny"), **{**parts, "finish": Finish(), **changes})
     return PretrainingJob(
         recipe=recipe, shards=open_shards(data), data=data, run=RunFolder(folder), started=time.monotonic()
     )
@@ -124,7 +125,7 @@ def test_other_processes_share_the_same_rows(data: Path, tmp_path: Path, capsys:
     assert "Resuming with 3 processes instead of 1" in capsys.readouterr().out
     # The rows of a step are as many as before, each by exactly one process.
     rows = training.rows_of_step(START, 0.5)
-    shares = [replace(training, world=World(rank=rank, size=3)).share(rows) for rank in range(3)]
+    shares = [replace(training, world=World(rank=rank, size=3)).shard(rows) for rank in range(3)]
     assert rows == 8 and [row for begin, end in shares for row in range(begin, end)] == list(range(8))
 
 

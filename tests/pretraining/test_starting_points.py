@@ -38,7 +38,7 @@ from daybreak.training import loop
 from daybreak.training.clock import read_trace
 from daybreak.training.hardware import probe
 
-SMALL = ["--length", "32", "--batch", "8", "--precision", "float32", "--budget", "30steps"]
+SMALL = ["--length", "32", "--finish.start", "1", "--batch", "8", "--precision", "float32", "--budget", "30steps"]
 FAMILIES = ("bert", "modernbert")
 
 

@@ -177,7 +177,7 @@ def test_each_phase_sees_its_own_schedule_from_0_to_1() -> None:
 
 @pytest.mark.parametrize("wrong", [{"start": 0.0}, {"start": 1.1}, {"batch": -1}, {"lr": -1e-3}, {"length": 4}])
 def test_what_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match="--later"):
+    with pytest.raises(UserError, match="--phase2"):
         SecondPhase(**wrong)
 
 
