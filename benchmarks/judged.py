@@ -158,7 +158,7 @@ def add_judging_flags(to: Any, budget: str = "3m") -> None:
     """Flags of both evaluated runs."""
     measure.add_run_flags(to)
     to.add_argument("--budget", default=budget)
-    to.add_argument("--marks", type=int, default=20, help="how often the run is judged")
+    to.add_argument("--marks", type=int, default=20, help="number of evaluations of the run")
     to.add_argument("--seed", type=int, default=0)
     to.add_argument("--threads", type=int, default=0, help="0 for torch's own choice")
 

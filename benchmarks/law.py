@@ -135,7 +135,7 @@ def main() -> None:
                 f"largest {seen['largest_error']:.1%}, bias {seen['bias']:+.1%}"
             )
         )
-        print(f"Foreseen without {what}: {told}.")
+        print(f"Forecasts without {what}: {told}.")
 
 
 if __name__ == "__main__":

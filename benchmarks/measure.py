@@ -47,9 +47,9 @@ PR_SET_CHILD_SUBREAPER = 36
 def parser(documentation: str | None) -> argparse.ArgumentParser:
     """Argument parser with the flags of every script."""
     found = argparse.ArgumentParser(description=documentation, formatter_class=argparse.RawDescriptionHelpFormatter)
-    found.add_argument("--out", type=Path, help="write the record here as JSON; it grows as the measurement goes on")
+    found.add_argument("--out", type=Path, help="write the record here as JSON; it is updated during the measurement")
     found.add_argument("--work", type=Path, help="keep run folders and logs here; by default they are temporary")
-    found.add_argument("--short", action="store_true", help="a dry run of seconds on toy data: shows that it works")
+    found.add_argument("--short", action="store_true", help="a dry run of seconds on toy data, to test the script")
     return found
 
 

@@ -227,7 +227,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--free-recipe", default="", help="of the free shape; the recipe itself by default")
     parser.add_argument("--free-flags", default="", help="likewise, such as '--model.layers 3'")
     parser.add_argument("--cramming-flags", default="")
-    parser.add_argument("--marks", type=int, default=20, help="how often each run is judged")
+    parser.add_argument("--marks", type=int, default=20, help="number of evaluations of each run")
     parser.add_argument("--threads", type=int, default=0, help="of each run; as many as cores by default")
     parser.add_argument("--length", type=int, default=0, help="of a row; the recipe's by default")
     chosen = parser.parse_args()

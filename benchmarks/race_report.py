@@ -51,7 +51,7 @@ def summarise(tuned: list[dict[str, Any]], raced: list[dict[str, Any]]) -> dict[
         SystemExit: not all runs were judged on the same positions.
     """
     if len({run["positions"] for run in [*tuned, *raced]}) != 1:
-        sys.exit("These runs were judged on different positions: nothing can be said of them.")
+        sys.exit("These runs were evaluated on different positions and cannot be compared.")
     found: dict[str, Any] = {"tuning": [line_of(run["setting"], [run]) for run in tuned], "budgets": []}
     for seconds in sorted({run["seconds"] for run in raced}):
         found["budgets"].append(budget_of([run for run in raced if run["seconds"] == seconds]))

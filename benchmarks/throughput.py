@@ -154,7 +154,7 @@ def cell_settings(name: str, length: int, vocabulary: int, chosen: argparse.Name
     """Settings for ``built``; ``vocabulary`` 0 for that of the data or of the recipe."""
     known = open_shards(chosen.data).manifest.vocabulary if chosen.data else 0
     if vocabulary and vocabulary < known:
-        sys.exit(f"The data have {known} pieces: a vocabulary of {vocabulary} cannot hold them.")
+        sys.exit(f"The data have {known} tokens, more than a vocabulary of {vocabulary}.")
     rates = probe.matmul_rates(device)
     return {
         "recipe": name,
