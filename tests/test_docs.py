@@ -90,6 +90,7 @@ def test_the_reference_has_every_verb_and_everything_that_reaches_disk() -> None
     verbs = {verb.replace("-", "_") for verb in cli.COMMANDS if verb != "recipes"}
     wanted = {f"daybreak.commands.{verb}.{verb}" for verb in verbs} | {"daybreak.commands.recipes.catalogue"}
     wanted |= {f"daybreak.schemas.{path.stem}" for path in (ROOT / "src/daybreak/schemas").glob("[!_]*.py")}
+    wanted -= {"daybreak.schemas.old_names"}  # maps names of older files; holds no type
     assert wanted - set(page) == set() and len(page) == len(set(page))
 
 

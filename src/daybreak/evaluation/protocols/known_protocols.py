@@ -22,7 +22,7 @@ PROTOCOLS = {
             clip=1.0,
         ),
         # For encoders of width 128 to 512 that are trained in minutes or hours. Head and rate were chosen
-        # at width 128, on training rows that the fine-tuning did not see, never on dev (docs/evaluation.md);
+        # at width 128, on training rows that the fine-tuning did not see, never on dev (docs/protocols.md);
         # the rates of wider models are those of quick.
         Protocol(
             name="small",
