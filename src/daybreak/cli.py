@@ -608,18 +608,18 @@ def _search(arguments: list[str]) -> None:
         rebuild: bool = False
         """Build the index anew."""
 
-    options = _parse(Search, "search", arguments)
+    asked = _parse(Search, "search", arguments)
     from daybreak.commands.search import search
 
     search(
-        options.run,
-        " ".join(options.words),
-        top=options.top,
-        method=options.method,
-        data=options.data,
-        index=options.index,
-        export=options.export,
-        rebuild=options.rebuild,
+        asked.run,
+        " ".join(asked.words),
+        top=asked.top,
+        method=asked.method,
+        data=asked.data,
+        index=asked.index,
+        export=asked.export,
+        rebuild=asked.rebuild,
     )
 
 
