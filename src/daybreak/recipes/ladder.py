@@ -49,7 +49,7 @@ class Rung:
 
 
 def _measured(part: int) -> str:
-    return f"Measured: records/2026-11-21-ladder-{part}.json (size mini, 3 minutes on two CPU cores, Wikipedia)."
+    return f"Measured: records/2026-11-21-ladder-{part}.json (size mini, 3 minutes on a CPU, Wikipedia)."
 
 
 def _run_1(name: str, size: str, faithful: bool) -> Recipe:
