@@ -62,7 +62,7 @@ class Here:
 
     def __init__(self, command: list[str], **_: object):
         assert command[1:3] == ["-m", "daybreak"] and command[3] in ("pretrain", "evaluate")
-        cli._dispatch(command[3:])
+        cli.dispatch(command[3:])
         self.returncode = 0
 
     def poll(self) -> int:

@@ -196,7 +196,7 @@ def test_a_recipe_after_the_corpus_gets_the_remedy() -> None:
 )
 def test_a_value_out_of_range_is_refused_in_words(flag: str, words: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=re.escape(words)):
-        cli._dispatch(["pretrain", "tiny", "--data", str(tmp_path), *flag.split()])
+        cli.dispatch(["pretrain", "tiny", "--data", str(tmp_path), *flag.split()])
 
 
 if __name__ == "__main__":

@@ -354,7 +354,7 @@ def test_the_command_on_the_page_trains_the_same_again(write_run, tmp_path, monk
     monkeypatch.setattr(
         "daybreak.commands.pretrain.pretrain", lambda recipe, **more: seen.append((recipe, more["out"]))
     )
-    cli._dispatch(shlex.split(command[1]))
+    cli.dispatch(shlex.split(command[1]))
     assert seen == [(wanted, Path(f"{run}-again"))]
 
 
