@@ -336,7 +336,7 @@ def test_hostile_text_is_only_text(write_run, tmp_path):
 
 
 def test_what_cannot_be_reported_is_refused(write_run, tmp_path):
-    with pytest.raises(UserError, match="No run folder was named"):
+    with pytest.raises(UserError, match="No run folder is given"):
         report([], tmp_path / "report.html")
     with pytest.raises(UserError, match="holds no recipe"):
         report([tmp_path], tmp_path / "report.html")

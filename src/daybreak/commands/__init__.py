@@ -14,6 +14,7 @@ COMMANDS = {
     "evaluate": "Fine-tune a model on GLUE and your own tasks; writes results.json.",
     "init-task": "Write the task file of a table of labelled rows from its columns.",
     "probe": "Measure what the layers of a model encode, without fine-tuning; writes probes.json.",
+    "search": "Find passages of a run's own text with its model, with BM25 or both.",
     "verify": "Repeat the recorded steps of a run and compare the weights bit for bit.",
     "record": "Verify a finished run, or take a finished study, and add it to the records.",
     "leaderboard": "Rank the records by budget class, as a Markdown page.",

@@ -76,7 +76,7 @@ def plan(
     Raises:
         UserError: the budget is not a time, is too short for every candidate, or ``data`` cannot be used.
     """
-    from daybreak.pretraining.planning import PLANNED, candidates, choose, of_text
+    from daybreak.pretraining.planning import PLANNED, candidates, best_candidate, spec_of_text
     from daybreak.recipe import load_recipe
     from daybreak.training.clock import Budget
     from daybreak.training.hardware import probe
@@ -89,11 +89,11 @@ def plan(
         make_folder(out.parent)
     shards = open_shards(data)
     chosen_recipes = recipes or [load_recipe(size) for size in PLANNED]
-    about = of_text(shards)
+    about = spec_of_text(shards)
     with working("Timing the candidates") as work:
         work.show(0.0)
         found = candidates(chosen_recipes, shards, data, parsed, about)
-    chosen = choose(found)
+    chosen = best_candidate(found)
     if chosen is None:
         raise UserError(
             f"There is no forecast for {budget}: {found[0].recipe}: {found[0].trouble}.",

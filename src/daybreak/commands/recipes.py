@@ -32,11 +32,11 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def catalogue() -> str:
-    """Return two lines for each recipe: name and summary; source and status (measured, published or neither)."""
-    from daybreak.recipe import promise, recipe_names
+    """Return two lines for each recipe: name and summary; source and status (published, measured or not measured yet)."""
+    from daybreak.recipe import recipe_names, shipped_recipe
 
     return "\n".join(
-        f"{name:16} {promise(name).splitlines()[0]}\n{'':16} {_source(name)}; {_status(name)}"
+        f"{name:16} {shipped_recipe(name).description.splitlines()[0]}\n{'':16} {_source(name)}; {_status(name)}"
         for name in recipe_names()
     )
 
@@ -48,38 +48,38 @@ def described(source: str, *, size: str = "", faithful: bool = False) -> str:
         UserError: there is no such recipe.
     """
     from daybreak.pretraining.flops import flops_per_token, vocabulary_of
-    from daybreak.recipe import load_recipe, promise, recipe_names, resolved
+    from daybreak.recipe import load_recipe, recipe_names, resolved, shipped_recipe
 
     recipe = load_recipe(source, size=size, faithful=faithful)
     parts = []
     if recipe.name in recipe_names():
-        parts.append(promise(recipe.name))
+        parts.append(shipped_recipe(recipe.name).description)
     vocabulary = vocabulary_of(recipe)
     parts.append(
         f"{count(parameters(recipe))} parameters at a vocabulary of {vocabulary:,}; "
         f"{count(flops_per_token(recipe, vocabulary))} training FLOPs per token at {recipe.length} positions."
     )
     if found := deviations(recipe, size):
-        parts.append("\n".join(["Deviations from the original:", *(f"- {line}" for line in found)]))
+        parts.append("\n".join(["Deviations from the original, with reasons:", *(f"- {line}" for line in found)]))
     parts.append(json.dumps(resolved(recipe), indent=2))
     return "\n\n".join(parts)
 
 
 def parameters(recipe: Recipe) -> int:
     """Return the number of trainable parameters of the recipe's model; no memory is allocated for them."""
-    from daybreak.pretraining.flops import outline, vocabulary_of
+    from daybreak.pretraining.flops import meta_model, vocabulary_of
 
-    return outline(recipe, vocabulary_of(recipe)).parameter_count()
+    return meta_model(recipe, vocabulary_of(recipe)).parameter_count()
 
 
 def deviations(recipe: Recipe, size: str) -> list[str]:
     """Return how the recipe differs from its original: a line for each field, or for a difference without a field."""
-    from daybreak.recipe import load_recipe, recipe_module, recipe_names
+    from daybreak.recipe import load_recipe, recipe_names, shipped_recipe
 
-    reasons = getattr(recipe_module(recipe.name), "DEVIATIONS", {}) if recipe.name in recipe_names() else {}
+    reasons = shipped_recipe(recipe.name).deviations if recipe.name in recipe_names() else {}
     if not reasons:
         return []
-    reasons = {**reasons, **dict.fromkeys(SCALED, "scaled for a smaller hidden size; --faithful keeps the paper's")}
+    reasons = {**reasons, **dict.fromkeys(SCALED, "a narrow model needs larger values; --faithful keeps the paper's")}
     values = to_dict(recipe)
     originals = to_dict(load_recipe(recipe.name, size=size, faithful=True))
     found = []
@@ -100,18 +100,24 @@ def _value(values: object, dotted: str) -> object:
 
 def _source(name: str) -> str:
     """Return the paper or other source that the recipe's docstring names first, else Daybreak."""
-    from daybreak.recipe import promise
+    from daybreak.recipe import shipped_recipe
 
-    for line in promise(name).splitlines():
+    for line in shipped_recipe(name).description.splitlines():
         word, _, source = line.partition(": ")
         if word in ("Paper", "Source"):
             return source.split(", and ")[0].split("; ")[0].rstrip(".,:")
     return "Daybreak's own"
 
 
-def _status(name: str) -> str:
-    """Return measured, published or not yet measured: the first word of the docstring's promise."""
-    from daybreak.recipe import promise
+def results(name: str) -> str:
+    """Return the last lines of the description: published and measured results, or that there are none."""
+    from daybreak.recipe import shipped_recipe
 
-    first = promise(name).split("Promise:")[1].split()[0].strip(",.;")
-    return "not yet measured" if first == "not" else first
+    lines = shipped_recipe(name).description.splitlines()
+    first = next(i for i, line in enumerate(lines) if line.startswith(("Published:", "Measured:", "Not measured")))
+    return " ".join(lines[first:])
+
+
+def _status(name: str) -> str:
+    """Return published, measured or not measured yet."""
+    return results(name).partition(":")[0].lower().rstrip(".")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tyro.conf import Positional
@@ -30,7 +30,7 @@ from daybreak.schemas.tasks import Cell, Comparison, TaskResult
 FORMS = ("html", "md")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ReportOptions:
     runs: Positional[tuple[Path, ...]]
     """Run folders, or folders with results.json. Several are plotted together and compared with the first. Or one
@@ -97,7 +97,7 @@ def report(
 def _with_averages(run: RunRecords) -> RunRecords:
     found = [(average, [_published(anchor) for anchor in anchors_for(average)]) for average in averages(run.results)]
     glue, lacks = standing(run.results)
-    return dataclasses.replace(run, averages=found, glue=glue, glue_lacks=lacks)
+    return replace(run, averages=found, glue=glue, glue_lacks=lacks)
 
 
 def _published(anchor: Anchor) -> Published:
@@ -111,7 +111,7 @@ def _published(anchor: Anchor) -> Published:
     )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class _Side:
     """One side of a comparison: a result, the displayed name of its model, and its cells."""
 

@@ -35,8 +35,8 @@ from daybreak.core.terminal import duration, open_in_browser, quiet, say, say_li
 from daybreak.data.pipeline.preprocessing import AS_IT_IS, Preprocessing
 from daybreak.data.readers.inputs import STDIN, find_files
 from daybreak.data.tokenizers.tokenizer_import import Existing
-from daybreak.pretraining.flops import outline
-from daybreak.pretraining.starting_points import folders_of
+from daybreak.pretraining.flops import meta_model
+from daybreak.pretraining.starting_points import source_folders
 from daybreak.recipe import FAMILY, Recipe, Texts, recipe_names
 from daybreak.reporting.headline import opening
 from daybreak.schemas.run import FillMask, Summary
@@ -217,7 +217,7 @@ def run(
     folder = RunFolder(out)
     _check_arguments(recipe, tasks, task_dir, seeds, watching)
     if overwrite:
-        folder.delete([*_files([*corpus, *general]), *folders_of(recipe)])
+        folder.delete([*_files([*corpus, *general]), *source_folders(recipe)])
     say("1/4  Prepare: text to tokens")
     if not corpus:
         corpus, tasks = _docstrings(folder, tasks)
@@ -257,7 +257,7 @@ def _check_arguments(
     """
     recipe.check()
     recipe.refuse_without_origin()
-    outline(recipe, ANY_VOCABULARY)
+    meta_model(recipe, ANY_VOCABULARY)
     check_trackers(watching.track)
     check_price(watching.price)
     if seeds < 1:

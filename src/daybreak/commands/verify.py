@@ -49,10 +49,10 @@ def verify(run: Path, *, data: Path | None = None, last: int = 0) -> Verified:
     import torch
 
     from daybreak.core import world as worlds
-    from daybreak.pretraining.hardware_choices import obey
+    from daybreak.pretraining.hardware_choices import use_device
     from daybreak.pretraining.replay import check_world_size, find_start, find_weights, replay
     from daybreak.pretraining.run_start import refuse_other_data
-    from daybreak.pretraining.setup import Order
+    from daybreak.pretraining.setup import PretrainingJob
     from daybreak.recipe import load_recipe
     from daybreak.training.changes import in_force
     from daybreak.training.clock import read_trace
@@ -68,8 +68,8 @@ def verify(run: Path, *, data: Path | None = None, last: int = 0) -> Verified:
         raise UserError(f"Steps are missing in '{folder.trace}'.", "Only a run with a complete trace can be verified.")
     world = worlds.start()
     try:
-        obey(decisions)
-        order = Order(recipe=recipe, shards=shards, data=data or run / "data", run=folder, started=time.monotonic())
+        use_device(decisions)
+        order = PretrainingJob(recipe=recipe, shards=shards, data=data or run / "data", run=folder, started=time.monotonic())
         saved = find_weights(folder, trace)
         start = find_start(saved, last, len(trace)) if last else None
         first = start.progress.step if start else 0

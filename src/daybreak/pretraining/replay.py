@@ -17,7 +17,7 @@ from daybreak.core.run_folder import RunFolder
 from daybreak.core.terminal import say, working
 from daybreak.core.world import World
 from daybreak.pretraining.hardware_choices import compiled_everywhere
-from daybreak.pretraining.setup import Order, beginning, build, training_of
+from daybreak.pretraining.setup import PretrainingJob, first_progress, build, build_training
 from daybreak.recipe import Recipe, load_recipe
 from daybreak.schemas.changes import MachineRecord
 from daybreak.schemas.records import Verified
@@ -109,7 +109,7 @@ def _processes_change(decisions: Decisions, step: int) -> bool:
 
 
 def replay(
-    order: Order,
+    order: PretrainingJob,
     decisions: Decisions,
     trace: list[TraceRecord],
     start: Found | None,
@@ -122,11 +122,11 @@ def replay(
         UserError: something differs; the message names it.
     """
     parts = build(order.recipe, order.shards, order.data, decisions, init=start is None)
-    progress = checkpoint.load(start, *parts) if start else beginning(order.recipe, *parts, world)
+    progress = checkpoint.load(start, *parts) if start else first_progress(order.recipe, *parts, world)
     progress = progress.scaled_for(decisions.precision)
     first = progress.step
     unvalidated = replace(decisions, validation_marks=0)
-    training = training_of(order, parts, unvalidated, world, ReplayClock(trace), progress)
+    training = build_training(order, parts, unvalidated, world, ReplayClock(trace), progress)
     norms = Norms({line["step"]: line["gradient_norm"] for line in _step_lines(order.run)})
     training = replace(training, run=None, record_seconds=0.0)
     settings = in_force(decisions, first)
