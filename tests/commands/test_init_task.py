@@ -131,7 +131,7 @@ def test_each_decision_is_printed_with_its_reason(tmp_path: Path, capsys: pytest
     [
         ("empty.csv", b"", "is empty"),
         ("blank.csv", b"\xef\xbb\xbf \n\n", "is empty"),
-        ("header.csv", b"text,label\n", "header and no rows"),
+        ("header.csv", b"text,label\n", "header but no rows"),
         ("one.csv", b"text\nhello there\nand so on\n", "has one column"),
         ("utf16.csv", "text,label\n".encode("utf-16"), "is not UTF-8"),
         ("latin.csv", "text,label\ncaf\u00e9,a\n".encode("latin-1"), "is not UTF-8"),
@@ -139,7 +139,7 @@ def test_each_decision_is_printed_with_its_reason(tmp_path: Path, capsys: pytest
         ("unlike.csv", b"".join(b"some words number %d,other words %d\n" % (i, i) for i in range(30)), "like a label"),
         ("numbers.csv", b"".join(b"%d,%d\n" % (i % 2, i % 3) for i in range(30)), "besides the label contains text"),
         ("twice.csv", b"text,text,label\na b,c d,1\n", "same name"),
-        ("words.txt", b"hello", "is no .csv"),
+        ("words.txt", b"hello", "is not a .csv"),
         ("odd.jsonl", b"[1]\n", "is not a JSON object"),
         ("fake.parquet", b"PAR1", "cannot be read as parquet"),
         ("missing.csv", None, "No such file"),

@@ -34,7 +34,7 @@ def test_a_run_in_progress(write_run):
         said = lines(status(run))
     assert said["run"].endswith("recipe tiny, seed 1")
     assert re.fullmatch(r"running, last heartbeat [0-9]+s ago", said["state"])
-    assert said["budget"] == "3m asked, 2m 03s used (70%), about 51s left"
+    assert said["budget"] == "3m, 2m 03s used (70%), about 51s left"
     assert said["training"].startswith("masked stage, step 698, 2.86 million tokens, ")
     assert "below the unigram baseline" in said["held out"]
     assert "export" not in said
@@ -151,7 +151,7 @@ def test_a_night_with_troubles(write_run):
     age(folder.stacks / "rank-1.txt", 90)
     said = lines(status(folder.path))
     assert said["changes"] == (
-        "2 steps dropped; 1 change before; at step 600 b; at step 1,200 resumed on 2 processes; "
+        "2 steps dropped; 1 earlier change; at step 600 b; at step 1,200 resumed on 2 processes; "
         "at step 1,800 out of memory: 16 rows at a time"
     )
     assert said["machine"].startswith("processor 25%, load 2.0, memory 3.0 GiB, 5.0 GiB free; disk 50.0 GiB free; ")

@@ -104,7 +104,7 @@ class RecipeFileOptions:
 # ---------------------------------------------------------------- parsing
 
 
-def parse(options: type[Options], command: str, arguments: Sequence[str], default: Options | None = None) -> Options:
+def parse(options: type[Options], command: str, arguments: Sequence[str], default: Any = None) -> Options:
     """Parse ``arguments`` into the dataclass ``options``.
 
     tyro prints a mistake with the nearest option name; the exit code is then 2.
@@ -116,9 +116,10 @@ def parse(options: type[Options], command: str, arguments: Sequence[str], defaul
     if "" in arguments:  # nearly always an unset shell variable
         raise UserError("One of the arguments is empty.", "Check the shell variables in the command.")
     try:
-        return tyro.cli(
+        parsed: Options = tyro.cli(
             options, prog=f"daybreak {command}", args=arguments, default=default, description=COMMANDS[command]
         )
+        return parsed
     except SystemExit as exit_:
         if exit_.code:
             raise SystemExit(2) from None

@@ -289,19 +289,19 @@ def _prepare(
     workers: int,
 ) -> Recipe:
     """Prepare the corpus and the general text; return the recipe with the path of the general data."""
-    reading = {"text_field": text_field, "workers": workers}
     prepare.prepare(
         corpus,
         out / "data",
         tokenizer=recipe.tokenizer,
+        text_field=text_field,
         preprocessing=preprocessing,
-        **reading,
+        workers=workers,
         **to_dict(recipe.texts),
     )
     if not general:
         return recipe
     tokenizer = Existing(folder=str(out / "data" / "tokenizer"))
-    prepare.prepare(general, out / "general", tokenizer=tokenizer, **reading)
+    prepare.prepare(general, out / "general", tokenizer=tokenizer, text_field=text_field, workers=workers)
     return replace(recipe, origin=replace(recipe.origin, general=str(out / "general")))
 
 
