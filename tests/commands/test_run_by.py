@@ -52,7 +52,7 @@ def test_seeds_are_left_out_when_it_becomes_late(
     monkeypatch.setattr(evaluate, "evaluate", fine_tune)
     run._evaluate_by(ahead(600), RunFolder(tmp_path), ["cola"], None, 3)
     assert asked == [(1, False), (1, True), (2, False)]
-    assert "Seed 2 of 3 is left out" in capsys.readouterr().out
+    assert "Fine-tuning stops after 1 of 3 seeds." in capsys.readouterr().out
 
 
 def test_no_baselines_reaches_every_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
