@@ -78,7 +78,7 @@ def test_a_crammed_model_attends_to_padding_by_choice(
 
 
 def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no run folder and no model"):
+    with pytest.raises(UserError, match="neither a run folder nor a model"):
         export(tmp_path, out=tmp_path / "out")
     (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
     save_file({"weight": torch.zeros(1)}, tmp_path / "model.safetensors")
