@@ -76,7 +76,7 @@ def plan(
     Raises:
         UserError: the budget is not a time, is too short for every candidate, or ``data`` cannot be used.
     """
-    from daybreak.pretraining.planning import PLANNED, candidates, best_candidate, spec_of_text
+    from daybreak.pretraining.planning import PLANNED, best_candidate, candidates, spec_of_text
     from daybreak.recipe import load_recipe
     from daybreak.training.clock import Budget
     from daybreak.training.hardware import probe

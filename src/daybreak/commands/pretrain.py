@@ -37,7 +37,13 @@ from daybreak.forecasting.law import RunSpec, shipped_law
 from daybreak.forecasting.live import ForecastMonitor
 from daybreak.forecasting.runs import inner_parameters
 from daybreak.pretraining.flops import meta_model
-from daybreak.pretraining.hardware_choices import first_decisions, resume, with_measurements, use_device, why_no_forecast
+from daybreak.pretraining.hardware_choices import (
+    first_decisions,
+    resume,
+    use_device,
+    why_no_forecast,
+    with_measurements,
+)
 from daybreak.pretraining.run_end import finish
 from daybreak.pretraining.run_start import check_folder, write_start
 from daybreak.pretraining.setup import PretrainingJob, setup_training
@@ -183,7 +189,9 @@ def _hold(run: RunFolder, world: World, alive: ExitStack) -> bool:
     return created
 
 
-def _pretrain(order: PretrainingJob, world: World, watching: Watching, alive: ExitStack, created: bool) -> Summary | None:
+def _pretrain(
+    order: PretrainingJob, world: World, watching: Watching, alive: ExitStack, created: bool
+) -> Summary | None:
     run = order.run
     fresh = world.broadcast(not run.decisions.exists())
     try:

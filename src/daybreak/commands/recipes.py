@@ -32,7 +32,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def catalogue() -> str:
-    """Return two lines for each recipe: name and summary; source and status (published, measured or not measured yet)."""
+    """Return two lines for each recipe: name and summary; source and status."""
     from daybreak.recipe import recipe_names, shipped_recipe
 
     return "\n".join(

@@ -69,7 +69,9 @@ def verify(run: Path, *, data: Path | None = None, last: int = 0) -> Verified:
     world = worlds.start()
     try:
         use_device(decisions)
-        order = PretrainingJob(recipe=recipe, shards=shards, data=data or run / "data", run=folder, started=time.monotonic())
+        order = PretrainingJob(
+            recipe=recipe, shards=shards, data=data or run / "data", run=folder, started=time.monotonic()
+        )
         saved = find_weights(folder, trace)
         start = find_start(saved, last, len(trace)) if last else None
         first = start.progress.step if start else 0

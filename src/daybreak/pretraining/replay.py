@@ -17,7 +17,7 @@ from daybreak.core.run_folder import RunFolder
 from daybreak.core.terminal import say, working
 from daybreak.core.world import World
 from daybreak.pretraining.hardware_choices import compiled_everywhere
-from daybreak.pretraining.setup import PretrainingJob, first_progress, build, build_training
+from daybreak.pretraining.setup import PretrainingJob, build, build_training, first_progress
 from daybreak.recipe import Recipe, load_recipe
 from daybreak.schemas.changes import MachineRecord
 from daybreak.schemas.records import Verified
