@@ -55,6 +55,8 @@ ANY_VOCABULARY = 8
 """Vocabulary size to check a model's shape with, which does not depend on it."""
 FORECAST_MARGIN = 1.3
 """Factor by which a fine-tuning may exceed its forecast time before a deadline."""
+SMALL_HIDDEN_SIZE = 512
+"""Largest hidden size whose tasks are fine-tuned with the protocol ``small``."""
 DOCSTRING_SECONDS = 600
 """Longest budget for the docstrings of the installed packages, which are a few million characters."""
 CHOSEN_FOLDER = "runs/chosen"
@@ -338,8 +340,8 @@ def _evaluate(
     from daybreak.evaluation.finetuning.results import read_results
     from daybreak.evaluation.tasks.known_tasks import spelled_out
 
-    results = read_results(folder.results)
-    done = {(item.task, item.model) for item in results if item.protocol == "quick" and len(item.seeds) >= seeds}
+    results, protocol = read_results(folder.results), _protocol(folder)
+    done = {(item.task, item.model) for item in results if item.protocol == protocol and len(item.seeds) >= seeds}
     for untrained in (False, True):
         model = "untrained" if untrained else "pretrained"
         missing = [task for task in spelled_out(tasks) if (_task_name(task), model) not in done]
@@ -348,11 +350,18 @@ def _evaluate(
                 folder.path,
                 missing,
                 task_dir=task_dir,
+                protocol=protocol,
                 seeds=seeds,
                 untrained=untrained,
                 within=None if within is None else within() / (1 if untrained else 2),
                 baselines=baselines,
             )
+
+
+def _protocol(folder: RunFolder) -> str:
+    """Return the protocol ``small`` for the hidden sizes that it was made for, else ``quick``."""
+    hidden_size = read_json(folder.model / "config.json").get("hidden_size", SMALL_HIDDEN_SIZE + 1)
+    return "small" if hidden_size <= SMALL_HIDDEN_SIZE else "quick"
 
 
 def _budget_by(deadline: Deadline, folder: RunFolder, with_tasks: bool) -> str:
