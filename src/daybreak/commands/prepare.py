@@ -29,19 +29,16 @@ from daybreak.data.filters.filter import Context, DocumentFilter, Step
 from daybreak.data.filters.near_duplicates import NearDuplicates
 from daybreak.data.pipeline import encoding, resuming
 from daybreak.data.pipeline import first_pass as survey
-from daybreak.data.pipeline.cluster import Cluster
-from daybreak.data.pipeline.cluster_jobs import end_earlier, over_parts_on
+from daybreak.data.pipeline.cluster import Cluster, end_earlier, over_parts_on
 from daybreak.data.pipeline.corpus import Corpus, bundled
 from daybreak.data.pipeline.corpus_facts import count, quality_on, report
-from daybreak.data.pipeline.kept_texts import KEPT_BYTES
+from daybreak.data.pipeline.first_pass import KEPT_BYTES, Survey, decide
 from daybreak.data.pipeline.preprocessing import AS_IT_IS, Preprocessing, epochs_of
-from daybreak.data.pipeline.summary import Survey, decide
 from daybreak.data.pipeline.tokenized import show_beginning, tokenizer_folder
 from daybreak.data.pipeline.tokenizer_quality import warn_of_folding
 from daybreak.data.pipeline.workers import over_parts, released
 from daybreak.data.readers.documents import choose_rule
-from daybreak.data.readers.inputs import Meter, find_files
-from daybreak.data.readers.standard_input import spool_stdin
+from daybreak.data.readers.inputs import Meter, find_files, spool_stdin
 from daybreak.data.tokenizers.tokenizer import (
     TokenizerConfig,
     load_tokenizer,

@@ -15,8 +15,8 @@ from daybreak.data.pipeline.tokenizer_quality import measure_quality
 from daybreak.data.readers.cleaning import clean
 from daybreak.data.readers.text_pieces import LONGEST_PIECE, cut_at_whitespace
 from daybreak.data.tokenizers.byte_bpe import ByteBPE
-from daybreak.data.tokenizers.counting import training_pieces
 from daybreak.data.tokenizers.tokenizer import UNK, WordPiece
+from daybreak.data.tokenizers.tokenizer_making import training_pieces
 
 HAN = "".join(map(chr, range(0x4E00, 0x4E00 + 3000)))
 

@@ -18,9 +18,8 @@ from small_texts import Contents, contents, left_over
 
 from daybreak.commands.prepare import prepare
 from daybreak.core.errors import UserError
-from daybreak.data.pipeline import cluster_jobs
-from daybreak.data.pipeline.cluster import ERRORS, PLAN, TASK, Cluster, Plan, Slurm, chosen_workers
-from daybreak.data.pipeline.cluster_jobs import over_parts_on
+from daybreak.data.pipeline import cluster
+from daybreak.data.pipeline.cluster import ERRORS, PLAN, TASK, Cluster, Plan, Slurm, chosen_workers, over_parts_on
 from daybreak.data.pipeline.cluster_tasks import Parts, job_number, leave_error, read_plan
 from daybreak.data.pipeline.preprocessing import Preprocessing
 from daybreak.data.pipeline.workers import WorkerLost, lay_down
@@ -60,7 +59,7 @@ def done_here(folder: Path) -> Done:
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     hurry(monkeypatch)
-    monkeypatch.setitem(cluster_jobs.JOBS, "slurm", done_here)  # type: ignore[arg-type]
+    monkeypatch.setitem(cluster.JOBS, "slurm", done_here)  # type: ignore[arg-type]
     monkeypatch.setattr(Cluster, "check", lambda self: None)
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")  # tasks set it; not beyond this test
 
@@ -136,7 +135,7 @@ def test_other_errors_come_as_they_were(tmp_path: Path, error: Exception, kind: 
     (tmp_path / ERRORS).mkdir()
     leave_error(tmp_path, "00000", error)
     with pytest.raises(kind, match=words) as caught:
-        cluster_jobs._refuse_failed(tmp_path)
+        cluster._refuse_failed(tmp_path)
     assert getattr(caught.value, "errno", None) == getattr(error, "errno", None)
 
 

@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from daybreak.core.errors import UserError
-from daybreak.data.readers import standard_input
+from daybreak.data.readers import inputs
 from daybreak.data.readers.documents import DocumentRule, Skips, read_documents
-from daybreak.data.readers.inputs import RECORDS, TEXT, Meter, find_files
-from daybreak.data.readers.standard_input import spool_stdin
+from daybreak.data.readers.inputs import RECORDS, TEXT, Meter, find_files, spool_stdin
 
 
 @pytest.mark.parametrize(
@@ -29,7 +28,7 @@ from daybreak.data.readers.standard_input import spool_stdin
 def test_the_form_is_found_and_nothing_is_lost(
     tmp_path: Path, text: bytes, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(standard_input, "COPIED", 200)
+    monkeypatch.setattr(inputs, "COPIED", 200)
     path = spool_stdin(tmp_path, io.BytesIO(text))
     assert path.read_bytes() == text and list(tmp_path.iterdir()) == [path]
     (file,) = find_files(["-", "-"], path)

@@ -19,8 +19,7 @@ from tokenizers import Tokenizer, pre_tokenizers
 from daybreak.core.errors import UserError
 from daybreak.core.serialization import from_dict, to_dict
 from daybreak.core.special_tokens import special_ids
-from daybreak.data.tokenizers.byte_bpe import ByteBPE, kept_pieces, trained_merges
-from daybreak.data.tokenizers.byte_pieces import LETTERS, goes_on, piece_bytes
+from daybreak.data.tokenizers.byte_bpe import LETTERS, ByteBPE, goes_on, kept_pieces, piece_bytes, trained_merges
 from daybreak.data.tokenizers.tokenizer import (
     MANY_DOCUMENTS,
     MASK,

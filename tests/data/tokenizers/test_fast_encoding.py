@@ -13,9 +13,19 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from daybreak.data.tokenizers import fast_encoding
 from daybreak.data.tokenizers.byte_bpe import ByteBPE
-from daybreak.data.tokenizers.fast_encoding import Flat, Layer, TextEncoder, fast_encoder, plain_encoder, same
-from daybreak.data.tokenizers.fast_libraries import Library, Tokie, Unsuited, kind_of
-from daybreak.data.tokenizers.hostile_texts import hostile_texts
+from daybreak.data.tokenizers.fast_encoding import (
+    Flat,
+    Layer,
+    Library,
+    TextEncoder,
+    Tokie,
+    Unsuited,
+    fast_encoder,
+    hostile_texts,
+    kind_of,
+    plain_encoder,
+    same,
+)
 from daybreak.data.tokenizers.tokenizer import WordPiece
 
 # No Thai, whose words WordPiece cuts in a way of ours.

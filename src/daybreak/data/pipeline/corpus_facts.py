@@ -12,9 +12,8 @@ from tokenizers import Tokenizer
 from daybreak.data.filters.deduplication import DROPPED
 from daybreak.data.filters.filter import Step
 from daybreak.data.pipeline.encoding import DENSITIES
-from daybreak.data.pipeline.first_pass import EXAMPLES, Facts, Reason
+from daybreak.data.pipeline.first_pass import EXAMPLES, Facts, Reason, Survey, near_copies
 from daybreak.data.pipeline.preprocessing import Preprocessing
-from daybreak.data.pipeline.summary import Survey, near_copies
 from daybreak.data.pipeline.tokenizer_quality import advise, measure_quality, some_of
 from daybreak.data.tokenizers.tokenizer import TokenizerConfig
 from daybreak.schemas.corpus import (

@@ -22,8 +22,7 @@ import numpy as np
 from daybreak.core.errors import UserError
 from daybreak.data.filters.deduplication import DROPPED, HELDOUT, document_key
 from daybreak.data.pipeline.corpus import Corpus
-from daybreak.data.pipeline.first_pass import fill_part, part_folder
-from daybreak.data.pipeline.kept_texts import kept_documents
+from daybreak.data.pipeline.first_pass import fill_part, kept_documents, part_folder
 from daybreak.data.readers.documents import Document, Skips
 from daybreak.data.readers.inputs import Meter
 from daybreak.data.readers.text_pieces import cut_at_whitespace

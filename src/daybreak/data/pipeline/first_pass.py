@@ -10,26 +10,26 @@ from __future__ import annotations
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from daybreak.core.files import write_json
+from daybreak.core.errors import UserError
+from daybreak.core.files import read_json, write_json
 from daybreak.data.filters.contamination import REASON as CONTAMINATED
 from daybreak.data.filters.contamination import EvaluationTexts
 from daybreak.data.filters.custom_filters import StepFailed
-from daybreak.data.filters.deduplication import document_key
+from daybreak.data.filters.deduplication import HELDOUT, TRAIN, Ledger, Verdict, document_key
 from daybreak.data.filters.filter import Context, DocumentFilter
 from daybreak.data.filters.languages import Language, open_identifier
-from daybreak.data.filters.near_duplicates import write_signatures
+from daybreak.data.filters.near_duplicates import near_duplicates, write_signatures
 from daybreak.data.filters.scripts import script_fractions
 from daybreak.data.pipeline.corpus import Corpus
-from daybreak.data.pipeline.kept_texts import KeptTexts
-from daybreak.data.pipeline.sample import SampleSpool, shrink
+from daybreak.data.pipeline.sample import SampleSpool, SampleTexts, shrink
 from daybreak.data.readers.cleaning import LONG
-from daybreak.data.readers.documents import Skips
+from daybreak.data.readers.documents import Document, Skips
 from daybreak.data.readers.inputs import Meter
 from daybreak.schemas.corpus import DroppedText
 
@@ -255,3 +255,155 @@ class _Rows:
     def close(self) -> None:
         self._flush()
         self._file.close()
+
+
+KEPT_BYTES = 4 << 30
+"""What the texts of all parts may take on disk until the data are made."""
+LENGTH = np.dtype("<u8")
+
+
+class KeptTexts:
+    """Keeps the documents of one part in ``folder``, all or none: where they take more than ``limit`` bytes."""
+
+    def __init__(self, folder: Path, limit: int):
+        self._paths, self._limit = _files(folder), limit
+        self._texts, self._lengths = (path.open("wb") for path in self._paths)
+        self._size = 0
+
+    def add(self, text: str) -> None:
+        data = text.encode()
+        self._size += len(data)
+        if self._size <= self._limit:
+            self._texts.write(data)
+            self._lengths.write(len(data).to_bytes(LENGTH.itemsize, "little"))
+
+    def close(self) -> None:
+        self._texts.close()
+        self._lengths.close()
+        if self._size > self._limit:
+            for path in self._paths:
+                path.unlink()
+
+
+def kept_documents(folder: Path) -> Iterator[Document] | None:
+    """The documents that were kept in ``folder``, in order; None where none were, and they must be read again."""
+    texts, lengths = _files(folder)
+    return _read_kept(texts, lengths) if lengths.exists() else None
+
+
+def _read_kept(texts: Path, lengths: Path) -> Iterator[Document]:
+    with texts.open("rb") as file:
+        for size in np.fromfile(lengths, LENGTH).tolist():
+            yield Document(text=file.read(size).decode(), source="")
+
+
+def _files(folder: Path) -> tuple[Path, Path]:
+    return folder / "kept.texts", folder / "kept.lengths"
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What the first reading found in the whole text."""
+
+    folders: tuple[Path, ...]
+    """Of the parts, in order."""
+    facts: tuple[Facts, ...]
+    offsets: tuple[int, ...]
+    """The number of each part's first document, and the number of all."""
+    verdict: Verdict
+    sample: SampleTexts
+    heldout_sample: SampleTexts
+    characters: int
+    """Of the documents that the steps kept, copies included."""
+    skips: Skips
+    """What could not be read."""
+    evaluation_items: tuple[int, ...]
+    """Of each evaluation text, the items that are long enough to be looked for."""
+    near: np.ndarray | None
+    """Ascending numbers of documents that are left out as near copies of others; None where none were looked for."""
+
+    @property
+    def letters(self) -> Counter[str]:
+        """Letters by script, of the documents that the steps kept."""
+        return sum((Counter(part.scripts) for part in self.facts), Counter())
+
+    def documents(self, part: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """The rows of one part (ROW) and what became of each document (uint8), a million at a time."""
+        start = self.offsets[part]
+        for rows in _read_rows(self.folders[part]):
+            yield rows, np.asarray(self.verdict.assignments[start : start + len(rows)])
+            start += len(rows)
+
+
+def near_copies(near: np.ndarray | None, first: int, count: int) -> np.ndarray:
+    """bool[count]: which of the documents from number ``first`` on are near copies."""
+    found = np.zeros(count, bool)
+    if near is not None:
+        start, stop = np.searchsorted(near, [first, first + count])
+        found[near[start:stop] - first] = True
+    return found
+
+
+def _read_rows(part: Path) -> Iterator[np.ndarray]:
+    with (part / "documents.bin").open("rb") as file:
+        while data := file.read(ROW.itemsize << 20):
+            yield np.frombuffer(data, ROW)
+
+
+def decide(
+    folder: Path, parts: int, *, least: int, signatures: Path | None = None, evaluation_items: Sequence[int] = ()
+) -> Survey:
+    """Put the findings of all parts together and decide what becomes of each document.
+
+    Holds a million rows at a time, and 1/256 of all keys; with ``signatures``, see ``near_duplicates`` too.
+
+    Args:
+        least: documents to hold out at least.
+        signatures: where those of all parts lie, to leave out near copies.
+        evaluation_items: see ``Survey``.
+
+    Raises:
+        UserError: no document stays, or a single one; a file has too many bad lines.
+    """
+    folders = tuple(part_folder(folder, number) for number in range(parts))
+    shrink([one / "sample" for one in folders])
+    counts = [(one / "documents.bin").stat().st_size // ROW.itemsize for one in folders]
+    offsets = np.cumsum([0, *counts])
+    near = None
+    if signatures:
+        found = near_duplicates(signatures).astype(np.int64)
+        near = offsets[found >> PART_BITS] + (found & (1 << PART_BITS) - 1)
+    facts, skips = tuple(read_json(one / "facts.json", Facts) for one in folders), Skips()
+    for part in facts:
+        skips.merge(part.skips)
+    skips.evaluate()
+    for spooled in (folder / "keys").glob("[0-9a-f][0-9a-f]"):
+        spooled.unlink()
+    ledger = Ledger(folder / "keys", least=least)
+    for one in folders:
+        for rows in _read_rows(one):
+            stays = (rows["reason"] == 0) & ~near_copies(near, ledger.documents, len(rows))
+            ledger.add(rows["key"], rows["characters"], stays)
+    if not ledger.kept:
+        if ledger.documents:
+            raise UserError(f"The steps left out all {ledger.documents:,} documents.", "Choose another case or text.")
+        raise UserError("The corpus is empty: no document holds any text.", "Give files with text in them.")
+    verdict = ledger.decide()
+    if verdict.train == 0:
+        raise UserError(
+            "The corpus is a single document, so that none can be held out to measure with.",
+            "Give more text, or part it: --document line, --document blank-line or --chunk-characters 2000.",
+        )
+    spools, starts = [one / "sample" for one in folders], offsets[:-1].tolist()
+    return Survey(
+        folders=folders,
+        facts=facts,
+        offsets=tuple(offsets.tolist()),
+        verdict=verdict,
+        sample=SampleTexts(spools, starts, verdict, TRAIN),
+        heldout_sample=SampleTexts(spools, starts, verdict, HELDOUT),
+        characters=ledger.characters,
+        skips=skips,
+        evaluation_items=tuple(evaluation_items),
+        near=near,
+    )

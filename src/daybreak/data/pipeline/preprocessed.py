@@ -23,9 +23,9 @@ from daybreak.core.terminal import say, working
 from daybreak.data.filters.compressibility import Compressibility
 from daybreak.data.pipeline import encoding
 from daybreak.data.pipeline.corpus import Corpus, bundled
+from daybreak.data.pipeline.first_pass import Survey
 from daybreak.data.pipeline.resuming import identity_of, made_once
 from daybreak.data.pipeline.split_assignment import SORTED, Reading, assignments_under, held_keys, surveyed
-from daybreak.data.pipeline.summary import Survey
 from daybreak.data.readers.documents import choose_rule
 from daybreak.data.readers.inputs import Meter, find_files
 from daybreak.data.sequences.shards import open_shards

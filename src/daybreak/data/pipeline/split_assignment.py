@@ -26,9 +26,8 @@ from daybreak.data.filters.filter import missing_extra
 from daybreak.data.filters.near_duplicates import near_duplicates, write_signatures
 from daybreak.data.pipeline import first_pass as survey
 from daybreak.data.pipeline.corpus import Corpus
-from daybreak.data.pipeline.first_pass import ROW, part_folder
+from daybreak.data.pipeline.first_pass import ROW, Survey, decide, part_folder
 from daybreak.data.pipeline.resuming import refuse_changed
-from daybreak.data.pipeline.summary import Survey, decide
 from daybreak.data.pipeline.workers import over_parts
 from daybreak.data.readers.documents import Skips
 from daybreak.data.readers.inputs import Meter

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import errno
 import glob
 import gzip
+import hashlib
 import io
+import json
 import os
 import stat
+import sys
 import zlib
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from daybreak.core.errors import UserError
+from daybreak.core.terminal import say
 from daybreak.data.readers import hub
-from daybreak.data.readers.folders import files_inside, say_left_out
 from daybreak.data.readers.unpacking import CHUNK, COMPRESSIONS, unpack
 
 TEXT, RECORDS, TABLE, PARQUET = "text", "records", "table", "parquet"
@@ -295,3 +301,87 @@ class _MeteredFile(io.FileIO):
         count = super().readinto(buffer) or 0
         self._meter.bytes += count
         return count
+
+
+KINDS_SHOWN = 5
+
+
+def files_inside(folder: str) -> list[str]:
+    """Files that are not hidden, in the order of their paths; links to folders are not followed.
+
+    Raises:
+        OSError: a folder cannot be read.
+    """
+
+    def refuse(error: OSError) -> None:
+        raise error
+
+    found: list[str] = []
+    for root, folders, names in os.walk(folder, onerror=refuse):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        found += [os.path.join(root, name) for name in names if not name.startswith(".")]
+    return sorted(found, key=lambda name: name.split(os.sep))
+
+
+def say_left_out(given: str, files: Iterable[str]) -> None:
+    """Say how many files of ``given`` are not read, by the endings of their names; nothing where there are none."""
+    kinds = Counter(os.path.splitext(file)[1].lower() or "no ending" for file in files)
+    if kinds:
+        shown = [f"{kind} {count:,}" for kind, count in kinds.most_common(KINDS_SHOWN)]
+        more = ["..."] if len(kinds) > KINDS_SHOWN else []
+        say(f"Not read in '{given}', as of no known kind: {kinds.total():,} files ({', '.join(shown + more)}).")
+
+
+COPIED = 1 << 20
+"""Bytes copied at a time, and looked at to tell records from text."""
+
+
+def spool_stdin(folder: Path, stream: IO[bytes] | None = None) -> Path:
+    """Copy standard input to a file in ``folder``, to be handed to ``find_files``; only the disk bounds its size.
+
+    JSON objects in the first line make it records (.jsonl), anything else text (.txt). The name holds a hash of the
+    content, so that the same text again is known to be the same data.
+
+    Args:
+        folder: exists.
+        stream: read to its end in place of standard input.
+
+    Raises:
+        UserError: there is no standard input, or the disk is full.
+    """
+    source: IO[bytes] | None = stream or (sys.stdin.buffer if sys.stdin else None)
+    if source is None:
+        raise UserError("There is no standard input.", "Pipe text into the program, or name files.")
+    digest = hashlib.blake2b(digest_size=16)
+    temporary = folder / f".stdin.{os.getpid()}.tmp"
+    try:
+        with temporary.open("wb") as file:
+            head = data = source.read(COPIED)
+            while data:
+                digest.update(data)
+                file.write(data)
+                data = source.read(COPIED)
+        final = folder / f"stdin-{digest.hexdigest()}{'.jsonl' if _holds_records(head) else '.txt'}"
+        os.replace(temporary, final)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise UserError(
+            f"The disk of '{folder}' is full: standard input does not fit on it.",
+            "Free some space, or choose another folder with --out.",
+        ) from None
+    return final
+
+
+def _holds_records(head: bytes) -> bool:
+    """Whether the first line that is not blank is a JSON object, or begins like one that is longer than ``head``."""
+    lines = head.removeprefix(b"\xef\xbb\xbf").lstrip().splitlines(keepends=True)
+    if not lines or not lines[0].startswith(b"{"):
+        return False
+    if len(lines) == 1 and not lines[0].endswith(b"\n") and len(head) >= COPIED:
+        return lines[0][1:].lstrip().startswith(b'"')
+    try:
+        return isinstance(json.loads(lines[0]), dict)
+    except (ValueError, RecursionError):
+        return False

@@ -13,17 +13,217 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import json
+import random
 import re
+import tempfile
 import unicodedata
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer
 
 from daybreak.data.readers.cleaning import PLAIN
 from daybreak.data.readers.text_pieces import cut_at_whitespace
-from daybreak.data.tokenizers.fast_libraries import LIBRARIES, Kind, Library, Unsuited, kind_of
-from daybreak.data.tokenizers.hostile_texts import hostile_texts
+
+STAND_IN = "\ue000"
+"""Begins the name that a special token gets in the copies: a private character, which is never trusted."""
+
+
+class Unsuited(Exception):
+    """This library, or any, cannot be used for this tokenizer: the message says why."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What matters of a tokenizer that the libraries may try."""
+
+    byte_level: bool
+    cramming: bool
+    """Cramming's normaliser: straight quotes, and nothing but ASCII."""
+    runs: bool
+    """Whether marks in a row are one word."""
+    uncased: bool
+    folds: bool
+    """Whether a character's ids may hang on the marks around it, even in text that is in Unicode's NFC."""
+
+
+def kind_of(tokenizer: Tokenizer) -> Kind:
+    """Look at how ``tokenizer`` is made.
+
+    Raises:
+        Unsuited: it is neither one of BERT's kind nor a byte-level one, so that text cannot be cut at spaces.
+    """
+    plain = json.loads(tokenizer.to_str())
+    if any(not token["special"] for token in plain["added_tokens"]):
+        raise Unsuited("the tokenizer has added words")
+    parts = [part["type"] for part in _parts(plain["normalizer"], "normalizers")]
+    cutting = _parts(plain["pre_tokenizer"], "pretokenizers")
+    cuts = [part["type"] for part in cutting]
+    uncased = bool(tokenizer.normalizer) and tokenizer.normalizer.normalize_str("A") == "a"
+    if plain["model"]["type"] == "WordPiece" and cuts in (["BertPreTokenizer"], ["Whitespace"]):
+        cramming = parts[:2] == ["Replace", "Replace"] and tokenizer.normalizer.normalize_str("``a''\u4f60") == '"a"'
+        if cramming or parts == ["BertNormalizer"]:
+            return Kind(False, cramming, cuts == ["Whitespace"], uncased, folds=cramming)
+    byte_level = plain["model"]["type"] == "BPE" and cuts in (["ByteLevel"], ["Split", "ByteLevel"])
+    if byte_level and set(parts) <= {"NFC", "Lowercase"} and not cutting[-1]["add_prefix_space"]:
+        return Kind(True, False, False, uncased, folds=uncased)
+    raise Unsuited("the tokenizer is neither of BERT's kind nor byte-level BPE")
+
+
+def _parts(step: dict[str, Any] | None, name: str) -> list[dict[str, Any]]:
+    """The steps of a normaliser or pre-tokenizer, one or several."""
+    if step is None:
+        return []
+    found: list[dict[str, Any]] = step[name] if step["type"] == "Sequence" else [step]
+    return found
+
+
+class Library(ABC):
+    """One library, told of one tokenizer."""
+
+    name: str
+    knows_marks = True
+    """Whether an accent or vowel sign may belong to a word (\\p{M}), as in our byte-level tokenizers."""
+
+    @abstractmethod
+    def __init__(self, tokenizer: Tokenizer, kind: Kind): ...
+
+    @abstractmethod
+    def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Return uint32[tokens] of all texts in turn and int64[texts], the number of each."""
+
+
+def _copy(tokenizer: Tokenizer) -> dict[str, Any]:
+    """tokenizer.json without anything that would find special tokens in a text."""
+    plain: dict[str, Any] = json.loads(tokenizer.to_str())
+    special = {token["content"] for token in plain["added_tokens"]} - {plain["model"].get("unk_token")}
+    vocabulary = plain["model"]["vocab"]
+    plain["model"]["vocab"] = {STAND_IN + piece if piece in special else piece: id for piece, id in vocabulary.items()}
+    return plain | {"added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
+
+
+class Kitoken(Library):
+    """kitoken: reads every setting; a few times as fast as ``tokenizers``."""
+
+    name = "kitoken"
+
+    def __init__(self, tokenizer: Tokenizer, kind: Kind):
+        try:
+            from kitoken import Kitoken as Engine  # type: ignore[import-not-found, unused-ignore]
+        except ImportError:
+            raise Unsuited("kitoken is not installed (extra fast)") from None
+        try:
+            plain = _copy(tokenizer)
+            # It wants to find the unknown token among these, and yet does not look for them in text.
+            plain["added_tokens"] = [
+                token
+                for token in json.loads(tokenizer.to_str())["added_tokens"]
+                if token["content"] == plain["model"].get("unk_token")
+            ]
+            self._engine = Engine.from_tokenizers(json.dumps(plain).encode())
+        except Exception as error:  # it has no exceptions of its own
+            raise Unsuited(f"kitoken cannot read the tokenizer ({error})") from None
+
+    def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        found = self._engine.encode_all(list(texts), False)
+        lengths = np.fromiter(map(len, found), np.int64, len(found))
+        return np.fromiter(itertools.chain.from_iterable(found), np.uint32, int(lengths.sum())), lengths
+
+
+class Tokie(Library):
+    """tokie: the fastest, but it knows only some normalisers and pre-tokenizers, so it is told of the nearest."""
+
+    name = "tokie"
+
+    def __init__(self, tokenizer: Tokenizer, kind: Kind):
+        try:
+            from tokie import Tokenizer as Engine  # type: ignore[import-not-found, unused-ignore]
+        except ImportError:
+            raise Unsuited("tokie is not installed (extra fast)") from None
+        if kind.runs:
+            raise Unsuited("tokie cannot take marks in a row for one word")
+        self._quotes = kind.cramming
+        plain = _copy(tokenizer)
+        if kind.byte_level:
+            self.knows_marks = False  # it takes any expression for one that it has, here for GPT-2's
+            plain["normalizer"] = {"type": "NFC"}
+            plain["pre_tokenizer"] = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
+        else:
+            plain["normalizer"] = {
+                "type": "BertNormalizer",
+                "clean_text": True,
+                "handle_chinese_chars": True,
+                "strip_accents": kind.uncased,
+                "lowercase": kind.uncased,
+            }
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                path = Path(folder) / "tokenizer.json"
+                path.write_text(json.dumps(plain), "utf-8")
+                self._engine = Engine.from_json(str(path))
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # Rust's PanicException is no Exception, and none of ours to name
+            raise Unsuited(f"tokie cannot read the tokenizer ({error})") from None
+
+    def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        if self._quotes:
+            texts = [text.replace("``", '"').replace("''", '"') for text in texts]
+        if not texts:
+            return np.zeros(0, np.uint32), np.zeros(0, np.int64)
+        encode: Any = self._engine.encode_batch_flat  # type: ignore[attr-defined, unused-ignore]  # not in its stubs
+        ids, lengths = encode(list(texts), add_special_tokens=False)
+        return ids, lengths.astype(np.int64)
+
+
+LIBRARIES: tuple[type[Library], ...] = (Tokie, Kitoken)
+"""The fastest first."""
+
+
+def hostile_texts(tokenizer: Tokenizer, seed: int = 0) -> list[str]:
+    """Texts on which libraries are known to differ, or might; always the same for the same vocabulary."""
+    chance = random.Random(seed)
+    texts = [f"a {token} b{token}" for token in sorted(tokenizer.get_vocab()) if token[:1] in "[<" and len(token) > 2][
+        :40
+    ]
+    texts += ["[SEP]", "[CLS][PAD]", "x[MASK]y [UNK] [sep]", "", " ", "\n", "\n\n\n", " \n a \n\n\n b  ", "a\t\r\nb"]
+    texts += ["a" * size + tail for size in (99, 100, 101, 1999, 2001, 9000, 12000) for tail in ("", " b", "\n\nb")]
+    texts += ["it's I'LL they'd 'sa ''s x's' \"''``", "...!!! a_b __x__ --- ###a ##a #", "3.14 1,000 x12y 12" * 3]
+    texts += [
+        "a\u0301 e\u0301\u0323 \ufb01 \u212b",
+        "\u200b\u200d\ufeff\u00ad a\u200bb",
+        "\U0001f469\u200d\U0001f4bb \U0001f1e9\U0001f1ea",
+    ]
+    texts += [
+        "\u05e9\u05dc\u05d5\u05dd \u0627\u0644\u0633\u0644\u0627\u0645",
+        "\u4f60\u597d\u3002a\u4f60b",
+        "\u0e2a\u0e27\u0e31\u0e2a\u0e14\u0e35" * 40,
+    ]
+    texts += [
+        "\u0939\u093f\u0928\u094d\u0926\u0940",
+        "\u110b\u1161\u11ab \uc548",
+        "\u03a3\u0391\u03a3 \u0130I\u0131",
+        "\0 a\x01b\x7f \x85 \u2028",
+    ]
+    every = [chr(code) for code in range(0x80, 0x110000, 997) if not 0xD800 <= code <= 0xDFFF]
+    texts += [" ".join(f"a{one} {one}b" for one in every[place : place + 40]) for place in range(0, len(every), 40)]
+    usual = [chr(code) for code in range(0x20, 0x600) if unicodedata.category(chr(code)) != "Cc"]
+    texts += ["".join(chance.choices(usual, k=60)) for _ in range(200)]
+    letters = "etaoinshrdlu" + "".join(map(chr, range(0x21, 0x7F)))
+    texts += [
+        " ".join("".join(chance.choices(letters, k=chance.randint(1, 12))) for _ in range(40)) for _ in range(100)
+    ]
+    count = tokenizer.get_vocab_size()
+    pieces = [tokenizer.decode([id]) for id in chance.sample(range(count), min(400, count))]
+    glued = ["".join(chance.choices(pieces, k=3)) for _ in range(1000)]
+    lines = ["\n" * chance.randint(1, 3) + "word " * chance.randint(1, 400) for _ in range(60)]
+    return [*texts, " ".join(glued), "".join(glued), "".join(lines)]
+
 
 Flat = tuple[np.ndarray, np.ndarray]
 """uint32[tokens] of all texts in turn, and int64[texts], how many of them each text has. No special tokens."""

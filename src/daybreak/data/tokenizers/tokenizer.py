@@ -18,14 +18,17 @@ from tokenizers import decoders as token_decoders
 
 from daybreak.core.errors import UserError
 from daybreak.core.serialization import nearest
-from daybreak.data.tokenizers.byte_pieces import SPACE, goes_on
-from daybreak.data.tokenizers.counting import Alphabet, alphabet_of, document_counts, training_pieces
+from daybreak.data.tokenizers.byte_bpe import SPACE, goes_on
 from daybreak.data.tokenizers.tokenizer_making import (
     MANY_DOCUMENTS,
     SEVERAL_DOCUMENTS,
     SPECIAL_TOKENS,
     SURPLUS,
+    Alphabet,
     TrainedTokenizer,
+    alphabet_of,
+    document_counts,
+    training_pieces,
 )
 from daybreak.data.tokenizers.tokenizer_making import TokenizerConfig as TokenizerConfig
 from daybreak.data.tokenizers.tokenizer_making import save_tokenizer as save_tokenizer
