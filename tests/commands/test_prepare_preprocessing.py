@@ -203,8 +203,8 @@ def test_another_evaluation_text_is_another_preparation(corpus: Path, tmp_path: 
 def test_a_case_that_needs_a_first_tokenizer_reads_once_more(tmp_path: Path) -> None:
     """Cramming's filter leaves out what a tokenizer of the text itself cannot compress."""
     path = write_records(tmp_path / "t.jsonl")
-    chance = random.Random(1)
-    noise = ["".join(chance.choices("qxzjkvw0189#%", k=200)) for _ in range(5)]
+    rng = random.Random(1)
+    noise = ["".join(rng.choices("qxzjkvw0189#%", k=200)) for _ in range(5)]
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in noise) + path.read_text())
     prepare([path], tmp_path / "data", tokenizer=SMALL, preprocessing=Preprocessing(preset="crammed", show_text=True))
     report = read_json(tmp_path / "data" / "corpus.json", CorpusReport)

@@ -25,20 +25,19 @@ from daybreak.core.process import usable_cores
 from daybreak.core.special_tokens import special_ids
 from daybreak.core.terminal import say, working, working_through
 from daybreak.data.filters.contamination import EvaluationText
-from daybreak.data.filters.filter import Context, DocumentFilter, Step
+from daybreak.data.filters.filter import Context, DocumentFilter, Filter
 from daybreak.data.filters.near_duplicates import NearDuplicates
-from daybreak.data.pipeline import encoding, resuming
-from daybreak.data.pipeline import first_pass as survey
+from daybreak.data.pipeline import encoding, first_pass, resuming
 from daybreak.data.pipeline.cluster import Cluster, end_earlier, over_parts_on
 from daybreak.data.pipeline.corpus import Corpus, bundled
 from daybreak.data.pipeline.corpus_facts import count, quality_on, report
-from daybreak.data.pipeline.first_pass import KEPT_BYTES, Survey, decide
+from daybreak.data.pipeline.first_pass import KEPT_BYTES, FirstPass, decide
 from daybreak.data.pipeline.preprocessing import AS_IT_IS, Preprocessing, epochs_of
 from daybreak.data.pipeline.tokenized import show_beginning, tokenizer_folder
 from daybreak.data.pipeline.tokenizer_quality import warn_of_folding
 from daybreak.data.pipeline.workers import over_parts, released
 from daybreak.data.readers.documents import choose_rule
-from daybreak.data.readers.inputs import Meter, find_files, spool_stdin
+from daybreak.data.readers.inputs import ByteCounter, find_files, spool_stdin
 from daybreak.data.tokenizers.tokenizer import (
     TokenizerConfig,
     load_tokenizer,
@@ -84,7 +83,7 @@ def prepare(
     Raises:
         UserError: the inputs cannot be used, or ``out`` cannot be written or holds something else. Nothing is left.
     """
-    started, given, steps = time.monotonic(), [str(one) for one in inputs], preprocessing.all_steps()
+    started, given, steps = time.monotonic(), [str(one) for one in inputs], preprocessing.all_filters()
     preprocessing.check(len(inputs), trains=isinstance(tokenizer, TrainedTokenizer))
     with ExitStack() as stack:
         final = stack.enter_context(resuming.final_place(Path(out)))
@@ -128,7 +127,7 @@ class Order:
 
     corpus: Corpus
     preprocessing: Preprocessing
-    steps: tuple[Step, ...]
+    steps: tuple[Filter, ...]
     """All that the preprocessing takes."""
     inputs: list[str]
     tokenizer: TokenizerConfig
@@ -166,25 +165,25 @@ def _figures(manifest: Manifest) -> str:
 
 def _make(order: Order, work: Path, started: float) -> Manifest:
     """All of it, stage after stage; each stage finds what an earlier try has left of it."""
-    corpus, found = order.corpus, _survey(order, work)
+    corpus, found = order.corpus, _first_pass(order, work)
     _report(order, found)
     folder, made, shared = _tokenizer(order, found, work)
     vocabulary = vocabulary_size(made)
     quality = quality_on(found, made)  # may refuse it, and does so before the text is read once more
     facts = count(found, order.steps)
     epochs = epochs_of(order.preprocessing, order.inputs, facts.kept)
-    asked = encoding.Asked(
+    job = encoding.EncodingJob(
         corpus=corpus,
         tokenizer=folder,
         special=special_ids(made, folder),
-        assignments=found.verdict.path,
+        assignments=found.splits.path,
         offsets=found.offsets,
-        survey=work / "survey",
+        first_pass=work / "survey",
         fast=found.characters >= encoding.FAST_CHARACTERS and not corpus.is_tokens,
         epochs=tuple(epochs[corpus.sources(number)[0]] for number in range(len(corpus.parts))),
     )
     encoded = work / "encoded"
-    deque(_over_parts(order, "Encoding", partial(encoding.encode_part, asked, encoded), encoded), maxlen=0)
+    deque(_over_parts(order, "Encoding", partial(encoding.encode_part, job, encoded), encoded), maxlen=0)
     resuming.refuse_changed(corpus.files)
     data = work / "data"
     shutil.rmtree(data, ignore_errors=True)
@@ -213,19 +212,19 @@ def _make(order: Order, work: Path, started: float) -> Manifest:
         heldout=heldout,
         unigram_counts=counts,
         sources=[Source(path=one.path, documents=one.documents, characters=one.characters) for one in facts.sources],
-        duplicates=found.verdict.duplicates,
+        duplicates=found.splits.duplicates,
         skipped=found.skips.counts,
         characters=found.characters,
         seconds=seconds,
         inputs_fingerprint=order.identity,
-        special=asked.special,
+        special=job.special,
         overlap=shared,
     )
     write_json(data / "manifest.json", manifest)
     return manifest
 
 
-def _tokenizer(order: Order, found: Survey, work: Path) -> tuple[Path, Tokenizer, float | None]:
+def _tokenizer(order: Order, found: FirstPass, work: Path) -> tuple[Path, Tokenizer, float | None]:
     """Make it, and say what is to be known of it; return its folder, itself, and what ``compare`` has of its pieces."""
     with working("Making the tokenizer"):
         folder = resuming.made_once(work / "tokenizer", lambda to: order.tokenizer.make(found.sample, to))
@@ -237,7 +236,7 @@ def _tokenizer(order: Order, found: Survey, work: Path) -> tuple[Path, Tokenizer
     return folder, made, shared
 
 
-def _survey(order: Order, work: Path) -> Survey:
+def _first_pass(order: Order, work: Path) -> FirstPass:
     """The first reading; before it another one, where a step needs a tokenizer of the text as it came."""
     corpus, steps = order.corpus, order.steps
     judging = tuple(step for step in steps if isinstance(step, DocumentFilter) and not isinstance(step, EvaluationText))
@@ -246,15 +245,15 @@ def _survey(order: Order, work: Path) -> Survey:
     least = 2 if corpus.sentences else 1
     context = Context()
     if any(step.needs_tokenizer for step in steps):
-        before = survey.Asked(corpus=corpus)
-        _survey_parts(order, "Reading for a first tokenizer", before, work / "before")
+        before = first_pass.FirstPassJob(corpus=corpus)
+        _first_pass_parts(order, "Reading for a first tokenizer", before, work / "before")
         unprocessed = decide(work / "before", len(corpus.parts), least=least)
         with working("Making a first tokenizer"):
             first = resuming.made_once(work / "first", lambda to: order.tokenizer.make(unprocessed.sample, to))
         context = Context(tokenizer=first)
-    asked = survey.Asked(
+    job = first_pass.FirstPassJob(
         corpus=corpus,
-        steps=judging,
+        filters=judging,
         context=context,
         evaluation=evaluation,
         remove=order.preprocessing.remove_evaluation,
@@ -262,33 +261,34 @@ def _survey(order: Order, work: Path) -> Survey:
         show_text=order.preprocessing.show_text,
         keep=0 if corpus.sentences or corpus.has_tokens else KEPT_BYTES // max(1, len(corpus.parts)),
     )
-    _survey_parts(order, "Reading", asked, work / "survey")
+    _first_pass_parts(order, "Reading", job, work / "survey")
     items = evaluation.counts if evaluation else ()
-    return decide(work / "survey", len(corpus.parts), least=least, signatures=asked.near, evaluation_items=items)
+    return decide(work / "survey", len(corpus.parts), least=least, signatures=job.near, evaluation_items=items)
 
 
-def _survey_parts(order: Order, label: str, asked: survey.Asked, folder: Path) -> None:
-    with closing(_over_parts(order, label, partial(survey.survey_part, asked, folder), folder)) as parts:
-        survey.keep_tidy(folder, parts)
+def _first_pass_parts(order: Order, label: str, job: first_pass.FirstPassJob, folder: Path) -> None:
+    with closing(_over_parts(order, label, partial(first_pass.first_pass_part, job, folder), folder)) as parts:
+        first_pass.keep_tidy(folder, parts)
 
 
-def _over_parts(order: Order, label: str, task: Callable[[Meter, int], int], results: Path) -> Generator[int]:
+def _over_parts(order: Order, label: str, task: Callable[[ByteCounter, int], int], results: Path) -> Generator[int]:
     """Do ``task`` for every part, into ``results``, and say how far it is; yield the parts as they are done."""
-    parts, meter = order.corpus.parts, Meter()
+    parts, byte_counter = order.corpus.parts, ByteCounter()
     of_file = Counter(part.file for bundle in parts for part in bundle)
     sizes = [sum(part.file.bytes / of_file[part.file] for part in bundle) for bundle in parts]
-    done, todo, numbers, workers = [0.0], partial(task, meter), range(len(parts)), order.workers
+    done, todo, numbers, workers = [0.0], partial(task, byte_counter), range(len(parts)), order.workers
     if isinstance(workers, Cluster):
         found = over_parts_on(workers, todo, numbers, results)
     else:
         found = over_parts(todo, numbers, workers, results.parent)
-    with working_through(label, sum(sizes), lambda: max(done[0], meter.bytes)):  # workers have meters of their own
+    # Worker processes count in copies of ``byte_counter``.
+    with working_through(label, sum(sizes), lambda: max(done[0], byte_counter.bytes)):
         for number in found:
             done[0] += sizes[number]
             yield number
 
 
-def _report(order: Order, found: Survey) -> None:
+def _report(order: Order, found: FirstPass) -> None:
     meaning = {
         "file": "one document a file",
         "line": "one document a line",

@@ -12,7 +12,7 @@ from daybreak.core.files import make_folder, write_json
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.terminal import duration, say, working
 from daybreak.data.readers.documents import Skips, choose_rule, read_documents
-from daybreak.data.readers.inputs import Meter, find_files
+from daybreak.data.readers.inputs import ByteCounter, find_files
 from daybreak.data.sequences.shards import Shards, open_shards
 from daybreak.data.tokenizers.tokenizer import tokenizer_fingerprint
 from daybreak.evaluation.model_source import find_model, find_tasks
@@ -157,7 +157,7 @@ def _held_out(masked: FrozenModel, source: _Source) -> HeldOutText:
         name = "held-out split of the prepared data"
     else:
         files = find_files(source.files)
-        documents = read_documents(files, choose_rule(files, "auto"), "text", Skips(), Meter())
+        documents = read_documents(files, choose_rule(files, "auto"), "text", Skips(), ByteCounter())
         ids = token_stream(masked.tokenizer, (document.text for document in documents))
         name = ", ".join(Path(each).name for each in source.files)
     hidden_places(ids, masked.tokenizer.all_special_ids)

@@ -19,7 +19,16 @@ from small_texts import Contents, contents, left_over
 from daybreak.commands.prepare import prepare
 from daybreak.core.errors import UserError
 from daybreak.data.pipeline import cluster
-from daybreak.data.pipeline.cluster import ERRORS, PLAN, TASK, Cluster, Plan, Slurm, chosen_workers, over_parts_on
+from daybreak.data.pipeline.cluster import (
+    ERRORS,
+    PLAN,
+    TASK,
+    Cluster,
+    ClusterPlan,
+    Slurm,
+    chosen_workers,
+    over_parts_on,
+)
 from daybreak.data.pipeline.cluster_tasks import Parts, job_number, leave_error, read_plan
 from daybreak.data.pipeline.preprocessing import Preprocessing
 from daybreak.data.pipeline.workers import WorkerLost, lay_down
@@ -142,7 +151,7 @@ def test_other_errors_come_as_they_were(tmp_path: Path, error: Exception, kind: 
 def test_another_version_is_refused(tmp_path: Path) -> None:
     (tmp_path / ERRORS).mkdir()
     lay_down(partial(fill, tmp_path / "results"), tmp_path / TASK)
-    plan = Plan(Cluster("slurm", 1), (0,), 1, str(tmp_path), os.getpid(), version="0.0")
+    plan = ClusterPlan(Cluster("slurm", 1), (0,), 1, str(tmp_path), os.getpid(), version="0.0")
     (tmp_path / PLAN).write_bytes(pickle.dumps(plan))
     with pytest.raises(WorkerLost, match=r"Daybreak is .* on the machine .*, and 0\.0 where the command was given"):
         Parts(tmp_path).run()

@@ -17,7 +17,7 @@ from typing import ClassVar, TypeVar
 from daybreak.core.errors import UserError
 from daybreak.core.serialization import fingerprint
 from daybreak.core.user_code import cause, import_file, read_code
-from daybreak.data.filters.filter import Context, DocumentFilter, Judge
+from daybreak.data.filters.filter import Context, DocumentFilter, FilterFunction
 
 Value = TypeVar("Value")
 
@@ -28,7 +28,7 @@ LONGEST_REASON = 100
 """Characters."""
 
 
-class StepFailed(Exception):
+class FilterFailed(Exception):
     """A evaluate raised an exception or returned what it may not.
 
     Args:
@@ -69,7 +69,7 @@ class CustomFilter(DocumentFilter):
     def why(self) -> str:
         return f"{self._own.why()} ({Path(self.file).name}, {self.digest})"
 
-    def open(self, context: Context) -> Judge:
+    def open(self, context: Context) -> FilterFunction:
         own = self._own
         found = _of(self.file, lambda: own.open(context))
         if not callable(found):
@@ -77,7 +77,7 @@ class CustomFilter(DocumentFilter):
                 f"'{self.file}' cannot be used: {own.name}.open returns no function.",
                 "Let it return one that takes a text and returns a reason, or None where the text stays.",
             )
-        return _told(found, own.name, self.file)
+        return _checked(found, own.name, self.file)
 
     @property
     def _own(self) -> DocumentFilter:
@@ -91,69 +91,69 @@ def custom_filters(file: str) -> tuple[CustomFilter, ...]:
         UserError: the file cannot be read or raises an exception, defines no steps, or one of them is none; a field
             holds what is no plain value.
     """
-    steps, digest = _read(file)
-    return tuple(CustomFilter(file=file, digest=digest, place=place) for place in range(len(steps)))
+    filters, digest = _read(file)
+    return tuple(CustomFilter(file=file, digest=digest, place=place) for place in range(len(filters)))
 
 
 @functools.lru_cache(maxsize=4)
 def _known(file: str, digest: str) -> tuple[DocumentFilter, ...]:
     """The steps of a file that must still be what it was when it was first read."""
-    steps, found = _read(file)
+    filters, found = _read(file)
     if found != digest:
         raise UserError(
             f"'{file}' changed while the text was read, or defines other steps each time.",
             "Start again when nothing writes to it, and let nothing in it depend on chance or time.",
         )
-    return steps
+    return filters
 
 
 def _read(file: str) -> tuple[tuple[DocumentFilter, ...], str]:
     """The steps in a file, and a digest of the file and of their fields."""
     path = Path(os.path.expanduser(file))
     code = read_code(path)
-    steps = getattr(import_file(path, code, "steps"), "steps", None)
-    if not isinstance(steps, list | tuple) or not steps:
+    filters = getattr(import_file(path, code, "steps"), "steps", None)
+    if not isinstance(filters, list | tuple) or not filters:
         raise UserError(f"'{file}' defines no 'steps'.", REMEDY)
-    for step in steps:
-        if not isinstance(step, DocumentFilter):
-            raise UserError(f"'{file}' has {step!r:.60} among its steps, which is no DocumentFilter.", REMEDY)
-        why = _of(file, step.why)
+    for own in filters:
+        if not isinstance(own, DocumentFilter):
+            raise UserError(f"'{file}' has {own!r:.60} among its steps, which is no DocumentFilter.", REMEDY)
+        why = _of(file, own.why)
         if not isinstance(why, str) or not why.strip() or "\n" in why:
             raise UserError(
-                f"'{file}' cannot be used: {step.name}.why does not say in one line what the step is for.",
+                f"'{file}' cannot be used: {own.name}.why does not say in one line what the step is for.",
                 "Let it return a few words.",
             )
     try:
-        digest = fingerprint({"code": hashlib.blake2b(code).hexdigest(), "steps": list(steps)})
+        digest = fingerprint({"code": hashlib.blake2b(code).hexdigest(), "steps": list(filters)})
     except (TypeError, ValueError):
         raise UserError(
             f"'{file}' cannot be used: a field of its steps holds what cannot be written down.",
             "Give fields numbers, words and tuples of them, and make the rest in open.",
         ) from None
-    return tuple(steps), digest
+    return tuple(filters), digest
 
 
-def _told(evaluate: Judge, name: str, file: str) -> Judge:
-    """The evaluate, with what it does wrong as ``StepFailed``."""
+def _checked(evaluate: FilterFunction, name: str, file: str) -> FilterFunction:
+    """The evaluate, with what it does wrong as ``FilterFailed``."""
     reasons: set[str] = set()
 
-    def judged(text: str) -> str | None:
+    def checked(text: str) -> str | None:
         try:
             why = evaluate(text)
         except (UserError, MemoryError):
             raise
         except Exception as error:
-            raise StepFailed(file, cause(error, Path(os.path.expanduser(file)))) from None
+            raise FilterFailed(file, cause(error, Path(os.path.expanduser(file)))) from None
         if why is None:
             return None
         if not isinstance(why, str) or not 0 < len(why) <= LONGEST_REASON or "\n" in why:
-            raise StepFailed(file, f"{name} returns {why!r:.60}, neither None nor a reason in a few words")
+            raise FilterFailed(file, f"{name} returns {why!r:.60}, neither None nor a reason in a few words")
         reasons.add(why)
         if len(reasons) > MOST_REASONS:
-            raise StepFailed(file, f"{name} gives more than {MOST_REASONS} different reasons, such as {why!r}")
+            raise FilterFailed(file, f"{name} gives more than {MOST_REASONS} different reasons, such as {why!r}")
         return why
 
-    return judged
+    return checked
 
 
 def _of(file: str, call: Callable[[], Value]) -> Value:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-HELDOUT_SHARE = 1 / 50
+HELDOUT_FRACTION = 1 / 50
 HELDOUT_CHARACTERS = 32_000_000
 """Of a large corpus only about this much is held out."""
 
@@ -27,7 +27,7 @@ def document_key(text: str) -> int:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class SplitAssignments:
     """What became of each document, in the order of reading."""
 
     path: Path
@@ -87,12 +87,12 @@ class Ledger:
 
     def _border(self) -> int:
         """Keys below this are held out: at least one document, and never all of them."""
-        share = min(HELDOUT_SHARE, HELDOUT_CHARACTERS / self.characters)
+        fraction = min(HELDOUT_FRACTION, HELDOUT_CHARACTERS / self.characters)
         few = self._second if self._least > 1 and self._second < self._largest else self._smallest
-        border = max(int(share * 2**64), few + 1)
+        border = max(int(fraction * 2**64), few + 1)
         return border if border <= self._largest else self._smallest + 1
 
-    def decide(self) -> Verdict:
+    def decide(self) -> SplitAssignments:
         """Settle every document. At least one must stay."""
         # Under its name only when it is whole: an orphan of a killed process may be reading the one of before.
         begun = self._folder / "assignments.tmp"
@@ -110,4 +110,4 @@ class Ledger:
             duplicates += len(rows) - len(keys)
         assignments.flush()
         os.replace(begun, self._folder / "assignments")
-        return Verdict(self._folder / "assignments", assignments, duplicates, train, heldout)
+        return SplitAssignments(self._folder / "assignments", assignments, duplicates, train, heldout)

@@ -16,10 +16,12 @@ from daybreak.core.errors import UserError
 from daybreak.core.extras import install_hint
 from daybreak.core.serialization import Component
 
-Judge = Callable[[str], str | None]
-"""Takes the clean text of a document; returns the reason for which it is left out, a short constant phrase, or None."""
+FilterFunction = Callable[[str], str | None]
+"""Takes the clean text of a document. Returns the reason to drop it, a short constant phrase, or None to keep it."""
+Judge = FilterFunction
+"""The earlier name of ``FilterFunction``, kept for one version so that filter files of users still import."""
 
-LONGEST_JUDGED = 4 << 20
+LONGEST_FILTERED = 4 << 20
 """Characters. Of a longer document only its beginning is judged, so that memory does not grow with it."""
 
 
@@ -32,7 +34,7 @@ class Context:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step(Component):
+class Filter(Component):
     """One step of the preparation."""
 
     memory: ClassVar[str]
@@ -58,11 +60,11 @@ class Step(Component):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DocumentFilter(Step):
+class DocumentFilter(Filter):
     """A step whose verdict on a document depends on its text alone."""
 
     @abstractmethod
-    def open(self, context: Context) -> Judge:
+    def open(self, context: Context) -> FilterFunction:
         """Load what is needed; call it in the process that evaluates.
 
         Raises:

@@ -21,14 +21,14 @@ from daybreak.core.errors import UserError
 from daybreak.core.serialization import nearest
 from daybreak.data.filters.boilerplate import BookLicence
 from daybreak.data.filters.compressibility import Compressibility
-from daybreak.data.filters.filter import Step
+from daybreak.data.filters.filter import Filter
 from daybreak.data.filters.languages import Language
 from daybreak.data.filters.near_duplicates import NearDuplicates
 from daybreak.data.filters.quality_filters import C4Quality, FineWebQuality, GopherQuality, GopherRepetition
 
 PLAIN, BOOKS, WEB, CRAMMED = "plain", "books", "web", "crammed"
 
-PRESETS: Mapping[str, tuple[Step, ...]] = MappingProxyType(
+PRESETS: Mapping[str, tuple[Filter, ...]] = MappingProxyType(
     {
         PLAIN: (),
         # A book has more words than a page may, and a chapter of dialogue few that are stop words.
@@ -41,7 +41,7 @@ PRESETS: Mapping[str, tuple[Step, ...]] = MappingProxyType(
 )
 
 
-def steps_of(preset: str, language: Language | None = None) -> tuple[Step, ...]:
+def preset_filters(preset: str, language: Language | None = None) -> tuple[Filter, ...]:
     """The steps of ``preset``; ``language`` comes first, where a model for it was given.
 
     Raises:

@@ -92,7 +92,7 @@ class Cluster:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ClusterPlan:
     """What the tasks share; a file, for they are told no more than where it is."""
 
     cluster: Cluster
@@ -161,7 +161,7 @@ def over_parts_on(
         return
     folder = Path(tempfile.mkdtemp(prefix="tasks-", dir=results.parent))
     tasks = min(MOST_TASKS, TASKS_PER_WORKER * cluster.workers, math.ceil(len(left) / cluster.slurm.cpus))
-    plan = Plan(cluster, tuple(sorted(left)), tasks, os.getcwd(), os.getpid())
+    plan = ClusterPlan(cluster, tuple(sorted(left)), tasks, os.getcwd(), os.getpid())
     (folder / ERRORS).mkdir()
     lay_down(task, folder / TASK)
     (folder / PLAN).write_bytes(pickle.dumps(plan))
@@ -290,14 +290,14 @@ class SlurmJob:
         return self._there
 
     def _in_queue(self) -> bool | None:
-        told = _answer("squeue", "--noheader", f"--user={os.getuid()}", "--format=%F")
-        return None if told is None else self.number in told.split()
+        output = _answer("squeue", "--noheader", f"--user={os.getuid()}", "--format=%F")
+        return None if output is None else self.number in output.split()
 
     def state(self) -> str:
         """How its tasks ended, for the end of a sentence; empty where nobody knows."""
         how = ("--noheader", "--allocations", "--parsable2", "--format=State")
-        told = _answer("sacct", *how, f"--jobs={self.number}") or ""
-        states = Counter(line.split()[0] for line in told.splitlines() if line.strip())
+        output = _answer("sacct", *how, f"--jobs={self.number}") or ""
+        states = Counter(line.split()[0] for line in output.splitlines() if line.strip())
         ended = ", ".join(f"{number:,} {state}" for state, number in sorted(states.items()) if state != "COMPLETED")
         return f" ({ended})" if ended else ""
 

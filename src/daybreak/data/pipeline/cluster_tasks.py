@@ -27,7 +27,7 @@ from datatrove.pipeline.base import PipelineStep
 from daybreak import __version__
 from daybreak.core.errors import UserError, reason
 from daybreak.core.files import write_text
-from daybreak.data.pipeline.cluster import ERRORS, JOB, LOG, PLAN, RAY, SLURM, TASK, Plan
+from daybreak.data.pipeline.cluster import ERRORS, JOB, LOG, PLAN, RAY, SLURM, TASK, ClusterPlan
 from daybreak.data.pipeline.resuming import NO_ROOM
 from daybreak.data.pipeline.workers import WorkerLost, end_with, laid_down, over_parts, released
 
@@ -59,7 +59,7 @@ class Parts(PipelineStep):
         return data
 
 
-def _do(plan: Plan, folder: Path, rank: int, world_size: int) -> None:
+def _do(plan: ClusterPlan, folder: Path, rank: int, world_size: int) -> None:
     """
     Raises:
         WorkerLost: what may be the machine's fault, or the text's: what the others did is kept.
@@ -92,20 +92,20 @@ def _do(plan: Plan, folder: Path, rank: int, world_size: int) -> None:
         ) from error
 
 
-def read_plan(folder: Path) -> Plan:
-    plan: Plan = pickle.loads((folder / PLAN).read_bytes())
+def read_plan(folder: Path) -> ClusterPlan:
+    plan: ClusterPlan = pickle.loads((folder / PLAN).read_bytes())
     return plan
 
 
 def leave_error(folder: Path, name: str, error: Exception) -> None:
     """Write down what ended a task, as far as it can be."""
-    told = "".join(traceback.format_exception(error))
-    error.add_note(told)
+    trace = "".join(traceback.format_exception(error))
+    error.add_note(trace)
     try:
         data = pickle.dumps(error)
         pickle.loads(data)
     except Exception:  # some can be written and not be read
-        data = pickle.dumps(RuntimeError(told))
+        data = pickle.dumps(RuntimeError(trace))
     begun = folder / ERRORS / f".{name}"
     begun.write_bytes(data)
     os.replace(begun, folder / ERRORS / name)
@@ -135,7 +135,7 @@ class SlurmTasks(SlurmPipelineExecutor):
         pass
 
 
-def _on_ray(plan: Plan, folder: Path) -> None:
+def _on_ray(plan: ClusterPlan, folder: Path) -> None:
     end_with(plan.process)
     import ray
 
@@ -165,7 +165,7 @@ def _refuse_unreachable(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
 
 
-def _on_slurm(plan: Plan, folder: Path) -> None:
+def _on_slurm(plan: ClusterPlan, folder: Path) -> None:
     slurm = plan.cluster.slurm
     here = f'export PATH={shlex.quote(str(Path(sys.executable).parent))}:"$PATH"'
     executor = SlurmTasks(
@@ -186,27 +186,27 @@ def _on_slurm(plan: Plan, folder: Path) -> None:
     try:
         executor.launch_job()  # not run(), which in a job array does a task
     except (OSError, ValueError, subprocess.CalledProcessError):
-        said = re.findall("^sbatch: (?:error: )?(.+)$", (folder / LOG).read_text(errors="replace"), re.MULTILINE)
+        messages = re.findall("^sbatch: (?:error: )?(.+)$", (folder / LOG).read_text(errors="replace"), re.MULTILINE)
         raise WorkerLost(
-            f"sbatch refuses the job: {said[-1].rstrip('.') if said else f'see {folder / LOG}'}.",
+            f"sbatch refuses the job: {messages[-1].rstrip('.') if messages else f'see {folder / LOG}'}.",
             "Mend the --slurm flags: what is done is kept, and the same command goes on.",
         ) from None
     write_text(folder / JOB, executor.job_id)
 
 
-def job_number(said: str) -> str:
+def job_number(output: str) -> str:
     """The number in what sbatch says, with whatever a cluster adds: ``Submitted batch job 7 on cluster east``.
 
     Raises:
         ValueError: there is none.
     """
-    found = re.search(r"Submitted batch job (\d+)", said)
+    found = re.search(r"Submitted batch job (\d+)", output)
     if found is None:
-        raise ValueError(f"sbatch says no number: {said}")
+        raise ValueError(f"sbatch prints no job number: {output}")
     return found[1]
 
 
-START: dict[str, Callable[[Plan, Path], None]] = {RAY: _on_ray, SLURM: _on_slurm}
+START: dict[str, Callable[[ClusterPlan, Path], None]] = {RAY: _on_ray, SLURM: _on_slurm}
 
 
 def main() -> None:

@@ -10,9 +10,9 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from daybreak.data.filters.deduplication import DROPPED
-from daybreak.data.filters.filter import Step
+from daybreak.data.filters.filter import Filter
 from daybreak.data.pipeline.encoding import DENSITIES
-from daybreak.data.pipeline.first_pass import EXAMPLES, Facts, Reason, Survey, near_copies
+from daybreak.data.pipeline.first_pass import EXAMPLES, Facts, FirstPass, Reason, near_copies
 from daybreak.data.pipeline.preprocessing import Preprocessing
 from daybreak.data.pipeline.tokenizer_quality import advise, measure_quality, some_of
 from daybreak.data.tokenizers.tokenizer import TokenizerConfig
@@ -60,7 +60,7 @@ class _Passage:
 
 @dataclass(frozen=True, kw_only=True)
 class CorpusFacts:
-    """Counts of documents and characters: read off the survey, a million rows at a time."""
+    """Counts of documents and characters: taken from the first pass, a million rows at a time."""
 
     steps: list[StepReport]
     sources: list[SourceReport]
@@ -75,7 +75,7 @@ class CorpusFacts:
         return {source.path: source.kept_characters for source in self.sources}
 
 
-def count(survey: Survey, steps: Sequence[Step]) -> CorpusFacts:
+def count(first_pass: FirstPass, steps: Sequence[Filter]) -> CorpusFacts:
     """Count what each step let through, what each source gave and how long documents are.
 
     Args:
@@ -86,10 +86,10 @@ def count(survey: Survey, steps: Sequence[Step]) -> CorpusFacts:
     sources: dict[str, np.ndarray] = {}
     lengths = np.zeros(len(LENGTHS) - 1, np.int64)
     words = 0
-    for part, facts in enumerate(survey.facts):
-        number = first = survey.offsets[part]
-        for rows, assignments in survey.documents(part):
-            near = near_copies(survey.near, number, len(rows)) & (rows["reason"] == 0)
+    for part, facts in enumerate(first_pass.facts):
+        number = first = first_pass.offsets[part]
+        for rows, assignments in first_pass.documents(part):
+            near = near_copies(first_pass.near, number, len(rows)) & (rows["reason"] == 0)
             number += len(rows)
             kept = assignments != DROPPED
             characters = rows["characters"].astype(np.int64)
@@ -98,9 +98,9 @@ def count(survey: Survey, steps: Sequence[Step]) -> CorpusFacts:
             lengths += np.histogram(np.clip(characters[kept], LENGTHS[0], LENGTHS[-1] - 1), LENGTHS)[0]
             words += int(rows["words"][kept].sum(dtype=np.int64))
         for example in facts.examples:
-            told = passages[example.step].examples
-            if sum(one.reason == example.text.reason for one in told) < EXAMPLES:
-                told.append(example.text)
+            shown = passages[example.step].examples
+            if sum(one.reason == example.text.reason for one in shown) < EXAMPLES:
+                shown.append(example.text)
     totals = sum(sources.values(), np.zeros(4, np.int64))
     return CorpusFacts(
         steps=[passage.report() for passage in passages],
@@ -160,19 +160,19 @@ def _pass_through(
         passages[-1].reasons["equal to another"] += int(equal.sum())
 
 
-def quality_on(survey: Survey, tokenizer: Tokenizer) -> TokenizerQuality | None:
+def quality_on(first_pass: FirstPass, tokenizer: Tokenizer) -> TokenizerQuality | None:
     """How the tokenizer treats held-out text; None where, of a large corpus of long documents, none of it was sampled.
 
     Raises:
         UserError: it deletes all of that text.
     """
-    judged = some_of(survey.heldout_sample, QUALITY_CHARACTERS)
-    return measure_quality(tokenizer, judged) if judged else None
+    texts = some_of(first_pass.heldout_sample, QUALITY_CHARACTERS)
+    return measure_quality(tokenizer, texts) if texts else None
 
 
 def report(
     preprocessing: Preprocessing,
-    survey: Survey,
+    first_pass: FirstPass,
     facts: CorpusFacts,
     density: np.ndarray,
     epochs: dict[str, float],
@@ -192,9 +192,9 @@ def report(
         tokens: in all shards.
     """
     languages: Counter[str] = Counter()
-    for part in survey.facts:
+    for part in first_pass.facts:
         languages.update(part.languages)
-    judged = some_of(survey.heldout_sample, QUALITY_CHARACTERS) if preprocessing.advise else []
+    texts = some_of(first_pass.heldout_sample, QUALITY_CHARACTERS) if preprocessing.advise else []
     return CorpusReport(
         preset=preprocessing.preset,
         documents=facts.documents,
@@ -206,28 +206,28 @@ def report(
         sources=[replace(source, epochs=epochs[source.path]) for source in facts.sources],
         lengths=facts.lengths,
         compressibility=Histogram(edges=DENSITIES.tolist(), counts=density.tolist()),
-        scripts=_shares(survey.letters),
-        languages=_shares(languages),
-        contamination=_contamination(preprocessing, survey),
+        scripts=_fractions(first_pass.letters),
+        languages=_fractions(languages),
+        contamination=_contamination(preprocessing, first_pass),
         tokenizer=quality,
-        advice=advise(survey.sample, judged, config, characters=facts.characters) if judged else None,
+        advice=advise(first_pass.sample, texts, config, characters=facts.characters) if texts else None,
     )
 
 
-def _shares(found: Counter[str]) -> dict[str, float]:
+def _fractions(found: Counter[str]) -> dict[str, float]:
     return {name: round(number / found.total(), 6) for name, number in found.most_common()}
 
 
-def _contamination(preprocessing: Preprocessing, survey: Survey) -> list[Contamination]:
+def _contamination(preprocessing: Preprocessing, first_pass: FirstPass) -> list[Contamination]:
     if not preprocessing.evaluation:
         return []
-    met = {item for part in survey.facts for item in part.items}
+    met = {item for part in first_pass.facts for item in part.items}
     return [
         Contamination(
             path=path,
-            items=survey.evaluation_items[place],
+            items=first_pass.evaluation_items[place],
             items_found=sum(evaluation == place for evaluation, _ in met),
-            documents=sum(part.contaminated.get(str(place), 0) for part in survey.facts),
+            documents=sum(part.contaminated.get(str(place), 0) for part in first_pass.facts),
             removed=preprocessing.remove_evaluation,
         )
         for place, path in enumerate(preprocessing.evaluation)

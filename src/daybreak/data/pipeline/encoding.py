@@ -24,7 +24,7 @@ from daybreak.data.filters.deduplication import DROPPED, HELDOUT, document_key
 from daybreak.data.pipeline.corpus import Corpus
 from daybreak.data.pipeline.first_pass import fill_part, kept_documents, part_folder
 from daybreak.data.readers.documents import Document, Skips
-from daybreak.data.readers.inputs import Meter
+from daybreak.data.readers.inputs import ByteCounter
 from daybreak.data.readers.text_pieces import cut_at_whitespace
 from daybreak.data.sequences.shards import BlockWriter, ShardWriter, token_type
 from daybreak.data.tokenizers.fast_encoding import Encode, TextEncoder, fast_encoder, plain_encoder
@@ -47,7 +47,7 @@ TIMES = np.dtype("<u2")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class EncodingJob:
     """What is to be encoded, and how."""
 
     corpus: Corpus
@@ -55,18 +55,18 @@ class Asked:
     """Its folder. It reads special tokens in text as mere text: only we close documents."""
     special: SpecialIds
     assignments: Path
-    """uint8[documents] of the whole corpus, see ``Verdict``."""
+    """uint8[documents] of the whole corpus, see ``SplitAssignments``."""
     offsets: tuple[int, ...]
     """The number of each part's first document, and the number of all."""
     epochs: tuple[float, ...]
     """How often each part's documents stand in the train split; of a fraction, a share of them once more."""
-    survey: Path | None = None
+    first_pass: Path | None = None
     """Where the parts may have kept their texts when they were read first."""
     fast: bool = False
     """Whether the text is long enough for a fast encoder to win back the seconds that its check takes."""
 
 
-class Given(NamedTuple):
+class OutputDocument(NamedTuple):
     """A document that is to be written."""
 
     document: Document
@@ -128,13 +128,13 @@ def token_bytes(vocabulary: int) -> int:
     return 2 if vocabulary <= 1 << 16 else 4
 
 
-def encode_part(asked: Asked, folder: Path, meter: Meter, number: int) -> int:
+def encode_part(job: EncodingJob, folder: Path, byte_counter: ByteCounter, number: int) -> int:
     """Encode one part and leave ``folder/NUMBER``; return the number. What is there already is kept.
 
     Raises:
         UserError: the part holds more or fewer documents than it did when it was read first.
     """
-    return fill_part(folder, number, lambda work: _encode(asked, work, meter, number))
+    return fill_part(folder, number, lambda work: _encode(job, work, byte_counter, number))
 
 
 @functools.lru_cache(maxsize=1)
@@ -148,27 +148,27 @@ def opened(folder: Path, fingerprint: str, fast: bool) -> tuple[int, TextEncoder
     return vocabulary_size(tokenizer), (fast_encoder if fast else plain_encoder)(tokenizer)
 
 
-def _encode(asked: Asked, work: Path, meter: Meter, number: int) -> None:
-    vocabulary, encode = opened(asked.tokenizer, tokenizer_fingerprint(asked.tokenizer), asked.fast)
-    sentences, checked = asked.corpus.sentences, not asked.fast
+def _encode(job: EncodingJob, work: Path, byte_counter: ByteCounter, number: int) -> None:
+    vocabulary, encode = opened(job.tokenizer, tokenizer_fingerprint(job.tokenizer), job.fast)
+    sentences, checked = job.corpus.sentences, not job.fast
     kind = token_type(token_bytes(vocabulary))
     writers = {name: _PartWriter(work, name, kind, sentences) for name in SPLITS}
     counts = np.zeros(vocabulary, np.uint64)
     density = np.zeros(len(DENSITIES) - 1, np.int64)
     all_times = [np.zeros(0, TIMES)]
-    for batch in _batches(asked, meter, number):
+    for batch in _batches(job, byte_counter, number):
         if not checked:
             checked = True
             if not encode.identical([document.text[:CHECKED_CHARACTERS] for document, *_ in batch[:CHECKED]]):
-                encode = plain_encoder(load_tokenizer(asked.tokenizer))
-        flats = {name: _Flat(asked.special.sep) for name in SPLITS}
+                encode = plain_encoder(load_tokenizer(job.tokenizer))
+        flats = {name: _Flat(job.special.sep) for name in SPLITS}
         for (document, held, _), ids in zip(batch, _ids(batch, encode), strict=True):
             flats["heldout" if held else "train"].add(ids)
-            share = sum(map(len, ids)) / len(document.text)
-            density[min(len(density) - 1, int(share * len(density)))] += 1
+            fraction = sum(map(len, ids)) / len(document.text)
+            density[min(len(density) - 1, int(fraction * len(density)))] += 1
         writers["heldout"].write(flats["heldout"])
         train = writers["train"].write(flats["train"])
-        times = np.array([given.times for given in batch if not given.held], TIMES)
+        times = np.array([output.times for output in batch if not output.held], TIMES)
         all_times.append(times)
         counts += np.bincount(train, minlength=vocabulary).astype(np.uint64)
         for often in np.unique(times[times > 1]):
@@ -181,19 +181,19 @@ def _encode(asked: Asked, work: Path, meter: Meter, number: int) -> None:
     density.tofile(work / "density")
 
 
-def _batches(asked: Asked, meter: Meter, number: int) -> Iterator[list[Given]]:
+def _batches(job: EncodingJob, byte_counter: ByteCounter, number: int) -> Iterator[list[OutputDocument]]:
     """The documents of a part that stay, a few megabytes at a time."""
-    first, stop = asked.offsets[number : number + 2]
-    assignments = np.memmap(asked.assignments, np.uint8, "r")[first:stop] if stop > first else np.zeros(0, np.uint8)
-    batch: list[Given] = []
+    first, stop = job.offsets[number : number + 2]
+    assignments = np.memmap(job.assignments, np.uint8, "r")[first:stop] if stop > first else np.zeros(0, np.uint8)
+    batch: list[OutputDocument] = []
     size = read = 0
-    kept = kept_documents(part_folder(asked.survey, number)) if asked.survey else None
-    for read, document in enumerate(kept or asked.corpus.documents(number, Skips(), meter), 1):
+    kept = kept_documents(part_folder(job.first_pass, number)) if job.first_pass else None
+    for read, document in enumerate(kept or job.corpus.documents(number, Skips(), byte_counter), 1):
         assignment = assignments[read - 1] if read <= len(assignments) else DROPPED
-        times = 1 if assignment == HELDOUT else _times(document.text, asked.epochs[number])
+        times = 1 if assignment == HELDOUT else _times(document.text, job.epochs[number])
         if assignment == DROPPED or not times:
             continue
-        batch.append(Given(document, bool(assignment == HELDOUT), times))
+        batch.append(OutputDocument(document, bool(assignment == HELDOUT), times))
         size += len(document.text)
         if size >= BATCH_CHARACTERS:
             yield batch
@@ -211,7 +211,7 @@ def _times(text: str, epochs: float) -> int:
     return whole + (epochs > whole and (document_key(text) & 0xFFFFFFFF) < (epochs - whole) * 2**32)
 
 
-def _ids(batch: list[Given], encode: Encode) -> Iterator[list[np.ndarray]]:
+def _ids(batch: list[OutputDocument], encode: Encode) -> Iterator[list[np.ndarray]]:
     """The ids of each document, sentence by sentence, or all in one; tokens are what they are."""
     encoded = _encoded([document for document, *_ in batch if document.ids is None], encode)
     for document, *_ in batch:

@@ -20,8 +20,8 @@ from daybreak.core.errors import UserError
 from daybreak.core.files import read_json, write_json
 from daybreak.data.filters.contamination import REASON as CONTAMINATED
 from daybreak.data.filters.contamination import EvaluationTexts
-from daybreak.data.filters.custom_filters import StepFailed
-from daybreak.data.filters.deduplication import HELDOUT, TRAIN, Ledger, Verdict, document_key
+from daybreak.data.filters.custom_filters import FilterFailed
+from daybreak.data.filters.deduplication import HELDOUT, TRAIN, Ledger, SplitAssignments, document_key
 from daybreak.data.filters.filter import Context, DocumentFilter
 from daybreak.data.filters.languages import Language, open_identifier
 from daybreak.data.filters.near_duplicates import near_duplicates, write_signatures
@@ -30,7 +30,7 @@ from daybreak.data.pipeline.corpus import Corpus
 from daybreak.data.pipeline.sample import SampleSpool, SampleTexts, shrink
 from daybreak.data.readers.cleaning import LONG
 from daybreak.data.readers.documents import Document, Skips
-from daybreak.data.readers.inputs import Meter
+from daybreak.data.readers.inputs import ByteCounter
 from daybreak.schemas.corpus import DroppedText
 
 ROW = np.dtype([("key", "<u8"), ("characters", "<u4"), ("words", "<u4"), ("reason", "<u4")])
@@ -46,11 +46,11 @@ PART_BITS = 40
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class FirstPassJob:
     """What is to be found out about every part."""
 
     corpus: Corpus
-    steps: tuple[DocumentFilter, ...] = ()
+    filters: tuple[DocumentFilter, ...] = ()
     context: Context = field(default_factory=Context)
     evaluation: EvaluationTexts | None = None
     remove: bool = False
@@ -96,11 +96,11 @@ class Facts:
     examples: list[Example] = field(default_factory=list)
 
 
-def survey_part(asked: Asked, folder: Path, meter: Meter, number: int) -> int:
+def first_pass_part(job: FirstPassJob, folder: Path, byte_counter: ByteCounter, number: int) -> int:
     """Read one part and leave ``folder/NUMBER``; return the number. What is there already is kept."""
 
     def fill(work: Path) -> None:
-        write_json(work / "facts.json", _read(asked, work, meter, number))
+        write_json(work / "facts.json", _read(job, work, byte_counter, number))
 
     return fill_part(folder, number, fill)
 
@@ -147,11 +147,11 @@ def part_folder(folder: Path, number: int) -> Path:
     return folder / f"{number:05d}"
 
 
-def _read(asked: Asked, work: Path, meter: Meter, number: int) -> Facts:
-    reader = _Reader(asked, work, meter, number)
+def _read(job: FirstPassJob, work: Path, byte_counter: ByteCounter, number: int) -> Facts:
+    reader = _Reader(job, work, byte_counter, number)
     staying = reader.staying()
-    if asked.near:
-        write_signatures(staying, asked.near, number)
+    if job.near:
+        write_signatures(staying, job.near, number)
     for _ in staying:  # all of them; or none, where their signatures were written
         pass
     return reader.facts()
@@ -160,15 +160,15 @@ def _read(asked: Asked, work: Path, meter: Meter, number: int) -> Facts:
 class _Reader:
     """Goes through one part and keeps account."""
 
-    def __init__(self, asked: Asked, work: Path, meter: Meter, number: int):
-        self._asked, self._work, self._meter, self._number = asked, work, meter, number
-        self._judges = [step.open(asked.context) for step in asked.steps]
+    def __init__(self, job: FirstPassJob, work: Path, byte_counter: ByteCounter, number: int):
+        self._job, self._work, self._byte_counter, self._number = job, work, byte_counter, number
+        self._filters = [step.open(job.context) for step in job.filters]
         self._skips = Skips()
-        self._sources = dict.fromkeys(asked.corpus.sources(number), 0)
+        self._sources = dict.fromkeys(job.corpus.sources(number), 0)
         self._reasons: dict[Reason, int] = {}
         self._scripts: Counter[str] = Counter()
         self._languages: Counter[str] = Counter()
-        models = [step.model for step in asked.steps if isinstance(step, Language)]
+        models = [step.model for step in job.filters if isinstance(step, Language)]
         self._identify = open_identifier(models[0]) if models else None
         self._items: set[tuple[int, int]] = set()
         self._contaminated: Counter[str] = Counter()
@@ -178,15 +178,15 @@ class _Reader:
     def staying(self) -> Iterator[tuple[int, str]]:
         """Read the part; yield (number, text) of the documents that stay."""
         spool, rows = SampleSpool(self._work / "sample"), _Rows(self._work / "documents.bin")
-        kept = KeptTexts(self._work, self._asked.keep)
-        for place, document in enumerate(self._asked.corpus.documents(self._number, self._skips, self._meter)):
+        kept = KeptTexts(self._work, self._job.keep)
+        for place, document in enumerate(self._job.corpus.documents(self._number, self._skips, self._byte_counter)):
             text = document.text
             kept.add(text)
             self._sources[document.source] += 1
             try:
                 why = self._why_not(text)
-            except StepFailed as failed:
-                raise failed.on(self._asked.corpus.place(self._number, place)) from None
+            except FilterFailed as failed:
+                raise failed.on(self._job.corpus.place(self._number, place)) from None
             key = document_key(text)
             code = self._reasons.setdefault(why, len(self._reasons) + 1) if why else 0
             rows.add((key, len(text), _blanks(text) + 1, code))
@@ -196,7 +196,7 @@ class _Reader:
                 if self._identify:
                     self._languages[self._identify(text)] += 1
                 yield self._number << PART_BITS | place, text
-            elif self._asked.show_text and self._shown[code] < EXAMPLES:
+            elif self._job.show_text and self._shown[code] < EXAMPLES:
                 self._shown[code] += 1
                 shown = DroppedText(reason=why.why, text=text[:EXAMPLE_CHARACTERS])
                 self._examples.append(Example(why.step, shown))
@@ -206,14 +206,14 @@ class _Reader:
 
     def _why_not(self, text: str) -> Reason | None:
         """The first step that leaves ``text`` out, with its reason."""
-        for step, evaluate in enumerate(self._judges):
+        for step, evaluate in enumerate(self._filters):
             if (why := evaluate(text)) is not None:
                 return Reason(step, why)
-        if self._asked.evaluation is None or not (met := self._asked.evaluation.find(text)):
+        if self._job.evaluation is None or not (met := self._job.evaluation.find(text)):
             return None
         self._items |= met
         self._contaminated.update({str(evaluation) for evaluation, _ in met})
-        return Reason(len(self._judges), CONTAMINATED) if self._asked.remove else None
+        return Reason(len(self._filters), CONTAMINATED) if self._job.remove else None
 
     def facts(self) -> Facts:
         return Facts(
@@ -302,7 +302,7 @@ def _files(folder: Path) -> tuple[Path, Path]:
 
 
 @dataclass(frozen=True)
-class Survey:
+class FirstPass:
     """What the first reading found in the whole text."""
 
     folders: tuple[Path, ...]
@@ -310,7 +310,7 @@ class Survey:
     facts: tuple[Facts, ...]
     offsets: tuple[int, ...]
     """The number of each part's first document, and the number of all."""
-    verdict: Verdict
+    splits: SplitAssignments
     sample: SampleTexts
     heldout_sample: SampleTexts
     characters: int
@@ -331,7 +331,7 @@ class Survey:
         """The rows of one part (ROW) and what became of each document (uint8), a million at a time."""
         start = self.offsets[part]
         for rows in _read_rows(self.folders[part]):
-            yield rows, np.asarray(self.verdict.assignments[start : start + len(rows)])
+            yield rows, np.asarray(self.splits.assignments[start : start + len(rows)])
             start += len(rows)
 
 
@@ -352,7 +352,7 @@ def _read_rows(part: Path) -> Iterator[np.ndarray]:
 
 def decide(
     folder: Path, parts: int, *, least: int, signatures: Path | None = None, evaluation_items: Sequence[int] = ()
-) -> Survey:
+) -> FirstPass:
     """Put the findings of all parts together and decide what becomes of each document.
 
     Holds a million rows at a time, and 1/256 of all keys; with ``signatures``, see ``near_duplicates`` too.
@@ -360,7 +360,7 @@ def decide(
     Args:
         least: documents to hold out at least.
         signatures: where those of all parts lie, to leave out near copies.
-        evaluation_items: see ``Survey``.
+        evaluation_items: see ``FirstPass``.
 
     Raises:
         UserError: no document stays, or a single one; a file has too many bad lines.
@@ -388,20 +388,20 @@ def decide(
         if ledger.documents:
             raise UserError(f"The steps left out all {ledger.documents:,} documents.", "Choose another case or text.")
         raise UserError("The corpus is empty: no document holds any text.", "Give files with text in them.")
-    verdict = ledger.decide()
-    if verdict.train == 0:
+    splits = ledger.decide()
+    if splits.train == 0:
         raise UserError(
             "The corpus is a single document, so that none can be held out to measure with.",
             "Give more text, or part it: --document line, --document blank-line or --chunk-characters 2000.",
         )
     spools, starts = [one / "sample" for one in folders], offsets[:-1].tolist()
-    return Survey(
+    return FirstPass(
         folders=folders,
         facts=facts,
         offsets=tuple(offsets.tolist()),
-        verdict=verdict,
-        sample=SampleTexts(spools, starts, verdict, TRAIN),
-        heldout_sample=SampleTexts(spools, starts, verdict, HELDOUT),
+        splits=splits,
+        sample=SampleTexts(spools, starts, splits, TRAIN),
+        heldout_sample=SampleTexts(spools, starts, splits, HELDOUT),
         characters=ledger.characters,
         skips=skips,
         evaluation_items=tuple(evaluation_items),

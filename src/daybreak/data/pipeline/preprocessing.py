@@ -14,9 +14,9 @@ from daybreak.core.serialization import to_dict
 from daybreak.data.filters.compressibility import SELF, Compressibility
 from daybreak.data.filters.contamination import EvaluationText
 from daybreak.data.filters.custom_filters import CustomFilter, custom_filters
-from daybreak.data.filters.filter import DocumentFilter, Step
+from daybreak.data.filters.filter import DocumentFilter, Filter
 from daybreak.data.filters.languages import Language
-from daybreak.data.filters.presets import PLAIN, steps_of
+from daybreak.data.filters.presets import PLAIN, preset_filters
 from daybreak.data.tokenizers.tokenizer import tokenizer_fingerprint
 
 MOST_EPOCHS = 1000
@@ -89,7 +89,7 @@ class Preprocessing:
             if one in given[:place] or one not in owners:
                 raise UserError(f"All of '{one}' is in other inputs too.", "Name each text once to mix sources.")
 
-    def all_steps(self) -> tuple[Step, ...]:
+    def all_filters(self) -> tuple[Filter, ...]:
         """All steps in their order: those that evaluate a document by its text come first.
 
         A file of the user's is read anew each time: ask once, and pass on what was found.
@@ -102,7 +102,7 @@ class Preprocessing:
                 "Languages are told by a model.", "Give both --languages and --language-model, or neither of them."
             )
         language = Language(model=self.language_model, languages=self.languages) if self.languages else None
-        found = list(steps_of(self.preset, language))
+        found = list(preset_filters(self.preset, language))
         if self.filter_tokenizer != SELF:
             if not any(isinstance(step, Compressibility) for step in found):
                 raise UserError(f"The preset {self.preset} filters by no tokenizer.", "Leave --filter-tokenizer out.")
@@ -110,14 +110,14 @@ class Preprocessing:
                 replace(step, tokenizer=self.filter_tokenizer) if isinstance(step, Compressibility) else step
                 for step in found
             ]
-        judging: list[Step] = [step for step in found if isinstance(step, DocumentFilter)]
-        of_corpus = [step for step in found if not isinstance(step, DocumentFilter)]
-        judging += custom_filters(self.filters) if self.filters else ()
+        document_filters: list[Filter] = [step for step in found if isinstance(step, DocumentFilter)]
+        corpus_filters = [step for step in found if not isinstance(step, DocumentFilter)]
+        document_filters += custom_filters(self.filters) if self.filters else ()
         if self.evaluation:
-            judging.append(EvaluationText(paths=self.evaluation, remove=self.remove_evaluation))
-        return (*judging, *of_corpus)
+            document_filters.append(EvaluationText(paths=self.evaluation, remove=self.remove_evaluation))
+        return (*document_filters, *corpus_filters)
 
-    def identity(self, steps: Sequence[Step]) -> Any:
+    def identity(self, filters: Sequence[Filter]) -> Any:
         """A plain value that tells this preprocessing from another, with the state of the files that it names.
 
         Args:
@@ -139,7 +139,7 @@ class Preprocessing:
             raise UserError(f"'{error.filename}' cannot be read: {why}.", "Check the path.") from None
         if self.filter_tokenizer != SELF:
             beside.append(tokenizer_fingerprint(Path(os.path.expanduser(self.filter_tokenizer))))
-        beside += [step.digest for step in steps if isinstance(step, CustomFilter)][:1]
+        beside += [step.digest for step in filters if isinstance(step, CustomFilter)][:1]
         plain = to_dict(replace(self, evaluation=(), language_model="", filter_tokenizer=SELF))
         del plain["filters"]
         plain["case"] = plain.pop("preset")  # its name in the version before, whose folders are still recognized

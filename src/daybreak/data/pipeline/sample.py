@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from daybreak.data.filters.deduplication import TRAIN, Verdict
+from daybreak.data.filters.deduplication import TRAIN, SplitAssignments
 
 SAMPLE_BYTES = 100_000_000
 COPIES = 8
@@ -124,8 +124,10 @@ class SampleTexts:
         split assignment: TRAIN or HELDOUT.
     """
 
-    def __init__(self, folders: Sequence[Path], offsets: Sequence[int], verdict: Verdict, assignment: int = TRAIN):
-        self._folders, self._offsets, self._verdict, self._fate = folders, offsets, verdict, assignment
+    def __init__(
+        self, folders: Sequence[Path], offsets: Sequence[int], splits: SplitAssignments, assignment: int = TRAIN
+    ):
+        self._folders, self._offsets, self._splits, self._assignment = folders, offsets, splits, assignment
 
     def __iter__(self) -> Iterator[str]:
         for folder, offset in zip(self._folders, self._offsets, strict=True):
@@ -138,5 +140,5 @@ class SampleTexts:
         with texts.open("rb") as file:
             for number, _, size in np.fromfile(heads, HEAD).tolist():
                 data = file.read(size)
-                if self._verdict.assignments[offset + number] == self._fate:
+                if self._splits.assignments[offset + number] == self._assignment:
                     yield data.decode()

@@ -17,8 +17,8 @@ from collections import Counter
 from collections.abc import Iterator
 
 from daybreak.data.readers.cleaning import clean
+from daybreak.data.readers.file_range import BAD_FRACTION, FEW_BAD, FileRange
 from daybreak.data.readers.inputs import open_file
-from daybreak.data.readers.reading import BAD_SHARE, FEW_BAD, Reading
 
 LARGEST_PAGE = 16 << 20
 """Bytes. A larger page is left out."""
@@ -67,20 +67,20 @@ _WESTERN = frozenset("ascii iso8859-1 iso8859-9".split())
 """What browsers read as the Windows code page that holds it."""
 
 
-def read_page(reading: Reading) -> Iterator[str]:
+def read_page(part: FileRange) -> Iterator[str]:
     """Yield the text of one HTML file, unless it is too large or cannot be decoded, which is counted.
 
     Raises:
         UserError: the file cannot be read or unpacked.
     """
-    with open_file(reading.file, reading.meter) as stream:
+    with open_file(part.file, part.byte_counter) as stream:
         raw = stream.read(LARGEST_PAGE + 1)
     if len(raw) > LARGEST_PAGE:
-        reading.skips.add(f"pages over {LARGEST_PAGE >> 20} MiB", f"'{reading.file.name}'")
+        part.skips.add(f"pages over {LARGEST_PAGE >> 20} MiB", f"'{part.file.name}'")
         return
     text = decode_page(raw)
     if text is None:
-        reading.skips.add("undecodable pages", f"'{reading.file.name}'")
+        part.skips.add("undecodable pages", f"'{part.file.name}'")
     elif found := visible_text(text):
         yield found
 
@@ -100,7 +100,7 @@ def decode_page(raw: bytes) -> str | None:
         encoding = _encoding(named[1].decode()) if named else "utf-8"
     text = raw.decode(encoding, "replace")
     wrong = text.count("\ufffd")
-    if "\0" in text or wrong > max(FEW_BAD, BAD_SHARE * len(text)):
+    if "\0" in text or wrong > max(FEW_BAD, BAD_FRACTION * len(text)):
         return None
     return text.replace("\ufffd", "")
 

@@ -17,7 +17,7 @@ from daybreak.data.tokenizers.tokenizer_making import (
     SURPLUS,
     TrainedTokenizer,
     document_counts,
-    training_pieces,
+    training_chunks,
 )
 
 SPACE = "\u0120"
@@ -30,18 +30,18 @@ _FIRST_BITS = {2: 0x1F, 3: 0x0F, 4: 0x07}
 """The bits of a first byte that belong to its character, by the number of bytes of that character."""
 
 
-def piece_bytes(piece: str) -> bytes:
+def bytes_of_token(token: str) -> bytes:
     """The bytes of a byte-level piece; none where it is no such piece (a special token with a strange name)."""
-    return bytes(LETTERS[letter] for letter in piece) if LETTERS.keys() >= set(piece) else b""
+    return bytes(LETTERS[letter] for letter in token) if LETTERS.keys() >= set(token) else b""
 
 
-def goes_on(piece: str) -> bool:
+def continues_word(token: str) -> bool:
     """Whether a byte-level piece goes on a word when it is not the first of its text.
 
     It does if it begins with a letter, a digit or an accent, or inside a character. A space, or a mark of punctuation,
     begins a word. This is told from the piece alone: a word right behind a bracket or a hyphen is taken as one with it.
     """
-    data = piece_bytes(piece)
+    data = bytes_of_token(token)
     if not data or data[0] < 0x80:
         return bool(data) and chr(data[0]).isalnum()
     if data[0] < 0xC0:
@@ -89,19 +89,19 @@ class ByteBPE(TrainedTokenizer):
             initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
             show_progress=False,
         )
-        blank.train_from_iterator(training_pieces(texts), trainer)
+        blank.train_from_iterator(training_chunks(texts), trainer)
         surplus = blank.get_vocab(with_added_tokens=False)
         merges = trained_merges(blank)
         trained = self._assemble(surplus, merges)
         uses, documents = document_counts(texts, trained)
         several = SEVERAL_DOCUMENTS if documents >= MANY_DOCUMENTS else 0
-        kept = kept_pieces(surplus, merges, uses, several)
+        kept = kept_tokens(surplus, merges, uses, several)
         return [self._cut(kept[:size], merges) for size in sizes]
 
-    def _cut(self, pieces: list[str], merges: list[Merge]) -> Tokenizer:
-        known = set(pieces)
+    def _cut(self, tokens: list[str], merges: list[Merge]) -> Tokenizer:
+        known = set(tokens)
         usable = [(a, b) for a, b in merges if known >= {a, b, a + b}]
-        return self._assemble({piece: id for id, piece in enumerate(pieces)}, usable)
+        return self._assemble({token: id for id, token in enumerate(tokens)}, usable)
 
     def _assemble(self, vocabulary: dict[str, int], merges: list[Merge]) -> Tokenizer:
         tokenizer = Tokenizer(models.BPE(vocabulary, merges))
@@ -133,7 +133,7 @@ def trained_merges(tokenizer: Tokenizer) -> list[Merge]:
     return [(a, b) for a, b in json.loads(tokenizer.to_str())["model"]["merges"]]
 
 
-def kept_pieces(vocabulary: dict[str, int], merges: list[Merge], uses: np.ndarray, several: int) -> list[str]:
+def kept_tokens(vocabulary: dict[str, int], merges: list[Merge], uses: np.ndarray, several: int) -> list[str]:
     """Return the pieces, in the order of ``vocabulary``, that are used in ``several`` documents, or that such need.
 
     A piece needs the two parts of each merge that gives it, and their parts. These stand inside it, so they stand in
@@ -142,11 +142,11 @@ def kept_pieces(vocabulary: dict[str, int], merges: list[Merge], uses: np.ndarra
     parts: dict[str, set[str]] = {}
     for a, b in merges:
         parts.setdefault(a + b, set()).update((a, b))
-    kept = {piece for piece in vocabulary if len(piece) == 1 or piece in SPECIAL_TOKENS}
-    waiting = [piece for piece, id in vocabulary.items() if uses[id] >= several]
+    kept = {token for token in vocabulary if len(token) == 1 or token in SPECIAL_TOKENS}
+    waiting = [token for token, id in vocabulary.items() if uses[id] >= several]
     while waiting:
-        piece = waiting.pop()
-        if piece not in kept:
-            kept.add(piece)
-            waiting.extend(parts.get(piece, ()))
+        token = waiting.pop()
+        if token not in kept:
+            kept.add(token)
+            waiting.extend(parts.get(token, ()))
     return sorted(kept, key=vocabulary.__getitem__)

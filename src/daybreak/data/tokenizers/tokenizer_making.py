@@ -29,7 +29,7 @@ COVERAGE = 0.9995
 _LONG_WORD = re.compile(rf"\w{{{LONGEST_WORD}}}|[^\w\s]{{{LONGEST_WORD}}}")
 
 
-def training_pieces(texts: Iterable[str]) -> Iterator[str]:
+def training_chunks(texts: Iterable[str]) -> Iterator[str]:
     """Yield ``texts`` in pieces as a trainer should see them: words of over LONGEST_WORD characters are parted."""
     for text in texts:
         for piece in cut_at_whitespace(text):
@@ -65,11 +65,11 @@ class Alphabet:
     continues: frozenset[str]
     """Those that may go on a word."""
 
-    def share(self, characters: Set[str]) -> float:
+    def fraction(self, characters: Set[str]) -> float:
         """How much of the text these characters are."""
-        return sum(self.counts.get(one, 0) for one in characters) / max(1, sum(self._shares().values()))
+        return sum(self.counts.get(one, 0) for one in characters) / max(1, sum(self._fractions().values()))
 
-    def _shares(self) -> dict[str, int]:
+    def _fractions(self) -> dict[str, int]:
         return self.counts | {"a": 0}  # it was counted with every character
 
     def fitted(self, vocabulary: int) -> tuple[list[str], list[str]]:
@@ -80,8 +80,8 @@ class Alphabet:
         half of the vocabulary.
         """
         kept = list(self.counts)[: alphabet_limit(vocabulary)]
-        shares = self._shares()
-        if sum(map(shares.__getitem__, kept)) < COVERAGE * sum(shares.values()):
+        fractions = self._fractions()
+        if sum(map(fractions.__getitem__, kept)) < COVERAGE * sum(fractions.values()):
             places = itertools.accumulate(2 if character in self.continues else 1 for character in self.counts)
             repeated = (used for used, count in zip(places, self.counts.values()) if count > 1)
             room = sum(1 for used in repeated if used <= vocabulary // 2)

@@ -7,7 +7,7 @@ import pytest
 
 from daybreak.core.errors import UserError
 from daybreak.data.filters.contamination import EvaluationText
-from daybreak.data.filters.custom_filters import MOST_REASONS, CustomFilter, StepFailed, custom_filters
+from daybreak.data.filters.custom_filters import MOST_REASONS, CustomFilter, FilterFailed, custom_filters
 from daybreak.data.filters.filter import Context
 from daybreak.data.filters.near_duplicates import NearDuplicates
 from daybreak.data.pipeline.preprocessing import Preprocessing
@@ -81,7 +81,7 @@ def test_a_file_that_changed_on_the_way_is_refused(tmp_path: Path) -> None:
 
 
 def test_own_steps_stand_behind_the_case_and_before_what_looks_at_all_documents(tmp_path: Path) -> None:
-    steps = Preprocessing(preset="web", filters=written(tmp_path), evaluation=("a.tsv",)).all_steps()
+    steps = Preprocessing(preset="web", filters=written(tmp_path), evaluation=("a.tsv",)).all_filters()
     assert [step.name for step in steps[-5:]] == [
         "FineWebQuality",
         "Short",
@@ -144,7 +144,7 @@ def test_a_step_that_does_not_open_is_refused(body: str, said: str, tmp_path: Pa
 def test_a_judge_that_fails_names_the_document(verdict: str, said: str, tmp_path: Path) -> None:
     (step, _) = custom_filters(written(tmp_path, changed('"too short" if len(text) < self.least else None', verdict)))
     evaluate = step.open(Context())
-    with pytest.raises(StepFailed, match=said) as failed:
+    with pytest.raises(FilterFailed, match=said) as failed:
         for number in range(MOST_REASONS + 1):
             evaluate(f"a{number}")
     told = failed.value.on("document 3 of 'b.txt'")
