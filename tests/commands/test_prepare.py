@@ -173,7 +173,7 @@ def test_an_unwritable_folder(corpus: Path, out: str) -> None:
     [
         ("", "The corpus is empty: no document holds any text. Give files"),
         (" \n\n\t\n", "The corpus is empty"),
-        ("only this\nonly this\n", "a single document, so that none can be held out"),
+        ("only this\nonly this\n", "a single document, so no text can be held out"),
         ("\0\1\2\n", "is binary"),
     ],
 )

@@ -160,17 +160,17 @@ def test_another_version_is_refused(tmp_path: Path) -> None:
 
 def test_the_number_of_a_job() -> None:
     assert job_number("Welcome!\nSubmitted batch job 71 on cluster east\n") == "71"
-    with pytest.raises(ValueError, match="no number"):
+    with pytest.raises(ValueError, match="no job number"):
         job_number("Queued.")
 
 
 @pytest.mark.parametrize(
     ("on", "workers", "slurm", "words"),
     [
-        ("slrum", 2, Slurm(), "Text is not prepared on 'slrum'. Did you mean 'slurm'?"),
-        ("ray", 0, Slurm(), "--on ray does not know how many tasks may run side by side. Say it with --workers."),
-        ("ray", 2, Slurm(cpus=2), "The flags --slurm mean nothing to --on ray."),
-        ("local", 2, Slurm(partition="cpu"), "The flags --slurm mean nothing to --on local. Add --on slurm"),
+        ("slrum", 2, Slurm(), "'slrum' is not a place to prepare text. Did you mean 'slurm'?"),
+        ("ray", 0, Slurm(), "--on ray needs the number of tasks that may run at once. Set it with --workers."),
+        ("ray", 2, Slurm(cpus=2), "The --slurm flags do not apply to --on ray."),
+        ("local", 2, Slurm(partition="cpu"), "The --slurm flags do not apply to --on local. Add --on slurm"),
     ],
 )
 def test_what_cannot_be_meant(on: str, workers: int, slurm: Slurm, words: str) -> None:

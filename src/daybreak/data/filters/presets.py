@@ -1,6 +1,6 @@
-"""The named presets: which steps suit which text.
+"""Presets: named combinations of filters for kinds of text.
 
-| preset  | for                                  | readings beyond the usual two  | memory                            |
+| preset  | for                                  | additional passes              | memory                            |
 |---------|--------------------------------------|--------------------------------|-----------------------------------|
 | plain   | text that is clean                   | none                           | none                              |
 | books   | long prose, digitised books          | none                           | one document's words              |
@@ -9,7 +9,7 @@
 | crammed | what the Cramming paper did          | one, to train a tokenizer on   | a tokenizer                       |
 |         |                                      | the text before it is filtered |                                   |
 
-Exact duplicates are left out in every preset; they are no step.
+Exact duplicates are dropped in every preset; this is not a filter.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ PLAIN, BOOKS, WEB, CRAMMED = "plain", "books", "web", "crammed"
 PRESETS: Mapping[str, tuple[Filter, ...]] = MappingProxyType(
     {
         PLAIN: (),
-        # A book has more words than a page may, and a chapter of dialogue few that are stop words.
+        # A book exceeds the word limit for pages, and a chapter of dialogue has few stop words.
         BOOKS: (BookLicence(), GopherRepetition(), GopherQuality(fewest_words=20, most_words=0)),
-        # FineWeb's filters in its order; its C4 does not ask lines to end with a full stop.
+        # FineWeb's filters in its order; its C4 rules do not require lines to end with a full stop.
         WEB: (GopherRepetition(), GopherQuality(), C4Quality(), FineWebQuality(), NearDuplicates()),
         # Without deduplication, as for the Pile: the paper saw no benefit downstream.
         CRAMMED: (Compressibility(),),
@@ -42,10 +42,10 @@ PRESETS: Mapping[str, tuple[Filter, ...]] = MappingProxyType(
 
 
 def preset_filters(preset: str, language: Language | None = None) -> tuple[Filter, ...]:
-    """The steps of ``preset``; ``language`` comes first, where a model for it was given.
+    """Return the filters of ``preset``, preceded by ``language`` if given.
 
     Raises:
-        UserError: there is no such preset.
+        UserError: unknown preset.
     """
     if preset not in PRESETS:
         raise UserError(f"'{preset}' is no preset.{nearest(preset, PRESETS)}", f"Use {', '.join(PRESETS)}.")

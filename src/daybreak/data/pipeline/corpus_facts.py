@@ -1,4 +1,4 @@
-"""What a preparation found, put together into the record that people read: DATA/corpus.json."""
+"""Build the corpus report, DATA/corpus.json, from the results of a preparation."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from daybreak.schemas.corpus import (
 )
 
 LENGTHS = [float(1 << power) for power in range(4, 25)]
-"""Characters of a document: edges of their histogram."""
+"""Edges of the histogram of document lengths, in characters."""
 QUALITY_CHARACTERS = 1_000_000
-"""Of held-out text, on which the tokenizer is judged."""
+"""Characters of held-out text on which the tokenizer is evaluated."""
 
 
 @dataclass
 class _Passage:
-    """What went into one step, and what came out."""
+    """Documents and characters before and after one filter."""
 
     name: str
     why: str
@@ -60,7 +60,7 @@ class _Passage:
 
 @dataclass(frozen=True, kw_only=True)
 class CorpusFacts:
-    """Counts of documents and characters: taken from the first pass, a million rows at a time."""
+    """Counts of documents and characters, computed from the first pass."""
 
     steps: list[StepReport]
     sources: list[SourceReport]
@@ -71,15 +71,15 @@ class CorpusFacts:
 
     @property
     def kept(self) -> dict[str, int]:
-        """Characters that stay, by source."""
+        """Kept characters by source."""
         return {source.path: source.kept_characters for source in self.sources}
 
 
 def count(first_pass: FirstPass, steps: Sequence[Filter]) -> CorpusFacts:
-    """Count what each step let through, what each source gave and how long documents are.
+    """Count documents and characters by filter, by source and by length.
 
     Args:
-        steps: in the order in which they judged; near copies, where they are looked for, last.
+        steps: the filters in the order in which they were applied; NearDuplicates last, if used.
     """
     passages = [_Passage(step.name, step.why(), step.passes) for step in steps]
     passages.append(_Passage("ExactDuplicates", "all but one of documents that are equal", 0))
@@ -124,7 +124,7 @@ def count(first_pass: FirstPass, steps: Sequence[Filter]) -> CorpusFacts:
 def _count_sources(
     sources: dict[str, np.ndarray], facts: Facts, first: int, characters: np.ndarray, kept: np.ndarray
 ) -> None:
-    """Add documents and characters, all and kept, of a phase of a part from its document ``first`` on."""
+    """Add the documents and characters, all and kept, of a slice of a part from document ``first`` on."""
     ends = np.cumsum(list(facts.sources.values()))
     owners = np.searchsorted(ends, np.arange(first, first + len(kept)), side="right")
     columns = [np.bincount(owners, values, len(ends)) for values in (None, characters, kept, characters * kept)]
@@ -140,7 +140,7 @@ def _pass_through(
     kept: np.ndarray,
     near: np.ndarray,
 ) -> None:
-    """Count documents through the steps: each sees what those before it let by."""
+    """Update the counts of all filters; each filter sees the documents that passed those before it."""
     step_of = np.array([len(passages), *(reason.step for reason in reasons)])[codes]
     equal = (codes == 0) & ~kept & ~near
     step_of[equal] = len(passages) - 1
@@ -161,10 +161,10 @@ def _pass_through(
 
 
 def quality_on(first_pass: FirstPass, tokenizer: Tokenizer) -> TokenizerQuality | None:
-    """How the tokenizer treats held-out text; None where, of a large corpus of long documents, none of it was sampled.
+    """Evaluate the tokenizer on held-out text; None if the sample of a large corpus contains none.
 
     Raises:
-        UserError: it deletes all of that text.
+        UserError: the tokenizer deletes all of that text.
     """
     texts = some_of(first_pass.heldout_sample, QUALITY_CHARACTERS)
     return measure_quality(tokenizer, texts) if texts else None
@@ -182,14 +182,14 @@ def report(
     tokens: int,
     seconds: float,
 ) -> CorpusReport:
-    """Put the record together.
+    """Build the report.
 
     Args:
         density: documents by tokens per character, between the edges ``encoding.DENSITIES``.
-        epochs: of each source.
-        quality: of the tokenizer, see ``quality_on``.
-        config: what it was made from.
-        tokens: in all shards.
+        epochs: by source.
+        quality: result of ``quality_on``.
+        config: the configuration of the tokenizer.
+        tokens: total of all shards.
     """
     languages: Counter[str] = Counter()
     for part in first_pass.facts:

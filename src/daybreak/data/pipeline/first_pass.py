@@ -1,8 +1,10 @@
-"""The first reading: what each part of the text holds, what the steps leave out of it, and a sample for the tokenizer.
+"""The first pass over the text: apply the filters, count, sample text for the tokenizer, and decide on the splits.
 
-A part's findings are a folder that appears whole or not at all, so a preparation that was killed goes on where it was:
+The results of a part are a folder that is renamed into place once complete, so an interrupted preparation resumes:
 
-    SURVEY/00007/documents.bin  sample/  facts.json
+    SURVEY/00007/documents.bin  sample/  facts.json  kept.texts  kept.lengths
+
+The clean text of a part is kept for the second pass if it fits, because parsing it again takes longer than encoding.
 """
 
 from __future__ import annotations
@@ -34,38 +36,38 @@ from daybreak.data.readers.inputs import ByteCounter
 from daybreak.schemas.corpus import DroppedText
 
 ROW = np.dtype([("key", "<u8"), ("characters", "<u4"), ("words", "<u4"), ("reason", "<u4")])
-"""Of each document: reason is 0 where it stays, else the place of its reason in ``Facts.reasons``, counted from 1."""
+"""One document. reason: 0 if it is kept, else the 1-based index of its reason in ``Facts.reasons``."""
 BUFFERED_ROWS = 1 << 12
 EXAMPLES = 3
-"""Of each reason, where examples are wanted."""
+"""Examples stored for each reason."""
 EXAMPLE_CHARACTERS = 400
 SCRIPT_CHARACTERS = 2000
-"""Of a document that are looked at for its script."""
+"""Characters of a document that are examined for its script."""
 PART_BITS = 40
-"""A document is known by its part, above these bits, and its place in the part until all parts are counted."""
+"""Until all parts are counted, a document number is its index in the part, with the part number above these bits."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FirstPassJob:
-    """What is to be found out about every part."""
+    """Settings of the first pass, the same for every part."""
 
     corpus: Corpus
     filters: tuple[DocumentFilter, ...] = ()
     context: Context = field(default_factory=Context)
     evaluation: EvaluationTexts | None = None
     remove: bool = False
-    """Leave out documents in which an evaluation text was met."""
+    """Drop documents that contain evaluation text."""
     near: Path | None = None
-    """Where the signatures of the documents that stay go, for ``near_duplicates``."""
+    """Folder for the signatures of kept documents, for ``near_duplicates``."""
     show_text: bool = False
-    """Keep examples of what is left out."""
+    """Store examples of dropped documents."""
     keep: int = 0
-    """Bytes of text that each part may keep for the second reading."""
+    """Bytes of text that each part may store for the second pass."""
 
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a document was left out, and by which step; evaluation text stands behind the last that evaluates."""
+    """Why a document was dropped and by which filter; evaluation text counts as one after the last document filter."""
 
     step: int
     why: str
@@ -79,25 +81,25 @@ class Example:
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What was found in one part: facts.json."""
+    """Results of one part, stored as facts.json."""
 
     sources: dict[str, int]
-    """The inputs, as the user typed them, and how many documents each gave: first all of the first, and so on."""
+    """Documents of each input, by the input as the user typed it, in reading order."""
     skips: Skips
     reasons: list[Reason]
     scripts: dict[str, int]
-    """Letters by script, of the documents that stay."""
+    """Letters by script, of the kept documents."""
     languages: dict[str, int] = field(default_factory=dict)
-    """Documents that stay by language, where a model tells it."""
+    """Kept documents by language; empty without a language model."""
     items: list[tuple[int, int]] = field(default_factory=list)
-    """(evaluation text, item) that were met."""
+    """(evaluation text, item) pairs that were found."""
     contaminated: dict[str, int] = field(default_factory=dict)
-    """Documents in which each evaluation text was met, by its place."""
+    """Documents that contain each evaluation text, by its index."""
     examples: list[Example] = field(default_factory=list)
 
 
 def first_pass_part(job: FirstPassJob, folder: Path, byte_counter: ByteCounter, number: int) -> int:
-    """Read one part and leave ``folder/NUMBER``; return the number. What is there already is kept."""
+    """Process one part into ``folder/NUMBER`` unless it exists; return the number."""
 
     def fill(work: Path) -> None:
         write_json(work / "facts.json", _read(job, work, byte_counter, number))
@@ -106,7 +108,7 @@ def first_pass_part(job: FirstPassJob, folder: Path, byte_counter: ByteCounter, 
 
 
 def fill_part(folder: Path, number: int, fill: Callable[[Path], None]) -> int:
-    """Have ``folder/NUMBER`` filled, whole or not at all; what is there already is kept. Return the number."""
+    """Create ``folder/NUMBER`` atomically with ``fill`` unless it exists; return the number."""
     final = part_folder(folder, number)
     if not final.exists():
         work = final.with_name(f".{final.name}.{os.getpid()}")
@@ -118,7 +120,7 @@ def fill_part(folder: Path, number: int, fill: Callable[[Path], None]) -> int:
 
 
 def settle(work: Path, final: Path) -> None:
-    """Give a part's finished folder its name; where an orphan of a killed preparation was faster, its work stays."""
+    """Rename the complete folder of a part; keep an existing one, from an orphan process of a killed preparation."""
     try:
         os.replace(work, final)
     except OSError:
@@ -128,18 +130,18 @@ def settle(work: Path, final: Path) -> None:
 
 
 TIDY_EVERY = 16
-"""Parts, of whose samples the disk holds all the text until then."""
+"""Parts after which their samples are reduced to the sample limit."""
 
 
 def keep_tidy(folder: Path, parts: Iterable[object]) -> None:
-    """Go through ``parts`` as they are done; keep their samples in ``folder`` within what one sample may take."""
+    """Consume ``parts``; reduce their samples in ``folder`` to the sample limit from time to time."""
     for done, _ in enumerate(parts, 1):
         if done % TIDY_EVERY == 0:
             tidy(folder)
 
 
 def tidy(folder: Path) -> None:
-    """Keep the samples of the parts that are done within what one sample may take."""
+    """Reduce the samples of finished parts to the sample limit."""
     shrink([part / "sample" for part in sorted(folder.glob("[0-9]*"))])
 
 
@@ -152,13 +154,13 @@ def _read(job: FirstPassJob, work: Path, byte_counter: ByteCounter, number: int)
     staying = reader.staying()
     if job.near:
         write_signatures(staying, job.near, number)
-    for _ in staying:  # all of them; or none, where their signatures were written
+    for _ in staying:  # exhausted already if signatures were written
         pass
     return reader.facts()
 
 
 class _Reader:
-    """Goes through one part and keeps account."""
+    """Reads one part and collects its results."""
 
     def __init__(self, job: FirstPassJob, work: Path, byte_counter: ByteCounter, number: int):
         self._job, self._work, self._byte_counter, self._number = job, work, byte_counter, number
@@ -176,7 +178,7 @@ class _Reader:
         self._shown: Counter[int] = Counter()
 
     def staying(self) -> Iterator[tuple[int, str]]:
-        """Read the part; yield (number, text) of the documents that stay."""
+        """Read the part; yield (number, text) of kept documents."""
         spool, rows = SampleSpool(self._work / "sample"), _Rows(self._work / "documents.bin")
         kept = KeptTexts(self._work, self._job.keep)
         for place, document in enumerate(self._job.corpus.documents(self._number, self._skips, self._byte_counter)):
@@ -205,7 +207,7 @@ class _Reader:
         kept.close()
 
     def _why_not(self, text: str) -> Reason | None:
-        """The first step that leaves ``text`` out, with its reason."""
+        """Return the first filter that drops ``text``, with its reason, or None."""
         for step, evaluate in enumerate(self._filters):
             if (why := evaluate(text)) is not None:
                 return Reason(step, why)
@@ -229,7 +231,7 @@ class _Reader:
 
 
 def _blanks(text: str) -> int:
-    """Spaces and line breaks of a clean text."""
+    """Count the spaces and line breaks of a clean text."""
     if len(text) < LONG:
         return text.count(" ") + text.count("\n")
     codes = np.frombuffer(text.encode(), np.uint8)
@@ -237,7 +239,7 @@ def _blanks(text: str) -> int:
 
 
 class _Rows:
-    """Writes rows of ROW; memory does not grow with their number."""
+    """Writes rows of ROW with a bounded buffer."""
 
     def __init__(self, path: Path):
         self._file = path.open("wb")
@@ -258,12 +260,12 @@ class _Rows:
 
 
 KEPT_BYTES = 4 << 30
-"""What the texts of all parts may take on disk until the data are made."""
+"""Disk space for the stored texts of all parts."""
 LENGTH = np.dtype("<u8")
 
 
 class KeptTexts:
-    """Keeps the documents of one part in ``folder``, all or none: where they take more than ``limit`` bytes."""
+    """Stores the documents of one part in ``folder``, or none of them if they exceed ``limit`` bytes."""
 
     def __init__(self, folder: Path, limit: int):
         self._paths, self._limit = _files(folder), limit
@@ -286,7 +288,7 @@ class KeptTexts:
 
 
 def kept_documents(folder: Path) -> Iterator[Document] | None:
-    """The documents that were kept in ``folder``, in order; None where none were, and they must be read again."""
+    """Return the documents stored in ``folder`` in order, or None if they must be read from the input again."""
     texts, lengths = _files(folder)
     return _read_kept(texts, lengths) if lengths.exists() else None
 
@@ -303,32 +305,32 @@ def _files(folder: Path) -> tuple[Path, Path]:
 
 @dataclass(frozen=True)
 class FirstPass:
-    """What the first reading found in the whole text."""
+    """Results of the first pass over all parts, with the split of each document."""
 
     folders: tuple[Path, ...]
-    """Of the parts, in order."""
+    """Folders of the parts, in order."""
     facts: tuple[Facts, ...]
     offsets: tuple[int, ...]
-    """The number of each part's first document, and the number of all."""
+    """Number of the first document of each part, then the total number of documents."""
     splits: SplitAssignments
     sample: SampleTexts
     heldout_sample: SampleTexts
     characters: int
-    """Of the documents that the steps kept, copies included."""
+    """Characters of the documents that passed the filters, including duplicates."""
     skips: Skips
-    """What could not be read."""
+    """Counts of what could not be read."""
     evaluation_items: tuple[int, ...]
-    """Of each evaluation text, the items that are long enough to be looked for."""
+    """Number of items of each evaluation text that are long enough to search for."""
     near: np.ndarray | None
-    """Ascending numbers of documents that are left out as near copies of others; None where none were looked for."""
+    """Ascending numbers of documents dropped as near duplicates; None if they were not searched for."""
 
     @property
     def letters(self) -> Counter[str]:
-        """Letters by script, of the documents that the steps kept."""
+        """Letters by script, of the documents that passed the filters."""
         return sum((Counter(part.scripts) for part in self.facts), Counter())
 
     def documents(self, part: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """The rows of one part (ROW) and what became of each document (uint8), a million at a time."""
+        """Yield rows of one part (ROW) and the split of each document (uint8), a million at a time."""
         start = self.offsets[part]
         for rows in _read_rows(self.folders[part]):
             yield rows, np.asarray(self.splits.assignments[start : start + len(rows)])
@@ -336,7 +338,7 @@ class FirstPass:
 
 
 def near_copies(near: np.ndarray | None, first: int, count: int) -> np.ndarray:
-    """bool[count]: which of the documents from number ``first`` on are near copies."""
+    """Return bool[count]: whether each document from number ``first`` on is a near duplicate."""
     found = np.zeros(count, bool)
     if near is not None:
         start, stop = np.searchsorted(near, [first, first + count])
@@ -353,17 +355,17 @@ def _read_rows(part: Path) -> Iterator[np.ndarray]:
 def decide(
     folder: Path, parts: int, *, least: int, signatures: Path | None = None, evaluation_items: Sequence[int] = ()
 ) -> FirstPass:
-    """Put the findings of all parts together and decide what becomes of each document.
+    """Merge the results of all parts and assign each document to a split.
 
-    Holds a million rows at a time, and 1/256 of all keys; with ``signatures``, see ``near_duplicates`` too.
+    Memory: a million rows and 1/256 of all keys; with ``signatures`` also that of ``near_duplicates``.
 
     Args:
-        least: documents to hold out at least.
-        signatures: where those of all parts lie, to leave out near copies.
+        least: minimum number of held-out documents.
+        signatures: folder of the signatures of all parts, to drop near duplicates.
         evaluation_items: see ``FirstPass``.
 
     Raises:
-        UserError: no document stays, or a single one; a file has too many bad lines.
+        UserError: fewer than two documents are kept, or a file has too many bad lines.
     """
     folders = tuple(part_folder(folder, number) for number in range(parts))
     shrink([one / "sample" for one in folders])
@@ -386,13 +388,15 @@ def decide(
             ledger.add(rows["key"], rows["characters"], stays)
     if not ledger.kept:
         if ledger.documents:
-            raise UserError(f"The steps left out all {ledger.documents:,} documents.", "Choose another case or text.")
+            raise UserError(
+                f"The filters dropped all {ledger.documents:,} documents.", "Choose another --preset or text."
+            )
         raise UserError("The corpus is empty: no document holds any text.", "Give files with text in them.")
     splits = ledger.decide()
     if splits.train == 0:
         raise UserError(
-            "The corpus is a single document, so that none can be held out to measure with.",
-            "Give more text, or part it: --document line, --document blank-line or --chunk-characters 2000.",
+            "The corpus is a single document, so no text can be held out for validation.",
+            "Give more text, or split it: --document line, --document blank-line or --chunk-characters 2000.",
         )
     spools, starts = [one / "sample" for one in folders], offsets[:-1].tolist()
     return FirstPass(

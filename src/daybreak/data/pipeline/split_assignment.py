@@ -1,8 +1,8 @@
-"""What becomes of each document of a source under a preprocessing, for a study of what preprocessings are worth.
+"""Assign the documents of a source to splits under a preprocessing, for studies that compare preprocessings.
 
-The names are those of Cramming (Geiping and Goldstein 2022, section 4.4), whose sweep is raw, filtered, filtered and
-sorted, and deduplicated as well: preprocessings add up, in the order of the options. What is held out is set
-aside before any of them; they apply to the training text alone.
+The names follow Cramming (Geiping and Goldstein 2022, section 4.4), which compares raw, filtered, filtered and sorted,
+and also deduplicated text: preprocessings are cumulative, in the order of the options. The held-out text is chosen
+before any preprocessing, which applies to training text only.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ def check_preprocessings(preprocessings: Sequence[str]) -> None:
     """Raise UserError for an unknown one, one named twice, what is not compared with raw, or a missing library."""
     for one in preprocessings:
         if one not in TREATMENTS:
-            raise UserError(f"'{one}' is no preprocessing.{nearest(one, TREATMENTS)}", f"Use {', '.join(TREATMENTS)}.")
+            raise UserError(
+                f"'{one}' is not a preprocessing.{nearest(one, TREATMENTS)}", f"Use {', '.join(TREATMENTS)}."
+            )
     if len(set(preprocessings)) < len(preprocessings) or len(preprocessings) < 2 or preprocessings[0] != RAW:
         raise UserError(
             "The preprocessings are compared with the raw text, and each adds to those before it.",
@@ -52,34 +54,34 @@ def check_preprocessings(preprocessings: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class SourceReader:
-    """One source, as it is read again and again."""
+    """Reads one source repeatedly."""
 
     name: str
     corpus: Corpus
     place: Path
-    """Holds what was found so far."""
+    """Folder with the results so far."""
     workers: int
 
     def over(self, task: Callable[[int], int]) -> Iterable[int]:
-        """Do ``task`` for every part."""
+        """Run ``task`` for every part."""
         return over_parts(task, range(len(self.corpus.parts)), self.workers)
 
     def refuse_changed(self) -> None:
-        """Raise UserError where a file is not what it was: what was decided of its documents may be of others now."""
+        """Raise UserError if a file changed, because decisions may then refer to other documents."""
         refuse_changed(self.corpus.files)
 
     def scan(self, what: str, folder: Path, filters: tuple[Compressibility, ...] = ()) -> None:
-        """Read all parts and leave what ``steps`` say of each document."""
+        """Read all parts and store the decision of ``filters`` on each document."""
         job = first_pass.FirstPassJob(corpus=self.corpus, filters=filters)
         with working(f"{what} {self.name}"):
             first_pass.keep_tidy(folder, self.over(partial(first_pass.first_pass_part, job, folder, ByteCounter())))
 
 
 def run_first_pass(reader: SourceReader) -> FirstPass:
-    """Read a source once, untreated: what is held out and what is a copy is decided on this.
+    """Read a source without preprocessing; decides held-out documents and duplicates.
 
     Raises:
-        UserError: it cannot be read, or is too little; with its name.
+        UserError: the source cannot be read or is too small; the message names it.
     """
     folder = make_folder(reader.place) / "survey"
     try:
@@ -98,7 +100,7 @@ def assignments_under(
         held: ``held_keys`` of all sources.
 
     Raises:
-        UserError: nothing is left to train on, or the text has changed meanwhile.
+        UserError: no training text is left, or the text has changed.
     """
     place = reader.place
     assignments = unprocessed(found, held)
@@ -128,16 +130,16 @@ def _written(path: Path, assignments: np.ndarray) -> Path:
 
 
 def held_keys(found: FirstPass) -> np.ndarray:
-    """The keys of the texts that a source holds out."""
+    """Return the keys of the held-out texts of a source."""
     held = [rows["key"][own == HELDOUT] for part in range(len(found.folders)) for rows, own in found.documents(part)]
     return np.concatenate(held)
 
 
 def unprocessed(found: FirstPass, held: np.ndarray) -> np.ndarray:
-    """uint8[documents]: copies of what is trained on are trained on too; copies of what is held out are left out.
+    """Return uint8[documents]: duplicates of training text are kept, duplicates of held-out text are dropped.
 
     Args:
-        held: the keys of what this source and the others hold out; how much that is depends on a source's size.
+        held: the keys of the held-out texts of all sources.
     """
     assignments = np.array(found.splits.assignments)
     start = 0
@@ -152,13 +154,13 @@ def unprocessed(found: FirstPass, held: np.ndarray) -> np.ndarray:
 
 
 def _left_out(folder: Path, parts: int) -> np.ndarray:
-    """bool[documents]: whether a step of the survey in ``folder`` left a document out."""
+    """Return bool[documents]: whether a filter of the pass in ``folder`` dropped the document."""
     found = [np.fromfile(part_folder(folder, number) / "documents.bin", ROW)["reason"] for number in range(parts)]
     return np.concatenate(found) != 0
 
 
 def sign_part(corpus: Corpus, assignments: Path, offsets: Sequence[int], folder: Path, number: int) -> int:
-    """Hash the training documents of one part, known by their numbers in the source; return the part's number."""
+    """Write near-duplicate signatures for the training documents of one part; return the number of the part."""
     first, stop = offsets[number : number + 2]
     own = np.fromfile(assignments, np.uint8, stop - first, offset=first)
     documents = zip(range(first, stop), own, corpus.documents(number, Skips(), ByteCounter()))
