@@ -98,7 +98,7 @@ def test_a_verdict_is_that_of_datatrove(step: QualityFilter) -> None:
 
 def test_the_text_stays_as_it_is_and_only_its_beginning_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("datatrove")
-    monkeypatch.setattr(quality_filters, "LONGEST_JUDGED", 5000)
+    monkeypatch.setattr(quality_filters, "LONGEST_FILTERED", 5000)
     prose = small_text(random.Random(2), 40).replace(" . ", ".\n")
     evaluate = C4Quality().open(Context())
     assert evaluate(prose + "\nPlease read our privacy policy today.") is None  # C4 would take that line out

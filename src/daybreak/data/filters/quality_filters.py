@@ -3,7 +3,7 @@
 Their thresholds were chosen for English web pages. A word is what whitespace parts, as in the papers, so that no spaCy
 is installed; spaCy, datatrove's own choice, sets punctuation apart as words, which have no letters and so count against
 the share of words with letters that Gopher asks for. The reasons are datatrove's own names. Of a document longer than
-``LONGEST_JUDGED`` its beginning is judged. datatrove keeps the words of the last five texts that it saw.
+``LONGEST_FILTERED`` its beginning is judged. datatrove keeps the words of the last five texts that it saw.
 """
 
 from __future__ import annotations

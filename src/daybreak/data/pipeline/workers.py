@@ -79,7 +79,11 @@ def released() -> Iterator[None]:
 
 def lay_down(task: Callable[[int], object], place: Path) -> None:
     """Write ``task`` to a file, for other processes."""
-    place.write_bytes(pickle.dumps(task))
+    # joblib bundles cloudpickle, which also takes functions that cannot be imported by name.
+    from joblib.externals.loky.backend.reduction import dump
+
+    with place.open("wb") as file:
+        dump(task, file)
 
 
 @functools.lru_cache(maxsize=1)

@@ -1,4 +1,4 @@
-"""What all tokenizers that are made share: what makes one, the special tokens, and how it is written to its folder."""
+"""Common parts of tokenizer training: configuration, special tokens, alphabets, counts and saving."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from daybreak.data.readers.text_pieces import cut_at_whitespace
 SMALLEST_ALPHABET, LARGEST_ALPHABET = 128, 1000
 BATCH_DOCUMENTS = 64
 LONGEST_WORD = 1000
-"""Characters. Trainers take time that grows with the square of a word, and learn nothing from one this long."""
+"""Characters. Training time is quadratic in the length of a word, and words this long are not informative."""
 COVERAGE = 0.9995
-"""Share of a text that its alphabet should hold, as SentencePiece has it (Kudo and Richardson 2018)."""
+"""Fraction of the text that the alphabet covers, as in SentencePiece (Kudo and Richardson 2018)."""
 
 _LONG_WORD = re.compile(rf"\w{{{LONGEST_WORD}}}|[^\w\s]{{{LONGEST_WORD}}}")
 
 
 def training_chunks(texts: Iterable[str]) -> Iterator[str]:
-    """Yield ``texts`` in pieces as a trainer should see them: words of over LONGEST_WORD characters are parted."""
+    """Yield ``texts`` in chunks for the trainer; words of more than LONGEST_WORD characters are split."""
     for text in texts:
         for piece in cut_at_whitespace(text):
             yield _LONG_WORD.sub(r"\g<0> ", piece) if _LONG_WORD.search(piece) else piece
@@ -52,7 +52,7 @@ def document_counts(texts: Iterable[str], tokenizer: Tokenizer) -> tuple[np.ndar
 
 
 def alphabet_limit(vocabulary: int) -> int:
-    """Characters that a vocabulary of this size holds of a script with few, such as Latin."""
+    """Return the alphabet size for this vocabulary size and a script with few characters, such as Latin."""
     return min(LARGEST_ALPHABET, max(SMALLEST_ALPHABET, vocabulary // 32))
 
 
@@ -61,23 +61,23 @@ class Alphabet:
     """The characters of a text after normalisation."""
 
     counts: dict[str, int]
-    """Occurrences of each, most frequent first, ties in the order of Unicode."""
+    """Occurrences of each character, most frequent first, ties in Unicode order."""
     continues: frozenset[str]
-    """Those that may go on a word."""
+    """Characters that may continue a word."""
 
     def fraction(self, characters: Set[str]) -> float:
-        """How much of the text these characters are."""
+        """Return the fraction of the text that consists of these characters."""
         return sum(self.counts.get(one, 0) for one in characters) / max(1, sum(self._fractions().values()))
 
     def _fractions(self) -> dict[str, int]:
         return self.counts | {"a": 0}  # it was counted with every character
 
     def fitted(self, vocabulary: int) -> tuple[list[str], list[str]]:
-        """Return the characters for a vocabulary of this size, and those among them that go on a word; both sorted.
+        """Return the characters for a vocabulary of this size, and those that may continue a word; both sorted.
 
-        They are as many as ``alphabet_limit`` says, unless so few would hold less than COVERAGE of the text: then it is
-        in a script of many characters (Chinese, Japanese, Korean), and those that occur more than once may take
-        half of the vocabulary.
+        Their number is ``alphabet_limit`` unless these cover less than COVERAGE of the text. The text is then in a
+        script with many characters (Chinese, Japanese, Korean), and those that occur more than once may take half of
+        the vocabulary.
         """
         kept = list(self.counts)[: alphabet_limit(vocabulary)]
         fractions = self._fractions()
@@ -90,7 +90,7 @@ class Alphabet:
 
 
 def alphabet_of(texts: Iterable[str], tokenizer: Tokenizer) -> Alphabet:
-    """Count the characters of ``texts`` as ``tokenizer`` normalises and parts them."""
+    """Count the characters of ``texts`` after the normalizer and pre-tokenizer of ``tokenizer``."""
     raw = np.zeros(0x110000, np.int64)
     for text in texts:
         for piece in cut_at_whitespace(text):
@@ -103,7 +103,7 @@ def alphabet_of(texts: Iterable[str], tokenizer: Tokenizer) -> Alphabet:
         return [word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(text))]
 
     for code in np.flatnonzero(raw):
-        # A character goes on a word after a letter, or after a mark where marks in a row are a word.
+        # A character may continue a word after a letter, or after punctuation if a run of it is one word.
         for word in [*words(f"a{chr(code)}"), *words(f".{chr(code)}")]:
             continues.update(word[1:])
         for word in words(f"a{chr(code)}"):
@@ -115,13 +115,13 @@ def alphabet_of(texts: Iterable[str], tokenizer: Tokenizer) -> Alphabet:
 
 
 SPECIAL_TOKENS = tuple(USUAL.values())
-"""What the special tokens are for, in their order; the fields of SpecialIds."""
+"""The special tokens in id order, which are also the fields of SpecialIds."""
 SMALLEST_VOCABULARY = 300
 MANY_DOCUMENTS = 100
-"""From this number of documents on, every piece must be used in SEVERAL_DOCUMENTS of them."""
+"""Number of documents from which every token must be used in SEVERAL_DOCUMENTS of them."""
 SEVERAL_DOCUMENTS = 2
 SURPLUS = 1 / 4
-"""Share of pieces trained beyond the vocabulary wanted, to fill the places of those that too few documents use."""
+"""Fraction of extra tokens trained, to replace those that too few documents use."""
 
 
 @dataclass(frozen=True, kw_only=True)
