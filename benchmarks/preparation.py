@@ -30,8 +30,8 @@ import toy
 
 from daybreak.core.files import read_json, write_json
 from daybreak.data.readers.documents import choose_rule, read_documents
-from daybreak.data.readers.inputs import Meter, find_files
-from daybreak.data.readers.reading import Skips
+from daybreak.data.readers.file_range import Skips
+from daybreak.data.readers.inputs import ByteCounter, find_files
 from daybreak.data.sequences.shards import TOKEN_FILE_BYTES, BlockWriter, block_hash, open_shards
 from daybreak.schemas.run import BLOCK_BYTES, BlockFile, Manifest
 
@@ -95,7 +95,7 @@ def documents(corpus: Path, megabytes: float) -> Iterator[tuple[int, str]]:
     files, left, chance = find_files([corpus]), megabytes * 1e6, random.Random(0)
     rule, words, seen, turn = choose_rule(files, "auto"), list[str](), set[int](), 0
     while True:
-        for document in read_documents(files, rule, "text", Skips(), Meter()):
+        for document in read_documents(files, rule, "text", Skips(), ByteCounter()):
             if not turn and len(words) < 100_000:
                 words += document.text.split()
             text = changed(document.text, REPEATED_CHANGES, chance, words) if turn else document.text

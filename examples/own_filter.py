@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 
 from daybreak.core.errors import UserError
-from daybreak.data.filters.filter import Context, DocumentFilter, Judge
+from daybreak.data.filters.filter import Context, DocumentFilter, FilterFunction
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class FewDigits(DocumentFilter):
     def why(self) -> str:
         return f"tables and lists: more than {self.most:.0%} of the characters are digits"
 
-    def open(self, context: Context) -> Judge:
+    def open(self, context: Context) -> FilterFunction:
         def evaluate(text: str) -> str | None:
             digits = sum(map(str.isdigit, text))
             return "too many digits" if digits > self.most * len(text) else None
@@ -51,7 +51,7 @@ class NoStandIns(DocumentFilter):
             f"pages that stand in for others: at most {self.longest:,} characters with '{self.phrases[0]}' or the like"
         )
 
-    def open(self, context: Context) -> Judge:
+    def open(self, context: Context) -> FilterFunction:
         # Compiled once for each part of the text. Fields hold plain values only.
         found = re.compile(rf"\b(?:{'|'.join(map(re.escape, self.phrases))})\b", re.IGNORECASE).search
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from daybreak.commands import prepare as module
-from daybreak.data.pipeline import cluster_jobs
+from daybreak.data.pipeline import cluster
 from daybreak.data.pipeline.corpus import Bundle, bundled
 from daybreak.data.pipeline.preprocessing import Preprocessing
 from daybreak.data.readers.documents import choose_rule
@@ -27,7 +27,7 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small parts, few tasks, no long waits."""
     monkeypatch.setattr(module, "bundled", lambda files, rule, **how: bundled(files, rule, PART, **how))
     for name, value in {"TASKS_PER_WORKER": 1, "LOOK_SECONDS": 0.05, "ASK_SECONDS": 0.2, "SETTLE_SECONDS": 0.5}.items():
-        monkeypatch.setattr(cluster_jobs, name, value)
+        monkeypatch.setattr(cluster, name, value)
 
 
 def parts_of(text: Path) -> tuple[Bundle, ...]:
@@ -39,14 +39,14 @@ SCRIPT = """
 import sys
 from pathlib import Path
 from daybreak.commands import prepare as module
-from daybreak.data.pipeline import cluster_jobs
+from daybreak.data.pipeline import cluster
 from daybreak.data.pipeline.cluster import Cluster
 from daybreak.data.pipeline.corpus import bundled
 from daybreak.data.tokenizers.tokenizer import WordPiece
 from daybreak.data.pipeline.preprocessing import Preprocessing
 
 module.bundled = lambda files, rule, **how: bundled(files, rule, {part}, **how)
-cluster_jobs.TASKS_PER_WORKER, cluster_jobs.LOOK_SECONDS = 1, 0.05
+cluster.TASKS_PER_WORKER, cluster.LOOK_SECONDS = 1, 0.05
 text, out, kind, steps = sys.argv[1:]
 module.prepare(
     [text], Path(out), tokenizer=WordPiece(vocabulary=600), preprocessing=Preprocessing(filters=steps),

@@ -22,16 +22,16 @@ from daybreak.schemas.run import Manifest
 SMALL = WordPiece(vocabulary=600)
 
 
-def babble(chance: random.Random, sentences: int) -> list[str]:
+def babble(rng: random.Random, sentences: int) -> list[str]:
     words = "the a of river stone valley walks sings under over quiet bright morning and then because it's 7".split()
-    return [" ".join(chance.choices(words, k=chance.randrange(4, 12))).capitalize() + "." for _ in range(sentences)]
+    return [" ".join(rng.choices(words, k=rng.randrange(4, 12))).capitalize() + "." for _ in range(sentences)]
 
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> Path:
     """300 records, 20 of them copies, one that spells out our special tokens."""
-    chance = random.Random(5)
-    texts = ["  ".join(babble(chance, chance.randrange(1, 30))) for _ in range(279)]
+    rng = random.Random(5)
+    texts = ["  ".join(babble(rng, rng.randrange(1, 30))) for _ in range(279)]
     texts += [text.replace("  ", " ") for text in texts[:20]] + ["A text on [SEP] and [MASK] tokens."]
     path = tmp_path / "corpus.jsonl"
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
@@ -96,8 +96,8 @@ def test_the_tokenizer_never_sees_heldout_text(corpus: Path, tmp_path: Path, mon
 def test_sentences_are_recorded_where_the_input_has_one_a_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    chance = random.Random(6)
-    documents = [babble(chance, chance.randrange(1, 8)) for _ in range(120)]
+    rng = random.Random(6)
+    documents = [babble(rng, rng.randrange(1, 8)) for _ in range(120)]
     with gzip.open(tmp_path / "t.txt.gz", "wt") as file:
         file.write("\n\n".join("\n".join(sentences) for sentences in documents))
     manifest = prepare([tmp_path / "t.txt.gz"], tmp_path / "data", tokenizer=SMALL)
@@ -173,7 +173,7 @@ def test_an_unwritable_folder(corpus: Path, out: str) -> None:
     [
         ("", "The corpus is empty: no document holds any text. Give files"),
         (" \n\n\t\n", "The corpus is empty"),
-        ("only this\nonly this\n", "a single document, so that none can be held out"),
+        ("only this\nonly this\n", "a single document, so no text can be held out"),
         ("\0\1\2\n", "is binary"),
     ],
 )
@@ -238,8 +238,8 @@ assert "torch" not in sys.modules
 
 
 def write_large(path: Path, copies: int) -> None:
-    chance = random.Random(8)
-    block = [" ".join(babble(chance, 12)) for _ in range(2000)]
+    rng = random.Random(8)
+    block = [" ".join(babble(rng, 12)) for _ in range(2000)]
     with path.open("w") as file:
         for copy in range(copies):
             file.writelines(f"{text} {copy}\n" for text in block)

@@ -23,8 +23,8 @@ from daybreak.core.files import read_json
 from daybreak.data.pipeline.corpus import Corpus, bundled
 from daybreak.data.readers import inputs
 from daybreak.data.readers.documents import choose_rule
-from daybreak.data.readers.inputs import RECORDS, TEXT, Meter, find_files
-from daybreak.data.readers.reading import Skips
+from daybreak.data.readers.file_range import Skips
+from daybreak.data.readers.inputs import RECORDS, TEXT, ByteCounter, find_files
 from daybreak.data.sequences.shards import open_shards
 from daybreak.data.tokenizers.tokenizer import WordPiece
 from daybreak.data.tokenizers.tokenizer_import import Existing
@@ -36,8 +36,8 @@ def test_a_line_without_an_end_becomes_documents_of_bounded_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(inputs.LONGEST_LINE, TEXT, 1 << 14)
-    chance = random.Random(0)
-    words = [str(chance.randrange(10**6)) for _ in range(60_000)]
+    rng = random.Random(0)
+    words = [str(rng.randrange(10**6)) for _ in range(60_000)]
     (tmp_path / "t.txt").write_text(" ".join(words))
     manifest = prepare([tmp_path / "t.txt"], tmp_path / "data", tokenizer=SMALL, workers=1)
     assert manifest.train.documents + manifest.heldout.documents == -(-len(" ".join(words)) // (1 << 14))
@@ -49,7 +49,8 @@ def test_a_line_without_an_end_becomes_documents_of_bounded_size(
         files = find_files([tmp_path / "long.txt"])
         corpus = Corpus(bundled(files, choose_rule(files, "line")), choose_rule(files, "line"), "text", False, 0)
         tracemalloc.start()
-        assert sum(len(document.text) + 1 for document in corpus.documents(0, Skips(), Meter())) == 5 * lines << 14
+        documents = corpus.documents(0, Skips(), ByteCounter())
+        assert sum(len(document.text) + 1 for document in documents) == 5 * lines << 14
         found = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return found
@@ -132,7 +133,7 @@ def test_whatever_a_file_holds_it_is_read_or_refused_in_a_sentence(
         corpus = Corpus(bundled(files, rule, 64), rule, "text", False, 0, tokenizer)
         skips = Skips()
         for number in range(len(corpus.parts)):
-            for document in corpus.documents(number, skips, Meter()):
+            for document in corpus.documents(number, skips, ByteCounter()):
                 assert document.text.strip() and document.text.encode()
         skips.evaluate()
     except UserError as error:

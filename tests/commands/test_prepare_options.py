@@ -28,12 +28,12 @@ WORDS = "the a of river stone valley walks sings under over quiet bright morning
 @pytest.fixture
 def corpus(tmp_path: Path) -> Path:
     """300 records of prose, 20 of them copies."""
-    chance = random.Random(5)
+    rng = random.Random(5)
 
     def sentence() -> str:
-        return " ".join(chance.choices(WORDS[:-1], k=chance.randrange(4, 12))).capitalize() + "."
+        return " ".join(rng.choices(WORDS[:-1], k=rng.randrange(4, 12))).capitalize() + "."
 
-    texts = ["  ".join(sentence() for _ in range(chance.randrange(1, 30))) for _ in range(280)]
+    texts = ["  ".join(sentence() for _ in range(rng.randrange(1, 30))) for _ in range(280)]
     path = tmp_path / "corpus.jsonl"
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts + texts[:20]))
     return path

@@ -17,8 +17,7 @@ from small_texts import contents, left_over, write_records
 from daybreak.commands import prepare as module
 from daybreak.commands.prepare import prepare
 from daybreak.core.errors import UserError
-from daybreak.data.pipeline import encoding
-from daybreak.data.pipeline import first_pass as survey
+from daybreak.data.pipeline import encoding, first_pass
 from daybreak.data.pipeline.corpus import bundled
 from daybreak.data.sequences.shards import open_shards
 from daybreak.data.tokenizers.tokenizer import WordPiece
@@ -75,16 +74,16 @@ def counted(task):
             os.kill(os.getpid(), signal.SIGKILL)
         return task(*arguments)
     return one
-stages = module.survey.survey_part, module.encoding.encode_part
-module.survey.survey_part, module.encoding.encode_part = map(counted, stages)
+stages = module.first_pass.first_pass_part, module.encoding.encode_part
+module.first_pass.first_pass_part, module.encoding.encode_part = map(counted, stages)
 module.prepare([sys.argv[1]], Path(sys.argv[2]), tokenizer=WordPiece(vocabulary=600), workers=1)
 """
 
 
-@pytest.mark.parametrize("share", [0.3, 0.6, 0.9])
-def test_killed_on_the_way_it_goes_on_and_comes_out_the_same(corpus: Path, tmp_path: Path, share: float) -> None:
+@pytest.mark.parametrize("fraction", [0.3, 0.6, 0.9])
+def test_killed_on_the_way_it_goes_on_and_comes_out_the_same(corpus: Path, tmp_path: Path, fraction: float) -> None:
     parts = -(-corpus.stat().st_size // PART)
-    before = round(share * 2 * parts)
+    before = round(fraction * 2 * parts)
 
     def run(out: str, tasks: int) -> subprocess.CompletedProcess[str]:
         script = SCRIPT.format(part=PART)
@@ -105,7 +104,7 @@ def test_killed_on_the_way_it_goes_on_and_comes_out_the_same(corpus: Path, tmp_p
 @pytest.mark.usefixtures("small_parts")
 def test_what_is_done_is_not_done_again(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
-    take, encode = survey._read, encoding._encode
+    take, encode = first_pass._read, encoding._encode
 
     def stopping(*arguments: object) -> None:
         if len(read) == 5:
@@ -116,7 +115,7 @@ def test_what_is_done_is_not_done_again(corpus: Path, tmp_path: Path, monkeypatc
     monkeypatch.setattr(encoding, "_encode", stopping)
     with pytest.raises(KeyboardInterrupt):
         prepare([corpus], tmp_path / "data", tokenizer=SMALL, workers=1)
-    monkeypatch.setattr(survey, "_read", lambda *arguments: pytest.fail("read again"))
+    monkeypatch.setattr(first_pass, "_read", lambda *arguments: pytest.fail("read again"))
     monkeypatch.setattr(WordPiece, "make", lambda *arguments: pytest.fail("made again"))
     again: list[int] = []
     monkeypatch.setattr(
@@ -160,7 +159,7 @@ def test_a_killed_worker_is_told_in_one_sentence(corpus: Path, tmp_path: Path, m
         os.kill(os.getpid(), signal.SIGKILL)
         return 0
 
-    monkeypatch.setattr(module.survey, "survey_part", killed_by_the_kernel)
+    monkeypatch.setattr(module.first_pass, "first_pass_part", killed_by_the_kernel)
     with pytest.raises(UserError, match=r"A worker process was killed.*Use fewer with --workers"):
         prepare([corpus], tmp_path / "data", tokenizer=SMALL, workers=2)
     monkeypatch.undo()

@@ -144,9 +144,9 @@ def test_weights_are_shares_of_the_training_text(tmp_path: Path) -> None:
     [
         (Preprocessing(epochs=(1.0, 2.0)), "--epochs has 2 numbers for 1 inputs"),
         (Preprocessing(weights=(-1.0,)), "--weights cannot be -1.0"),
-        (Preprocessing(weights=(1.0,), epochs=(1.0,)), "Both --epochs and --weights"),
+        (Preprocessing(weights=(1.0,), epochs=(1.0,)), "--epochs and --weights cannot be combined"),
         (Preprocessing(preset="webb"), "'webb' is no preset. Did you mean 'web'"),
-        (Preprocessing(languages=("en",)), "Languages are told by a model"),
+        (Preprocessing(languages=("en",)), "Language filtering needs a model"),
         (Preprocessing(remove_evaluation=True), "no evaluation text to remove"),
         (Preprocessing(filter_tokenizer="folder"), "The case plain filters by no tokenizer"),
     ],
@@ -203,8 +203,8 @@ def test_another_evaluation_text_is_another_preparation(corpus: Path, tmp_path: 
 def test_a_case_that_needs_a_first_tokenizer_reads_once_more(tmp_path: Path) -> None:
     """Cramming's filter leaves out what a tokenizer of the text itself cannot compress."""
     path = write_records(tmp_path / "t.jsonl")
-    chance = random.Random(1)
-    noise = ["".join(chance.choices("qxzjkvw0189#%", k=200)) for _ in range(5)]
+    rng = random.Random(1)
+    noise = ["".join(rng.choices("qxzjkvw0189#%", k=200)) for _ in range(5)]
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in noise) + path.read_text())
     prepare([path], tmp_path / "data", tokenizer=SMALL, preprocessing=Preprocessing(preset="crammed", show_text=True))
     report = read_json(tmp_path / "data" / "corpus.json", CorpusReport)

@@ -16,21 +16,21 @@ from daybreak.commands.study_data import Preparation, study_data
 from daybreak.core.errors import UserError
 from daybreak.data.filters.deduplication import DROPPED
 from daybreak.data.pipeline import preprocessed as treated
-from daybreak.data.pipeline.split_assignment import Reading, held_keys, surveyed, unprocessed
+from daybreak.data.pipeline.split_assignment import SourceReader, held_keys, run_first_pass, unprocessed
 from daybreak.data.sequences.shards import open_shards
 from daybreak.data.tokenizers.tokenizer import WordPiece
 
 
 def test_no_source_trains_on_what_another_holds_out(tmp_path: Path) -> None:
     """How much is held out depends on a source's size, so a document may be held out of a small one alone."""
-    chance = random.Random(8)
-    tales = [small_text(chance, 8) for _ in range(400)]
+    rng = random.Random(8)
+    tales = [small_text(rng, 8) for _ in range(400)]
     for name, own in zip(NAMES, (tales[:200], tales)):
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in own))
     found = [
         treated.find_text(name, [str(tmp_path / f"{name}.jsonl")], document="auto", text_field="text") for name in NAMES
     ]
-    small, large = (surveyed(Reading(one.name, one.corpus, tmp_path / one.name, 1)) for one in found)
+    small, large = (run_first_pass(SourceReader(one.name, one.corpus, tmp_path / one.name, 1)) for one in found)
     held = held_keys(large)
     assert len(held_keys(small)) and not len(np.setdiff1d(held_keys(small), held))  # by its text alone
     others = np.setdiff1d(np.concatenate([rows["key"] for rows, _ in large.documents(0)]), held)[:7]

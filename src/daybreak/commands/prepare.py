@@ -30,23 +30,19 @@ from daybreak.core.serialization import nearest, to_dict
 from daybreak.core.special_tokens import special_ids
 from daybreak.core.terminal import say, working, working_through
 from daybreak.data.filters.contamination import EvaluationText
-from daybreak.data.filters.filter import Context, DocumentFilter, Step
+from daybreak.data.filters.filter import Context, DocumentFilter, Filter
 from daybreak.data.filters.near_duplicates import NearDuplicates
-from daybreak.data.pipeline import encoding, resuming
-from daybreak.data.pipeline import first_pass as survey
-from daybreak.data.pipeline.cluster import LOCAL, Cluster, Slurm, chosen_workers
-from daybreak.data.pipeline.cluster_jobs import end_earlier, over_parts_on
+from daybreak.data.pipeline import encoding, first_pass, resuming
+from daybreak.data.pipeline.cluster import LOCAL, Cluster, Slurm, chosen_workers, end_earlier, over_parts_on
 from daybreak.data.pipeline.corpus import Corpus, bundled
 from daybreak.data.pipeline.corpus_facts import count, quality_on, report
-from daybreak.data.pipeline.kept_texts import KEPT_BYTES
+from daybreak.data.pipeline.first_pass import KEPT_BYTES, FirstPass, decide
 from daybreak.data.pipeline.preprocessing import AS_IT_IS, Preprocessing, epochs_of
-from daybreak.data.pipeline.summary import Survey, decide
 from daybreak.data.pipeline.tokenized import show_beginning, tokenizer_folder
 from daybreak.data.pipeline.tokenizer_quality import warn_of_folding
 from daybreak.data.pipeline.workers import over_parts, released
 from daybreak.data.readers.documents import choose_rule
-from daybreak.data.readers.inputs import Meter, find_files
-from daybreak.data.readers.standard_input import spool_stdin
+from daybreak.data.readers.inputs import ByteCounter, find_files, spool_stdin
 from daybreak.data.tokenizers.byte_bpe import ByteBPE
 from daybreak.data.tokenizers.tokenizer import (
     TokenizerConfig,
@@ -197,7 +193,7 @@ def prepare(
         UserError: the inputs cannot be used, or ``out`` cannot be written or contains something else. ``out`` is then
             unchanged.
     """
-    started, given, steps = time.monotonic(), [str(one) for one in inputs], preprocessing.all_steps()
+    started, given, steps = time.monotonic(), [str(one) for one in inputs], preprocessing.all_filters()
     preprocessing.check(len(inputs), trains=isinstance(tokenizer, TrainedTokenizer))
     with ExitStack() as stack:
         final = stack.enter_context(resuming.final_place(Path(out)))
@@ -241,7 +237,7 @@ class Job:
 
     corpus: Corpus
     preprocessing: Preprocessing
-    steps: tuple[Step, ...]
+    steps: tuple[Filter, ...]
     """The steps of the preprocessing."""
     inputs: list[str]
     tokenizer: TokenizerConfig
@@ -279,20 +275,20 @@ def _figures(manifest: Manifest) -> str:
 
 def _make(job: Job, work: Path, started: float) -> Manifest:
     """Run all stages; each one reuses the results that an interrupted call left."""
-    corpus, found = job.corpus, _survey(job, work)
+    corpus, found = job.corpus, _first_pass(job, work)
     _report(job, found)
     folder, made, shared = _tokenizer(job, found, work)
     vocabulary = vocabulary_size(made)
     quality = quality_on(found, made)  # may refuse it, and does so before the text is read once more
     facts = count(found, job.steps)
     epochs = epochs_of(job.preprocessing, job.inputs, facts.kept)
-    settings = encoding.Asked(
+    settings = encoding.EncodingJob(
         corpus=corpus,
         tokenizer=folder,
         special=special_ids(made, folder),
-        assignments=found.verdict.path,
+        assignments=found.splits.path,
         offsets=found.offsets,
-        survey=work / "survey",
+        first_pass=work / "survey",
         fast=found.characters >= encoding.FAST_CHARACTERS and not corpus.is_tokens,
         epochs=tuple(epochs[corpus.sources(number)[0]] for number in range(len(corpus.parts))),
     )
@@ -326,7 +322,7 @@ def _make(job: Job, work: Path, started: float) -> Manifest:
         heldout=heldout,
         unigram_counts=counts,
         sources=[Source(path=one.path, documents=one.documents, characters=one.characters) for one in facts.sources],
-        duplicates=found.verdict.duplicates,
+        duplicates=found.splits.duplicates,
         skipped=found.skips.counts,
         characters=found.characters,
         seconds=seconds,
@@ -338,7 +334,7 @@ def _make(job: Job, work: Path, started: float) -> Manifest:
     return manifest
 
 
-def _tokenizer(job: Job, found: Survey, work: Path) -> tuple[Path, Tokenizer, float | None]:
+def _tokenizer(job: Job, found: FirstPass, work: Path) -> tuple[Path, Tokenizer, float | None]:
     """Make the tokenizer; return its folder, itself, and the fraction of its tokens that ``compare`` contains."""
     with working("Making the tokenizer"):
         folder = resuming.made_once(work / "tokenizer", lambda to: job.tokenizer.make(found.sample, to))
@@ -350,7 +346,7 @@ def _tokenizer(job: Job, found: Survey, work: Path) -> tuple[Path, Tokenizer, fl
     return folder, made, shared
 
 
-def _survey(job: Job, work: Path) -> Survey:
+def _first_pass(job: Job, work: Path) -> FirstPass:
     """Run the first pass; before it, one for a tokenizer of the unfiltered text if a step needs it."""
     corpus, steps = job.corpus, job.steps
     judging = tuple(step for step in steps if isinstance(step, DocumentFilter) and not isinstance(step, EvaluationText))
@@ -359,15 +355,15 @@ def _survey(job: Job, work: Path) -> Survey:
     least = 2 if corpus.sentences else 1
     context = Context()
     if any(step.needs_tokenizer for step in steps):
-        unfiltered = survey.Asked(corpus=corpus)
-        _survey_parts(job, "Reading for a first tokenizer", unfiltered, work / "before")
+        unfiltered = first_pass.FirstPassJob(corpus=corpus)
+        _first_pass_parts(job, "Reading for a first tokenizer", unfiltered, work / "before")
         unprocessed = decide(work / "before", len(corpus.parts), least=least)
         with working("Making a first tokenizer"):
             first = resuming.made_once(work / "first", lambda to: job.tokenizer.make(unprocessed.sample, to))
         context = Context(tokenizer=first)
-    settings = survey.Asked(
+    settings = first_pass.FirstPassJob(
         corpus=corpus,
-        steps=judging,
+        filters=judging,
         context=context,
         evaluation=evaluation,
         remove=job.preprocessing.remove_evaluation,
@@ -375,19 +371,19 @@ def _survey(job: Job, work: Path) -> Survey:
         show_text=job.preprocessing.show_text,
         keep=0 if corpus.sentences or corpus.has_tokens else KEPT_BYTES // max(1, len(corpus.parts)),
     )
-    _survey_parts(job, "Reading", settings, work / "survey")
+    _first_pass_parts(job, "Reading", settings, work / "survey")
     items = evaluation.counts if evaluation else ()
     return decide(work / "survey", len(corpus.parts), least=least, signatures=settings.near, evaluation_items=items)
 
 
-def _survey_parts(job: Job, label: str, settings: survey.Asked, folder: Path) -> None:
-    with closing(_over_parts(job, label, partial(survey.survey_part, settings, folder), folder)) as parts:
-        survey.keep_tidy(folder, parts)
+def _first_pass_parts(job: Job, label: str, settings: first_pass.FirstPassJob, folder: Path) -> None:
+    with closing(_over_parts(job, label, partial(first_pass.first_pass_part, settings, folder), folder)) as parts:
+        first_pass.keep_tidy(folder, parts)
 
 
-def _over_parts(job: Job, label: str, task: Callable[[Meter, int], int], results: Path) -> Generator[int]:
+def _over_parts(job: Job, label: str, task: Callable[[ByteCounter, int], int], results: Path) -> Generator[int]:
     """Run ``task`` on every part, into ``results``, with a progress bar; yield the parts as they finish."""
-    parts, meter = job.corpus.parts, Meter()
+    parts, meter = job.corpus.parts, ByteCounter()
     of_file = Counter(part.file for bundle in parts for part in bundle)
     sizes = [sum(part.file.bytes / of_file[part.file] for part in bundle) for bundle in parts]
     done, todo, numbers, workers = [0.0], partial(task, meter), range(len(parts)), job.workers
@@ -401,7 +397,7 @@ def _over_parts(job: Job, label: str, task: Callable[[Meter, int], int], results
             yield number
 
 
-def _report(job: Job, found: Survey) -> None:
+def _report(job: Job, found: FirstPass) -> None:
     meaning = {
         "file": "one document per file",
         "line": "one document per line",

@@ -16,7 +16,7 @@ from daybreak.core.files import make_folder, write_json
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.terminal import duration, say, working
 from daybreak.data.readers.documents import Skips, choose_rule, read_documents
-from daybreak.data.readers.inputs import Meter, find_files
+from daybreak.data.readers.inputs import ByteCounter, find_files
 from daybreak.data.sequences.shards import Shards, open_shards
 from daybreak.data.tokenizers.tokenizer import tokenizer_fingerprint
 from daybreak.schemas.probes import BucketScore, LayerProbe, MaskedWords, Probes, SimilarityProbe
@@ -185,7 +185,7 @@ def _held_out(masked: FrozenModel, source: _TextSource) -> HeldOutText:
         name = "held-out split of the prepared data"
     else:
         files = find_files(source.files)
-        documents = read_documents(files, choose_rule(files, "auto"), "text", Skips(), Meter())
+        documents = read_documents(files, choose_rule(files, "auto"), "text", Skips(), ByteCounter())
         ids = token_stream(masked.tokenizer, (document.text for document in documents))
         name = ", ".join(Path(each).name for each in source.files)
     hidden_places(ids, masked.tokenizer.all_special_ids)

@@ -32,7 +32,7 @@ EXTRAS: dict[str, tuple[str, tuple[str, ...]]] = {
         "filters web text and books, finds near duplicates, tells languages apart",
         ("datatrove>=0.10", "xxhash>=3,<4", "regex>=2024", "fasttext-numpy2-wheel>=0.9"),
     ),
-    "fast": ("encodes text several times faster", ("tokie>=0.1.4,<0.2", "kitoken>=0.11,<0.12")),
+    "fast": ("encodes text several times faster", ("tokie>=0.1.4,<0.2",)),
     "serve": (
         "exports to ONNX and checks embeddings",
         ("onnx>=1.19", "onnxscript>=0.5", "onnxruntime>=1.22", "sentence-transformers>=5.1"),

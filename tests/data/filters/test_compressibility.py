@@ -17,17 +17,17 @@ from daybreak.data.tokenizers.tokenizer import WordPiece, load_tokenizer
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tokenizer that knows the words of ``small_text``."""
-    chance = random.Random(3)
+    rng = random.Random(3)
     found = tmp_path_factory.mktemp("made") / "tokenizer"
-    WordPiece(vocabulary=400).make([small_text(chance, 12) for _ in range(200)], found)
+    WordPiece(vocabulary=400).make([small_text(rng, 12) for _ in range(200)], found)
     return found
 
 
 def test_it_judges_as_the_rule_of_the_paper_does(folder: Path) -> None:
-    chance = random.Random(4)
-    known = [small_text(chance, 6) for _ in range(20)]
-    noise = ["".join(chance.choices("qxzjkw#$%&", k=200)) for _ in range(20)]
-    mixed = [f"{one} {other}"[: chance.randrange(100, 500)] for one, other in zip(noise, known)]
+    rng = random.Random(4)
+    known = [small_text(rng, 6) for _ in range(20)]
+    noise = ["".join(rng.choices("qxzjkw#$%&", k=200)) for _ in range(20)]
+    mixed = [f"{one} {other}"[: rng.randrange(100, 500)] for one, other in zip(noise, known)]
     reference = Tokenizer.from_file(str(folder / "tokenizer.json"))
     verdicts = set()
     for threshold in (0.2, 0.25, 0.3, 0.5):

@@ -24,8 +24,8 @@ from daybreak.data.filters.words import bare_words
 WORDS = [f"{first}{second}" for first in "ba ke mi no tu ra li".split() for second in "lo sa ne di mu ta po ri".split()]
 
 
-def sentence(chance: random.Random, words: int) -> str:
-    return " ".join(chance.choices(WORDS, k=words))
+def sentence(rng: random.Random, words: int) -> str:
+    return " ".join(rng.choices(WORDS, k=words))
 
 
 def slow_find(evaluations: list[list[str]], text: str) -> set[tuple[int, int]]:
@@ -54,40 +54,40 @@ def test_what_is_found_is_what_a_search_of_strings_finds(data: st.DataObject) ->
 
 
 def test_pieces_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
-    chance = random.Random(1)
-    items = [sentence(chance, length) for length in (8, 11, 12, 13, 20, 40)]
+    rng = random.Random(1)
+    items = [sentence(rng, length) for length in (8, 11, 12, 13, 20, 40)]
     texts = EvaluationTexts([items])
     monkeypatch.setattr(contamination, "PIECE", 200)
     for _ in range(100):
-        text = " ".join(itertools.chain.from_iterable((sentence(chance, chance.randrange(40)), i) for i in items))
-        text = text[chance.randrange(300) :]
+        text = " ".join(itertools.chain.from_iterable((sentence(rng, rng.randrange(40)), i) for i in items))
+        text = text[rng.randrange(300) :]
         assert texts.find(text) == slow_find([items], text)
     assert texts.find("x" * 900 + " " + items[0]) == {(0, 0)}
 
 
-def spoil(chance: random.Random, item: str) -> str:
+def spoil(rng: random.Random, item: str) -> str:
     """The same words in other letters, with other marks and line breaks between them."""
-    words = [chance.choice([word, word.upper(), word.title(), f"({word})", f"{word},"]) for word in item.split()]
-    return "".join(word + chance.choice([" ", "\n", "  ", " - ", "... "]) for word in words)
+    words = [rng.choice([word, word.upper(), word.title(), f"({word})", f"{word},"]) for word in item.split()]
+    return "".join(word + rng.choice([" ", "\n", "  ", " - ", "... "]) for word in words)
 
 
 def test_planted_items_are_found_and_nothing_else() -> None:
-    chance = random.Random(2)
-    items = [sentence(chance, chance.randrange(SHORTEST, 40)) for _ in range(300)]
+    rng = random.Random(2)
+    items = [sentence(rng, rng.randrange(SHORTEST, 40)) for _ in range(300)]
     near = [" ".join(item.split()[:-1] + ["otherword"])[-60:] for item in items]
     texts = EvaluationTexts([items[:150], items[150:]])
-    planted = chance.sample(range(300), 80)
+    planted = rng.sample(range(300), 80)
     for number in range(300):
-        middle = spoil(chance, items[number]) if number in planted else near[number]
-        text = f"{sentence(chance, 100)} {middle} {sentence(chance, 100)}"
+        middle = spoil(rng, items[number]) if number in planted else near[number]
+        text = f"{sentence(rng, 100)} {middle} {sentence(rng, 100)}"
         assert texts.find(text) == ({(number // 150, number % 150)} if number in planted else set())
 
 
 def test_lengths_and_borders() -> None:
-    chance = random.Random(3)
-    item = sentence(chance, 30)
+    rng = random.Random(3)
+    item = sentence(rng, 30)
     words = item.split()
-    texts = EvaluationTexts([[item, sentence(chance, 7), " ".join(words[:10])]])
+    texts = EvaluationTexts([[item, sentence(rng, 7), " ".join(words[:10])]])
     assert texts.counts == [2]  # seven words are too few
     assert texts.find(" ".join(words[5 : 5 + RUN])) == {(0, 0)}
     assert texts.find(" ".join(words[5 : 4 + RUN])) == set()
@@ -134,8 +134,8 @@ def test_the_step_removes_only_where_asked(tmp_path: Path) -> None:
 
 
 def test_an_index_is_the_same_in_every_process(tmp_path: Path) -> None:
-    chance = random.Random(8)
-    texts = EvaluationTexts([[sentence(chance, 20) for _ in range(50)]])
+    rng = random.Random(8)
+    texts = EvaluationTexts([[sentence(rng, 20) for _ in range(50)]])
     (tmp_path / "index").write_bytes(pickle.dumps(texts))
     (tmp_path / "text").write_text(text := sentence(random.Random(8), 200))
     code = "import pickle, sys; print(sorted(pickle.load(open(sys.argv[1], 'rb')).find(open(sys.argv[2]).read())))"

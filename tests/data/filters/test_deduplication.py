@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from daybreak.data.filters import deduplication
-from daybreak.data.filters.deduplication import DROPPED, HELDOUT, TRAIN, Ledger, Verdict, document_key
+from daybreak.data.filters.deduplication import DROPPED, HELDOUT, TRAIN, Ledger, SplitAssignments, document_key
 
 
-def decide(texts: list[str], folder: Path, *, least: int = 1, at_once: int = 700) -> Verdict:
+def decide(texts: list[str], folder: Path, *, least: int = 1, at_once: int = 700) -> SplitAssignments:
     ledger = Ledger(folder, least=least)
     for start in range(0, len(texts), at_once):
         add(ledger, texts[start : start + at_once])
@@ -26,16 +26,16 @@ def add(ledger: Ledger, texts: list[str], stays: list[bool] | None = None) -> No
 
 
 def test_duplicates_go_as_a_set_would_drop_them(tmp_path: Path) -> None:
-    chance = random.Random(1)
-    texts = [f"document {chance.randrange(3000)}" for _ in range(5000)]
-    verdict = decide(texts, tmp_path / "keys")
+    rng = random.Random(1)
+    texts = [f"document {rng.randrange(3000)}" for _ in range(5000)]
+    splits = decide(texts, tmp_path / "keys")
     seen: set[str] = set()
-    for text, assignment in zip(texts, verdict.assignments, strict=True):
+    for text, assignment in zip(texts, splits.assignments, strict=True):
         assert (assignment == DROPPED) == (text in seen)
         seen.add(text)
-    assert verdict.duplicates == len(texts) - len(seen)
-    assert verdict.train + verdict.heldout == len(seen)
-    assert 0.01 < verdict.heldout / len(seen) < 0.03
+    assert splits.duplicates == len(texts) - len(seen)
+    assert splits.train + splits.heldout == len(seen)
+    assert 0.01 < splits.heldout / len(seen) < 0.03
 
 
 def test_the_split_does_not_depend_on_order_or_copies(tmp_path: Path) -> None:
@@ -50,10 +50,10 @@ def test_the_split_does_not_depend_on_order_or_copies(tmp_path: Path) -> None:
 @pytest.mark.parametrize("count", [2, 3, 10])
 def test_a_small_corpus_holds_out_one_document_and_trains_on_the_rest(tmp_path: Path, count: int) -> None:
     for trial in range(60):
-        verdict = decide([f"{trial} {number}" for number in range(count)], tmp_path / str(trial))
-        assert verdict.heldout >= 1 and verdict.train >= 1
-        assert (verdict.assignments == HELDOUT).sum() == verdict.heldout
-        assert (verdict.assignments == TRAIN).sum() == verdict.train
+        splits = decide([f"{trial} {number}" for number in range(count)], tmp_path / str(trial))
+        assert splits.heldout >= 1 and splits.train >= 1
+        assert (splits.assignments == HELDOUT).sum() == splits.heldout
+        assert (splits.assignments == TRAIN).sum() == splits.train
 
 
 def test_one_document_cannot_be_split(tmp_path: Path) -> None:
@@ -62,15 +62,15 @@ def test_one_document_cannot_be_split(tmp_path: Path) -> None:
 
 def test_a_large_corpus_holds_out_a_bounded_amount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deduplication, "HELDOUT_CHARACTERS", 1000)
-    verdict = decide([f"{number:010d}" for number in range(50_000)], tmp_path / "keys")
-    assert 50 < verdict.heldout < 150
+    splits = decide([f"{number:010d}" for number in range(50_000)], tmp_path / "keys")
+    assert 50 < splits.heldout < 150
 
 
 def test_two_documents_are_held_out_where_pairs_need_them(tmp_path: Path) -> None:
     for count, held in ((2, 1), (3, 2), (9, 2)):
         texts = [f"document {number}" for number in range(count) for _ in range(2)]
-        verdict = decide(texts, tmp_path / f"{count}", least=2, at_once=3)
-        assert (verdict.heldout, verdict.train, verdict.duplicates) == (held, count - held, count)
+        splits = decide(texts, tmp_path / f"{count}", least=2, at_once=3)
+        assert (splits.heldout, splits.train, splits.duplicates) == (held, count - held, count)
 
 
 def test_what_was_left_out_before_is_neither_kept_nor_a_duplicate(tmp_path: Path) -> None:
@@ -78,20 +78,18 @@ def test_what_was_left_out_before_is_neither_kept_nor_a_duplicate(tmp_path: Path
     texts = [f"document {number % 300}" for number in range(600)]
     ledger = Ledger(tmp_path / "keys")
     add(ledger, texts, [number >= 100 for number in range(600)])
-    verdict = ledger.decide()
-    assert (ledger.documents, ledger.kept, verdict.duplicates) == (600, 500, 200)
+    splits = ledger.decide()
+    assert (ledger.documents, ledger.kept, splits.duplicates) == (600, 500, 200)
     assert (
-        not verdict.assignments[:100].any()
-        and verdict.assignments[100:400].all()
-        and not verdict.assignments[400:].any()
+        not splits.assignments[:100].any() and splits.assignments[100:400].all() and not splits.assignments[400:].any()
     )
-    assert (verdict.train + verdict.heldout, ledger.characters) == (300, sum(map(len, texts[100:])))
+    assert (splits.train + splits.heldout, ledger.characters) == (300, sum(map(len, texts[100:])))
 
 
 @settings(deadline=None)
 @given(st.integers(0, 3), st.randoms(use_true_random=False))
-def test_the_split_does_not_depend_on_how_many_are_added_at_once(power: int, chance: random.Random) -> None:
-    texts = [f"{chance.randrange(40)}" for _ in range(chance.randrange(2, 60))]
+def test_the_split_does_not_depend_on_how_many_are_added_at_once(power: int, rng: random.Random) -> None:
+    texts = [f"{rng.randrange(40)}" for _ in range(rng.randrange(2, 60))]
     with tempfile.TemporaryDirectory() as folder:
         one = decide(texts, Path(folder) / "a", at_once=10**power)
         other = decide(texts, Path(folder) / "b")

@@ -15,8 +15,8 @@ from daybreak.data.pipeline.tokenizer_quality import measure_quality
 from daybreak.data.readers.cleaning import clean
 from daybreak.data.readers.text_pieces import LONGEST_PIECE, cut_at_whitespace
 from daybreak.data.tokenizers.byte_bpe import ByteBPE
-from daybreak.data.tokenizers.counting import training_pieces
 from daybreak.data.tokenizers.tokenizer import UNK, WordPiece
+from daybreak.data.tokenizers.tokenizer_making import training_chunks
 
 HAN = "".join(map(chr, range(0x4E00, 0x4E00 + 3000)))
 
@@ -78,13 +78,13 @@ def test_a_long_thai_phrase_is_not_unknown(texts: dict[str, list[str]]) -> None:
 
 
 def test_a_text_of_many_characters_loses_none_to_the_alphabet() -> None:
-    chance = random.Random(1)
-    texts = ["".join(chance.choices(HAN, k=2000)) for _ in range(20)] + [HAN, HAN]
+    rng = random.Random(1)
+    texts = ["".join(rng.choices(HAN, k=2000)) for _ in range(20)] + [HAN, HAN]
     tokenizer = WordPiece(vocabulary=8192).train(texts)
     assert set(HAN) <= tokenizer.get_vocab().keys()
     assert measure_quality(tokenizer, texts).unknown_tokens == 0
     hangul = "".join(map(chr, range(0xAC00, 0xAC00 + 3000)))
-    spaced = [" ".join("".join(chance.choices(hangul, k=3)) for _ in range(2000)) for _ in range(10)]
+    spaced = [" ".join("".join(rng.choices(hangul, k=3)) for _ in range(2000)) for _ in range(10)]
     korean = WordPiece(vocabulary=4096, cased=True).train(spaced).get_vocab()
     # Each may begin and go on a word, so that half of the vocabulary holds a quarter as many syllables.
     assert sum(piece in hangul for piece in korean) == sum("##" + one in korean for one in hangul)
@@ -122,5 +122,5 @@ def test_text_without_spaces_is_cut_at_its_full_stops_and_never_too_long() -> No
 
 
 def test_an_endless_word_is_learned_from_in_parts() -> None:
-    assert list(training_pieces(["ab " + "x" * 2500])) == ["ab " + "x" * 1000 + " " + "x" * 1000 + " " + "x" * 500]
-    assert list(training_pieces(["a few words"])) == ["a few words"]
+    assert list(training_chunks(["ab " + "x" * 2500])) == ["ab " + "x" * 1000 + " " + "x" * 1000 + " " + "x" * 500]
+    assert list(training_chunks(["a few words"])) == ["a few words"]

@@ -20,12 +20,12 @@ WORDS = [
 ]
 
 
-def prose(chance: random.Random, words: int) -> list[str]:
-    return [chance.choice(WORDS) + chance.choice(WORDS) for _ in range(words)]
+def prose(rng: random.Random, words: int) -> list[str]:
+    return [rng.choice(WORDS) + rng.choice(WORDS) for _ in range(words)]
 
 
-def changed(chance: random.Random, words: list[str], share: float) -> list[str]:
-    return ["changed" if chance.random() < share else word for word in words]
+def changed(rng: random.Random, words: list[str], fraction: float) -> list[str]:
+    return ["changed" if rng.random() < fraction else word for word in words]
 
 
 def grams(words: list[str]) -> set[tuple[str, ...]]:
@@ -44,11 +44,11 @@ def find(texts: list[str], folder: Path, parts: int = 3) -> list[int]:
 @pytest.fixture(scope="module")
 def corpus() -> list[list[str]]:
     """100 documents, of which 60 have a copy with 1, 3 or 5 % of its words changed; shuffled."""
-    chance = random.Random(1)
-    documents = [prose(chance, chance.randrange(100, 300)) for _ in range(100)]
-    shares = [0.01, 0.03, 0.05] * 20
-    documents += [changed(chance, words, share) for words, share in zip(documents, shares)]
-    chance.shuffle(documents)
+    rng = random.Random(1)
+    documents = [prose(rng, rng.randrange(100, 300)) for _ in range(100)]
+    fractions = [0.01, 0.03, 0.05] * 20
+    documents += [changed(rng, words, fraction) for words, fraction in zip(documents, fractions)]
+    rng.shuffle(documents)
     return documents
 
 
@@ -70,8 +70,8 @@ def test_planted_near_duplicates_are_found(corpus: list[list[str]], tmp_path: Pa
 
 
 def test_the_smallest_number_of_a_cluster_stays(tmp_path: Path) -> None:
-    chance = random.Random(2)
-    texts = [" ".join(prose(chance, 50)) for _ in range(6)]
+    rng = random.Random(2)
+    texts = [" ".join(prose(rng, 50)) for _ in range(6)]
     order = [0, 1, 2, 1, 3, 1, 0, 4, 1, 5]
     assert find([texts[number] for number in order], tmp_path) == [3, 5, 6, 8]
 
@@ -83,9 +83,9 @@ def test_marks_and_capitals_make_no_difference_and_short_documents_stay(tmp_path
 
 
 def test_words_of_chinese_are_its_characters(tmp_path: Path) -> None:
-    chance = random.Random(4)
-    text = "".join(chr(chance.randrange(0x4E00, 0x5000)) for _ in range(300))
-    other = "".join(chr(chance.randrange(0x4E00, 0x5000)) for _ in range(300))
+    rng = random.Random(4)
+    text = "".join(chr(rng.randrange(0x4E00, 0x5000)) for _ in range(300))
+    other = "".join(chr(rng.randrange(0x4E00, 0x5000)) for _ in range(300))
     assert find([text, text[:150] + "\u3002" + text[150:], other], tmp_path) == [1]
 
 

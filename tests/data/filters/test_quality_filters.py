@@ -13,7 +13,7 @@ from small_texts import small_text
 from daybreak.core.errors import UserError
 from daybreak.core.serialization import from_dict, to_dict
 from daybreak.data.filters import quality_filters
-from daybreak.data.filters.filter import Context, Step
+from daybreak.data.filters.filter import Context, Filter
 from daybreak.data.filters.quality_filters import (
     C4Quality,
     FineWebQuality,
@@ -52,10 +52,10 @@ def reference(step: QualityFilter) -> Callable[[str], str | None]:
 
 def documents() -> list[str]:
     """Prose, and prose spoilt in the ways that the filters look for."""
-    chance = random.Random(1)
+    rng = random.Random(1)
     found = []
     for number in range(12):
-        prose = small_text(chance, 12).replace(" .", ".")
+        prose = small_text(rng, 12).replace(" .", ".")
         lines = prose.replace(". ", ".\n")
         words = prose.split()
         found += [
@@ -73,9 +73,9 @@ def documents() -> list[str]:
             prose + " {",
             prose + " Lorem ipsum dolor.",
             lines.replace("the ", "javascript "),
-            " ".join(str(chance.randrange(10**6)) for _ in range(80)),
+            " ".join(str(rng.randrange(10**6)) for _ in range(80)),
             " ".join(word * 4 for word in words),
-            " ".join(chance.choices("abcdefgh", k=200)),
+            " ".join(rng.choices("abcdefgh", k=200)),
         ]
     return found
 
@@ -98,7 +98,7 @@ def test_a_verdict_is_that_of_datatrove(step: QualityFilter) -> None:
 
 def test_the_text_stays_as_it_is_and_only_its_beginning_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("datatrove")
-    monkeypatch.setattr(quality_filters, "LONGEST_JUDGED", 5000)
+    monkeypatch.setattr(quality_filters, "LONGEST_FILTERED", 5000)
     prose = small_text(random.Random(2), 40).replace(" . ", ".\n")
     evaluate = C4Quality().open(Context())
     assert evaluate(prose + "\nPlease read our privacy policy today.") is None  # C4 would take that line out
@@ -130,7 +130,7 @@ def test_limits_can_be_moved() -> None:
 def test_filters_are_plain_data() -> None:
     for step in FILTERS:
         assert pickle.loads(pickle.dumps(step)) == step
-        assert from_dict(Step, to_dict(step)) == step
+        assert from_dict(Filter, to_dict(step)) == step
         assert step.why() and step.memory and step.passes == 0
 
 

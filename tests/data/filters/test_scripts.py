@@ -49,8 +49,8 @@ def test_nearly_all_named_letters_are_counted_for_their_script() -> None:
 
 @pytest.mark.parametrize("language", SCRIPTS)
 def test_languages(language: str) -> None:
-    shares = script_fractions(" ".join(language_texts(language, 5)))
-    assert set(shares) == {SCRIPTS[language]}
+    fractions = script_fractions(" ".join(language_texts(language, 5)))
+    assert set(fractions) == {SCRIPTS[language]}
 
 
 def test_chinese_and_japanese_are_told_apart() -> None:

@@ -18,9 +18,17 @@ from small_texts import Contents, contents, left_over
 
 from daybreak.commands.prepare import prepare
 from daybreak.core.errors import UserError
-from daybreak.data.pipeline import cluster_jobs
-from daybreak.data.pipeline.cluster import ERRORS, PLAN, TASK, Cluster, Plan, Slurm, chosen_workers
-from daybreak.data.pipeline.cluster_jobs import over_parts_on
+from daybreak.data.pipeline import cluster
+from daybreak.data.pipeline.cluster import (
+    ERRORS,
+    PLAN,
+    TASK,
+    Cluster,
+    ClusterPlan,
+    Slurm,
+    chosen_workers,
+    over_parts_on,
+)
 from daybreak.data.pipeline.cluster_tasks import Parts, job_number, leave_error, read_plan
 from daybreak.data.pipeline.preprocessing import Preprocessing
 from daybreak.data.pipeline.workers import WorkerLost, lay_down
@@ -60,7 +68,7 @@ def done_here(folder: Path) -> Done:
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     hurry(monkeypatch)
-    monkeypatch.setitem(cluster_jobs.JOBS, "slurm", done_here)  # type: ignore[arg-type]
+    monkeypatch.setitem(cluster.JOBS, "slurm", done_here)  # type: ignore[arg-type]
     monkeypatch.setattr(Cluster, "check", lambda self: None)
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")  # tasks set it; not beyond this test
 
@@ -136,14 +144,14 @@ def test_other_errors_come_as_they_were(tmp_path: Path, error: Exception, kind: 
     (tmp_path / ERRORS).mkdir()
     leave_error(tmp_path, "00000", error)
     with pytest.raises(kind, match=words) as caught:
-        cluster_jobs._refuse_failed(tmp_path)
+        cluster._refuse_failed(tmp_path)
     assert getattr(caught.value, "errno", None) == getattr(error, "errno", None)
 
 
 def test_another_version_is_refused(tmp_path: Path) -> None:
     (tmp_path / ERRORS).mkdir()
     lay_down(partial(fill, tmp_path / "results"), tmp_path / TASK)
-    plan = Plan(Cluster("slurm", 1), (0,), 1, str(tmp_path), os.getpid(), version="0.0")
+    plan = ClusterPlan(Cluster("slurm", 1), (0,), 1, str(tmp_path), os.getpid(), version="0.0")
     (tmp_path / PLAN).write_bytes(pickle.dumps(plan))
     with pytest.raises(WorkerLost, match=r"Daybreak is .* on the machine .*, and 0\.0 where the command was given"):
         Parts(tmp_path).run()
@@ -152,17 +160,17 @@ def test_another_version_is_refused(tmp_path: Path) -> None:
 
 def test_the_number_of_a_job() -> None:
     assert job_number("Welcome!\nSubmitted batch job 71 on cluster east\n") == "71"
-    with pytest.raises(ValueError, match="no number"):
+    with pytest.raises(ValueError, match="no job number"):
         job_number("Queued.")
 
 
 @pytest.mark.parametrize(
     ("on", "workers", "slurm", "words"),
     [
-        ("slrum", 2, Slurm(), "Text is not prepared on 'slrum'. Did you mean 'slurm'?"),
-        ("ray", 0, Slurm(), "--on ray does not know how many tasks may run side by side. Say it with --workers."),
-        ("ray", 2, Slurm(cpus=2), "The flags --slurm mean nothing to --on ray."),
-        ("local", 2, Slurm(partition="cpu"), "The flags --slurm mean nothing to --on local. Add --on slurm"),
+        ("slrum", 2, Slurm(), "'slrum' is not a place to prepare text. Did you mean 'slurm'?"),
+        ("ray", 0, Slurm(), "--on ray needs the number of tasks that may run at once. Set it with --workers."),
+        ("ray", 2, Slurm(cpus=2), "The --slurm flags do not apply to --on ray."),
+        ("local", 2, Slurm(partition="cpu"), "The --slurm flags do not apply to --on local. Add --on slurm"),
     ],
 )
 def test_what_cannot_be_meant(on: str, workers: int, slurm: Slurm, words: str) -> None:

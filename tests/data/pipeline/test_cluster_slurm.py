@@ -15,9 +15,8 @@ from small_texts import Contents, contents, left_over
 
 from daybreak.commands.prepare import prepare
 from daybreak.core.errors import UserError
-from daybreak.data.pipeline import cluster_jobs
-from daybreak.data.pipeline.cluster import Cluster, Slurm
-from daybreak.data.pipeline.cluster_jobs import end_earlier, over_parts_on
+from daybreak.data.pipeline import cluster
+from daybreak.data.pipeline.cluster import Cluster, Slurm, end_earlier, over_parts_on
 from daybreak.data.pipeline.first_pass import fill_part
 from daybreak.data.pipeline.workers import WorkerLost
 
@@ -109,7 +108,7 @@ def test_ctrl_c_ends_the_job(records: Path, tmp_path: Path, jobs: Path, monkeypa
         if any(jobs.iterdir()):
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(cluster_jobs, "_refuse_failed", pressed)
+    monkeypatch.setattr(cluster, "_refuse_failed", pressed)
     waiting = Cluster("slurm", 1, Slurm(setup="sleep 100"))
     with pytest.raises(KeyboardInterrupt):
         prepare([records], tmp_path / "data", tokenizer=SMALL, workers=waiting)
@@ -118,7 +117,7 @@ def test_ctrl_c_ends_the_job(records: Path, tmp_path: Path, jobs: Path, monkeypa
 
 
 def test_a_job_that_cannot_be_ended_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster_jobs, "END_SECONDS", 0.1)
+    monkeypatch.setattr(cluster, "END_SECONDS", 0.1)
     monkeypatch.setenv("PATH", "")  # nobody answers
     note = tmp_path / "identity" / "tasks-1" / "job"
     note.parent.mkdir(parents=True)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from daybreak.commands import prepare as preparing
 from daybreak.commands.prepare import prepare
 from daybreak.data.pipeline.corpus import Corpus
-from daybreak.data.pipeline.kept_texts import KeptTexts, kept_documents
+from daybreak.data.pipeline.first_pass import KeptTexts, kept_documents
 from daybreak.data.tokenizers.tokenizer import WordPiece
 
 CLEAN = st.text(st.characters(codec="utf-8"), min_size=1)

@@ -13,8 +13,8 @@ from daybreak.core.serialization import from_dict, to_dict
 from daybreak.data.pipeline.parts import read_part, split_parts
 from daybreak.data.readers import documents, inputs
 from daybreak.data.readers.documents import Document, DocumentRule, read_documents
-from daybreak.data.readers.inputs import RECORDS, TEXT, InputFile, Meter, find_files
-from daybreak.data.readers.reading import Skips
+from daybreak.data.readers.file_range import Skips
+from daybreak.data.readers.inputs import RECORDS, TEXT, ByteCounter, InputFile, find_files
 
 LINES = st.lists(
     st.one_of(
@@ -35,7 +35,7 @@ def in_parts(file: InputFile, rule: DocumentRule, size: int) -> tuple[list[Docum
     skips = Skips()
     for part in pickle.loads(pickle.dumps(split_parts([file], rule, size))):
         own = Skips()
-        found += read_part(part, rule, "text", own, Meter())
+        found += read_part(part, rule, "text", own, ByteCounter())
         skips.merge(from_dict(Skips, json.loads(json.dumps(to_dict(own)))))
     return found, skips
 
@@ -47,7 +47,7 @@ def outcome(read: list[Document] | UserError, skips: Skips) -> tuple[object, ...
 def whole(file: InputFile, rule: DocumentRule) -> tuple[object, ...]:
     skips = Skips()
     try:
-        return outcome(list(read_documents([file], rule, "text", skips, Meter())), skips)
+        return outcome(list(read_documents([file], rule, "text", skips, ByteCounter())), skips)
     except UserError as error:
         return outcome(error, skips)
 
@@ -108,7 +108,7 @@ def test_a_file_is_cut_and_every_part_has_its_share(tmp_path: Path) -> None:
         *[("r.jsonl", start, start + 300 if start < 1500 else None) for start in range(0, 1700, 300)],
         *[("t.txt", start, start + 300 if start < 900 else None) for start in range(0, 1000, 300)],
     ]
-    counts = [len(list(read_part(part, DocumentRule("line"), "text", Skips(), Meter()))) for part in parts]
+    counts = [len(list(read_part(part, DocumentRule("line"), "text", Skips(), ByteCounter()))) for part in parts]
     assert counts[1:] == [18, 18, 17, 18, 18, 11, 30, 30, 30, 10]
     assert len(split_parts(files, DocumentRule("file"), 300)) == 1 + 6 + 1
 

@@ -29,12 +29,12 @@ def sample(texts: list[str], folder: Path, limit: int, *, parts: int = 1, late: 
         if not late:
             shrink(spools, limit)
     shrink(spools, limit)
-    verdict = ledger.decide()
-    found = SampleTexts(spools, offsets, verdict)
+    splits = ledger.decide()
+    found = SampleTexts(spools, offsets, splits)
     assert list(found) == list(found)  # it can be read again
-    assignments = dict(zip(texts, verdict.assignments.tolist(), strict=True)) if len(set(texts)) == len(texts) else {}
+    assignments = dict(zip(texts, splits.assignments.tolist(), strict=True)) if len(set(texts)) == len(texts) else {}
     assert all(assignments.get(text, TRAIN) == TRAIN for text in found)
-    held = SampleTexts(spools, offsets, verdict, HELDOUT)
+    held = SampleTexts(spools, offsets, splits, HELDOUT)
     assert all(assignments.get(text, HELDOUT) == HELDOUT for text in held)
     return list(found)
 

@@ -22,8 +22,8 @@ from daybreak.data.pipeline.corpus import Corpus
 from daybreak.data.pipeline.parts import split_parts
 from daybreak.data.pipeline.preprocessing import Preprocessing
 from daybreak.data.readers.documents import Document, DocumentRule
-from daybreak.data.readers.inputs import Meter, find_files
-from daybreak.data.readers.reading import Skips
+from daybreak.data.readers.file_range import Skips
+from daybreak.data.readers.inputs import ByteCounter, find_files
 from daybreak.data.sequences.shards import TokenStream, open_shards
 from daybreak.data.tokenizers.byte_bpe import ByteBPE
 from daybreak.data.tokenizers.tokenizer import CLS, PAD, SEP, WordPiece, load_tokenizer
@@ -32,15 +32,15 @@ from daybreak.data.tokenizers.tokenizer_import import Existing
 WORDS = "the a of river stone valley walks sings under over quiet bright morning and then because it's 7".split()
 
 
-def babble(chance: random.Random) -> str:
-    return " ".join(chance.choices(WORDS, k=chance.randrange(5, 40))) + "."
+def babble(rng: random.Random) -> str:
+    return " ".join(rng.choices(WORDS, k=rng.randrange(5, 40))) + "."
 
 
 @pytest.fixture(scope="module")
 def texts() -> list[str]:
     """400 documents, a tenth of them copies."""
-    chance = random.Random(3)
-    own = [babble(chance) for _ in range(360)]
+    rng = random.Random(3)
+    own = [babble(rng) for _ in range(360)]
     return own + own[:40]
 
 
@@ -65,7 +65,7 @@ def read(path: Path, tokenizer: Path, part_bytes: int = 64 << 20) -> tuple[list[
     files = find_files([path])
     parts = tuple((part,) for part in split_parts(files, DocumentRule("line"), part_bytes))
     corpus, skips = Corpus(parts, DocumentRule("line"), "text", False, 0, str(tokenizer)), Skips()
-    return [one for number in range(len(parts)) for one in corpus.documents(number, skips, Meter())], skips
+    return [one for number in range(len(parts)) for one in corpus.documents(number, skips, ByteCounter())], skips
 
 
 @pytest.mark.parametrize("end", ["", "[SEP]", "[CLS]"])
@@ -151,8 +151,8 @@ def test_parts_of_any_size_are_the_file(
     around: tuple[list[int], list[int]],
     named: bool,
 ) -> None:
-    chance = np.random.default_rng(sum(lengths))
-    bodies = [chance.integers(5, 60, length).tolist() for length in lengths]
+    rng = np.random.default_rng(sum(lengths))
+    bodies = [rng.integers(5, 60, length).tolist() for length in lengths]
     path = tmp_path_factory.mktemp("tokens") / "t.ds"
     write_tokens(path, [[*around[0], *ids, *around[1]] for ids in bodies], width, "them|all" if named else "")
     found, skips = read(path, tokenizer, part_bytes)
@@ -180,7 +180,7 @@ def test_a_long_document_is_cut_and_memory_bounded(
         parts = tuple((part,) for part in split_parts(files, DocumentRule("line")))
         corpus = Corpus(parts, DocumentRule("line"), "text", False, 0, str(tokenizer))
         tracemalloc.start()
-        assert sum(1 for _ in corpus.documents(0, Skips(), Meter())) == documents
+        assert sum(1 for _ in corpus.documents(0, Skips(), ByteCounter())) == documents
         found = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return found

@@ -23,12 +23,12 @@ from daybreak.schemas.corpus import TokenizerQuality
 
 
 def write_texts(documents: int = 150, seed: int = 1) -> list[str]:
-    chance = random.Random(7)
+    rng = random.Random(7)
     syllables = [a + b for a in "b c d f g k l m n p r s t st tr".split() for b in "a e i o u an er in".split()]
-    words = ["".join(chance.choices(syllables, k=chance.choice((1, 2, 2, 3)))) for _ in range(4000)]
+    words = ["".join(rng.choices(syllables, k=rng.choice((1, 2, 2, 3)))) for _ in range(4000)]
     weights = [1 / (rank + 3) for rank in range(len(words))]
-    chance = random.Random(seed)
-    return [" ".join(chance.choices(words, weights, k=300)) + "." for _ in range(documents)]
+    rng = random.Random(seed)
+    return [" ".join(rng.choices(words, weights, k=300)) + "." for _ in range(documents)]
 
 
 @pytest.fixture(scope="module")

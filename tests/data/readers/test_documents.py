@@ -8,12 +8,12 @@ import pytest
 from daybreak.core.errors import UserError
 from daybreak.data.readers import documents
 from daybreak.data.readers.documents import Document, DocumentRule, Skips, choose_rule, cut_documents, read_documents
-from daybreak.data.readers.inputs import Meter, find_files
+from daybreak.data.readers.inputs import ByteCounter, find_files
 
 
 def read(path: Path, rule: str = "auto", field: str = "text", skips: Skips | None = None) -> list[Document]:
     files = find_files([path])
-    return list(read_documents(files, choose_rule(files, rule), field, skips or Skips(), Meter()))
+    return list(read_documents(files, choose_rule(files, rule), field, skips or Skips(), ByteCounter()))
 
 
 def texts(path: Path, rule: str = "auto", field: str = "text") -> list[str]:
@@ -112,7 +112,7 @@ def test_a_few_malformed_records_are_skipped_and_counted(tmp_path: Path) -> None
 @pytest.mark.parametrize(("good", "bad"), [(1000, 11), (0, 3)])
 def test_many_malformed_records_are_refused_with_file_and_line(tmp_path: Path, good: int, bad: int) -> None:
     (tmp_path / "r.jsonl").write_text('{"text": "fine"}\n' * good + "{oops\n" * bad)
-    message = rf"r.jsonl' has {bad} malformed lines of {good + bad}, the first in line {good + 1}: .*Mend these lines"
+    message = rf"r.jsonl' has {bad} malformed lines of {good + bad}, the first in line {good + 1}: .*Fix these lines"
     with pytest.raises(UserError, match=message):
         read(tmp_path / "r.jsonl")
 

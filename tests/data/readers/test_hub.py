@@ -10,7 +10,7 @@ from daybreak.core.errors import UserError
 from daybreak.data.readers import hub
 from daybreak.data.readers.documents import Skips, choose_rule, read_documents
 from daybreak.data.readers.hub import DataSet, inspect, parse, read_records
-from daybreak.data.readers.inputs import Meter, find_files
+from daybreak.data.readers.inputs import ByteCounter, find_files
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def texts(given: str, field: str = "text", skips: Skips | None = None) -> list[str]:
     files = find_files([given])
-    found = read_documents(files, choose_rule(files, "auto"), field, skips or Skips(), Meter())
+    found = read_documents(files, choose_rule(files, "auto"), field, skips or Skips(), ByteCounter())
     return [document.text for document in found]
 
 

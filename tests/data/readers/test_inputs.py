@@ -20,7 +20,7 @@ from daybreak.data.readers.inputs import (
     TABLE,
     TEXT,
     TOO_LONG,
-    Meter,
+    ByteCounter,
     find_files,
     read_lines,
 )
@@ -61,7 +61,7 @@ def test_what_a_folder_holds_beside_texts_is_said(tmp_path: Path, capsys: pytest
     for name in names:
         (tmp_path / name).write_bytes(b"<root/>")
     assert [file.path.name for file in find_files([tmp_path])] == ["a.txt"]
-    assert f"Not read in '{tmp_path}', as of no known kind: 9 files (.pdf 2, " in capsys.readouterr().out
+    assert f"Not read in '{tmp_path}', unknown file type: 9 files (.pdf 2, " in capsys.readouterr().out
     find_files([tmp_path / "a.txt"])
     find_files([str(tmp_path / "*.txt")])
     with pytest.raises(UserError, match="holds no text files"):
@@ -72,9 +72,9 @@ def test_what_a_folder_holds_beside_texts_is_said(tmp_path: Path, capsys: pytest
 @pytest.mark.parametrize("name", ["t.txt", "t.txt.gz", "t.txt.zst", "t.txt.bz2"])
 def test_lines_come_back_as_written_and_every_byte_is_metered(tmp_path: Path, name: str) -> None:
     path = packed(tmp_path / name)
-    meter = Meter()
-    assert b"".join(read_lines(find_files([path])[0], meter)) == TEXT_BYTES
-    assert meter.bytes == path.stat().st_size
+    byte_counter = ByteCounter()
+    assert b"".join(read_lines(find_files([path])[0], byte_counter)) == TEXT_BYTES
+    assert byte_counter.bytes == path.stat().st_size
 
 
 COMPRESS = {".gz": gzip.compress, ".zst": zstandard.compress, ".bz2": bz2.compress}
@@ -117,11 +117,11 @@ def test_a_bomb_is_read_in_bounded_memory(
 
 
 @pytest.mark.parametrize("name", ["t.txt.gz", "t.txt.zst", "t.txt.bz2"])
-@pytest.mark.parametrize("share", [0.02, 0.5, 0.99])
-def test_a_truncated_file_is_refused(tmp_path: Path, name: str, share: float) -> None:
+@pytest.mark.parametrize("fraction", [0.02, 0.5, 0.99])
+def test_a_truncated_file_is_refused(tmp_path: Path, name: str, fraction: float) -> None:
     path = packed(tmp_path / name)
     data = path.read_bytes()
-    path.write_bytes(data[: int(len(data) * share)])
+    path.write_bytes(data[: int(len(data) * fraction)])
     with pytest.raises(UserError, match=r"damaged or cut short.*Fetch or compress it again"):
         list(read_lines(find_files([path])[0]))
 
@@ -230,8 +230,8 @@ def test_many_small_files_are_found_quickly(tmp_path: Path) -> None:
     [
         ("nowhere.txt", "There is no '.*nowhere.txt'. Check the path."),
         ("*.nothing", "matches nothing. Check it"),
-        ("table.xls", r"unknown kind. Give .txt, .md, .jsonl, .csv, .tsv, .html and Wikipedia's .xml"),
-        ("rows.parquet.gz", "unknown kind"),
+        ("table.xls", r"unknown type. Give .txt, .md, .jsonl, .csv, .tsv, .html and Wikipedia's .xml"),
+        ("rows.parquet.gz", "unknown type"),
         ("empty", "holds no text files"),
         ("*.xls", "holds no text files"),
         ("-", r"Standard input \('-'\) cannot be read here"),

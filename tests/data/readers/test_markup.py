@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from daybreak.data.readers import markup
 from daybreak.data.readers.documents import Document, DocumentRule, Skips, read_documents
-from daybreak.data.readers.inputs import Meter, find_files
+from daybreak.data.readers.inputs import ByteCounter, find_files
 from daybreak.data.readers.markup import decode_page, visible_text
 
 PAGE = """<!DOCTYPE html><html><head><title>Sun &amp; moon</title><style>p { color: red }</style>
@@ -172,6 +172,6 @@ def test_files_that_are_no_pages_are_counted(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "d.html").write_text("<script>only()</script>")
     skips = Skips()
     files = find_files([tmp_path])
-    found = list(read_documents(files, DocumentRule("line"), "text", skips, Meter()))
+    found = list(read_documents(files, DocumentRule("line"), "text", skips, ByteCounter()))
     assert found == [Document("fine", str(tmp_path))]
     assert skips.counts == {"pages over 0 MiB": 1, "undecodable pages": 1}

@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from daybreak.core.errors import UserError
-from daybreak.data.readers import standard_input
+from daybreak.data.readers import inputs
 from daybreak.data.readers.documents import DocumentRule, Skips, read_documents
-from daybreak.data.readers.inputs import RECORDS, TEXT, Meter, find_files
-from daybreak.data.readers.standard_input import spool_stdin
+from daybreak.data.readers.inputs import RECORDS, TEXT, ByteCounter, find_files, spool_stdin
 
 
 @pytest.mark.parametrize(
@@ -29,7 +28,7 @@ from daybreak.data.readers.standard_input import spool_stdin
 def test_the_form_is_found_and_nothing_is_lost(
     tmp_path: Path, text: bytes, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(standard_input, "COPIED", 200)
+    monkeypatch.setattr(inputs, "COPIED", 200)
     path = spool_stdin(tmp_path, io.BytesIO(text))
     assert path.read_bytes() == text and list(tmp_path.iterdir()) == [path]
     (file,) = find_files(["-", "-"], path)
@@ -49,7 +48,7 @@ def test_the_same_text_is_the_same_data(tmp_path: Path) -> None:
 def test_errors_speak_of_standard_input(tmp_path: Path) -> None:
     files = find_files(["-"], spool_stdin(tmp_path, io.BytesIO(b"\0")))
     with pytest.raises(UserError, match="'standard input' is binary"):
-        list(read_documents(files, DocumentRule("line"), "text", Skips(), Meter()))
+        list(read_documents(files, DocumentRule("line"), "text", Skips(), ByteCounter()))
 
 
 def test_a_full_disk_is_said_and_leaves_nothing(tmp_path: Path) -> None:

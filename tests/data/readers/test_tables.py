@@ -14,11 +14,15 @@ from daybreak.core.errors import UserError
 from daybreak.data.readers import inputs, tables
 from daybreak.data.readers.cleaning import clean
 from daybreak.data.readers.documents import DocumentRule, Skips, read_documents
-from daybreak.data.readers.inputs import TABLE, Meter, find_files
+from daybreak.data.readers.inputs import TABLE, ByteCounter, find_files
 
 
-def texts(path: Path, field: str = "text", skips: Skips | None = None, meter: Meter | None = None) -> list[str]:
-    found = read_documents(find_files([path]), DocumentRule("line"), field, skips or Skips(), meter or Meter())
+def texts(
+    path: Path, field: str = "text", skips: Skips | None = None, byte_counter: ByteCounter | None = None
+) -> list[str]:
+    found = read_documents(
+        find_files([path]), DocumentRule("line"), field, skips or Skips(), byte_counter or ByteCounter()
+    )
     return [document.text for document in found]
 
 
@@ -123,10 +127,10 @@ def test_parquet_values_come_in_order_whatever_they_are(tmp_path: Path, monkeypa
     for kind in (pyarrow.string(), pyarrow.large_string(), pyarrow.dictionary(pyarrow.int32(), pyarrow.string())):
         table = pyarrow.table({"id": range(len(values)), "text": pyarrow.array(values).cast(kind)})
         parquet.write_table(table, tmp_path / "t.parquet", row_group_size=50)
-        skips, meter = Skips(), Meter()
-        assert texts(tmp_path / "t.parquet", skips=skips, meter=meter) == wanted
+        skips, byte_counter = Skips(), ByteCounter()
+        assert texts(tmp_path / "t.parquet", skips=skips, byte_counter=byte_counter) == wanted
         assert skips.counts == {"records without text": 20}
-        assert 0 < meter.bytes <= (tmp_path / "t.parquet").stat().st_size
+        assert 0 < byte_counter.bytes <= (tmp_path / "t.parquet").stat().st_size
 
 
 def test_parquet_values_that_are_no_text(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from daybreak.core.errors import UserError
 from daybreak.data.readers import wikipedia
 from daybreak.data.readers.documents import DocumentRule, Skips, read_documents
-from daybreak.data.readers.inputs import Meter, find_files
+from daybreak.data.readers.inputs import ByteCounter, find_files
 from daybreak.data.readers.wikitext import passages
 
 HEAD = """<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.11/" version="0.11" xml:lang="fi">
@@ -30,7 +30,7 @@ def page(text: str, namespace: int = 0, redirect: str = "") -> str:
 
 def texts(path: Path, skips: Skips | None = None) -> list[str]:
     files = find_files([path])
-    return [item.text for item in read_documents(files, DocumentRule("line"), "text", skips or Skips(), Meter())]
+    return [item.text for item in read_documents(files, DocumentRule("line"), "text", skips or Skips(), ByteCounter())]
 
 
 def test_a_multistream_dump_gives_its_articles(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_memory_does_not_grow_with_the_dump(tmp_path: Path) -> None:
     path.write_text(HEAD + page("Some text. " * 500) * 800 + "</mediawiki>")
     (file,) = find_files([path])
     tracemalloc.start()
-    found = sum(1 for _ in read_documents([file], DocumentRule("line"), "text", Skips(), Meter()))
+    found = sum(1 for _ in read_documents([file], DocumentRule("line"), "text", Skips(), ByteCounter()))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert found == 800

@@ -148,8 +148,8 @@ def test_rows_with_most_full_stops_come_first_and_equals_as_the_text_lies(
 
 def spread_ids(words: int, tokens: int, seed: int) -> np.ndarray:
     """Ids from 5 on of very different frequencies."""
-    chance = np.random.default_rng(seed)
-    return 5 + np.minimum(words - 1, chance.zipf(1.3, tokens) - 1)
+    rng = np.random.default_rng(seed)
+    return 5 + np.minimum(words - 1, rng.zipf(1.3, tokens) - 1)
 
 
 @settings(max_examples=60)

@@ -44,10 +44,8 @@ class Text:
         self.stream = TokenStream(folder, writer.close(), 4)
 
 
-def drawn(chance: random.Random, documents: int, sentences: int, size: int) -> list[list[int]]:
-    return [
-        [chance.randrange(1, 2 * size) for _ in range(chance.randrange(1, 2 * sentences))] for _ in range(documents)
-    ]
+def drawn(rng: random.Random, documents: int, sentences: int, size: int) -> list[list[int]]:
+    return [[rng.randrange(1, 2 * size) for _ in range(rng.randrange(1, 2 * sentences))] for _ in range(documents)]
 
 
 def segments(batch: Batch, row: int) -> tuple[list[int], list[int]]:
@@ -57,8 +55,8 @@ def segments(batch: Batch, row: int) -> tuple[list[int], list[int]]:
     return ids[1:first], ids[first + 1 : second]
 
 
-def build(text: Text, length: int, seed: int = 3, **shares: float) -> Sampler:
-    return SentencePairs(**shares).build(text.stream, length, seed, SPECIAL)
+def build(text: Text, length: int, seed: int = 3, **fractions: float) -> Sampler:
+    return SentencePairs(**fractions).build(text.stream, length, seed, SPECIAL)
 
 
 @settings(max_examples=40, deadline=None)
@@ -113,7 +111,7 @@ def test_the_first_rows_in_stream_order(tmp_path: Path) -> None:
     assert sorted(epoch.ids.tolist()) == sorted(found.ids.tolist())
 
 
-def original(documents: list[list[int]], length: int, chance: random.Random) -> list[tuple[int, int]]:
+def original(documents: list[list[int]], length: int, rng: random.Random) -> list[tuple[int, int]]:
     """(label, filled positions) of the original's walk over documents given as sizes of sentences.
 
     With the target drawn anew for each pair, which is one of the differences that the module names.
@@ -124,17 +122,17 @@ def original(documents: list[list[int]], length: int, chance: random.Random) -> 
         place, target = 0, 0
         while place < len(document):
             if not chunk:
-                target = chance.randint(2, length - 3) if chance.random() < 0.1 else length - 3
+                target = rng.randint(2, length - 3) if rng.random() < 0.1 else length - 3
             chunk.append(document[place])
             if place == len(document) - 1 or sum(chunk) >= target:
-                cut = chance.randint(1, len(chunk) - 1) if len(chunk) > 1 else 1
+                cut = rng.randint(1, len(chunk) - 1) if len(chunk) > 1 else 1
                 size = sum(chunk[:cut])
-                label = int(len(chunk) == 1 or chance.random() < 0.5)
+                label = int(len(chunk) == 1 or rng.random() < 0.5)
                 if label:
                     place -= len(chunk) - cut
-                    other = documents[chance.choice([n for n in range(len(documents)) if n != number])]
+                    other = documents[rng.choice([n for n in range(len(documents)) if n != number])]
                     second = 0
-                    for more in other[chance.randrange(len(other)) :]:
+                    for more in other[rng.randrange(len(other)) :]:
                         second += more
                         if second >= target - size:
                             break

@@ -19,9 +19,9 @@ DOCUMENTS = 400
 
 
 def random_documents(seed: int, vocabulary: int) -> list[np.ndarray]:
-    chance = np.random.default_rng(seed)
-    sizes = chance.integers(1, 9000, DOCUMENTS)
-    return [np.append(chance.integers(5, vocabulary, size), SEP).astype(np.uint32) for size in sizes]
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(1, 9000, DOCUMENTS)
+    return [np.append(rng.integers(5, vocabulary, size), SEP).astype(np.uint32) for size in sizes]
 
 
 def write_split(folder: Path, name: str, documents: list[np.ndarray], token_bytes: int = 2, file_bytes: int = 1 << 28):  # type: ignore[no-untyped-def]

@@ -19,8 +19,14 @@ from tokenizers import Tokenizer, pre_tokenizers
 from daybreak.core.errors import UserError
 from daybreak.core.serialization import from_dict, to_dict
 from daybreak.core.special_tokens import special_ids
-from daybreak.data.tokenizers.byte_bpe import ByteBPE, kept_pieces, trained_merges
-from daybreak.data.tokenizers.byte_pieces import LETTERS, goes_on, piece_bytes
+from daybreak.data.tokenizers.byte_bpe import (
+    LETTERS,
+    ByteBPE,
+    bytes_of_token,
+    continues_word,
+    kept_tokens,
+    trained_merges,
+)
 from daybreak.data.tokenizers.tokenizer import (
     MANY_DOCUMENTS,
     MASK,
@@ -106,7 +112,7 @@ def test_a_name_in_one_private_document_is_no_piece(texts: list[str]) -> None:
 
     def secret(documents: list[str], vocabulary: int = 900) -> list[str]:
         found = ByteBPE(vocabulary=vocabulary).train(documents)
-        pieces = [piece_bytes(piece).decode("utf-8", "replace") for piece in found.get_vocab()]
+        pieces = [bytes_of_token(piece).decode("utf-8", "replace") for piece in found.get_vocab()]
         assert found.decode(found.encode("a zzyzzkov!").ids) == "a zzyzzkov!"
         return [piece for piece in pieces if len(piece.strip()) > 2 and piece.strip() in "zzyzzkov"]
 
@@ -121,9 +127,9 @@ def test_what_kept_pieces_need_stays_and_nothing_else() -> None:
     uses = np.zeros(len(vocabulary), np.int64)
     uses[vocabulary["abc"]] = 2
     uses[vocabulary["cd"]] = 1
-    kept = kept_pieces(vocabulary, merges, uses, several=2)
+    kept = kept_tokens(vocabulary, merges, uses, several=2)
     assert kept == [*SPECIAL_TOKENS, "a", "b", "c", "d", "ab", "abc", "bc"]
-    assert kept_pieces(vocabulary, merges, uses, several=0) == list(vocabulary)
+    assert kept_tokens(vocabulary, merges, uses, several=0) == list(vocabulary)
 
 
 def test_auto_tokenizer_loads_it_and_decodes_to_the_text(texts: list[str], tmp_path: Path) -> None:
@@ -157,7 +163,7 @@ def word_pieces(tokenizer: Tokenizer, text: str) -> Iterator[tuple[int, bool, st
     """(id, whether it goes on a word, what stood before), by the borders of the pre-tokenizer."""
     before = ""
     for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(text):
-        ids = tokenizer.encode(piece_bytes(word).decode(), add_special_tokens=False).ids
+        ids = tokenizer.encode(bytes_of_token(word).decode(), add_special_tokens=False).ids
         for place, id in enumerate(ids):
             yield id, place > 0, before
             before = tokenizer.id_to_token(id)
@@ -173,7 +179,7 @@ def test_pieces_that_go_on_a_word_are_those_inside_the_pre_tokenizers_words(toke
     # The piece alone tells all but this: a letter or digit behind a mark or a digit begins a word, and of marks in a
     # row all but the first go on.
     for piece, inside, before in wrong:
-        first, last = (piece_bytes(one).decode("utf-8", "replace") for one in (piece, before))
+        first, last = (bytes_of_token(one).decode("utf-8", "replace") for one in (piece, before))
         assert not first[:1].isalnum() if inside else not last[-1:].isalpha()
     known = {"\u0120word": False, "word": True, "1": True, ".": False, "\u010a": False, "\u00a9": True, "\u00c3": True}
     known |= {
@@ -182,4 +188,4 @@ def test_pieces_that_go_on_a_word_are_those_inside_the_pre_tokenizers_words(toke
         "\u00cc\u0123": True,
         "\u00f0\u0141\u013a\u0122": False,
     }
-    assert {piece: goes_on(piece) for piece in known} == known
+    assert {piece: continues_word(piece) for piece in known} == known

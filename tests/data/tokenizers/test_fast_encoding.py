@@ -13,9 +13,18 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from daybreak.data.tokenizers import fast_encoding
 from daybreak.data.tokenizers.byte_bpe import ByteBPE
-from daybreak.data.tokenizers.fast_encoding import Flat, Layer, TextEncoder, fast_encoder, plain_encoder, same
-from daybreak.data.tokenizers.fast_libraries import Library, Tokie, Unsuited, kind_of
-from daybreak.data.tokenizers.hostile_texts import hostile_texts
+from daybreak.data.tokenizers.fast_encoding import (
+    CheckedEncoder,
+    Flat,
+    TextEncoder,
+    Tokie,
+    UnsupportedTokenizer,
+    fast_encoder,
+    hostile_texts,
+    plain_encoder,
+    same,
+    tokenizer_traits,
+)
 from daybreak.data.tokenizers.tokenizer import WordPiece
 
 # No Thai, whose words WordPiece cuts in a way of ours.
@@ -39,11 +48,8 @@ ENCODERS: dict[str, TextEncoder] = {}
 
 
 def encoder(name: str) -> TextEncoder:
-    """With all layers there from the first text on."""
     if name not in ENCODERS:
-        with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(fast_encoding, "DEFERRED_CHARACTERS", 0)
-            ENCODERS[name] = fast_encoder(CONFIGS[name].train(TEXTS))
+        ENCODERS[name] = fast_encoder(CONFIGS[name].train(TEXTS))
     return ENCODERS[name]
 
 
@@ -60,12 +66,15 @@ def test_plain_encoding_is_that_of_tokenizers() -> None:
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_a_fast_library_takes_part(name: str) -> None:
-    pytest.importorskip("kitoken", reason="needs the extra fast")
+def test_tokie_is_used_where_it_can_reproduce_the_tokenizer(name: str) -> None:
     pytest.importorskip("tokie", reason="needs the extra fast")
     found = encoder(name)
-    assert "kitoken" in found.name, found.reasons
-    assert name in ("runs", "crammed", "uncased bytes") or found.name.startswith("tokie"), found.reasons
+    if name in ("runs", "crammed"):
+        assert found.name == "tokenizers" and "run of punctuation" in found.reason
+    elif name == "uncased bytes":
+        assert found.name == "tokenizers" and "other ids around 'A" in found.reason
+    else:
+        assert found.name == "tokie, tokenizers", found.reason
     assert found.identical(TEXTS)
 
 
@@ -107,74 +116,58 @@ def test_long_words_long_gaps_and_long_texts(name: str) -> None:
     assert encoder(name).identical([*gaps, *words, *long])
 
 
-class Wrong(Library):
-    """Right on the texts that characters are asked about, wrong on one word."""
+class Wrong(Tokie):
+    """Right on the texts that check single characters, wrong on one word."""
 
     name = "wrong"
 
-    def __init__(self, tokenizer: Tokenizer, kind: object):
+    def __init__(self, tokenizer: Tokenizer, traits: object):
         self._plain = plain_encoder(tokenizer)
 
     def encode(self, texts: Sequence[str]) -> Flat:
         ids, lengths = self._plain(texts)
-        if any("qwert" in text for text in texts):
-            ids = ids + 1
-        return ids, lengths
+        return (ids + 1 if any("qwert" in text for text in texts) else ids), lengths
 
 
-class Deaf(Wrong):
-    """Does not know the letter z."""
-
-    name = "deaf"
+class LacksZ(Wrong):
+    """Drops the letter z."""
 
     def encode(self, texts: Sequence[str]) -> Flat:
         return self._plain([text.replace("z", "") for text in texts])
 
 
-class Blind(Wrong):
-    """Takes every character but ASCII for another; counts what it is given."""
+class AsciiOnly(Wrong):
+    """Replaces every character but ASCII; records the texts that it receives."""
 
-    name = "blind"
+    name = "ascii"
     seen = ""
 
     def encode(self, texts: Sequence[str]) -> Flat:
-        Blind.seen += "".join(texts)
+        AsciiOnly.seen += "".join(texts)
         return self._plain(["".join(one if one.isascii() else "?" for one in text) for text in texts])
 
 
-def test_a_library_that_errs_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_with_wrong_ids_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = WordPiece(vocabulary=600).train(TEXTS)
-    monkeypatch.setattr(fast_encoding, "LIBRARIES", (Deaf,))
+    monkeypatch.setattr(fast_encoding, "Tokie", LacksZ)
     found = fast_encoder(tokenizer)
-    assert found.name == "tokenizers" and found.reasons == ["deaf gives other ids around 'z'"]
-    monkeypatch.setattr(fast_encoding, "LIBRARIES", (Wrong,))
+    assert found.name == "tokenizers" and found.reason == "wrong gives other ids around 'z'"
+    monkeypatch.setattr(fast_encoding, "Tokie", Wrong)
     found = fast_encoder(tokenizer)
     assert found.name == "wrong, tokenizers" and found.identical(["a word"]) and not found.identical(["a qwert"])
     monkeypatch.setattr(fast_encoding, "hostile_texts", lambda tokenizer: ["qwert"])
     found = fast_encoder(tokenizer)
-    assert found.name == "tokenizers" and found.reasons == ["wrong gives other ids"] and found.identical(["a qwert"])
+    assert found.name == "tokenizers" and found.reason == "wrong gives other ids" and found.identical(["a qwert"])
 
 
-def test_what_is_not_trusted_goes_through_the_layer_below() -> None:
+def test_untrusted_text_goes_through_tokenizers() -> None:
     tokenizer = WordPiece(vocabulary=1500, cased=True).train(TEXTS)
     plain = plain_encoder(tokenizer)
-    layer = Layer(Blind(tokenizer, None), plain, plain, kind_of(tokenizer))
-    Blind.seen = ""
+    checked = CheckedEncoder(AsciiOnly(tokenizer, None), plain, tokenizer_traits(tokenizer))
+    AsciiOnly.seen = ""
     text = "plain caf\u00e9 words  \n\n\u00e4 end"
-    assert same(layer([text, "", "more"]), plain([text, "", "more"]))
-    assert "plain words endmore" in Blind.seen and "plain caf" not in Blind.seen
-
-
-def test_the_layer_below_is_made_when_it_is_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    tokenizer = WordPiece(vocabulary=1500, cased=True).train(TEXTS)
-    plain, text = plain_encoder(tokenizer), "caf\u00e9s and " * 20
-    monkeypatch.setattr(fast_encoding, "LIBRARIES", (Blind, Wrong))
-    monkeypatch.setattr(fast_encoding, "hostile_texts", lambda tokenizer: [""])
-    monkeypatch.setattr(fast_encoding, "DEFERRED_CHARACTERS", 200)  # of which 120 are in words that go down
-    found = fast_encoder(tokenizer)
-    assert found.name == "blind, tokenizers" and same(found([text]), plain([text]))
-    assert found.name == "blind, tokenizers" and same(found([text]), plain([text]))
-    assert found.name == "blind, wrong, tokenizers" and same(found([text]), plain([text])) and not found.reasons
+    assert same(checked([text, "", "more"]), plain([text, "", "more"]))
+    assert "plain words endmore" in AsciiOnly.seen and "plain caf" not in AsciiOnly.seen
 
 
 def test_other_kinds_of_tokenizers_stay_with_tokenizers() -> None:
@@ -182,11 +175,11 @@ def test_other_kinds_of_tokenizers_stay_with_tokenizers() -> None:
     metaspace.pre_tokenizer = pre_tokenizers.Metaspace()
     metaspace.decoder = decoders.Metaspace()
     found = fast_encoder(metaspace)
-    assert found.name == "tokenizers" and "neither of BERT's kind nor byte-level" in found.reasons[0]
+    assert found.name == "tokenizers" and "neither BERT-style" in found.reason
     added = WordPiece(vocabulary=400).train(["a few words"] * 3)
     added.add_tokens(["few words"])
-    with pytest.raises(Unsuited, match="added words"):
-        kind_of(added)
+    with pytest.raises(UnsupportedTokenizer, match="added words"):
+        tokenizer_traits(added)
     thai = WordPiece(vocabulary=400, cased=True).train(language_texts("thai", 9))
     assert fast_encoder(thai).name == "tokenizers"
 
@@ -210,6 +203,5 @@ def test_a_library_that_panics_is_not_used(monkeypatch: pytest.MonkeyPatch) -> N
             raise Panic("index out of bounds")
 
     monkeypatch.setattr(tokie, "Tokenizer", Engine)
-    monkeypatch.setattr(fast_encoding, "LIBRARIES", (Tokie,))
     found = fast_encoder(WordPiece(vocabulary=400).train(["a few words"] * 3))
-    assert found.name == "tokenizers" and found.reasons == ["tokie cannot read the tokenizer (index out of bounds)"]
+    assert found.name == "tokenizers" and found.reason == "tokie cannot read the tokenizer (index out of bounds)"

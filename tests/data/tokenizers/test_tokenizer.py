@@ -43,12 +43,12 @@ save_tokenizer(WordPiece(vocabulary=900, **json.loads(sys.argv[3])).train(texts)
 
 def write_texts(documents: int = 300) -> list[str]:
     """English-like babble: words of syllables, a few of them common, some with capitals, accents and marks."""
-    chance = random.Random(7)
+    rng = random.Random(7)
     syllables = [a + b for a in "b c d f g k l m n p r s t st tr".split() for b in "a e i o u an er in".split()]
-    words = ["".join(chance.choices(syllables, k=chance.choice((1, 2, 2, 3)))) for _ in range(3000)]
+    words = ["".join(rng.choices(syllables, k=rng.choice((1, 2, 2, 3)))) for _ in range(3000)]
     words[5:9] = ["Caf\u00e9", "it's", "1999,", "\u6f22\u5b57"]
     weights = [1 / (rank + 3) for rank in range(len(words))]
-    return [" ".join(chance.choices(words, weights, k=200)) + "." for _ in range(documents)]
+    return [" ".join(rng.choices(words, weights, k=200)) + "." for _ in range(documents)]
 
 
 @pytest.fixture(scope="module")

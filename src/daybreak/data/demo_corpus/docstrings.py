@@ -98,14 +98,14 @@ def _write(out: Path, key: str, packages: Sequence[Package]) -> _Stamp:
     names = {package.name: (package.name, *package.aliases) for package in packages if package.name in classes}
     write_task(out, names, _texts(names, corpus), _texts(names, dev), (p for m in corpus for p in m.paragraphs))
     files = ("docstrings.jsonl", "task.toml", "task-train.jsonl", "task-dev.jsonl")
-    shares = Counter[str]()
+    fractions = Counter[str]()
     for module in corpus:
-        shares[module.package] += module.characters
+        fractions[module.package] += module.characters
     stamp = _Stamp(
         key,
-        dict(shares.most_common()),
+        dict(fractions.most_common()),
         len(corpus),
-        shares.total(),
+        fractions.total(),
         {name: (out / name).stat().st_size for name in files},
     )
     write_json(out / "corpus.json", stamp)

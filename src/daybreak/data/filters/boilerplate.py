@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from daybreak.core.errors import UserError
-from daybreak.data.filters.filter import Context, DocumentFilter, Judge
+from daybreak.data.filters.filter import Context, DocumentFilter, FilterFunction
 
 REASON = "mostly the licence of a digitised book"
 AROUND = 200
@@ -90,5 +90,5 @@ class BookLicence(DocumentFilter):
     def why(self) -> str:
         return "licences and notes of digitised books (Project Gutenberg and others), told by their phrases"
 
-    def open(self, context: Context) -> Judge:
+    def open(self, context: Context) -> FilterFunction:
         return lambda text: REASON if boilerplate_fraction(text) > self.most else None

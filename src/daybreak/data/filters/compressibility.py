@@ -10,7 +10,7 @@ from typing import ClassVar
 from tokenizers import Tokenizer
 
 from daybreak.core.errors import UserError
-from daybreak.data.filters.filter import Context, DocumentFilter, Judge
+from daybreak.data.filters.filter import Context, DocumentFilter, FilterFunction
 from daybreak.data.readers.text_pieces import cut_at_whitespace
 from daybreak.data.tokenizers.tokenizer import load_tokenizer
 
@@ -51,7 +51,7 @@ class Compressibility(DocumentFilter):
         whose = "a tokenizer of this text" if self.needs_tokenizer else f"the tokenizer in '{self.tokenizer}'"
         return f"text that {whose} cannot compress: Cramming's filter (Geiping and Goldstein 2022)"
 
-    def open(self, context: Context) -> Judge:
+    def open(self, context: Context) -> FilterFunction:
         folder = context.tokenizer if self.needs_tokenizer else Path(os.path.expanduser(self.tokenizer))
         if folder is None:
             raise ValueError("a tokenizer trained on the text must be given")

@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from daybreak.core.errors import UserError, reason
-from daybreak.data.filters.filter import Context, DocumentFilter, Judge
+from daybreak.data.filters.filter import Context, DocumentFilter, FilterFunction
 from daybreak.data.filters.words import bare_words
 from daybreak.data.readers.cleaning import clean
 from daybreak.data.readers.inputs import COMPRESSIONS, RECORDS, TEXT, InputFile, read_lines
@@ -258,6 +258,6 @@ class EvaluationText(DocumentFilter):
         """
         return EvaluationTexts.read(self.paths)
 
-    def open(self, context: Context) -> Judge:
+    def open(self, context: Context) -> FilterFunction:
         texts = self.index()
         return lambda text: REASON if self.remove and texts.find(text) else None

@@ -1,7 +1,7 @@
-"""Steps of the user's own, from a Python file: ``daybreak prepare TEXT --filters my_filter.py``.
+"""Filters from a Python file of the user: ``daybreak prepare TEXT --filters my_filter.py``.
 
-The file is code, and code of a file by path cannot be sent to another process. So what is sent is the path, and each
-process reads the file itself; a digest says whether all of them read the same.
+Classes from a file outside a package cannot be pickled. Each worker process therefore receives the path and reads the
+file itself; a digest ensures that all processes read the same content.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from typing import ClassVar, TypeVar
 from daybreak.core.errors import UserError
 from daybreak.core.serialization import fingerprint
 from daybreak.core.user_code import cause, import_file, read_code
-from daybreak.data.filters.filter import Context, DocumentFilter, Judge
+from daybreak.data.filters.filter import Context, DocumentFilter, FilterFunction
 
 Value = TypeVar("Value")
 
-REMEDY = "Let the file end with a tuple of instances: steps = (MyStep(),)."
+REMEDY = "End the file with a tuple of instances: steps = (MyFilter(),)."
 MOST_REASONS = 100
-"""Different ones that a step may give in one part of the text: they are counted, and stand in corpus.json."""
+"""Maximum number of different reasons of a filter in one part; they are counted in corpus.json."""
 LONGEST_REASON = 100
 """Characters."""
 
 
-class StepFailed(Exception):
-    """A evaluate raised an exception or returned what it may not.
+class FilterFailed(Exception):
+    """A custom filter raised an exception or returned an invalid value.
 
     Args:
-        file: where it is defined.
-        why: what it did, fit to stand at the end of a sentence.
+        file: the file that defines it.
+        why: what happened, as the end of a sentence.
     """
 
     def __init__(self, file: str, why: str):
@@ -41,22 +41,22 @@ class StepFailed(Exception):
         self.file, self.why = file, why
 
     def on(self, document: str) -> UserError:
-        """The error to tell, with the name of the document on which it happened."""
-        return UserError(f"'{self.file}' failed on {document}: {self.why}.", "Mend it there.")
+        """Return the error to show, with the name of the document."""
+        return UserError(f"'{self.file}' failed on {document}: {self.why}.", "Fix it there.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class CustomFilter(DocumentFilter):
-    """A step that a file of the user's defines, as a process is sent it."""
+    """A filter from a file of the user, in the form that is sent to worker processes."""
 
-    memory: ClassVar[str] = "what the step in the file holds"
+    memory: ClassVar[str] = "depends on the filter in the file"
 
     file: str
-    """As the user typed it."""
+    """Path as the user typed it."""
     digest: str
-    """Of the file and of the fields of all its steps."""
+    """Digest of the file and of the fields of all its filters."""
     place: int
-    """Which of its steps, counted from 0."""
+    """0-based index among its filters."""
 
     @property
     def name(self) -> str:
@@ -69,15 +69,15 @@ class CustomFilter(DocumentFilter):
     def why(self) -> str:
         return f"{self._own.why()} ({Path(self.file).name}, {self.digest})"
 
-    def open(self, context: Context) -> Judge:
+    def open(self, context: Context) -> FilterFunction:
         own = self._own
         found = _of(self.file, lambda: own.open(context))
         if not callable(found):
             raise UserError(
-                f"'{self.file}' cannot be used: {own.name}.open returns no function.",
-                "Let it return one that takes a text and returns a reason, or None where the text stays.",
+                f"'{self.file}' cannot be used: {own.name}.open does not return a function.",
+                "Return a function that takes a text and returns a reason to drop it, or None.",
             )
-        return _told(found, own.name, self.file)
+        return _checked(found, own.name, self.file)
 
     @property
     def _own(self) -> DocumentFilter:
@@ -85,83 +85,83 @@ class CustomFilter(DocumentFilter):
 
 
 def custom_filters(file: str) -> tuple[CustomFilter, ...]:
-    """The steps that a Python file of the user's defines: its ``steps``.
+    """Return the filters that a Python file defines as ``steps``.
 
     Raises:
-        UserError: the file cannot be read or raises an exception, defines no steps, or one of them is none; a field
-            holds what is no plain value.
+        UserError: the file cannot be read or raises an exception, defines no filters, or contains an invalid one; or a
+            field is not a plain value.
     """
-    steps, digest = _read(file)
-    return tuple(CustomFilter(file=file, digest=digest, place=place) for place in range(len(steps)))
+    filters, digest = _read(file)
+    return tuple(CustomFilter(file=file, digest=digest, place=place) for place in range(len(filters)))
 
 
 @functools.lru_cache(maxsize=4)
 def _known(file: str, digest: str) -> tuple[DocumentFilter, ...]:
-    """The steps of a file that must still be what it was when it was first read."""
-    steps, found = _read(file)
+    """Return the filters of a file, which must not have changed since it was first read."""
+    filters, found = _read(file)
     if found != digest:
         raise UserError(
-            f"'{file}' changed while the text was read, or defines other steps each time.",
-            "Start again when nothing writes to it, and let nothing in it depend on chance or time.",
+            f"'{file}' changed while the text was read, or defines different filters at each import.",
+            "Start again when nothing writes to it, and let nothing in it depend on randomness or time.",
         )
-    return steps
+    return filters
 
 
 def _read(file: str) -> tuple[tuple[DocumentFilter, ...], str]:
-    """The steps in a file, and a digest of the file and of their fields."""
+    """Return the filters in a file, and a digest of the file and of their fields."""
     path = Path(os.path.expanduser(file))
     code = read_code(path)
-    steps = getattr(import_file(path, code, "steps"), "steps", None)
-    if not isinstance(steps, list | tuple) or not steps:
+    filters = getattr(import_file(path, code, "steps"), "steps", None)
+    if not isinstance(filters, list | tuple) or not filters:
         raise UserError(f"'{file}' defines no 'steps'.", REMEDY)
-    for step in steps:
-        if not isinstance(step, DocumentFilter):
-            raise UserError(f"'{file}' has {step!r:.60} among its steps, which is no DocumentFilter.", REMEDY)
-        why = _of(file, step.why)
+    for own in filters:
+        if not isinstance(own, DocumentFilter):
+            raise UserError(f"'{file}' has {own!r:.60} in its steps, which is not a DocumentFilter.", REMEDY)
+        why = _of(file, own.why)
         if not isinstance(why, str) or not why.strip() or "\n" in why:
             raise UserError(
-                f"'{file}' cannot be used: {step.name}.why does not say in one line what the step is for.",
-                "Let it return a few words.",
+                f"'{file}' cannot be used: {own.name}.why must return the purpose of the filter in one line.",
+                "Return a few words.",
             )
     try:
-        digest = fingerprint({"code": hashlib.blake2b(code).hexdigest(), "steps": list(steps)})
+        digest = fingerprint({"code": hashlib.blake2b(code).hexdigest(), "steps": list(filters)})
     except (TypeError, ValueError):
         raise UserError(
-            f"'{file}' cannot be used: a field of its steps holds what cannot be written down.",
-            "Give fields numbers, words and tuples of them, and make the rest in open.",
+            f"'{file}' cannot be used: a field of its filters is not a plain value.",
+            "Use numbers, strings and tuples of them as fields, and create everything else in open.",
         ) from None
-    return tuple(steps), digest
+    return tuple(filters), digest
 
 
-def _told(evaluate: Judge, name: str, file: str) -> Judge:
-    """The evaluate, with what it does wrong as ``StepFailed``."""
+def _checked(evaluate: FilterFunction, name: str, file: str) -> FilterFunction:
+    """Wrap a filter function so that its errors become ``FilterFailed``."""
     reasons: set[str] = set()
 
-    def judged(text: str) -> str | None:
+    def checked(text: str) -> str | None:
         try:
             why = evaluate(text)
         except (UserError, MemoryError):
             raise
         except Exception as error:
-            raise StepFailed(file, cause(error, Path(os.path.expanduser(file)))) from None
+            raise FilterFailed(file, cause(error, Path(os.path.expanduser(file)))) from None
         if why is None:
             return None
         if not isinstance(why, str) or not 0 < len(why) <= LONGEST_REASON or "\n" in why:
-            raise StepFailed(file, f"{name} returns {why!r:.60}, neither None nor a reason in a few words")
+            raise FilterFailed(file, f"{name} returns {why!r:.60}, neither None nor a reason in a few words")
         reasons.add(why)
         if len(reasons) > MOST_REASONS:
-            raise StepFailed(file, f"{name} gives more than {MOST_REASONS} different reasons, such as {why!r}")
+            raise FilterFailed(file, f"{name} gives more than {MOST_REASONS} different reasons, such as {why!r}")
         return why
 
-    return judged
+    return checked
 
 
 def _of(file: str, call: Callable[[], Value]) -> Value:
-    """What code of the file returns; an exception in it is told with its line."""
+    """Call code of the file; convert an exception to a UserError that names the line."""
     try:
         return call()
     except (UserError, MemoryError):
         raise
     except Exception as error:
         why = cause(error, Path(os.path.expanduser(file)))
-        raise UserError(f"'{file}' cannot be used: {why}.", "Mend it there.") from None
+        raise UserError(f"'{file}' cannot be used: {why}.", "Fix it there.") from None

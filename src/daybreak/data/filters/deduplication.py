@@ -1,7 +1,7 @@
-"""Which documents stay, and in which split: decided on disk, so that memory does not grow with the corpus.
+"""Drop exact duplicates and assign documents to splits, on disk, so that memory does not grow with the corpus.
 
-After the first pass over the text, (hash, number) of each document is spooled into buckets by the hash's first byte.
-Equal texts meet in one bucket, which fits in memory where the whole would not: 16 bytes x documents / 256.
+After the first pass, (hash, number) of each document is stored in a bucket chosen by the first byte of the hash. Equal
+texts are in the same bucket. Memory: one bucket, 16 bytes x documents / 256.
 """
 
 from __future__ import annotations
@@ -13,41 +13,41 @@ from pathlib import Path
 
 import numpy as np
 
-HELDOUT_SHARE = 1 / 50
+HELDOUT_FRACTION = 1 / 50
 HELDOUT_CHARACTERS = 32_000_000
-"""Of a large corpus only about this much is held out."""
+"""Approximate upper limit of the held-out text."""
 
 DROPPED, TRAIN, HELDOUT = 0, 1, 2
 _ROW = np.dtype([("key", "<u8"), ("number", "<u8")])
 
 
 def document_key(text: str) -> int:
-    """Return 64 bits of blake2b of the clean text: equal texts, equal keys, on every machine."""
+    """Return 64 bits of the blake2b hash of a clean text; the same on every machine."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What became of each document, in the order of reading."""
+class SplitAssignments:
+    """The split of each document, in reading order."""
 
     path: Path
-    """Where ``assignments`` are on disk."""
+    """File that contains ``assignments``."""
     assignments: np.ndarray
-    """uint8[documents] on disk: DROPPED (a duplicate, or left out before), TRAIN or HELDOUT."""
+    """uint8[documents], memory-mapped: DROPPED (a duplicate, or dropped by a filter), TRAIN or HELDOUT."""
     duplicates: int
-    """Exact ones, among those that were not left out before."""
+    """Number of exact duplicates among the documents that passed the filters."""
     train: int
     heldout: int
 
 
 class Ledger:
-    """Collects the documents' keys in the first pass and then decides: exact duplicates out, about 1 in 50 held out.
+    """Collects document keys in the first pass, then drops exact duplicates and holds out about 1 in 50 documents.
 
-    Whether a document is held out depends on its text and on the size of the corpus, never on its place or source.
+    Whether a document is held out depends on its text and the size of the corpus, not on its position or source.
 
     Args:
-        folder: holds nothing, or the split assignments of an earlier try.
-        least: held out at least, 1 or 2, where that leaves a document to train on.
+        folder: empty, or with the split assignments of an earlier attempt.
+        least: minimum number of held-out documents, 1 or 2, if that leaves a training document.
     """
 
     def __init__(self, folder: Path, least: int = 1):
@@ -62,7 +62,7 @@ class Ledger:
         Args:
             keys: uint64[documents], see ``document_key``.
             characters: their lengths.
-            stays: bool[documents]: False for those that are left out already.
+            stays: bool[documents]: False for documents that are already dropped.
         """
         numbers = np.arange(self.documents, self.documents + len(keys), dtype=np.uint64)[stays]
         self.documents += len(keys)
@@ -71,7 +71,7 @@ class Ledger:
         self.kept += len(keys)
         if not len(keys):
             return
-        # Of equal ones added together one row is enough: many copies of one text all fall into one bucket.
+        # One row for equal keys of a call is enough; otherwise many copies of one text would fill a bucket.
         keys, first = np.unique(keys, return_index=True)
         self._duplicates += len(numbers) - len(keys)
         numbers = numbers[first]
@@ -86,15 +86,15 @@ class Ledger:
                 file.write(rows[buckets == bucket].tobytes())
 
     def _border(self) -> int:
-        """Keys below this are held out: at least one document, and never all of them."""
-        share = min(HELDOUT_SHARE, HELDOUT_CHARACTERS / self.characters)
+        """Return the key below which documents are held out: at least one document, but not all."""
+        fraction = min(HELDOUT_FRACTION, HELDOUT_CHARACTERS / self.characters)
         few = self._second if self._least > 1 and self._second < self._largest else self._smallest
-        border = max(int(share * 2**64), few + 1)
+        border = max(int(fraction * 2**64), few + 1)
         return border if border <= self._largest else self._smallest + 1
 
-    def decide(self) -> Verdict:
-        """Settle every document. At least one must stay."""
-        # Under its name only when it is whole: an orphan of a killed process may be reading the one of before.
+    def decide(self) -> SplitAssignments:
+        """Assign every document; at least one must be kept."""
+        # Renamed when complete, because an orphan of a killed process may still read the earlier file.
         begun = self._folder / "assignments.tmp"
         assignments = np.memmap(begun, np.uint8, "w+", shape=(self.documents,))
         border = np.uint64(self._border())
@@ -102,7 +102,7 @@ class Ledger:
         for path in sorted(self._folder.glob("[0-9a-f][0-9a-f]")):
             rows = np.fromfile(path, _ROW)
             path.unlink()
-            keys, first = np.unique(rows["key"], return_index=True)  # rows are in reading order: the first one stays
+            keys, first = np.unique(rows["key"], return_index=True)  # rows are in reading order: the first copy is kept
             held = keys < border
             assignments[rows["number"][first]] = np.where(held, HELDOUT, TRAIN)
             heldout += int(held.sum())
@@ -110,4 +110,4 @@ class Ledger:
             duplicates += len(rows) - len(keys)
         assignments.flush()
         os.replace(begun, self._folder / "assignments")
-        return Verdict(self._folder / "assignments", assignments, duplicates, train, heldout)
+        return SplitAssignments(self._folder / "assignments", assignments, duplicates, train, heldout)

@@ -1,7 +1,7 @@
-"""What a step of the preparation is: it evaluates documents one by one, or the corpus as a whole.
+"""Base classes of filters, which judge documents one by one or the corpus as a whole.
 
-A step is plain data that a worker process can be sent; what it needs (a model, a tokenizer, an index) it loads there.
-The named cases, which put steps together, are in ``cases``.
+A filter is plain data that can be sent to a worker process, where it loads what it needs (a model, a tokenizer, an
+index). Named combinations of filters are in ``presets``.
 """
 
 from __future__ import annotations
@@ -16,27 +16,29 @@ from daybreak.core.errors import UserError
 from daybreak.core.extras import install_hint
 from daybreak.core.serialization import Component
 
-Judge = Callable[[str], str | None]
-"""Takes the clean text of a document; returns the reason for which it is left out, a short constant phrase, or None."""
+FilterFunction = Callable[[str], str | None]
+"""Takes the clean text of a document. Returns the reason to drop it, a short constant phrase, or None to keep it."""
+Judge = FilterFunction
+"""The earlier name of ``FilterFunction``, kept for one version so that filter files of users still import."""
 
-LONGEST_JUDGED = 4 << 20
-"""Characters. Of a longer document only its beginning is judged, so that memory does not grow with it."""
+LONGEST_FILTERED = 4 << 20
+"""Characters of a document that filters examine, which bounds memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Context:
-    """What a step may need and cannot know itself."""
+    """What a filter may need from the preparation."""
 
     tokenizer: Path | None = None
-    """Folder of a tokenizer trained on the text before any step; made only where ``needs_tokenizer`` says so."""
+    """Folder of a tokenizer trained on the unfiltered text; only if a filter has ``needs_tokenizer``."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step(Component):
-    """One step of the preparation."""
+class Filter(Component):
+    """A filter of documents or of the corpus."""
 
     memory: ClassVar[str]
-    """What it holds while it works, in words for people."""
+    """Description of its memory use, for users."""
 
     @property
     def name(self) -> str:
@@ -44,32 +46,32 @@ class Step(Component):
 
     @property
     def passes(self) -> int:
-        """How often the whole text is read on its behalf, beyond the two readings that every preparation takes."""
+        """Additional passes over the text, beyond the two passes of every preparation."""
         return 1 if self.needs_tokenizer else 0
 
     @property
     def needs_tokenizer(self) -> bool:
-        """Whether ``Context.tokenizer`` must be given."""
+        """Whether ``Context.tokenizer`` is required."""
         return False
 
     @abstractmethod
     def why(self) -> str:
-        """What it is for and where it comes from, in one line for people."""
+        """Return its purpose and source, in one line for users."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class DocumentFilter(Step):
-    """A step whose verdict on a document depends on its text alone."""
+class DocumentFilter(Filter):
+    """A filter whose decision on a document depends only on the text of the document."""
 
     @abstractmethod
-    def open(self, context: Context) -> Judge:
-        """Load what is needed; call it in the process that evaluates.
+    def open(self, context: Context) -> FilterFunction:
+        """Load what is needed and return the filter function; called in the process that reads.
 
         Raises:
-            UserError: something that it needs is not installed or cannot be read.
+            UserError: a requirement is not installed or cannot be read.
         """
 
 
 def missing_extra(what: str, package: str) -> UserError:
-    """The error for a step whose library, of the extra ``corpus``, is not there."""
+    """Return the error for a filter whose library, from the extra ``corpus``, is not installed."""
     return UserError(f"{what} needs {package}, which is not installed.", install_hint("corpus"))

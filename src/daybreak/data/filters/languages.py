@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from daybreak.core.errors import UserError, reason
 from daybreak.core.serialization import nearest
-from daybreak.data.filters.filter import Context, DocumentFilter, Judge, missing_extra
+from daybreak.data.filters.filter import Context, DocumentFilter, FilterFunction, missing_extra
 
 LABEL = "__label__"
 LONGEST_IDENTIFIED = 1 << 16
@@ -32,11 +32,11 @@ class _Model:
 
     def scores(self, text: str) -> dict[str, float]:
         """Language -> probability, most likely first, as datatrove asks its models: line breaks are spaces."""
-        asked = text[:LONGEST_IDENTIFIED].replace("\n", " ")
-        if self._last is None or self._last[0] != asked:
-            labels, scores = self._predict(asked, k=-1)
+        beginning = text[:LONGEST_IDENTIFIED].replace("\n", " ")
+        if self._last is None or self._last[0] != beginning:
+            labels, scores = self._predict(beginning, k=-1)
             found = {label.removeprefix(LABEL): float(score) for label, score in zip(labels, scores, strict=True)}
-            self._last = asked, found
+            self._last = beginning, found
         return self._last[1]
 
 
@@ -100,7 +100,7 @@ class Language(DocumentFilter):
     def why(self) -> str:
         return f"documents in other languages than {', '.join(self.languages)}, told by '{Path(self.model).name}'"
 
-    def open(self, context: Context) -> Judge:
+    def open(self, context: Context) -> FilterFunction:
         model = _load(self.model)
         wanted = {name for name in model.names if name in self.languages or name.partition("_")[0] in self.languages}
         for language in self.languages:

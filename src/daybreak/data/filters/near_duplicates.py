@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from daybreak.core.errors import UserError
-from daybreak.data.filters.filter import LONGEST_JUDGED, Step, missing_extra
+from daybreak.data.filters.filter import LONGEST_FILTERED, Filter, missing_extra
 from daybreak.data.filters.words import datatrove_words
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ _BUFFERED = 1 << 10
 
 
 @dataclass(frozen=True, kw_only=True)
-class NearDuplicates(Step):
+class NearDuplicates(Filter):
     """Leaves out all but the first of documents that are nearly the same. Judges the corpus, not a document."""
 
     memory: ClassVar[str] = (
@@ -115,7 +115,7 @@ def write_signatures(documents: Iterable[tuple[int, str]], folder: Path, part: i
     def hand_over() -> Iterator[Any]:
         for number, text in documents:
             numbers.append(number)
-            yield Document(text=text[:LONGEST_JUDGED], id="")
+            yield Document(text=text[:LONGEST_FILTERED], id="")
 
     step.run(hand_over(), rank=part)
     done.parent.mkdir(parents=True, exist_ok=True)

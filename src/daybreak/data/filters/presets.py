@@ -1,6 +1,6 @@
-"""The named presets: which steps suit which text.
+"""Presets: named combinations of filters for kinds of text.
 
-| preset  | for                                  | readings beyond the usual two  | memory                            |
+| preset  | for                                  | additional passes              | memory                            |
 |---------|--------------------------------------|--------------------------------|-----------------------------------|
 | plain   | text that is clean                   | none                           | none                              |
 | books   | long prose, digitised books          | none                           | one document's words              |
@@ -9,7 +9,7 @@
 | crammed | what the Cramming paper did          | one, to train a tokenizer on   | a tokenizer                       |
 |         |                                      | the text before it is filtered |                                   |
 
-Exact duplicates are left out in every preset; they are no step.
+Exact duplicates are dropped in every preset; this is not a filter.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from daybreak.core.errors import UserError
 from daybreak.core.serialization import nearest
 from daybreak.data.filters.boilerplate import BookLicence
 from daybreak.data.filters.compressibility import Compressibility
-from daybreak.data.filters.filter import Step
+from daybreak.data.filters.filter import Filter
 from daybreak.data.filters.languages import Language
 from daybreak.data.filters.near_duplicates import NearDuplicates
 from daybreak.data.filters.quality_filters import C4Quality, FineWebQuality, GopherQuality, GopherRepetition
 
 PLAIN, BOOKS, WEB, CRAMMED = "plain", "books", "web", "crammed"
 
-PRESETS: Mapping[str, tuple[Step, ...]] = MappingProxyType(
+PRESETS: Mapping[str, tuple[Filter, ...]] = MappingProxyType(
     {
         PLAIN: (),
-        # A book has more words than a page may, and a chapter of dialogue few that are stop words.
+        # A book exceeds the word limit for pages, and a chapter of dialogue has few stop words.
         BOOKS: (BookLicence(), GopherRepetition(), GopherQuality(fewest_words=20, most_words=0)),
-        # FineWeb's filters in its order; its C4 does not ask lines to end with a full stop.
+        # FineWeb's filters in its order; its C4 rules do not require lines to end with a full stop.
         WEB: (GopherRepetition(), GopherQuality(), C4Quality(), FineWebQuality(), NearDuplicates()),
         # Without deduplication, as for the Pile: the paper saw no benefit downstream.
         CRAMMED: (Compressibility(),),
@@ -41,11 +41,11 @@ PRESETS: Mapping[str, tuple[Step, ...]] = MappingProxyType(
 )
 
 
-def steps_of(preset: str, language: Language | None = None) -> tuple[Step, ...]:
-    """The steps of ``preset``; ``language`` comes first, where a model for it was given.
+def preset_filters(preset: str, language: Language | None = None) -> tuple[Filter, ...]:
+    """Return the filters of ``preset``, preceded by ``language`` if given.
 
     Raises:
-        UserError: there is no such preset.
+        UserError: unknown preset.
     """
     if preset not in PRESETS:
         raise UserError(f"'{preset}' is no preset.{nearest(preset, PRESETS)}", f"Use {', '.join(PRESETS)}.")

@@ -3,7 +3,7 @@
 Their thresholds were chosen for English web pages. A word is what whitespace parts, as in the papers, so that no spaCy
 is installed; spaCy, datatrove's own choice, sets punctuation apart as words, which have no letters and so count against
 the share of words with letters that Gopher asks for. The reasons are datatrove's own names. Of a document longer than
-``LONGEST_JUDGED`` its beginning is judged. datatrove keeps the words of the last five texts that it saw.
+``LONGEST_FILTERED`` its beginning is judged. datatrove keeps the words of the last five texts that it saw.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from daybreak.core.errors import UserError
-from daybreak.data.filters.filter import LONGEST_JUDGED, Context, DocumentFilter, Judge, missing_extra
+from daybreak.data.filters.filter import LONGEST_FILTERED, Context, DocumentFilter, FilterFunction, missing_extra
 from daybreak.data.filters.words import datatrove_words
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class QualityFilter(DocumentFilter):
     def build(self) -> BaseFilter:
         """Make datatrove's filter with the settings here."""
 
-    def open(self, context: Context) -> Judge:
+    def open(self, context: Context) -> FilterFunction:
         try:
             from datatrove.data import Document  # an extra
         except ImportError:
@@ -41,7 +41,7 @@ class QualityFilter(DocumentFilter):
 
         def evaluate(text: str) -> str | None:
             # A filter may change the document it is given; our own text stays as it is.
-            verdict = built.filter(Document(text=text[:LONGEST_JUDGED], id=""))
+            verdict = built.filter(Document(text=text[:LONGEST_FILTERED], id=""))
             return verdict[1] if isinstance(verdict, tuple) else None
 
         return evaluate

@@ -78,7 +78,7 @@ def script_fractions(text: str) -> Counter[str]:
     return Counter({name: int(count) for name, count in zip(NAMES, counts) if name and count})
 
 
-def folded_wrongly(shares: Counter[str], least: float = 0.01) -> list[str]:
+def folded_wrongly(fractions: Counter[str], least: float = 0.01) -> list[str]:
     """The scripts with at least ``least`` of the letters whose words an uncased WordPiece would damage."""
-    total = sum(shares.values())
-    return [name for name, count in shares.most_common() if name in FOLDED_WRONGLY and count >= least * total]
+    total = sum(fractions.values())
+    return [name for name, count in fractions.most_common() if name in FOLDED_WRONGLY and count >= least * total]

@@ -1,6 +1,6 @@
-"""What runs on a cluster, and the process that starts it there, by the executors of datatrove (extra ``corpus``).
+"""The launcher and the tasks of a cluster preparation, with the executors of datatrove (extra ``corpus``).
 
-These processes alone import it; ``cluster_jobs`` starts the one and waits for the others.
+Only these processes import this module; ``cluster`` starts the launcher and waits for the tasks.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from datatrove.pipeline.base import PipelineStep
 from daybreak import __version__
 from daybreak.core.errors import UserError, reason
 from daybreak.core.files import write_text
-from daybreak.data.pipeline.cluster import ERRORS, JOB, LOG, PLAN, RAY, SLURM, TASK, Plan
+from daybreak.data.pipeline.cluster import ERRORS, JOB, LOG, PLAN, RAY, SLURM, TASK, ClusterPlan
 from daybreak.data.pipeline.resuming import NO_ROOM
 from daybreak.data.pipeline.workers import WorkerLost, end_with, laid_down, over_parts, released
 
 
 class Parts(PipelineStep):
-    """Does the parts of its rank, by the plan in a folder."""
+    """Processes the parts of its rank according to the plan in a folder."""
 
     type, name = "Daybreak", "parts"
 
@@ -44,12 +44,12 @@ class Parts(PipelineStep):
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> Any:
         """
         Raises:
-            Exception: of a part; it is left in the folder too, for whoever waits.
+            Exception: raised by a part; also stored in the folder for the waiting process.
         """
         folder = Path(self.folder)
         plan = read_plan(folder)
         if plan.cluster.kind == RAY:
-            end_with(os.getppid())  # Ray ends its actors, but not what datatrove forks from them
+            end_with(os.getppid())  # Ray ends its actors, but not the processes that datatrove forks from them
         try:
             with self.track_time(unit="task"):
                 _do(plan, folder, rank, world_size)
@@ -59,10 +59,10 @@ class Parts(PipelineStep):
         return data
 
 
-def _do(plan: Plan, folder: Path, rank: int, world_size: int) -> None:
+def _do(plan: ClusterPlan, folder: Path, rank: int, world_size: int) -> None:
     """
     Raises:
-        WorkerLost: what may be the machine's fault, or the text's: what the others did is kept.
+        WorkerLost: the machine or the text caused a failure. Finished parts are kept.
     """
     host, on_ray = f"machine '{socket.gethostname()}'", plan.cluster.kind == RAY
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the tasks of a machine fill its cores already
@@ -92,34 +92,34 @@ def _do(plan: Plan, folder: Path, rank: int, world_size: int) -> None:
         ) from error
 
 
-def read_plan(folder: Path) -> Plan:
-    plan: Plan = pickle.loads((folder / PLAN).read_bytes())
+def read_plan(folder: Path) -> ClusterPlan:
+    plan: ClusterPlan = pickle.loads((folder / PLAN).read_bytes())
     return plan
 
 
 def leave_error(folder: Path, name: str, error: Exception) -> None:
-    """Write down what ended a task, as far as it can be."""
-    told = "".join(traceback.format_exception(error))
-    error.add_note(told)
+    """Store the exception that ended a task, as far as it can be pickled."""
+    trace = "".join(traceback.format_exception(error))
+    error.add_note(trace)
     try:
         data = pickle.dumps(error)
         pickle.loads(data)
-    except Exception:  # some can be written and not be read
-        data = pickle.dumps(RuntimeError(told))
+    except Exception:  # some exceptions can be pickled but not unpickled
+        data = pickle.dumps(RuntimeError(trace))
     begun = folder / ERRORS / f".{name}"
     begun.write_bytes(data)
     os.replace(begun, folder / ERRORS / name)
 
 
 class RayTasks(RayPipelineExecutor):
-    """Logs go where they belong at once, not by a folder for temporary files that all users of a machine share."""
+    """Writes logs directly to their folder, not to a temporary folder that all users of a machine share."""
 
     def _run_for_rank(self, rank: int, local_rank: int = 0, node_rank: int = -1) -> Any:
         return PipelineExecutor._run_for_rank(self, rank, local_rank, node_rank)
 
 
 class SlurmTasks(SlurmPipelineExecutor):
-    """What is not set is left to the cluster; names may hold spaces; no further job adds up statistics."""
+    """Omits unset options, allows spaces in file names, and submits no job for statistics."""
 
     def get_sbatch_args(self, max_array: int = 1) -> dict[str, Any]:
         given = super().get_sbatch_args(max_array)
@@ -135,19 +135,21 @@ class SlurmTasks(SlurmPipelineExecutor):
         pass
 
 
-def _on_ray(plan: Plan, folder: Path) -> None:
+def _on_ray(plan: ClusterPlan, folder: Path) -> None:
     end_with(plan.process)
     import ray
 
     try:
         _refuse_unreachable(os.environ.get("RAY_ADDRESS", ""))
-        ray.init(logging_level=logging.ERROR, log_to_driver=False)  # at RAY_ADDRESS, or begins with this machine
+        ray.init(
+            logging_level=logging.ERROR, log_to_driver=False
+        )  # connects to RAY_ADDRESS, or starts Ray on this machine
         RayTasks(
             [Parts(folder)],
             tasks=plan.tasks,
             workers=plan.cluster.workers,
             logging_dir=str(folder),
-            mem_per_cpu_gb=0,  # a core a task; how much memory a machine has for each is not asked
+            mem_per_cpu_gb=0,  # one core per task, no memory request
         ).run()
     except (OSError, ray.exceptions.RayError) as error:
         raise WorkerLost(
@@ -158,14 +160,14 @@ def _on_ray(plan: Plan, folder: Path) -> None:
 def _refuse_unreachable(address: str) -> None:
     """
     Raises:
-        OSError: nobody answers at ``host:port`` or ``ray://host:port``, for which Ray itself would wait for minutes.
+        OSError: nothing listens at ``host:port`` or ``ray://host:port``; Ray itself would wait for minutes.
     """
     host, _, port = address.rpartition("/")[2].rpartition(":")
     if host and port.isdecimal():
         socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
 
 
-def _on_slurm(plan: Plan, folder: Path) -> None:
+def _on_slurm(plan: ClusterPlan, folder: Path) -> None:
     slurm = plan.cluster.slurm
     here = f'export PATH={shlex.quote(str(Path(sys.executable).parent))}:"$PATH"'
     executor = SlurmTasks(
@@ -181,36 +183,36 @@ def _on_slurm(plan: Plan, folder: Path) -> None:
         env_command=f"{here}\n{slurm.setup}",
         logging_dir=str(folder),
         job_id_retriever=job_number,
-        with_srun=False,  # one process a task; a step of its own would only inherit a surrounding job's settings
+        with_srun=False,  # one process per task; srun would inherit the settings of a surrounding job
     )
     try:
         executor.launch_job()  # not run(), which in a job array does a task
     except (OSError, ValueError, subprocess.CalledProcessError):
-        said = re.findall("^sbatch: (?:error: )?(.+)$", (folder / LOG).read_text(errors="replace"), re.MULTILINE)
+        messages = re.findall("^sbatch: (?:error: )?(.+)$", (folder / LOG).read_text(errors="replace"), re.MULTILINE)
         raise WorkerLost(
-            f"sbatch refuses the job: {said[-1].rstrip('.') if said else f'see {folder / LOG}'}.",
-            "Mend the --slurm flags: what is done is kept, and the same command goes on.",
+            f"sbatch refuses the job: {messages[-1].rstrip('.') if messages else f'see {folder / LOG}'}.",
+            "Fix the --slurm flags and repeat the command, which resumes: finished parts are kept.",
         ) from None
     write_text(folder / JOB, executor.job_id)
 
 
-def job_number(said: str) -> str:
-    """The number in what sbatch says, with whatever a cluster adds: ``Submitted batch job 7 on cluster east``.
+def job_number(output: str) -> str:
+    """Return the job number in the output of sbatch, such as ``Submitted batch job 7 on cluster east``.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there is no job number.
     """
-    found = re.search(r"Submitted batch job (\d+)", said)
+    found = re.search(r"Submitted batch job (\d+)", output)
     if found is None:
-        raise ValueError(f"sbatch says no number: {said}")
+        raise ValueError(f"sbatch prints no job number: {output}")
     return found[1]
 
 
-START: dict[str, Callable[[Plan, Path], None]] = {RAY: _on_ray, SLURM: _on_slurm}
+START: dict[str, Callable[[ClusterPlan, Path], None]] = {RAY: _on_ray, SLURM: _on_slurm}
 
 
 def main() -> None:
-    """Start what is planned in the folder that the command names; Ray's tasks are waited for."""
+    """Start the tasks of the plan in the folder given as argument; with Ray, wait for them."""
     folder = Path(sys.argv[1])
     plan = read_plan(folder)
     try:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from daybreak.core.errors import UserError
 from daybreak.data.pipeline.parts import PART_BYTES, Part, read_part, split_parts
 from daybreak.data.readers.documents import Document, DocumentRule, Skips, cut_documents
-from daybreak.data.readers.inputs import PARQUET, TEXT, TOKENS, UNITS, InputFile, Meter
+from daybreak.data.readers.inputs import PARQUET, TEXT, TOKENS, UNITS, ByteCounter, InputFile
 from daybreak.data.readers.sentences import with_sentences
 
 Bundle = tuple[Part, ...]
@@ -94,12 +94,12 @@ class Corpus:
         since = f" behind {unit} {first.start:,}" if first.start else ""
         return f"document {document + 1:,} of '{first.file.name}{until}'{since}"
 
-    def documents(self, number: int, skips: Skips, meter: Meter) -> Iterator[Document]:
+    def documents(self, number: int, skips: Skips, byte_counter: ByteCounter) -> Iterator[Document]:
         """The documents of one part, in order."""
         found: Iterator[Document] = (
             document
             for part in self.parts[number]
-            for document in read_part(part, self.rule, self.text_field, skips, meter, self.tokenizer)
+            for document in read_part(part, self.rule, self.text_field, skips, byte_counter, self.tokenizer)
         )
         if self.chunk_characters:
             found = cut_documents(found, self.chunk_characters, skips)

@@ -1,4 +1,4 @@
-"""What a preparation found, put together into the record that people read: DATA/corpus.json."""
+"""Build the corpus report, DATA/corpus.json, from the results of a preparation."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from daybreak.data.filters.deduplication import DROPPED
-from daybreak.data.filters.filter import Step
+from daybreak.data.filters.filter import Filter
 from daybreak.data.pipeline.encoding import DENSITIES
-from daybreak.data.pipeline.first_pass import EXAMPLES, Facts, Reason
+from daybreak.data.pipeline.first_pass import EXAMPLES, Facts, FirstPass, Reason, near_copies
 from daybreak.data.pipeline.preprocessing import Preprocessing
-from daybreak.data.pipeline.summary import Survey, near_copies
 from daybreak.data.pipeline.tokenizer_quality import advise, measure_quality, some_of
 from daybreak.data.tokenizers.tokenizer import TokenizerConfig
 from daybreak.schemas.corpus import (
@@ -28,14 +27,14 @@ from daybreak.schemas.corpus import (
 )
 
 LENGTHS = [float(1 << power) for power in range(4, 25)]
-"""Characters of a document: edges of their histogram."""
+"""Edges of the histogram of document lengths, in characters."""
 QUALITY_CHARACTERS = 1_000_000
-"""Of held-out text, on which the tokenizer is judged."""
+"""Characters of held-out text on which the tokenizer is evaluated."""
 
 
 @dataclass
 class _Passage:
-    """What went into one step, and what came out."""
+    """Documents and characters before and after one filter."""
 
     name: str
     why: str
@@ -61,7 +60,7 @@ class _Passage:
 
 @dataclass(frozen=True, kw_only=True)
 class CorpusFacts:
-    """Counts of documents and characters: read off the survey, a million rows at a time."""
+    """Counts of documents and characters, computed from the first pass."""
 
     steps: list[StepReport]
     sources: list[SourceReport]
@@ -72,25 +71,25 @@ class CorpusFacts:
 
     @property
     def kept(self) -> dict[str, int]:
-        """Characters that stay, by source."""
+        """Kept characters by source."""
         return {source.path: source.kept_characters for source in self.sources}
 
 
-def count(survey: Survey, steps: Sequence[Step]) -> CorpusFacts:
-    """Count what each step let through, what each source gave and how long documents are.
+def count(first_pass: FirstPass, steps: Sequence[Filter]) -> CorpusFacts:
+    """Count documents and characters by filter, by source and by length.
 
     Args:
-        steps: in the order in which they judged; near copies, where they are looked for, last.
+        steps: the filters in the order in which they were applied; NearDuplicates last, if used.
     """
     passages = [_Passage(step.name, step.why(), step.passes) for step in steps]
     passages.append(_Passage("ExactDuplicates", "all but one of documents that are equal", 0))
     sources: dict[str, np.ndarray] = {}
     lengths = np.zeros(len(LENGTHS) - 1, np.int64)
     words = 0
-    for part, facts in enumerate(survey.facts):
-        number = first = survey.offsets[part]
-        for rows, assignments in survey.documents(part):
-            near = near_copies(survey.near, number, len(rows)) & (rows["reason"] == 0)
+    for part, facts in enumerate(first_pass.facts):
+        number = first = first_pass.offsets[part]
+        for rows, assignments in first_pass.documents(part):
+            near = near_copies(first_pass.near, number, len(rows)) & (rows["reason"] == 0)
             number += len(rows)
             kept = assignments != DROPPED
             characters = rows["characters"].astype(np.int64)
@@ -99,9 +98,9 @@ def count(survey: Survey, steps: Sequence[Step]) -> CorpusFacts:
             lengths += np.histogram(np.clip(characters[kept], LENGTHS[0], LENGTHS[-1] - 1), LENGTHS)[0]
             words += int(rows["words"][kept].sum(dtype=np.int64))
         for example in facts.examples:
-            told = passages[example.step].examples
-            if sum(one.reason == example.text.reason for one in told) < EXAMPLES:
-                told.append(example.text)
+            shown = passages[example.step].examples
+            if sum(one.reason == example.text.reason for one in shown) < EXAMPLES:
+                shown.append(example.text)
     totals = sum(sources.values(), np.zeros(4, np.int64))
     return CorpusFacts(
         steps=[passage.report() for passage in passages],
@@ -125,7 +124,7 @@ def count(survey: Survey, steps: Sequence[Step]) -> CorpusFacts:
 def _count_sources(
     sources: dict[str, np.ndarray], facts: Facts, first: int, characters: np.ndarray, kept: np.ndarray
 ) -> None:
-    """Add documents and characters, all and kept, of a phase of a part from its document ``first`` on."""
+    """Add the documents and characters, all and kept, of a slice of a part from document ``first`` on."""
     ends = np.cumsum(list(facts.sources.values()))
     owners = np.searchsorted(ends, np.arange(first, first + len(kept)), side="right")
     columns = [np.bincount(owners, values, len(ends)) for values in (None, characters, kept, characters * kept)]
@@ -141,7 +140,7 @@ def _pass_through(
     kept: np.ndarray,
     near: np.ndarray,
 ) -> None:
-    """Count documents through the steps: each sees what those before it let by."""
+    """Update the counts of all filters; each filter sees the documents that passed those before it."""
     step_of = np.array([len(passages), *(reason.step for reason in reasons)])[codes]
     equal = (codes == 0) & ~kept & ~near
     step_of[equal] = len(passages) - 1
@@ -161,19 +160,19 @@ def _pass_through(
         passages[-1].reasons["equal to another"] += int(equal.sum())
 
 
-def quality_on(survey: Survey, tokenizer: Tokenizer) -> TokenizerQuality | None:
-    """How the tokenizer treats held-out text; None where, of a large corpus of long documents, none of it was sampled.
+def quality_on(first_pass: FirstPass, tokenizer: Tokenizer) -> TokenizerQuality | None:
+    """Evaluate the tokenizer on held-out text; None if the sample of a large corpus contains none.
 
     Raises:
-        UserError: it deletes all of that text.
+        UserError: the tokenizer deletes all of that text.
     """
-    judged = some_of(survey.heldout_sample, QUALITY_CHARACTERS)
-    return measure_quality(tokenizer, judged) if judged else None
+    texts = some_of(first_pass.heldout_sample, QUALITY_CHARACTERS)
+    return measure_quality(tokenizer, texts) if texts else None
 
 
 def report(
     preprocessing: Preprocessing,
-    survey: Survey,
+    first_pass: FirstPass,
     facts: CorpusFacts,
     density: np.ndarray,
     epochs: dict[str, float],
@@ -183,19 +182,19 @@ def report(
     tokens: int,
     seconds: float,
 ) -> CorpusReport:
-    """Put the record together.
+    """Build the report.
 
     Args:
         density: documents by tokens per character, between the edges ``encoding.DENSITIES``.
-        epochs: of each source.
-        quality: of the tokenizer, see ``quality_on``.
-        config: what it was made from.
-        tokens: in all shards.
+        epochs: by source.
+        quality: result of ``quality_on``.
+        config: the configuration of the tokenizer.
+        tokens: total of all shards.
     """
     languages: Counter[str] = Counter()
-    for part in survey.facts:
+    for part in first_pass.facts:
         languages.update(part.languages)
-    judged = some_of(survey.heldout_sample, QUALITY_CHARACTERS) if preprocessing.advise else []
+    texts = some_of(first_pass.heldout_sample, QUALITY_CHARACTERS) if preprocessing.advise else []
     return CorpusReport(
         preset=preprocessing.preset,
         documents=facts.documents,
@@ -207,28 +206,28 @@ def report(
         sources=[replace(source, epochs=epochs[source.path]) for source in facts.sources],
         lengths=facts.lengths,
         compressibility=Histogram(edges=DENSITIES.tolist(), counts=density.tolist()),
-        scripts=_shares(survey.letters),
-        languages=_shares(languages),
-        contamination=_contamination(preprocessing, survey),
+        scripts=_fractions(first_pass.letters),
+        languages=_fractions(languages),
+        contamination=_contamination(preprocessing, first_pass),
         tokenizer=quality,
-        advice=advise(survey.sample, judged, config, characters=facts.characters) if judged else None,
+        advice=advise(first_pass.sample, texts, config, characters=facts.characters) if texts else None,
     )
 
 
-def _shares(found: Counter[str]) -> dict[str, float]:
+def _fractions(found: Counter[str]) -> dict[str, float]:
     return {name: round(number / found.total(), 6) for name, number in found.most_common()}
 
 
-def _contamination(preprocessing: Preprocessing, survey: Survey) -> list[Contamination]:
+def _contamination(preprocessing: Preprocessing, first_pass: FirstPass) -> list[Contamination]:
     if not preprocessing.evaluation:
         return []
-    met = {item for part in survey.facts for item in part.items}
+    met = {item for part in first_pass.facts for item in part.items}
     return [
         Contamination(
             path=path,
-            items=survey.evaluation_items[place],
+            items=first_pass.evaluation_items[place],
             items_found=sum(evaluation == place for evaluation, _ in met),
-            documents=sum(part.contaminated.get(str(place), 0) for part in survey.facts),
+            documents=sum(part.contaminated.get(str(place), 0) for part in first_pass.facts),
             removed=preprocessing.remove_evaluation,
         )
         for place, path in enumerate(preprocessing.evaluation)

@@ -1,8 +1,8 @@
-"""From documents to shards: the second reading, part by part, and the joining of what the parts gave.
+"""The second pass over the text: encode each part, then join the parts to shards.
 
-A part's tokens are a folder that appears whole or not at all, as its survey does. The shards are the parts' tokens in
-the order of the parts, whoever encoded them and when. What is wanted more than once comes again after all parts: two
-copies of a document side by side would give a row the answers to its own masks.
+The tokens of a part are a folder that is renamed into place once complete. The shards hold the tokens of the parts in
+order, independent of which process encoded them. Repeated documents follow after all parts: two copies of a document
+in one sequence would reveal the masked tokens.
 
     ENCODED/00007/train.tokens train.documents [train.sentences]  heldout...  times  counts  density
 """
@@ -22,10 +22,9 @@ import numpy as np
 from daybreak.core.errors import UserError
 from daybreak.data.filters.deduplication import DROPPED, HELDOUT, document_key
 from daybreak.data.pipeline.corpus import Corpus
-from daybreak.data.pipeline.first_pass import fill_part, part_folder
-from daybreak.data.pipeline.kept_texts import kept_documents
+from daybreak.data.pipeline.first_pass import fill_part, kept_documents, part_folder
 from daybreak.data.readers.documents import Document, Skips
-from daybreak.data.readers.inputs import Meter
+from daybreak.data.readers.inputs import ByteCounter
 from daybreak.data.readers.text_pieces import cut_at_whitespace
 from daybreak.data.sequences.shards import BlockWriter, ShardWriter, token_type
 from daybreak.data.tokenizers.fast_encoding import Encode, TextEncoder, fast_encoder, plain_encoder
@@ -33,51 +32,51 @@ from daybreak.data.tokenizers.tokenizer import load_tokenizer, tokenizer_fingerp
 from daybreak.schemas.run import BlockFile, SpecialIds, Split
 
 FAST_CHARACTERS = 4_000_000
-"""From here on a fast encoder is looked for; in the time of its check ``tokenizers`` encodes about half of them."""
+"""Corpus size from which the fast encoder is used; its check takes as long as encoding half of this directly."""
 BATCH_CHARACTERS = 2 << 20
 CHECKED, CHECKED_CHARACTERS = 50, 2000
-"""Documents of each part, and characters of each, on which a fast encoder must agree with tokenizers once more."""
+"""Documents of each part, and characters of each, on which the fast encoder is compared with tokenizers again."""
 JOINED_TOKENS = 1 << 20
-"""Tokens that the joining holds at a time, or a longer document whole."""
+"""Tokens in memory while parts are joined, or one longer document."""
 DENSITIES = np.linspace(0.0, 1.0, 41)
 """Edges of the histogram of tokens per character."""
 SPLITS = ("train", "heldout")
 END = np.dtype("<u8")
 TIMES = np.dtype("<u2")
-"""How often a document of the train split stands in it; at most ``preprocessing.MOST_EPOCHS``."""
+"""Copies of a document in the training split; at most ``preprocessing.MOST_EPOCHS``."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
-    """What is to be encoded, and how."""
+class EncodingJob:
+    """Settings of the second pass, the same for every part."""
 
     corpus: Corpus
     tokenizer: Path
-    """Its folder. It reads special tokens in text as mere text: only we close documents."""
+    """Tokenizer folder. Special tokens in a text are encoded as ordinary text; only Daybreak inserts separators."""
     special: SpecialIds
     assignments: Path
-    """uint8[documents] of the whole corpus, see ``Verdict``."""
+    """File with uint8[documents] of the whole corpus, see ``SplitAssignments``."""
     offsets: tuple[int, ...]
-    """The number of each part's first document, and the number of all."""
+    """Number of the first document of each part, then the total number of documents."""
     epochs: tuple[float, ...]
-    """How often each part's documents stand in the train split; of a fraction, a share of them once more."""
-    survey: Path | None = None
-    """Where the parts may have kept their texts when they were read first."""
+    """Copies of each part's documents in the training split; a fraction repeats that fraction of the documents."""
+    first_pass: Path | None = None
+    """Folder of the first pass, which may contain the texts of the parts."""
     fast: bool = False
-    """Whether the text is long enough for a fast encoder to win back the seconds that its check takes."""
+    """Use the fast encoder; worthwhile if the text is long enough to make up for its check."""
 
 
-class Given(NamedTuple):
-    """A document that is to be written."""
+class OutputDocument(NamedTuple):
+    """A document to write."""
 
     document: Document
     held: bool
     times: int
-    """How often it stands in its split."""
+    """Number of copies in its split."""
 
 
 class _Flat:
-    """The ids of some documents in one array, with the ends of documents and sentences."""
+    """Collects the ids of documents in one array, with the ends of documents and sentences."""
 
     def __init__(self, separator: int) -> None:
         self._separator = np.array([separator], np.uint32)
@@ -87,8 +86,8 @@ class _Flat:
         self.sentences: list[int] = []
 
     def add(self, sentences: list[np.ndarray]) -> None:
-        """Add a document, as the ids of its sentences, or as one."""
-        # A sentence of which the tokenizer leaves nothing is none; the separator belongs to the last one.
+        """Add a document, given as the ids of its sentences or as a single array."""
+        # Sentences without tokens are dropped; the separator belongs to the last sentence.
         for sentence in [sentence for sentence in sentences if len(sentence)] or [self._separator[:0]]:
             self._ids.append(sentence)
             self._size += len(sentence)
@@ -103,7 +102,7 @@ class _Flat:
 
 
 class _PartWriter:
-    """Writes what a part gives to one split: tokens, and where documents and sentences end, counted in the part."""
+    """Writes the tokens of a part for one split, and the ends of documents and sentences relative to the part."""
 
     def __init__(self, folder: Path, name: str, kind: np.dtype, sentences: bool):
         self._kind, self._tokens = kind, 0
@@ -129,47 +128,47 @@ def token_bytes(vocabulary: int) -> int:
     return 2 if vocabulary <= 1 << 16 else 4
 
 
-def encode_part(asked: Asked, folder: Path, meter: Meter, number: int) -> int:
-    """Encode one part and leave ``folder/NUMBER``; return the number. What is there already is kept.
+def encode_part(job: EncodingJob, folder: Path, byte_counter: ByteCounter, number: int) -> int:
+    """Encode one part into ``folder/NUMBER`` unless it exists; return the number.
 
     Raises:
-        UserError: the part holds more or fewer documents than it did when it was read first.
+        UserError: the number of documents differs from the first pass.
     """
-    return fill_part(folder, number, lambda work: _encode(asked, work, meter, number))
+    return fill_part(folder, number, lambda work: _encode(job, work, byte_counter, number))
 
 
 @functools.lru_cache(maxsize=1)
 def opened(folder: Path, fingerprint: str, fast: bool) -> tuple[int, TextEncoder]:
-    """The vocabulary of a tokenizer, and its encoder: made once in a process, for a fast one is checked at length.
+    """Return the vocabulary size and the encoder of a tokenizer; cached, because the check of the fast one is slow.
 
     Args:
-        fingerprint: tells it from another one that was in ``folder`` before.
+        fingerprint: invalidates the cache if the tokenizer in ``folder`` changes.
     """
     tokenizer = load_tokenizer(folder)
     return vocabulary_size(tokenizer), (fast_encoder if fast else plain_encoder)(tokenizer)
 
 
-def _encode(asked: Asked, work: Path, meter: Meter, number: int) -> None:
-    vocabulary, encode = opened(asked.tokenizer, tokenizer_fingerprint(asked.tokenizer), asked.fast)
-    sentences, checked = asked.corpus.sentences, not asked.fast
+def _encode(job: EncodingJob, work: Path, byte_counter: ByteCounter, number: int) -> None:
+    vocabulary, encode = opened(job.tokenizer, tokenizer_fingerprint(job.tokenizer), job.fast)
+    sentences, checked = job.corpus.sentences, not job.fast
     kind = token_type(token_bytes(vocabulary))
     writers = {name: _PartWriter(work, name, kind, sentences) for name in SPLITS}
     counts = np.zeros(vocabulary, np.uint64)
     density = np.zeros(len(DENSITIES) - 1, np.int64)
     all_times = [np.zeros(0, TIMES)]
-    for batch in _batches(asked, meter, number):
+    for batch in _batches(job, byte_counter, number):
         if not checked:
             checked = True
             if not encode.identical([document.text[:CHECKED_CHARACTERS] for document, *_ in batch[:CHECKED]]):
-                encode = plain_encoder(load_tokenizer(asked.tokenizer))
-        flats = {name: _Flat(asked.special.sep) for name in SPLITS}
+                encode = plain_encoder(load_tokenizer(job.tokenizer))
+        flats = {name: _Flat(job.special.sep) for name in SPLITS}
         for (document, held, _), ids in zip(batch, _ids(batch, encode), strict=True):
             flats["heldout" if held else "train"].add(ids)
-            share = sum(map(len, ids)) / len(document.text)
-            density[min(len(density) - 1, int(share * len(density)))] += 1
+            fraction = sum(map(len, ids)) / len(document.text)
+            density[min(len(density) - 1, int(fraction * len(density)))] += 1
         writers["heldout"].write(flats["heldout"])
         train = writers["train"].write(flats["train"])
-        times = np.array([given.times for given in batch if not given.held], TIMES)
+        times = np.array([output.times for output in batch if not output.held], TIMES)
         all_times.append(times)
         counts += np.bincount(train, minlength=vocabulary).astype(np.uint64)
         for often in np.unique(times[times > 1]):
@@ -182,19 +181,19 @@ def _encode(asked: Asked, work: Path, meter: Meter, number: int) -> None:
     density.tofile(work / "density")
 
 
-def _batches(asked: Asked, meter: Meter, number: int) -> Iterator[list[Given]]:
-    """The documents of a part that stay, a few megabytes at a time."""
-    first, stop = asked.offsets[number : number + 2]
-    assignments = np.memmap(asked.assignments, np.uint8, "r")[first:stop] if stop > first else np.zeros(0, np.uint8)
-    batch: list[Given] = []
+def _batches(job: EncodingJob, byte_counter: ByteCounter, number: int) -> Iterator[list[OutputDocument]]:
+    """Yield the kept documents of a part in batches of a few megabytes."""
+    first, stop = job.offsets[number : number + 2]
+    assignments = np.memmap(job.assignments, np.uint8, "r")[first:stop] if stop > first else np.zeros(0, np.uint8)
+    batch: list[OutputDocument] = []
     size = read = 0
-    kept = kept_documents(part_folder(asked.survey, number)) if asked.survey else None
-    for read, document in enumerate(kept or asked.corpus.documents(number, Skips(), meter), 1):
+    kept = kept_documents(part_folder(job.first_pass, number)) if job.first_pass else None
+    for read, document in enumerate(kept or job.corpus.documents(number, Skips(), byte_counter), 1):
         assignment = assignments[read - 1] if read <= len(assignments) else DROPPED
-        times = 1 if assignment == HELDOUT else _times(document.text, asked.epochs[number])
+        times = 1 if assignment == HELDOUT else _times(document.text, job.epochs[number])
         if assignment == DROPPED or not times:
             continue
-        batch.append(Given(document, bool(assignment == HELDOUT), times))
+        batch.append(OutputDocument(document, bool(assignment == HELDOUT), times))
         size += len(document.text)
         if size >= BATCH_CHARACTERS:
             yield batch
@@ -206,14 +205,14 @@ def _batches(asked: Asked, meter: Meter, number: int) -> Iterator[list[Given]]:
 
 
 def _times(text: str, epochs: float) -> int:
-    """How often a document is written: ``epochs`` on average, a function of the text."""
+    """Return the number of copies of a document: ``epochs`` on average, a function of its text."""
     whole = math.floor(epochs)
-    # The key's leading bits choose what is held out, so its lowest are taken.
+    # The leading bits of the key decide the held-out split, so the lowest bits are used here.
     return whole + (epochs > whole and (document_key(text) & 0xFFFFFFFF) < (epochs - whole) * 2**32)
 
 
-def _ids(batch: list[Given], encode: Encode) -> Iterator[list[np.ndarray]]:
-    """The ids of each document, sentence by sentence, or all in one; tokens are what they are."""
+def _ids(batch: list[OutputDocument], encode: Encode) -> Iterator[list[np.ndarray]]:
+    """Yield the ids of each document by sentence, or as one array; inputs that hold tokens are used unchanged."""
     encoded = _encoded([document for document, *_ in batch if document.ids is None], encode)
     for document, *_ in batch:
         yield next(encoded) if document.ids is None else [document.ids]
@@ -221,7 +220,7 @@ def _ids(batch: list[Given], encode: Encode) -> Iterator[list[np.ndarray]]:
 
 def _encoded(documents: list[Document], encode: Encode) -> Iterator[list[np.ndarray]]:
     parts = [list(document.sentences or (document.text,)) for document in documents]
-    # Long ones go to the tokenizer in pieces, which feeds every core and bounds memory.
+    # Long texts are encoded in chunks, which uses all cores and bounds memory.
     pieces = [list(cut_at_whitespace(part)) for part in itertools.chain.from_iterable(parts)]
     ids, lengths = encode(list(itertools.chain.from_iterable(pieces)))
     ends = np.cumsum(lengths)[np.cumsum([len(piece) for piece in pieces]) - 1]
@@ -233,11 +232,11 @@ def _encoded(documents: list[Document], encode: Encode) -> Iterator[list[np.ndar
 def join(
     parts: Path, number: int, folder: Path, *, vocabulary: int, sentences: bool
 ) -> tuple[Split, Split, BlockFile, np.ndarray]:
-    """Write the shards in ``folder`` from the ``number`` parts in ``parts``, which stay: a kill costs the joining only.
+    """Write the shards in ``folder`` from the ``number`` parts in ``parts``, which are kept in case of interruption.
 
     Returns:
-        The train split, the held-out split, the file of unigram counts (uint64[vocabulary]), and how many documents
-        have how many tokens per character (DENSITIES).
+        The train split, the held-out split, the file of unigram counts (uint64[vocabulary]), and the histogram of
+        documents by tokens per character (DENSITIES).
     """
     width = token_bytes(vocabulary)
     writers = {name: ShardWriter(folder, name, width, sentences=sentences) for name in SPLITS}
@@ -258,9 +257,9 @@ def join(
 
 
 def _append(part: Path, name: str, writer: ShardWriter, kind: np.dtype, sentences: bool, turn: int = 0) -> None:
-    """Append a part's documents, or those of them that stand in the split ``turn`` times or more."""
+    """Append the documents of a part; with ``turn``, only those with at least that many copies."""
     if not (part / f"{name}.tokens").stat().st_size:
-        return  # nothing cannot be mapped
+        return  # an empty file cannot be memory-mapped
     ends = np.memmap(part / f"{name}.documents", END, "r").view(np.int64)
     of_sentences = np.memmap(part / f"{name}.sentences", END, "r").view(np.int64) if sentences else None
     times = np.fromfile(part / "times", TIMES) if turn else np.ones(len(ends), TIMES)
@@ -282,12 +281,12 @@ def _append(part: Path, name: str, writer: ShardWriter, kind: np.dtype, sentence
 def _only(
     chosen: np.ndarray, ids: np.ndarray, ends: np.ndarray, sentences: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """The ids and ends of the ``chosen`` documents, bool[documents]."""
+    """Return the ids and ends of the documents selected by ``chosen``, bool[documents]."""
     if chosen.all():
         return ids, ends, sentences
     lengths = np.diff(ends, prepend=0)
     left = np.cumsum(lengths * chosen)
     if sentences is not None:
-        owner = np.searchsorted(ends, sentences)  # the document in which a sentence ends, or with which
+        owner = np.searchsorted(ends, sentences)  # index of the document that contains the end of the sentence
         sentences = (sentences - (ends - left)[owner])[chosen[owner]]
     return ids[np.repeat(chosen, lengths)], left[chosen], sentences

@@ -1,8 +1,10 @@
-"""The first reading: what each part of the text holds, what the steps leave out of it, and a sample for the tokenizer.
+"""The first pass over the text: apply the filters, count, sample text for the tokenizer, and decide on the splits.
 
-A part's findings are a folder that appears whole or not at all, so a preparation that was killed goes on where it was:
+The results of a part are a folder that is renamed into place once complete, so an interrupted preparation resumes:
 
-    SURVEY/00007/documents.bin  sample/  facts.json
+    SURVEY/00007/documents.bin  sample/  facts.json  kept.texts  kept.lengths
+
+The clean text of a part is kept for the second pass if it fits, because parsing it again takes longer than encoding.
 """
 
 from __future__ import annotations
@@ -10,62 +12,62 @@ from __future__ import annotations
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from daybreak.core.files import write_json
+from daybreak.core.errors import UserError
+from daybreak.core.files import read_json, write_json
 from daybreak.data.filters.contamination import REASON as CONTAMINATED
 from daybreak.data.filters.contamination import EvaluationTexts
-from daybreak.data.filters.custom_filters import StepFailed
-from daybreak.data.filters.deduplication import document_key
+from daybreak.data.filters.custom_filters import FilterFailed
+from daybreak.data.filters.deduplication import HELDOUT, TRAIN, Ledger, SplitAssignments, document_key
 from daybreak.data.filters.filter import Context, DocumentFilter
 from daybreak.data.filters.languages import Language, open_identifier
-from daybreak.data.filters.near_duplicates import write_signatures
+from daybreak.data.filters.near_duplicates import near_duplicates, write_signatures
 from daybreak.data.filters.scripts import script_fractions
 from daybreak.data.pipeline.corpus import Corpus
-from daybreak.data.pipeline.kept_texts import KeptTexts
-from daybreak.data.pipeline.sample import SampleSpool, shrink
+from daybreak.data.pipeline.sample import SampleSpool, SampleTexts, shrink
 from daybreak.data.readers.cleaning import LONG
-from daybreak.data.readers.documents import Skips
-from daybreak.data.readers.inputs import Meter
+from daybreak.data.readers.documents import Document, Skips
+from daybreak.data.readers.inputs import ByteCounter
 from daybreak.schemas.corpus import DroppedText
 
 ROW = np.dtype([("key", "<u8"), ("characters", "<u4"), ("words", "<u4"), ("reason", "<u4")])
-"""Of each document: reason is 0 where it stays, else the place of its reason in ``Facts.reasons``, counted from 1."""
+"""One document. reason: 0 if it is kept, else the 1-based index of its reason in ``Facts.reasons``."""
 BUFFERED_ROWS = 1 << 12
 EXAMPLES = 3
-"""Of each reason, where examples are wanted."""
+"""Examples stored for each reason."""
 EXAMPLE_CHARACTERS = 400
 SCRIPT_CHARACTERS = 2000
-"""Of a document that are looked at for its script."""
+"""Characters of a document that are examined for its script."""
 PART_BITS = 40
-"""A document is known by its part, above these bits, and its place in the part until all parts are counted."""
+"""Until all parts are counted, a document number is its index in the part, with the part number above these bits."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
-    """What is to be found out about every part."""
+class FirstPassJob:
+    """Settings of the first pass, the same for every part."""
 
     corpus: Corpus
-    steps: tuple[DocumentFilter, ...] = ()
+    filters: tuple[DocumentFilter, ...] = ()
     context: Context = field(default_factory=Context)
     evaluation: EvaluationTexts | None = None
     remove: bool = False
-    """Leave out documents in which an evaluation text was met."""
+    """Drop documents that contain evaluation text."""
     near: Path | None = None
-    """Where the signatures of the documents that stay go, for ``near_duplicates``."""
+    """Folder for the signatures of kept documents, for ``near_duplicates``."""
     show_text: bool = False
-    """Keep examples of what is left out."""
+    """Store examples of dropped documents."""
     keep: int = 0
-    """Bytes of text that each part may keep for the second reading."""
+    """Bytes of text that each part may store for the second pass."""
 
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a document was left out, and by which step; evaluation text stands behind the last that evaluates."""
+    """Why a document was dropped and by which filter; evaluation text counts as one after the last document filter."""
 
     step: int
     why: str
@@ -79,34 +81,34 @@ class Example:
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What was found in one part: facts.json."""
+    """Results of one part, stored as facts.json."""
 
     sources: dict[str, int]
-    """The inputs, as the user typed them, and how many documents each gave: first all of the first, and so on."""
+    """Documents of each input, by the input as the user typed it, in reading order."""
     skips: Skips
     reasons: list[Reason]
     scripts: dict[str, int]
-    """Letters by script, of the documents that stay."""
+    """Letters by script, of the kept documents."""
     languages: dict[str, int] = field(default_factory=dict)
-    """Documents that stay by language, where a model tells it."""
+    """Kept documents by language; empty without a language model."""
     items: list[tuple[int, int]] = field(default_factory=list)
-    """(evaluation text, item) that were met."""
+    """(evaluation text, item) pairs that were found."""
     contaminated: dict[str, int] = field(default_factory=dict)
-    """Documents in which each evaluation text was met, by its place."""
+    """Documents that contain each evaluation text, by its index."""
     examples: list[Example] = field(default_factory=list)
 
 
-def survey_part(asked: Asked, folder: Path, meter: Meter, number: int) -> int:
-    """Read one part and leave ``folder/NUMBER``; return the number. What is there already is kept."""
+def first_pass_part(job: FirstPassJob, folder: Path, byte_counter: ByteCounter, number: int) -> int:
+    """Process one part into ``folder/NUMBER`` unless it exists; return the number."""
 
     def fill(work: Path) -> None:
-        write_json(work / "facts.json", _read(asked, work, meter, number))
+        write_json(work / "facts.json", _read(job, work, byte_counter, number))
 
     return fill_part(folder, number, fill)
 
 
 def fill_part(folder: Path, number: int, fill: Callable[[Path], None]) -> int:
-    """Have ``folder/NUMBER`` filled, whole or not at all; what is there already is kept. Return the number."""
+    """Create ``folder/NUMBER`` atomically with ``fill`` unless it exists; return the number."""
     final = part_folder(folder, number)
     if not final.exists():
         work = final.with_name(f".{final.name}.{os.getpid()}")
@@ -118,7 +120,7 @@ def fill_part(folder: Path, number: int, fill: Callable[[Path], None]) -> int:
 
 
 def settle(work: Path, final: Path) -> None:
-    """Give a part's finished folder its name; where an orphan of a killed preparation was faster, its work stays."""
+    """Rename the complete folder of a part; keep an existing one, from an orphan process of a killed preparation."""
     try:
         os.replace(work, final)
     except OSError:
@@ -128,18 +130,18 @@ def settle(work: Path, final: Path) -> None:
 
 
 TIDY_EVERY = 16
-"""Parts, of whose samples the disk holds all the text until then."""
+"""Parts after which their samples are reduced to the sample limit."""
 
 
 def keep_tidy(folder: Path, parts: Iterable[object]) -> None:
-    """Go through ``parts`` as they are done; keep their samples in ``folder`` within what one sample may take."""
+    """Consume ``parts``; reduce their samples in ``folder`` to the sample limit from time to time."""
     for done, _ in enumerate(parts, 1):
         if done % TIDY_EVERY == 0:
             tidy(folder)
 
 
 def tidy(folder: Path) -> None:
-    """Keep the samples of the parts that are done within what one sample may take."""
+    """Reduce the samples of finished parts to the sample limit."""
     shrink([part / "sample" for part in sorted(folder.glob("[0-9]*"))])
 
 
@@ -147,28 +149,28 @@ def part_folder(folder: Path, number: int) -> Path:
     return folder / f"{number:05d}"
 
 
-def _read(asked: Asked, work: Path, meter: Meter, number: int) -> Facts:
-    reader = _Reader(asked, work, meter, number)
+def _read(job: FirstPassJob, work: Path, byte_counter: ByteCounter, number: int) -> Facts:
+    reader = _Reader(job, work, byte_counter, number)
     staying = reader.staying()
-    if asked.near:
-        write_signatures(staying, asked.near, number)
-    for _ in staying:  # all of them; or none, where their signatures were written
+    if job.near:
+        write_signatures(staying, job.near, number)
+    for _ in staying:  # exhausted already if signatures were written
         pass
     return reader.facts()
 
 
 class _Reader:
-    """Goes through one part and keeps account."""
+    """Reads one part and collects its results."""
 
-    def __init__(self, asked: Asked, work: Path, meter: Meter, number: int):
-        self._asked, self._work, self._meter, self._number = asked, work, meter, number
-        self._judges = [step.open(asked.context) for step in asked.steps]
+    def __init__(self, job: FirstPassJob, work: Path, byte_counter: ByteCounter, number: int):
+        self._job, self._work, self._byte_counter, self._number = job, work, byte_counter, number
+        self._filters = [step.open(job.context) for step in job.filters]
         self._skips = Skips()
-        self._sources = dict.fromkeys(asked.corpus.sources(number), 0)
+        self._sources = dict.fromkeys(job.corpus.sources(number), 0)
         self._reasons: dict[Reason, int] = {}
         self._scripts: Counter[str] = Counter()
         self._languages: Counter[str] = Counter()
-        models = [step.model for step in asked.steps if isinstance(step, Language)]
+        models = [step.model for step in job.filters if isinstance(step, Language)]
         self._identify = open_identifier(models[0]) if models else None
         self._items: set[tuple[int, int]] = set()
         self._contaminated: Counter[str] = Counter()
@@ -176,17 +178,17 @@ class _Reader:
         self._shown: Counter[int] = Counter()
 
     def staying(self) -> Iterator[tuple[int, str]]:
-        """Read the part; yield (number, text) of the documents that stay."""
+        """Read the part; yield (number, text) of kept documents."""
         spool, rows = SampleSpool(self._work / "sample"), _Rows(self._work / "documents.bin")
-        kept = KeptTexts(self._work, self._asked.keep)
-        for place, document in enumerate(self._asked.corpus.documents(self._number, self._skips, self._meter)):
+        kept = KeptTexts(self._work, self._job.keep)
+        for place, document in enumerate(self._job.corpus.documents(self._number, self._skips, self._byte_counter)):
             text = document.text
             kept.add(text)
             self._sources[document.source] += 1
             try:
                 why = self._why_not(text)
-            except StepFailed as failed:
-                raise failed.on(self._asked.corpus.place(self._number, place)) from None
+            except FilterFailed as failed:
+                raise failed.on(self._job.corpus.place(self._number, place)) from None
             key = document_key(text)
             code = self._reasons.setdefault(why, len(self._reasons) + 1) if why else 0
             rows.add((key, len(text), _blanks(text) + 1, code))
@@ -196,7 +198,7 @@ class _Reader:
                 if self._identify:
                     self._languages[self._identify(text)] += 1
                 yield self._number << PART_BITS | place, text
-            elif self._asked.show_text and self._shown[code] < EXAMPLES:
+            elif self._job.show_text and self._shown[code] < EXAMPLES:
                 self._shown[code] += 1
                 shown = DroppedText(reason=why.why, text=text[:EXAMPLE_CHARACTERS])
                 self._examples.append(Example(why.step, shown))
@@ -205,15 +207,15 @@ class _Reader:
         kept.close()
 
     def _why_not(self, text: str) -> Reason | None:
-        """The first step that leaves ``text`` out, with its reason."""
-        for step, evaluate in enumerate(self._judges):
+        """Return the first filter that drops ``text``, with its reason, or None."""
+        for step, evaluate in enumerate(self._filters):
             if (why := evaluate(text)) is not None:
                 return Reason(step, why)
-        if self._asked.evaluation is None or not (met := self._asked.evaluation.find(text)):
+        if self._job.evaluation is None or not (met := self._job.evaluation.find(text)):
             return None
         self._items |= met
         self._contaminated.update({str(evaluation) for evaluation, _ in met})
-        return Reason(len(self._judges), CONTAMINATED) if self._asked.remove else None
+        return Reason(len(self._filters), CONTAMINATED) if self._job.remove else None
 
     def facts(self) -> Facts:
         return Facts(
@@ -229,7 +231,7 @@ class _Reader:
 
 
 def _blanks(text: str) -> int:
-    """Spaces and line breaks of a clean text."""
+    """Count the spaces and line breaks of a clean text."""
     if len(text) < LONG:
         return text.count(" ") + text.count("\n")
     codes = np.frombuffer(text.encode(), np.uint8)
@@ -237,7 +239,7 @@ def _blanks(text: str) -> int:
 
 
 class _Rows:
-    """Writes rows of ROW; memory does not grow with their number."""
+    """Writes rows of ROW with a bounded buffer."""
 
     def __init__(self, path: Path):
         self._file = path.open("wb")
@@ -255,3 +257,157 @@ class _Rows:
     def close(self) -> None:
         self._flush()
         self._file.close()
+
+
+KEPT_BYTES = 4 << 30
+"""Disk space for the stored texts of all parts."""
+LENGTH = np.dtype("<u8")
+
+
+class KeptTexts:
+    """Stores the documents of one part in ``folder``, or none of them if they exceed ``limit`` bytes."""
+
+    def __init__(self, folder: Path, limit: int):
+        self._paths, self._limit = _files(folder), limit
+        self._texts, self._lengths = (path.open("wb") for path in self._paths)
+        self._size = 0
+
+    def add(self, text: str) -> None:
+        data = text.encode()
+        self._size += len(data)
+        if self._size <= self._limit:
+            self._texts.write(data)
+            self._lengths.write(len(data).to_bytes(LENGTH.itemsize, "little"))
+
+    def close(self) -> None:
+        self._texts.close()
+        self._lengths.close()
+        if self._size > self._limit:
+            for path in self._paths:
+                path.unlink()
+
+
+def kept_documents(folder: Path) -> Iterator[Document] | None:
+    """Return the documents stored in ``folder`` in order, or None if they must be read from the input again."""
+    texts, lengths = _files(folder)
+    return _read_kept(texts, lengths) if lengths.exists() else None
+
+
+def _read_kept(texts: Path, lengths: Path) -> Iterator[Document]:
+    with texts.open("rb") as file:
+        for size in np.fromfile(lengths, LENGTH).tolist():
+            yield Document(text=file.read(size).decode(), source="")
+
+
+def _files(folder: Path) -> tuple[Path, Path]:
+    return folder / "kept.texts", folder / "kept.lengths"
+
+
+@dataclass(frozen=True)
+class FirstPass:
+    """Results of the first pass over all parts, with the split of each document."""
+
+    folders: tuple[Path, ...]
+    """Folders of the parts, in order."""
+    facts: tuple[Facts, ...]
+    offsets: tuple[int, ...]
+    """Number of the first document of each part, then the total number of documents."""
+    splits: SplitAssignments
+    sample: SampleTexts
+    heldout_sample: SampleTexts
+    characters: int
+    """Characters of the documents that passed the filters, including duplicates."""
+    skips: Skips
+    """Counts of what could not be read."""
+    evaluation_items: tuple[int, ...]
+    """Number of items of each evaluation text that are long enough to search for."""
+    near: np.ndarray | None
+    """Ascending numbers of documents dropped as near duplicates; None if they were not searched for."""
+
+    @property
+    def letters(self) -> Counter[str]:
+        """Letters by script, of the documents that passed the filters."""
+        return sum((Counter(part.scripts) for part in self.facts), Counter())
+
+    def documents(self, part: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield rows of one part (ROW) and the split of each document (uint8), a million at a time."""
+        start = self.offsets[part]
+        for rows in _read_rows(self.folders[part]):
+            yield rows, np.asarray(self.splits.assignments[start : start + len(rows)])
+            start += len(rows)
+
+
+def near_copies(near: np.ndarray | None, first: int, count: int) -> np.ndarray:
+    """Return bool[count]: whether each document from number ``first`` on is a near duplicate."""
+    found = np.zeros(count, bool)
+    if near is not None:
+        start, stop = np.searchsorted(near, [first, first + count])
+        found[near[start:stop] - first] = True
+    return found
+
+
+def _read_rows(part: Path) -> Iterator[np.ndarray]:
+    with (part / "documents.bin").open("rb") as file:
+        while data := file.read(ROW.itemsize << 20):
+            yield np.frombuffer(data, ROW)
+
+
+def decide(
+    folder: Path, parts: int, *, least: int, signatures: Path | None = None, evaluation_items: Sequence[int] = ()
+) -> FirstPass:
+    """Merge the results of all parts and assign each document to a split.
+
+    Memory: a million rows and 1/256 of all keys; with ``signatures`` also that of ``near_duplicates``.
+
+    Args:
+        least: minimum number of held-out documents.
+        signatures: folder of the signatures of all parts, to drop near duplicates.
+        evaluation_items: see ``FirstPass``.
+
+    Raises:
+        UserError: fewer than two documents are kept, or a file has too many bad lines.
+    """
+    folders = tuple(part_folder(folder, number) for number in range(parts))
+    shrink([one / "sample" for one in folders])
+    counts = [(one / "documents.bin").stat().st_size // ROW.itemsize for one in folders]
+    offsets = np.cumsum([0, *counts])
+    near = None
+    if signatures:
+        found = near_duplicates(signatures).astype(np.int64)
+        near = offsets[found >> PART_BITS] + (found & (1 << PART_BITS) - 1)
+    facts, skips = tuple(read_json(one / "facts.json", Facts) for one in folders), Skips()
+    for part in facts:
+        skips.merge(part.skips)
+    skips.evaluate()
+    for spooled in (folder / "keys").glob("[0-9a-f][0-9a-f]"):
+        spooled.unlink()
+    ledger = Ledger(folder / "keys", least=least)
+    for one in folders:
+        for rows in _read_rows(one):
+            stays = (rows["reason"] == 0) & ~near_copies(near, ledger.documents, len(rows))
+            ledger.add(rows["key"], rows["characters"], stays)
+    if not ledger.kept:
+        if ledger.documents:
+            raise UserError(
+                f"The filters dropped all {ledger.documents:,} documents.", "Choose another --preset or text."
+            )
+        raise UserError("The corpus is empty: no document holds any text.", "Give files with text in them.")
+    splits = ledger.decide()
+    if splits.train == 0:
+        raise UserError(
+            "The corpus is a single document, so no text can be held out for validation.",
+            "Give more text, or split it: --document line, --document blank-line or --chunk-characters 2000.",
+        )
+    spools, starts = [one / "sample" for one in folders], offsets[:-1].tolist()
+    return FirstPass(
+        folders=folders,
+        facts=facts,
+        offsets=tuple(offsets.tolist()),
+        splits=splits,
+        sample=SampleTexts(spools, starts, splits, TRAIN),
+        heldout_sample=SampleTexts(spools, starts, splits, HELDOUT),
+        characters=ledger.characters,
+        skips=skips,
+        evaluation_items=tuple(evaluation_items),
+        near=near,
+    )

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from daybreak.data.pipeline.tokenized import read_tokens, split_documents
 from daybreak.data.readers.documents import Document, DocumentRule, read_file
-from daybreak.data.readers.inputs import PARQUET, RECORDS, TEXT, TOKENS, InputFile, Meter
-from daybreak.data.readers.reading import Reading, Skips
+from daybreak.data.readers.file_range import FileRange, Skips
+from daybreak.data.readers.inputs import PARQUET, RECORDS, TEXT, TOKENS, ByteCounter, InputFile
 from daybreak.data.readers.tables import row_groups
 
 PART_BYTES = 16 << 20
@@ -58,7 +58,7 @@ def _parts(file: InputFile, rule: DocumentRule, part_bytes: int) -> Iterator[Par
 
 
 def read_part(
-    part: Part, rule: DocumentRule, text_field: str, skips: Skips, meter: Meter, tokenizer: str = ""
+    part: Part, rule: DocumentRule, text_field: str, skips: Skips, byte_counter: ByteCounter, tokenizer: str = ""
 ) -> Iterator[Document]:
     """Yield the documents of ``part``. When all parts are read, in order, into one ``skips``, or each into its own and
     these are merged in order, ``skips.evaluate`` says whether a file had too many bad lines.
@@ -70,5 +70,5 @@ def read_part(
         UserError: see ``read_documents``; but of bad lines only if the part is the whole file.
     """
     if part.file.form == TOKENS:
-        return read_tokens(Reading(part.file, skips, meter, part.start, part.stop), tokenizer)
-    return read_file(part.file, rule, text_field, skips, meter, part.start, part.stop)
+        return read_tokens(FileRange(part.file, skips, byte_counter, part.start, part.stop), tokenizer)
+    return read_file(part.file, rule, text_field, skips, byte_counter, part.start, part.stop)

@@ -23,11 +23,11 @@ from daybreak.core.terminal import say, working
 from daybreak.data.filters.compressibility import Compressibility
 from daybreak.data.pipeline import encoding
 from daybreak.data.pipeline.corpus import Corpus, bundled
+from daybreak.data.pipeline.first_pass import FirstPass
 from daybreak.data.pipeline.resuming import identity_of, made_once
-from daybreak.data.pipeline.split_assignment import SORTED, Reading, assignments_under, held_keys, surveyed
-from daybreak.data.pipeline.summary import Survey
+from daybreak.data.pipeline.split_assignment import SORTED, SourceReader, assignments_under, held_keys, run_first_pass
 from daybreak.data.readers.documents import choose_rule
-from daybreak.data.readers.inputs import Meter, find_files
+from daybreak.data.readers.inputs import ByteCounter, find_files
 from daybreak.data.sequences.shards import open_shards
 from daybreak.data.tokenizers.tokenizer import TokenizerConfig, load_tokenizer, tokenizer_fingerprint, vocabulary_size
 from daybreak.schemas.run import SHARD_FORMAT, Manifest, Source
@@ -109,29 +109,29 @@ def make_texts(
     Raises:
         UserError: a source cannot be read, or a preprocessing leaves nothing of it.
     """
-    readings = [Reading(text.name, text.corpus, work / text.name, workers) for text in texts]
-    found = [surveyed(reading) for reading in readings]
+    readers = [SourceReader(text.name, text.corpus, work / text.name, workers) for text in texts]
+    found = [run_first_pass(reader) for reader in readers]
     held = np.concatenate([held_keys(one) for one in found])
     samples = _Samples([one.sample for one in found])
     with working("Making the tokenizer"):
         tokenizer = made_once(work / "tokenizer", lambda to: config.make(samples, to))
     step = Compressibility(tokenizer=str(tokenizer), threshold=threshold)
     treated: list[PreprocessedText] = []
-    for reading, one in zip(readings, found):
+    for reader, one in zip(readers, found):
         whole = 0
         for place, preprocessing in enumerate(preprocessings):
             if preprocessing == SORTED:
                 treated.append(replace(treated[-1], preprocessing=preprocessing))
                 continue
-            final = data / f"{reading.name}-{preprocessing}"
+            final = data / f"{reader.name}-{preprocessing}"
             if not (final / "manifest.json").exists():
-                assignments = assignments_under(reading, one, preprocessings[: place + 1], step, held)
-                _encode(reading, one, assignments, tokenizer, type(config).__name__, final)
+                assignments = assignments_under(reader, one, preprocessings[: place + 1], step, held)
+                _encode(reader, one, assignments, tokenizer, type(config).__name__, final)
             train = open_shards(final).manifest.train
             whole = whole or train.tokens
             treated.append(
                 PreprocessedText(
-                    source=reading.name,
+                    source=reader.name,
                     preprocessing=preprocessing,
                     folder=final.name,
                     documents=train.documents,
@@ -139,20 +139,20 @@ def make_texts(
                     kept=train.tokens / whole,
                 )
             )
-            say(f"{reading.name}, {preprocessing}: {train.documents:,} documents, {train.tokens:,} training tokens.")
+            say(f"{reader.name}, {preprocessing}: {train.documents:,} documents, {train.tokens:,} training tokens.")
     sources = [
-        StudySource(name=text.name, documents=one.offsets[-1], heldout_documents=one.verdict.heldout)
+        StudySource(name=text.name, documents=one.offsets[-1], heldout_documents=one.splits.heldout)
         for text, one in zip(texts, found)
     ]
     return sources, treated
 
 
-def _encode(reading: Reading, found: Survey, assignments: Path, tokenizer: Path, kind: str, final: Path) -> None:
+def _encode(reader: SourceReader, found: FirstPass, assignments: Path, tokenizer: Path, kind: str, final: Path) -> None:
     """Make the data folder ``final``, whole or not at all."""
-    corpus, parts = reading.corpus, len(reading.corpus.parts)
+    corpus, parts = reader.corpus, len(reader.corpus.parts)
     made = load_tokenizer(tokenizer)
     special, vocabulary = special_ids(made, tokenizer), vocabulary_size(made)
-    asked = encoding.Asked(
+    job = encoding.EncodingJob(
         corpus=corpus,
         tokenizer=tokenizer,
         special=special,
@@ -161,10 +161,10 @@ def _encode(reading: Reading, found: Survey, assignments: Path, tokenizer: Path,
         epochs=(1.0,) * parts,
         fast=found.characters >= encoding.FAST_CHARACTERS,
     )
-    folder, new = reading.place / f"encoded-{final.name}", reading.place / f"data-{final.name}"
+    folder, new = reader.place / f"encoded-{final.name}", reader.place / f"data-{final.name}"
     with working(f"Encoding {final.name}"):
-        deque(reading.over(partial(encoding.encode_part, asked, folder, Meter())), maxlen=0)
-    reading.refuse_changed()
+        deque(reader.over(partial(encoding.encode_part, job, folder, ByteCounter())), maxlen=0)
+    reader.refuse_changed()
     shutil.rmtree(new, ignore_errors=True)
     shutil.copytree(tokenizer, new / "tokenizer")
     train, heldout, counts, _ = encoding.join(folder, parts, new, vocabulary=vocabulary, sentences=corpus.sentences)
@@ -179,7 +179,7 @@ def _encode(reading: Reading, found: Survey, assignments: Path, tokenizer: Path,
         train=train,
         heldout=heldout,
         unigram_counts=counts,
-        sources=[Source(path=reading.name, documents=found.offsets[-1], characters=found.characters)],
+        sources=[Source(path=reader.name, documents=found.offsets[-1], characters=found.characters)],
         duplicates=0,
         skipped={**found.skips.counts, LEFT_OUT: left_out},
         characters=found.characters,

@@ -1,4 +1,4 @@
-"""What is done with the text beside making tokens of it: its case, its steps, and how much of each source is wanted."""
+"""Settings of the preprocessing: preset, filters, contamination checks and the mixture of sources."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from daybreak.core.serialization import to_dict
 from daybreak.data.filters.compressibility import SELF, Compressibility
 from daybreak.data.filters.contamination import EvaluationText
 from daybreak.data.filters.custom_filters import CustomFilter, custom_filters
-from daybreak.data.filters.filter import DocumentFilter, Step
+from daybreak.data.filters.filter import DocumentFilter, Filter
 from daybreak.data.filters.languages import Language
-from daybreak.data.filters.presets import PLAIN, steps_of
+from daybreak.data.filters.presets import PLAIN, preset_filters
 from daybreak.data.tokenizers.tokenizer import tokenizer_fingerprint
 
 MOST_EPOCHS = 1000
@@ -31,36 +31,36 @@ class Preprocessing:
     filters: str = ""
     """A Python file that defines your own filters, which run after those of the preset."""
     evaluation: tuple[str, ...] = ()
-    """Evaluation texts that are looked for in the corpus."""
+    """Files of evaluation texts to search for in the corpus."""
     remove_evaluation: bool = False
-    """Leave out the documents in which one is met."""
+    """Drop documents that contain evaluation text."""
     language_model: str = ""
-    """File of a fastText model for the language of a document."""
+    """File of a fastText model that identifies the language of a document."""
     languages: tuple[str, ...] = ()
-    """Codes of the languages that stay."""
+    """Codes of the languages to keep."""
     filter_tokenizer: str = SELF
-    """For the preset crammed: a tokenizer folder, or self for one that is trained on the text before it is filtered."""
+    """For the preset crammed: a tokenizer folder, or self to train one on the text before filtering."""
     epochs: tuple[float, ...] = ()
-    """How often the documents of each input stand in the training text; empty for once."""
+    """Copies of the documents of each input in the training text; empty for one."""
     weights: tuple[float, ...] = ()
-    """Each input's share of the training text, in its place; what is too small is repeated."""
+    """Weight of each input in the training text; inputs that are too small are repeated."""
     advise: bool = False
-    """Say what size of vocabulary suits the text; it trains another tokenizer, on a few megabytes."""
+    """Recommend a vocabulary size; trains a second tokenizer on a few megabytes."""
     show_text: bool = False
-    """Keep examples of what is left out in corpus.json."""
+    """Store examples of dropped documents in corpus.json."""
 
     def check(self, inputs: int, *, trains: bool) -> None:
-        """Refuse what cannot be meant.
+        """Check settings that depend on each other.
 
         Args:
-            inputs: how many were given.
-            trains: whether the tokenizer is trained on the text, not taken over.
+            inputs: number of inputs.
+            trains: whether the tokenizer is trained on the text, not an existing one.
 
         Raises:
-            UserError: settings that need another, or not one number for each input.
+            UserError: a required setting is missing, or there is not one number for each input.
         """
         if self.epochs and self.weights:
-            raise UserError("Both --epochs and --weights say how much of each source is wanted.", "Give one of them.")
+            raise UserError("--epochs and --weights cannot be combined.", "Give one of them.")
         for name, values in (("--epochs", self.epochs), ("--weights", self.weights)):
             if values and len(values) != inputs:
                 raise UserError(
@@ -74,14 +74,14 @@ class Preprocessing:
             raise UserError("A tokenizer that is taken over has its size already.", "Leave --advise out.")
 
     def check_sources(self, given: Sequence[str], owners: set[str]) -> None:
-        """Refuse a mixture in which it is not clear what a number is for.
+        """Check that each number of a mixture refers to one input.
 
         Args:
             given: the inputs.
-            owners: those that a file was found for first.
+            owners: the inputs to which files were assigned.
 
         Raises:
-            UserError: an input is there twice, or all of its files belong to others.
+            UserError: an input is given twice, or all of its files belong to others.
         """
         if not self.epochs and not self.weights:
             return
@@ -89,20 +89,21 @@ class Preprocessing:
             if one in given[:place] or one not in owners:
                 raise UserError(f"All of '{one}' is in other inputs too.", "Name each text once to mix sources.")
 
-    def all_steps(self) -> tuple[Step, ...]:
-        """All steps in their order: those that evaluate a document by its text come first.
+    def all_filters(self) -> tuple[Filter, ...]:
+        """Return all filters in order; document filters come first.
 
-        A file of the user's is read anew each time: ask once, and pass on what was found.
+        The user's filter file is read at each call.
 
         Raises:
-            UserError: no such case, steps that cannot be used, or settings that need another.
+            UserError: unknown preset, unusable filters, or a required setting is missing.
         """
         if bool(self.languages) != bool(self.language_model):
             raise UserError(
-                "Languages are told by a model.", "Give both --languages and --language-model, or neither of them."
+                "Language filtering needs a model and languages.",
+                "Give both --languages and --language-model, or neither of them.",
             )
         language = Language(model=self.language_model, languages=self.languages) if self.languages else None
-        found = list(steps_of(self.preset, language))
+        found = list(preset_filters(self.preset, language))
         if self.filter_tokenizer != SELF:
             if not any(isinstance(step, Compressibility) for step in found):
                 raise UserError(f"The preset {self.preset} filters by no tokenizer.", "Leave --filter-tokenizer out.")
@@ -110,21 +111,21 @@ class Preprocessing:
                 replace(step, tokenizer=self.filter_tokenizer) if isinstance(step, Compressibility) else step
                 for step in found
             ]
-        judging: list[Step] = [step for step in found if isinstance(step, DocumentFilter)]
-        of_corpus = [step for step in found if not isinstance(step, DocumentFilter)]
-        judging += custom_filters(self.filters) if self.filters else ()
+        document_filters: list[Filter] = [step for step in found if isinstance(step, DocumentFilter)]
+        corpus_filters = [step for step in found if not isinstance(step, DocumentFilter)]
+        document_filters += custom_filters(self.filters) if self.filters else ()
         if self.evaluation:
-            judging.append(EvaluationText(paths=self.evaluation, remove=self.remove_evaluation))
-        return (*judging, *of_corpus)
+            document_filters.append(EvaluationText(paths=self.evaluation, remove=self.remove_evaluation))
+        return (*document_filters, *corpus_filters)
 
-    def identity(self, steps: Sequence[Step]) -> Any:
-        """A plain value that tells this preprocessing from another, with the state of the files that it names.
+    def identity(self, filters: Sequence[Filter]) -> Any:
+        """Return a plain value that identifies this preprocessing, including the state of the files it names.
 
         Args:
-            steps: what ``all_steps`` found.
+            filters: the result of ``all_filters``.
 
         Raises:
-            UserError: one cannot be read.
+            UserError: a file cannot be read.
         """
         beside: list[Any] = []
         try:
@@ -139,7 +140,7 @@ class Preprocessing:
             raise UserError(f"'{error.filename}' cannot be read: {why}.", "Check the path.") from None
         if self.filter_tokenizer != SELF:
             beside.append(tokenizer_fingerprint(Path(os.path.expanduser(self.filter_tokenizer))))
-        beside += [step.digest for step in steps if isinstance(step, CustomFilter)][:1]
+        beside += [step.digest for step in filters if isinstance(step, CustomFilter)][:1]
         plain = to_dict(replace(self, evaluation=(), language_model="", filter_tokenizer=SELF))
         del plain["filters"]
         plain["case"] = plain.pop("preset")  # its name in the version before, whose folders are still recognized
@@ -147,22 +148,22 @@ class Preprocessing:
 
     @property
     def mixes(self) -> bool:
-        """Whether some inputs may be read more often than others."""
+        """Whether inputs may be repeated or reduced."""
         return bool(self.epochs or self.weights)
 
 
 AS_IT_IS = Preprocessing()
-"""The text as it comes, every input once."""
+"""No preprocessing; every input once."""
 
 
 def epochs_of(preprocessing: Preprocessing, inputs: Sequence[str], characters: dict[str, int]) -> dict[str, float]:
-    """How often each input's documents stand in the training text.
+    """Return the number of copies of each input's documents in the training text.
 
-    Weights keep the training text as long as it is: of a source with half of the text and a weight of 1 in 4, half is
-    taken. What is given twice counts once.
+    Weights preserve the total length: of a source with half of the text and a weight of 1/4, half is used. An input
+    that is given twice counts once.
 
     Args:
-        characters: of each input, those that the steps kept.
+        characters: characters of each input that passed the filters.
     """
     if preprocessing.epochs:
         return dict(zip(inputs, preprocessing.epochs, strict=True))

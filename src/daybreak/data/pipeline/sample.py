@@ -1,4 +1,4 @@
-"""The bounded share of the corpus that the tokenizer learns from, spooled to disk in the first pass."""
+"""The bounded sample of the corpus that the tokenizer is trained on, stored on disk in the first pass."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from pathlib import Path
 
 import numpy as np
 
-from daybreak.data.filters.deduplication import TRAIN, Verdict
+from daybreak.data.filters.deduplication import TRAIN, SplitAssignments
 
 SAMPLE_BYTES = 100_000_000
 COPIES = 8
-"""What the sample may take on disk, in sizes of its own: a text may stand in the spool of every part."""
+"""Disk limit in multiples of the sample size: a text may be in the sample of every part."""
 LAYERS = 24
 HEAD = np.dtype([("number", "<u8"), ("key", "<u8"), ("size", "<u4")])
-"""Of each text: its place in the part, its key, and its bytes."""
+"""One text: its index in the part, its key and its size in bytes."""
 
 
 class SampleSpool:
     """Keeps between half and all of ``limit`` bytes of one part of a large corpus, and all of a small one.
 
-    Each document belongs by its key to a layer: half of them to layer 0, a quarter to layer 1, and so on. When the
-    spool is over its limit, the lowest layer goes. Of equal texts the first counts. What stays depends on the texts
-    alone, not on their order or on how often each is there.
+    The key of a document decides its layer: half of all documents are in layer 0, a quarter in layer 1, and so on. When
+    the sample exceeds the limit, the lowest layer is deleted. Duplicates are stored once. The result depends only on
+    the set of texts, not on their order or number of copies.
 
-    Memory: the keys of what is kept, 100 bytes each.
+    Memory: 100 bytes for each text in the sample.
     """
 
     def __init__(self, folder: Path, limit: int = SAMPLE_BYTES):
@@ -38,7 +38,7 @@ class SampleSpool:
         """Add a document.
 
         Args:
-            number: its place in the part.
+            number: its index in the part.
         """
         # The key's leading bits choose the split, so the layer is taken from a hash of the key.
         bits = int.from_bytes(hashlib.blake2b(key.to_bytes(8, "big"), digest_size=8).digest(), "big")
@@ -63,7 +63,7 @@ class _Layer:
         self._size = 0
 
     def add(self, number: int, key: int, text: str) -> int:
-        """Return the bytes that it takes; 0 where it is there already."""
+        """Return the bytes written; 0 for a duplicate."""
         if key in self._keys:
             return 0
         self._keys.add(key)
@@ -74,7 +74,7 @@ class _Layer:
         return HEAD.itemsize + len(data)
 
     def drop(self) -> int:
-        """Return the bytes that it took."""
+        """Delete the layer; return its bytes."""
         self.close()
         self._keys.clear()
         for path in _files(self._folder, self._layer):
@@ -91,12 +91,12 @@ def _files(folder: Path, layer: int) -> tuple[Path, Path]:
 
 
 def shrink(folders: Sequence[Path], limit: int = SAMPLE_BYTES) -> None:
-    """Drop the lowest layers of all parts' spools until together they keep to ``limit``, as one spool would.
+    """Delete the lowest layers of all parts until their union is within ``limit``, as in one sample.
 
-    A text that stands in several counts once. What goes with some of the parts would also go with all of them, so this
-    may be called as parts are finished: the disk holds ``limit``, or up to COPIES times as much where parts are alike.
+    A text in several parts counts once. A layer that is deleted for some parts would also be deleted for all of them,
+    so this may be called while parts are still being read. Disk: ``limit``, up to COPIES times that if parts are alike.
     """
-    # A layer that one part has dropped is none, whatever the others still have of it.
+    # A layer that one part has deleted cannot be used, even if other parts still have it.
     dropped = [any(not _files(folder, layer)[0].exists() for folder in folders) for layer in range(LAYERS)]
     least = max((layer + 1 for layer, gone in enumerate(dropped) if gone), default=0)
     lowest, size, on_disk = LAYERS - 1, 0, 0
@@ -116,16 +116,19 @@ def shrink(folders: Sequence[Path], limit: int = SAMPLE_BYTES) -> None:
 
 
 class SampleTexts:
-    """The sampled texts of one split, each once. Iterable as often as one likes; reads from disk each time.
+    """The sampled texts of one split, without duplicates; can be iterated repeatedly and reads from disk each time.
 
     Args:
-        folders: the spools of all parts, in order.
-        offsets: the number of each part's first document in the whole corpus.
-        split assignment: TRAIN or HELDOUT.
+        folders: the sample folders of all parts, in order.
+        offsets: the number of each part's first document in the corpus.
+        splits: the split of each document.
+        assignment: TRAIN or HELDOUT.
     """
 
-    def __init__(self, folders: Sequence[Path], offsets: Sequence[int], verdict: Verdict, assignment: int = TRAIN):
-        self._folders, self._offsets, self._verdict, self._fate = folders, offsets, verdict, assignment
+    def __init__(
+        self, folders: Sequence[Path], offsets: Sequence[int], splits: SplitAssignments, assignment: int = TRAIN
+    ):
+        self._folders, self._offsets, self._splits, self._assignment = folders, offsets, splits, assignment
 
     def __iter__(self) -> Iterator[str]:
         for folder, offset in zip(self._folders, self._offsets, strict=True):
@@ -138,5 +141,5 @@ class SampleTexts:
         with texts.open("rb") as file:
             for number, _, size in np.fromfile(heads, HEAD).tolist():
                 data = file.read(size)
-                if self._verdict.assignments[offset + number] == self._fate:
+                if self._splits.assignments[offset + number] == self._assignment:
                     yield data.decode()

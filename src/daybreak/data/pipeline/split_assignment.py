@@ -1,8 +1,8 @@
-"""What becomes of each document of a source under a preprocessing, for a study of what preprocessings are worth.
+"""Assign the documents of a source to splits under a preprocessing, for studies that compare preprocessings.
 
-The names are those of Cramming (Geiping and Goldstein 2022, section 4.4), whose sweep is raw, filtered, filtered and
-sorted, and deduplicated as well: preprocessings add up, in the order of the options. What is held out is set
-aside before any of them; they apply to the training text alone.
+The names follow Cramming (Geiping and Goldstein 2022, section 4.4), which compares raw, filtered, filtered and sorted,
+and also deduplicated text: preprocessings are cumulative, in the order of the options. The held-out text is chosen
+before any preprocessing, which applies to training text only.
 """
 
 from __future__ import annotations
@@ -24,14 +24,13 @@ from daybreak.data.filters.compressibility import Compressibility
 from daybreak.data.filters.deduplication import DROPPED, HELDOUT, TRAIN
 from daybreak.data.filters.filter import missing_extra
 from daybreak.data.filters.near_duplicates import near_duplicates, write_signatures
-from daybreak.data.pipeline import first_pass as survey
+from daybreak.data.pipeline import first_pass
 from daybreak.data.pipeline.corpus import Corpus
-from daybreak.data.pipeline.first_pass import ROW, part_folder
+from daybreak.data.pipeline.first_pass import ROW, FirstPass, decide, part_folder
 from daybreak.data.pipeline.resuming import refuse_changed
-from daybreak.data.pipeline.summary import Survey, decide
 from daybreak.data.pipeline.workers import over_parts
 from daybreak.data.readers.documents import Skips
-from daybreak.data.readers.inputs import Meter
+from daybreak.data.readers.inputs import ByteCounter
 
 RAW, FILTERED, SORTED, DEDUPLICATED = "raw", "filtered", "sorted", "deduplicated"
 TREATMENTS = (RAW, FILTERED, SORTED, DEDUPLICATED)
@@ -41,7 +40,9 @@ def check_preprocessings(preprocessings: Sequence[str]) -> None:
     """Raise UserError for an unknown one, one named twice, what is not compared with raw, or a missing library."""
     for one in preprocessings:
         if one not in TREATMENTS:
-            raise UserError(f"'{one}' is no preprocessing.{nearest(one, TREATMENTS)}", f"Use {', '.join(TREATMENTS)}.")
+            raise UserError(
+                f"'{one}' is not a preprocessing.{nearest(one, TREATMENTS)}", f"Use {', '.join(TREATMENTS)}."
+            )
     if len(set(preprocessings)) < len(preprocessings) or len(preprocessings) < 2 or preprocessings[0] != RAW:
         raise UserError(
             "The preprocessings are compared with the raw text, and each adds to those before it.",
@@ -52,46 +53,46 @@ def check_preprocessings(preprocessings: Sequence[str]) -> None:
 
 
 @dataclass(frozen=True)
-class Reading:
-    """One source, as it is read again and again."""
+class SourceReader:
+    """Reads one source repeatedly."""
 
     name: str
     corpus: Corpus
     place: Path
-    """Holds what was found so far."""
+    """Folder with the results so far."""
     workers: int
 
     def over(self, task: Callable[[int], int]) -> Iterable[int]:
-        """Do ``task`` for every part."""
+        """Run ``task`` for every part."""
         return over_parts(task, range(len(self.corpus.parts)), self.workers)
 
     def refuse_changed(self) -> None:
-        """Raise UserError where a file is not what it was: what was decided of its documents may be of others now."""
+        """Raise UserError if a file changed, because decisions may then refer to other documents."""
         refuse_changed(self.corpus.files)
 
-    def survey(self, what: str, folder: Path, steps: tuple[Compressibility, ...] = ()) -> None:
-        """Read all parts and leave what ``steps`` say of each document."""
-        asked = survey.Asked(corpus=self.corpus, steps=steps)
+    def scan(self, what: str, folder: Path, filters: tuple[Compressibility, ...] = ()) -> None:
+        """Read all parts and store the decision of ``filters`` on each document."""
+        job = first_pass.FirstPassJob(corpus=self.corpus, filters=filters)
         with working(f"{what} {self.name}"):
-            survey.keep_tidy(folder, self.over(partial(survey.survey_part, asked, folder, Meter())))
+            first_pass.keep_tidy(folder, self.over(partial(first_pass.first_pass_part, job, folder, ByteCounter())))
 
 
-def surveyed(reading: Reading) -> Survey:
-    """Read a source once, untreated: what is held out and what is a copy is decided on this.
+def run_first_pass(reader: SourceReader) -> FirstPass:
+    """Read a source without preprocessing; decides held-out documents and duplicates.
 
     Raises:
-        UserError: it cannot be read, or is too little; with its name.
+        UserError: the source cannot be read or is too small; the message names it.
     """
-    folder = make_folder(reading.place) / "survey"
+    folder = make_folder(reader.place) / "survey"
     try:
-        reading.survey("Reading", folder)
-        return decide(folder, len(reading.corpus.parts), least=2 if reading.corpus.sentences else 1)
+        reader.scan("Reading", folder)
+        return decide(folder, len(reader.corpus.parts), least=2 if reader.corpus.sentences else 1)
     except UserError as error:
-        raise UserError(f"The source '{reading.name}': {error.sentence}", error.remedy) from None
+        raise UserError(f"The source '{reader.name}': {error.sentence}", error.remedy) from None
 
 
 def assignments_under(
-    reading: Reading, found: Survey, until: Sequence[str], step: Compressibility, held: np.ndarray
+    reader: SourceReader, found: FirstPass, until: Sequence[str], step: Compressibility, held: np.ndarray
 ) -> Path:
     """Write uint8[documents], DROPPED, TRAIN or HELDOUT, under the preprocessings ``until``; return the file.
 
@@ -99,26 +100,26 @@ def assignments_under(
         held: ``held_keys`` of all sources.
 
     Raises:
-        UserError: nothing is left to train on, or the text has changed meanwhile.
+        UserError: no training text is left, or the text has changed.
     """
-    place = reading.place
+    place = reader.place
     assignments = unprocessed(found, held)
     if FILTERED in until:
-        reading.survey("Filtering", place / "filter", (step,))
-        reading.refuse_changed()
-        assignments[_left_out(place / "filter", len(reading.corpus.parts)) & (assignments == TRAIN)] = DROPPED
+        reader.scan("Filtering", place / "filter", (step,))
+        reader.refuse_changed()
+        assignments[_left_out(place / "filter", len(reader.corpus.parts)) & (assignments == TRAIN)] = DROPPED
     if DEDUPLICATED in until:
-        assignments[(np.asarray(found.verdict.assignments) == DROPPED) & (assignments == TRAIN)] = (
+        assignments[(np.asarray(found.splits.assignments) == DROPPED) & (assignments == TRAIN)] = (
             DROPPED  # exact copies
         )
         path = _written(place / "assignments-exact", assignments)
-        with working(f"Looking for near duplicates in {reading.name}"):
-            task = partial(sign_part, reading.corpus, path, found.offsets, place / "near")
-            deque(reading.over(task), maxlen=0)
+        with working(f"Looking for near duplicates in {reader.name}"):
+            task = partial(sign_part, reader.corpus, path, found.offsets, place / "near")
+            deque(reader.over(task), maxlen=0)
             assignments[near_duplicates(place / "near").astype(np.int64)] = DROPPED
     if not (assignments == TRAIN).any():
         raise UserError(
-            f"The source '{reading.name}' has no text left when {until[-1]}.", "Leave that preprocessing out."
+            f"The source '{reader.name}' has no text left when {until[-1]}.", "Leave that preprocessing out."
         )
     return _written(place / f"assignments-{until[-1]}", assignments)
 
@@ -128,19 +129,19 @@ def _written(path: Path, assignments: np.ndarray) -> Path:
     return path
 
 
-def held_keys(found: Survey) -> np.ndarray:
-    """The keys of the texts that a source holds out."""
+def held_keys(found: FirstPass) -> np.ndarray:
+    """Return the keys of the held-out texts of a source."""
     held = [rows["key"][own == HELDOUT] for part in range(len(found.folders)) for rows, own in found.documents(part)]
     return np.concatenate(held)
 
 
-def unprocessed(found: Survey, held: np.ndarray) -> np.ndarray:
-    """uint8[documents]: copies of what is trained on are trained on too; copies of what is held out are left out.
+def unprocessed(found: FirstPass, held: np.ndarray) -> np.ndarray:
+    """Return uint8[documents]: duplicates of training text are kept, duplicates of held-out text are dropped.
 
     Args:
-        held: the keys of what this source and the others hold out; how much that is depends on a source's size.
+        held: the keys of the held-out texts of all sources.
     """
-    assignments = np.array(found.verdict.assignments)
+    assignments = np.array(found.splits.assignments)
     start = 0
     for part in range(len(found.folders)):
         for rows, own in found.documents(part):
@@ -153,15 +154,15 @@ def unprocessed(found: Survey, held: np.ndarray) -> np.ndarray:
 
 
 def _left_out(folder: Path, parts: int) -> np.ndarray:
-    """bool[documents]: whether a step of the survey in ``folder`` left a document out."""
+    """Return bool[documents]: whether a filter of the pass in ``folder`` dropped the document."""
     found = [np.fromfile(part_folder(folder, number) / "documents.bin", ROW)["reason"] for number in range(parts)]
     return np.concatenate(found) != 0
 
 
 def sign_part(corpus: Corpus, assignments: Path, offsets: Sequence[int], folder: Path, number: int) -> int:
-    """Hash the training documents of one part, known by their numbers in the source; return the part's number."""
+    """Write near-duplicate signatures for the training documents of one part; return the number of the part."""
     first, stop = offsets[number : number + 2]
     own = np.fromfile(assignments, np.uint8, stop - first, offset=first)
-    documents = zip(range(first, stop), own, corpus.documents(number, Skips(), Meter()))
+    documents = zip(range(first, stop), own, corpus.documents(number, Skips(), ByteCounter()))
     write_signatures(((place, one.text) for place, assignment, one in documents if assignment == TRAIN), folder, number)
     return number

@@ -26,8 +26,8 @@ from daybreak.core.special_tokens import special_ids
 from daybreak.core.terminal import say
 from daybreak.data.readers.cleaning import clean
 from daybreak.data.readers.documents import Document
+from daybreak.data.readers.file_range import FileRange
 from daybreak.data.readers.inputs import TOKENS, InputFile, open_file
-from daybreak.data.readers.reading import Reading
 from daybreak.data.tokenizers.tokenizer import TokenizerConfig, vocabulary_size
 from daybreak.data.tokenizers.tokenizer_import import Existing
 from daybreak.schemas.run import SpecialIds
@@ -167,7 +167,7 @@ def split_documents(file: InputFile, part_bytes: int) -> list[int]:
     return [end for end in dict.fromkeys(ends) if end < len(found.ends)]
 
 
-def read_tokens(reading: Reading, folder: str) -> Iterator[Document]:
+def read_tokens(part: FileRange, folder: str) -> Iterator[Document]:
     """Yield the documents of a file, or of a part of it, with their ids and their text as decoded.
 
     What the tokenizer put around each document is left out (see ``edges``), and padding behind it. A document of more
@@ -176,35 +176,35 @@ def read_tokens(reading: Reading, folder: str) -> Iterator[Document]:
     Raises:
         UserError: the file is damaged, or holds an id that the tokenizer does not have.
     """
-    file, decoder = open_tokens(reading.file), open_decoder(folder)
+    file, decoder = open_tokens(part.file), open_decoder(folder)
     batch: list[tuple[int, np.ndarray]] = []
     held = 0
-    for number, ids in pieces(file, decoder, reading):
+    for number, ids in pieces(file, decoder, part):
         batch.append((number, ids))
         held += len(ids)
         if held >= BATCH_TOKENS:
-            yield from _documents(batch, decoder, reading)
+            yield from _documents(batch, decoder, part)
             batch, held = [], 0
-    yield from _documents(batch, decoder, reading)
+    yield from _documents(batch, decoder, part)
 
 
-def _documents(batch: list[tuple[int, np.ndarray]], decoder: Decoder, reading: Reading) -> Iterator[Document]:
+def _documents(batch: list[tuple[int, np.ndarray]], decoder: Decoder, part: FileRange) -> Iterator[Document]:
     texts = decoder.tokenizer.decode_batch([ids.tolist() for _, ids in batch], skip_special_tokens=True)
     for (number, ids), text in zip(batch, map(clean, texts), strict=True):
         if text:
-            yield Document(text, reading.file.given, ids=ids)
+            yield Document(text, part.file.given, ids=ids)
         else:
-            reading.skips.add("documents without text", reading.file.name, "document", number)
+            part.skips.add("documents without text", part.file.name, "document", number)
 
 
-def pieces(file: TokenFile, decoder: Decoder, reading: Reading) -> Iterator[tuple[int, np.ndarray]]:
+def pieces(file: TokenFile, decoder: Decoder, part: FileRange) -> Iterator[tuple[int, np.ndarray]]:
     """Yield (number of the document, from 1; its ids) of what is read, cut at LARGEST_TOKENS."""
     begins, closes = edges(file, decoder)
-    stop = len(file.ends) if reading.stop is None else reading.stop
-    place = int(file.ends[reading.start - 1]) if reading.start else 0
-    with open_file(reading.file, reading.meter) as stream:
+    stop = len(file.ends) if part.stop is None else part.stop
+    place = int(file.ends[part.start - 1]) if part.start else 0
+    with open_file(part.file, part.byte_counter) as stream:
         stream.seek(place * file.ids.itemsize)
-        for low in range(reading.start, stop, INDEX_BLOCK):
+        for low in range(part.start, stop, INDEX_BLOCK):
             ends = file.ends[low : min(stop, low + INDEX_BLOCK)].astype(np.int64)
             if (np.diff(ends, prepend=place) < 0).any() or ends[-1] > len(file.ids):
                 raise _damaged(file.name, "its index does not ascend")

@@ -118,9 +118,9 @@ def warn_of_folding(tokenizer: Tokenizer, letters: Counter[str], texts: Iterable
             f"Careful: this tokenizer folds accents away, which deletes vowels or takes syllables apart in "
             f"{' and '.join(damaged)}. Add --tokenizer.cased, or choose --tokenizer-kind ByteBPE."
         )
-    elif folds and (share := accented_fraction(texts)) >= ACCENTED:
+    elif folds and (fraction := accented_fraction(texts)) >= ACCENTED:
         say(
-            f"Careful: {share:.1%} of the letters carry accents, and this tokenizer removes them. "
+            f"Careful: {fraction:.1%} of the letters carry accents, and this tokenizer removes them. "
             "Add --tokenizer.cased to keep accents and capitals."
         )
 
@@ -200,11 +200,11 @@ def some_of(texts: Iterable[str], characters: int) -> list[str]:
         texts: read twice; a plain iterator is kept in memory for that.
     """
     texts = list(texts) if iter(texts) is texts else texts
-    share = characters / max(1, sum(map(len, texts)))
-    if share >= 1:
+    fraction = characters / max(1, sum(map(len, texts)))
+    if fraction >= 1:
         return list(texts)
     # What is held out is told by the leading bits of the same key, so its lowest are taken.
-    drawn = (text for text in texts if (document_key(text) & 0xFFFFFFFF) < share * 2**32)
+    drawn = (text for text in texts if (document_key(text) & 0xFFFFFFFF) < fraction * 2**32)
     return first_characters(drawn, characters) or first_characters(texts, characters)
 
 
@@ -236,14 +236,16 @@ def _why(best: TokenizerQuality, found: list[TokenizerQuality], able: list[Token
             f"The text is small: of {best.vocabulary:,} pieces, too, fewer than {LEARNABLE:.0%} have {EXAMPLES} "
             "examples in it (Gowda and May 2020)."
         )
-    told = f"It reads the text with the least work for a model of width {cost.width} and {cost.body:,} other parameters"
+    message = (
+        f"It reads the text with the least work for a model of width {cost.width} and {cost.body:,} other parameters"
+    )
     larger = [quality for quality in found if quality.vocabulary > best.vocabulary]
     if not larger:
-        return f"{told}; no larger size was tried."
+        return f"{message}; no larger size was tried."
     more = larger[0].characters_per_token / best.characters_per_token - 1
     next_one = (
         f"{larger[0].vocabulary:,} pieces would hold {abs(more):.1%} {'more' if more >= 0 else 'less'} text a token"
     )
     if larger[0] not in able:
-        return f"{told}; {next_one}, but too few of them have {EXAMPLES} examples (Gowda and May 2020)."
-    return f"{told}; {next_one}, which is less than they cost."
+        return f"{message}; {next_one}, but too few of them have {EXAMPLES} examples (Gowda and May 2020)."
+    return f"{message}; {next_one}, which is less than they cost."

@@ -1,4 +1,4 @@
-"""The same work on many parts, in this process or in several: what comes out depends on the parts alone."""
+"""Run one task on many parts, in this process or in several; results depend only on the parts."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,7 +21,7 @@ Result = TypeVar("Result")
 
 
 class WorkerLost(UserError):
-    """A worker was killed; the others did nothing wrong, and what is done can be gone on with."""
+    """A worker process was killed. Finished parts are kept, so the preparation can be resumed."""
 
 
 WATCH_SECONDS = 1.0
@@ -29,23 +30,22 @@ WATCH_SECONDS = 1.0
 def over_parts(
     task: Callable[[int], Result], numbers: Sequence[int], workers: int, folder: Path | None = None
 ) -> Iterator[Result]:
-    """Yield ``task(number)`` for all numbers, as they are done.
+    """Yield ``task(number)`` for all numbers, in order of completion.
 
     Args:
-        task: picklable where there are several workers. What it needs of this process, it is given.
-        folder: where ``task`` is laid down for the workers, each of which reads it once, for it may hold the names of a
-            hundred thousand files; the system's for temporary files by default.
-        workers: processes; with 1, or a single number, all is done here, and nothing is started.
+        task: picklable if there are several workers. It must contain all that it needs from this process.
+        folder: where ``task`` is stored for the workers, by default the system's temporary folder. Each worker reads it
+            once, because it may contain the names of a hundred thousand files.
+        workers: processes. With 1, or with a single number, everything runs in this process.
 
     Raises:
-        UserError: of a task; or a worker was killed.
+        UserError: raised by a task, or a worker was killed.
     """
     if workers <= 1 or len(numbers) <= 1:
         yield from map(task, numbers)
         return
-    # loky starts fresh interpreters, not copies of this one with its threads, and does not import the caller's script.
+    # loky starts new interpreters, not copies of this one with its threads, and does not import the caller's script.
     import joblib
-    from joblib.externals.loky.process_executor import BrokenProcessPool
 
     parallel = joblib.Parallel(
         n_jobs=min(workers, len(numbers)), backend="loky", return_as="generator_unordered",
@@ -67,7 +67,7 @@ def over_parts(
 
 @contextmanager
 def released() -> Iterator[None]:
-    """End the workers on leaving; otherwise they wait for minutes for more to do, with all their memory."""
+    """End the worker processes on exit; otherwise they stay idle for minutes and keep their memory."""
     try:
         yield
     finally:
@@ -79,6 +79,7 @@ def released() -> Iterator[None]:
 
 def lay_down(task: Callable[[int], object], place: Path) -> None:
     """Write ``task`` to a file, for other processes."""
+    # joblib bundles cloudpickle, which also takes functions that cannot be imported by name.
     from joblib.externals.loky.backend.reduction import dump
 
     with place.open("wb") as file:
@@ -87,22 +88,22 @@ def lay_down(task: Callable[[int], object], place: Path) -> None:
 
 @functools.lru_cache(maxsize=1)
 def laid_down(place: str) -> Callable[[int], object]:
-    """The task in a file; of no two tasks has it the same name."""
+    """Read the task from a file; every task has a file name of its own."""
     with open(place, "rb") as file:
         task: Callable[[int], object] = pickle.load(file)
     return task
 
 
 def _in_worker(place: str, number: int) -> Any:
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes fill the cores already
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the worker processes use all cores already
     return laid_down(place)(number)
 
 
 def end_with(parent: int) -> None:
-    """See to it that this process ends when the process that started it does, even by kill -9."""
+    """End this process as soon as its parent process has ended, even by kill -9."""
 
     def watch() -> None:
-        while os.getppid() == parent:  # an orphan has another parent at once
+        while os.getppid() == parent:  # the kernel gives an orphan a new parent immediately
             time.sleep(WATCH_SECONDS)
         os._exit(1)
 
@@ -113,7 +114,7 @@ def end_with(parent: int) -> None:
 
 
 def is_alive(process: int) -> bool:
-    """Whether there is a process of this number."""
+    """Return whether a process with this number exists."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:

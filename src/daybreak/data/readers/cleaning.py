@@ -1,4 +1,4 @@
-"""Making equal text equal: Unicode NFC, no control characters, single spaces; line breaks stay."""
+"""Normalize text: Unicode NFC, no control characters, single spaces; line breaks are kept."""
 
 from __future__ import annotations
 
@@ -7,22 +7,24 @@ import unicodedata
 
 import numpy as np
 
-# Control characters that are no whitespace, the byte order mark, and halves of surrogate pairs (from JSON escapes).
+# Control characters except whitespace, the byte order mark, and lone surrogates (from JSON escapes).
 _CONTROL = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\ufeff\ud800-\udfff]+")
 _SPACES = re.compile(r"[^\S\n ][^\S\n]*| [^\S\n]+")
 _LINE_EDGES = re.compile(r" ?\n ?")
 PLAIN = bytes(range(0x20, 0x7F)) + b"\n"
-"""ASCII that may stand in clean text."""
+"""ASCII that clean text may contain."""
 LONG = 1000
-"""Characters from which on a look at arrays is faster than one at strings."""
+"""Characters from which array operations are faster than string operations."""
 
 
 def clean(text: str) -> str:
-    """Return ``text`` normalised; cleaning clean text changes nothing."""
+    """Return the normalized ``text``; idempotent."""
     if len(text) >= LONG and _is_clean(text):
         return unicodedata.normalize("NFC", text)
     text = text.replace("\r\n", "\n")
-    if not _is_tidy(text.replace("\n", "")):  # a look at whole strings is many times as fast as an expression
+    if not _is_tidy(
+        text.replace("\n", "")
+    ):  # a test of the whole string is many times faster than a regular expression
         lines = text.split("\n")
         text = "\n".join(line if _is_tidy(line) else _SPACES.sub(" ", _CONTROL.sub("", line)) for line in lines)
     if " \n" in text or "\n " in text:
@@ -31,7 +33,7 @@ def clean(text: str) -> str:
 
 
 def _is_clean(text: str) -> bool:
-    """Whether only NFC is left to do: five times as fast as finding nothing with expressions, or with ``in``."""
+    """Return whether only NFC remains to be applied; five times faster than regular expressions or ``in``."""
     try:
         data = text.encode()
     except UnicodeEncodeError:  # half of a surrogate pair
@@ -46,5 +48,5 @@ def _is_clean(text: str) -> bool:
 
 
 def _is_tidy(line: str) -> bool:
-    """Whether nothing in it matches _CONTROL or _SPACES: all whitespace but the space counts as not printable."""
+    """Return whether neither _CONTROL nor _SPACES matches; all whitespace but the space is not printable."""
     return line.isprintable() and "  " not in line

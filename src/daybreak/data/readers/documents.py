@@ -1,4 +1,4 @@
-"""From input files to documents: what one document is, and what is left out because it cannot be read."""
+"""Read documents from input files: decide what one document is, and skip and count what cannot be read."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 from daybreak.core.errors import UserError
 from daybreak.core.serialization import nearest
 from daybreak.data.readers.cleaning import clean
+from daybreak.data.readers.file_range import BadLines, FileRange, Skips
 from daybreak.data.readers.inputs import (
     DATA_SET,
     DUMP,
@@ -19,38 +20,37 @@ from daybreak.data.readers.inputs import (
     RECORDS,
     TABLE,
     TEXT,
+    ByteCounter,
     InputFile,
-    Meter,
     read_lines,
 )
 from daybreak.data.readers.markup import read_page
-from daybreak.data.readers.reading import BadLines, Reading, Skips
 from daybreak.data.readers.tables import read_data_set, read_parquet, read_records, read_table
 from daybreak.data.readers.text_pieces import cut_at_whitespace
 from daybreak.data.readers.wikipedia import read_dump
 
 RULES = ("auto", "file", "line", "blank-line")
 SAMPLE_BYTES = 1 << 20
-"""How much text is looked at to choose a rule."""
+"""Bytes of text examined to choose a rule."""
 WHOLE_FILE_BYTES = 1 << 20
-"""Several files of at most this mean size are taken as one document each."""
+"""Several files of at most this mean size are read as one document each."""
 LARGEST_DOCUMENT = 4 << 20
-"""Characters. A longer document is cut at a line border, so that memory does not grow with it."""
+"""Characters. A longer document is split at a line break, which bounds memory."""
 SHORTEST_CHUNK, LONGEST_CHUNK = 200 / 820, 1000 / 820
-"""Chunks under and over these shares of the length asked for are left out (pretraining-BERT's limits)."""
+"""Chunks shorter or longer than these fractions of the requested length are dropped (limits of pretraining-BERT)."""
 _SENTENCE_END = re.compile(r"""[.!?\u2026\u3002]["'\u201d\u2019)\]]*\s*$""")
 
 
 @dataclass(frozen=True)
 class Document:
     text: str
-    """Clean: see ``cleaning``. Never empty."""
+    """Normalized text, see ``cleaning``; never empty."""
     source: str
     """The input it came from, as the user typed it."""
     sentences: tuple[str, ...] | None = None
-    """Where the input has one sentence a line: its lines. Joined by line breaks they are the text."""
+    """The lines of an input with one sentence a line, else None. Joined by line breaks they equal the text."""
     ids: np.ndarray | None = field(default=None, compare=False)
-    """Where the input holds tokens: unsigned [tokens], of which ``text`` is what they decode to."""
+    """Token ids of an input that holds tokens, unsigned [tokens], else None; ``text`` is the decoded ids."""
 
 
 @dataclass(frozen=True)
@@ -61,27 +61,28 @@ class DocumentRule:
     """Whether each line is a sentence; only with blank-line."""
 
 
-def choose_rule(files: Sequence[InputFile], asked: str) -> DocumentRule:
-    """Decide what one document of plain text is, from at most the first megabyte when ``asked`` is auto.
+def choose_rule(files: Sequence[InputFile], choice: str) -> DocumentRule:
+    """Decide what one document of plain text is. If ``choice`` is auto, at most the first megabyte is examined.
 
-    Several small files: each is one. Blank lines: they part documents. Otherwise each line is one.
+    Several small files are one document each. Otherwise blank lines separate documents if there are any, else each
+    line is a document.
 
     Raises:
-        UserError: ``asked`` is no rule.
+        UserError: ``choice`` is not in RULES.
     """
-    if asked not in RULES:
-        raise UserError(f"'{asked}' is no rule for documents.{nearest(asked, RULES)}", f"Use {', '.join(RULES)}.")
+    if choice not in RULES:
+        raise UserError(f"'{choice}' is not a document rule.{nearest(choice, RULES)}", f"Use {', '.join(RULES)}.")
     texts = [file for file in files if file.form == TEXT]
-    if not texts or asked in ("file", "line"):
-        return DocumentRule(asked if asked != "auto" else "line")
-    if asked == "auto" and len(texts) > 1 and sum(file.bytes for file in texts) <= WHOLE_FILE_BYTES * len(texts):
+    if not texts or choice in ("file", "line"):
+        return DocumentRule(choice if choice != "auto" else "line")
+    if choice == "auto" and len(texts) > 1 and sum(file.bytes for file in texts) <= WHOLE_FILE_BYTES * len(texts):
         return DocumentRule("file")
     lines = _sample_lines(texts)
-    if asked == "auto" and all(lines):
+    if choice == "auto" and all(lines):
         return DocumentRule("line")
     filled = [line for line in lines if line]
     ended = sum(bool(_SENTENCE_END.search(line)) for line in filled)
-    # Wrapped paragraphs end few of their lines with a full stop; one sentence a line ends most.
+    # Few lines of a wrapped paragraph end with a full stop; most lines with one sentence each do.
     return DocumentRule("blank-line", sentences=ended >= 0.6 * len(filled) > 0)
 
 
@@ -97,21 +98,21 @@ def _sample_lines(files: Sequence[InputFile]) -> list[str]:
             size += len(line)
             if size >= SAMPLE_BYTES:
                 return lines
-        while lines and not lines[-1]:  # blank lines at the beginning and at the end of a file part nothing
+        while lines and not lines[-1]:  # blank lines at the start and end of a file separate nothing
             lines.pop()
     return lines
 
 
 def read_documents(
-    files: Sequence[InputFile], rule: DocumentRule, text_field: str, skips: Skips, meter: Meter
+    files: Sequence[InputFile], rule: DocumentRule, text_field: str, skips: Skips, byte_counter: ByteCounter
 ) -> Iterator[Document]:
-    """Yield the documents of ``files`` in order, clean and not empty. Counts into ``skips`` and ``meter``.
+    """Yield the documents of ``files`` in order, normalized and not empty; update ``skips`` and ``byte_counter``.
 
     Raises:
         UserError: a file is binary, damaged, or has too many bad lines; records lack ``text_field``.
     """
     for file in files:
-        yield from read_file(file, rule, text_field, skips, meter)
+        yield from read_file(file, rule, text_field, skips, byte_counter)
 
 
 def read_file(
@@ -119,31 +120,31 @@ def read_file(
     rule: DocumentRule,
     text_field: str,
     skips: Skips,
-    meter: Meter,
+    byte_counter: ByteCounter,
     start: int = 0,
     stop: int | None = None,
 ) -> Iterator[Document]:
     """Yield the documents of one file, or of the part of it from ``start`` to ``stop`` (see ``parts``).
 
     Raises:
-        UserError: see ``read_documents``; the bad lines of a part are left for ``skips.evaluate``.
+        UserError: see ``read_documents``. The bad lines of a part are judged by ``skips.evaluate``.
     """
     own = Skips()
-    reading = Reading(file, own, meter, start, stop)
+    part = FileRange(file, own, byte_counter, start, stop)
     try:
         if file.form == TEXT:
-            yield from _text(reading, rule)
+            yield from _text(part, rule)
         elif file.form in (PAGE, DUMP):
             read = read_page if file.form == PAGE else read_dump
-            yield from (Document(text, file.given) for text in read(reading))
+            yield from (Document(text, file.given) for text in read(part))
         else:
-            texts = _READERS[file.form](reading, text_field)
+            texts = _READERS[file.form](part, text_field)
             yield from (Document(text, file.given) for text in texts)
     finally:
         skips.merge(own)
 
 
-_READERS: dict[str, Callable[[Reading, str], Iterator[str]]] = {
+_READERS: dict[str, Callable[[FileRange, str], Iterator[str]]] = {
     RECORDS: read_records,
     TABLE: read_table,
     PARQUET: read_parquet,
@@ -151,51 +152,51 @@ _READERS: dict[str, Callable[[Reading, str], Iterator[str]]] = {
 }
 
 
-def _text(reading: Reading, rule: DocumentRule) -> Iterator[Document]:
+def _text(part: FileRange, rule: DocumentRule) -> Iterator[Document]:
     if rule.kind == "line":
-        for inside, line in _text_lines(reading):
+        for inside, line in _text_lines(part):
             if not inside:
                 return
             if text := clean(line):
-                yield Document(text, reading.file.given)
+                yield Document(text, part.file.given)
     else:
-        yield from _paragraphs(_text_lines(reading), reading, rule)
+        yield from _paragraphs(_text_lines(part), part, rule)
 
 
-def _text_lines(reading: Reading) -> Iterator[tuple[bool, str]]:
-    """The lines, and whether they begin in the part that is read; those beyond are not counted."""
+def _text_lines(part: FileRange) -> Iterator[tuple[bool, str]]:
+    """Yield (whether the line begins inside the part, line); lines beyond the part are not counted."""
     remedy = "Convert the file to UTF-8 (from Windows: iconv -f WINDOWS-1252 -t UTF-8 OLD > NEW), or leave it out."
-    bad = BadLines(reading.file.name, "undecodable", remedy)
+    bad = BadLines(part.file.name, "undecodable", remedy)
     inside = True
-    for position, line in reading.lines():
-        if inside and reading.outside(position):
+    for position, line in part.lines():
+        if inside and part.outside(position):
             inside = False
-            reading.settle(bad)
+            part.settle(bad)
         bad.lines += inside
         if b"\0" in line:
-            where = f" ({reading.place(bad.lines)})" if inside else ""
+            where = f" ({part.place(bad.lines)})" if inside else ""
             raise UserError(
-                f"'{reading.file.name}' is binary, not text{where}.", "Leave it out, or convert it to UTF-8 text."
+                f"'{part.file.name}' is binary, not text{where}.", "Leave it out, or convert it to UTF-8 text."
             )
         try:
             text = line.decode("utf-8")
         except UnicodeDecodeError:
             if inside:
-                reading.bad_line(bad, bad.lines)
+                part.bad_line(bad, bad.lines)
             continue
         yield inside, text
     if inside:
-        reading.settle(bad)
+        part.settle(bad)
 
 
-def _paragraphs(lines: Iterator[tuple[bool, str]], reading: Reading, rule: DocumentRule) -> Iterator[Document]:
-    """Group lines into documents: at blank lines, or the whole file; cut at LARGEST_DOCUMENT in any case.
+def _paragraphs(lines: Iterator[tuple[bool, str]], part: FileRange, rule: DocumentRule) -> Iterator[Document]:
+    """Group lines into documents: at blank lines, or the whole file; always split at LARGEST_DOCUMENT.
 
     A part of a file begins at its first blank line and ends at the first blank line beyond it.
     """
     held: list[str] = []
     size = 0
-    begun = reading.start == 0
+    begun = part.start == 0
 
     def close() -> Iterator[Document]:
         if rule.kind == "file":
@@ -205,7 +206,7 @@ def _paragraphs(lines: Iterator[tuple[bool, str]], reading: Reading, rule: Docum
             text = "\n".join(sentences)
         held.clear()
         if text:
-            yield Document(text, reading.file.given, sentences if rule.sentences else None)
+            yield Document(text, part.file.given, sentences if rule.sentences else None)
 
     for inside, line in lines:
         if not inside and not begun:
@@ -227,10 +228,10 @@ def _paragraphs(lines: Iterator[tuple[bool, str]], reading: Reading, rule: Docum
 
 
 def cut_documents(documents: Iterable[Document], characters: int, skips: Skips) -> Iterator[Document]:
-    """Cut documents at spaces into chunks of about ``characters``, each a document; much shorter or longer ones go.
+    """Split documents at spaces into chunks of about ``characters``, each a document; drop much shorter or longer ones.
 
-    The limits are SHORTEST_CHUNK and LONGEST_CHUNK, so the rest of a document is often left out, as is text without
-    spaces. A document within them stays whole: chunks cut before are not cut again.
+    The limits are SHORTEST_CHUNK and LONGEST_CHUNK. The last chunk of a document is therefore often dropped, as is text
+    without spaces. A document below the upper limit is not split, so existing chunks are unchanged.
     """
     shortest, longest = round(SHORTEST_CHUNK * characters), round(LONGEST_CHUNK * characters)
     for document in documents:

@@ -1,22 +1,28 @@
-"""From what the user typed to lines of bytes: files, folders, globs and standard input, plain or packed; data sets."""
+"""Resolve inputs (files, folders, globs, standard input, data sets) and read their lines, compressed or not."""
 
 from __future__ import annotations
 
 import codecs
 import contextlib
+import errno
 import glob
 import gzip
+import hashlib
 import io
+import json
 import os
 import stat
+import sys
 import zlib
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from daybreak.core.errors import UserError
+from daybreak.core.terminal import say
 from daybreak.data.readers import hub
-from daybreak.data.readers.folders import files_inside, say_left_out
 from daybreak.data.readers.unpacking import CHUNK, COMPRESSIONS, unpack
 
 TEXT, RECORDS, TABLE, PARQUET = "text", "records", "table", "parquet"
@@ -35,28 +41,28 @@ FORMS = {
 }
 UNITS = {PAGE: "page", DUMP: "article", TOKENS: "document"}
 UNITS |= dict.fromkeys((RECORDS, TABLE, PARQUET, DATA_SET), "record")
-"""What one document is, in every form but TEXT, where a rule says it."""
+"""What one document is, for every form but TEXT, for which a rule decides."""
 BESIDE_TOKENS = (".ds.index", ".ds.metadata", ".ds.loss")
-"""What belongs to a file of tokens, see ``tokenized``."""
+"""Files that accompany a file of tokens; see ``tokenized``."""
 KNOWN = (
     ".txt, .md, .jsonl, .csv, .tsv, .html and Wikipedia's .xml, plain or with .gz, .zst or .bz2; .parquet, .ds; "
     "or - for standard input"
 )
 LONGEST_LINE = {TEXT: 1 << 20, RECORDS: 64 << 20, TABLE: 16 << 20}
-"""Bytes. A longer line of text is cut at a space, so that a file without line breaks does not fill the memory; in
-other forms its content is lost, see TOO_LONG."""
+"""Bytes. A longer line of text is cut at a space, which bounds memory for files without line breaks. In other forms
+a longer line is replaced by TOO_LONG."""
 TOO_LONG = b""
-"""Stands for a record or a row that is longer than that."""
+"""Replaces a record or row above the limit."""
 STDIN = "-"
 DUMP_HEAD = 1 << 10
-"""Bytes within which a dump must call itself one, so that other .xml files in a folder are passed over."""
+"""Bytes in which an .xml file must identify itself as a MediaWiki dump; others in a folder are ignored."""
 _WIDE = {
     codecs.BOM_UTF32_LE: "UTF-32",
     codecs.BOM_UTF32_BE: "UTF-32",
     codecs.BOM_UTF16_LE: "UTF-16",
     codecs.BOM_UTF16_BE: "UTF-16",
 }
-"""Byte order marks; the longer ones first, as one begins with another."""
+"""Byte order marks. Longer ones come first, because some are prefixes of others."""
 
 
 @dataclass(frozen=True)
@@ -65,14 +71,14 @@ class InputFile:
     given: str
     """The input as the user typed it: the file itself, its folder, a glob, or ``-``."""
     form: str
-    """A value of FORMS, or DATA_SET, which is no file, but a name for many (see ``hub``)."""
+    """A value of FORMS, or DATA_SET for a data set that consists of several files (see ``hub``)."""
     compression: str
     """An item of COMPRESSIONS, or empty."""
     bytes: int
     modified: int
     """Time of change in nanoseconds; 0 for standard input."""
     revision: str = ""
-    """Commit of a data set, or hash of what standard input held: then the path and ``modified`` say nothing."""
+    """Commit of a data set or hash of standard input, which identify the content in place of path and ``modified``."""
 
     @property
     def name(self) -> str:
@@ -81,8 +87,8 @@ class InputFile:
         return self.given if self.form == DATA_SET else str(self.path)
 
 
-class Meter:
-    """Counts the bytes that were read from disk, compressed as they are; those at the border of two parts twice."""
+class ByteCounter:
+    """Counts bytes read from disk, before decompression; bytes at the border of two parts count twice."""
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -93,11 +99,11 @@ def find_files(inputs: Sequence[str | Path], stdin: Path | None = None) -> list[
 
     Args:
         inputs: as the user typed them.
-        stdin: the file that ``spool_stdin`` made, which ``-`` stands for.
+        stdin: the file written by ``spool_stdin``, used for ``-``.
 
     Raises:
         UserError: no inputs, a path that does not exist or cannot be read, a pattern or folder without usable files,
-            or a file that was named itself but is of an unknown kind.
+            or an explicitly named file of unknown type.
     """
     if not inputs:
         raise UserError("No text was given.", "Name files, folders or patterns.")
@@ -126,14 +132,14 @@ def find_files(inputs: Sequence[str | Path], stdin: Path | None = None) -> list[
 
 
 _Found = tuple[tuple[int, int], InputFile]
-"""Device and inode, by which a file is known however it is named."""
+"""(Device, inode), which identify a file under any of its names, and the file."""
 
 
 def _resolve(given: str) -> list[_Found]:
     path = Path(os.path.expanduser(given))
     if path.is_file():
         if (found := _describe(str(path), given, named=True)) is None:
-            raise UserError(f"'{given}' is of an unknown kind.", f"Give {KNOWN}.")
+            raise UserError(f"'{given}' is of an unknown type.", f"Give {KNOWN}.")
         return [found]
     if path.is_dir():
         inside = files_inside(str(path))
@@ -165,9 +171,9 @@ def _describe(path: str, given: str, named: bool = False) -> _Found | None:
         return None
     try:
         facts = os.stat(path)
-    except OSError:  # a dangling link, or one to itself
+    except OSError:  # a dangling or circular link
         return None
-    if not stat.S_ISREG(facts.st_mode):  # reading a pipe would wait for ever
+    if not stat.S_ISREG(facts.st_mode):  # reading a pipe would block
         return None
     file = InputFile(Path(path), given, form, compression, facts.st_size, facts.st_mtime_ns)
     if form == DUMP and not named:
@@ -183,28 +189,28 @@ def _spooled(path: Path | None) -> InputFile:
     return InputFile(path, STDIN, FORMS[path.suffix], "", path.stat().st_size, 0, path.stem.partition("-")[2])
 
 
-def read_lines(file: InputFile, meter: Meter | None = None) -> Iterator[bytes]:
+def read_lines(file: InputFile, byte_counter: ByteCounter | None = None) -> Iterator[bytes]:
     """Yield the lines of ``file``, decompressed, with their line breaks; TOO_LONG for a record or row that is.
 
     Raises:
         UserError: the file cannot be opened, is in UTF-16 or UTF-32, or its compressed data is damaged or cut short.
     """
-    return (line for _, line in read_positions(file, meter))
+    return (line for _, line in read_positions(file, byte_counter))
 
 
 def read_positions(
-    file: InputFile, meter: Meter | None = None, start: int = 0, stop: int | None = None
+    file: InputFile, byte_counter: ByteCounter | None = None, start: int = 0, stop: int | None = None
 ) -> Iterator[tuple[int, bytes]]:
     """Yield the lines of ``file`` that begin at byte ``start`` or later, each with the byte at which it begins.
 
-    The pieces of a line that was cut all begin where the line does. Lines are read beyond ``stop`` too, unless none
-    begins between the two. Memory holds one line of at most LONGEST_LINE.
+    All chunks of a line that was cut have the position of the line. Reading continues beyond ``stop``, unless no line
+    begins between ``start`` and ``stop``. Memory: one line of at most LONGEST_LINE.
 
     Raises:
         UserError: see ``read_lines``.
     """
     limit = LONGEST_LINE[file.form]
-    with open_file(file, meter) as stream:
+    with open_file(file, byte_counter) as stream:
         _refuse_wide(file, stream)
         position = _next_line(stream, start, stop) if start else 0
         if stop is not None and position >= stop:
@@ -226,7 +232,7 @@ def read_positions(
 
 
 def _next_line(stream: io.BufferedReader, start: int, stop: int | None) -> int:
-    """Go to the first line that begins at ``start`` or later; return where that is, or a place at or after ``stop``."""
+    """Seek to the first line that begins at ``start`` or later; return its position, or one at or after ``stop``."""
     position = stream.seek(start - 1)
     while (stop is None or position < stop) and (piece := stream.readline(CHUNK)):
         position += len(piece)
@@ -245,7 +251,7 @@ def _finish_line(stream: io.BufferedReader) -> int:
 
 
 def _character_border(line: bytes) -> int:
-    """Where the last character of UTF-8 begins, so that none is cut in two."""
+    """Return where the last UTF-8 character begins, so that no character is cut in two."""
     for back in range(1, min(5, len(line))):
         if line[-back] < 0x80:
             break
@@ -264,18 +270,18 @@ def _refuse_wide(file: InputFile, stream: io.BufferedReader) -> None:
 
 
 @contextlib.contextmanager
-def open_file(file: InputFile, meter: Meter | None = None) -> Iterator[io.BufferedReader]:
+def open_file(file: InputFile, byte_counter: ByteCounter | None = None) -> Iterator[io.BufferedReader]:
     """Open ``file`` for reading, decompressed as it is read.
 
     Raises:
-        UserError: also while it is read: it cannot be opened, or its compressed data is damaged or cut short.
+        UserError: the file cannot be opened, or its compressed data is damaged or truncated. Also raised while reading.
     """
     damaged = UserError(
         f"'{file.name}' is damaged or cut short: it cannot be decompressed to its end.",
         "Fetch or compress it again, or leave it out.",
     )
     try:
-        with _MeteredFile(file.path, meter or Meter()) as raw, unpack(raw, file.compression) as stream:
+        with _CountedFile(file.path, byte_counter or ByteCounter()) as raw, unpack(raw, file.compression) as stream:
             yield stream
     except (EOFError, zlib.error, gzip.BadGzipFile):
         raise damaged from None
@@ -283,15 +289,99 @@ def open_file(file: InputFile, meter: Meter | None = None) -> Iterator[io.Buffer
         if error.errno is None:  # bz2's
             raise damaged from None
         reason = os.strerror(error.errno).lower()
-        raise UserError(f"'{file.name}' cannot be read: {reason}.", "Mend that, or leave the file out.") from None
+        raise UserError(f"'{file.name}' cannot be read: {reason}.", "Fix that, or leave the file out.") from None
 
 
-class _MeteredFile(io.FileIO):
-    def __init__(self, path: Path, meter: Meter):
+class _CountedFile(io.FileIO):
+    def __init__(self, path: Path, byte_counter: ByteCounter):
         super().__init__(path, "r")
-        self._meter = meter
+        self._byte_counter = byte_counter
 
     def readinto(self, buffer: bytearray | memoryview, /) -> int:  # type: ignore[override]
         count = super().readinto(buffer) or 0
-        self._meter.bytes += count
+        self._byte_counter.bytes += count
         return count
+
+
+KINDS_SHOWN = 5
+
+
+def files_inside(folder: str) -> list[str]:
+    """Return the files that are not hidden, sorted by path; links to folders are not followed.
+
+    Raises:
+        OSError: a folder cannot be read.
+    """
+
+    def refuse(error: OSError) -> None:
+        raise error
+
+    found: list[str] = []
+    for root, folders, names in os.walk(folder, onerror=refuse):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        found += [os.path.join(root, name) for name in names if not name.startswith(".")]
+    return sorted(found, key=lambda name: name.split(os.sep))
+
+
+def say_left_out(given: str, files: Iterable[str]) -> None:
+    """Print how many files of ``given`` are not read, by file extension; print nothing if all are read."""
+    kinds = Counter(os.path.splitext(file)[1].lower() or "no ending" for file in files)
+    if kinds:
+        shown = [f"{kind} {count:,}" for kind, count in kinds.most_common(KINDS_SHOWN)]
+        more = ["..."] if len(kinds) > KINDS_SHOWN else []
+        say(f"Not read in '{given}', unknown file type: {kinds.total():,} files ({', '.join(shown + more)}).")
+
+
+COPIED = 1 << 20
+"""Bytes copied at a time; the first block decides between records and text."""
+
+
+def spool_stdin(folder: Path, stream: IO[bytes] | None = None) -> Path:
+    """Copy standard input to a file in ``folder`` and return its path, for ``find_files``.
+
+    The text is read at least twice, and a pipe can be read only once. If the first line is a JSON object the file is
+    named .jsonl, otherwise .txt. The name contains a hash of the content, which identifies the same text later.
+
+    Args:
+        folder: exists.
+        stream: read instead of standard input.
+
+    Raises:
+        UserError: there is no standard input, or the disk is full.
+    """
+    source: IO[bytes] | None = stream or (sys.stdin.buffer if sys.stdin else None)
+    if source is None:
+        raise UserError("There is no standard input.", "Pipe text into the program, or name files.")
+    digest = hashlib.blake2b(digest_size=16)
+    temporary = folder / f".stdin.{os.getpid()}.tmp"
+    try:
+        with temporary.open("wb") as file:
+            head = data = source.read(COPIED)
+            while data:
+                digest.update(data)
+                file.write(data)
+                data = source.read(COPIED)
+        final = folder / f"stdin-{digest.hexdigest()}{'.jsonl' if _holds_records(head) else '.txt'}"
+        os.replace(temporary, final)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise UserError(
+            f"The disk of '{folder}' is full: standard input does not fit on it.",
+            "Free some space, or choose another folder with --out.",
+        ) from None
+    return final
+
+
+def _holds_records(head: bytes) -> bool:
+    """Return whether the first line that is not blank is a JSON object, or the start of one longer than ``head``."""
+    lines = head.removeprefix(b"\xef\xbb\xbf").lstrip().splitlines(keepends=True)
+    if not lines or not lines[0].startswith(b"{"):
+        return False
+    if len(lines) == 1 and not lines[0].endswith(b"\n") and len(head) >= COPIED:
+        return lines[0][1:].lstrip().startswith(b'"')
+    try:
+        return isinstance(json.loads(lines[0]), dict)
+    except (ValueError, RecursionError):
+        return False

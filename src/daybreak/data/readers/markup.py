@@ -1,11 +1,11 @@
-"""HTML to the prose that a reader sees, a paragraph a line; its title first.
+"""Extract the visible prose of HTML pages: the title, then one paragraph a line.
 
-Left out: scripts and styles; what surrounds the text (nav, header, footer, aside, menus, and what is marked as such by
-its role); forms; what is hidden; figures. Of tables only paragraphs (``<p>``) stay: old pages are laid out with them,
-while cells of data hold no prose. Lists stay, an item a line.
+Removed: scripts and styles, navigation and page furniture (nav, header, footer, aside, menus, and elements with such a
+role), forms, hidden elements and figures. From tables only paragraphs (``<p>``) are kept, because old pages use tables
+for layout while data cells contain no prose. Lists are kept, one item a line.
 
-The tokenizer is ours because the standard library's takes quadratic time over broken markup (CVE-2025-6069): this one
-reads every character a bounded number of times. Memory: a page of at most LARGEST_PAGE, and what it is parsed into.
+The tokenizer reads every character a bounded number of times; the one of the standard library takes quadratic time on
+broken markup (CVE-2025-6069). Memory: a page of at most LARGEST_PAGE and its parsed form.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from collections import Counter
 from collections.abc import Iterator
 
 from daybreak.data.readers.cleaning import clean
+from daybreak.data.readers.file_range import BAD_FRACTION, FEW_BAD, FileRange
 from daybreak.data.readers.inputs import open_file
-from daybreak.data.readers.reading import BAD_SHARE, FEW_BAD, Reading
 
 LARGEST_PAGE = 16 << 20
-"""Bytes. A larger page is left out."""
+"""Bytes. Larger pages are skipped."""
 ENCODING_HEAD = 4096
-"""Bytes in which a page names its encoding."""
+"""Bytes that are searched for the declared encoding."""
 LONGEST_VALUE = 1 << 16
-"""Characters of an attribute. A quote that is not closed within them is none."""
+"""Characters of an attribute value. A quote that is not closed within them is ignored."""
 
 _RAW = frozenset("script style title textarea xmp iframe noembed noframes".split())
-"""Elements without elements in them."""
+"""Elements whose content is not markup."""
 _LEFT_OUT = frozenset(
     """script style template noscript nav header footer aside menu dialog form button select textarea iframe object
     svg math audio video canvas figure noembed noframes head""".split()
@@ -39,7 +39,7 @@ _BLOCKS = frozenset(
     tfoot th thead tr ul""".split()
 )
 _CONTAINERS = frozenset("article blockquote body center details div html main section table td ul ol dl pre".split())
-"""What may hold something that is left out, so that its end ends that too."""
+"""Elements that may contain removed elements; their end tag closes those too."""
 _HIDEABLE = (_CONTAINERS | {"p", "span", "li"}) - {"html", "body"}
 _UNCLOSED = frozenset({"p", "li"})
 """What the next one of its kind ends, where nothing that may hold another was opened within."""
@@ -62,25 +62,25 @@ _ENCODINGS = frozenset(
     iso8859-2 iso8859-3 iso8859-4 iso8859-5 iso8859-6 iso8859-7 iso8859-8 iso8859-10 iso8859-13 iso8859-14 iso8859-15
     iso8859-16 mac-roman mac-cyrillic shift_jis euc_jp iso2022_jp gb2312 gbk gb18030 big5 euc_kr tis-620""".split()
 )
-"""Python's names. Others could be no encodings of text, or slow ones."""
+"""Accepted codecs. Others of Python's codecs are slow or not text encodings."""
 _WESTERN = frozenset("ascii iso8859-1 iso8859-9".split())
-"""What browsers read as the Windows code page that holds it."""
+"""Codecs that browsers decode as the Windows code page that contains them."""
 
 
-def read_page(reading: Reading) -> Iterator[str]:
+def read_page(part: FileRange) -> Iterator[str]:
     """Yield the text of one HTML file, unless it is too large or cannot be decoded, which is counted.
 
     Raises:
         UserError: the file cannot be read or unpacked.
     """
-    with open_file(reading.file, reading.meter) as stream:
+    with open_file(part.file, part.byte_counter) as stream:
         raw = stream.read(LARGEST_PAGE + 1)
     if len(raw) > LARGEST_PAGE:
-        reading.skips.add(f"pages over {LARGEST_PAGE >> 20} MiB", f"'{reading.file.name}'")
+        part.skips.add(f"pages over {LARGEST_PAGE >> 20} MiB", f"'{part.file.name}'")
         return
     text = decode_page(raw)
     if text is None:
-        reading.skips.add("undecodable pages", f"'{reading.file.name}'")
+        part.skips.add("undecodable pages", f"'{part.file.name}'")
     elif found := visible_text(text):
         yield found
 
@@ -100,7 +100,7 @@ def decode_page(raw: bytes) -> str | None:
         encoding = _encoding(named[1].decode()) if named else "utf-8"
     text = raw.decode(encoding, "replace")
     wrong = text.count("\ufffd")
-    if "\0" in text or wrong > max(FEW_BAD, BAD_SHARE * len(text)):
+    if "\0" in text or wrong > max(FEW_BAD, BAD_FRACTION * len(text)):
         return None
     return text.replace("\ufffd", "")
 
@@ -167,7 +167,7 @@ class _Prose:
         self._lines: list[str] = []
         self._pieces: list[str] = []
         self._open: list[tuple[str, bool]] = []
-        """Name, and whether it is left out."""
+        """(Name, whether it is removed) of the open elements."""
         self._count: Counter[str] = Counter()
         self._unseen = 0
         self._in_paragraph = False

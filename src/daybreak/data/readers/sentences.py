@@ -1,9 +1,8 @@
-"""Prose -> sentences, by rules: enough for next-sentence pairs, the same on every machine, and no model to fetch.
+"""Split prose into sentences by rules: deterministic, without a model, and accurate enough for sentence pairs.
 
-A sentence ends at ``.``, ``!``, ``?`` or an ellipsis, with the quotes and brackets that close after it, when whitespace
-and something that can begin a sentence follow. A full stop after an abbreviation, an initial or a list number ends
-none. A blank line ends a sentence in any case; a single line break is a space, for prose is wrapped. Ideographic marks
-need no whitespace after them.
+A sentence ends at ``.``, ``!``, ``?`` or an ellipsis, including closing quotes and brackets, if whitespace and a
+possible start of a sentence follow. A full stop after an abbreviation, an initial or a list number does not end a
+sentence. A blank line always does; a single line break counts as a space. Ideographic marks need no whitespace.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ NEVER_LAST = frozenset(
     """adj adm assoc asst brig bros capt cmdr col cpl dr fr gen gov hon lt maj messrs mlle mme mr mrs ms msgr mt mx
     prof pvt rev rt sgt sr st ste supt approx ca cf e.g eg ed eds i.e ie op viz vs""".split()
 )
-"""Abbreviations that something always follows."""
+"""Abbreviations that never end a sentence."""
 BEFORE_NUMBERS = frozenset(
     """art arts ch chap chs eq eqn eqs eqns ex fig figs fn no nos nr p par pp pt pts ref refs sec secs sect tab vol vols
     jan feb mar apr jun jul aug sep sept oct nov dec""".split()
@@ -29,7 +28,7 @@ OPENERS = frozenset(
     many meanwhile moreover most no on one our several she since so some such that the their then there therefore these
     they this those thus to today we what when where while who why with yet you""".split()
 )
-"""Words that begin a sentence after "U.S." and "a.m.", where other capitals go on: "U.S. Senate"."""
+"""Words that begin a new sentence after "U.S." or "a.m."; other capitalized words continue it ("U.S. Senate")."""
 
 _BREAK = re.compile(
     r"""
@@ -41,12 +40,12 @@ _BREAK = re.compile(
 )
 _WORD_BEFORE = re.compile(r"(?P<word>[^\W_]+(?:\.[^\W_]+)*)\Z")
 LONGEST_WORD = 24
-"""Characters looked at before a full stop."""
+"""Characters examined before a full stop."""
 _BLANK_LINE = re.compile(r"\n\s*\n\s*")
 
 
 def split_sentences(text: str) -> list[str]:
-    """Cut ``text`` into sentences with single spaces inside; nothing else is added, lost or moved."""
+    """Split ``text`` into sentences; whitespace inside becomes single spaces, all other characters are preserved."""
     found: list[str] = []
     for paragraph in _BLANK_LINE.split(text):
         paragraph = " ".join(paragraph.split())
@@ -62,7 +61,7 @@ def split_sentences(text: str) -> list[str]:
 
 
 def _ends(text: str, start: int, match: re.Match[str]) -> bool:
-    """Whether a sentence that began at ``start`` ends at this mark, which whitespace follows."""
+    """Return whether the sentence from ``start`` ends at this mark, which is followed by whitespace."""
     following = match["next"]
     if following[0].islower():
         return False  # also after "!" and "?": "Yahoo! is", '"Why?" she asked'
@@ -76,12 +75,12 @@ def _ends(text: str, start: int, match: re.Match[str]) -> bool:
         return before.start() > start  # "2. Next point" is one sentence
     if "." in word and all(len(part) == 1 for part in word.split(".")):
         return following.lower() in OPENERS
-    # An initial; but "I" and a lone small letter can be a last word.
+    # A single capital is an initial, except "I"; a single lower-case letter can end a sentence.
     return not (len(word) == 1 and before["word"].isupper() and word != "i")
 
 
 def with_sentences(documents: Iterable[Document]) -> Iterator[Document]:
-    """Yield the documents as sentences, one a line. Lines that were taken for sentences are cut further."""
+    """Yield the documents split into sentences, one a line; existing sentences are split further."""
     for document in documents:
         parts = document.sentences or (document.text,)
         sentences = tuple(sentence for part in parts for sentence in split_sentences(part))

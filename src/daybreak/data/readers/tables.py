@@ -1,7 +1,7 @@
-"""Texts out of records: .jsonl, .csv and .tsv, .parquet and data sets. Of each record one field is the text.
+"""Read the text field of records: .jsonl, .csv, .tsv and .parquet files and data sets.
 
-Memory: one record or row of at most its limit, or a batch of about BATCH_BYTES of a .parquet file; a single value of
-such a file is not bounded.
+Memory: one record or row within its size limit, or a batch of about BATCH_BYTES of a .parquet file, whose single
+values are not bounded.
 """
 
 from __future__ import annotations
@@ -19,38 +19,38 @@ from daybreak.core.extras import install_hint
 from daybreak.core.serialization import nearest
 from daybreak.data.readers import hub
 from daybreak.data.readers.cleaning import clean
+from daybreak.data.readers.file_range import BadLines, FileRange
 from daybreak.data.readers.inputs import CHUNK, LONGEST_LINE, TABLE, InputFile, open_file
-from daybreak.data.readers.reading import BadLines, Reading
 
 LARGEST_ROW = 16 << 20
-"""Characters of a .csv or .tsv row, over all lines of its quoted cells. A longer row is malformed."""
+"""Characters of a .csv or .tsv row, including all lines of quoted cells. A longer row is malformed."""
 BATCH_ROWS, BATCH_BYTES = 1024, 16 << 20
-"""At most this many rows of a .parquet file at once, fewer where the mean text is long."""
+"""Maximum rows of a .parquet file per batch, and bytes, which reduce the rows if texts are long."""
 _DELIMITERS = {".csv": (",", ";", "\t"), ".tsv": ("\t",)}
 _ESCAPED = re.compile("[\udc80-\udcff]")
-"""What bytes become that are no UTF-8."""
+"""Surrogates that stand for bytes that are not UTF-8."""
 
 
 class _TextField:
-    """Takes the text out of the records of one input."""
+    """Extracts the text field from the records of one input."""
 
-    def __init__(self, reading: Reading, field: str, unit: str):
-        self._name, self._field, self._unit, self._skips = reading.file.name, field, unit, reading.skips
+    def __init__(self, part: FileRange, field: str, unit: str):
+        self._name, self._field, self._unit, self._skips = part.file.name, field, unit, part.skips
         self._seen = False
 
     def expect_any(self) -> None:
-        """Of a part that is not the first of its file: what its first record has says nothing."""
+        """Skip the check of the first record, for a part that is not the first of its file."""
         self._seen = True
 
     def check(self, names: Collection[str], number: int) -> None:
         """
         Raises:
-            UserError: the first record, of these fields, has not ours.
+            UserError: the first record, with the fields ``names``, lacks the text field.
         """
         if not self._seen and self._field not in names:
-            told = ", ".join(sorted(map(str, names))[:12]) or "none"
+            available = ", ".join(sorted(map(str, names))[:12]) or "none"
             raise UserError(
-                f"'{self._name}' {self._unit} {number} has no field '{self._field}', but: {told}."
+                f"'{self._name}' {self._unit} {number} has no field '{self._field}', but: {available}."
                 f"{nearest(self._field, names)}",
                 "Name the field that holds the text with --text-field, or leave the file out."
                 + (" Token ids cannot be prepared." if "input_ids" in names else ""),
@@ -58,7 +58,7 @@ class _TextField:
         self._seen = True
 
     def pick(self, record: dict[str, Any], number: int) -> str:
-        """Clean text, empty where the record has none."""
+        """Return the normalized text of a record, or "" if it has none."""
         self.check(record, number)
         return self.take(record.get(self._field), number)
 
@@ -69,60 +69,60 @@ class _TextField:
         return ""
 
 
-def read_records(reading: Reading, field: str) -> Iterator[str]:
+def read_records(part: FileRange, field: str) -> Iterator[str]:
     """Yield the texts of JSON objects, one a line.
 
     Raises:
-        UserError: too many lines are no JSON objects, or the first has no such field.
+        UserError: too many lines are not JSON objects, or the first lacks the field.
     """
-    bad = BadLines(reading.file.name, "malformed", "Mend these lines, or leave the file out.")
-    texts = _TextField(reading, field, "line")
-    if reading.start:
+    bad = BadLines(part.file.name, "malformed", "Fix these lines, or leave the file out.")
+    texts = _TextField(part, field, "line")
+    if part.start:
         texts.expect_any()
-    for position, line in reading.lines():
-        if reading.outside(position):
+    for position, line in part.lines():
+        if part.outside(position):
             break
         bad.lines += 1
         number = bad.lines
         if not line:
-            reading.bad_line(bad, number, f"over {LONGEST_LINE[reading.file.form] >> 20} MiB long")
+            part.bad_line(bad, number, f"over {LONGEST_LINE[part.file.form] >> 20} MiB long")
         elif line.strip():
             try:
                 record = json.loads(line.decode("utf-8-sig" if position == 0 else "utf-8"))
             except (ValueError, RecursionError) as error:
-                reading.bad_line(bad, number, "no UTF-8" if isinstance(error, UnicodeDecodeError) else str(error))
+                part.bad_line(bad, number, "not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error))
                 continue
             if not isinstance(record, dict):
-                reading.bad_line(bad, number, "no object")
+                part.bad_line(bad, number, "not an object")
             elif text := texts.pick(record, number):
                 yield text
-    reading.settle(bad)
+    part.settle(bad)
 
 
-def read_data_set(reading: Reading, field: str) -> Iterator[str]:
-    """Yield the texts of a data set of the hub, or of a local one.
+def read_data_set(part: FileRange, field: str) -> Iterator[str]:
+    """Yield the texts of a data set from the Hugging Face Hub or a local folder.
 
     Raises:
-        UserError: see ``hub.read_records``; or the first record has no such field.
+        UserError: see ``hub.read_records``; or the first record lacks the field.
     """
-    texts = _TextField(reading, field, "record")
-    records = hub.read_records(hub.parse(reading.file.given), reading.file.revision, field)
+    texts = _TextField(part, field, "record")
+    records = hub.read_records(hub.parse(part.file.given), part.file.revision, field)
     for number, record in enumerate(records, 1):
         if text := texts.pick(record, number):
             yield text
 
 
 class _Lines:
-    """The lines of one table, decoded; goes on after it has raised."""
+    """Iterator over the decoded lines of a table; it can continue after it raised csv.Error."""
 
-    def __init__(self, reading: Reading):
-        self._lines, self._file = reading.lines(), reading.file
+    def __init__(self, part: FileRange):
+        self._lines, self._file = part.lines(), part.file
         self._size = 0
         self.number = 0
         self.first = 1
-        """Number of the line at which the present row begins."""
+        """Number of the line at which the current row begins."""
         self.row: list[str] = []
-        """The lines of that row so far."""
+        """The lines of the current row so far."""
 
     def __iter__(self) -> _Lines:
         return self
@@ -144,23 +144,23 @@ class _Lines:
         self._size, self.first, self.row = 0, self.number + 1, []
 
 
-def read_table(reading: Reading, field: str) -> Iterator[str]:
+def read_table(part: FileRange, field: str) -> Iterator[str]:
     """Yield the cells of one column of a .csv or .tsv file with a header, as the csv module reads it.
 
-    Quoted cells may hold line breaks; where cells are parted by tabs, a quote that swallows whole rows is a character
-    like any other, as in GLUE's files. A .csv file may be parted by semicolons or tabs, if then its header has the
-    column. A row that is too long, is no UTF-8 or has more or fewer cells than the header is malformed.
+    Quoted cells may contain line breaks. In tab-separated files, a quote that would swallow whole rows is an ordinary
+    character, as in the GLUE files. A .csv file may use semicolons or tabs if its header then has the column. A row is
+    malformed if it is too long, is not UTF-8, or has more or fewer cells than the header.
 
     Raises:
-        UserError: too many lines are in malformed rows; the header has no such column; the file holds NULs.
+        UserError: too many lines are in malformed rows, the header lacks the column, or the file contains NUL bytes.
     """
     csv.field_size_limit(max(LARGEST_ROW, csv.field_size_limit()))
-    bad = BadLines(reading.file.name, "malformed", "Mend these lines, or leave the file out.")
-    texts = _TextField(reading, field, "line")
-    lines = _Lines(reading)
+    bad = BadLines(part.file.name, "malformed", "Fix these lines, or leave the file out.")
+    texts = _TextField(part, field, "line")
+    lines = _Lines(part)
     width = column = 0
-    for first, count, row, problem in _rows(lines, _delimiter(reading.file, field)):
-        problem = problem or ("no UTF-8" if _ESCAPED.search("".join(row)) else "")
+    for first, count, row, problem in _rows(lines, _delimiter(part.file, field)):
+        problem = problem or ("not UTF-8" if _ESCAPED.search("".join(row)) else "")
         if not width and row and not problem:
             texts.check(row, first)
             width, column = len(row), row.index(field)
@@ -169,16 +169,16 @@ def read_table(reading: Reading, field: str) -> Iterator[str]:
         elif row and not problem and (text := texts.take(row[column], first)):
             yield text
         if problem:
-            reading.bad_line(bad, first, problem, count)
+            part.bad_line(bad, first, problem, count)
     bad.lines = lines.number
-    reading.settle(bad)
+    part.settle(bad)
 
 
 def _rows(lines: _Lines, delimiter: str) -> Iterator[tuple[int, int, list[str], str]]:
-    """Yield (number of the first line, lines, cells, what is wrong with them) of each row; empty lines have no cells.
+    """Yield (number of the first line, number of lines, cells, problem) of each row; empty lines have no cells.
 
-    A cell of a table with tabs that runs through several lines, each of as many cells as the header has, and whose
-    closing quote no tab follows, is none: its quote is a character like any other.
+    In tab-separated files, a quoted cell over several lines is not treated as one if each line has as many cells as
+    the header and no tab follows the closing quote: its quote is then an ordinary character.
     """
     rows = csv.reader(lines, delimiter=delimiter)
     width = 0
@@ -199,7 +199,7 @@ def _rows(lines: _Lines, delimiter: str) -> Iterator[tuple[int, int, list[str], 
 
 
 def _is_quoted(lines: list[str], delimiter: str) -> bool:
-    """Whether these lines are one row by the letter."""
+    """Return whether these lines are exactly one row in strict CSV."""
     try:
         return len(list(csv.reader(lines, delimiter=delimiter, strict=True))) == 1
     except csv.Error:
@@ -207,20 +207,20 @@ def _is_quoted(lines: list[str], delimiter: str) -> bool:
 
 
 def _delimiter(file: InputFile, field: str) -> str:
-    """The mark by which the header's first line has the column; else the first that the kind of file may have."""
+    """Return the delimiter with which the header contains the column, else the default of the file type."""
     name = file.path.name.lower().removesuffix(file.compression)
     marks = _DELIMITERS[Path(name).suffix]
     with open_file(file) as stream:
         head = stream.readline(CHUNK).decode("utf-8-sig", "replace")
     for mark in marks:
-        with contextlib.suppress(csv.Error):  # met again, and counted, where the rows are read
+        with contextlib.suppress(csv.Error):  # the same error is counted when the rows are read
             if field in next(csv.reader([head], delimiter=mark), []):
                 return mark
     return marks[0]
 
 
 def row_groups(file: InputFile) -> list[int]:
-    """The sizes of the row groups of a .parquet file, in bytes.
+    """Return the sizes of the row groups of a .parquet file, in bytes.
 
     Raises:
         UserError: pyarrow is not installed, or the file is damaged.
@@ -249,20 +249,20 @@ def _damaged(file: InputFile, error: Exception) -> UserError:
     )
 
 
-def read_parquet(reading: Reading, field: str) -> Iterator[str]:
-    """Yield the values of one column of a .parquet file; nothing else of it is read.
+def read_parquet(part: FileRange, field: str) -> Iterator[str]:
+    """Yield the values of one column of a .parquet file; other columns are not read.
 
     Raises:
-        UserError: pyarrow is not installed, the file is damaged, has no such column, or too many values are no UTF-8.
+        UserError: pyarrow is not installed, the file is damaged or lacks the column, or too many values are not UTF-8.
     """
-    table = _open_parquet(reading.file)
+    table = _open_parquet(part.file)
     import pyarrow
 
     names, footer = table.schema_arrow.names, table.metadata
-    texts = _TextField(reading, field, "row")
+    texts = _TextField(part, field, "row")
     texts.check(names, 1)
-    bad = BadLines(reading.file.name, "undecodable", "Convert the file to UTF-8, or leave it out.", unit="row")
-    groups = range(reading.start, footer.num_row_groups if reading.stop is None else reading.stop)
+    bad = BadLines(part.file.name, "undecodable", "Convert the file to UTF-8, or leave it out.", unit="row")
+    groups = range(part.start, footer.num_row_groups if part.stop is None else part.stop)
     for group in groups:
         facts = footer.row_group(group)
         chunks = [facts.column(number) for number in range(facts.num_columns)]
@@ -276,13 +276,13 @@ def read_parquet(reading: Reading, field: str) -> Iterator[str]:
                     try:
                         text = texts.take(value.as_py(), bad.lines)
                     except UnicodeDecodeError:
-                        reading.bad_line(bad, bad.lines)
+                        part.bad_line(bad, bad.lines)
                         continue
-                    except ValueError:  # a value that Python has no type for, such as a time in nanoseconds
+                    except ValueError:  # a value without a Python type, such as a time in nanoseconds
                         text = texts.take(None, bad.lines)
                     if text:
                         yield text
         except (pyarrow.ArrowException, OSError) as error:
-            raise _damaged(reading.file, error) from None
-        reading.meter.bytes += reading.file.bytes // footer.num_row_groups
-    reading.settle(bad)
+            raise _damaged(part.file, error) from None
+        part.byte_counter.bytes += part.file.bytes // footer.num_row_groups
+    part.settle(bad)

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 
 from daybreak.core.errors import UserError, reason
 from daybreak.data.readers.cleaning import clean
+from daybreak.data.readers.file_range import FileRange
 from daybreak.data.readers.inputs import InputFile, open_file
-from daybreak.data.readers.reading import Reading
 from daybreak.data.readers.unpacking import CHUNK
 from daybreak.data.readers.wikitext import is_disambiguation, passages
 
@@ -104,16 +104,16 @@ class _Dump:
                 self._page.text.append(text)
 
 
-def read_dump(reading: Reading) -> Iterator[str]:
+def read_dump(part: FileRange) -> Iterator[str]:
     """Yield the passages of each article, a paragraph a line. Pages that are no articles are counted.
 
     Raises:
         UserError: the file cannot be read or unpacked, is no dump, or is damaged.
     """
-    file = reading.file
+    file = part.file
     dump = _Dump(file)
     gap = 0
-    with open_file(file, reading.meter) as stream:
+    with open_file(file, part.byte_counter) as stream:
         ended = False
         while not ended:
             data = stream.read(CHUNK)
@@ -126,11 +126,11 @@ def read_dump(reading: Reading) -> Iterator[str]:
             if gap > LARGEST_GAP:
                 raise UserError(f"'{file.name}' has a page of over {LARGEST_GAP >> 20} MiB.", _DAMAGED)
             while dump.pages:
-                if text := _article(dump.pages.popleft(), dump.hidden, reading):
+                if text := _article(dump.pages.popleft(), dump.hidden, part):
                     yield text
 
 
-def _article(page: _Page, hidden: set[str], reading: Reading) -> str:
+def _article(page: _Page, hidden: set[str], part: FileRange) -> str:
     text = "".join(page.text)
     if page.namespace not in ("", ARTICLES):
         why = "pages that are no articles"
@@ -142,5 +142,5 @@ def _article(page: _Page, hidden: set[str], reading: Reading) -> str:
         why = "disambiguation pages"
     else:
         return clean("\n".join(passages(text, hidden)))
-    reading.skips.add(why, reading.file.name, "page", page.number)
+    part.skips.add(why, part.file.name, "page", page.number)
     return ""

@@ -1,11 +1,12 @@
-"""Text to ids faster than ``tokenizers`` does it, and to the same ids.
+"""Encode text with tokie, several times as fast as ``tokenizers`` and with identical ids.
 
-Two young libraries, tokie and kitoken, are many times as fast, and right on most text: tokie takes unassigned and
-newer characters otherwise, cuts long texts where it has processors for, and reads some settings not at all. So neither
-is believed. A layer sends a word through its library only where each of its characters is trusted; the other words go
-to the layer below, and the last layer is ``tokenizers`` itself. A character is trusted when ``tokenizers``, asked at
-its first appearance, gave the same ids for it in a dozen surroundings; what joins with its neighbours (marks, joiners,
-Hangul letters) never is, unless the text is in Unicode's NFC and nothing else is folded.
+tokie differs from ``tokenizers`` on some text: on unassigned and recently added characters, on texts so long that it
+splits them by the number of processors, and for some normalizer settings. Daybreak therefore checks it:
+
+- A word goes through tokie only if each of its characters is trusted. All other words go through ``tokenizers``.
+- When a character first appears, both libraries encode it in SURROUNDINGS. It is trusted if all ids agree.
+- Characters that interact with their neighbors (combining marks, joiners, Hangul jamo) are never trusted, unless the
+  text is in Unicode NFC and the tokenizer does not fold marks.
 """
 
 from __future__ import annotations
@@ -13,158 +14,236 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import json
+import random
 import re
+import tempfile
 import unicodedata
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer
 
 from daybreak.data.readers.cleaning import PLAIN
 from daybreak.data.readers.text_pieces import cut_at_whitespace
-from daybreak.data.tokenizers.fast_libraries import LIBRARIES, Kind, Library, Unsuited, kind_of
-from daybreak.data.tokenizers.hostile_texts import hostile_texts
 
 Flat = tuple[np.ndarray, np.ndarray]
-"""uint32[tokens] of all texts in turn, and int64[texts], how many of them each text has. No special tokens."""
+"""uint32[tokens]: the ids of all texts, concatenated; int64[texts]: the number of ids of each. No special tokens."""
 Encode = Callable[[Sequence[str]], Flat]
 
-DEFERRED_CHARACTERS = 1_000_000
-"""That the layer below the fastest must be asked for: ``tokenizers`` takes as long for them as the check of one."""
+PLACEHOLDER = "\ue000"
+"""Prefix that renames special tokens in tokie's copy of the vocabulary: a private character, which is never trusted."""
 SPAN_CHARACTERS = 2000
-"""A span stays under the 10,000 bytes from which tokie cuts a text by the number of processors."""
+"""Keeps spans under 10,000 bytes, the size from which tokie splits a text by the number of processors."""
 SURROUNDINGS = (
     "{0}", "ab {0} cd", "a{0}b", "a{0}", "{0}b c", "1{0}2", ".{0}.", "({0}a", "a {0}{0}\n{0}.", "\n{0}\n",
     "'{0}s {0}'s", "the {0}x\n\n{0}", "x{0}{0}y",
 )  # fmt: skip
-UNKNOWN, TRUSTED, DOUBTED = range(3)
+UNKNOWN, TRUSTED, UNTRUSTED = range(3)
 JOINING = {"Cc", "Cf", "Cn", "Co", "Cs", "Mn", "Mc", "Me"}
-"""Unicode categories of what changes its neighbours, or what versions of Unicode disagree on."""
+"""Unicode categories of characters that change their neighbors, or that differ between versions of Unicode."""
 MARKS = {"Mn", "Mc", "Me"}
-ODD = {"Nl", "Zs", "Zl", "Zp"}
-"""Letter numbers and other spaces (with circled letters): whether they are letters depends on whom one asks, and in a
-byte-level vocabulary that shows only in a word with pieces of both."""
+AMBIGUOUS = {"Nl", "Zs", "Zl", "Zp"}
+"""Letter numbers and unusual spaces (and circled letters): libraries disagree on whether they are letters. In a
+byte-level vocabulary the difference shows only in words that mix them with letters."""
 _JAMO = re.compile("[\u1100-\u11ff\ua960-\ua97f\ud7b0-\ud7ff]")
 _WORD = re.compile(r"[^ \n]+")
 LONGEST = 2000
-"""Characters; longer words and gaps go down, so that no span is long."""
+"""Characters. Longer words and whitespace runs go through ``tokenizers``, so that no span is long."""
 _LONG = re.compile(rf"[^ \n]{{{LONGEST},}}|[ \n]{{{LONGEST},}}")
+
+
+class UnsupportedTokenizer(Exception):
+    """tokie cannot be used for this tokenizer; the message says why."""
+
+
+@dataclass(frozen=True)
+class TokenizerTraits:
+    """The properties of a tokenizer that decide whether and how tokie can be used."""
+
+    byte_level: bool
+    cramming: bool
+    """The Cramming normalizer: straight quotes, ASCII only."""
+    uncased: bool
+    folds: bool
+    """Whether the ids of a character may depend on the marks around it even in NFC text."""
+
+
+def tokenizer_traits(tokenizer: Tokenizer) -> TokenizerTraits:
+    """Read the traits from the tokenizer's configuration.
+
+    Raises:
+        UnsupportedTokenizer: it is neither a BERT-style nor a byte-level tokenizer that tokie can reproduce.
+    """
+    config = json.loads(tokenizer.to_str())
+    if any(not token["special"] for token in config["added_tokens"]):
+        raise UnsupportedTokenizer("the tokenizer has added words")
+    normalizers = [part["type"] for part in _parts(config["normalizer"], "normalizers")]
+    pre_tokenizers = _parts(config["pre_tokenizer"], "pretokenizers")
+    cuts = [part["type"] for part in pre_tokenizers]
+    uncased = bool(tokenizer.normalizer) and tokenizer.normalizer.normalize_str("A") == "a"
+    if config["model"]["type"] == "WordPiece" and cuts == ["Whitespace"]:
+        raise UnsupportedTokenizer("tokie cannot treat a run of punctuation as one word")
+    if config["model"]["type"] == "WordPiece" and cuts == ["BertPreTokenizer"]:
+        cramming = (
+            normalizers[:2] == ["Replace", "Replace"] and tokenizer.normalizer.normalize_str("``a''\u4f60") == '"a"'
+        )
+        if cramming or normalizers == ["BertNormalizer"]:
+            return TokenizerTraits(byte_level=False, cramming=cramming, uncased=uncased, folds=cramming)
+    byte_level = config["model"]["type"] == "BPE" and cuts in (["ByteLevel"], ["Split", "ByteLevel"])
+    if byte_level and set(normalizers) <= {"NFC", "Lowercase"} and not pre_tokenizers[-1]["add_prefix_space"]:
+        return TokenizerTraits(byte_level=True, cramming=False, uncased=uncased, folds=uncased)
+    raise UnsupportedTokenizer("the tokenizer is neither BERT-style WordPiece nor byte-level BPE")
+
+
+def _parts(component: dict[str, Any] | None, name: str) -> list[dict[str, Any]]:
+    """Return the members of a normalizer or pre-tokenizer, whether it is a sequence or a single one."""
+    if component is None:
+        return []
+    parts: list[dict[str, Any]] = component[name] if component["type"] == "Sequence" else [component]
+    return parts
+
+
+class Tokie:
+    """tokie, configured with the supported normalizer and pre-tokenizer that are closest to the tokenizer's own.
+
+    Raises:
+        UnsupportedTokenizer: tokie is not installed or cannot load the tokenizer.
+    """
+
+    name = "tokie"
+
+    def __init__(self, tokenizer: Tokenizer, traits: TokenizerTraits):
+        try:
+            from tokie import Tokenizer as Engine  # type: ignore[import-not-found, unused-ignore]
+        except ImportError:
+            raise UnsupportedTokenizer("tokie is not installed (extra fast)") from None
+        self._quotes = traits.cramming
+        config = _without_special_tokens(tokenizer)
+        if traits.byte_level:
+            # tokie replaces any expression by its own, here GPT-2's.
+            config["normalizer"] = {"type": "NFC"}
+            config["pre_tokenizer"] = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
+        else:
+            config["normalizer"] = {
+                "type": "BertNormalizer",
+                "clean_text": True,
+                "handle_chinese_chars": True,
+                "strip_accents": traits.uncased,
+                "lowercase": traits.uncased,
+            }
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                path = Path(folder) / "tokenizer.json"
+                path.write_text(json.dumps(config), "utf-8")
+                self._engine = Engine.from_json(str(path))
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # a PanicException from Rust derives from BaseException
+            raise UnsupportedTokenizer(f"tokie cannot read the tokenizer ({error})") from None
+
+    def encode(self, texts: Sequence[str]) -> Flat:
+        if self._quotes:
+            texts = [text.replace("``", '"').replace("''", '"') for text in texts]
+        if not texts:
+            return np.zeros(0, np.uint32), np.zeros(0, np.int64)
+        encode: Any = self._engine.encode_batch_flat  # type: ignore[attr-defined, unused-ignore]  # not in its stubs
+        ids, lengths = encode(list(texts), add_special_tokens=False)
+        return ids, lengths.astype(np.int64)
+
+
+def _without_special_tokens(tokenizer: Tokenizer) -> dict[str, Any]:
+    """Return the contents of tokenizer.json, changed so that special tokens are not recognized in text."""
+    config: dict[str, Any] = json.loads(tokenizer.to_str())
+    special = {token["content"] for token in config["added_tokens"]} - {config["model"].get("unk_token")}
+    vocabulary = config["model"]["vocab"]
+    config["model"]["vocab"] = {
+        PLACEHOLDER + token if token in special else token: id for token, id in vocabulary.items()
+    }
+    return config | {"added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
 
 
 @dataclasses.dataclass(frozen=True)
 class TextEncoder:
-    """Turns texts into flat arrays of ids, special tokens in them read as mere text."""
+    """Encodes texts to flat arrays of ids. Special tokens in a text are encoded as ordinary text."""
 
-    reasons: list[str]
-    """Why not through a faster library, of each that was looked at."""
     encode: Encode
-    _judge: Encode
+    reason: str
+    """Why tokie is not used; empty if it is."""
+    _reference: Encode
 
     @property
     def name(self) -> str:
-        """Which libraries it goes through by now, fastest first."""
-        return _name(self.encode)
+        """The libraries in use, fastest first."""
+        return f"{self.encode.library.name}, tokenizers" if isinstance(self.encode, CheckedEncoder) else "tokenizers"
 
     def __call__(self, texts: Sequence[str]) -> Flat:
         return self.encode(texts)
 
     def identical(self, texts: Sequence[str]) -> bool:
-        """Whether ``tokenizers`` gives the same ids for all of ``texts``: to be asked on a sample of the corpus."""
-        return same(self.encode(texts), self._judge(texts))
+        """Return whether ``tokenizers`` gives the same ids for all ``texts``; meant for a sample of the corpus."""
+        return same(self.encode(texts), self._reference(texts))
 
 
 def fast_encoder(tokenizer: Tokenizer) -> TextEncoder:
-    """Return the fastest encoder that agrees with ``tokenizer`` on the hostile texts: ``tokenizers`` if none does.
+    """Return an encoder that uses tokie if it agrees with ``tokenizer`` on ``hostile_texts``, else ``tokenizers``.
 
-    Memory: a few MB, and what a call's texts and ids take.
+    Memory: a few MB, and the texts and ids of one call.
 
     Args:
-        tokenizer: without padding and truncation; from now on it reads special tokens in text as mere text.
+        tokenizer: without padding and truncation. Its ``encode_special_tokens`` is set.
     """
-    plain = functools.partial(_plain, tokenizer)
-    tokenizer.encode_special_tokens = True
-    reasons: list[str] = []
+    plain = plain_encoder(tokenizer).encode
     try:
-        kind = kind_of(tokenizer)
-    except Unsuited as error:
-        return TextEncoder([str(error)], plain, plain)
-    hostile = hostile_texts(tokenizer)
-    truth = plain(hostile)
-
-    def fastest(libraries: Sequence[type[Library]]) -> Encode:
-        """The first of them that is suited, with what it does not trust for the ones behind it."""
-        for place, library in enumerate(libraries, 1):
-            below = Deferred(plain, functools.partial(fastest, libraries[place:])) if libraries[place:] else plain
-            try:
-                layer = Layer(library(tokenizer, kind), plain, below, kind)
-                if not same(layer(hostile), truth):
-                    raise Unsuited(f"{library.name} gives other ids")
-            except Unsuited as error:
-                reasons.append(str(error))
-                continue
-            return layer
-        return plain
-
-    return TextEncoder(reasons, fastest(LIBRARIES), plain)
+        traits = tokenizer_traits(tokenizer)
+        encoder = CheckedEncoder(Tokie(tokenizer, traits), plain, traits)
+        texts = hostile_texts(tokenizer)
+        if not same(encoder(texts), plain(texts)):
+            raise UnsupportedTokenizer(f"{encoder.library.name} gives other ids")
+    except UnsupportedTokenizer as error:
+        return TextEncoder(plain, str(error), plain)
+    return TextEncoder(encoder, "", plain)
 
 
 def plain_encoder(tokenizer: Tokenizer) -> TextEncoder:
-    """Return ``tokenizers`` itself in the same clothes."""
+    """Return an encoder that uses ``tokenizers`` alone."""
     tokenizer.encode_special_tokens = True
     plain = functools.partial(_plain, tokenizer)
-    return TextEncoder([], plain, plain)
+    return TextEncoder(plain, "not requested", plain)
 
 
 def same(one: Flat, other: Flat) -> bool:
-    """Whether two encodings are equal, text by text."""
+    """Return whether two encodings are equal, text by text."""
     return np.array_equal(one[1], other[1]) and np.array_equal(one[0], other[0])
 
 
 def _plain(tokenizer: Tokenizer, texts: Sequence[str]) -> Flat:
-    found = [encoding.ids for encoding in tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
-    lengths = np.fromiter(map(len, found), np.int64, len(found))
-    return np.fromiter(itertools.chain.from_iterable(found), np.uint32, int(lengths.sum())), lengths
+    ids = [encoding.ids for encoding in tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
+    lengths = np.fromiter(map(len, ids), np.int64, len(ids))
+    return np.fromiter(itertools.chain.from_iterable(ids), np.uint32, int(lengths.sum())), lengths
 
 
-def _name(encode: Encode) -> str:
-    if isinstance(encode, Deferred):
-        return _name(encode.encode)
-    return f"{encode.library.name}, {_name(encode.below)}" if isinstance(encode, Layer) else "tokenizers"
-
-
-class Deferred:
-    """Encodes by ``plain`` until so much has come that a faster way is worth the time of its check."""
-
-    def __init__(self, plain: Encode, make: Callable[[], Encode]):
-        self.encode, self._characters = plain, 0
-        self._make: Callable[[], Encode] | None = make
-
-    def __call__(self, texts: Sequence[str]) -> Flat:
-        self._characters += sum(map(len, texts))
-        if self._make and self._characters >= DEFERRED_CHARACTERS:
-            self.encode, self._make = self._make(), None
-        return self.encode(texts)
-
-
-class Layer:
-    """Sends what it trusts through one library, and the rest to the layer below.
+class CheckedEncoder:
+    """Encodes trusted spans with a fast library and the rest with ``tokenizers``.
 
     Args:
         library: encodes spans of text.
-        evaluate: ``tokenizers``.
-        below: takes what is not trusted.
-        kind: what the tokenizer does to neighbours.
+        reference: ``tokenizers``.
+        traits: properties of the tokenizer.
 
     Raises:
-        Unsuited: the library errs in plain ASCII text, so that it would be of no use.
+        UnsupportedTokenizer: the library gives wrong ids for plain ASCII text.
     """
 
-    def __init__(self, library: Library, evaluate: Encode, below: Encode, kind: Kind):
-        self.library, self.below, self._judge, self._kind = library, below, evaluate, kind
+    def __init__(self, library: Tokie, reference: Encode, traits: TokenizerTraits):
+        self.library, self._reference, self._traits = library, reference, traits
         self._states = np.zeros(0x110000, np.uint8)
-        self._ask(np.frombuffer(PLAIN, np.uint8))
+        self._check(np.frombuffer(PLAIN, np.uint8))
         if wrong := "".join(chr(code) for code in PLAIN if self._states[code] != TRUSTED)[:12]:
-            raise Unsuited(f"{library.name} gives other ids around {wrong!r}")
+            raise UnsupportedTokenizer(f"{library.name} gives other ids around {wrong!r}")
 
     def __call__(self, texts: Sequence[str]) -> Flat:
         spans: tuple[list[str], list[str]] = ([], [])
@@ -176,15 +255,16 @@ class Layer:
                 spans[fast].append(span)
                 trusted.append(fast)
             counts[number] = len(trusted) - before
-        below, own = self.below(spans[False]), self.library.encode(spans[True])
-        return _woven(below, own, np.array(trusted, bool), counts)
+        return _interleave(
+            self._reference(spans[False]), self.library.encode(spans[True]), np.array(trusted, bool), counts
+        )
 
     def _spans(self, text: str) -> list[tuple[str, bool]]:
-        """Cut ``text`` where whitespace begins into spans, each with whether it may go through the library."""
-        doubted = self._doubted(text)
+        """Split ``text`` where whitespace begins; return the spans, each with whether the library may encode it."""
+        untrusted = self._untrusted(text)
         found: list[tuple[str, bool]] = []
         start = 0
-        for place in doubted.tolist():
+        for place in untrusted.tolist():
             if place < start:
                 continue
             end = min((at for mark in " \n" if (at := text.find(mark, place + 1)) >= 0), default=len(text))
@@ -201,64 +281,63 @@ class Layer:
             found += ((span, True) for span in cut_at_whitespace(text[start:], SPAN_CHARACTERS))
         return found
 
-    def _doubted(self, text: str) -> np.ndarray:
-        """Places of characters that this layer does not trust, ascending."""
+    def _untrusted(self, text: str) -> np.ndarray:
+        """Return the positions of untrusted characters, ascending."""
         if text.isascii():
             data = text.encode()
             codes: np.ndarray = np.frombuffer(data, np.uint8)
-            doubts = self._states_of(codes) == DOUBTED if data.translate(None, PLAIN) else np.zeros(len(codes), bool)
+            untrusted = (
+                self._states_of(codes) == UNTRUSTED if data.translate(None, PLAIN) else np.zeros(len(codes), bool)
+            )
         else:
             codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
-            doubts = self._states_of(codes) == DOUBTED
+            untrusted = self._states_of(codes) == UNTRUSTED
         if _may_hold_long_runs(codes):
             for long in _LONG.finditer(text):
-                # A long run of whitespace goes with the word behind it, if there is one.
-                doubts[min(long.end(), len(text) - 1) if long[0].isspace() else long.start()] = True
-        if self._kind.runs:
-            for hashes in re.finditer("##", text):  # the libraries take these for a piece that goes on
-                doubts[hashes.start()] = True
-        if self._kind.byte_level and not text.isascii() and not unicodedata.is_normalized("NFC", text):
+                # A long run of whitespace is encoded with the word that follows it, if there is one.
+                untrusted[min(long.end(), len(text) - 1) if long[0].isspace() else long.start()] = True
+        if self._traits.byte_level and not text.isascii() and not unicodedata.is_normalized("NFC", text):
             for word in _WORD.finditer(text):
                 if not unicodedata.is_normalized("NFC", word[0]):
-                    doubts[word.start()] = True
-        return np.flatnonzero(doubts)
+                    untrusted[word.start()] = True
+        return np.flatnonzero(untrusted)
 
     def _states_of(self, codes: np.ndarray) -> np.ndarray:
         states = self._states[codes]
         if (new := states == UNKNOWN).any():
-            self._ask(np.unique(codes[new]))
+            self._check(np.unique(codes[new]))
             states = self._states[codes]
         return states
 
-    def _ask(self, codes: np.ndarray) -> None:
-        """Settle whether each of these characters is trusted."""
-        self._states[codes] = DOUBTED
-        asked = [int(code) for code in codes if not self._joins(chr(code))]
-        texts = [frame.format(chr(code)) for code in asked for frame in SURROUNDINGS]
-        mine, theirs = (_lists(flat) for flat in (self.library.encode(texts), self._judge(texts)))
+    def _check(self, codes: np.ndarray) -> None:
+        """Decide for each of these characters whether it is trusted."""
+        self._states[codes] = UNTRUSTED
+        candidates = [int(code) for code in codes if not self._interacts(chr(code))]
+        texts = [frame.format(chr(code)) for code in candidates for frame in SURROUNDINGS]
+        results, expected = (_lists(flat) for flat in (self.library.encode(texts), self._reference(texts)))
         wide = len(SURROUNDINGS)
-        for place, code in enumerate(asked):
-            if mine[place * wide : (place + 1) * wide] == theirs[place * wide : (place + 1) * wide]:
+        for place, code in enumerate(candidates):
+            if results[place * wide : (place + 1) * wide] == expected[place * wide : (place + 1) * wide]:
                 self._states[code] = TRUSTED
 
-    def _joins(self, character: str) -> bool:
-        """Whether it must not be trusted, whatever the answers: what it does may show only beside others."""
+    def _interacts(self, character: str) -> bool:
+        """Return whether a character may change how others are encoded, so that no test of it alone suffices."""
         if character.isascii():
             return not character.isprintable() and character != "\n"
         category = unicodedata.category(character)
         if category in MARKS:
-            # Unicode sorts the marks of a letter; where BERT strips those of class Mn, others may have moved.
+            # Normalization reorders the marks of a letter; if BERT strips those of class Mn, others may have moved.
             moved = category != "Mn" and unicodedata.combining(character) > 0
-            return self._kind.folds or moved or (self._kind.byte_level and not self.library.knows_marks)
-        if self._kind.byte_level and (
-            category in ODD or (category == "So" and "LATIN" in unicodedata.name(character, ""))
+            return self._traits.folds or moved or self._traits.byte_level
+        if self._traits.byte_level and (
+            category in AMBIGUOUS or (category == "So" and "LATIN" in unicodedata.name(character, ""))
         ):
             return True
         return category in JOINING or bool(_JAMO.match(character))
 
 
 def _may_hold_long_runs(codes: np.ndarray) -> bool:
-    """Whether _LONG may match: a run of LONGEST characters covers a window of half as many from end to end."""
+    """Return whether _LONG may match: a run of LONGEST characters fills at least one window of half that length."""
     window = LONGEST // 2
     blank = (codes == ord(" ")) | (codes == ord("\n"))
     windows = blank[: len(blank) // window * window].reshape(-1, window)
@@ -270,12 +349,50 @@ def _lists(flat: Flat) -> list[list[int]]:
     return [ids[start:end] for start, end in zip([0, *ends], ends)]
 
 
-def _woven(below: Flat, own: Flat, trusted: np.ndarray, counts: np.ndarray) -> Flat:
-    """Bring the ids of spans into the order of the text; ``counts`` says how many spans each text has."""
+def _interleave(plain: Flat, fast: Flat, trusted: np.ndarray, counts: np.ndarray) -> Flat:
+    """Merge the ids of both libraries in text order; ``counts`` is the number of spans of each text."""
     lengths = np.zeros(len(trusted), np.int64)
-    lengths[trusted], lengths[~trusted] = own[1], below[1]
+    lengths[trusted], lengths[~trusted] = fast[1], plain[1]
     ids = np.empty(int(lengths.sum()), np.uint32)
-    of_own = np.repeat(trusted, lengths)
-    ids[of_own], ids[~of_own] = own[0], below[0]
+    is_fast = np.repeat(trusted, lengths)
+    ids[is_fast], ids[~is_fast] = fast[0], plain[0]
     totals = np.append(0, np.cumsum(lengths))[np.append(0, np.cumsum(counts))]
     return ids, np.diff(totals)
+
+
+def hostile_texts(tokenizer: Tokenizer, seed: int = 0) -> list[str]:
+    """Return texts on which tokenizer libraries are known or likely to differ; deterministic for a vocabulary."""
+    rng = random.Random(seed)
+    texts = [f"a {token} b{token}" for token in sorted(tokenizer.get_vocab()) if token[:1] in "[<" and len(token) > 2][
+        :40
+    ]
+    texts += ["[SEP]", "[CLS][PAD]", "x[MASK]y [UNK] [sep]", "", " ", "\n", "\n\n\n", " \n a \n\n\n b  ", "a\t\r\nb"]
+    texts += ["a" * size + tail for size in (99, 100, 101, 1999, 2001, 9000, 12000) for tail in ("", " b", "\n\nb")]
+    texts += ["it's I'LL they'd 'sa ''s x's' \"''``", "...!!! a_b __x__ --- ###a ##a #", "3.14 1,000 x12y 12" * 3]
+    texts += [
+        "a\u0301 e\u0301\u0323 \ufb01 \u212b",
+        "\u200b\u200d\ufeff\u00ad a\u200bb",
+        "\U0001f469\u200d\U0001f4bb \U0001f1e9\U0001f1ea",
+    ]
+    texts += [
+        "\u05e9\u05dc\u05d5\u05dd \u0627\u0644\u0633\u0644\u0627\u0645",
+        "\u4f60\u597d\u3002a\u4f60b",
+        "\u0e2a\u0e27\u0e31\u0e2a\u0e14\u0e35" * 40,
+    ]
+    texts += [
+        "\u0939\u093f\u0928\u094d\u0926\u0940",
+        "\u110b\u1161\u11ab \uc548",
+        "\u03a3\u0391\u03a3 \u0130I\u0131",
+        "\0 a\x01b\x7f \x85 \u2028",
+    ]
+    every = [chr(code) for code in range(0x80, 0x110000, 997) if not 0xD800 <= code <= 0xDFFF]
+    texts += [" ".join(f"a{one} {one}b" for one in every[place : place + 40]) for place in range(0, len(every), 40)]
+    usual = [chr(code) for code in range(0x20, 0x600) if unicodedata.category(chr(code)) != "Cc"]
+    texts += ["".join(rng.choices(usual, k=60)) for _ in range(200)]
+    letters = "etaoinshrdlu" + "".join(map(chr, range(0x21, 0x7F)))
+    texts += [" ".join("".join(rng.choices(letters, k=rng.randint(1, 12))) for _ in range(40)) for _ in range(100)]
+    count = tokenizer.get_vocab_size()
+    tokens = [tokenizer.decode([id]) for id in rng.sample(range(count), min(400, count))]
+    glued = ["".join(rng.choices(tokens, k=3)) for _ in range(1000)]
+    lines = ["\n" * rng.randint(1, 3) + "word " * rng.randint(1, 400) for _ in range(60)]
+    return [*texts, " ".join(glued), "".join(glued), "".join(lines)]

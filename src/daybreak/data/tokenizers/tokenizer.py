@@ -18,18 +18,21 @@ from tokenizers import decoders as token_decoders
 
 from daybreak.core.errors import UserError
 from daybreak.core.serialization import nearest
-from daybreak.data.tokenizers.byte_pieces import SPACE, goes_on
-from daybreak.data.tokenizers.counting import Alphabet, alphabet_of, document_counts, training_pieces
+from daybreak.data.tokenizers.byte_bpe import SPACE, continues_word
 from daybreak.data.tokenizers.tokenizer_making import (
     MANY_DOCUMENTS,
     SEVERAL_DOCUMENTS,
     SPECIAL_TOKENS,
     SURPLUS,
+    Alphabet,
     TrainedTokenizer,
+    alphabet_of,
+    document_counts,
+    training_chunks,
 )
 from daybreak.data.tokenizers.tokenizer_making import TokenizerConfig as TokenizerConfig
 from daybreak.data.tokenizers.tokenizer_making import save_tokenizer as save_tokenizer
-from daybreak.data.tokenizers.word_cutting import UNSPACED, UNSPACED_SHARE, cramming_normalizer, word_cutter
+from daybreak.data.tokenizers.word_cutting import UNSPACED, UNSPACED_FRACTION, cramming_normalizer, word_cutter
 
 PAD, UNK, CLS, SEP, MASK = range(len(SPECIAL_TOKENS))
 NORMALIZERS = ("bert", "cramming")
@@ -82,7 +85,7 @@ class WordPiece(TrainedTokenizer):
         encoded once for each size.
         """
         characters = alphabet_of(texts, self._assemble({token: id for id, token in enumerate(SPECIAL_TOKENS)}))
-        assemble = functools.partial(self._assemble, unspaced=characters.share(UNSPACED) >= UNSPACED_SHARE)
+        assemble = functools.partial(self._assemble, unspaced=characters.fraction(UNSPACED) >= UNSPACED_FRACTION)
         pieces = _learn(assemble, texts, characters, max(sizes))
         return [assemble(_cut(assemble, texts, pieces, characters, size)) for size in sizes]
 
@@ -109,7 +112,7 @@ def _learn(assemble: _Assemble, texts: Iterable[str], characters: Alphabet, size
         show_progress=False,
     )
     blank = assemble({token: id for id, token in enumerate(SPECIAL_TOKENS)})
-    blank.train_from_iterator(training_pieces(texts), trainer)
+    blank.train_from_iterator(training_chunks(texts), trainer)
     # Only the pieces: it also enters "##x" as added tokens, which would be found inside any text.
     surplus = blank.get_vocab(with_added_tokens=False)
     return sorted(surplus, key=surplus.__getitem__)
@@ -183,7 +186,7 @@ def continuation_table(tokenizer: Tokenizer) -> np.ndarray:
     parted = tokenizer.pre_tokenizer.pre_tokenize_str(" a") if tokenizer.pre_tokenizer else []
     byte_level = bool(parted) and parted[0][0].startswith(SPACE)
     for piece, id in tokenizer.get_vocab().items():
-        table[id] = goes_on(piece) if byte_level else piece.startswith("##")
+        table[id] = continues_word(piece) if byte_level else piece.startswith("##")
     table[[id for id, token in tokenizer.get_added_tokens_decoder().items() if token.special]] = False
     return table
 

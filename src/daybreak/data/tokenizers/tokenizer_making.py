@@ -1,28 +1,127 @@
-"""What all tokenizers that are made share: what makes one, the special tokens, and how it is written to its folder."""
+"""Common parts of tokenizer training: configuration, special tokens, alphabets, counts and saving."""
 
 from __future__ import annotations
 
+import itertools
+import re
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 from tokenizers import Tokenizer
 
 from daybreak.core.errors import UserError
 from daybreak.core.files import write_json
 from daybreak.core.serialization import Component, to_dict
 from daybreak.core.special_tokens import USUAL
+from daybreak.data.readers.text_pieces import cut_at_whitespace
+
+SMALLEST_ALPHABET, LARGEST_ALPHABET = 128, 1000
+BATCH_DOCUMENTS = 64
+LONGEST_WORD = 1000
+"""Characters. Training time is quadratic in the length of a word, and words this long are not informative."""
+COVERAGE = 0.9995
+"""Fraction of the text that the alphabet covers, as in SentencePiece (Kudo and Richardson 2018)."""
+
+_LONG_WORD = re.compile(rf"\w{{{LONGEST_WORD}}}|[^\w\s]{{{LONGEST_WORD}}}")
+
+
+def training_chunks(texts: Iterable[str]) -> Iterator[str]:
+    """Yield ``texts`` in chunks for the trainer; words of more than LONGEST_WORD characters are split."""
+    for text in texts:
+        for piece in cut_at_whitespace(text):
+            yield _LONG_WORD.sub(r"\g<0> ", piece) if _LONG_WORD.search(piece) else piece
+
+
+def document_counts(texts: Iterable[str], tokenizer: Tokenizer) -> tuple[np.ndarray, int]:
+    """Return int64[ids], the number of texts that use each id, and the number of texts."""
+    counts = np.zeros(tokenizer.get_vocab_size(), np.int64)
+    documents = 0
+    source = iter(texts)
+    while batch := list(itertools.islice(source, BATCH_DOCUMENTS)):
+        pieces = [list(cut_at_whitespace(text)) for text in batch]
+        flat = list(itertools.chain.from_iterable(pieces))
+        encoded = iter(tokenizer.encode_batch_fast(flat, add_special_tokens=False))
+        for own in pieces:
+            counts[list({id for _ in own for id in next(encoded).ids})] += 1
+        documents += len(batch)
+    return counts, documents
+
+
+def alphabet_limit(vocabulary: int) -> int:
+    """Return the alphabet size for this vocabulary size and a script with few characters, such as Latin."""
+    return min(LARGEST_ALPHABET, max(SMALLEST_ALPHABET, vocabulary // 32))
+
+
+@dataclass(frozen=True)
+class Alphabet:
+    """The characters of a text after normalisation."""
+
+    counts: dict[str, int]
+    """Occurrences of each character, most frequent first, ties in Unicode order."""
+    continues: frozenset[str]
+    """Characters that may continue a word."""
+
+    def fraction(self, characters: Set[str]) -> float:
+        """Return the fraction of the text that consists of these characters."""
+        return sum(self.counts.get(one, 0) for one in characters) / max(1, sum(self._fractions().values()))
+
+    def _fractions(self) -> dict[str, int]:
+        return self.counts | {"a": 0}  # it was counted with every character
+
+    def fitted(self, vocabulary: int) -> tuple[list[str], list[str]]:
+        """Return the characters for a vocabulary of this size, and those that may continue a word; both sorted.
+
+        Their number is ``alphabet_limit`` unless these cover less than COVERAGE of the text. The text is then in a
+        script with many characters (Chinese, Japanese, Korean), and those that occur more than once may take half of
+        the vocabulary.
+        """
+        kept = list(self.counts)[: alphabet_limit(vocabulary)]
+        fractions = self._fractions()
+        if sum(map(fractions.__getitem__, kept)) < COVERAGE * sum(fractions.values()):
+            places = itertools.accumulate(2 if character in self.continues else 1 for character in self.counts)
+            repeated = (used for used, count in zip(places, self.counts.values()) if count > 1)
+            room = sum(1 for used in repeated if used <= vocabulary // 2)
+            kept = list(self.counts)[: max(room, len(kept))]
+        return sorted(kept), sorted(self.continues.intersection(kept))
+
+
+def alphabet_of(texts: Iterable[str], tokenizer: Tokenizer) -> Alphabet:
+    """Count the characters of ``texts`` after the normalizer and pre-tokenizer of ``tokenizer``."""
+    raw = np.zeros(0x110000, np.int64)
+    for text in texts:
+        for piece in cut_at_whitespace(text):
+            values, counts = np.unique(np.frombuffer(piece.encode("utf-32-le"), np.uint32), return_counts=True)
+            raw[values] += counts
+    counted: dict[str, int] = {}
+    continues: set[str] = set()
+
+    def words(text: str) -> list[str]:
+        return [word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(text))]
+
+    for code in np.flatnonzero(raw):
+        # A character may continue a word after a letter, or after punctuation if a run of it is one word.
+        for word in [*words(f"a{chr(code)}"), *words(f".{chr(code)}")]:
+            continues.update(word[1:])
+        for word in words(f"a{chr(code)}"):
+            for character in word:
+                counted[character] = counted.get(character, 0) + int(raw[code])
+    # The probe's own "a" was counted with every character; it is in the alphabet of any text that has one anyway.
+    order = sorted(counted, key=lambda character: (-counted[character], character))
+    return Alphabet({character: counted[character] for character in order}, frozenset(continues))
+
 
 SPECIAL_TOKENS = tuple(USUAL.values())
-"""What the special tokens are for, in their order; the fields of SpecialIds."""
+"""The special tokens in id order, which are also the fields of SpecialIds."""
 SMALLEST_VOCABULARY = 300
 MANY_DOCUMENTS = 100
-"""From this number of documents on, every piece must be used in SEVERAL_DOCUMENTS of them."""
+"""Number of documents from which every token must be used in SEVERAL_DOCUMENTS of them."""
 SEVERAL_DOCUMENTS = 2
 SURPLUS = 1 / 4
-"""Share of pieces trained beyond the vocabulary wanted, to fill the places of those that too few documents use."""
+"""Fraction of extra tokens trained, to replace those that too few documents use."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from tokenizers import Regex, normalizers, pre_tokenizers
 # Thai with Lao, Tibetan, Burmese, Khmer: blocks of the scripts that part neither words nor characters.
 _UNSPACED = "\u0e00-\u0eff\u0f00-\u0fff\u1000-\u109f\u1780-\u17ff"
 UNSPACED = frozenset(map(chr, (*range(0x0E00, 0x10A0), *range(0x1780, 0x1800))))
-UNSPACED_SHARE = 0.01
+UNSPACED_FRACTION = 0.01
 """A text is of such a script from this share of its characters on."""
 
 

@@ -1,4 +1,4 @@
-"""How one file is read: which phase of it, and what is left out, counted so that parts add up to the whole."""
+"""A file or a byte range of it, with counts of what is skipped that merge to the counts of the whole file."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from daybreak.core.errors import UserError
-from daybreak.data.readers.inputs import InputFile, Meter, read_positions
+from daybreak.data.readers.inputs import ByteCounter, InputFile, read_positions
 
-FEW_BAD, BAD_SHARE = 10, 0.01
-"""A file is refused when it has more bad lines than the first number and a larger share than the second."""
+FEW_BAD, BAD_FRACTION = 10, 0.01
+"""A file is refused if it has more bad lines than the first number and a larger fraction than the second."""
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where something was met."""
+class Location:
+    """A position in the input, for messages."""
 
     where: str
-    """With a number the name of the file; without one, a place as it is told to people."""
+    """The file name if ``number`` is set, otherwise a description of the position."""
     unit: str = ""
     """line, row, record or page."""
     number: int = 0
-    """From 1, counted in the part that was read; 0 for none."""
+    """1-based, relative to the part that was read; 0 for none."""
 
     def __str__(self) -> str:
         return f"'{self.where}' {self.unit} {self.number}" if self.number else self.where
@@ -29,7 +29,7 @@ class Place:
 
 @dataclass
 class BadLines:
-    """The lines (or rows) of a file or of a part of it, and those that are bad: left out and counted while few."""
+    """Counts the lines (or rows) of a file or part and the bad ones, which are skipped as long as they are few."""
 
     name: str
     kind: str
@@ -39,9 +39,9 @@ class BadLines:
     lines: int = 0
     bad: int = 0
     first: int = 0
-    """Number of the first bad line, from 1; 0 where there is none."""
+    """1-based number of the first bad line; 0 for none."""
     problem: str = ""
-    """What is wrong with it."""
+    """What is wrong with the first bad line."""
 
     def add(self, number: int, problem: str = "", lines: int = 1) -> None:
         if not self.bad:
@@ -49,7 +49,7 @@ class BadLines:
         self.bad += lines
 
     def merge(self, later: BadLines) -> BadLines:
-        """This part and the one that follows it, as one."""
+        """Return the counts of this part and the following one together."""
         first, problem = (self.first, self.problem) if self.bad else (self.lines + later.first, later.problem)
         bad = self.bad + later.bad
         return replace(
@@ -59,9 +59,9 @@ class BadLines:
     def evaluate(self) -> None:
         """
         Raises:
-            UserError: there are too many bad lines, for all that the whole file has.
+            UserError: the whole file has too many bad lines.
         """
-        if self.bad == self.lines > 0 or (self.bad > FEW_BAD and self.bad > BAD_SHARE * self.lines):
+        if self.bad == self.lines > 0 or (self.bad > FEW_BAD and self.bad > BAD_FRACTION * self.lines):
             raise UserError(
                 f"'{self.name}' has {self.bad} {self.kind} {self.unit}s of {self.lines}, the first in "
                 f"{self.unit} {self.first}{self.problem and ': ' + self.problem}.",
@@ -71,29 +71,29 @@ class BadLines:
 
 @dataclass
 class Skips:
-    """Counts what was left out, by reason, and remembers where each reason was first met.
+    """Counts skipped items by reason and records the first position of each reason.
 
-    Plain data: it can be sent to another process, and goes to JSON and back. The files that were read in parts wait in
-    ``parts`` until all of them are there; then ``evaluate`` says whether they had too many bad lines.
+    Plain data, so it can be pickled and stored as JSON. For files that are read in parts, ``parts`` collects the
+    counts, and ``evaluate`` checks them when all parts are merged.
     """
 
     counts: dict[str, int] = field(default_factory=dict)
-    places: dict[str, Place] = field(default_factory=dict)
+    places: dict[str, Location] = field(default_factory=dict)
     parts: dict[str, BadLines] = field(default_factory=dict)
-    """By the name of the file."""
+    """By file name."""
 
     @property
     def first(self) -> dict[str, str]:
-        """Where each reason was first met, in words."""
+        """The first position of each reason, as text."""
         return {reason: str(place) for reason, place in self.places.items()}
 
     def add(self, reason: str, where: str, unit: str = "", number: int = 0, count: int = 1) -> None:
         self.counts[reason] = self.counts.get(reason, 0) + count
         if reason not in self.places:
-            self.places[reason] = Place(where, unit, number)
+            self.places[reason] = Location(where, unit, number)
 
     def merge(self, later: Skips) -> None:
-        """Add what was left out of a part that follows the parts added so far."""
+        """Add the counts of the part that follows the parts added so far."""
         for reason, count in later.counts.items():
             self.counts[reason] = self.counts.get(reason, 0) + count
         for reason, place in later.places.items():
@@ -105,7 +105,7 @@ class Skips:
             self.parts[name] = self.parts[name].merge(part) if name in self.parts else part
 
     def evaluate(self) -> None:
-        """Call when all parts are merged.
+        """Check the files that were read in parts; call once all parts are merged.
 
         Raises:
             UserError: a file that was read in parts has too many bad lines.
@@ -115,31 +115,31 @@ class Skips:
 
 
 @dataclass(frozen=True)
-class Reading:
-    """One file, or the phase of it in which a line must begin to be read, and where is counted."""
+class FileRange:
+    """One file, or the range in which a line must begin to be read, with the counters to update."""
 
     file: InputFile
     skips: Skips
-    meter: Meter
+    byte_counter: ByteCounter
     start: int = 0
-    """Bytes; of a .parquet file row groups."""
+    """Byte offset; for a .parquet file, a row group."""
     stop: int | None = None
-    """Likewise; None for the end of the file."""
+    """In the same unit; None for the end of the file."""
 
     @property
     def whole(self) -> bool:
         return self.start == 0 and self.stop is None
 
     def lines(self) -> Iterator[tuple[int, bytes]]:
-        """The lines from ``start`` on, beyond ``stop`` too, each with the byte at which it begins."""
-        return read_positions(self.file, self.meter, self.start, self.stop)
+        """Yield (byte offset, line) from ``start`` on, also beyond ``stop``."""
+        return read_positions(self.file, self.byte_counter, self.start, self.stop)
 
     def outside(self, position: int) -> bool:
-        """Whether a line that begins there belongs to a later part."""
+        """Return whether a line at this offset belongs to a later part."""
         return self.stop is not None and position >= self.stop
 
     def place(self, number: int) -> str:
-        """Line ``number`` of this phase, for an error that cannot wait until the parts before it are counted."""
+        """Describe line ``number`` of this range, for an error raised before the earlier parts are counted."""
         return f"line {number}" + (f" after byte {self.start:,}" if self.start else "")
 
     def bad_line(self, bad: BadLines, number: int, problem: str = "", lines: int = 1) -> None:
@@ -147,7 +147,7 @@ class Reading:
         self.skips.add(f"{bad.kind} {bad.unit}s", bad.name, bad.unit, number, lines)
 
     def settle(self, bad: BadLines) -> None:
-        """Judge the lines of a whole file; keep those of a part until the others are there.
+        """Check the bad lines of a whole file; store those of a part until all parts are merged.
 
         Raises:
             UserError: the file has too many bad lines.

@@ -7,7 +7,7 @@ import pytest
 
 from daybreak.core.errors import UserError
 from daybreak.data.filters.contamination import EvaluationText
-from daybreak.data.filters.custom_filters import MOST_REASONS, CustomFilter, StepFailed, custom_filters
+from daybreak.data.filters.custom_filters import MOST_REASONS, CustomFilter, FilterFailed, custom_filters
 from daybreak.data.filters.filter import Context
 from daybreak.data.filters.near_duplicates import NearDuplicates
 from daybreak.data.pipeline.preprocessing import Preprocessing
@@ -81,7 +81,7 @@ def test_a_file_that_changed_on_the_way_is_refused(tmp_path: Path) -> None:
 
 
 def test_own_steps_stand_behind_the_case_and_before_what_looks_at_all_documents(tmp_path: Path) -> None:
-    steps = Preprocessing(preset="web", filters=written(tmp_path), evaluation=("a.tsv",)).all_steps()
+    steps = Preprocessing(preset="web", filters=written(tmp_path), evaluation=("a.tsv",)).all_filters()
     assert [step.name for step in steps[-5:]] == [
         "FineWebQuality",
         "Short",
@@ -104,13 +104,13 @@ def test_the_identity_of_a_treatment_without_own_steps_is_what_it_was() -> None:
         ("a = 1\n", "defines no 'steps'"),
         ("steps = ()\n", "defines no 'steps'"),
         (changed("steps = (Short(), Short(least=9))", "steps = Short()"), "defines no 'steps'"),
-        (changed("Short(), Short(least=9)", "Short(), Short"), "has <class 'steps_mine.Short'> among its steps"),
-        (changed("Short(), Short(least=9)", "'Short',"), "has 'Short' among its steps, which is no DocumentFilter"),
+        (changed("Short(), Short(least=9)", "Short(), Short"), "has <class 'steps_mine.Short'> in its steps"),
+        (changed("Short(), Short(least=9)", "'Short',"), "has 'Short' in its steps, which is not a DocumentFilter"),
         (changed("Short(least=9)", "Short(lest=9)"), "line 15: TypeError: .*unexpected keyword argument 'lest'"),
         (changed("def open", "def opens"), "line 15: TypeError: .*Short with abstract method '?open"),
-        (changed('return "short documents"', "pass"), "Short.why does not say in one line"),
+        (changed('return "short documents"', "pass"), "Short.why must return the purpose"),
         (changed('return "short documents"', "return 1 / 0"), "line 10: ZeroDivisionError: division by zero"),
-        (changed("least: int = 5", "least: object = frozenset()"), "field of its steps holds what cannot be written"),
+        (changed("least: int = 5", "least: object = frozenset()"), "field of its filters is not a plain value"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_refused_in_words(code: str, said: str, tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_a_file_that_cannot_be_used_is_refused_in_words(code: str, said: str, tm
 
 @pytest.mark.parametrize(
     ("body", "said"),
-    [("return None", "Short.open returns no function"), ("return {}['a']", "line 13: KeyError: 'a'")],
+    [("return None", "Short.open does not return a function"), ("return {}['a']", "line 13: KeyError: 'a'")],
 )
 def test_a_step_that_does_not_open_is_refused(body: str, said: str, tmp_path: Path) -> None:
     (step, _) = custom_filters(written(tmp_path, changed(JUDGE, body)))
@@ -144,7 +144,7 @@ def test_a_step_that_does_not_open_is_refused(body: str, said: str, tmp_path: Pa
 def test_a_judge_that_fails_names_the_document(verdict: str, said: str, tmp_path: Path) -> None:
     (step, _) = custom_filters(written(tmp_path, changed('"too short" if len(text) < self.least else None', verdict)))
     evaluate = step.open(Context())
-    with pytest.raises(StepFailed, match=said) as failed:
+    with pytest.raises(FilterFailed, match=said) as failed:
         for number in range(MOST_REASONS + 1):
             evaluate(f"a{number}")
     told = failed.value.on("document 3 of 'b.txt'")

@@ -9,10 +9,10 @@ import pytest
 from daybreak.core.errors import UserError
 from daybreak.core.serialization import from_dict, to_dict
 from daybreak.data.filters.contamination import EvaluationText
-from daybreak.data.filters.filter import DocumentFilter, Step
+from daybreak.data.filters.filter import DocumentFilter, Filter
 from daybreak.data.filters.languages import Language
 from daybreak.data.filters.near_duplicates import NearDuplicates
-from daybreak.data.filters.presets import PRESETS, steps_of
+from daybreak.data.filters.presets import PRESETS, preset_filters
 
 
 def test_the_cases() -> None:
@@ -23,16 +23,16 @@ def test_the_cases() -> None:
         "crammed": ["Compressibility"],
     }
     language = Language(model="m.bin", languages=("en",))
-    assert steps_of("web", language) == (language, *PRESETS["web"])
-    assert steps_of("plain") == ()
-    with pytest.raises(UserError, match=r"'wed' is no case. Did you mean 'web'"):
-        steps_of("wed")
+    assert preset_filters("web", language) == (language, *PRESETS["web"])
+    assert preset_filters("plain") == ()
+    with pytest.raises(UserError, match=r"'wed' is no preset. Did you mean 'web'"):
+        preset_filters("wed")
 
 
 def test_every_step_is_plain_data_that_says_what_it_is_for() -> None:
     others = (Language(model="m.bin", languages=("en",)), EvaluationText(paths=("a.tsv", "b.tsv"), remove=True))
     for step in (*(step for steps in PRESETS.values() for step in steps), *others):
-        assert pickle.loads(pickle.dumps(step)) == step == from_dict(Step, to_dict(step))
+        assert pickle.loads(pickle.dumps(step)) == step == from_dict(Filter, to_dict(step))
         assert "\n" not in step.why() and len(step.why()) > 20 and step.memory
         assert isinstance(step, DocumentFilter) != isinstance(step, NearDuplicates)
         assert step.passes == (step.name == "Compressibility")
