@@ -199,13 +199,13 @@ def test_recipes_are_listed_and_shown_in_full() -> None:
     code, text = said("recipes")
     assert code == 0 and [line.split()[0] for line in text.splitlines()[::2]] == recipe_names()
     assert "Geiping and Goldstein 2022 (arXiv 2212.14034), final code of JonasGeiping/cramming; published" in text
-    assert "Daybreak's own; measured" in text and "; not yet measured" in text
+    assert "Daybreak's own; measured" in text and "; not measured yet" in text
     code, text = said("recipes", "bert-8gb", "--size", "mini")
     assert code == 0 and "rows.mask_padding = true, originally false:" in text
     code, text = said("recipes", "crammed")
     assert code == 0 and "120 million parameters" in text
     code, text = said("recipes", "mini")
-    assert code == 0 and "Promise:" in text and '"kind": "ModernEncoder"' in text and '"fingerprint"' in text
+    assert code == 0 and "Measured:" in text and '"kind": "ModernEncoder"' in text and '"fingerprint"' in text
 
 
 def test_a_recipe_file_brings_the_flags_of_its_own_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
