@@ -193,7 +193,7 @@ def test_paper_is_light_and_holds_every_plot_whole(page):
 
 @in_browser
 def test_after_paper_the_page_is_as_it_was(page):
-    state = 'Array.from(document.querySelectorAll(".plot svg"), (svg) => svg.getBoundingClientRect().hidden_size)'
+    state = 'Array.from(document.querySelectorAll(".plot svg"), (svg) => svg.getBoundingClientRect().width)'
     question = f"""(async () => {{
         const before = {state}, rest = () => new Promise((done) => setTimeout(done, 500));
         dispatchEvent(new Event("beforeprint"));

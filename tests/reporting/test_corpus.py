@@ -142,7 +142,7 @@ def test_examples_stand_behind_a_title_and_are_escaped():
 def test_hostile_names_are_only_text():
     report = fake_corpus()
     evil = dataclasses.replace(
-        report, case=NASTY, steps=[step(NASTY, (9, 9), (1, 1), why=NASTY, reasons={NASTY: 8})],
+        report, preset=NASTY, steps=[step(NASTY, (9, 9), (1, 1), why=NASTY, reasons={NASTY: 8})],
         sources=[dataclasses.replace(source, path=NASTY + source.path) for source in report.sources],
         contamination=[dataclasses.replace(one, path=NASTY) for one in report.contamination],
         scripts={NASTY: 0.5}, languages={NASTY: 0.5}, advice=dataclasses.replace(report.advice, why=NASTY),

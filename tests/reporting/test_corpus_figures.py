@@ -127,7 +127,7 @@ QUALITY = st.builds(
 )  # fmt: skip
 ADVICE = st.builds(VocabularyAdvice, sizes=st.lists(QUALITY, max_size=4), recommended=SIZE, why=NAME)
 REPORTS = st.builds(
-    CorpusReport, case=NAME, documents=SIZE, characters=SIZE, words=SIZE, tokens=SIZE, seconds=NUMBER,
+    CorpusReport, preset=NAME, documents=SIZE, characters=SIZE, words=SIZE, tokens=SIZE, seconds=NUMBER,
     steps=st.lists(STEPS, max_size=3), sources=st.lists(SOURCES, max_size=3), lengths=HISTOGRAMS,
     compressibility=HISTOGRAMS, scripts=NAMED_SHARES, languages=NAMED_SHARES,
     contamination=st.lists(FOUND, max_size=2), tokenizer=st.none() | QUALITY, advice=st.none() | ADVICE,

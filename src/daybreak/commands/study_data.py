@@ -29,8 +29,7 @@ from daybreak.data.tokenizers.tokenizer import TokenizerConfig
 from daybreak.models.importing import FAMILIES, load_pretrained
 from daybreak.pretraining.setup import heldout_validation
 from daybreak.recipe import Recipe
-from daybreak.reporting.study_log import check_log, put_on_top
-from daybreak.reporting.study_table import data_log_entry, data_study_text, data_variant
+from daybreak.reporting.studies import check_log, data_log_entry, data_study_text, data_variant, put_on_top
 from daybreak.schemas.studies import DATA_STUDY_FILE, DataStudy, LossComparison, StudyCell, StudySettings
 from daybreak.studies.cell_runner import Place, held, slug
 from daybreak.studies.experiment import Variant, agreed, cells_of, forecast, heldout_sets, play, refuse_others, settled
