@@ -109,11 +109,11 @@ def test_the_tolerance_is_one_percent_or_a_second() -> None:
 def test_a_class_without_records_says_so(board: Callable[..., str]) -> None:
     page = board(of())
     assert section(page, "24 hours on one GPU").strip() == "No record yet."
-    assert "## Of other budgets" not in page
+    assert "## Other budgets" not in page
 
 
 def test_other_budgets_are_named(board: Callable[..., str]) -> None:
-    assert section(board(of(seconds=180.0, elapsed=180.0, budget="3m")), "Of other budgets").strip() == (
+    assert section(board(of(seconds=180.0, elapsed=180.0, budget="3m")), "Other budgets").strip() == (
         "[a](../records/a/) (`3m`)."
     )
 
@@ -212,9 +212,7 @@ def test_who_stays_out_is_told_why(values: dict[str, Any], words: str, board: Ca
     record = of(**values)
     assert why_not(record).startswith(words) and bool(why_not(record)) is bool(words)
     page = board(record)
-    assert (
-        len(cells(page)) == (0 if words else 1) and (words in page) and ("Out of competition:" in page) is bool(words)
-    )
+    assert len(cells(page)) == (0 if words else 1) and (words in page) and ("Not ranked:" in page) is bool(words)
 
 
 def test_a_run_filed_without_a_record_is_read_from_its_own_files(tmp_path: Path) -> None:

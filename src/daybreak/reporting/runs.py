@@ -52,6 +52,8 @@ class Published:
     """The operations that its devices could do in the time of pretraining, in 10^18; None if unknown."""
     how: str = ""
     """How ``exaflop`` was computed."""
+    numbers: dict[str, float] = field(default_factory=dict)
+    """The scores behind the average as ``Average.numbers``; empty if only the average is published."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +38,7 @@ from daybreak.reporting.markup import (
     tag,
 )
 from daybreak.reporting.runs import Published, RunRecords
+from daybreak.reporting.studies import table as markdown_table
 from daybreak.schemas.tasks import Average, Comparison, TaskResult
 
 SURPRISE = "surprise"
@@ -277,6 +278,44 @@ def _average_row(runs: Sequence[RunRecords], number: int, sides: dict[str, Avera
     details = small(f"{one.what}; protocol {one.protocol}, {many(one.seeds, 'seed')} or more a task")
     values = [score(sides[model].value) if model in sides else UNKNOWN for model in ("untrained", "pretrained")]
     return [join(tag("b", one.convention), " ", *run, details), *values]
+
+
+GLUE_COLUMNS = {
+    "MNLI (acc., m)": "mnli accuracy", "MNLI (acc., mm)": "mnli mismatched_accuracy", "SST-2 (acc.)": "sst2 accuracy",
+    "STS-B (Pearson)": "stsb pearson", "RTE (acc.)": "rte accuracy", "QNLI (acc.)": "qnli accuracy", "QQP (F1)": "qqp f1",
+    "MRPC (F1)": "mrpc f1", "CoLA (MCC)": "cola mcc",
+}  # fmt: skip
+"""Columns of the eight GLUE tasks in the Cramming paper -> a task and its metric."""
+
+
+def glue_table(runs: Sequence[RunRecords], published: Sequence[Published]) -> str:
+    """A Markdown table of GLUE dev scores: a row for each model of the runs and each published model.
+
+    Args:
+        published: models with ``numbers`` in the convention of the Cramming paper; others are left out.
+    """
+    rows = []
+    for run in runs:
+        models: dict[tuple[str, str], dict[str, float]] = {}
+        for result in run.results:
+            if result.model == "pretrained":
+                medians = {
+                    f"{result.task} {name}": statistics.median(each) for name, each in result.scores.items() if each
+                }
+                models.setdefault((result.protocol, result.model_name), {}).update(medians)
+        for (protocol, model), numbers in models.items():
+            name = f"{run.label}, {model}" if len({name for _, name in models}) > 1 else run.label
+            rows.append(_glue_row(name, f"this report, protocol {protocol}", numbers))
+    rows += [_glue_row(model.model, model.source, model.numbers) for model in published if model.numbers]
+    return markdown_table(
+        ["Model", "Source", *GLUE_COLUMNS, "Mean of 9"], [row for row in rows if row[2:-1].count("-") < 9]
+    )
+
+
+def _glue_row(name: str, source: str, numbers: Mapping[str, float]) -> list[str]:
+    scores = [numbers[key] for key in GLUE_COLUMNS.values() if key in numbers]
+    cells = [score(numbers[key]) if key in numbers else UNKNOWN for key in GLUE_COLUMNS.values()]
+    return [name, source, *cells, score(statistics.fmean(scores)) if len(scores) == len(GLUE_COLUMNS) else UNKNOWN]
 
 
 # ---------------------------------------------------------------- comparisons of two models
