@@ -38,7 +38,7 @@ def test_the_headline_says_how_much_and_what_was_left_out(tmp_path):
     text = words(corpus_page(write_data(tmp_path / "web", fake_corpus())))
     assert "695 documents with 4.48 million characters, 734 thousand words and 1.06 million tokens." in text
     assert (
-        "Of 1,000 documents read, 30.5 % were left out, and with 25.3 % of the characters, by the filters "
+        "Of 1,000 documents read, 30.5 % were left out, with 25.3 % of the characters, by the filters "
         "Gopher quality (20.0 %), Exact duplicates (10.0 %) and Near duplicates (0.5 %)."
     ) in text
     assert "Left out while reading: 311 too short." in text
@@ -173,7 +173,7 @@ def test_a_data_folder_makes_one_file_that_loads_nothing(tmp_path):
 
 
 def test_what_is_no_data_folder_is_said(tmp_path):
-    for folder, sentence in ((tmp_path / "absent", "does not exist"), (tmp_path, "holds no manifest.json")):
+    for folder, sentence in ((tmp_path / "absent", "does not exist"), (tmp_path, "has no manifest.json")):
         with pytest.raises(UserError, match=sentence):
             corpus_page(folder)
     old = write_data(tmp_path / "old", fake_corpus())

@@ -79,6 +79,7 @@ def _published(anchor: Anchor) -> Published:
         source=anchor.source,
         exaflop=capacity.exaflop if capacity else None,
         how=capacity.how if capacity else "",
+        numbers=anchor.numbers,
     )
 
 

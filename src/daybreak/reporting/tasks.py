@@ -282,8 +282,8 @@ def _average_row(runs: Sequence[RunRecords], number: int, sides: dict[str, Avera
 
 GLUE_COLUMNS = {
     "MNLI (acc., m)": "mnli accuracy", "MNLI (acc., mm)": "mnli mismatched_accuracy", "SST-2 (acc.)": "sst2 accuracy",
-    "STS-B (Pearson)": "stsb pearson", "RTE (acc.)": "rte accuracy", "QNLI (acc.)": "qnli accuracy", "QQP (F1)": "qqp f1",
-    "MRPC (F1)": "mrpc f1", "CoLA (MCC)": "cola mcc",
+    "STS-B (Pearson)": "stsb pearson", "RTE (acc.)": "rte accuracy", "QNLI (acc.)": "qnli accuracy",
+    "QQP (F1)": "qqp f1", "MRPC (F1)": "mrpc f1", "CoLA (MCC)": "cola mcc",
 }  # fmt: skip
 """Columns of the eight GLUE tasks in the Cramming paper -> a task and its metric."""
 
