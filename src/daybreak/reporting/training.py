@@ -243,7 +243,7 @@ def training(runs: Sequence[RunRecords]) -> Markup:
         "held-out sequences."
     )
     if causal:
-        caption += " The dotted part is the next-token loss, which is not comparable with the masked loss."
+        caption += " The dotted part is the next-token loss, a different quantity than the masked loss."
     accuracy_key = legend(("marked", tint, "held out"), ("dashed", "var(--quiet)", "most frequent token"))
     about_accuracy = "Accuracy on held-out masked tokens; dashed: always predicting the most frequent token."
     return section(
