@@ -189,13 +189,14 @@ def _protocols(pairs: Sequence[TaskPair]) -> list[dict[str, Any]]:
         {
             "name": protocol,
             "details": _details([pair for pair in pairs if pair.protocol == protocol]),
-            "rows": [_task_row(pair, named) for pair in pairs if pair.protocol == protocol],
+            "rows": [task_row(pair, named) for pair in pairs if pair.protocol == protocol],
         }
         for protocol in dict.fromkeys(pair.protocol for pair in pairs)
     ]
 
 
-def _task_row(pair: TaskPair, named: bool) -> list[str]:
+def task_row(pair: TaskPair, named: bool) -> list[str]:
+    """The cells of a task; ``named`` adds the name of the model."""
     result = pair.either
     bag_of_words = "-"
     for side in reversed(_sides(pair)):
