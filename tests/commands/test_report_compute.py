@@ -56,11 +56,11 @@ def body(page: str) -> str:
 @pytest.mark.parametrize("name", recipe_names())
 def test_operations_are_those_that_the_counter_sees(name):
     """The same as building the model and watching every product, for every recipe that ships."""
-    from daybreak.pretraining.flops import TARGET_SHARE, flops_per_token, vocabulary_of
+    from daybreak.pretraining.flops import MASKED_FRACTION, flops_per_token, vocabulary_of
 
     recipe = load_recipe(name)
     found = cost(resolved(recipe)["model"], vocabulary_of(recipe), recipe.length)
-    targets = max(1, round(TARGET_SHARE * recipe.length))
+    targets = max(1, round(MASKED_FRACTION * recipe.length))
     per_token = found.token + found.target * targets / recipe.length
     assert math.floor(per_token) == flops_per_token(recipe, vocabulary_of(recipe))
 
