@@ -27,7 +27,7 @@ from daybreak.forecasting.difficulty import pairs_log_fraction
 from daybreak.forecasting.fitting import fit, leave_out
 from daybreak.forecasting.runs import is_even, law_run, why_not
 from daybreak.recipe import load_recipe
-from daybreak.reporting.study_table import data_variant
+from daybreak.reporting.studies import data_variant
 from daybreak.schemas.forecast import LawRun
 from daybreak.schemas.run import PLATEAU_MARGIN
 from daybreak.schemas.studies import DATA_STUDY_FILE, DataStudy

@@ -10,7 +10,7 @@ from pathlib import Path
 from fake_runs import fake_manifest
 
 from daybreak.core.files import write_json
-from daybreak.reporting import corpus_parts
+from daybreak.reporting import corpus
 from daybreak.reporting.runs import RunRecords
 from daybreak.schemas.corpus import (
     Contamination,
@@ -41,7 +41,7 @@ def fake_corpus() -> CorpusReport:
     """A web corpus of two sources, as the case ``web`` leaves it."""
     sizes = (1_000, 6_000_000), (900, 5_000_000), (700, 4_500_000), (695, 4_480_000)
     return CorpusReport(
-        case="web", documents=695, characters=4_480_000, words=734_000, tokens=1_060_000, seconds=91.0,
+        preset="web", documents=695, characters=4_480_000, words=734_000, tokens=1_060_000, seconds=91.0,
         steps=[
             step("ExactDuplicates", sizes[0], sizes[1], reasons={"the same text": 100}),
             step(
@@ -97,8 +97,7 @@ def rows(markup: str) -> list[list[str]]:
 
 def body_of(report: CorpusReport) -> str:
     """Everything on the page that is made from the report."""
-    parts = (corpus_parts.steps, corpus_parts.documents, corpus_parts.sources, corpus_parts.contamination)
-    return corpus_parts.sentence(report) + "".join(part(report) for part in (*parts, corpus_parts.tokenizer))
+    return corpus.sentence(report) + "".join(corpus.sections(report))
 
 
 def run_of(report: CorpusReport | None, label: str = "run") -> RunRecords:

@@ -82,7 +82,7 @@ PARSED = {
         "make run SYSTEM_TORCH=1",
         'make test ARGS="tests/data -x"',
         'make test ARGS="tests/data --hypothesis-profile search"',
-        "AXE_CORE=axe.min.js make test ARGS=tests/commands/test_report_accessible.py",
+        "AXE_CORE=axe.min.js make test ARGS=tests/reporting/test_browser.py",
         "source .venv/bin/activate",
         "python3.11 -m venv .venv",
         ".venv/bin/pip install -c constraints.txt .",

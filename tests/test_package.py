@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy of what git would give, so that nothing of this folder gets in."""
+    """Built from a copy of the sources."""
     pytest.importorskip("setuptools")
     folder = tmp_path_factory.mktemp("wheel")
     copy = folder / "source"
@@ -26,7 +26,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         path = ROOT / name
         if (
             path.is_file()
-            and path.suffix in {".py", ".typed", ".toml", ".md", ".json", ""}
+            and path.suffix in {".py", ".typed", ".toml", ".md", ".json", ".html", ".css", ".js", ""}
             and ".egg-info" not in str(path)
         ):
             target = copy / path.relative_to(ROOT)
@@ -54,7 +54,8 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     names = [name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name]
     sources = [path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src" / "daybreak").rglob("*.py")]
     tables = ["daybreak/forecasting/law.json", "daybreak/forecasting/tasks.json"]
-    assert sorted(names) == sorted([*sources, "daybreak/py.typed", *tables])
+    templates = [path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src").rglob("templates/*")]
+    assert templates and sorted(names) == sorted([*sources, "daybreak/py.typed", *tables, *templates])
     assert wheel.name.startswith(f"daybreak-{daybreak.__version__}-")
 
 

@@ -17,8 +17,8 @@ from daybreak.core.run_folder import RunFolder
 from daybreak.evaluation.protocols.anchors import ANCHORS, CAPACITIES, COMPUTED, computed, standing
 from daybreak.evaluation.protocols.conventions import CONVENTIONS, SIZES
 from daybreak.recipe import load_recipe, recipe_names, resolved
-from daybreak.reporting import figures
-from daybreak.reporting.flops import capacity, cost, flops_words, trained
+from daybreak.reporting import training
+from daybreak.reporting.compute import capacity, cost, flops_words, trained
 from daybreak.reporting.runs import RunRecords, read_run
 from daybreak.schemas.changes import Change
 from daybreak.schemas.tasks import TaskResult
@@ -56,11 +56,11 @@ def body(page: str) -> str:
 @pytest.mark.parametrize("name", recipe_names())
 def test_operations_are_those_that_the_counter_sees(name):
     """The same as building the model and watching every product, for every recipe that ships."""
-    from daybreak.pretraining.flops import TARGET_SHARE, flops_per_token, vocabulary_of
+    from daybreak.pretraining.flops import MASKED_FRACTION, flops_per_token, vocabulary_of
 
     recipe = load_recipe(name)
     found = cost(resolved(recipe)["model"], vocabulary_of(recipe), recipe.length)
-    targets = max(1, round(TARGET_SHARE * recipe.length))
+    targets = max(1, round(MASKED_FRACTION * recipe.length))
     per_token = found.token + found.target * targets / recipe.length
     assert math.floor(per_token) == flops_per_token(recipe, vocabulary_of(recipe))
 
@@ -120,15 +120,15 @@ def test_operations_are_told_in_a_unit_that_reads_well():
 
 def test_losses_against_operations(write_run):
     run, unknown = read_run(write_run(recipe={"model": SHAPE, "length": 128})), read_run(write_run("unknown"))
-    figure = figures.losses([run, unknown], "arithmetic")
+    figure = training.losses([run, unknown], "flops")
     heldout = next(trace for trace in figure["data"] if trace["name"] == "tiny: masked loss, held out")
     found = trained(run)
     assert heldout["y"] == [record.loss for record in run.validations]
     assert heldout["x"] == pytest.approx([found.at(record.tokens) / 1e12 for record in run.validations])
     assert figure["layout"]["xaxis"]["type"] == "log" and figure["layout"]["xaxis"]["title"]["text"] == "teraFLOP"
     assert all(not trace["x"] for trace in figure["data"] if trace["meta"] == 1)
-    (masked,) = figures.losses([run], "arithmetic")["layout"]["annotations"][1:]
-    change = figures.losses([run], "arithmetic")["layout"]["shapes"][1]
+    (masked,) = training.losses([run], "flops")["layout"]["annotations"][1:]
+    change = training.losses([run], "flops")["layout"]["shapes"][1]
     assert masked["x"] == pytest.approx(math.log10(change["x0"]))
     plain = re.sub(r"var\(--[a-z]+\)", "#000000", json.dumps(figure))
     plotly.graph_objects.Figure(json.loads(plain))
@@ -136,9 +136,9 @@ def test_losses_against_operations(write_run):
 
 def test_the_page_has_them_where_they_can_be_counted(write_run, tmp_path):
     known = report([write_run(recipe={"model": SHAPE, "length": 128})], tmp_path / "a.html").read_text()
-    assert "Loss against FLOPs" in known and "Arithmetic of training" in known and "cannot be counted" not in known
+    assert "Loss against FLOPs" in known and "Training FLOPs" in known and "cannot be counted" not in known
     unknown = report([write_run("unknown")], tmp_path / "b.html").read_text()
-    assert "Loss against FLOPs" not in unknown and "Arithmetic of training" not in unknown
+    assert "Loss against FLOPs" not in unknown and "Training FLOPs" not in unknown
 
 
 # ---------------------------------------------------------------- among published models
@@ -202,11 +202,11 @@ def test_a_run_that_goes_on_from_another_model_is_not_drawn(write_run, tmp_path)
     write_json(RunFolder(run).results, glue())
     write_json(RunFolder(run).summary, read_json(RunFolder(run).summary) | {"parent": "owner/encoder"})
     page = report([run], tmp_path / "report.html").read_text()
-    assert "not drawn: it goes on from another model" in body(page) and "No run stands in the figure" in page
+    assert "not plotted: it continues another model" in body(page) and "No run is in the figure" in page
     alone = tmp_path / "alone"
     alone.mkdir()
     write_json(RunFolder(alone).results, glue())
-    assert "no record tells what its pretraining cost" in body(report([alone], tmp_path / "c.html").read_text())
+    assert "the compute of its pretraining is not recorded" in body(report([alone], tmp_path / "c.html").read_text())
 
 
 def test_without_glue_there_is_no_figure_of_it(write_run, tmp_path):

@@ -84,7 +84,7 @@ def test_damaged_records_and_an_edited_recipe_are_named(write_run):
     said = lines(status(folder.path))
     assert said["state"].startswith("ended")
     assert "of 'metrics.jsonl' is damaged and left out. 'results.json' is damaged" in said["files"]
-    assert "recipe.json was edited after the run began" in said["files"]
+    assert "recipe.json was edited after the run started" in said["files"]
 
 
 def test_a_silent_run_whose_process_is_there_is_not_called_stopped(write_run):

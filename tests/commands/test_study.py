@@ -20,7 +20,7 @@ from daybreak.core.files import read_json
 from daybreak.core.run_folder import RunFolder
 from daybreak.pretraining.setup import VALIDATION_LENGTH
 from daybreak.recipe import Origin, load_recipe, resolved
-from daybreak.reporting.study_table import study_text
+from daybreak.reporting.studies import study_text
 from daybreak.schemas.run import Summary
 from daybreak.schemas.studies import Study
 from daybreak.studies.cell_runner import Place

@@ -266,7 +266,7 @@ def test_from_text_to_verdicts(
         other = NAMES[own == NAMES[0]]
         assert set(cell.others) == set(NAMES) and cell.others[other] != cell.others[own]
     told = (out / "study-data.md").read_text()
-    assert "| judged on tales | judged on mixed |" in told and "mixed, sorted (B) against mixed, raw (A)" in told
+    assert "| evaluated on tales | evaluated on mixed |" in told and "mixed, sorted (B) against mixed, raw (A)" in told
     assert (tmp_path / "log.md").read_text().splitlines()[2].endswith("tales, mixed x raw, sorted, 20steps each")
     with pytest.raises(UserError, match="was started on other text"):
         study_data({"tales": texts["tales"]}, seeds=1, **asked)

@@ -271,7 +271,7 @@ def test_the_kept_cells_of_a_study_are_fine_tuned_and_a_kill_loses_no_fine_tunin
     for one in found.task_comparisons[:2]:
         low, high = ({score.task: score.score for score in side.tasks}[one.task] for side in found.cells)
         assert one.difference == high - low and "better" not in one.verdict
-    assert "mean of 2" in told and "Who is better" in (out / "report.html").read_text()
+    assert "mean of 2" in told and "Comparison of variants" in (out / "report.html").read_text()
     # Nothing is left to do, and what is done is known by its files.
     place = Place(out=out, budget="40steps", threads=1)
     chosen = choose_tasks(tasks, None, "quick", 2)

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from daybreak.core.files import read_json, write_json
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.serialization import to_dict
-from daybreak.reporting import figures
+from daybreak.reporting import training
 from daybreak.reporting.events import events
 from daybreak.reporting.runs import RunRecords, read_run
-from daybreak.reporting.training_curves import course
+from daybreak.reporting.training import course
 from daybreak.schemas.changes import Change, MachineRecord
 from daybreak.schemas.run import Decisions, StepRecord
 
@@ -100,7 +100,7 @@ def test_where_rows_were_passed_over_the_run_went_back_itself():
     summary = dataclasses.replace(run, decisions=decisions([guard]))
     told = [(event.kind, event.words, event.step) for event in events(summary)]
     assert told == [
-        ("changed", "Back to an earlier checkpoint", 12),
+        ("changed", "Returned to an earlier checkpoint", 12),
         ("changed", "Diverged at step 20: rate halved", 12),
         ("resumed", "Resumed from a checkpoint", 31),
     ]
@@ -168,12 +168,12 @@ def test_each_event_is_a_row_and_a_line_in_the_loss_figure(write_run):
     assert "Resumed once more" in course([run]) and "17.2 s of work was lost" in course([run])
     assert f"{len(cut)} metric lines" in course([run])
     for against in ("time", "tokens"):
-        drawn = figures.losses([run], against)["layout"]["shapes"]
-        marks = [shape for shape in drawn if shape["line"]["color"] in figures.EVENT_COLOURS.values()]
-        assert sum(shape["line"].get("dash") is None for shape in marks) == 3
-    drawn = figures.losses([run], "time")["layout"]["shapes"]
+        drawn = training.losses([run], against)["layout"]["shapes"]
+        marks = [shape for shape in drawn if shape["line"]["color"] in training.EVENT_COLOURS.values()]
+        assert sum(shape["line"]["dash"] == "solid" for shape in marks) == 3
+    drawn = training.losses([run], "time")["layout"]["shapes"]
     assert step.elapsed in [shape.get("x0") for shape in drawn]
-    assert figures.losses([run] * 6, "time")["layout"]["shapes"].count(drawn[-1]) == 0
+    assert training.losses([run] * 6, "time")["layout"]["shapes"].count(drawn[-1]) == 0
 
 
 @pytest.mark.parametrize("many", [3, 200])
@@ -182,4 +182,4 @@ def test_a_bad_night_has_all_its_rows(many):
     run = RunRecords(path=Path("run"), label="run", recipe={"name": "run"}, steps=steps)
     assert course([run]).count("1 step dropped") == many
     assert ("<details>" in course([run])) == (many > 25)
-    assert len(figures.losses([run], "time")["layout"]["shapes"]) <= figures.EVENTS_MARKED
+    assert len(training.losses([run], "time")["layout"]["shapes"]) <= training.EVENTS_MARKED

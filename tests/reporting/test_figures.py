@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import math
+import re
 
 import plotly.graph_objects
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from daybreak.reporting import figures
-from daybreak.reporting.runs import read_run
-from daybreak.reporting.task_figure import task_scores
-from daybreak.reporting.time_figure import spent
+from daybreak.reporting import charts, training
+from daybreak.reporting.charts import POINTS_PER_TRACE, rounded, thinned, time_unit, to_script, token_unit
+from daybreak.reporting.machine import QUANTITIES
+from daybreak.reporting.page import render_page
+from daybreak.reporting.runs import read_folder, read_run
+from daybreak.reporting.tasks import task_scores
+from daybreak.reporting.training import spent
+from daybreak.schemas.changes import DeviceUse, MachineRecord
 
-MAKERS = {
-    "time": lambda runs: figures.losses(runs, "time"),
-    "tokens": lambda runs: figures.losses(runs, "tokens"),
-    "accuracy": figures.accuracy,
-    "learning rate": figures.learning_rate,
-    "throughput": figures.throughput,
-    "time_by_category": spent,
-    "tasks": task_scores,
-}
+GPU = DeviceUse(name="GPU", utilisation=0.9, memory=30, memory_total=40, temperature=61.0, watts=300.0)
+MACHINE = [
+    MachineRecord(
+        step=place, elapsed=30.0 * place, processor=0.3, load=2.0, memory=3, memory_free=5, disk_free=5, devices=[GPU]
+    )
+    for place in range(3)
+]
 
 
 @pytest.fixture
@@ -29,19 +36,25 @@ def three(write_run):
     return [read_run(path) for path in paths]
 
 
-@pytest.mark.parametrize("name", MAKERS)
-def test_plotly_knows_every_property(three, name):
-    for runs in (three[:1], three):
-        figure = MAKERS[name](runs)
-        plain = json.dumps(figure).replace("var(--ink)", "#000000").replace("var(--grid)", "#000000")
-        plain = plain.replace("var(--quiet)", "#000000").replace("var(--card)", "#000000")
-        assert "var(" not in plain
-        plotly.graph_objects.Figure(json.loads(plain))
+@pytest.mark.parametrize("number", [1, 3])
+def test_plotly_knows_every_property(three, number, write_probes, tmp_path):
+    """All charts of a page; the theme colours are replaced as the page's script does."""
+    for run in three[:number]:
+        write_probes(run.path)
+    shape = {"kind": "ModernEncoder", "layers": 2, "hidden_size": 128, "heads": 2, "intermediate_size": 256}
+    recipe = {"model": shape, "length": 128}
+    runs = [dataclasses.replace(read_folder(run.path), recipe=run.recipe | recipe) for run in three[:number]]
+    runs[0].machine.extend(MACHINE)
+    page = re.sub(r"var\(--[a-z]+\)", "#000000", render_page(runs))
+    found = re.findall(r'<script type="application/json">(.*?)</script>', page)
+    assert len(found) == 8 + 6 + len(QUANTITIES)
+    for chart in found:
+        plotly.graph_objects.Figure(json.loads(chart))
 
 
 def test_causal_and_masked_losses_are_traces_of_their_own(three):
     run = three[0]
-    causal, masked, heldout = figures.losses([run], "time")["data"]
+    causal, masked, heldout = training.losses([run], "time")["data"]
     assert causal["name"] == "next-token loss" and causal["line"]["dash"] == "dot"
     assert causal["y"] == [step.loss for step in run.steps if step.stage == "causal"]
     assert masked["x"] == [step.elapsed for step in run.steps if step.stage == "masked"]
@@ -50,22 +63,22 @@ def test_causal_and_masked_losses_are_traces_of_their_own(three):
 
 def test_the_plateau_and_the_change_of_stage_are_marked(three):
     run = three[0]
-    layout = figures.losses([run], "tokens")["layout"]
+    layout = training.losses([run], "tokens")["layout"]
     level, change = layout["shapes"]
     assert level["y0"] == level["y1"] == run.validation.unigram_loss
     assert change["x0"] == change["x1"] == run.stage_changes[0].tokens / 1e6
-    assert [note["text"] for note in layout["annotations"]] == ["unigram plateau 6.28", "masked stage"]
+    assert [note["text"] for note in layout["annotations"]] == ["unigram baseline 6.28", "masked stage"]
 
 
 def test_one_run_is_one_colour_everywhere(three):
-    for maker in (MAKERS["time"], MAKERS["accuracy"], MAKERS["throughput"]):
+    for maker in (lambda runs: training.losses(runs, "time"), training.accuracy, training.throughput):
         for trace in maker(three)["data"]:
-            assert trace["line"]["color"] == figures.colour(trace["meta"])
-    assert len({figures.colour(number) for number in range(13)}) == 13
+            assert trace["line"]["color"] == charts.colour(trace["meta"])
+    assert len({charts.colour(number) for number in range(13)}) == 13
 
 
 def test_a_crowd_keeps_the_held_out_losses_in_front(three):
-    few, many = figures.losses(three, "time"), figures.losses(three * 4, "time")
+    few, many = training.losses(three, "time"), training.losses(three * 4, "time")
     heldout = [trace for trace in many["data"] if "held out" in trace["name"]]
     assert len({(trace["line"]["color"], trace["marker"]["symbol"]) for trace in heldout}) == 12
     behind = [trace["opacity"] for trace in many["data"] if trace not in heldout]
@@ -77,8 +90,8 @@ def test_a_crowd_keeps_the_held_out_losses_in_front(three):
 def test_long_runs_are_thinned(write_run, three):
     run = read_run(write_run("long", steps=400))
     run.steps.extend(run.steps[-1:] * 9000)
-    assert all(len(trace["x"]) <= 2000 for trace in figures.losses([run], "time")["data"])
-    assert all(len(trace["x"]) <= 500 for trace in figures.losses([run] * 9, "time")["data"])
+    assert all(len(trace["x"]) <= 2000 for trace in training.losses([run], "time")["data"])
+    assert all(len(trace["x"]) <= 500 for trace in training.losses([run] * 9, "time")["data"])
 
 
 def test_task_dots_are_the_seeds(three):
@@ -86,7 +99,7 @@ def test_task_dots_are_the_seeds(three):
     dots, mean = task_scores([run])["data"][:2]
     result = run.results[0]
     assert dots["x"] == [100 * value for value in result.scores["accuracy"]] and dots["customdata"] == result.seeds
-    assert mean["x"] == [100 * result.mean] and mean["error_x"]["array"] == [100 * result.spread]
+    assert mean["x"] == [100 * result.mean] and mean["error_x"]["array"] == pytest.approx([100 * result.spread])
 
 
 def test_shares_of_the_time_add_up(three):
@@ -94,3 +107,41 @@ def test_shares_of_the_time_add_up(three):
     for run in range(2):
         assert sum(bar["x"][run] for bar in bars) == pytest.approx(100)
     assert "lost" not in {bar["name"] for bar in bars}
+
+
+# ---------------------------------------------------------------- numbers of a chart
+
+
+@given(st.integers(0, 20_000), st.integers(2, 3_000))
+def test_thinning_keeps_order_ends_and_bound(length, most):
+    kept = thinned(range(length), most)
+    assert len(kept) == min(length, most)
+    assert kept == sorted(set(kept))
+    if length:
+        assert kept[0] == 0 and kept[-1] == length - 1
+
+
+def test_traces_stay_small():
+    assert len(thinned(range(10**6))) == POINTS_PER_TRACE
+
+
+@given(
+    st.recursive(
+        st.none() | st.floats() | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+        max_leaves=8,
+    )
+)
+def test_any_value_becomes_json_that_cannot_leave_its_script(value):
+    text = to_script(value)
+    assert "<" not in text and "\u2028" not in text
+    assert json.loads(text, parse_constant=lambda name: 1 / 0) == rounded(value)
+
+
+def test_rounding_keeps_five_digits_and_drops_what_is_no_number():
+    assert rounded([1.23456789, 123456.7, math.nan, math.inf, 7]) == [1.2346, 123460.0, None, None, 7]
+
+
+def test_units_read_well():
+    assert [time_unit(seconds)[1] for seconds in (60, 1200, 86_400)] == ["seconds", "minutes", "hours"]
+    assert [token_unit(tokens)[1] for tokens in (900, 4e6, 3e9)] == ["tokens", "million tokens", "billion tokens"]

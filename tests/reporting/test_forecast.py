@@ -8,7 +8,7 @@ from pathlib import Path
 
 from daybreak.core.files import read_json, write_json
 from daybreak.core.run_folder import RunFolder
-from daybreak.reporting.forecast import outlook
+from daybreak.reporting.forecast import forecasts
 from daybreak.reporting.runs import RunRecords, read_run
 from daybreak.schemas.forecast import Forecast, ForecastLog
 from daybreak.schemas.run import Summary
@@ -25,8 +25,8 @@ def expectation(path: Path, *, start: float, early: float, beyond: str = "") -> 
         loss = share * reached
         return Forecast(made_at=at, tokens=1e6, loss=loss, low=0.98 * loss, high=1.02 * loss, beyond=beyond)
 
-    forecasts, usual = [seen(0.0, start), seen(0.1, early)], [seen(0.1, 1.2), seen(0.2, 1.1)]
-    write_json(folder.forecast, ForecastLog(forecasts=forecasts, usual=usual, pairs=-0.25))
+    made, usual = [seen(0.0, start), seen(0.1, early)], [seen(0.1, 1.2), seen(0.2, 1.1)]
+    write_json(folder.forecast, ForecastLog(forecasts=made, usual=usual, pairs=-0.25))
     return read_run(path)
 
 
@@ -36,16 +36,16 @@ def words(page: str) -> str:
 
 
 def test_a_run_that_nobody_foresaw_has_no_such_section(write_run: Write) -> None:
-    assert outlook([read_run(write_run())]) == ""
+    assert forecasts([read_run(write_run())]) == ""
 
 
 def test_expected_and_reached(write_run: Write) -> None:
     run = expectation(write_run(), start=1.05, early=0.99)
-    page = str(outlook([run]))
+    page = str(forecasts([run]))
     said = words(page)
-    assert "5.0 %, outside" in said and "-1.0 %, inside" in said and "Is the loss usual?" in said
-    assert "Over these runs" not in said and "A guess" not in said
-    assert run.outlook and f"{run.outlook.forecasts[0].loss:.2f} (" in said
+    assert "5.0 %, outside" in said and "-1.0 %, inside" in said and "Training loss and typical course" in said
+    assert "Over these runs" not in said and "an extrapolation" not in said
+    assert run.forecast and f"{run.forecast.forecasts[0].loss:.2f} (" in said
 
 
 def test_calibration_over_several_runs(write_run: Write) -> None:
@@ -55,13 +55,13 @@ def test_calibration_over_several_runs(write_run: Write) -> None:
         expectation(write_run("d", seed=3, ended=False), start=1.0, early=1.0),
         read_run(write_run("e", seed=4)),
     ]
-    page = str(outlook(runs))
+    page = str(forecasts(runs))
     said = words(page)
     assert "at the start 1 of 2 inside the interval, mean error 3.0 %" in said
     assert "at 10% 2 of 2 inside the interval, mean error 0.5 %" in said
-    assert "Is the loss usual?" not in said and "a&amp;b" in page and "a&b:" not in page
+    assert "Training loss and typical course" not in said and "a&amp;b" in page and "a&b:" not in page
 
 
 def test_a_guess_is_called_one(write_run: Write) -> None:
     run = expectation(write_run(), start=1.0, early=1.0, beyond="9 times the tokens of the largest run behind it")
-    assert "A guess, for it lies outside" in words(str(outlook([run])))
+    assert "The forecast is an extrapolation, outside the runs" in words(str(forecasts([run])))

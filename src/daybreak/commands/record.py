@@ -24,7 +24,7 @@ from daybreak.core.files import make_folder, read_json, write_json, write_text
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.terminal import say
 from daybreak.data.sequences.shards import open_shards
-from daybreak.reporting.study_table import study_text
+from daybreak.reporting.studies import study_text
 from daybreak.schemas.records import RECORD_FILE, VERIFIED_STEPS, Record
 from daybreak.schemas.studies import STUDY_FILE, Study
 from daybreak.studies.cell_runner import slug

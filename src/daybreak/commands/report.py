@@ -23,7 +23,7 @@ from daybreak.reporting.corpus import is_data_folder, write_corpus_page
 from daybreak.reporting.markdown import as_markdown
 from daybreak.reporting.page import render_page, told_apart
 from daybreak.reporting.runs import Published, RunRecords, read_folder
-from daybreak.reporting.verdicts import line
+from daybreak.reporting.tasks import line
 from daybreak.schemas.studies import Study
 from daybreak.schemas.tasks import Cell, Comparison, TaskResult
 
@@ -108,6 +108,7 @@ def _published(anchor: Anchor) -> Published:
         source=anchor.source,
         exaflop=capacity.exaflop if capacity else None,
         how=capacity.how if capacity else "",
+        numbers=anchor.numbers,
     )
 
 

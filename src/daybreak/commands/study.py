@@ -18,8 +18,7 @@ from daybreak.core.errors import UserError
 from daybreak.core.files import read_json, write_json, write_text
 from daybreak.core.terminal import say
 from daybreak.data.sequences.shards import open_shards
-from daybreak.reporting.study_log import check_log, put_on_top
-from daybreak.reporting.study_table import log_entry, study_text
+from daybreak.reporting.studies import check_log, log_entry, put_on_top, study_text
 from daybreak.schemas.studies import STUDY_FILE, Study, StudyCell
 from daybreak.studies.cell_runner import Place, held
 

@@ -32,8 +32,7 @@ from daybreak.data.sequences.shards import open_shards
 from daybreak.data.sequences.views import ViewRows
 from daybreak.data.tokenizers.tokenizer import TokenizerConfig
 from daybreak.data.tokenizers.tokenizer_import import Existing
-from daybreak.reporting.study_log import check_log, put_on_top
-from daybreak.reporting.study_table import data_log_entry, data_study_text, data_variant
+from daybreak.reporting.studies import check_log, data_log_entry, data_study_text, data_variant, put_on_top
 from daybreak.schemas.studies import DATA_STUDY_FILE, DataStudy, LossComparison, StudyCell, StudySettings
 from daybreak.studies.cell_runner import Place, held, slug
 

@@ -19,6 +19,7 @@ REQUIRED = (
     "tyro>=1.0.17,<2",
     "zstandard>=0.23",
     "plotly>=6",
+    "jinja2>=3.1",
     "packaging>=24",
     "psutil>=6",
     "bm25s>=0.3,<0.4",

@@ -1,1 +1,1 @@
-"""Floor 3: the folder that leaves the house: Hugging Face export, model card, parity gate."""
+"""Export of models: Hugging Face folder, model card, parity check, ONNX, the hub."""

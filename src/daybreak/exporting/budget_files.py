@@ -1,8 +1,7 @@
-"""What the model is, read and cost, for programs: three JSON files beside the card, named after the budget.
+"""Three JSON files beside the card, named after the budget: architecture, data and training.
 
-Cramming publishes ``arch_budget_hours_24.json``, ``data_...`` and ``train_...`` with each model (its
-``push_to_huggingface_hub``). Ours hold the recipe as it was resolved, counts and measured numbers: no text, no hash of
-a file, no path.
+They follow ``arch_budget_hours_24.json``, ``data_...`` and ``train_...`` of Cramming (``push_to_huggingface_hub``) and
+hold the resolved recipe, counts and measured numbers, without text, file hashes or paths.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from daybreak.training.clock import Budget
 
 ARCHITECTURE = ("model",)
 TEXT = ("tokenizer", "texts", "rows")
-"""Fields of the recipe that say what is trained, and on what; the others say how."""
-NOT_TOLD = ("forgetting", "parity", "parent", "parity_seconds")
-"""Fields of the summary that are the card's matter."""
+"""Fields of the recipe that describe the data; those of neither tuple describe the training."""
+IN_CARD = ("forgetting", "parity", "parent", "parity_seconds")
+"""Fields of the summary that only the card shows."""
 
 
 def write_budget_files(run: RunFolder) -> None:
@@ -42,7 +41,7 @@ def write_budget_files(run: RunFolder) -> None:
             **{name: value for name, value in recipe.items() if name not in (*ARCHITECTURE, *TEXT)},
             "decisions": to_dict(read_json(run.decisions, Decisions)),
             "environment": to_dict(read_json(run.environment, Environment)),
-            "summary": {name: value for name, value in to_dict(summary).items() if name not in NOT_TOLD},
+            "summary": {name: value for name, value in to_dict(summary).items() if name not in IN_CARD},
         },
     }
     for name, value in parts.items():
@@ -50,16 +49,16 @@ def write_budget_files(run: RunFolder) -> None:
 
 
 def budget_name(budget: str) -> str:
-    """``24h`` -> ``budget_hours_24``, ``8m`` -> ``budget_hours_0.133``; no time: ``budget_10000steps``."""
-    found = Budget.parse(budget)
-    if found.unit != "seconds":
-        return f"budget_{found.text}"
-    hours = found.amount / 3600
+    """``24h`` -> ``budget_hours_24``, ``8m`` -> ``budget_hours_0.133``; ``10000steps`` -> ``budget_10000steps``."""
+    parsed = Budget.parse(budget)
+    if parsed.unit != "seconds":
+        return f"budget_{parsed.text}"
+    hours = parsed.amount / 3600
     return f"budget_hours_{hours:.3g}" if hours < 1 else f"budget_hours_{round(hours, 3):.10g}"
 
 
 def bare(value: Any) -> Any:
-    """The value with every path in it cut down to its last part."""
+    """The value with every path replaced by its last part."""
     if isinstance(value, dict):
         return {name: bare(item) for name, item in value.items()}
     if isinstance(value, list):

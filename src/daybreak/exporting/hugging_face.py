@@ -1,4 +1,4 @@
-"""Writing the folder that stock transformers loads, without importing transformers (which would cost seconds)."""
+"""Writes the folder that stock transformers loads, without importing transformers, which takes seconds."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ def write_model_folder(
     vocabulary: int,
     special: SpecialIds = SpecialIds(),
 ) -> None:
-    """Write weights, config and tokenizer into ``out`` by one rename; an older export there is replaced.
+    """Write weights, config and tokenizer into ``out`` with one rename, replacing an older export.
 
     Args:
-        tokenizer: folder with tokenizer.json, and tokenizer_config.json where it is known.
-        length: the trained length, which becomes ``model_max_length``; the config may allow more positions.
-        special: what the special ids are in that tokenizer.
+        tokenizer: folder with tokenizer.json and, if known, tokenizer_config.json.
+        length: the length of training, written as ``model_max_length``; the config may allow more positions.
+        special: the ids of the special tokens in that tokenizer.
 
     Raises:
-        UserError: the disk is full or refuses, or the tokenizer's files are damaged.
+        UserError: the folder cannot be written, or the tokenizer's files are damaged.
     """
     new = out.with_name(f".{out.name}.new")
     settings = _settings(tokenizer, special)
@@ -46,14 +46,14 @@ def write_model_folder(
         save_file(shape.export_weights(model), new / "model.safetensors", metadata={"format": "pt"})
         config = shape.to_hugging_face(vocabulary, length, special)
         write_json(new / "config.json", config)
-        shutil.copymode(new / "config.json", new / "model.safetensors")  # safetensors lets the owner alone read it
+        shutil.copymode(new / "config.json", new / "model.safetensors")  # safetensors sets owner-only permissions
         for name, source in shape.modelling_files().items():
             shutil.copyfile(source, new / name)
         if not shape.modelling_files():
             for name, content in sentence_modules(model.hidden_size, length).items():
                 (new / name).parent.mkdir(exist_ok=True)
                 write_json(new / name, content)
-        for name in FILES:  # one that was taken over may have more than ours, and keeps them
+        for name in FILES:  # an imported tokenizer may have additional files
             if (tokenizer / name).is_file():
                 shutil.copyfile(tokenizer / name, new / name)
         facts = {"model_max_length": length, "model_input_names": _inputs(config)}
@@ -65,46 +65,46 @@ def write_model_folder(
         shutil.rmtree(new, ignore_errors=True)
         raise UserError(
             f"The model cannot be written to '{out}' ({error}).",
-            "Free disk space or mend the permissions, then give the same command again.",
+            "Free disk space or correct the permissions, then repeat the command.",
         ) from None
 
 
 def copy_model_folder(model: Path, out: Path) -> None:
-    """Copy the model folder ``model`` to ``out`` by one rename.
+    """Copy the model folder ``model`` to ``out`` with one rename.
 
     Raises:
-        UserError: the disk is full or refuses; nothing is left.
+        UserError: the folder cannot be written; no partial copy remains.
     """
     new = out.with_name(f".{out.name}.new")
     try:
         shutil.rmtree(new, ignore_errors=True)
         shutil.copytree(model, new)
         replace_folder(new, out)
-    except OSError as error:  # shutil.Error is one
+    except OSError as error:  # includes shutil.Error
         shutil.rmtree(new, ignore_errors=True)
         why = reason(error) if error.errno else "not all files could be copied"
         raise UserError(
             f"The model cannot be written to '{out}' ({why}).",
-            "Free disk space or mend the permissions, then give the same command again.",
+            "Free disk space or correct the permissions, then repeat the command.",
         ) from None
 
 
 def _settings(tokenizer: Path, special: SpecialIds) -> dict[str, Any]:
-    """tokenizer_config.json, with the names of the special tokens: a tokenizer that was taken over may not tell them.
+    """tokenizer_config.json with the names of the special tokens.
 
-    BERT's first ones did not, for BERT's own class in transformers knows them; the class of another model does not.
+    The files of an imported tokenizer may lack them: those of BERT do, because transformers' BERT class sets them.
     """
     path = tokenizer / "tokenizer_config.json"
     found = read_json(path) if path.is_file() else {"tokenizer_class": "PreTrainedTokenizerFast"}
     settings: dict[str, Any] = found if isinstance(found, dict) else {}
     unnamed = {f"{role}_token": id for role, id in vars(special).items() if not settings.get(f"{role}_token")}
     if unnamed:
-        pieces = load_tokenizer(tokenizer)
-        settings |= {name: pieces.id_to_token(id) for name, id in unnamed.items()}
+        loaded = load_tokenizer(tokenizer)
+        settings |= {name: loaded.id_to_token(id) for name, id in unnamed.items()}
     return settings
 
 
 def _inputs(config: dict[str, Any]) -> list[str]:
-    """What the model's forward takes: segments only where it has embeddings for two, for stock ModernBERT refuses."""
+    """The inputs of the model; segments only if it has segment embeddings, because ModernBERT does not accept them."""
     segments = ["token_type_ids"] if config.get("type_vocab_size", 0) > 1 else []
     return ["input_ids", *segments, "attention_mask"]

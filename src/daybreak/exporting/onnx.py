@@ -1,9 +1,9 @@
 """``onnx/model.onnx`` beside the weights: the encoder without a head, for ONNX Runtime, checked against torch.
 
-The name and place are those in which sentence-transformers and optimum look. Inputs are what the tokenizer returns
-(``input_ids``, ``attention_mask``, and ``token_type_ids`` for BERT), int64 [batch, length], both sizes free; the output
-is ``last_hidden_state``, float32 [batch, length, width]. Features and not the logits of masked words: that is what
-embeddings, classifiers and both libraries take, and logits would be as wide as the vocabulary.
+sentence-transformers and optimum expect this path. Inputs are those of the tokenizer (``input_ids``,
+``attention_mask``, and ``token_type_ids`` for BERT), int64 [batch, length], both sizes dynamic; the output is
+``last_hidden_state``, float32 [batch, length, hidden_size]. The graph has no masked-language-modelling head, because
+embeddings and classifiers do not need the logits.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ NEEDED = ("onnx", "onnxscript", "onnxruntime")
 OUTPUT = "last_hidden_state"
 OPSET = 18
 TRACED = (2, 12)
-"""Rows and positions of the example that torch follows; neither may be 1, which it would take for fixed."""
+"""Shape of the traced example; torch treats a size of 1 as fixed."""
 
 
 @dataclass(frozen=True)
 class OnnxCheck:
-    """How far ONNX Runtime was from torch, over rows of several lengths with their padding."""
+    """The difference between ONNX Runtime and torch on padded batches of several lengths."""
 
     largest_difference: float
     tolerance: float
@@ -45,7 +45,7 @@ class OnnxCheck:
 
 
 def check_onnx_installed() -> None:
-    """Raise before any work is done.
+    """Raise if a package is missing, before any work is done.
 
     Raises:
         UserError: a package of the extra ``serve`` is missing.
@@ -59,10 +59,10 @@ def write_onnx(folder: Path) -> OnnxCheck:
     """Add ``onnx/model.onnx`` to an exported folder, and a section to its card.
 
     Args:
-        folder: an export that passed the parity gate; code in it is run.
+        folder: an export that passed the parity check; its code is run.
 
     Raises:
-        UserError: torch cannot write the model as ONNX, or ONNX Runtime does not compute the same; nothing is kept.
+        UserError: torch cannot export the model, or ONNX Runtime computes something else; no file remains.
     """
     check_onnx_installed()
     config = read_json(folder / "config.json")
@@ -79,16 +79,16 @@ def write_onnx(folder: Path) -> OnnxCheck:
         shutil.rmtree(staged.parent)
         if isinstance(error, UserError | KeyboardInterrupt):
             raise
-        # torch's exporter and ONNX Runtime have no common class for what they cannot do
+        # torch's exporter and ONNX Runtime have no common class of errors
         raise UserError(
-            f"This model cannot be written as ONNX ({type(error).__name__}).", "Leave out --onnx: the folder is whole."
+            f"This model cannot be written as ONNX ({type(error).__name__}).", "Repeat the export without --onnx."
         ) from error
     _add_to_card(folder / "README.md", names, found)
     return found
 
 
 class _Features(nn.Module):
-    """The encoder with its inputs by place, as a graph has them."""
+    """The encoder with positional inputs."""
 
     def __init__(self, encoder: nn.Module, names: list[str]):
         super().__init__()
@@ -126,7 +126,7 @@ def _export(model: _Features, names: list[str], vocabulary: int, path: Path) -> 
 
 
 def _compare(model: _Features, names: list[str], config: dict[str, Any], path: Path) -> OnnxCheck:
-    """Judge every position that is no padding, in batches of other sizes than the one that was traced."""
+    """Compare all positions that are not padding, in batches of other sizes than the traced one."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
@@ -135,30 +135,30 @@ def _compare(model: _Features, names: list[str], config: dict[str, Any], path: P
     for lengths in ([1], [3, 1], [longest], [longest, max(1, longest // 2), 2, 1], [max(1, longest - 1)] * 3):
         inputs = _inputs(names, config["vocab_size"], len(lengths), max(lengths), lengths)
         with torch.inference_mode():
-            wanted = model(*inputs.values())
-        (given,) = session.run([OUTPUT], {name: tensor.numpy() for name, tensor in inputs.items()})
+            expected = model(*inputs.values())
+        (received,) = session.run([OUTPUT], {name: tensor.numpy() for name, tensor in inputs.items()})
         real = inputs["attention_mask"].bool()
-        difference = (torch.from_numpy(given) - wanted)[real].abs().max().item()
+        difference = (torch.from_numpy(received) - expected)[real].abs().max().item()
         apart = max(apart, difference) if difference == difference else float("inf")
-        largest = max(largest, wanted[real].abs().max().item())
-    # As the parity gate: one part in 10^4 at values of size 10; larger ones carry proportionally larger rounding.
+        largest = max(largest, expected[real].abs().max().item())
+    # As in the parity check: one part in 10^4 at values of size 10, proportionally more for larger values.
     tolerance = 1e-4 * max(1.0, largest / 10)
     if not apart <= tolerance:
         raise UserError(
-            f"In ONNX Runtime the model differs from torch by {apart:.1e} (allowed {tolerance:.1e}); it was not kept.",
-            "Leave out --onnx: the folder is whole.",
+            f"In ONNX Runtime the model differs from torch by {apart:.1e} (allowed {tolerance:.1e}); it was deleted.",
+            "Repeat the export without --onnx.",
         )
     return OnnxCheck(apart, tolerance, onnxruntime.__version__)
 
 
-def _inputs(names: list[str], vocabulary: int, rows: int, width: int, lengths: list[int]) -> dict[str, Tensor]:
-    """Random tokens, row i of ``lengths[i]`` and then padding; segments change in the middle."""
-    chance = torch.Generator().manual_seed(rows * width)
-    place = torch.arange(width)
+def _inputs(names: list[str], vocabulary: int, batch: int, length: int, lengths: list[int]) -> dict[str, Tensor]:
+    """Random tokens: sequence i has ``lengths[i]`` tokens and then padding; segments change in the middle."""
+    generator = torch.Generator().manual_seed(batch * length)
+    position = torch.arange(length)
     tensors = {
-        "input_ids": torch.randint(0, vocabulary, (rows, width), generator=chance),
-        "attention_mask": (place < torch.tensor(lengths)[:, None]).long(),
-        "token_type_ids": (place >= width // 2).long().repeat(rows, 1),
+        "input_ids": torch.randint(0, vocabulary, (batch, length), generator=generator),
+        "attention_mask": (position < torch.tensor(lengths)[:, None]).long(),
+        "token_type_ids": (position >= length // 2).long().repeat(batch, 1),
     }
     return {name: tensors[name] for name in names}
 
@@ -167,9 +167,9 @@ def _add_to_card(card: Path, names: list[str], found: OnnxCheck) -> None:
     if not card.is_file():
         return
     section = (
-        f"## ONNX\n\n`{FILE}` is the encoder without its head: inputs {', '.join(f'`{name}`' for name in names)} "
-        f"(int64, batch and length free), output `{OUTPUT}` (float32). In ONNX Runtime {found.runtime} the largest "
-        f"difference from torch, on padded rows of several lengths, is {found.largest_difference:.1e} "
+        f"## ONNX\n\n`{FILE}` is the encoder without a head: inputs {', '.join(f'`{name}`' for name in names)} "
+        f"(int64, dynamic batch and length), output `{OUTPUT}` (float32). In ONNX Runtime {found.runtime} the largest "
+        f"difference from torch, on padded batches of several lengths, is {found.largest_difference:.1e} "
         f"(allowed {found.tolerance:.1e})."
     )
     write_text(card, f"{card.read_text(encoding='utf-8').rstrip()}\n\n{section}\n")
@@ -177,20 +177,20 @@ def _add_to_card(card: Path, names: list[str], found: OnnxCheck) -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep the libraries' remarks about themselves from the user; what fails still raises."""
-    from transformers.utils import logging as told
+    """Silence the messages of the libraries; errors still raise."""
+    from transformers.utils import logging as messages
 
     exporter = logging.getLogger("torch.onnx")
-    before, level, bars = told.get_verbosity(), exporter.level, told.is_progress_bar_enabled()
-    told.set_verbosity_error()
-    told.disable_progress_bar()
+    before, level, bars = messages.get_verbosity(), exporter.level, messages.is_progress_bar_enabled()
+    messages.set_verbosity_error()
+    messages.disable_progress_bar()
     exporter.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        told.set_verbosity(before)
+        messages.set_verbosity(before)
         exporter.setLevel(level)
         if bars:
-            told.enable_progress_bar()
+            messages.enable_progress_bar()

@@ -1,8 +1,8 @@
-"""The parity gate: a clean process that knows only transformers must find the same model in the exported folder.
+"""The parity check: stock transformers in a separate process must compute the same as Daybreak.
 
-What the trainer computed goes into a small file of cases; ``parity_check.py`` runs in a Python that cannot see
-Daybreak, loads the folder by ``AutoModelForMaskedLM`` (and ``AutoModelForPreTraining`` where the model evaluates
-sentence pairs), and compares.
+The trainer's outputs are written to a small file. ``parity_check.py`` runs in a Python process without Daybreak, loads
+the folder with ``AutoModelForMaskedLM`` (and ``AutoModelForPreTraining`` if the model predicts the next sentence), and
+compares.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from daybreak.schemas.run import Parity
 from daybreak.training.validation import Validation
 
 REFUSED = "REFUSED.txt"
-"""Its presence marks an export that failed the gate."""
+"""Marks an export that failed the check."""
 PROBE_ROWS = 4
 PADDING = 7
-"""Positions of padding that the padded forward adds."""
+"""Padding tokens of the padded case."""
 TIMEOUT_SECONDS = 600
 
 
@@ -42,18 +42,18 @@ def check_parity(
     accuracy: float,
     text: str,
 ) -> Parity:
-    """Judge the exported ``folder`` against ``model``, which is put into eval mode, and mark it refused if it differs.
+    """Compare the exported ``folder`` with ``model``, which is set to eval mode, and mark it refused if it differs.
 
     Args:
-        shape: what ``model`` was built from; code in the folder must be its ``modelling_files``, or it is not run.
-        length: the trained length, which the tokenizer must cut at; validation's rows may be shorter or longer.
-        accuracy: what the trainer measured on all of ``validation``'s positions.
-        text: a sentence for the tokenizer round trip; it stays on this machine.
+        shape: the configuration of ``model``; code in the folder is run only if it equals its ``modelling_files``.
+        length: the length of training, at which the tokenizer must truncate.
+        accuracy: the accuracy that the trainer measured on all positions of ``validation``.
+        text: a sentence for the tokenizer round trip; it is not stored.
     """
-    begun = time.monotonic()
+    start = time.monotonic()
     model.eval()
     with tempfile.TemporaryDirectory() as scratch:
-        found = _strange_code(folder, shape)
+        found = _unknown_code(folder, shape)
         if found is None:
             save_file(_cases(model, shape, validation), Path(scratch) / "cases.safetensors")
             facts = {
@@ -65,19 +65,19 @@ def check_parity(
             }
             (Path(scratch) / "facts.json").write_text(json.dumps(facts), encoding="utf-8")
             found = _run_check(folder, Path(scratch))
-    parity = from_dict(Parity, {**found, "seconds": round(time.monotonic() - begun, 2)})
+    parity = from_dict(Parity, {**found, "seconds": round(time.monotonic() - start, 2)})
     mark = folder / REFUSED
     if parity.passed:
         mark.unlink(missing_ok=True)
     else:
-        mark.write_text(f"This folder failed the parity gate: {parity.failure}\n", encoding="utf-8")
+        mark.write_text(f"This folder failed the parity check: {parity.failure}\n", encoding="utf-8")
     return parity
 
 
 def verdict(parity: Parity) -> str:
-    """One sentence for the user."""
+    """The result as a sentence."""
     if not parity.passed:
-        return f"REFUSED: the exported folder fails the parity gate ({parity.failure}); it is marked so."
+        return f"REFUSED: the exported folder fails the parity check ({parity.failure}) and is marked as refused."
     return (
         f"Parity: stock transformers {parity.transformers} gives the same logits "
         f"(largest difference {parity.largest_logit_difference:.1e}) and the same masked accuracy."
@@ -85,10 +85,10 @@ def verdict(parity: Parity) -> str:
 
 
 def _cases(model: Encoder, shape: EncoderConfig, validation: Validation) -> dict[str, Tensor]:
-    """All rows with their answers, and full float32 outputs of our own forward on a few of them, on the CPU.
+    """All sequences with their targets, and Daybreak's float32 outputs for a few of them, on the CPU.
 
-    The probe rows are cut into two segments in the middle, which models without segments ignore; the padded row is
-    the first of them, shortened and padded again, so that it stays within the trained length.
+    The few sequences have two segments, which models without segments ignore. The padded sequence is the first of them,
+    shortened and padded to the same length.
     """
     masked, slots, answers = validation.cases()
     ids = masked[:PROBE_ROWS]
@@ -107,19 +107,19 @@ def _cases(model: Encoder, shape: EncoderConfig, validation: Validation) -> dict
     return {name: tensor.cpu().contiguous() for name, tensor in cases.items()}
 
 
-def _strange_code(folder: Path, shape: EncoderConfig) -> dict[str, Any] | None:
-    """A failed check when the folder holds code other than ours, which must not even be run; None when it does not."""
+def _unknown_code(folder: Path, shape: EncoderConfig) -> dict[str, Any] | None:
+    """A failed check if the folder contains other code than the model's, which must not be run; else None."""
     ours = {name: source.read_bytes() for name, source in shape.modelling_files().items()}
     there = {path.name: path.read_bytes() for path in folder.glob("*.py")}
     for name in sorted(ours.keys() | there.keys()):
         if ours.get(name) != there.get(name):
-            return _failed(f"'{name}' is not the modelling code that belongs to this model, so it was not run")
+            return _failed(f"'{name}' is not the modelling code of this model, so it was not run")
     return None
 
 
 def _run_check(folder: Path, scratch: Path) -> dict[str, Any]:
     script = Path(__file__).with_name("parity_check.py")
-    # -I: no PYTHONPATH, no current folder, so that nothing of Daybreak can lend a hand.
+    # -I: without PYTHONPATH and current folder, so that Daybreak cannot be imported.
     command = [sys.executable, "-I", str(script), str(folder.resolve()), str(scratch)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False)
@@ -128,7 +128,7 @@ def _run_check(folder: Path, scratch: Path) -> dict[str, Any]:
     result = scratch / "parity.json"
     if done.returncode != 0 or not result.exists():
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        return _failed(f"the check itself stopped: {last}")
+        return _failed(f"the check stopped with an error: {last}")
     return json.loads(result.read_text(encoding="utf-8"))
 
 

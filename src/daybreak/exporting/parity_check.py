@@ -1,4 +1,4 @@
-"""Run by itself (python -I parity_check.py MODEL SCRATCH): knows transformers and torch, nothing of Daybreak."""
+"""A script (python -I parity_check.py MODEL SCRATCH) that uses transformers and torch but not Daybreak."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"
-# Code that travels with a model is copied before it is run: into the scratch folder, not into the user's cache.
+# transformers copies modelling code before running it: into the scratch folder, not into the user's cache.
 os.environ["HF_MODULES_CACHE"] = str(Path(sys.argv[2]) / "modules")
 
 import torch
@@ -26,7 +26,7 @@ def main(folder: str, scratch: Path) -> None:
     model = transformers.AutoModelForMaskedLM.from_pretrained(folder, trust_remote_code=code).float().eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=code)
     difference, padding = compare_logits(model, cases)
-    # One part in 10^4 at logits of size 10; larger logits carry proportionally larger rounding.
+    # One part in 10^4 at logits of size 10, proportionally more for larger logits.
     tolerance = 1e-4 * max(1.0, cases["logits"].abs().max().item() / 10)
     accuracy = masked_accuracy(model, cases)
     checks = {
@@ -34,7 +34,7 @@ def main(folder: str, scratch: Path) -> None:
         "padded equals unpadded": padding <= tolerance,
         **check_tokenizer(tokenizer, model, facts),
         "trained length": tokenizer.model_max_length == facts["length"] <= longest(model),
-        # Ties between two logits may fall either way; one position in a thousand covers them.
+        # Ties between two logits may resolve differently; one position in a thousand covers them.
         "masked accuracy": abs(accuracy - facts["accuracy"]) <= 1e-3,
     }
     if "next_logits" in cases:
@@ -53,9 +53,9 @@ def main(folder: str, scratch: Path) -> None:
 
 
 def compare_logits(model: Any, cases: dict[str, torch.Tensor]) -> tuple[float, float]:
-    """Return the largest difference from the trainer's logits, and what padding changes that it should not.
+    """Return the largest difference from the trainer's logits, and the largest effect of padding on other tokens.
 
-    A model that was trained to read its padding is asked only for what the trainer found.
+    For a model that attends to padding, the padded case is only compared with the trainer's logits.
     """
     ours, types = cases["logits"], cases["types"]
     ids, padded, attend = cases["masked"][: len(ours)], cases["padded"], cases["attend"]
@@ -64,14 +64,14 @@ def compare_logits(model: Any, cases: dict[str, torch.Tensor]) -> tuple[float, f
         theirs = model(input_ids=ids, **segments(model, types)).logits
         together = model(input_ids=padded, attention_mask=attend.long(), **segments(model, types[:1])).logits
         alone = model(input_ids=padded[:, :short], **segments(model, types[:1, :short])).logits
-    apart = (together - cases["padded_logits"])[:, :short].abs().max().item()
+    padding = (together - cases["padded_logits"])[:, :short].abs().max().item()
     if not getattr(model.config, "attend_padding", False):
-        apart = max(apart, (together[:, :short] - alone).abs().max().item())
-    return (theirs - ours).abs().max().item(), apart
+        padding = max(padding, (together[:, :short] - alone).abs().max().item())
+    return (theirs - ours).abs().max().item(), padding
 
 
 def segments(model: Any, types: torch.Tensor) -> dict[str, torch.Tensor]:
-    """The segments as an argument, for models that have two."""
+    """The segments as an argument, for models with segment embeddings."""
     return {"token_type_ids": types} if getattr(model.config, "type_vocab_size", 0) > 1 else {}
 
 
@@ -85,10 +85,10 @@ def compare_next(folder: str, cases: dict[str, torch.Tensor]) -> float:
 
 
 def check_tokenizer(tokenizer: Any, model: Any, facts: dict[str, Any]) -> dict[str, bool]:
-    """Judge what the tokenizer does to a text, and the ids that it and the model must agree on."""
+    """Check the tokenizer on a text, and the ids on which it and the model must agree."""
 
     def known(encoded: list[int]) -> list[int]:
-        # Decoding leaves special tokens out, and the mark of an unknown word is one.
+        # Decoding drops special tokens, which include the unknown token.
         return [i for i in encoded if i != tokenizer.unk_token_id]
 
     text, special = facts["text"], facts["special"]
@@ -106,20 +106,20 @@ def check_tokenizer(tokenizer: Any, model: Any, facts: dict[str, Any]) -> dict[s
 
 
 def longest(model: Any) -> float:
-    """Most positions that the model can read."""
+    """The largest number of positions of the model."""
     return getattr(model.config, "max_position_embeddings", float("inf"))
 
 
 def masked_accuracy(model: Any, cases: dict[str, torch.Tensor]) -> float:
-    """Share of the hidden tokens that the stock model guesses, over all rows."""
-    right = 0
+    """Accuracy of the stock model on the masked tokens of all sequences."""
+    correct = 0
     with torch.inference_mode():
         for masked, slots, answers in zip(
             cases["masked"].split(16), cases["slots"].split(16), cases["answers"].split(16), strict=True
         ):
-            guesses = model(input_ids=masked).logits.argmax(dim=-1).gather(1, slots)
-            right += int((guesses == answers).sum())
-    return right / cases["answers"].numel()
+            predictions = model(input_ids=masked).logits.argmax(dim=-1).gather(1, slots)
+            correct += int((predictions == answers).sum())
+    return correct / cases["answers"].numel()
 
 
 if __name__ == "__main__":

@@ -1,23 +1,23 @@
-"""The files that make an exported folder a model of sentence-transformers too, in the form that all versions read."""
+"""The files that make an exported folder a sentence-transformers model, in the format that all versions read."""
 
 from __future__ import annotations
 
 from typing import Any
 
 PARTS = (("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize"))
-"""Folder and class of each part of the model."""
+"""Folder and class of each module."""
 POOLING_MODES = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens")
 
 
-def sentence_modules(width: int, length: int) -> dict[str, Any]:
+def sentence_modules(hidden_size: int, length: int) -> dict[str, Any]:
     """Return file name -> JSON value.
 
-    The embedding of a text is the mean of the last hidden states, special tokens included, divided by its length: what
-    the embedding finish trains.
+    The embedding of a text is the normalized mean of the last hidden states including special tokens, as in the
+    training of embeddings.
 
     Args:
-        width: size of a hidden state.
-        length: tokens of a text at most; it loses its end.
+        hidden_size: of the model.
+        length: tokens at which texts are truncated.
     """
     return {
         "modules.json": [
@@ -31,7 +31,7 @@ def sentence_modules(width: int, length: int) -> dict[str, Any]:
             "similarity_fn_name": "cosine",
         },
         "1_Pooling/config.json": {
-            "word_embedding_dimension": width,
+            "word_embedding_dimension": hidden_size,
             **{f"pooling_mode_{mode}": mode == "mean_tokens" for mode in POOLING_MODES},
         },
         "2_Normalize/config.json": {},

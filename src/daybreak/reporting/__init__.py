@@ -1,1 +1,1 @@
-"""Floor 3: run folders -> one HTML page. Reads files through ``base``; knows no model, no trainer, no torch."""
+"""Reports: run folders in, one HTML or Markdown page out. Reads files through ``core`` and never imports torch."""

@@ -1,125 +1,240 @@
-"""Compute against GLUE: where runs stand among published models, by what their hardware could have computed."""
+"""Floating-point operations of runs, and the figure of GLUE by compute among published models."""
 
 from __future__ import annotations
 
 import html
 import math
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from daybreak.core.formatting import score, significant
-from daybreak.reporting.figures import Figure, Trace, base_layout, colour
-from daybreak.reporting.flops import EXA, arithmetic_words, capacity
-from daybreak.reporting.markup import Markup, figure, join, legend, section, table, tag
+from daybreak.core.formatting import percent, score, significant
+from daybreak.reporting.charts import Figure, base_layout, colour, scatter
+from daybreak.reporting.events import time_of_step
+from daybreak.reporting.markup import (
+    NOTHING,
+    UNKNOWN,
+    Markup,
+    figure,
+    join,
+    legend,
+    run_name,
+    section,
+    small,
+    table,
+    tag,
+)
 from daybreak.reporting.runs import Published, RunRecords
-from daybreak.reporting.sections import NOTHING, UNKNOWN, run_name
 
-ROOM = 3.0
-"""Points of GLUE above and below what is drawn."""
+EXA = 1e18
+UNITS = ((EXA, "exaFLOP"), (1e15, "petaFLOP"), (1e12, "teraFLOP"), (1e9, "gigaFLOP"))
+BACKWARD = 2
+"""Matrix products of the backward pass for each one of the forward pass."""
+MARGIN = 3.0
+"""Points of GLUE above and below the plotted values."""
+
+
+# ---------------------------------------------------------------- operations of a run
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Floating-point operations of a training step in matrix products and attention, as ``pretraining`` counts them."""
+
+    token: float
+    """For each token read: all layers up to the last layer's keys and values."""
+    target: float
+    """For each predicted position: the rest of the last layer, which runs on these positions only, and the head."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """Operations since the start of a run at each recorded line, linear between two lines."""
+
+    tokens: list[int]
+    flops: list[float]
+
+    @property
+    def total(self) -> float:
+        return self.flops[-1]
+
+    def at(self, tokens: int) -> float:
+        """Operations until ``tokens`` tokens were read."""
+        after = bisect_left(self.tokens, tokens)
+        if after == len(self.tokens):
+            return self.total * tokens / self.tokens[-1]
+        start, done = (self.tokens[after - 1], self.flops[after - 1]) if after else (0, 0.0)
+        fraction = (tokens - start) / max(self.tokens[after] - start, 1)
+        return done + fraction * (self.flops[after] - done)
+
+
+def cost(shape: Mapping[str, Any], vocabulary: int, length: int) -> Cost | None:
+    """The cost of an encoder in sequences of ``length`` tokens; None for an unknown architecture.
+
+    Args:
+        shape: ``model`` of a recipe as plain JSON.
+    """
+    try:
+        layers, hidden = int(shape["layers"]), int(shape["hidden_size"])
+        intermediate, kind = int(shape["intermediate_size"]), shape["kind"]
+        gated = {"ModernEncoder": True, "BertEncoder": False, "CrammedEncoder": shape.get("gated", True)}[kind]
+    except (KeyError, TypeError, ValueError):
+        return None
+    square = 2 * hidden * hidden
+    attention, feed_forward = 4 * length * hidden, (6 if gated else 4) * hidden * intermediate
+    head = 0 if kind == "CrammedEncoder" and shape.get("head", "none") == "none" else square
+    layer = 4 * square + attention + feed_forward
+    token = (layers - 1) * layer + 2 * square
+    target = 2 * square + attention + feed_forward + head + 2 * hidden * vocabulary
+    return Cost((1 + BACKWARD) * token, (1 + BACKWARD) * target)
+
+
+def trained(run: RunRecords) -> Trained | None:
+    """The operations of all steps of the run; None if its architecture or its steps are unknown.
+
+    A second phase that may start early, when the loss is flat, counts from its latest possible start.
+    """
+    phase2 = run.recipe.get("phase2") or {}
+    start = phase2.get("start", 1.0)
+    first, second = (_cost(run, length) for length in (run.recipe.get("length"), phase2.get("length")))
+    tokens, flops = [], []
+    read = targets = 0
+    done = 0.0
+    for step in run.steps:
+        now = second if start < 1 and step.progress > start else first
+        if now is None:
+            return None
+        done += now.token * (step.tokens - read) + now.target * (step.targets - targets)
+        read, targets = step.tokens, step.targets
+        tokens.append(read)
+        flops.append(done)
+    return Trained(tokens, flops) if read > 0 and done > 0 else None
+
+
+def _cost(run: RunRecords, length: Any) -> Cost | None:
+    if run.manifest is None or not isinstance(length, int):
+        return None
+    return cost(run.recipe.get("model") or {}, run.manifest.vocabulary, length)
+
+
+def capacity(run: RunRecords) -> float | None:
+    """Operations that the devices could do in the time charged, at the measured rate of a matrix product.
+
+    None if no rate is recorded in the precision of training.
+    """
+    decisions = run.decisions
+    rate = decisions.matmul_gflops.get(decisions.precision) if decisions else None
+    if not decisions or not rate or not math.isfinite(rate) or run.elapsed <= 0:
+        return None
+    seconds, since, devices = 0.0, 0.0, decisions.world_size
+    for change in run.changes:
+        now = time_of_step(run, change.step)[0]
+        seconds += devices * max(0.0, now - since)
+        since, devices = max(since, now), change.world_size
+    return 1e9 * rate * (seconds + devices * max(0.0, run.elapsed - since))
+
+
+def flops_words(flops: float) -> str:
+    """``1.234e16`` -> ``12.3 petaFLOP``."""
+    size, name = next(((size, name) for size, name in UNITS if flops >= size), UNITS[-1])
+    return f"{significant(flops / size)} {name}"
+
+
+def training_flops(run: RunRecords) -> str | None:
+    """The operations of a run, and the fraction of its devices' capacity; None if they cannot be counted."""
+    done = trained(run)
+    if done is None:
+        return None
+    possible = capacity(run)
+    fraction = f", {percent(done.total / possible)} of its devices' capacity" if possible else ""
+    return f"{flops_words(done.total)}{fraction}"
+
+
+# ---------------------------------------------------------------- GLUE by compute
 
 
 def compute(runs: Sequence[RunRecords], published: Sequence[Published]) -> Markup:
-    """The figure and its table; nothing where no run was evaluated on any of the tasks."""
-    if not any(run.glue is not None or run.glue_lacks for run in runs) or not published:
+    """The figure and its table; nothing if no run was evaluated on a task of GLUE."""
+    evaluated = [number for number, run in enumerate(runs) if run.glue is not None or run.glue_lacks]
+    if not evaluated or not published:
         return NOTHING
-    drawn = [(number, *found) for number, run in enumerate(runs) if (found := _place(run))]
-    tint = colour(drawn[0][0]) if len(drawn) == 1 else "var(--ink)"
+    drawn = [number for number, run in enumerate(runs) if _point(run)]
+    tint = colour(drawn[0]) if len(drawn) == 1 else "var(--ink)"
     key = legend(("dot", "var(--quiet)", "published"), *([("dot", tint, "here")] if drawn else []))
-    rows = [_published_row(place, found) for place, found in enumerate(published, start=1)]
-    rows += [_row(runs, number) for number, run in enumerate(runs) if run.glue is not None or run.glue_lacks]
+    caption = "Published models by their number in the table."
+    caption += "" if drawn else " No run is in the figure: the table says what is missing."
+    rows = [_published_row(number, model) for number, model in enumerate(published, start=1)]
     return section(
         "Compute against GLUE",
-        figure(
-            "GLUE by exaFLOP",
-            "Published models by their number in the table."
-            + ("" if drawn else " No run stands in the figure: the table says what each lacks."),
-            compute_figure(runs, published),
-            key,
-            numbers=False,
-        ),
-        table(("Model", "exaFLOP", "GLUE"), rows),
-        caption="One exaFLOP is 10^18 operations. They are counted as the Cramming paper does (arXiv:2212.14034): not "
-        "what was computed, but what the devices could have in the time of pretraining. For a run here the rate is the "
-        "matrix product that was measured before its first step, which stays below the peak of a data sheet. GLUE is "
-        "that paper's mean of nine numbers on dev, and a run has it with all of them under its protocol.",
+        figure("GLUE by exaFLOP", caption, compute_figure(runs, published), key, numbers=False),
+        table(("Model", "exaFLOP", "GLUE"), [*rows, *(_row(runs, number) for number in evaluated)]),
+        caption="One exaFLOP is 10^18 operations. The count follows the Cramming paper (arXiv:2212.14034): the "
+        "operations that the devices could do in the time of pretraining. For a run here the rate is that of a matrix "
+        "product measured before the first step, which is below the peak rate of a data sheet. GLUE is that paper's "
+        "mean of nine numbers on dev; a run needs all nine under the paper's protocol.",
     )
 
 
-def _place(run: RunRecords) -> tuple[float, float] | None:
-    """(exaFLOP, GLUE x 100) of a run that may be drawn."""
-    whole = capacity(run)
-    if run.glue is None or whole is None or run.continued:
-        return None
-    return whole / EXA, 100 * run.glue
+def _point(run: RunRecords) -> tuple[float, float] | None:
+    """(exaFLOP, GLUE x 100) of a run; None if it is not plotted."""
+    possible = capacity(run)
+    return None if run.glue is None or possible is None or run.continued else (possible / EXA, 100 * run.glue)
 
 
 def _why_not(run: RunRecords) -> str:
-    """Why a run is not drawn; empty where it is."""
+    """Why a run is not plotted; empty if it is."""
     if run.glue is None:
         return run.glue_lacks
     if not run.pretrained_here or capacity(run) is None:
-        return "not drawn: no record tells what its pretraining cost"
-    return "not drawn: it goes on from another model, whose compute is not in its records" if run.continued else ""
+        return "not plotted: the compute of its pretraining is not recorded"
+    return "not plotted: it continues another model, whose compute is not recorded" if run.continued else ""
 
 
-def _published_row(number: int, found: Published) -> list[Any]:
-    name = join(f"{number}. ", tag("b", found.model), tag("small", f"GLUE: {found.source}; compute: {found.how}"))
-    return [name, significant(found.exaflop or 0.0), score(found.value)]
+def _published_row(number: int, model: Published) -> list[Any]:
+    sources = small(f"GLUE: {model.source}; compute: {model.how}")
+    return [join(f"{number}. ", tag("b", model.model), sources), significant(model.exaflop or 0.0), score(model.value)]
 
 
 def _row(runs: Sequence[RunRecords], number: int) -> list[Any]:
     run = runs[number]
-    whole, done, why = capacity(run), arithmetic_words(run), _why_not(run)
-    told = [tag("small", f"computed: {done}")] if done else []
-    told += [tag("small", why)] if why else []
+    possible, done, why = capacity(run), training_flops(run), _why_not(run)
+    details = [small(text) for text in (done and f"computed: {done}", why) if text]
     return [
-        join(run_name(runs, number), *told),
-        significant(whole / EXA) if whole and run.pretrained_here else UNKNOWN,
+        join(run_name(runs, number), *details),
+        significant(possible / EXA) if possible and run.pretrained_here else UNKNOWN,
         UNKNOWN if run.glue is None else score(run.glue),
     ]
 
 
 def compute_figure(runs: Sequence[RunRecords], published: Sequence[Published]) -> Figure:
     """Published models as numbered dots, runs in their colours, on a logarithmic axis of exaFLOP."""
-    known = [(place, found) for place, found in enumerate(published, start=1) if found.exaflop]
-    data: list[Trace] = [
-        {
-            "type": "scatter", "mode": "markers+text", "name": "published",
-            "x": [found.exaflop for _, found in known], "y": [100 * found.value for _, found in known],
-            "text": [str(place) for place, _ in known], "textposition": _sides([found for _, found in known]),
-            "textfont": {"color": "var(--quiet)"}, "marker": {"size": 9, "color": "var(--quiet)"},
-            "hovertext": [html.escape(found.model) for _, found in known],
-            "hovertemplate": "%{text}. %{hovertext}: %{y:.1f} at %{x:.4~g} exaFLOP<extra></extra>",
-        }
+    known = [(number, model) for number, model in enumerate(published, start=1) if model.exaflop]
+    seen = Counter[float | None]()
+    sides = []
+    for _, model in known:  # models of the same compute are above each other: their numbers alternate
+        sides.append("middle left" if seen[model.exaflop] % 2 else "middle right")
+        seen[model.exaflop] += 1
+    at = "%{y:.1f} at %{x:.4~g} exaFLOP"
+    data = [
+        scatter(
+            "published", [model.exaflop for _, model in known], [100 * model.value for _, model in known],
+            "var(--quiet)", mode="markers+text", size=9, hover=f"%{{text}}. %{{hovertext}}: {at}",
+            text=[str(number) for number, _ in known], textposition=sides, textfont={"color": "var(--quiet)"},
+            hovertext=[html.escape(model.model) for _, model in known],
+        )
     ]  # fmt: skip
     for number, run in enumerate(runs):
-        if place := _place(run):
-            name = html.escape(run.label)
+        if point := _point(run):
+            x, y = [point[0]], [point[1]]
             data.append(
-                {
-                    "type": "scatter", "mode": "markers", "name": name, "meta": number, "x": [place[0]],
-                    "y": [place[1]], "marker": {"size": 14, "symbol": "star", "color": colour(number)},
-                    "hovertemplate": f"{name}: %{{y:.1f}} at %{{x:.4~g}} exaFLOP<extra></extra>",
-                }
+                scatter(html.escape(run.label), x, y, colour(number), run=number, mode="markers", size=14,
+                        symbol="star", hover=at)
             )  # fmt: skip
-    layout = base_layout("exaFLOP", "GLUE x 100")
+    layout = base_layout("exaFLOP", "GLUE x 100", hovermode="closest")
     x, y = ([value for trace in data for value in trace[axis]] for axis in "xy")
-    layout["hovermode"] = "closest"
-    layout["xaxis"] |= {
-        "type": "log",
-        "dtick": 1,
-        "exponentformat": "power",
-        "range": [math.log10(min(x)) - 0.3, math.log10(max(x)) + 0.3],
-    }
-    layout["yaxis"]["range"] = [min(y) - ROOM, max(y) + ROOM]
+    ends = [math.log10(min(x)) - 0.3, math.log10(max(x)) + 0.3]
+    layout["xaxis"] |= {"type": "log", "dtick": 1, "exponentformat": "power", "range": ends}
+    layout["yaxis"]["range"] = [min(y) - MARGIN, max(y) + MARGIN]
     return {"data": data, "layout": layout}
-
-
-def _sides(found: Sequence[Published]) -> list[str]:
-    """On which side of its dot each number stands: of those above each other, by turns."""
-    order: dict[float, int] = {}
-    sides = []
-    for one in found:
-        turn = order[one.exaflop or 0.0] = order.get(one.exaflop or 0.0, -1) + 1
-        sides.append("middle left" if turn % 2 else "middle right")
-    return sides

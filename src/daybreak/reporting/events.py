@@ -1,7 +1,7 @@
-"""What happened to a run on its way: resumes, steps without an update, changes of course.
+"""Events during training: resumes, steps without an update, and changes of settings.
 
-A resume leaves no line of its own. But lost work is charged, so every line that was ever written, of the run or lost,
-has its own place in elapsed time: where lost lines end, something went back.
+A resume writes no line of its own. Lost work is charged to the budget, so each recorded line, kept or lost, has its own
+elapsed time: the run was resumed where lost lines end.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from daybreak.schemas.run import StepRecord
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """One thing that happened. ``tokens`` are those read by then, so that it has a place on either axis."""
+    """One event, with the tokens read and the seconds elapsed when it happened."""
 
     kind: str
     """resumed, dropped or changed."""
@@ -25,11 +25,11 @@ class Event:
     elapsed: float
     tokens: int
     lost: float | None = None
-    """Seconds of work that was undone, from the last line kept to the last one lost."""
+    """Seconds of lost work, from the last line kept to the last line lost."""
 
 
 def events(run: RunRecords) -> list[Event]:
-    """All that the files tell, in order of time."""
+    """All events that the run's files show, in order of time."""
     found = [*_resumed(run), *_dropped(run), *_changed(run)]
     return sorted(found, key=lambda event: (event.elapsed, event.step))
 
@@ -40,13 +40,13 @@ def dropped_words(number: int) -> str:
 
 def _changed(run: RunRecords) -> Iterator[Event]:
     for change in run.changes:
-        elapsed, tokens = place(run, change.step)
+        elapsed, tokens = time_of_step(run, change.step)
         words = change.why[:1].upper() + change.why[1:]
         yield Event(kind="changed", words=words, step=change.step, elapsed=elapsed, tokens=tokens)
 
 
-def place(run: RunRecords, step: int) -> tuple[float, int]:
-    """(elapsed, tokens) of the first line after ``step`` began, or of the end so far."""
+def time_of_step(run: RunRecords, step: int) -> tuple[float, int]:
+    """(elapsed, tokens) of the first line after ``step`` began, or of the newest line."""
     after = bisect_right([record.step for record in run.steps], step)
     if after < len(run.steps):
         return run.steps[after].elapsed, run.steps[after].tokens
@@ -54,49 +54,48 @@ def place(run: RunRecords, step: int) -> tuple[float, int]:
 
 
 def _dropped(run: RunRecords) -> Iterator[Event]:
-    """Where the count rises between two lines."""
     before = 0
     for record in run.steps:
         if record.dropped > before:
-            words = f"{dropped_words(record.dropped - before)}: something was not finite or exploded, so no update"
+            words = f"{dropped_words(record.dropped - before)} (non-finite or exploding values), without an update"
             yield Event(kind="dropped", words=words, step=record.step, elapsed=record.elapsed, tokens=record.tokens)
         before = record.dropped
 
 
 def _resumed(run: RunRecords) -> Iterator[Event]:
-    """One event for each phase of lost lines."""
+    """One event for each stretch of lost lines."""
     lost = {id(record) for record in run.lost}
     kept: StepRecord | None = None
-    begun, phase = 0.0, list[Line]()
+    start, undone = 0.0, list[Line]()
     lines: list[Line] = sorted([*run.steps, *run.lost], key=lambda record: record.elapsed)
     for record in lines:
-        if phase and (id(record) not in lost or _again(record, phase)):
-            yield _back(run, kept, begun, phase, record.elapsed)
-            begun, phase = phase[-1].elapsed, []
+        if undone and (id(record) not in lost or _repeated(record, undone)):
+            yield _resume(run, kept, start, undone, record.elapsed)
+            start, undone = undone[-1].elapsed, []
         if id(record) in lost:
-            phase.append(record)
+            undone.append(record)
         elif isinstance(record, StepRecord):
-            kept, begun = record, record.elapsed
-    if phase:
-        yield _back(run, kept, begun, phase, phase[-1].elapsed)
+            kept, start = record, record.elapsed
+    if undone:
+        yield _resume(run, kept, start, undone, undone[-1].elapsed)
 
 
-def _again(record: Line, phase: list[Line]) -> bool:
-    """Whether a lost line belongs to a later attempt than the lost lines before it: its steps were done already."""
-    done = max((line.step for line in phase if isinstance(line, StepRecord)), default=-1)
+def _repeated(record: Line, undone: list[Line]) -> bool:
+    """Whether a lost line belongs to a later attempt than the lost lines before it: its step was done already."""
+    done = max((line.step for line in undone if isinstance(line, StepRecord)), default=-1)
     return isinstance(record, StepRecord) and record.step <= done
 
 
-def _back(run: RunRecords, kept: StepRecord | None, begun: float, phase: list[Line], elapsed: float) -> Event:
-    """A phase was undone; where a change passes over rows, the run itself went back and no process had ended."""
+def _resume(run: RunRecords, kept: StepRecord | None, start: float, undone: list[Line], elapsed: float) -> Event:
+    """The return to a checkpoint; a change that skips sequences there shows that the run itself returned."""
     step = kept.step if kept else 0
-    first = min(line.step for line in phase)
-    guard = any(change.skip_to is not None and step <= change.step < first for change in run.changes)
+    first = min(line.step for line in undone)
+    by_guard = any(change.skip_to is not None and step <= change.step < first for change in run.changes)
     return Event(
-        kind="changed" if guard else "resumed",
-        words="Back to an earlier checkpoint" if guard else "Resumed from a checkpoint",
+        kind="changed" if by_guard else "resumed",
+        words="Returned to an earlier checkpoint" if by_guard else "Resumed from a checkpoint",
         step=step,
         elapsed=elapsed,
         tokens=kept.tokens if kept else 0,
-        lost=max(0.0, phase[-1].elapsed - begun),
+        lost=max(0.0, undone[-1].elapsed - start),
     )

@@ -1,109 +1,89 @@
-"""What a run was expected to reach beside what it reached, and its training loss beside what is usual."""
+"""Forecasts of the held-out loss beside the loss reached, and the training loss beside its typical course."""
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
+from typing import Any
 
 from daybreak.core.formatting import percent
-from daybreak.reporting import figures
-from daybreak.reporting.figures import Figure, Trace
-from daybreak.reporting.markup import Markup, figure, legend, note, section, table, tag
+from daybreak.reporting.charts import Figure, Trace, base_layout, colour, scatter, series_name, thinned
+from daybreak.reporting.markup import NOTHING, UNKNOWN, Markup, figure, grid, legend, note, run_name, section, table
 from daybreak.reporting.runs import RunRecords
-from daybreak.reporting.sections import NOTHING, UNKNOWN, run_name
-from daybreak.reporting.series import thinned
+from daybreak.reporting.training import marker
 from daybreak.schemas.forecast import Forecast, ForecastLog
 
 EARLY = 0.1
-"""Share of a run at which its forecast is judged again."""
+"""Fraction of a run at which its forecast is evaluated again."""
 
 
-def outlook(runs: Sequence[RunRecords]) -> Markup:
-    """Forecasts, their calibration over these runs, and the usual course; nothing where nobody foresaw anything."""
-    foreseen = [(number, run.outlook) for number, run in enumerate(runs) if run.outlook]
-    if not foreseen:
+def forecasts(runs: Sequence[RunRecords]) -> Markup:
+    """Forecasts, their calibration over these runs, and the typical course; nothing without forecasts."""
+    logs = [(number, run.forecast) for number, run in enumerate(runs) if run.forecast]
+    if not logs:
         return NOTHING
     single = len(runs) == 1
-    plots = [
-        figure(
-            "The end, as forecast on the way",
-            "Held-out loss at the end by how far the run was when it was forecast, with the 90 % interval"
-            + (" (shaded)." if single else ": only the middle is drawn for several runs."),
-            _ends(runs, foreseen),
-        )
-    ]
+    caption = "Forecast of the final held-out loss by the fraction of the run at which it was made"
+    caption += ", with the 90 % interval (shaded)." if single else "; without intervals for several runs."
+    plots = [figure("Forecasts of the final loss", caption, _finals(runs, logs))]
     if single and runs[0].steps:
-        plots.append(
-            figure(
-                "Is the loss usual?",
-                "The training loss beside what is usual just before each tenth of such a run (shaded: nine of ten).",
-                _usual(runs[0], foreseen[0][1]),
-                legend(("thin", figures.colour(0), "training loss"), ("dashed", "var(--quiet)", "usual")),
-            )
-        )
-    rows = [_row(run_name(runs, number), runs[number], found) for number, found in foreseen]
-    head = ("Run", "Foreseen at the start", f"at {EARLY:.0%}", "Reached", "Off at the start", f"off at {EARLY:.0%}")
-    caption = "By the law of losses that comes with this version; the intervals should hold nine times out of ten."
-    judged = [_calibration(runs, foreseen)] if len(foreseen) > 1 else []
-    beyond = [
-        note(f"A guess, for it lies outside of what the law was measured on: {words}.") for words in _beyond(foreseen)
-    ]
+        caption = "The training loss and the typical loss of such runs at each tenth (shaded: 90 % of runs)."
+        key = legend(("thin", colour(0), "training loss"), ("dashed", "var(--quiet)", "typical"))
+        plots.append(figure("Training loss and typical course", caption, _typical(runs[0], logs[0][1]), key))
+    head = ("Run", "Forecast at the start", f"at {EARLY:.0%}", "Reached", "Error at the start", f"error at {EARLY:.0%}")
+    rows = [_row(run_name(runs, number), runs[number], log) for number, log in logs]
+    outside = dict.fromkeys(log.forecasts[-1].beyond for _, log in logs if log.forecasts[-1].beyond)
     return section(
-        "Expected and reached", tag("div", *plots, class_="pair"), table(head, rows), *judged, *beyond, caption=caption
+        "Forecasts",
+        grid(*plots),
+        table(head, rows),
+        *([_calibration(runs, logs)] if len(logs) > 1 else []),
+        *(
+            note(f"The forecast is an extrapolation, outside the runs that the law was fitted on: {words}.")
+            for words in outside
+        ),
+        caption="By the law of losses in this version of Daybreak; 90 % of the intervals should contain the result.",
     )
 
 
-def _ends(runs: Sequence[RunRecords], foreseen: Sequence[tuple[int, ForecastLog]]) -> Figure:
+def _finals(runs: Sequence[RunRecords], logs: Sequence[tuple[int, ForecastLog]]) -> Figure:
     data: list[Trace] = []
-    layout = figures.base_layout("% of the run", "nats per token")
-    for number, found in foreseen:
-        at = [100 * one.made_at for one in found.forecasts]
+    labels = [run.label for run in runs]
+    for number, log in logs:
+        x, tint = [100 * forecast.made_at for forecast in log.forecasts], colour(number)
         if len(runs) == 1:
-            data += _band(at, found.forecasts, figures.colour(number))
-        name = "foreseen" if len(runs) == 1 else f"{html.escape(runs[number].label)}: forecast"
-        data.append(
-            {
-                "type": "scatter", "mode": "lines+markers", "name": name, "meta": number, "x": at,
-                "y": [one.loss for one in found.forecasts], "line": {"color": figures.colour(number), "width": 2.5},
-                "marker": figures.mark(number, runs), "hovertemplate": f"%{{y:.4~g}} {name}<extra></extra>",
-            }
-        )  # fmt: skip
+            data += _band(x, log.forecasts, tint)
+        name, hover = series_name(labels, number, "forecast"), "%{y:.4~g}"
+        y, symbol = [forecast.loss for forecast in log.forecasts], marker(number, runs)
+        data.append(scatter(name, x, y, tint, run=number, width=2.5, symbol=symbol, hover=hover))
         if reached := _reached(runs[number]):
-            data.append(
-                {
-                    "type": "scatter", "mode": "markers", "name": name.replace("foreseen", "reached"), "meta": number,
-                    "x": [100], "y": [reached], "hovertemplate": "%{y:.4~g} reached<extra></extra>",
-                    "marker": {"size": 12, "symbol": "star", "color": figures.colour(number)},
-                }
-            )  # fmt: skip
+            name = series_name(labels, number, "reached")
+            star: dict[str, Any] = {"mode": "markers", "size": 12, "symbol": "star"}
+            data.append(scatter(name, [100], [reached], tint, run=number, hover=hover, **star))
+    layout = base_layout("% of the run", "nats per token")
     layout["xaxis"]["range"] = [-2, 103]
     return {"data": data, "layout": layout}
 
 
-def _usual(run: RunRecords, found: ForecastLog) -> Figure:
-    layout = figures.base_layout("% of the run", "nats per token")
-    at = [100 * one.made_at for one in found.usual]
-    kept = thinned(run.steps)
-    usual = {
-        "type": "scatter", "mode": "lines+markers", "name": "usual", "meta": 0, "x": at,
-        "y": [one.loss for one in found.usual], "line": {"color": "var(--quiet)", "width": 1.5, "dash": "dash"},
-        "hovertemplate": "%{y:.4~g} usual<extra></extra>",
-    }  # fmt: skip
-    own = {
-        "type": "scatter", "mode": "lines", "name": "training loss", "meta": 0,
-        "x": [100 * step.progress for step in kept], "y": [step.loss for step in kept], "opacity": 0.8,
-        "line": {"color": figures.colour(0), "width": 1.5}, "hovertemplate": "%{y:.4~g} training loss<extra></extra>",
-    }  # fmt: skip
-    return {"data": [*_band(at, found.usual, "#7a8290"), usual, own], "layout": layout}
+def _typical(run: RunRecords, log: ForecastLog) -> Figure:
+    x, y = [100 * each.made_at for each in log.usual], [each.loss for each in log.usual]
+    steps = thinned(run.steps)
+    look: dict[str, Any] = {"run": 0, "width": 1.5, "hover": "%{y:.4~g}"}
+    progress, losses = [100 * step.progress for step in steps], [step.loss for step in steps]
+    data = [
+        *_band(x, log.usual, "#7a8290"),
+        scatter("typical", x, y, "var(--quiet)", dash="dash", **look),
+        scatter("training loss", progress, losses, colour(0), mode="lines", opacity=0.8, **look),
+    ]
+    return {"data": data, "layout": base_layout("% of the run", "nats per token")}
 
 
-def _band(at: Sequence[float], forecasts: Sequence[Forecast], tint: str) -> list[Trace]:
+def _band(x: Sequence[float], forecasts: Sequence[Forecast], tint: str) -> list[Trace]:
     """The intervals as a shaded area."""
-    edge = {"type": "scatter", "mode": "lines", "x": list(at), "line": {"width": 0}, "hoverinfo": "skip", "meta": 0}
-    fill = {"fill": "tonexty", "fillcolor": f"{tint}2e"}
+    look: dict[str, Any] = {"run": 0, "mode": "lines", "width": 0, "hoverinfo": "skip"}
+    fill: dict[str, Any] = {"fill": "tonexty", "fillcolor": f"{tint}2e"}
     return [
-        edge | {"name": "lower edge", "y": [one.low for one in forecasts]},
-        edge | fill | {"name": "upper edge", "y": [one.high for one in forecasts]},
+        scatter("lower end", x, [each.low for each in forecasts], tint, **look),
+        scatter("upper end", x, [each.high for each in forecasts], tint, **look, **fill),
     ]
 
 
@@ -111,41 +91,35 @@ def _reached(run: RunRecords) -> float | None:
     return run.summary.validation.loss if run.summary else None
 
 
-def _early(found: ForecastLog) -> Forecast | None:
-    """The first forecast that saw something of the run."""
-    return next((one for one in found.forecasts if one.made_at >= EARLY - 1e-9), None)
+def _early(log: ForecastLog) -> Forecast | None:
+    """The first forecast that used records of the run."""
+    return next((each for each in log.forecasts if each.made_at >= EARLY - 1e-9), None)
 
 
-def _row(name: Markup, run: RunRecords, found: ForecastLog) -> list[object]:
-    reached, start, early = _reached(run), found.forecasts[0], _early(found)
-    return [
-        name, start.words, early.words if early else UNKNOWN, f"{reached:.2f}" if reached else UNKNOWN,
-        _off(start, reached), _off(early, reached),
-    ]  # fmt: skip
+def _row(name: Markup, run: RunRecords, log: ForecastLog) -> list[object]:
+    reached, start, early = _reached(run), log.forecasts[0], _early(log)
+    words = [name, start.words, early.words if early else UNKNOWN, f"{reached:.2f}" if reached else UNKNOWN]
+    return [*words, _error(start, reached), _error(early, reached)]
 
 
-def _off(forecast: Forecast | None, reached: float | None) -> str:
+def _error(forecast: Forecast | None, reached: float | None) -> str:
     if forecast is None or reached is None:
         return UNKNOWN
     inside = "inside" if forecast.low <= reached <= forecast.high else "outside"
     return f"{percent(forecast.loss / reached - 1)}, {inside}"
 
 
-def _calibration(runs: Sequence[RunRecords], foreseen: Sequence[tuple[int, ForecastLog]]) -> Markup:
-    """How good the forecasts were over all runs that have ended."""
-    told = []
-    for words, pick in (("at the start", lambda found: found.forecasts[0]), (f"at {EARLY:.0%}", _early)):
+def _calibration(runs: Sequence[RunRecords], logs: Sequence[tuple[int, ForecastLog]]) -> Markup:
+    """How many intervals of ended runs contain the loss reached, and the mean error."""
+    parts = []
+    for words, pick in (("at the start", lambda log: log.forecasts[0]), (f"at {EARLY:.0%}", _early)):
         pairs = [
             (forecast, reached)
-            for number, found in foreseen
-            if (forecast := pick(found)) and (reached := _reached(runs[number]))
+            for number, log in logs
+            if (forecast := pick(log)) and (reached := _reached(runs[number]))
         ]
         if pairs:
-            inside = sum(one.low <= reached <= one.high for one, reached in pairs)
-            error = sum(abs(one.loss / reached - 1) for one, reached in pairs) / len(pairs)
-            told.append(f"{words} {inside} of {len(pairs)} inside the interval, mean error {percent(error)}")
-    return note(f"Over these runs: {'; '.join(told)}.") if told else NOTHING
-
-
-def _beyond(foreseen: Sequence[tuple[int, ForecastLog]]) -> list[str]:
-    return list(dict.fromkeys(found.forecasts[-1].beyond for _, found in foreseen if found.forecasts[-1].beyond))
+            inside = sum(forecast.low <= reached <= forecast.high for forecast, reached in pairs)
+            error = sum(abs(forecast.loss / reached - 1) for forecast, reached in pairs) / len(pairs)
+            parts.append(f"{words} {inside} of {len(pairs)} inside the interval, mean error {percent(error)}")
+    return note(f"Over these runs: {'; '.join(parts)}.") if parts else NOTHING

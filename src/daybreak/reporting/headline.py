@@ -1,41 +1,49 @@
-"""What stands at the top of the page: in plain words, what the model is and how good it is."""
+"""The top of the page: what the model is, how good it is, and the comparison of several runs."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from daybreak.core.formatting import count, percent, score, signed, significant
 from daybreak.core.task_pairs import TaskPair, baseline_sentence, pair_results
 from daybreak.core.terminal import duration
-from daybreak.reporting.markup import Markup, join, note, tag
+from daybreak.reporting.markup import (
+    NOTHING,
+    UNKNOWN,
+    Markup,
+    header,
+    join,
+    note,
+    run_name,
+    section,
+    small,
+    table,
+    tag,
+    tiles,
+)
 from daybreak.reporting.runs import SILENCE, RunRecords
-from daybreak.schemas.run import Manifest, ValidationRecord
+from daybreak.schemas.run import ValidationRecord
 from daybreak.schemas.tasks import TaskResult
 
-NAMED = 6
+NAMES_LISTED = 6
 """Most labels that a sentence lists."""
-SPELLED_OUT = 3
-"""Most runs of which each has a sentence of its own."""
+RUNS_DESCRIBED = 3
+"""Most runs that have a sentence each."""
+BRAND = "Daybreak report"
 
 
 def headline(runs: Sequence[RunRecords]) -> Markup:
-    """The head of the page for one run, or for several that are compared."""
+    """The head of the page for one run, or for several."""
     return _one(runs[0]) if len(runs) == 1 else _several(runs)
 
 
 def _one(run: RunRecords) -> Markup:
     first = opening(run.results, run.validation)
     loss = loss_sentence(run.validation) if run.validation else ""
-    sentences = [first, made_of(run), loss if loss != first else "", task_sentence(pair_results(run.results))]
-    return tag(
-        "header",
-        tag("p", "Daybreak report", class_="brand"),
-        tag("h1", title(run), tag("small", run.path.name)),
-        tag("p", " ".join(filter(None, sentences)), class_="lead"),
-        *warnings([run]),
-        _tiles(run),
-    )
+    sentences = [first, _description(run), loss if loss != first else "", _task_sentence(pair_results(run.results))]
+    lead = " ".join(filter(None, sentences))
+    return header(BRAND, _title(run), run.path.name, lead, *_warnings([run]), tiles(_tiles(run)))
 
 
 def opening(results: Sequence[TaskResult], validation: ValidationRecord | None) -> str:
@@ -47,118 +55,111 @@ def opening(results: Sequence[TaskResult], validation: ValidationRecord | None) 
     return baseline_sentence(results) or (loss_sentence(validation) if validation else "")
 
 
-def title(run: RunRecords) -> str:
-    """The recipe's name; of a model that was continued, that model's, whose size is not the recipe's."""
+def _title(run: RunRecords) -> str:
+    """The recipe's name; for a continued model the name of that model, whose size the recipe does not tell."""
     parent = str((run.recipe.get("origin") or {}).get("parent", ""))
     return f"{parent}, continued" if parent else run.name
 
 
-def made_of(run: RunRecords) -> str:
-    """What the model is: size, tokens, time and machine."""
+def _description(run: RunRecords) -> str:
     if not run.pretrained_here:
-        return "A text encoder that was not pretrained in this folder: what stands here is how it did on tasks."
-    summary, machine = run.summary, run.environment.device if run.environment else "a machine that left no record"
+        return "A text encoder that was not pretrained in this folder: this page shows its results on tasks."
+    summary, machine = run.summary, run.environment.device if run.environment else "an unknown machine"
     size = f" with {count(summary.parameters)} parameters" if summary else ""
-    passes = f" ({significant(summary.epochs, 2)} passes over its text)" if summary else ""
+    epochs = f" ({significant(summary.epochs, 2)} epochs)" if summary else ""
     how = f"trained for {duration(run.elapsed)} on {machine}" if run.elapsed else "not trained yet"
-    begun = f", continued from {summary.parent}" if summary and summary.parent else ""
-    read = f", reading {count(run.tokens)} tokens{passes}" if run.tokens else ""
-    return f"A text encoder{size}{begun}, {how}{read}."
+    parent = f", continued from {summary.parent}" if summary and summary.parent else ""
+    read = f", reading {count(run.tokens)} tokens{epochs}" if run.tokens else ""
+    return f"A text encoder{size}{parent}, {how}{read}."
 
 
-def loss_sentence(found: ValidationRecord) -> str:
-    """The held-out loss and accuracy of the encoder beside the unigram baseline: token frequencies and nothing else."""
-    below = found.unigram_loss - found.loss
-    right = (
-        f"it gets {percent(found.accuracy)} of the hidden tokens right, where always guessing the most frequent token "
-        f"gets {percent(found.most_frequent_fraction)}"
+def loss_sentence(record: ValidationRecord) -> str:
+    """The held-out loss and accuracy of the encoder beside the unigram baseline."""
+    accuracy = (
+        f"its accuracy on masked tokens is {percent(record.accuracy)}, against "
+        f"{percent(record.most_frequent_fraction)} for always predicting the most frequent token"
     )
-    if found.on_plateau:
+    if record.on_plateau:
         return (
-            f"This encoder does not beat the unigram baseline: its held-out loss is {found.loss:.2f} nats, and knowing "
-            f"only how frequent each token is gives {found.unigram_loss:.2f} (the unigram plateau); {right}."
+            f"This encoder does not beat the unigram baseline: its held-out loss is {record.loss:.2f} nats, and "
+            f"predicting each token by its frequency gives {record.unigram_loss:.2f}; {accuracy}."
         )
     return (
-        f"This encoder beats the unigram baseline: its held-out loss is {found.loss:.2f} nats, {below:.2f} below the "
-        f"{found.unigram_loss:.2f} of knowing only how frequent each token is; {right}."
+        f"This encoder beats the unigram baseline: its held-out loss is {record.loss:.2f} nats, "
+        f"{record.unigram_loss - record.loss:.2f} below the {record.unigram_loss:.2f} of predicting each token by its "
+        f"frequency; {accuracy}."
     )
 
 
-def task_sentence(pairs: Sequence[TaskPair]) -> str:
-    """What pretraining was worth, on the first task or over all of them."""
-    gains = [pair for pair in pairs if pair.gain is not None]
-    if not gains:
+def _task_sentence(pairs: Sequence[TaskPair]) -> str:
+    """The effect of pretraining on the only task or over all tasks."""
+    compared = [pair for pair in pairs if pair.gain is not None]
+    if not compared:
         return ""
-    if len(gains) == 1:
-        first = gains[0]
-        assert first.pretrained and first.untrained and first.gain is not None
+    if len(compared) > 1:
+        better, worse = _changed(compared)
         return (
-            f"On the task {first.task} it scores {score(first.pretrained.mean)} ({first.pretrained.metric} x 100); the "
-            f"same network without pretraining scores {score(first.untrained.mean)}, and always giving the same answer "
-            f"{score(first.pretrained.baseline)}."
+            f"Of {len(compared)} tasks pretraining helps on {better} and harms on {worse} by more than the seed "
+            "spread; the others show no difference."
         )
-    better, worse = _moved(gains)
+    only = compared[0]
+    assert only.pretrained and only.untrained
     return (
-        f"Of {len(gains)} tasks pretraining helps on {better} and harms on {worse} by more than the seed spread; the "
-        "others show no difference."
+        f"On the task {only.task} it scores {score(only.pretrained.mean)} ({only.pretrained.metric} x 100); the same "
+        f"network without pretraining scores {score(only.untrained.mean)}, and the constant answer "
+        f"{score(only.pretrained.baseline)}."
     )
 
 
-def _moved(pairs: Sequence[TaskPair]) -> tuple[int, int]:
-    """On how many tasks pretraining moved the score by more than the seed spread: up, and down."""
+def _changed(pairs: Sequence[TaskPair]) -> tuple[int, int]:
+    """On how many tasks pretraining raised and lowered the score by more than the seed spread."""
     gains = [pair.gain or 0.0 for pair in pairs if pair.verdict == "more than the seed spread"]
     return sum(gain > 0 for gain in gains), sum(gain < 0 for gain in gains)
 
 
-def warnings(runs: Sequence[RunRecords]) -> list[Markup]:
-    """What a reader must know before trusting the page: refused exports, unfinished runs, missing records.
-
-    What is true of several runs is said once.
-    """
+def _warnings(runs: Sequence[RunRecords]) -> list[Markup]:
+    """Refused exports, damaged files, weak models, unfinished runs and missing records; each once for all its runs."""
     refused: dict[str, list[str]] = {}
+    damaged: dict[str, list[str]] = {}
     missing: dict[str, list[str]] = {}
-    faulty: dict[str, list[str]] = {}
     for run in runs:
         parity = run.summary.parity if run.summary else None
         if parity is not None and not parity.passed:
-            refused.setdefault(parity.failure or "the parity gate failed", []).append(run.label)
+            refused.setdefault(parity.failure or "the parity check failed", []).append(run.label)
         for fault in run.faults:
-            faulty.setdefault(fault, []).append(run.label)
+            damaged.setdefault(fault, []).append(run.label)
         if run.missing:
             missing.setdefault(", ".join(run.missing), []).append(run.label)
-    young = [run for run in runs if run.going_on]
-    apart = [
-        run.label
-        for run in runs
-        if run.summary
-        and run.summary.context_use
-        and not run.summary.validation.on_plateau
-        and not run.summary.context_use.attends_across_segments
+    several = len(runs) > 1
+    notes = [
+        note(f"Export{f' of {_listed(labels)}' if several else ''} refused: {why}", "alarm")
+        for why, labels in refused.items()
     ]
-    found = []
-    for reason, labels in refused.items():
-        whose = f" of {together(labels)}" if len(runs) > 1 else ""
-        found.append(note(f"Export{whose} refused: {reason}", "alarm"))
-    for fault, labels in faulty.items():
-        whose = f"{together(labels)}: " if len(runs) > 1 else ""
-        found.append(note(f"{whose}{fault}", "warning"))
-    if apart:
-        verb = "does" if len(apart) == 1 else "do"
-        words = f"{together(apart)} {verb} not compare segments yet: expect results near chance on sentence pairs."
-        found.append(note(words, "warning"))
-    if young:
-        verb = "has" if len(young) == 1 else "have"
-        beats = "; ".join(
-            f"{run.label} {heartbeat(run)}" if len(young) > 1 else heartbeat(run) for run in young[:NAMED]
-        )
-        names = together([run.label for run in young])
-        found.append(note(f"{names} {verb} not ended: {beats}. Figures below are those so far.", "warning"))
-    found += [note(f"Not in the folder of {together(labels)}: {what}.", "quiet") for what, labels in missing.items()]
-    return found
+    notes += [
+        note(f"{f'{_listed(labels)}: ' if several else ''}{fault}", "warning") for fault, labels in damaged.items()
+    ]
+    if separate := [run.label for run in runs if _ignores_other_segments(run)]:
+        verb = "does" if len(separate) == 1 else "do"
+        words = f"{_listed(separate)} {verb} not compare segments yet: expect results near chance on sentence pairs."
+        notes.append(note(words, "warning"))
+    if unfinished := [run for run in runs if run.going_on]:
+        verb, many = ("has", False) if len(unfinished) == 1 else ("have", True)
+        states = "; ".join(f"{run.label} {_state(run)}" if many else _state(run) for run in unfinished[:NAMES_LISTED])
+        names = _listed([run.label for run in unfinished])
+        notes.append(note(f"{names} {verb} not ended: {states}. Numbers below are those so far.", "warning"))
+    notes += [note(f"Not in the folder of {_listed(labels)}: {what}.", "quiet") for what, labels in missing.items()]
+    return notes
 
 
-def heartbeat(run: RunRecords) -> str:
-    """Whether a run that has not ended is alive, as it was when its files were read."""
+def _ignores_other_segments(run: RunRecords) -> bool:
+    summary = run.summary
+    if summary is None or summary.context_use is None or summary.validation.on_plateau:
+        return False
+    return not summary.context_use.attends_across_segments
+
+
+def _state(run: RunRecords) -> str:
+    """Whether a run that has not ended was running when its files were read."""
     ago = duration(run.silent)
     if run.stopped:
         return f"stopped, last heartbeat {ago} before this page was written (the same command resumes it)"
@@ -167,112 +168,93 @@ def heartbeat(run: RunRecords) -> str:
     return f"silent for {ago} when this page was written (stopped, killed or stuck; the same command resumes it)"
 
 
-def together(labels: Sequence[str]) -> str:
-    """``a``, ``a and b``, ``a, b and c``; of many the first ones and a count."""
-    if len(labels) > NAMED:
-        labels = [*labels[: NAMED - 1], f"{len(labels) - NAMED + 1} others"]
+def _listed(labels: Sequence[str]) -> str:
+    """``a``, ``a and b``, ``a, b and c``; long lists end with a number of others."""
+    if len(labels) > NAMES_LISTED:
+        labels = [*labels[: NAMES_LISTED - 1], f"{len(labels) - NAMES_LISTED + 1} others"]
     return " and ".join(filter(None, [", ".join(labels[:-1]), labels[-1]]))
 
 
-def _tiles(run: RunRecords) -> Markup:
-    found, summary = run.validation, run.summary
-    tiles: list[tuple[str, str, str]] = []
-    if found:
-        gap, side = abs(found.unigram_loss - found.loss), "below" if found.loss < found.unigram_loss else "above"
-        under = f"{gap:.2f} {side} the plateau at {found.unigram_loss:.2f}"
-        tiles.append((f"{found.loss:.2f}", "nats held-out loss", under))
-        tiles.append(
-            (percent(found.accuracy), "masked accuracy", f"most frequent token {percent(found.most_frequent_fraction)}")
-        )
-        if found.next_accuracy is not None:
-            tiles.append((percent(found.next_accuracy), "next-sentence accuracy", "guessing gives about 50 %"))
-    gains = [pair for pair in pair_results(run.results) if pair.gain is not None]
-    if len(gains) == 1:
-        first = gains[0]
-        tiles.append((signed(100 * (first.gain or 0), 1), "points from pretraining", f"{first.task}: {first.verdict}"))
-    elif gains:
-        better, worse = _moved(gains)
-        under = f"{worse} harmed; by more than the spread"
-        tiles.append((f"{better} of {len(gains)}", "tasks helped by pretraining", under))
+def _tiles(run: RunRecords) -> list[tuple[str, str, str]]:
+    record, summary = run.validation, run.summary
+    found: list[tuple[str, str, str]] = []
+    if record:
+        gap, side = abs(record.unigram_loss - record.loss), "below" if record.loss < record.unigram_loss else "above"
+        baseline = f"{gap:.2f} {side} the unigram baseline of {record.unigram_loss:.2f}"
+        most_frequent = f"most frequent token {percent(record.most_frequent_fraction)}"
+        found.append((f"{record.loss:.2f}", "nats held-out loss", baseline))
+        found.append((percent(record.accuracy), "masked accuracy", most_frequent))
+        if record.next_accuracy is not None:
+            found.append((percent(record.next_accuracy), "next-sentence accuracy", "chance is about 50 %"))
+    compared = [pair for pair in pair_results(run.results) if pair.gain is not None]
+    if len(compared) == 1:
+        gain = signed(100 * (compared[0].gain or 0), 1)
+        found.append((gain, "points from pretraining", f"{compared[0].task}: {compared[0].verdict}"))
+    elif compared:
+        better, worse = _changed(compared)
+        tasks = f"{better} of {len(compared)}"
+        found.append((tasks, "tasks helped by pretraining", f"{worse} harmed; by more than the seed spread"))
     if run.tokens:
-        rate = f"{count(summary.tokens_per_second)} a second" if summary else "so far"
-        tiles.append((count(run.tokens), "tokens read", rate))
+        rate = f"{count(summary.tokens_per_second)} per second" if summary else "so far"
+        found.append((count(run.tokens), "tokens read", rate))
     if run.pretrained_here:
-        tiles.append((duration(run.elapsed), "of training time", f"budget {budget_words(run)}"))
+        found.append((duration(run.elapsed), "of training time", f"budget {_budget(run)}"))
     if summary:
-        tiles.append((count(summary.parameters), "parameters", f"{summary.steps:,} steps"))
-    written = [
-        tag("div", tag("b", big), tag("span", small), tag("em", under), class_="tile") for big, small, under in tiles
-    ]
-    return tag("div", *written, class_="tiles")
+        found.append((count(summary.parameters), "parameters", f"{summary.steps:,} steps"))
+    return found
 
 
-def budget_words(run: RunRecords) -> str:
-    if run.summary is not None:
-        return run.summary.budget
-    return str(run.recipe.get("budget", "unknown"))
+def _budget(run: RunRecords) -> str:
+    return run.summary.budget if run.summary is not None else str(run.recipe.get("budget", "unknown"))
+
+
+# ---------------------------------------------------------------- several runs
 
 
 def _several(runs: Sequence[RunRecords]) -> Markup:
-    judged = [(run.validation.loss, run) for run in runs if run.validation is not None]
-    words = "What they have in common stands side by side."
+    validated = [(run.validation.loss, run) for run in runs if run.validation is not None]
+    words = "The tables below compare what they have in common."
     if any(run.pretrained_here for run in runs):
         words = "Fewer than two of them have been validated, so no losses are compared."
-    if len(judged) > 1 and judged_apart(runs):
+    if len(validated) > 1 and _different_data(runs):
         words = "Their held-out losses cannot be ranked."
-    elif len(judged) > 1:
-        judged.sort(key=lambda pair: pair[0])
-        (best, first), (second, other) = judged[0], judged[1]
+    elif len(validated) > 1:
+        (best, first), (second, other) = sorted(validated, key=lambda pair: pair[0])[:2]
         words = (
             f"{first.label} has the lowest held-out loss: {best:.3f} nats, {second - best:.3f} below {other.label}. "
-            "One run a setting shows no seed spread, so small differences may be chance."
+            "One run a setting shows no seed spread, so small differences may be due to chance."
         )
     stuck = [
         f"{run.label} ({run.validation.loss:.2f} nats after {run.validation.step:,} steps)"
         for run in runs
         if run.validation is not None and run.validation.on_plateau
     ]
-    if stuck:
-        words += f" Still on the unigram plateau: {', '.join(stuck)}."
-    return tag(
-        "header",
-        tag("p", "Daybreak report", class_="brand"),
-        tag(
-            "h1",
-            f"{len(runs)} models compared"
-            if any(not run.pretrained_here for run in runs)
-            else f"{len(runs)} runs compared",
-        ),
-        tag("p", " ".join([*_beaten(runs), words]), class_="lead"),
-        *([note(reason, "warning")] if (reason := incomparable(runs)) else []),
-        *warnings(runs),
-    )
+    words += f" No better than the unigram baseline: {', '.join(stuck)}." if stuck else ""
+    things = "runs" if all(run.pretrained_here for run in runs) else "models"
+    reason = _incomparable(runs)
+    notes = [*([note(reason, "warning")] if reason else []), *_warnings(runs)]
+    return header(BRAND, f"{len(runs)} {things} compared", "", " ".join([*_beaten(runs), words]), *notes)
 
 
 def _beaten(runs: Sequence[RunRecords]) -> list[str]:
-    """For each run with results, whether it beats its baselines; the numbers of many runs stand in the table alone."""
-    evaluated = [run for run in runs if any(result.model == "pretrained" for result in run.results)]
-    if len(evaluated) <= SPELLED_OUT:
-        return [baseline_sentence(run.results, run.label) for run in evaluated]
-    found = []
-    for run in evaluated:
-        mine = [result for result in run.results if result.model == "pretrained"]
-        found.append(f"{run.label} on {sum(result.beats_baseline for result in mine)} of {len(mine)}")
-    return [f"Tasks on which an encoder beats its baselines: {', '.join(found)}."]
+    """Whether each run with results beats its baselines; one sentence for all if there are many runs."""
+    results = {run.label: [each for each in run.results if each.model == "pretrained"] for run in runs}
+    evaluated = {name: each for name, each in results.items() if each}
+    if len(evaluated) <= RUNS_DESCRIBED:
+        return [baseline_sentence(each, name) for name, each in evaluated.items()]
+    beaten = [f"{name} on {sum(r.beats_baseline for r in each)} of {len(each)}" for name, each in evaluated.items()]
+    return [f"Tasks on which an encoder beats its baselines: {', '.join(beaten)}."]
 
 
-def judged_apart(runs: Sequence[RunRecords]) -> bool:
+def _different_data(runs: Sequence[RunRecords]) -> bool:
     """Whether the runs differ in tokenizer or held-out text."""
-
-    def judged_on(manifest: Manifest) -> tuple[str, int, int]:
-        return manifest.tokenizer, manifest.heldout.documents, manifest.heldout.tokens
-
-    return len({judged_on(run.manifest) for run in runs if run.manifest}) > 1
+    manifests = [run.manifest for run in runs if run.manifest]
+    return len({(each.tokenizer, each.heldout.documents, each.heldout.tokens) for each in manifests}) > 1
 
 
-def incomparable(runs: Sequence[RunRecords]) -> str:
-    """Why the losses of these runs must not be set against each other; empty where they may."""
-    if judged_apart(runs):
+def _incomparable(runs: Sequence[RunRecords]) -> str:
+    """Why the losses of these runs are not comparable; empty if they are."""
+    if _different_data(runs):
         return "These runs differ in tokenizer or held-out text, so their losses and accuracies are not comparable."
     positions = {run.validation.positions for run in runs if run.validation and run.validation.final}
     if len(positions) > 1:
@@ -280,8 +262,84 @@ def incomparable(runs: Sequence[RunRecords]) -> str:
     return ""
 
 
+def comparison(runs: Sequence[RunRecords]) -> Markup:
+    """A table with a row a run; the best loss and accuracy are marked."""
+    records = [run.validation for run in runs if run.validation is not None]
+    ranked = [] if _different_data(runs) else records
+    best = min((record.loss for record in ranked), default=None), max((each.accuracy for each in ranked), default=None)
+    next_sentence = any(record.next_accuracy is not None for record in records)
+    rows = [_row(runs, number, best, next_sentence) for number, run in enumerate(runs) if run.pretrained_here]
+    head = ["Run", "Parameters", "Steps", "Tokens", "Held-out loss", "from unigram baseline", "At the baseline"]
+    head += ["Accuracy", *(["Next sentence"] if next_sentence else []), "Time"]
+    marked = "the lowest loss and the highest accuracy are marked" if ranked else "they are not comparable here"
+    caption = (
+        f"Losses in nats per token on held-out masked positions; {marked}. At the baseline: no better than predicting "
+        "each token by its frequency."
+    )
+    return section("Comparison of runs", table(head, rows), caption=caption)
+
+
+def _row(
+    runs: Sequence[RunRecords], number: int, best: tuple[float | None, float | None], next_sentence: bool
+) -> list[Markup | str]:
+    run, summary = runs[number], runs[number].summary
+    recipe = [small(run.name)] if run.name != run.label else []
+    rate = [small(f"{count(summary.tokens_per_second)} per second")] if summary else []
+    steps = summary.steps if summary else max((step.step for step in run.steps[-1:]), default=0)
+    budget = f"of {_budget(run)}" if summary else f"of {_budget(run)}, not ended"
+    return [
+        join(run_name(runs, number), *recipe),
+        count(summary.parameters) if summary else UNKNOWN,
+        f"{steps:,}" if steps else UNKNOWN,
+        join(count(run.tokens), *rate) if run.tokens else UNKNOWN,
+        *_validation_cells(run.validation, best, next_sentence),
+        join(duration(run.elapsed), small(budget)),
+    ]
+
+
+def _validation_cells(
+    record: ValidationRecord | None, best: tuple[float | None, float | None], next_sentence: bool
+) -> list[Markup | str]:
+    if record is None:
+        return [UNKNOWN] * (5 if next_sentence else 4)
+    next_accuracy = UNKNOWN if record.next_accuracy is None else percent(record.next_accuracy)
+    return [
+        _marked(f"{record.loss:.3f}", record.loss == best[0]),
+        signed(record.loss - record.unigram_loss, 3),
+        tag("span", "yes", class_="poor") if record.on_plateau else "no",
+        _marked(percent(record.accuracy), record.accuracy == best[1]),
+        *([next_accuracy] if next_sentence else []),
+    ]
+
+
+def _marked(text: str, best: bool) -> Markup:
+    return tag("span", text, class_="best" if best else "plain")
+
+
+def forgetting(runs: Sequence[RunRecords]) -> Markup:
+    """The held-out loss before and after continued pretraining, on the run's own text and on general text."""
+    rows: list[list[Markup | str]] = []
+    for number, run in enumerate(runs):
+        if run.summary is None or run.summary.forgetting is None:
+            continue
+        texts = {
+            text: join(f"{before:.3f} -> {after:.3f}", small(signed(after - before, 3)))
+            for text, before, after in run.summary.forgetting.texts
+        }
+        cells: Mapping[str, Markup | str] = {"Own text": UNKNOWN, "General text": UNKNOWN} | texts
+        rows.append([run_name(runs, number), run.summary.parent or UNKNOWN, cells["Own text"], cells["General text"]])
+    if not rows:
+        return NOTHING
+    caption = (
+        "Held-out loss before and after continuing, in nats per masked token. A higher loss on general text afterwards "
+        "is forgetting."
+    )
+    head = ("Run", "Continued from", "Own text", "General text")
+    return section("Effect of continued pretraining", table(head, rows, words=2), caption=caption)
+
+
 def load_lines(runs: Sequence[RunRecords]) -> Markup:
-    """How to use the models, to be copied."""
+    """Code and commands that use the models."""
     folder, *others = [str(run.path / "model") for run in runs]
     choice = "".join(f"# or {other!r}\n" for other in others)
     own_code = any(any((run.path / "model").glob("*.py")) for run in runs)
@@ -296,10 +354,10 @@ def load_lines(runs: Sequence[RunRecords]) -> Markup:
     data = shlex.quote(str(run / "data")) if (run / "data").is_dir() else "DATA"
     model, first, again = (shlex.quote(name) for name in (folder, str(run), f"{run}-again"))
     own = " and ".join(map(str, runs[0].recipe.get("own_kinds", ())))
-    given, which = (" --recipe FILE.py", f"; FILE.py is yours, with {own}") if own else ("", "")
+    option, remark = (" --recipe FILE.py", f"; FILE.py is your recipe file with {own}") if own else ("", "")
     shell = (
         f"daybreak evaluate {model} --tasks my_task.toml\ndaybreak status {first}\n"
-        f"daybreak pretrain {first}{given} --data {data} --out {again}    "
-        f"# the same recipe, seed and budget once more{which}"
+        f"daybreak pretrain {first}{option} --data {data} --out {again}    "
+        f"# the same recipe, seed and budget again{remark}"
     )
     return join(tag("pre", code), tag("pre", shell))

@@ -1,4 +1,4 @@
-"""The leaderboard in Markdown: which runs of a class compare, in what order they stand, and what has no place."""
+"""The leaderboard in Markdown: which runs of a class are comparable, their ranking, and the runs without a place."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from daybreak.core.formatting import count, percent
-from daybreak.reporting.study_table import UNKNOWN, mean_and_spread, table
+from daybreak.reporting.markup import UNKNOWN
+from daybreak.reporting.studies import mean_and_spread, table
 from daybreak.schemas.records import RULES, VERIFIED_STEPS, Record, tolerance
 from daybreak.schemas.tasks import CLAIM_SEEDS
 
 HEAD = f"""# Leaderboard
 
-How low a held-out loss a fixed time buys, on what hardware. {{rules}} says how a run gets here and what a place \
-means. `daybreak leaderboard` wrote this page from {{records}}; nothing in it was typed by hand.
+The lowest held-out loss within a fixed time, by hardware. {{rules}} describes how to submit a run and what a place \
+means. `daybreak leaderboard` generated this page from {{records}}.
 
-A row is one recipe (its name, and how its fingerprint without the seed begins) on one machine: mean and standard \
-deviation of its seeds, which link to their records. Losses are in nats per token on held-out positions and compare \
-within a table only. A row without a place has fewer than {CLAIM_SEEDS} seeds, or not all from 0 on."""
+A row is one recipe (its name and the start of its fingerprint without the seed) on one machine: mean and standard \
+deviation over seeds, which link to their records. Losses are in nats per token on held-out positions and are \
+comparable only within a table. A row without a place has fewer than {CLAIM_SEEDS} seeds, or seeds that do not start \
+at 0."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class Filed:
 
     name: str
     link: str
-    """From where the page stands."""
+    """Relative to the page."""
     record: Record
 
 
@@ -39,7 +41,7 @@ class BudgetClass:
     on_gpu: bool
 
     def holds(self, record: Record) -> bool:
-        """Whether a run is of this class: a time budget, ended within the tolerance, on that kind of hardware."""
+        """Whether a run has this time budget, within the tolerance, and ran on this kind of hardware."""
         if record.seconds is None or record.on_gpu != self.on_gpu or (self.on_gpu and record.processes > 1):
             return False
         return max(abs(time - self.seconds) for time in (record.seconds, record.elapsed)) <= tolerance(self.seconds)
@@ -54,31 +56,31 @@ CLASSES = (
 )
 
 
-# ---------------------------------------------------------------- what compares
+# ---------------------------------------------------------------- ranking
 
 
 def why_not(record: Record) -> str:
-    """Why a run is out of the competition, in words; empty if it is in."""
-    whys = []
+    """Why a run is not ranked; empty if it is."""
+    reasons = []
     if record.verified is None:
-        whys.append("filed before there was `daybreak record`")
+        reasons.append("filed before `daybreak record` existed")
     elif record.verified.last - record.verified.first < min(VERIFIED_STEPS, record.steps):
-        whys.append(f"only its last {record.verified.last - record.verified.first:,} steps were verified")
+        reasons.append(f"only its last {record.verified.last - record.verified.first:,} steps were verified")
     if record.verified is not None and record.rules != RULES:
-        whys.append(f"filed under rules {record.rules}")
+        reasons.append(f"filed under rules {record.rules}")
     if record.parent:
-        whys.append(f"it starts from {code(record.parent)}")
+        reasons.append(f"it starts from {code(record.parent)}")
     if record.void:
-        whys.append(f"void: {record.void}")
-    return "; ".join(whys)
+        reasons.append(f"void: {record.void}")
+    return "; ".join(reasons)
 
 
 @dataclass(frozen=True)
 class Row:
-    """The runs of one variant on one machine, which share everything but the seed."""
+    """The runs of one variant on one machine, which differ only in the seed."""
 
     runs: list[Filed]
-    """In order of their seeds, each seed once."""
+    """Sorted by seed, each seed once."""
 
     @property
     def losses(self) -> list[float]:
@@ -94,16 +96,16 @@ class Row:
 
     @property
     def counts(self) -> bool:
-        """Whether it has seeds enough for a place, and none was left out."""
+        """Whether it has enough seeds for a place, from 0 on without gaps."""
         seeds = [run.record.seed for run in self.runs]
         return len(seeds) >= CLAIM_SEEDS and seeds == list(range(len(seeds)))
 
 
 def places(rows: Sequence[Row]) -> list[int | None]:
-    """The place of each row, the lowest loss first; None where it has none.
+    """The place of each row, the lowest loss first; None for rows without a place.
 
-    A row shares a place with the best row of it unless it is behind that one by more than the spread, of the two the
-    larger; after a shared place, numbers are left out.
+    A row shares the place of the best row of that place unless it is behind by more than the larger of the two spreads.
+    After a shared place, numbers are skipped.
     """
     found: list[int | None] = []
     best, place, passed = None, 0, 0
@@ -117,7 +119,7 @@ def places(rows: Sequence[Row]) -> list[int | None]:
 
 
 def rows_of(filed: Iterable[Filed]) -> tuple[list[Row], list[tuple[Filed, str]]]:
-    """Runs of one table as rows, the lowest loss first; and those that came second with a seed, with the words."""
+    """The rows of one table, the lowest loss first, and runs of repeated seeds with the reason."""
     groups: dict[tuple[object, ...], dict[int, Filed]] = defaultdict(dict)
     again = []
     for run in sorted(filed, key=lambda run: (run.record.machine.started, run.name)):
@@ -126,7 +128,7 @@ def rows_of(filed: Iterable[Filed]) -> tuple[list[Row], list[tuple[Filed, str]]]
         key = (one.variant, *machine, one.machine.torch, one.machine.daybreak)
         first = groups[key].setdefault(one.seed, run)
         if first is not run:
-            again.append((run, f"seed {one.seed} had been run before, in {code(first.name)}"))
+            again.append((run, f"seed {one.seed} was run before, in {code(first.name)}"))
     rows = [Row([runs[seed] for seed in sorted(runs)]) for runs in groups.values()]
     return sorted(rows, key=lambda row: (row.loss, row.runs[0].name)), again
 
@@ -138,14 +140,14 @@ def page(filed: Sequence[Filed], *, rules: str, records: str) -> str:
     """The whole page.
 
     Args:
-        rules, records: what to call them, as Markdown: links, where there is something to link to.
+        rules, records: their names as Markdown, with a link if possible.
     """
     parts = [HEAD.format(rules=rules, records=records)]
     for one in CLASSES:
         parts += [f"## {one.name}", *_class([run for run in filed if one.holds(run.record)])]
     if rest := [run for run in filed if not any(one.holds(run.record) for one in CLASSES)]:
-        told = ", ".join(f"{_link(run)} ({code(run.record.budget)})" for run in rest)
-        parts += ["## Of other budgets", told + "."]
+        others = ", ".join(f"{_link(run)} ({code(run.record.budget)})" for run in rest)
+        parts += ["## Other budgets", others + "."]
     return "\n\n".join(parts) + "\n"
 
 
@@ -164,19 +166,19 @@ def _class(filed: Sequence[Filed]) -> list[str]:
         out += again
     if out:
         lines = [f"- {_link(run)}: loss {run.record.loss:.3f}, {_who(run.record)}: {why}." for run, why in out]
-        parts.append("\n".join(["Out of competition:", "", *lines]))
+        parts.append("\n".join(["Not ranked:", "", *lines]))
     return parts
 
 
 def _about(record: Record) -> str:
-    """What the runs of a table have in common."""
+    """The data that the runs of a table share."""
     data = record.data
     names = ", ".join(map(code, data.names))
     more = f" and {data.texts - len(data.names):,} more" if data.texts > len(data.names) else ""
     return (
         f"**Text {code(data.train)}, tokenizer {code(data.tokenizer)}, held out {code(data.heldout)}**: {names}{more}; "
         f"{count(data.train_tokens)} training tokens of {data.train_documents:,} documents, {data.vocabulary:,} "
-        f"pieces; {record.positions:,} positions, on which word frequencies alone reach {record.unigram_loss:.3f}."
+        f"tokens in the vocabulary; {record.positions:,} positions, unigram baseline {record.unigram_loss:.3f}."
     )
 
 
@@ -210,5 +212,5 @@ def _link(run: Filed) -> str:
 
 
 def code(name: str) -> str:
-    """A name that somebody chose, as Markdown cannot misread it."""
+    """A name as Markdown code."""
     return f"`{' '.join(name.split()).replace('`', chr(39)) or UNKNOWN}`"

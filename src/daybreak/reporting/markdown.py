@@ -1,4 +1,4 @@
-"""The page as Markdown, for a README, an issue or a terminal: its words and tables, without its plots."""
+"""The report as Markdown: the text and tables of the HTML page, without its plots."""
 
 from __future__ import annotations
 
@@ -8,21 +8,17 @@ from collections.abc import Callable
 from html.parser import HTMLParser
 
 LEFT_OUT = {"head", "script", "style", "figure", "nav", "noscript", "button"}
-"""What is drawn or clicked, and what no reader sees."""
+"""Plots, controls and invisible elements."""
 HEADINGS = {"h1": "# ", "h2": "## ", "h3": "### "}
 ASIDES = {"small", "em"}
-"""What the page writes small, under or behind a value."""
+"""Secondary text below or after a value."""
 SPECIAL = re.compile(r"([\\`*_\[\]<>|~&])")
 LEADING = re.compile(r"^(\d*)([#+.)-])")
-"""What a line may not begin with, lest it become a heading or an item."""
+"""Starts of a line that Markdown would read as a heading or an item."""
 
 
 def as_markdown(page: str) -> str:
-    """Return a page of ours as GitHub-flavoured Markdown.
-
-    Only the tags that this folder writes are known: the page is the one source of both forms, so that nothing can be
-    said in one and forgotten in the other.
-    """
+    """Return a page of ``document`` as GitHub-flavoured Markdown; other HTML is not supported."""
     writer = _Writer()
     writer.feed(page)
     writer.close()
@@ -30,7 +26,7 @@ def as_markdown(page: str) -> str:
 
 
 def _without_empty_sections(blocks: list[str]) -> list[str]:
-    """A section that holds nothing but plots leaves a heading with nothing under it."""
+    """Remove headings of sections that contain only plots."""
     kept: list[str] = []
     for block in reversed(blocks):
         last = block.startswith("## ") and (not kept or kept[-1].startswith("## "))
@@ -44,7 +40,7 @@ def _plain(text: str) -> str:
 
 
 class _Writer(HTMLParser):
-    """Collects blocks: a paragraph, a heading, a list, a table or a fold's border each."""
+    """Collects blocks: paragraphs, headings, lists, tables and the borders of folds."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
@@ -52,11 +48,11 @@ class _Writer(HTMLParser):
         self._words: list[str] = []
         self._rows: list[list[str]] = []
         self._rules: list[str] = []
-        self._begun: list[int] = []
-        """Of the asides and stresses that are open: how many words there were before."""
+        self._starts: list[int] = []
+        """For each open aside and bold text: the number of words before it."""
         self._skipping = 0
-        self._written: Callable[[str], str] = _plain
-        """How text is written where it stands."""
+        self._escape: Callable[[str], str] = _plain
+        """The escaping at the current place."""
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self._skipping += tag in LEFT_OUT
@@ -65,15 +61,15 @@ class _Writer(HTMLParser):
         if tag in ("p", "div", "pre", "table", "details", "dt", "footer", "section", *HEADINGS):
             self._paragraph()
         if tag in ASIDES or tag == "b":
-            self._begun.append(len(self._words))
+            self._starts.append(len(self._words))
         elif tag == "tr":
             self._rows.append([])
         elif tag == "th" and ("scope", "row") not in attrs:
             self._rules.append("---:" if ("class", "n") in attrs else "---")
         elif tag == "pre":
-            self._written = str
+            self._escape = str
         elif tag == "summary":
-            self._written = html.escape
+            self._escape = html.escape
         else:
             self._words.append(": " if tag == "dd" else " ")
 
@@ -83,18 +79,18 @@ class _Writer(HTMLParser):
         elif self._skipping:
             return
         elif tag in ASIDES or tag == "b":
-            self._close_words(self._begun.pop(), "**{}**" if tag == "b" else " ({})")
+            self._wrap(self._starts.pop(), "**{}**" if tag == "b" else " ({})")
         elif tag in ("th", "td"):
-            self._rows[-1].append(self._taken())
+            self._rows[-1].append(self._take())
         elif tag == "table":
             self._table()
         elif tag == "pre":
-            code, self._words, self._written = "".join(self._words).strip("\n"), [], _plain
+            code, self._words, self._escape = "".join(self._words).strip("\n"), [], _plain
             fence = "`" * max(3, 1 + max(map(len, re.findall("`+", code)), default=0))
             self._add(f"{fence}\n{code}\n{fence}")
         elif tag == "summary":
-            self._add(f"<details><summary>{self._taken()}</summary>")
-            self._written = _plain
+            self._add(f"<details><summary>{self._take()}</summary>")
+            self._escape = _plain
         elif tag == "details":
             self._paragraph()
             self._add("</details>")
@@ -107,29 +103,29 @@ class _Writer(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         if not self._skipping:
-            self._words.append(self._written(data))
+            self._words.append(self._escape(data))
 
     def close(self) -> None:
         super().close()
         self._paragraph()
 
-    def _said(self) -> str:
-        """The words since the last block, in one line."""
+    def _text(self) -> str:
+        """The words since the last block in one line."""
         return re.sub(r"\s+", " ", "".join(self._words)).strip()
 
-    def _close_words(self, begun: int, form: str) -> None:
-        """Put the words since ``begun`` into ``form``; an aside of nothing else stands as it is."""
-        inner, before = "".join(self._words[begun:]).strip(), "".join(self._words[:begun]).strip()
+    def _wrap(self, start: int, form: str) -> None:
+        """Insert the words since ``start`` into ``form``; an aside without words before it is left as it is."""
+        inner, before = "".join(self._words[start:]).strip(), "".join(self._words[:start]).strip()
         if inner and (before or form.startswith("*")):
             inner = form.format(inner)
-        self._words[begun:] = [inner]
+        self._words[start:] = [inner]
 
-    def _taken(self) -> str:
-        words, self._words = self._said(), []
+    def _take(self) -> str:
+        words, self._words = self._text(), []
         return words
 
     def _paragraph(self, before: str = "") -> None:
-        if words := self._taken():
+        if words := self._take():
             self._add(before + LEADING.sub(r"\1\\\2", words))
 
     def _add(self, block: str) -> None:

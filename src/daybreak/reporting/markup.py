@@ -1,38 +1,31 @@
-"""Small pieces of HTML. Every function takes plain text and escapes it; a ``Markup`` result is finished HTML."""
+"""Builders of HTML. Every function escapes plain text; a ``Markup`` result is finished HTML."""
 
 from __future__ import annotations
 
 import html
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from daybreak.core.formatting import significant
-from daybreak.reporting.series import to_script
+from markupsafe import Markup, escape
 
+from daybreak.core.formatting import count, significant
+from daybreak.reporting import charts
+from daybreak.reporting.runs import RunRecords
+
+NOTHING = Markup("")
+UNKNOWN = "-"
 DIGITS = 4
-"""Of a number in the table of a figure."""
-
-
-class Markup(str):
-    """Finished HTML, which ``escape`` leaves as it is."""
-
-
-def escape(value: Any) -> Markup:
-    """Text as HTML; Markup passes through."""
-    return value if isinstance(value, Markup) else Markup(html.escape(str(value)))
+"""Significant digits in the table of a figure."""
 
 
 def tag(name: str, *content: Any, **attributes: str) -> Markup:
-    """``tag("p", "a < b", class_="note")`` -> ``<p class="note">a &lt; b</p>``; content is escaped unless Markup."""
-    written = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{html.escape(value)}"' for key, value in attributes.items()
-    )
-    return Markup(f"<{name}{written}>{''.join(escape(item) for item in content)}</{name}>")
+    """``tag("p", "a < b", class_="note")`` -> ``<p class="note">a &lt; b</p>``."""
+    written = "".join(f' {key.rstrip("_").replace("_", "-")}="{escape(value)}"' for key, value in attributes.items())
+    return Markup(f"<{name}{written}>{join(*content)}</{name}>")
 
 
-def join(*pieces: Any) -> Markup:
-    return Markup("".join(escape(piece) for piece in pieces))
+def join(*parts: Any) -> Markup:
+    return NOTHING.join(parts)
 
 
 def table(head: Sequence[Any], rows: Sequence[Sequence[Any]], words: int = 1) -> Markup:
@@ -42,27 +35,77 @@ def table(head: Sequence[Any], rows: Sequence[Sequence[Any]], words: int = 1) ->
     """
     sides = ["w" if column < words else "n" for column in range(len(head))]
     top = tag("tr", *(tag("th", cell, class_=side, scope="col") for cell, side in zip(head, sides)))
-    body = [tag("tr", *(_cell(place, cell, sides[place]) for place, cell in enumerate(row))) for row in rows]
+    body = [tag("tr", *(_cell(column, cell, sides[column]) for column, cell in enumerate(row))) for row in rows]
     return tag("div", tag("table", tag("thead", top), tag("tbody", *body)), class_="scroll")
 
 
-def _cell(place: int, cell: Any, side: str) -> Markup:
-    return tag("td", cell, class_=side) if place or not cell else tag("th", cell, class_=side, scope="row")
+def _cell(column: int, cell: Any, side: str) -> Markup:
+    return tag("td", cell, class_=side) if column or not cell else tag("th", cell, class_=side, scope="row")
+
+
+def small(text: Any) -> Markup:
+    """Secondary text below a value."""
+    return tag("small", text)
+
+
+def run_name(runs: Sequence[RunRecords], number: int) -> Markup:
+    """A run's label with the colour that it has in all plots."""
+    return tag("span", tag("i", style=f"--c:{charts.colour(number)}"), runs[number].label)
 
 
 def facts(pairs: Mapping[str, Any]) -> Markup:
-    """Names and values, one pair a line; None values are left out."""
-    lines = [
-        tag("div", tag("dt", name), tag("dd", value), class_="fact")
-        for name, value in pairs.items()
-        if value is not None
-    ]
-    return tag("dl", *lines)
+    """Names and values, one pair a line, without the pairs whose value is None."""
+    return tag(
+        "dl",
+        *(
+            tag("div", tag("dt", name), tag("dd", value), class_="fact")
+            for name, value in pairs.items()
+            if value is not None
+        ),
+    )
+
+
+def header(brand: str, title: str, subtitle: str, lead: str, *content: Any) -> Markup:
+    """The top of a page."""
+    heading = tag("h1", title, *([small(subtitle)] if subtitle else []))
+    return tag("header", tag("p", brand, class_="brand"), heading, tag("p", lead, class_="lead"), *content)
+
+
+def tiles(values: Sequence[tuple[str, str, str]]) -> Markup:
+    """Large numbers: (value, what it is, detail) each."""
+    return tag(
+        "div",
+        *(
+            tag("div", tag("b", big), tag("span", what), tag("em", detail), class_="tile")
+            for big, what, detail in values
+        ),
+        class_="tiles",
+    )
+
+
+def bars(entries: Sequence[tuple[str, float, str, bool]]) -> list[Markup]:
+    """Horizontal bars: (name, fraction in [0, 1], text, highlighted) each."""
+    return [
+        tag(
+            "div", tag("span", name), tag("u", style=f"--p:{100 * min(max(fraction, 0.0), 1.0):.1f}%"), tag("em", text),
+            class_="guess right" if highlighted else "guess",
+        )
+        for name, fraction, text, highlighted in entries
+    ]  # fmt: skip
 
 
 def section(title: str, *content: Any, caption: str = "") -> Markup:
-    lead = [tag("p", caption, class_="caption")] if caption else []
-    return tag("section", tag("h2", title), *lead, *content)
+    return tag("section", tag("h2", title), *([tag("p", caption, class_="caption")] if caption else []), *content)
+
+
+def card(title: Any, *content: Any) -> Markup:
+    return tag("div", tag("h3", title), *content, class_="card")
+
+
+def grid(*content: Any, columns: str = "pair") -> Markup:
+    """Content in two columns (``pair``) or three (``three``); nothing without content."""
+    parts = [part for part in content if part]
+    return tag("div", *parts, class_=columns) if parts else NOTHING
 
 
 def note(text: Any, kind: str = "note") -> Markup:
@@ -70,58 +113,57 @@ def note(text: Any, kind: str = "note") -> Markup:
 
 
 def fold(title: str, *content: Any) -> Markup:
-    """Content behind a title that opens at a click."""
+    """Content behind a title that opens with a click."""
     return tag("details", tag("summary", title), *content)
 
 
-def figure(title: str, caption: str, value: dict[str, Any], legend: Any = "", *, numbers: bool = True) -> Markup:
-    """A plot with its own data beside it; the page's script draws it where it stands.
+def shortened(parts: Sequence[Markup], shown: int) -> list[Markup]:
+    """The first ``shown`` parts and a fold with the others."""
+    more = parts[shown:]
+    return [*parts[:shown], *([fold(f"{len(more)} more", *more)] if more else [])]
+
+
+def figure(title: str, caption: str, chart: dict[str, Any], legend: Any = "", *, numbers: bool = True) -> Markup:
+    """A plot with its data, which the page's script draws.
 
     Args:
-        numbers: add a table of its lines, folded, for who cannot see it; not where a table beside the figure tells all.
+        numbers: add a folded table of the plotted lines for readers who cannot see the plot. Leave it out if a table
+            beside the figure holds all numbers.
     """
-    height = f"height:{value['layout']['height']}px"
-    data = Markup(f'<script type="application/json">{to_script(value)}</script>')
-    told = _told(value) if numbers else []
-    where = "; its numbers stand in a table below it" if told or not numbers else ""
+    data = Markup(f'<script type="application/json">{charts.to_script(chart)}</script>')
+    rows = _numbers(chart) if numbers else []
+    where = "; its numbers stand in a table below it" if rows or not numbers else ""
+    height = f"height:{chart['layout']['height']}px"
     plot = tag("div", class_="plot", style=height, role="img", aria_label=f"Plot: {title}{where}")
-    folded = [fold("Numbers", *told)] if told else []
+    folded = [fold("Numbers", *rows)] if rows else []
     return tag("figure", tag("h3", title), legend, plot, data, tag("figcaption", caption), *folded)
 
 
-def _told(value: dict[str, Any]) -> list[Markup]:
-    """What a figure shows, as a table: a row a line, or a row a bar; nothing of one that shows nothing."""
-    bars = [words for trace in value["data"] if trace["type"] == "bar" for words in trace.get("hovertext", [])]
-    if bars:
-        return [table(("Bars, from left to right",), [[html.unescape(words)] for words in bars])]
-    rows = _lines(value["data"])
-    head = ("Line", "Points", "From", "To", "First", "Lowest", "Highest", "Last")
-    return [note(_axes(value["layout"]), "quiet"), table(head, rows)] if rows else []
-
-
-def _lines(data: Sequence[dict[str, Any]]) -> list[list[str]]:
-    """Of each trace: how many points that are numbers, from where to where on x, and what the values on y are."""
+def _numbers(chart: dict[str, Any]) -> list[Markup]:
+    """The content of a chart as a table with a row a bar or a line; empty if the chart has no data."""
+    texts = [text for trace in chart["data"] if trace["type"] == "bar" for text in trace["hovertext"]]
+    if texts:
+        return [table(("Bars, from left to right",), [[html.unescape(text)] for text in texts])]
     rows = []
-    for trace in data:
-        pairs = [pair for pair in zip(trace.get("x", []), trace.get("y", [])) if all(map(_is_number, pair))]
-        if not pairs:
-            continue
-        x, y = zip(*pairs)
-        told = [significant(value, DIGITS) for value in (min(x), max(x), y[0], min(y), max(y), y[-1])]
-        rows.append([html.unescape(trace.get("name", "")), f"{len(pairs):,}", *told])
-    return rows
+    for trace in chart["data"]:
+        pairs = [(x, y) for x, y in zip(trace["x"], trace["y"]) if charts.is_number(x) and charts.is_number(y)]
+        if pairs:
+            x, y = zip(*pairs)
+            values = [significant(value, DIGITS) for value in (min(x), max(x), y[0], min(y), max(y), y[-1])]
+            rows.append([html.unescape(trace["name"]), f"{len(pairs):,}", *values])
+    if not rows:
+        return []
+    x_title, y_title = (chart["layout"][axis]["title"]["text"] for axis in ("xaxis", "yaxis"))
+    head = ("Line", "Points", "From", "To", "First", "Lowest", "Highest", "Last")
+    return [note(f"From and to: {x_title}. Values: {y_title}.", "quiet"), table(head, rows)]
 
 
-def _axes(layout: dict[str, Any]) -> str:
-    x, y = (layout[axis]["title"]["text"] for axis in ("xaxis", "yaxis"))
-    return f"From and to: {x}. The values: {y}."
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
-
-
-def legend(*entries: tuple[str, str, str]) -> Markup:
-    """Entries of (style, colour, words); the style is a class of line or dot known to the style sheet."""
-    items = [tag("span", tag("i", class_=style, style=f"--c:{tint}"), words) for style, tint, words in entries]
+def legend(*entries: tuple[str, str, Any]) -> Markup:
+    """Entries of (style, colour, text); the style is a class of line or dot in the style sheet."""
+    items = [tag("span", tag("i", class_=style, style=f"--c:{tint}"), text) for style, tint, text in entries]
     return tag("div", *items, class_="legend")
+
+
+def many(number: int, noun: str) -> str:
+    """``1 seed``, ``3 seeds``, ``2.31 million documents``."""
+    return f"{count(number)} {noun}{'' if number == 1 else 's'}"

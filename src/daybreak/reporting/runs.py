@@ -1,4 +1,4 @@
-"""Reading what a run folder holds so far: a run may be young, killed or finished, so all but its recipe is optional."""
+"""Reading run folders. A run may be new, killed or finished, so everything but its recipe is optional."""
 
 from __future__ import annotations
 
@@ -37,61 +37,63 @@ Line = StepRecord | ValidationRecord | MachineRecord
 KINDS: dict[str, type[Line]] = {"step": StepRecord, "validation": ValidationRecord, "machine": MachineRecord}
 """By the ``type`` of the line."""
 SILENCE = 60.0
-"""Seconds without a heartbeat after which a run no longer counts as running."""
+"""Seconds without a heartbeat after which a run counts as silent."""
 _TAIL_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """An average that others published, to stand beside one that is counted alike."""
+    """A published average, to compare with an average of the same convention."""
 
     model: str
     value: float
     source: str
     exaflop: float | None = None
-    """What its devices could have computed in the time of its pretraining, 10^18 operations; None where not told."""
+    """The operations that its devices could do in the time of pretraining, in 10^18; None if unknown."""
     how: str = ""
-    """How that is counted."""
+    """How ``exaflop`` was computed."""
+    numbers: dict[str, float] = field(default_factory=dict)
+    """The scores behind the average as ``Average.numbers``; empty if only the average is published."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecords:
-    """Everything that one run folder tells, or a folder of results alone."""
+    """The content of a run folder, or of a folder with results only."""
 
     path: Path
     label: str
-    """Short name for legends: the folder's name; ``report`` makes it unique."""
+    """Short name for legends: the name of the folder, which ``report`` makes unique."""
     recipe: dict[str, Any]
-    """Empty where the model was evaluated but not pretrained here."""
+    """Empty if the model was not pretrained in this folder."""
     environment: Environment | None = None
     decisions: Decisions | None = None
     manifest: Manifest | None = None
     corpus: CorpusReport | None = None
-    """None where the text was prepared before there was such a file, or lies in a folder that the run does not hold."""
+    """None if the text was prepared by an earlier version, or is in a folder outside the run."""
     summary: Summary | None = None
     steps: list[StepRecord] = field(default_factory=list)
     validations: list[ValidationRecord] = field(default_factory=list)
     machine: list[MachineRecord] = field(default_factory=list)
     lost: list[Line] = field(default_factory=list)
-    """What was recorded of work that was undone later: metrics.lost.jsonl."""
+    """Lines of work that was undone later: metrics.lost.jsonl."""
     silent: float = 0.0
-    """Seconds since the last heartbeat, the time at which the trace was last written, when this was read."""
+    """Seconds from the last heartbeat (the last write of the trace) to the reading of the folder."""
     held: bool | None = None
-    """Whether a process held the run folder when this was read; None where the file system has no locks."""
+    """Whether a process held the run folder when it was read; None if the file system has no locks."""
     faults: list[str] = field(default_factory=list)
-    """What is wrong with the files of the folder, a sentence each."""
+    """Damaged files and lines, a sentence each."""
     results: list[TaskResult] = field(default_factory=list)
     examples: list[FillMask] = field(default_factory=list)
     retrieval: Retrieval | None = None
-    outlook: ForecastLog | None = None
-    """None where nobody foresaw anything: recipes that the law does not know, runs of before."""
+    forecast: ForecastLog | None = None
+    """None if there is no forecast (unsupported recipe or older version)."""
     probes: Probes | None = None
     averages: list[tuple[Average, list[Published]]] = field(default_factory=list)
-    """Over the results; ``report`` counts them."""
+    """Averages over the results with the published averages to compare; ``report`` computes them."""
     glue: float | None = None
-    """The average over GLUE by which published models stand in the figure of compute; None without all of it."""
+    """The GLUE average of the figure of compute; None if a number of it is missing."""
     glue_lacks: str = ""
-    """What is lacking to it, in words; empty where nothing is, or where no task of it was evaluated."""
+    """What is missing for ``glue``; empty if nothing is, or if no task of GLUE was evaluated."""
 
     @property
     def pretrained_here(self) -> bool:
@@ -99,30 +101,30 @@ class RunRecords:
 
     @property
     def going_on(self) -> bool:
-        """Whether pretraining has not ended, running or not."""
+        """Whether pretraining has not ended, whether or not a process is running."""
         return self.pretrained_here and self.summary is None
 
     @property
     def stopped(self) -> bool:
-        """Whether pretraining has not ended and no process of this machine goes on with it."""
+        """Whether pretraining has not ended and no process of this machine holds the run."""
         return self.going_on and self.held is False
 
     @property
     def continued(self) -> bool:
-        """Whether it goes on from a model or a run, whose training stands in no record of this run."""
+        """Whether it continues a model or a run, whose training is not in the records of this run."""
         origin = self.recipe.get("origin") or {}
         return bool(origin.get("init") or origin.get("branch") or (self.summary and self.summary.parent))
 
     @property
     def dropped(self) -> int:
-        """Steps so far whose update was left out."""
+        """Steps so far without an update of the weights."""
         if self.summary is not None:
             return self.summary.dropped
         return max((step.dropped for step in self.steps[-1:]), default=0)
 
     @property
     def changes(self) -> list[Change]:
-        """What was decided in mid-course."""
+        """Changes of settings during training."""
         if self.summary is not None and self.summary.changes:
             return self.summary.changes
         return self.decisions.changes if self.decisions else []
@@ -163,10 +165,10 @@ class RunRecords:
 
     @property
     def missing(self) -> list[str]:
-        """What this folder does not hold yet, in words; of a folder of results alone nothing is wanted."""
+        """What this folder does not contain yet; empty for a folder with results only."""
         if not self.pretrained_here:
             return []
-        wanted = {
+        parts = {
             "a summary (pretraining has not ended)": self.summary,
             "training records": self.steps,
             "a validation": self.validations,
@@ -176,21 +178,21 @@ class RunRecords:
             "the decisions": self.decisions,
             "a description of the data": self.manifest,
         }
-        return [words for words, found in wanted.items() if not found]
+        return [words for words, found in parts.items() if not found]
 
 
 def read_run(path: Path) -> RunRecords:
-    """Read a run folder as far as it goes.
+    """Read a run folder.
 
-    A damaged line of metrics.jsonl and a damaged file that only reports read are left out and named in ``faults``.
+    Damaged lines of metrics.jsonl and damaged files that only reports need are left out and listed in ``faults``.
 
     Raises:
-        UserError: the folder is no run (no recipe.json), or its recipe, decisions or summary is damaged.
+        UserError: the folder is not a run (no recipe.json), or its recipe, decisions or summary is damaged.
     """
     folder = RunFolder(path)
     if not folder.recipe.is_file():
-        there = "is no run folder: it holds no recipe.json" if path.is_dir() else "does not exist"
-        raise UserError(f"'{path}' {there}.", "Give the folder that `daybreak run` or `daybreak pretrain` wrote.")
+        problem = "is not a run folder: it holds no recipe.json" if path.is_dir() else "does not exist"
+        raise UserError(f"'{path}' {problem}.", "Give a folder written by `daybreak run` or `daybreak pretrain`.")
     recipe = read_recipe_file(folder.recipe)
     steps: dict[int, StepRecord] = {}
     validations: dict[int, ValidationRecord] = {}
@@ -198,8 +200,8 @@ def read_run(path: Path) -> RunRecords:
     faults = _edited(recipe)
     lines, damaged = _metrics(folder.metrics)
     if damaged:
-        one = f"Line {damaged[0]} of '{folder.metrics.name}' is damaged and left out."
-        faults.append(one if len(damaged) == 1 else f"{one} So are {len(damaged) - 1} others.")
+        first = f"Line {damaged[0]} of '{folder.metrics.name}' is damaged and left out."
+        faults.append(first if len(damaged) == 1 else f"{first} So are {len(damaged) - 1} others.")
     for record in lines:
         if isinstance(record, StepRecord):
             steps[record.step] = record
@@ -219,12 +221,12 @@ def read_run(path: Path) -> RunRecords:
         steps=list(steps.values()),
         validations=list(validations.values()),
         machine=machine,
-        lost=_lost(folder.lost_metrics),
+        lost=_metrics(folder.lost_metrics)[0],
         silent=time.time() - (folder.trace if folder.trace.exists() else folder.recipe).stat().st_mtime,
         results=_reported(folder.results, list[TaskResult], faults) or [],
         examples=_reported(folder.examples, list[FillMask], faults) or [],
         retrieval=_reported(folder.retrieval, Retrieval, faults),
-        outlook=_reported(folder.forecast, ForecastLog, faults),
+        forecast=_reported(folder.forecast, ForecastLog, faults),
         probes=_reported(folder.probes, Probes, faults),
         held=who_holds(path),
         faults=faults,
@@ -232,7 +234,7 @@ def read_run(path: Path) -> RunRecords:
 
 
 def read_folder(path: Path) -> RunRecords:
-    """Read a run folder, or one that holds only what ``daybreak evaluate`` or ``daybreak probe`` left there.
+    """Read a run folder, or a folder that contains only results of ``daybreak evaluate`` or ``daybreak probe``.
 
     Raises:
         UserError: the folder is neither, or one of its files is damaged.
@@ -252,88 +254,73 @@ def read_folder(path: Path) -> RunRecords:
 
 
 def last_trace(path: Path) -> TraceRecord | None:
-    """Return the last complete line of a trace, reading only the end of the file; None where there is none."""
+    """Return the last complete line of a trace, reading only the end of the file; None if there is none."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
             complete = file.read().rpartition(b"\n")[0]
     except FileNotFoundError:
         return None
-    if not complete:
-        return None
-    try:
-        record: TraceRecord = from_dict(TraceRecord, json.loads(complete.rpartition(b"\n")[2]), path.name)
-    except ValueError:
-        raise UserError(f"'{path}' is damaged at its end.", "Restore the file, or start the run afresh.") from None
-    return record
+    return _trace(complete.rpartition(b"\n")[2], path, "end")
 
 
 def first_trace(path: Path) -> TraceRecord | None:
-    """Return the first complete line of a trace, reading no more; None where there is none."""
+    """Return the first complete line of a trace, without reading further; None if there is none."""
     try:
         with path.open("rb") as file:
             line = file.readline(_TAIL_BYTES)
     except FileNotFoundError:
         return None
-    if not line.endswith(b"\n"):
+    return _trace(line if line.endswith(b"\n") else b"", path, "start")
+
+
+def _trace(line: bytes, path: Path, where: str) -> TraceRecord | None:
+    if not line:
         return None
     try:
         record: TraceRecord = from_dict(TraceRecord, json.loads(line), path.name)
     except ValueError:
-        raise UserError(f"'{path}' is damaged at its start.", "Restore the file, or start the run afresh.") from None
+        raise UserError(f"'{path}' is damaged at its {where}.", "Restore the file, or start a new run.") from None
     return record
 
 
 def _record(line: dict[str, Any], where: str) -> Line | None:
-    """A line of metrics.jsonl; None of a kind that this version does not know."""
+    """A line of metrics.jsonl; None if its kind is unknown to this version."""
     kind = KINDS.get(str(line.pop("type", None)))
     return None if kind is None else from_dict(kind, line, where)
 
 
-def _lost(path: Path) -> list[Line]:
-    """What can be read of it: the report of a run does not hang on the lines that are no part of the run."""
-    found: list[Line] = []
-    for number, line in enumerate(path.read_bytes().splitlines() if path.exists() else [], start=1):
-        try:
-            record = _record(json.loads(line), f"{path.name}, line {number}")
-        except (ValueError, TypeError, AttributeError, UserError):
-            continue
-        found += [record] if record is not None else []
-    return found
-
-
 def _corpus(folder: RunFolder, faults: list[str]) -> CorpusReport | None:
-    """The copy that pretraining takes of it; else the file of the data that ``daybreak run`` keeps in the run."""
+    """The copy made by pretraining, or else the file in the data that ``daybreak run`` keeps in the run."""
     copies = folder.corpus, folder.path / "data" / CORPUS_FILE
     found: CorpusReport | None = next((_reported(path, CorpusReport, faults) for path in copies if path.exists()), None)
     return found
 
 
 def _metrics(path: Path) -> tuple[list[Line], list[int]]:
-    """The records of metrics.jsonl, and the numbers of the lines that cannot be read; a torn last line is neither."""
+    """The records of a metrics file and the numbers of its damaged lines, without an incomplete last line."""
     found: list[Line] = []
     damaged: list[int] = []
-    for number, line in enumerate(path.read_bytes().splitlines(keepends=True) if path.exists() else [], start=1):
-        if not line.endswith(b"\n"):
-            break
+    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    for number, line in enumerate(lines, start=1):
         try:
             record = _record(json.loads(line), path.name)
         except (ValueError, TypeError, AttributeError, UserError):
-            damaged.append(number)
-            continue
-        found += [record] if record is not None else []
+            damaged += [number] if line.endswith(b"\n") else []
+        else:
+            found += [record] if record is not None else []
     return found, damaged
 
 
 def _edited(recipe: dict[str, Any]) -> list[str]:
-    """Whether recipe.json was changed after the run wrote it: its fingerprint is that of all other fields."""
+    """A fault if recipe.json was changed after the run wrote it, so that its fingerprint does not match its fields."""
     if not is_edited(recipe):
         return []
-    return ["recipe.json was edited after the run began: its fingerprint does not match its fields."]
+    return ["recipe.json was edited after the run started: its fingerprint does not match its fields."]
 
 
 def _reported(path: Path, cls: Any, faults: list[str]) -> Any:
-    """A file that only reports read; one that is damaged is left out."""
+    """A file that only reports need; a damaged one is left out."""
     try:
         return _optional(path, cls)
     except UserError:

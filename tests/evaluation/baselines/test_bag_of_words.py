@@ -17,7 +17,7 @@ from sklearn.preprocessing import StandardScaler
 
 from daybreak import cli
 from daybreak.commands.evaluate import evaluate
-from daybreak.core.task_pairs import baseline_sentence
+from daybreak.core.task_pairs import baseline_sentence, pair_results
 from daybreak.evaluation.baselines import bag_of_words as module
 from daybreak.evaluation.baselines.bag_of_words import WordScores, bag_of_words, overlap
 from daybreak.evaluation.finetuning import measure
@@ -25,7 +25,7 @@ from daybreak.evaluation.finetuning.results import read_results
 from daybreak.evaluation.tasks.kinds import KINDS, kind_of, load_task
 from daybreak.evaluation.tasks.task import LabelledRows, TaskRows
 from daybreak.evaluation.tasks.task_file import read_task_file
-from daybreak.exporting.card_tasks import tasks_block
+from daybreak.exporting.card import task_row
 from daybreak.schemas.tasks import TaskResult
 
 FILLER = "the day was very and it will be some more of this there again today town people walk home late".split()
@@ -308,8 +308,8 @@ def test_a_long_list_of_lost_tasks_is_cut() -> None:
 
 def test_the_card_and_the_page_say_which_rows_the_bag_of_words_had() -> None:
     part = replace(result("mnli", 0.8, 0.7), train_rows=392_702, bag_of_words_rows=45_000)
-    card = tasks_block([part, replace(part, model="untrained", bag_of_words={}, mean=0.4)])
-    assert card.startswith("## Tasks\n\nThis encoder beats its baselines on mnli. ")
-    assert "| 50.0 | 70.0 (fitted on 45,000 of 392,702 rows) | 40.0" in card
-    whole = tasks_block([replace(part, bag_of_words_rows=392_702)])
-    assert "| 70.0 |" in whole
+    (pair,) = pair_results([part, replace(part, model="untrained", bag_of_words={}, mean=0.4)])
+    constant, bag, untrained = task_row(pair, named=False)[2:5]
+    assert (constant, bag, untrained[:4]) == ("50.0", "70.0 (fitted on 45,000 of 392,702 rows)", "40.0")
+    (whole,) = pair_results([replace(part, bag_of_words_rows=392_702)])
+    assert task_row(whole, named=False)[3] == "70.0"

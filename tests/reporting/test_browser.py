@@ -1,6 +1,6 @@
-"""The page for everybody: by keyboard, by ear, on a phone, on paper, in the dark.
+"""The page in Chromium: plots, accessibility, phones, print and dark mode.
 
-AXE_CORE names a file axe.min.js (of the package axe-core): where it is given, its rules are asked too.
+If AXE_CORE names the file axe.min.js of the package axe-core, its rules are checked as well.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from fake_corpus import fake_corpus, write_data
 
 from daybreak.commands.report import report
 from daybreak.core.run_folder import RunFolder
+from daybreak.core.serialization import to_dict
+from daybreak.schemas.changes import DeviceUse, MachineRecord
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 AXE = os.environ.get("AXE_CORE", "")
@@ -156,9 +158,9 @@ def test_the_numbers_of_a_plot_are_those_of_its_lines(write_run, tmp_path):
 
 
 def test_a_page_that_goes_on_can_be_told_not_to_load_again(write_run, tmp_path):
-    assert "data-again" in report([write_run("young", ended=False)], tmp_path / "young.html").read_text()
+    assert "data-reload" in report([write_run("young", ended=False)], tmp_path / "young.html").read_text()
     text = report([write_run("old")], tmp_path / "old.html").read_text()
-    assert 'data-again="' not in text and 'http-equiv="refresh"' not in text
+    assert 'data-reload="' not in text and 'http-equiv="refresh"' not in text
 
 
 @in_browser
@@ -193,7 +195,7 @@ def test_paper_is_light_and_holds_every_plot_whole(page):
 
 @in_browser
 def test_after_paper_the_page_is_as_it_was(page):
-    state = 'Array.from(document.querySelectorAll(".plot svg"), (svg) => svg.getBoundingClientRect().hidden_size)'
+    state = 'Array.from(document.querySelectorAll(".plot svg"), (svg) => svg.getBoundingClientRect().width)'
     question = f"""(async () => {{
         const before = {state}, rest = () => new Promise((done) => setTimeout(done, 500));
         dispatchEvent(new Event("beforeprint"));
@@ -251,3 +253,105 @@ def test_axe_would_tell(page):
     blind = page.with_name("blind.html")
     blind.write_text(page.read_text().replace("</h1>", '</h1><img src="data:,">', 1))
     assert [rule for rule, _, _ in findings(blind)] == ["image-alt"]
+
+
+# ---------------------------------------------------------------- plots
+
+
+def plots(document: str) -> list[str]:
+    """The drawn part of each figure: what stands between the plot's element and its data."""
+    return re.findall(r'<div class="plot.*?<script type="application/json">', document, re.DOTALL)
+
+
+@in_browser
+@pytest.mark.parametrize("width", [1280, 400])
+def test_every_plot_is_drawn_without_complaint(write_run, tmp_path, width):
+    page = report([write_run()], tmp_path / "report.html")
+    document, log = opened(page, tmp_path / "profile", f"--window-size={width},2000")
+    assert "CONSOLE" not in log, log
+    drawn = plots(document)
+    assert len(drawn) == 8
+    assert all("main-svg" in plot for plot in drawn)
+    losses = drawn[0]
+    assert losses.count('class="trace scatter') == 3 and "unigram baseline 6.28" in losses
+
+
+@in_browser
+def test_an_overlay_with_an_unfinished_run_is_drawn(write_run, tmp_path):
+    runs = [write_run("a"), write_run("b", seed=2, causal=0.0), write_run("c", seed=3, ended=False)]
+    document, log = opened(report(runs, tmp_path / "report.html"), tmp_path / "profile")
+    assert "CONSOLE" not in log, log
+    drawn = plots(document)
+    assert len(drawn) == 8 and all("main-svg" in plot for plot in drawn)
+    assert drawn[0].count('class="trace scatter') == 8
+
+
+@in_browser
+def test_a_run_can_be_hidden_and_a_point_be_asked(write_run, tmp_path):
+    page = report([write_run("a"), write_run("b", seed=2)], tmp_path / "report.html")
+    click = """<script>
+      document.querySelector('.runs button[data-run="1"]').click();
+      Plotly.Fx.hover(document.querySelector(".plot"), [{curveNumber: 2, pointNumber: 1}]);
+    </script></body>"""
+    page.write_text(page.read_text().replace("</body>", click))
+    document, log = opened(page, tmp_path / "profile")
+    assert "CONSOLE" not in log, log
+    first = plots(document)[0]
+    assert first.count('class="trace scatter') == 3
+    assert "masked loss, held out" in first
+
+
+@in_browser
+def test_the_page_asks_nothing_of_the_network(write_run, tmp_path):
+    """The browser's own list of what the page loaded is empty, and a request that is tried is refused."""
+    page = report([write_run()], tmp_path / "report.html")
+    probe = """<script>
+      const loaded = performance.getEntriesByType("resource").filter((entry) => !entry.name.startsWith("data:"));
+      document.title = "loaded " + loaded.length;
+      fetch("https://example.invalid/").catch(() => {});
+    </script></body>"""
+    page.write_text(page.read_text().replace("</body>", probe))
+    document, log = opened(page, tmp_path / "profile")
+    assert "<title>loaded 0</title>" in document
+    assert "Content Security Policy" in log
+
+
+@in_browser
+def test_verdicts_and_probes_are_drawn_without_complaint(write_run, write_results, write_probes, tmp_path):
+    runs = [write_run("a"), write_run("b", seed=2)]
+    for run, ability in zip(runs, (0.2, 0.9)):
+        write_results(run, {"rte": ability, "sst2": ability})
+        write_probes(run, ability / 9)
+    document, log = opened(report(runs, tmp_path / "report.html"), tmp_path / "profile", "--window-size=1280,2000")
+    assert "CONSOLE" not in log, log
+    drawn = plots(document)
+    assert len(drawn) == 8 + 1 + 6 and all("main-svg" in plot for plot in drawn)
+
+
+@in_browser
+def test_the_machine_of_a_run_that_goes_on_is_drawn(write_run, tmp_path):
+    run = write_run(ended=False)
+    size = 1 << 32
+    device = DeviceUse(name="A <GPU>", utilisation=0.9, memory=size, memory_total=size, temperature=61.0, watts=310.0)
+    with RunFolder(run).metrics.open("a") as file:
+        for place in range(4):
+            record = MachineRecord(
+                step=100 * place, elapsed=30.0 * place, processor=0.3, load=2.0, memory=size, memory_free=size,
+                disk_free=size, devices=[device, device],
+            )  # fmt: skip
+            file.write(json.dumps({"type": "machine"} | to_dict(record)) + "\n")
+    document, log = opened(report([run], tmp_path / "report.html"), tmp_path / "profile", "--window-size=1280,3000")
+    assert "CONSOLE" not in log, log
+    drawn = plots(document)
+    assert len(drawn) == 5 + 8 and all("main-svg" in plot for plot in drawn)
+    assert [plot.count('class="trace scatter') for plot in drawn[5:]] == [1, 1, 1, 2, 2, 2, 2, 2]
+
+
+@in_browser
+def test_the_plots_of_a_corpus_are_drawn(tmp_path):
+    page = report([write_data(tmp_path / "web", fake_corpus())], tmp_path / "corpus.html")
+    document, log = opened(page, tmp_path / "profile")
+    assert "CONSOLE" not in log, log
+    drawn = plots(document)
+    assert len(drawn) == 5 and all("main-svg" in plot for plot in drawn)
+    assert "recommended" in drawn[4] and "median" in drawn[1]

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from daybreak.core.errors import UserError
-from daybreak.reporting.study_log import check_log, with_entry
-from daybreak.reporting.study_table import table
+from daybreak.reporting.studies import check_log, table, with_entry
 
 
 def test_a_log_gets_the_entry_on_top_and_once() -> None:

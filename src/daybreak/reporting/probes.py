@@ -1,0 +1,355 @@
+"""Results without fine-tuning: layer probes, masked words, use of context, search, and fill-mask examples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from daybreak.core.formatting import percent, score
+from daybreak.reporting.charts import (
+    DASHES,
+    LEGEND_STYLES,
+    SYMBOLS,
+    Figure,
+    base_layout,
+    colour,
+    error_bars,
+    scatter,
+    series_name,
+    straight_line,
+)
+from daybreak.reporting.markup import (
+    NOTHING,
+    UNKNOWN,
+    Markup,
+    bars,
+    figure,
+    fold,
+    grid,
+    join,
+    legend,
+    note,
+    run_name,
+    section,
+    shortened,
+    small,
+    table,
+    tag,
+)
+from daybreak.reporting.runs import RunRecords
+from daybreak.schemas.probes import BucketScore, MaskedWords, Probes
+from daybreak.schemas.run import FillMask, RetrievalExample
+
+EXAMPLES_SHOWN = 8
+RANKERS = {"bm25": "BM25", "dense": "dense", "hybrid": "hybrid"}
+
+
+def probed(runs: Sequence[RunRecords]) -> list[tuple[int, Probes]]:
+    return [(number, run.probes) for number, run in enumerate(runs) if run.probes is not None]
+
+
+def with_masked_words(runs: Sequence[RunRecords]) -> list[tuple[int, MaskedWords]]:
+    return [(number, probes.masked_words) for number, probes in probed(runs) if probes.masked_words is not None]
+
+
+def _name(runs: Sequence[RunRecords], number: int, text: str) -> str:
+    return series_name([run.label for run in runs], number, text)
+
+
+# ---------------------------------------------------------------- figures of probes
+
+
+def layer_scores(runs: Sequence[RunRecords]) -> Figure:
+    """A line a task: the score of a linear model on each layer."""
+    tasks = list(dict.fromkeys(probe.task for _, probes in probed(runs) for probe in probes.layer_probes))
+    data = []
+    for number, probes in probed(runs):
+        for probe in probes.layer_probes:
+            kind = tasks.index(probe.task) % len(DASHES)
+            name = _name(runs, number, f"{probe.task}, {probe.metric}")
+            x, y = [layer.layer for layer in probe.layers], [100 * layer.score for layer in probe.layers]
+            data.append(scatter(name, x, y, colour(number), run=number, dash=DASHES[kind], symbol=SYMBOLS[kind]))
+    return {"data": data, "layout": _layers_layout("score x 100")}
+
+
+def similarity(runs: Sequence[RunRecords]) -> Figure:
+    """The correlation of cosines of mean-pooled sentences with human ratings by layer; dotted with centring."""
+    data = []
+    for number, probes in probed(runs):
+        for probe in probes.similarity:
+            x = [layer.layer for layer in probe.layers]
+            plain, centred = ([100 * getattr(each, key) for each in probe.layers] for key in ("spearman", "centred"))
+            for text, y, dash in (("", plain, "solid"), (", centred", centred, "dot")):
+                name = _name(runs, number, f"{probe.task}{text}")
+                data.append(scatter(name, x, y, colour(number), run=number, dash=dash))
+    return {"data": data, "layout": _layers_layout("Spearman x 100")}
+
+
+def _layers_layout(title: str) -> Figure:
+    layout = base_layout("layer (0: embeddings)", title, hovermode="closest")
+    layout["xaxis"]["dtick"] = 1
+    return layout
+
+
+def by_frequency(runs: Sequence[RunRecords]) -> Figure:
+    """Accuracy by the frequency rank of the masked token."""
+    parts = [(number, "", found.frequency) for number, found in with_masked_words(runs)]
+    return _by_range(runs, parts, "frequency rank of the token")
+
+
+def by_position(runs: Sequence[RunRecords]) -> Figure:
+    """Accuracy by position, a line for each sequence length, with the trained length as a dashed line."""
+    found = with_masked_words(runs)
+    parts = [(number, f"{row.length} tokens", row.positions) for number, words in found for row in words.lengths]
+    chart = _by_range(runs, parts, "position in the sequence")
+    for length in {words.trained_length for _, words in found}:
+        straight_line(chart["layout"], x=length)
+    return chart
+
+
+def loss_by_position(runs: Sequence[RunRecords]) -> Figure:
+    """Mean loss by position, like the accuracy in ``by_position``."""
+    chart = by_position(runs)
+    rows = [row for _, words in with_masked_words(runs) for row in words.lengths]
+    for trace, row in zip(chart["data"], rows, strict=True):
+        del trace["error_y"]
+        trace["y"] = [each.loss for each in row.positions]
+        trace["hovertemplate"] = f"%{{customdata}}: %{{y:.3f}} nats {trace['name']}<extra></extra>"
+    chart["layout"]["yaxis"] |= {"title": {"text": "nats per token", "standoff": 8}, "rangemode": "normal"}
+    return chart
+
+
+def calibration(runs: Sequence[RunRecords]) -> Figure:
+    """Accuracy by confidence; on the diagonal they are equal."""
+    hover = "confidence %{x:.0f} %, accuracy %{y:.0f} %, %{customdata:,} tokens"
+    data = []
+    for number, words in with_masked_words(runs):
+        x, y = ([100 * getattr(each, key) for each in words.calibration] for key in ("confidence", "accuracy"))
+        counts = [each.count for each in words.calibration]
+        name = _name(runs, number, "calibration")
+        data.append(scatter(name, x, y, colour(number), run=number, hover=hover, customdata=counts))
+    layout = base_layout("confidence, %", "accuracy, %", hovermode="closest")
+    line = {"color": "var(--quiet)", "width": 1.5, "dash": "dash"}
+    layout["shapes"].append({"type": "line", "x0": 0, "y0": 0, "x1": 100, "y1": 100, "line": line})
+    layout["xaxis"]["range"] = layout["yaxis"]["range"] = [0, 101]
+    return {"data": data, "layout": layout}
+
+
+def _by_range(runs: Sequence[RunRecords], parts: Sequence[tuple[int, str, list[BucketScore]]], title: str) -> Figure:
+    """Accuracy by ranges on a logarithmic axis, each at its upper end; an open range is at twice its start."""
+    kinds = list(dict.fromkeys(text for _, text, _ in parts))
+    data = []
+    for number, text, ranges in parts:
+        low, middle, high = ([100 * getattr(each, key) for each in ranges] for key in ("low", "accuracy", "high"))
+        names = [f"{each.first:,} to {each.last:,}" if each.last else f"from {each.first:,}" for each in ranges]
+        ends = [float(each.last or 2 * each.first) for each in ranges]
+        data.append(
+            scatter(
+                _name(runs, number, text or "accuracy"), ends, middle, colour(number), run=number,
+                dash=DASHES[kinds.index(text) % len(DASHES)], hover="%{customdata}: %{y:.1f} %", customdata=names,
+                error_y=error_bars(low, middle, high, colour(number)),
+            )
+        )  # fmt: skip
+    layout = base_layout(title, "accuracy, %", hovermode="closest")
+    layout["xaxis"]["type"] = "log"
+    layout["yaxis"]["rangemode"] = "tozero"
+    return {"data": data, "layout": layout}
+
+
+# ---------------------------------------------------------------- probes
+
+
+def layers(runs: Sequence[RunRecords]) -> Markup:
+    """The section about probes.json; nothing if no run has one."""
+    found = probed(runs)
+    if not found:
+        return NOTHING
+    plots = []
+    if any(probes.layer_probes for _, probes in found):
+        caption = "A linear model on the frozen, mean-pooled states of one layer (logistic or ridge regression)."
+        key = _legend(runs, [probe.task for _, probes in found for probe in probes.layer_probes])
+        plots.append(figure("Linear probes by layer", caption, layer_scores(runs), key))
+    if any(probes.similarity for _, probes in found):
+        caption = (
+            "Spearman correlation of the cosine of two sentences with human ratings; dotted: after subtracting the "
+            "mean of all sentences."
+        )
+        plots.append(figure("Sentence similarity without training", caption, similarity(runs)))
+    plots += _masked_words_figures(runs) if with_masked_words(runs) else []
+    scored = any(probes.layer_probes or probes.similarity for _, probes in found)
+    return section(
+        "Probes",
+        grid(*plots),
+        *([_table(runs)] if scored else []),
+        *(note(_masked_words_note(runs, number, words), "quiet") for number, words in with_masked_words(runs)),
+        caption="Measured on the pretrained model without fine-tuning.",
+    )
+
+
+def _masked_words_figures(runs: Sequence[RunRecords]) -> list[Markup]:
+    key = _legend(runs, [f"{row.length:,} tokens" for _, words in with_masked_words(runs) for row in words.lengths])
+    trained = "the dashed line is the longest sequence of training."
+    return [
+        figure(
+            "Masked words by frequency",
+            "Accuracy by frequency rank of the token (rank 1 is the most frequent). Each range is at its upper end, "
+            "with a 95 % interval.",
+            by_frequency(runs),
+        ),
+        figure(
+            "Masked words by position",
+            f"Accuracy by position for sequences of several lengths; {trained}",
+            by_position(runs),
+            key,
+        ),
+        figure("Loss by position", f"Mean loss of masked tokens; {trained}", loss_by_position(runs), key),
+        figure(
+            "Calibration",
+            "Accuracy by confidence in the first prediction; on the dashed line both are equal.",
+            calibration(runs),
+        ),
+    ]
+
+
+def _legend(runs: Sequence[RunRecords], lines: Sequence[str]) -> Markup:
+    """The line style of each kind of line, in the order of the figure."""
+    tint = colour(0) if len(runs) == 1 else "var(--ink)"
+    styles = [LEGEND_STYLES.get(dash, "dashed") for dash in DASHES]
+    names = enumerate(dict.fromkeys(lines))
+    return legend(*((styles[place % len(styles)], tint, name) for place, name in names))
+
+
+def _table(runs: Sequence[RunRecords]) -> Markup:
+    rows: list[list[Markup | str]] = []
+    for number, probes in probed(runs):
+        run = [run_name(runs, number)] if len(runs) > 1 else []
+        for probe in probes.layer_probes:
+            size = f"linear probe; {probe.train_rows:,} training examples, {probe.dev_rows:,} evaluation examples"
+            scores = [each.score for each in probe.layers]
+            names = [join(tag("b", probe.task), small(size)), *run, probe.metric.replace("_", " ")]
+            rows.append([*names, score(probe.constant), *_layer_cells(scores, probe.best.score, probe.best.layer)])
+        for pairs in probes.similarity:
+            size = f"cosine without training; {pairs.pairs:,} pairs"
+            best = max(pairs.layers, key=lambda layer: layer.spearman)
+            scores = [each.spearman for each in pairs.layers]
+            names = [join(tag("b", pairs.task), small(size)), *run, "spearman"]
+            rows.append([*names, UNKNOWN, *_layer_cells(scores, best.spearman, best.layer)])
+    head = ["Task", *(["Run"] if len(runs) > 1 else []), "Metric", "Constant answer", "Embeddings", "Last layer"]
+    return table([*head, "Best layer"], rows, words=len(head) - 3)
+
+
+def _layer_cells(scores: Sequence[float], best: float, layer: int) -> list[Markup | str]:
+    return [score(scores[0]), score(scores[-1]), join(score(best), small(f"layer {layer}"))]
+
+
+def _masked_words_note(runs: Sequence[RunRecords], number: int, words: MaskedWords) -> str:
+    lengths = ", ".join(
+        f"{percent(row.accuracy)} in sequences of {row.length:,} tokens"
+        + (f" ({row.times_trained} times the trained length)" if row.times_trained > 1 else "")
+        for row in words.lengths
+    )
+    run = f"{runs[number].label}: " if len(runs) > 1 else ""
+    return (
+        f"{run}Accuracy on masked words of {words.text}: {lengths}; always predicting the most frequent token gives "
+        f"{percent(words.constant)}. Ranks were counted in {words.ranks_from}. Calibration error "
+        f"{percent(words.calibration_error)}."
+    )
+
+
+# ---------------------------------------------------------------- use of context, search, fill-mask
+
+
+def context_use(runs: Sequence[RunRecords]) -> Markup:
+    """Whether the models compare segments: the loss on masked tokens alone, beside copies, and by visible context."""
+    measured = [
+        (run_name(runs, number), run.summary.context_use)
+        for number, run in enumerate(runs)
+        if run.summary and run.summary.context_use
+    ]
+    if not measured:
+        return NOTHING
+    segments, visible = [], []
+    for name, use in measured:
+        values = [(use.alone, use.alone_accuracy), (use.copy, use.copy_accuracy)]
+        values.append((use.noisy_copy, use.noisy_copy_accuracy))
+        cells = [join(f"{loss:.2f}", small(f"accuracy {100 * accuracy:.0f} %")) for loss, accuracy in values]
+        segments.append([name, *cells, "yes" if use.attends_across_segments else "no"])
+        visible.append([name, *(f"{each.loss:.2f}" for each in use.visible)])
+    sizes = [f"{each.tokens} tokens visible" for each in measured[0][1].visible]
+    return section(
+        "Use of context",
+        table(("Run", "Alone", "Beside a copy", "Beside a noisy copy", "Compares segments"), segments),
+        table(("Run", *sizes), visible),
+        caption="Loss on masked tokens of held-out text, in nats. A model that compares segments finds a masked token "
+        "in a copy of its text; a noisy copy lacks a fifth of the other tokens. A model that does not compare segments "
+        "cannot learn similarity, paraphrase or entailment. The second table shows one masked token with only its "
+        "nearest tokens visible.",
+    )
+
+
+def search(runs: Sequence[RunRecords], *, text: bool) -> Markup:
+    """Retrieval of passages of held-out documents, beside BM25.
+
+    Args:
+        text: whether examples may be on the page.
+    """
+    measured = [(number, run.retrieval) for number, run in enumerate(runs) if run.retrieval]
+    if not measured:
+        return NOTHING
+    rows = []
+    for number, found in measured:
+        for ranker in found.rankers:
+            better = UNKNOWN if ranker.ranker == "bm25" else "yes" if ranker.beats_bm25("recall_10") else "no"
+            cells = [
+                join(f"{100 * ranker.scores[metric]:.1f}", small(f"{100 * low:.1f} to {100 * high:.1f}"))
+                for metric, (low, high) in ranker.intervals.items()
+            ]
+            rows.append([join(run_name(runs, number), f" {RANKERS[ranker.ranker]}"), *cells, better])
+    first = measured[0][1]
+    return section(
+        "Search",
+        table(("Ranker", "MRR", "Recall at 1", "Recall at 10", "Above BM25"), rows),
+        *([fold("Examples", *map(_search_example, first.examples))] if text and first.examples else []),
+        caption=f"Each of {first.passages} queries is 20 words of a held-out document, 5 words after the passage to "
+        "find. Scores times 100 with 95 % intervals over queries. BM25 needs no network. Dense: cosine of embeddings. "
+        "Hybrid: both. Above BM25: whether the interval of the difference in recall at 10 is above zero.",
+    )
+
+
+def _search_example(example: RetrievalExample) -> Markup:
+    found = example.rank == 1
+    parts = [
+        ("Query: ", example.query),
+        (f"Its passage, {'first' if found else f'rank {example.rank}'}: ", example.passage),
+    ]
+    parts += [] if found else [("Ranked first: ", example.first)]
+    return tag("div", *(tag("p", tag("b", name), text) for name, text in parts), class_="card")
+
+
+def examples(runs: Sequence[RunRecords]) -> Markup:
+    """Predictions for a masked word of held-out sentences."""
+    blocks: list[Markup] = []
+    for number, run in enumerate(runs):
+        if not run.examples:
+            continue
+        title = f"{sum(_correct(each, 0) for each in run.examples)} of {len(run.examples)} first predictions correct"
+        heading = [tag("h3", run_name(runs, number), f": {title}")] if len(runs) > 1 else []
+        shown = tag("div", *heading, *shortened([*map(_example, run.examples)], EXAMPLES_SHOWN), class_="card")
+        blocks.append(fold(f"{run.label}: {title}", shown) if blocks else shown)
+    caption = "One word of each held-out sentence is masked; the model's predictions are listed with their probability."
+    return section("Fill-mask examples", *blocks, caption=caption) if blocks else NOTHING
+
+
+def _example(example: FillMask) -> Markup:
+    before, mask, after = example.text.partition("[MASK]")
+    text = tag("p", before, *([tag("mark", mask)] if mask else []), after)
+    answer = tag("p", "masked word: ", tag("b", example.answer), class_="answer")
+    predictions: list[Any] = [
+        (word, probability, f"{100 * probability:.0f} %", _correct(example, place))
+        for place, (word, probability) in enumerate(zip(example.guesses, example.probabilities))
+    ]
+    return tag("div", tag("div", text, answer), tag("div", *bars(predictions)), class_="example")
+
+
+def _correct(example: FillMask, place: int) -> bool:
+    return place < len(example.guesses) and example.guesses[place].strip().lower() == example.answer.strip().lower()

@@ -1,0 +1,348 @@
+"""The course of training: losses, accuracy, learning rate, throughput, time by category, and events."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from daybreak.core.formatting import significant
+from daybreak.core.terminal import duration
+from daybreak.reporting import charts
+from daybreak.reporting.charts import Figure, Trace, colour, straight_line
+from daybreak.reporting.compute import UNITS, trained
+from daybreak.reporting.events import Event, events
+from daybreak.reporting.markup import (
+    NOTHING,
+    UNKNOWN,
+    Markup,
+    figure,
+    fold,
+    grid,
+    join,
+    legend,
+    note,
+    run_name,
+    section,
+    small,
+    table,
+    tag,
+)
+from daybreak.reporting.runs import RunRecords
+from daybreak.schemas.run import StepRecord, ValidationRecord
+
+MANY_RUNS = 5
+"""With more runs, training losses are faint behind held-out losses and events are not marked."""
+EVENT_COLOURS = {"resumed": "var(--quiet)", "dropped": "#d9a441", "changed": "var(--accent)"}
+EVENTS_MARKED = 60
+"""Most events that one figure marks; the table lists all."""
+EVENTS_SHOWN = 25
+TRACES_PER_RUN = 12
+"""Long traces of one run on the page, which share the points of the page."""
+CATEGORY_COLOURS = {
+    "train": "#3b6fd4", "communicate": "#6b5fc7", "data": "#b5489c", "clock": "#7a8290", "monitor": "#8fb52f",
+    "validate": "#2a9d78", "start": "#d9a441", "checkpoint": "#8d7cc3", "export": "#5aa9bd", "lost": "#c44e52",
+}  # fmt: skip
+OTHER_COLOUR = "#888888"
+CATEGORY_NAMES = {
+    "communicate": "communication", "data": "data wait", "clock": "clock agreement", "monitor": "monitors",
+}  # fmt: skip
+"""Names of categories whose key in the record is too short."""
+
+
+class Axis:
+    """The x axis that all runs share: elapsed time, tokens read, or floating-point operations of training.
+
+    Args:
+        against: ``time``, ``tokens`` or ``flops``.
+    """
+
+    def __init__(self, runs: Sequence[RunRecords], against: str):
+        self.runs = runs
+        self.against = against
+        self.many = len(runs) > MANY_RUNS
+        self.trained = [trained(run) for run in runs] if against == "flops" else []
+        if against == "time":
+            self.size, self.unit = charts.time_unit(max((run.elapsed for run in runs), default=0.0))
+        elif against == "tokens":
+            self.size, self.unit = charts.token_unit(max((run.tokens for run in runs), default=0))
+        else:
+            most = max((each.total for each in self.trained if each), default=0.0)
+            self.size, self.unit = next((unit for unit in UNITS if most >= unit[0]), UNITS[-1])
+
+    def of(self, run: int, record: StepRecord | ValidationRecord | Event) -> float | None:
+        """The x value of a record; None if it has none."""
+        if self.against == "time":
+            return record.elapsed / self.size
+        if self.against == "tokens":
+            return record.tokens / self.size
+        operations = self.trained[run]
+        return operations.at(record.tokens) / self.size if operations and record.tokens > 0 else None
+
+    def trace(
+        self, run: int, records: Sequence[Any], name: str, value: Callable[[Any], float | None],
+        most: int = charts.POINTS_PER_TRACE, **look: Any,
+    ) -> Trace:  # fmt: skip
+        """A line of one run, with at most ``most`` points."""
+        points = min(most, charts.POINTS_PER_PAGE // (TRACES_PER_RUN * len(self.runs)))
+        kept = charts.thinned([record for record in records if self.of(run, record) is not None], points)
+        look = {"mode": "lines", "hover": "%{y:.4~g}"} | look
+        labels = [each.label for each in self.runs]
+        return charts.scatter(
+            charts.series_name(labels, run, name), [self.of(run, record) for record in kept],
+            [value(record) for record in kept], colour(run), run=run, **look,
+        )  # fmt: skip
+
+    def heldout(self, run: int, name: str, value: Callable[[Any], float | None]) -> Trace:
+        """The held-out values of one run, with markers; runs next to each other differ in the marker as well."""
+        symbol = marker(run, self.runs)
+        return self.trace(run, self.runs[run].validations, name, value, mode="lines+markers", width=2.5, symbol=symbol)
+
+    def layout(self, title: str) -> Figure:
+        layout = charts.base_layout(f"{self.unit} of budget" if self.against == "time" else self.unit, title)
+        if self.many:
+            layout |= {"hovermode": "closest", "height": 440 if title == "nats per token" else 340}
+        logarithmic: Figure = {"type": "log", "dtick": 1, "minor": {"dtick": "D1", "ticks": "outside"}}
+        layout["xaxis"] |= logarithmic if self.against == "flops" else {"rangemode": "tozero"}
+        layout["xaxis"]["hoverformat"] = ".4~g"
+        return layout
+
+
+def marker(run: int, runs: Sequence[RunRecords]) -> str:
+    return charts.SYMBOLS[run % 4] if len(runs) > 1 else charts.SYMBOLS[0]
+
+
+# ---------------------------------------------------------------- figures
+
+
+def losses(runs: Sequence[RunRecords], against: str) -> Figure:
+    """Training and held-out losses, the unigram baseline and the change of the objective; see ``Axis``."""
+    axis = Axis(runs, against)
+    data: list[Trace] = []
+    for number, run in enumerate(runs):
+        for stage in dict.fromkeys(step.stage for step in run.steps):
+            steps = [step for step in run.steps if step.stage == stage]
+            name, dash = ("next-token loss", "dot") if stage == "causal" else ("masked loss, training", "solid")
+            look: dict[str, Any] = {"width": 1.5, "dash": dash, "opacity": 0.25 if axis.many else 0.7}
+            data.append(axis.trace(number, steps, name, lambda step: step.loss, **look))
+        data.append(axis.heldout(number, "masked loss, held out", _loss_of_interim_sequences))
+    layout = axis.layout("nats per token")
+    baselines = {
+        significant(run.validation.unigram_loss): run.validation.unigram_loss for run in runs if run.validation
+    }
+    side = "left" if any(run.validation and run.validation.on_plateau for run in runs) else "right"
+    for text, height in baselines.items():
+        _level(layout, height, f"unigram baseline {text}", side)
+    _mark_stages(layout, axis, named=True)
+    _mark_events(layout, axis)
+    return {"data": data, "layout": layout}
+
+
+def _loss_of_interim_sequences(record: ValidationRecord) -> float:
+    """The loss on the sequences that all validations of a run share, so that the curve compares equal text."""
+    return record.loss if record.interim_loss is None else record.interim_loss
+
+
+def accuracy(runs: Sequence[RunRecords]) -> Figure:
+    """Accuracy on held-out masked tokens, and the accuracy of always predicting the most frequent token."""
+    axis = Axis(runs, "time")
+    data = [
+        axis.heldout(number, "masked accuracy", lambda record: 100 * record.accuracy) for number in range(len(runs))
+    ]
+    layout = axis.layout("accuracy, %")
+    layout["yaxis"]["rangemode"] = "tozero"
+    baselines = [100 * run.validation.most_frequent_fraction for run in runs if run.validation]
+    for text, height in {f"{value:.1f}": value for value in baselines}.items():
+        _level(layout, height, f"most frequent token {text} %")
+    _mark_stages(layout, axis)
+    return {"data": data, "layout": layout}
+
+
+def learning_rate(runs: Sequence[RunRecords]) -> Figure:
+    return _by_time(runs, "learning rate", lambda step: step.learning_rate)
+
+
+def throughput(runs: Sequence[RunRecords]) -> Figure:
+    return _by_time(runs, "tokens per second", lambda step: step.tokens_per_second)
+
+
+def _by_time(runs: Sequence[RunRecords], title: str, value: Callable[[StepRecord], float]) -> Figure:
+    axis = Axis(runs, "time")
+    data = [axis.trace(number, run.steps, title, value, width=1.8) for number, run in enumerate(runs)]
+    layout = axis.layout(title)
+    layout["yaxis"]["rangemode"] = "tozero"
+    _mark_stages(layout, axis)
+    return {"data": data, "layout": layout}
+
+
+def _level(layout: Figure, height: float, text: str, side: str = "right") -> None:
+    """A dashed horizontal line with its name at one end."""
+    if math.isfinite(height):
+        straight_line(layout, y=height)
+        place = {"x": float(side == "right"), "xanchor": side, "y": height, "yanchor": "bottom"}
+        charts.label(layout, text, xref="paper", **place)
+
+
+def _mark_stages(layout: Figure, axis: Axis, named: bool = False) -> None:
+    """A thin vertical line where a run changes its objective; with a name if there is only one run."""
+    single = len(axis.runs) == 1
+    for number, run in enumerate(axis.runs):
+        for step in run.stage_changes:
+            x = axis.of(number, step)
+            if x is not None:
+                straight_line(layout, "var(--quiet)" if single else colour(number), x=x, width=1, dash="dot")
+                if named and single:  # on a logarithmic axis plotly places annotations by the exponent
+                    charts.upright_label(layout, f"{step.stage} stage", math.log10(x) if axis.against == "flops" else x)
+
+
+def _mark_events(layout: Figure, axis: Axis) -> None:
+    for number, run in enumerate([] if axis.many else axis.runs):
+        for event in events(run)[:EVENTS_MARKED]:
+            x = axis.of(number, event)
+            if x is not None:
+                straight_line(layout, EVENT_COLOURS[event.kind], x=x, width=1, dash="solid", opacity=0.6)
+
+
+def spent(runs: Sequence[RunRecords]) -> Figure:
+    """A bar a run: the seconds of the budget by category."""
+    summaries = [(html.escape(run.label), run.summary.time_by_category) for run in runs if run.summary is not None]
+    categories = list(dict.fromkeys([*CATEGORY_COLOURS, *(key for _, times in summaries for key in times)]))
+    parts = {key: [times.get(key, 0.0) for _, times in summaries] for key in categories}
+    named = {CATEGORY_NAMES.get(key, key): (key, seconds) for key, seconds in parts.items() if any(seconds)}
+    tints = {name: CATEGORY_COLOURS.get(key, OTHER_COLOUR) for name, (key, _) in named.items()}
+    labels = [label for label, _ in summaries]
+    chart = charts.stacked_bars(labels, {name: seconds for name, (_, seconds) in named.items()}, tints, "{:.1f} s")
+    chart["layout"]["xaxis"]["title"]["text"] = "% of the time charged"
+    chart["layout"]["yaxis"]["showticklabels"] = len(runs) > 1
+    return chart
+
+
+# ---------------------------------------------------------------- sections
+
+
+def training(runs: Sequence[RunRecords]) -> Markup:
+    """Losses, accuracy, learning rate and throughput."""
+    if not any(run.pretrained_here for run in runs):
+        return NOTHING
+    if not any(run.steps or run.validations for run in runs):
+        return section("Training", note("No step has been recorded yet."))
+    tint = colour(0) if len(runs) == 1 else "var(--ink)"
+    causal = any(step.stage == "causal" for run in runs for step in run.steps)
+    kinds = {event.kind for run in runs for event in events(run)} if len(runs) <= MANY_RUNS else set()
+    key = legend(
+        *([("dotted", tint, "next-token loss (causal stage)")] if causal else []),
+        ("thin", tint, "masked loss, training"),
+        ("marked", tint, "masked loss, held out"),
+        ("dashed", "var(--quiet)", "unigram baseline"),
+        *(("bar", mark, kind) for kind, mark in EVENT_COLOURS.items() if kind in kinds),
+    )
+    caption = (
+        "The dashed line is the loss of predicting each token by its frequency; below it, the model uses context. The "
+        "held-out curve is measured on the same sequences throughout; the loss at the top of the page is that of all "
+        "held-out sequences."
+    )
+    if causal:
+        caption += " The dotted part is the next-token loss, a different quantity than the masked loss."
+    accuracy_key = legend(("marked", tint, "held out"), ("dashed", "var(--quiet)", "most frequent token"))
+    about_accuracy = "Accuracy on held-out masked tokens; dashed: always predicting the most frequent token."
+    return section(
+        "Training",
+        figure("Loss against time", caption, losses(runs, "time"), key),
+        grid(
+            figure("Loss against tokens", "The same losses by tokens read.", losses(runs, "tokens"), key),
+            _by_flops(runs, key),
+            figure("Masked accuracy", about_accuracy, accuracy(runs), accuracy_key),
+            figure("Learning rate", "The learning rate of the schedule.", learning_rate(runs)),
+            figure("Throughput", "Tokens read per second of training.", throughput(runs)),
+        ),
+    )
+
+
+def _by_flops(runs: Sequence[RunRecords], key: Markup) -> Markup:
+    known = [trained(run) is not None for run in runs]
+    if not any(known):
+        return NOTHING
+    caption = (
+        "By floating-point operations, on a logarithmic axis: matrix products and attention of all steps of the run; "
+        "the backward pass counts twice the forward pass."
+    )
+    if not all(known):
+        caption += " Runs of other architectures than Daybreak's cannot be counted."
+    return figure("Loss against FLOPs", caption, losses(runs, "flops"), key)
+
+
+def time_spent(runs: Sequence[RunRecords]) -> Markup:
+    """The seconds of the budget by category."""
+    ended = [(number, run.summary) for number, run in enumerate(runs) if run.summary is not None]
+    if not ended:
+        return NOTHING
+    categories = list(
+        dict.fromkeys(key for _, summary in ended for key, time in summary.time_by_category.items() if time)
+    )
+    names = [CATEGORY_NAMES.get(key, key) for key in categories]
+    rows = []
+    for number, summary in ended:
+        whole = sum(summary.time_by_category.values())
+        charged = join(f"{summary.elapsed:.1f} s", small(f"budget: {summary.budget}"))
+        times = [_seconds(summary.time_by_category.get(key, 0.0), whole) for key in categories]
+        rows.append([run_name(runs, number), charged, *times, f"{summary.parity_seconds:.1f} s"])
+    tints = [CATEGORY_COLOURS.get(key, OTHER_COLOUR) for key in categories]
+    key = legend(*(("dot", tint, name) for tint, name in zip(tints, names)))
+    caption = "All time from the start of the process counts."
+    return section(
+        "Time by category",
+        figure("The budget by category", caption, spent(runs), key, numbers=False),
+        table(("Run", "Charged", *names, "Parity check (not charged)"), rows),
+    )
+
+
+def _seconds(part: float, whole: float) -> Markup:
+    return join(f"{part:.1f} s", small(f"{100 * part / whole:.2f} %" if whole else UNKNOWN))
+
+
+def course(runs: Sequence[RunRecords]) -> Markup:
+    """The table of events; nothing if no run has any."""
+    blocks: list[Markup] = []
+    for number, run in enumerate(runs):
+        found, notes = events(run), _notes(run)
+        if not found and not notes:
+            continue
+        shown, more = found[:EVENTS_SHOWN], found[EVENTS_SHOWN:]
+        blocks += [tag("h3", run_name(runs, number))] if len(runs) > 1 else []
+        blocks += [_events_table(shown)] if shown else []
+        blocks += [fold(f"{len(more)} more", _events_table(more))] if more else []
+        blocks += [note(" ".join(notes), "quiet")] if notes else []
+    if not blocks:
+        return NOTHING
+    caption = (
+        "In order of time; step and elapsed time are those of the next recorded line. A dropped step leaves the "
+        "weights unchanged. Lost work was charged to the budget."
+    )
+    return section("Events during training", *blocks, caption=caption)
+
+
+def _events_table(found: Sequence[Event]) -> Markup:
+    rows = [
+        [each.words, f"{each.step:,}", duration(each.elapsed), UNKNOWN if each.lost is None else f"{each.lost:.1f} s"]
+        for each in found
+    ]
+    return table(("Event", "Step", "Elapsed", "Work lost"), rows)
+
+
+def _notes(run: RunRecords) -> list[str]:
+    """Resumes that lost no line, the time between processes, and the number of lost lines."""
+    notes = []
+    summary = run.summary
+    unlisted = (summary.resumes if summary else 0) - sum(event.kind == "resumed" for event in events(run))
+    if unlisted > 0:
+        times = "once" if unlisted == 1 else f"{unlisted:,} times"
+        notes.append(f"Resumed {times} more, without lost lines.")
+    if summary and (lost := summary.time_by_category.get("lost", 0.0)):
+        notes.append(f"In total {lost:.1f} s of work was lost.")
+    if summary and summary.resumes:
+        notes.append(f"Time between stop and resume: {duration(max(0.0, summary.wall - summary.elapsed))}.")
+    if run.lost:
+        lines = "1 metric line" if len(run.lost) == 1 else f"{len(run.lost):,} metric lines"
+        notes.append(f"{lines} of lost work in metrics.lost.jsonl.")
+    return notes
