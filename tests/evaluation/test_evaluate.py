@@ -257,7 +257,7 @@ def test_bad_input_is_refused_before_any_training(
     (tmp_path / "file").write_text("kept")
     (tmp_path / "full").mkdir()
     (tmp_path / "full/letter.txt").write_text("kept")
-    monkeypatch.setattr("daybreak.commands.evaluate.Measurement", None)
+    monkeypatch.setattr("daybreak.commands.evaluate.TaskEvaluation", None)
     arguments = {"model": encoder, "tasks": [str(weather)], "out": tmp_path / "out", **change}
     for name in {"model", "out", "save"} & set(change):
         arguments[name] = tmp_path / str(change[name])

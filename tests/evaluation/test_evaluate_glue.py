@@ -13,8 +13,7 @@ from daybreak.commands.evaluate import evaluate
 from daybreak.core.errors import UserError
 from daybreak.core.files import write_json
 from daybreak.evaluation.finetuning.results import read_results
-from daybreak.evaluation.glue_server.submission import FILES
-from daybreak.evaluation.glue_server.submission_check import check
+from daybreak.evaluation.glue_server.submission import FILES, check
 from daybreak.evaluation.model_source import find_tasks
 from daybreak.schemas.tasks import TaskResult
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from daybreak.core.errors import UserError
 from daybreak.core.terminal import say
-from daybreak.evaluation.glue_server.submission_check import check
+from daybreak.evaluation.glue_server.submission import check
 
 
 def check_submission(path: Path) -> None:

@@ -12,22 +12,19 @@ from daybreak.core.files import make_folder
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.terminal import duration, say
 from daybreak.evaluation.finetuning.classifier import check_save_folder, parameter_count
-from daybreak.evaluation.finetuning.fanout import BACKENDS, obeying_signals, thread_count, worker_count
 from daybreak.evaluation.finetuning.fingerprints import model_digest
-from daybreak.evaluation.finetuning.measure import Measurement
-from daybreak.evaluation.finetuning.plans import (
-    Plan,
-    amount,
-    filled,
-    forecast,
-    foreseen,
-    is_start,
-    keep_model,
-    make_plan,
-    waves,
-)
+from daybreak.evaluation.finetuning.parallel import BACKENDS, interruptible, thread_count, worker_count
 from daybreak.evaluation.finetuning.results import merge_result, read_results
-from daybreak.evaluation.glue_server.submission import ARCHIVE, check_rows, chosen_answers, write_submission
+from daybreak.evaluation.finetuning.task_evaluation import (
+    TaskEvaluation,
+    forecast,
+    keep_model,
+    planned_from,
+    run_all,
+    stages,
+    total_work,
+)
+from daybreak.evaluation.glue_server.submission import ARCHIVE, best_predictions, check_rows, write_submission
 from daybreak.evaluation.model_source import ModelSource, find_model, find_tasks
 from daybreak.evaluation.protocols.conventions import averages
 from daybreak.evaluation.protocols.known_protocols import find_protocol
@@ -35,10 +32,10 @@ from daybreak.evaluation.protocols.protocol import Protocol
 from daybreak.evaluation.tasks.kinds import kind_of, load_task
 from daybreak.evaluation.tasks.task import Task, TaskRows
 from daybreak.exporting.card import write_card
-from daybreak.schemas.tasks import Cell, TaskResult
+from daybreak.schemas.tasks import FinetuningRun, TaskResult
 
 
-@obeying_signals()
+@interruptible()
 def evaluate(
     model: Path,
     tasks: Sequence[str],
@@ -82,7 +79,7 @@ def evaluate(
         submission: answer GLUE's test files too, by the seed that is best on dev, and write what the server takes here.
         untrained: fine-tune the same shape with random weights instead: what is learned without pretraining.
         workers: fine-tunings at a time; one a GPU or a CPU core when None.
-        backend: processes of this machine, or a ray or dask cluster through joblib.
+        backend: ``processes`` of this machine, or a ``ray`` cluster.
         price: of an hour of this machine; the forecast then says what the evaluation will cost.
         within: seconds that it may take; where the forecast says more, nothing is begun.
         overwrite: do every fine-tuning again.
@@ -110,62 +107,63 @@ def evaluate(
         _check_stock(found, chosen)
     targets = _save_folders(found, save, results_file)
     weights = model_digest(subject.folder, random=False)
-    measured = [
-        Measurement(
+    evaluations = [
+        TaskEvaluation(
             folder=subject.folder,
             model_name=subject.name,
             data=load_task(task),
             protocol=chosen,
             seeds=seeds or chosen.seeds_of(task.whole),
             untrained=untrained,
-            hidden=submission is not None,
+            unlabelled=submission is not None,
             cells=RunFolder(results_file.parent).cells,
             weights=weights,
             baselines=baselines,
         )
         for task in found
     ]
-    at_once = worker_count(*amount(measured), parameter_count(subject.folder), workers, backend)
-    results, answered = {}, []
-    for plan, cells in _carried_out(measured, at_once, backend, price, within, overwrite, targets):
-        result = plan.measurement.result(plan.jobs, cells)
+    at_once = worker_count(*total_work(evaluations), parameter_count(subject.folder), workers, backend)
+    results, predicted = {}, []
+    for each, runs in _run_evaluations(evaluations, at_once, backend, price, within, overwrite, targets):
+        result = each.result(runs)
         merge_result(results_file, result)
         if target := targets.get(result.task):
-            keep_model(plan, result, target)
-        say(_line(result, plan.measurement.data, filled=plan.left > 0))
+            keep_model(each, result, target)
+        say(_line(result, each.data, new=each.remaining > 0))
         if target:
-            head = kind_of(plan.measurement.data.task).head
+            head = kind_of(each.data.task).head
             say(f"Classifier: {target}  (transformers.AutoModel{head}.from_pretrained(...) loads it)")
         results[result.task] = result
-        answered.append((plan.measurement.data.task, cells))
+        predicted.append((each.data.task, runs))
     _conclude(subject, results_file, list(results.values()))
     if submission is not None:
-        _submit(submission, answered)
+        _submit(submission, predicted)
     return [results[task.name] for task in found]
 
 
-def _carried_out(
-    measured: Sequence[Measurement],
+def _run_evaluations(
+    evaluations: Sequence[TaskEvaluation],
     workers: int,
     backend: str,
     price: float | None,
     within: float | None,
     overwrite: bool,
     saved: Collection[str],
-) -> Iterator[tuple[Plan, list[Cell]]]:
-    """Fill the cells of each measurement, those first from whose models others start; say before what it will take."""
+) -> Iterator[tuple[TaskEvaluation, list[FinetuningRun]]]:
+    """Say how long the evaluations take, then yield each with its runs; tasks that others start from come first."""
 
-    def planned(wave: Sequence[Measurement]) -> list[Plan]:
-        return [make_plan(each, overwrite, keep=each.data.task.name in saved or is_start(each)) for each in wave]
+    def planned(stage: Sequence[TaskEvaluation]) -> list[TaskEvaluation]:
+        return [each.planned(overwrite=overwrite, keep=each.data.task.name in saved or each.is_start) for each in stage]
 
-    now, *later = waves([replace(each, threads=thread_count(workers, backend)) for each in measured])
-    plans = planned(now)
-    expected = [foreseen(each, measured[0].folder) for wave in later for each in wave]
-    if told := forecast([*plans, *expected], workers, price, within):
-        say(told)
-    yield from filled(plans, workers, backend)
-    for wave in later:
-        yield from filled(planned(wave), workers, backend)
+    threads = thread_count(workers, backend)
+    first, *later = stages([replace(each, threads=threads) for each in evaluations])
+    plans = planned(first)
+    expected = [planned_from(each, evaluations[0].folder) for stage in later for each in stage]
+    if message := forecast([*plans, *expected], workers, price, within):
+        say(message)
+    yield from run_all(plans, workers, backend)
+    for stage in later:
+        yield from run_all(planned(stage), workers, backend)
 
 
 def _conclude(subject: ModelSource, results_file: Path, new: Sequence[TaskResult]) -> None:
@@ -186,22 +184,22 @@ def _check_answered(tasks: Sequence[Task], folder: Path) -> None:
         UserError: none of the tasks has one, two would answer the same, one is not as GLUE has it, or ``folder`` cannot
             be written.
     """
-    if not any(task.hidden for task in tasks):
+    if not any(task.unlabelled for task in tasks):
         raise UserError("None of these tasks has a test file of GLUE.", "Leave --submission out, or add such a task.")
     whole: dict[str, str] = {}
     for task in tasks:
-        if task.hidden and whole.setdefault(task.whole, task.name) != task.name:
+        if task.unlabelled and whole.setdefault(task.whole, task.name) != task.name:
             raise UserError(
                 f"Both {whole[task.whole]} and {task.name} would answer the test file of {task.whole}.", "Name one."
             )
-        for file in task.hidden:
-            check_rows(file.name, len(kind_of(task).unlabelled(task, file.name)))
+        for file in task.unlabelled:
+            check_rows(file.name, len(kind_of(task).load_unlabelled(task, file.name)))
     make_folder(folder)
 
 
-def _submit(folder: Path, answered: Sequence[tuple[Task, Sequence[Cell]]]) -> None:
-    answers, labels, told = chosen_answers(answered)
-    for line in told + write_submission(folder, answers, labels):
+def _submit(folder: Path, predicted: Sequence[tuple[Task, Sequence[FinetuningRun]]]) -> None:
+    predictions, labels, choices = best_predictions(predicted)
+    for line in choices + write_submission(folder, predictions, labels):
         say(line)
     say(f"Submission: {folder / ARCHIVE}")
 
@@ -237,7 +235,7 @@ def _save_folders(tasks: list[Task], save: Path | None, results_file: Path) -> d
     return folders
 
 
-def _line(result: TaskResult, data: TaskRows, *, filled: bool) -> str:
+def _line(result: TaskResult, data: TaskRows, *, new: bool) -> str:
     other = result.scores.get(f"mismatched_{result.metric}")
     seeds = len(result.seeds)
     spread = f" +- {result.spread:.3f}" if seeds > 1 else ""
@@ -248,9 +246,9 @@ def _line(result: TaskResult, data: TaskRows, *, filled: bool) -> str:
         f"constant answer {result.baseline:.3f}",
         f"bag of words {result.bag_of_words[result.metric]:.3f}" if result.bag_of_words else "no bag of words",
         result.bag_of_words_part,
-        f"{result.train_rows:,} train and {result.judged_rows:,} {result.reported} rows",
+        f"{result.train_rows:,} train and {result.reported_rows:,} {result.reported} rows",
         f"{data.skipped} rows skipped" if data.skipped else "",
         result.selection if result.settings_tried else "",
-        duration(result.seconds) if filled else f"nothing new to fine-tune ({duration(result.seconds)} earlier)",
+        duration(result.seconds) if new else f"nothing new to fine-tune ({duration(result.seconds)} earlier)",
     ]
     return ", ".join(filter(None, told))

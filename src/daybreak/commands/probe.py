@@ -16,9 +16,14 @@ from daybreak.data.readers.inputs import Meter, find_files
 from daybreak.data.sequences.shards import Shards, open_shards
 from daybreak.data.tokenizers.tokenizer import tokenizer_fingerprint
 from daybreak.evaluation.model_source import find_model, find_tasks
-from daybreak.evaluation.probes.embeddings import probe_similarity, rates_pairs
 from daybreak.evaluation.probes.frozen import FrozenModel, load_encoder, load_masked_model
-from daybreak.evaluation.probes.layer_probes import check_probed, probe_layers, probed_rows
+from daybreak.evaluation.probes.layer_probes import (
+    check_probed,
+    probe_layers,
+    probe_similarity,
+    probed_rows,
+    rates_pairs,
+)
 from daybreak.evaluation.probes.masked_words import (
     MOST_TOKENS,
     HeldOutText,

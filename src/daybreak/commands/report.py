@@ -22,7 +22,7 @@ from daybreak.reporting.page import render_page, told_apart
 from daybreak.reporting.runs import Published, RunRecords, read_folder
 from daybreak.reporting.verdicts import line
 from daybreak.schemas.studies import Study
-from daybreak.schemas.tasks import Cell, Comparison, TaskResult
+from daybreak.schemas.tasks import Comparison, FinetuningRun, TaskResult
 
 FORMS = ("html", "md")
 
@@ -149,7 +149,7 @@ class _CellFiles:
         self.folder = RunFolder(folder).cells
         self._index: defaultdict[tuple[str, ...], list[Path]] | None = None
 
-    def of(self, result: TaskResult) -> list[Cell]:
+    def of(self, result: TaskResult) -> list[FinetuningRun]:
         """The cells behind a result; not those of settings that were not chosen, nor those of older measurements.
 
         Raises:
@@ -159,7 +159,7 @@ class _CellFiles:
             self._index = self._indexed()
         scores = dict(zip(result.seeds, result.scores.get(result.metric, [])))
         chosen = result.settings.get("epochs"), result.settings.get("learning_rate")
-        cells = [read_json(file, Cell) for file in self._index[result.key]]
+        cells = [read_json(file, FinetuningRun) for file in self._index[result.key]]
         found = [
             cell
             for cell in cells

@@ -33,7 +33,7 @@ def _protocol(protocol: str, pairs: Sequence[TaskPair]) -> str:
         gain = "-" if pair.gain is None else f"{signed(100 * pair.gain, 1)} ({pair.verdict})"
         result = pair.either
         task = f"{pair.task}, {pair.model_name}" if named else pair.task
-        metric = f"{result.metric.replace('_', ' ')}, {result.judged_rows:,} {result.reported} rows"
+        metric = f"{result.metric.replace('_', ' ')}, {result.reported_rows:,} {result.reported} rows"
         scores = [score(result.baseline), _bag_of_words(pair), _score(pair.untrained), _score(pair.pretrained)]
         rows.append([task, metric, *scores, gain])
     told = [_told_once("Selection", these, lambda result: result.selection)]

@@ -14,7 +14,7 @@ from daybreak.reporting.sections import NOTHING, UNKNOWN, run_name
 from daybreak.reporting.task_figure import task_scores
 from daybreak.schemas.tasks import Average, TaskResult
 
-NATS = ("surprise",)
+NATS = ("nll",)
 """Metrics that are no shares, so that times 100 would mislead."""
 
 
@@ -66,7 +66,7 @@ def tasks(runs: Sequence[RunRecords]) -> Markup:
 def _row(runs: Sequence[RunRecords], number: int, pair: TaskPair, named: bool) -> list[Markup | str]:
     result, gain = pair.either, pair.gain
     model = f"{pair.model_name}; " if named else ""
-    rows = f"{model}{pair.protocol}; {result.train_rows:,} rows to learn from, {result.judged_rows:,} to evaluate"
+    rows = f"{model}{pair.protocol}; {result.train_rows:,} rows to learn from, {result.reported_rows:,} to evaluate"
     chosen = [tag("small", words) for words in _selections(pair)]
     name = join(tag("b", pair.task), tag("small", rows), *chosen)
     gained = join(signed(100 * gain, 1), tag("small", pair.verdict)) if gain is not None else UNKNOWN

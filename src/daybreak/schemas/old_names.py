@@ -23,6 +23,7 @@ RECIPE = {
 
 FIELDS = {
     "CorpusReport": {"case": "preset"},
+    "FinetuningRun": {"judged": "scored_rows", "hidden": "predictions", "hidden_rows": "unlabelled_digest"},
     "DataStudy": {"treatments": "preprocessings"},
     "PreprocessedText": {"treatment": "preprocessing"},
     "Progress": {"spent": "time_by_category"},

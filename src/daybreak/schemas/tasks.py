@@ -1,21 +1,34 @@
-"""What fine-tuning leaves on disk: cells, results.json, and what is said about both. Units as in ``records``."""
+"""Results of fine-tuning on disk: one file per run, results.json, and comparisons. Units as in ``records``."""
 
 from __future__ import annotations
 
 import math
+import re
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 CLAIM_SEEDS = 3
 """Fewest seeds that a claim rests on (RULES.md)."""
 
 
+def spread(values: Sequence[float]) -> float:
+    """Return the standard deviation (n - 1); 0 for a single value."""
+    return statistics.stdev(values) if len(values) > 1 else 0.0
+
+
+def _current_names(scores: dict[str, Any]) -> dict[str, Any]:
+    """Return the scores as this version names them: earlier versions called the negative log-likelihood surprise."""
+    return {re.sub(r"(^|_)surprise$", r"\1nll", name): score for name, score in scores.items()}
+
+
 @dataclass(frozen=True, kw_only=True)
-class Cell:
-    """One fine-tuning of one model on one task; a file of its own, so that a killed evaluation goes on where it was."""
+class FinetuningRun:
+    """One fine-tuning of one model on one task, in a file of its own, so that a killed evaluation can resume."""
 
     fingerprint: str
-    """Of everything that decides the numbers: model, rows, protocol, setting, seed, software."""
+    """Digest of everything that the numbers depend on: model, rows, protocol, setting, seed, software."""
     protocol: str
     task: str
     model: str
@@ -26,26 +39,29 @@ class Cell:
     seed: int
     scores: dict[str, float]
     """As ``TaskResult.scores``, of this seed alone."""
-    judged: dict[str, list[list[float]]]
-    """By part (dev, test, mismatched): for each row of the file what the scores are counted from, never text."""
-    hidden: dict[str, list[float]] = field(default_factory=dict)
-    """By name of a submission's file: the answer for each unlabelled row, a class id or a number."""
-    hidden_rows: str = ""
-    """Digest of those files."""
+    scored_rows: dict[str, list[list[float]]]
+    """By part (dev, test, mismatched): the values of each row that the scores are computed from, never text."""
+    predictions: dict[str, list[float]] = field(default_factory=dict)
+    """By name of a submission's file: the class id or number for each unlabelled row."""
+    unlabelled_digest: str = ""
+    """Digest of the unlabelled files."""
     device: str = "CPU"
     threads: int
-    """On a CPU."""
+    """CPU threads."""
     precision: str = "float32"
-    """Arithmetic of the training: float32 or bfloat16. Cells that were written without it on a GPU may be either."""
+    """Arithmetic of training: float32 or bfloat16. Files without this field that were made on a GPU may be either."""
     seconds: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "scores", _current_names(self.scores))
 
     @property
     def hardware(self) -> str:
-        """Device, and on a CPU the threads and an arithmetic other than float32, in words."""
+        """The device; for a CPU also the threads, and the arithmetic if it is not float32."""
         if self.device != "CPU":
             return self.device
-        told = f"CPU, {self.threads} thread{'s' if self.threads > 1 else ''}"
-        return told if self.precision == "float32" else f"{told}, {self.precision}"
+        cpu = f"CPU, {self.threads} thread{'s' if self.threads > 1 else ''}"
+        return cpu if self.precision == "float32" else f"{cpu}, {self.precision}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +119,11 @@ class TaskResult:
     hardware: str = ""
     """Device of the fine-tunings, and on a CPU their threads; several where they differ."""
     seconds: float
-    """Of all fine-tunings together, as if one had followed the other."""
+    """Sum over all fine-tunings."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "scores", _current_names(self.scores))
+        object.__setattr__(self, "bag_of_words", _current_names(self.bag_of_words))
 
     @property
     def key(self) -> tuple[str, str, str, str]:
@@ -142,7 +162,7 @@ class TaskResult:
         return "test" if self.metric.startswith("test_") else "dev"
 
     @property
-    def judged_rows(self) -> int:
+    def reported_rows(self) -> int:
         """Rows of that part."""
         return self.test_rows if self.reported == "test" else self.dev_rows
 

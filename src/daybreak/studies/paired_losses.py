@@ -18,9 +18,8 @@ from scipy import stats
 
 from daybreak.core.files import read_json_lines
 from daybreak.core.run_folder import RunFolder
-from daybreak.evaluation.finetuning.selection import spread
 from daybreak.schemas.studies import CurvePoint, LossComparison, ScoreComparison, StudyCell, TimeRatio
-from daybreak.schemas.tasks import CLAIM_SEEDS
+from daybreak.schemas.tasks import CLAIM_SEEDS, spread
 
 CONFIDENCE = 0.95
 LEVELS = (0.75, 0.5, 0.25)

@@ -74,7 +74,7 @@ def scores(data: TaskRows) -> dict[str, float]:
 def answers(data: TaskRows, train: LabelledRows) -> np.ndarray:
     found = bag_of_words(kind_of(data.task), data, train)
     assert found is not None and found.rows == len(train)
-    return found.judged["dev"]
+    return found.scored_rows["dev"]
 
 
 def test_one_sentence_equals_scikit_learn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,7 +168,7 @@ def test_very_long_training_text_is_cut_to_its_first_rows(tmp_path: Path, monkey
     monkeypatch.setattr(module, "MOST_CHARACTERS", length)
     found = bag_of_words(kind_of(data.task), data, data.train)
     assert found is not None and found.rows == 50
-    assert np.array_equal(found.judged["dev"], answers(data, data.train.take(range(50))))
+    assert np.array_equal(found.scored_rows["dev"], answers(data, data.train.take(range(50))))
     monkeypatch.setattr(module, "MOST_CHARACTERS", length - 1)
     assert module._bounded(data.train).texts == data.train.texts[:49]
 

@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 
 from daybreak.core.errors import UserError
 from daybreak.evaluation.glue_server import submission
-from daybreak.evaluation.glue_server.submission import FILES, chosen_answers, write_submission
-from daybreak.evaluation.glue_server.submission_check import check, file_faults
-from daybreak.evaluation.tasks.glue_tasks import GLUE
-from daybreak.schemas.tasks import Cell
+from daybreak.evaluation.glue_server.submission import FILES, best_predictions, check, file_faults, write_submission
+from daybreak.evaluation.tasks.known_tasks import GLUE
+from daybreak.schemas.tasks import FinetuningRun
 
 ROWS = 7
 CLASSES = {"STS-B": 0} | {name: len(file.values) for name, file in FILES.items() if file.values}
@@ -266,10 +265,10 @@ def test_no_damage_to_a_zip_crashes_the_checker(tmp_path, short, cuts: list[tupl
     assert all(isinstance(fault, str) and fault.endswith(".") for fault in check(tmp_path / "damaged.zip"))
 
 
-def cell(task: str, metric: str, seed: int, dev: float, hidden: dict[str, list[float]]) -> Cell:
-    return Cell(
+def cell(task: str, metric: str, seed: int, dev: float, hidden: dict[str, list[float]]) -> FinetuningRun:
+    return FinetuningRun(
         fingerprint="x", protocol="quick", task=task, model="pretrained", model_name="tiny", epochs=5,
-        learning_rate=3e-4, batch=16, seed=seed, scores={metric: dev, f"mismatched_{metric}": 1 - dev}, judged={},
+        learning_rate=3e-4, batch=16, seed=seed, scores={metric: dev, f"mismatched_{metric}": 1 - dev}, scored_rows={},
         hidden=hidden, threads=1, seconds=1.0,
     )  # fmt: skip
 
@@ -281,7 +280,7 @@ def test_the_best_seed_on_dev_answers() -> None:
     numbers = [cell("stsb", other, seed, dev, {"STS-B": [seed]}) for seed, dev in enumerate((float("nan"), 0.1))]
     unanswered = [cell("cola", GLUE["cola"].metric, 0, 0.1, {})]
     found = [(GLUE["rte"], cells), (GLUE["stsb"], numbers), (GLUE["cola"], unanswered)]
-    answers, labels, told = chosen_answers(found)
+    answers, labels, told = best_predictions(found)
     assert answers == {"RTE": [1.0], "STS-B": [1]}
     assert labels == {"RTE": ("entailment", "not_entailment"), "STS-B": ()}
     assert told[0] == (

@@ -20,8 +20,8 @@ from scipy.stats import spearmanr
 from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel, RobertaConfig, RobertaForMaskedLM
 
 from daybreak.core.errors import UserError
-from daybreak.evaluation.probes.embeddings import cosines, probe_similarity, rates_pairs
 from daybreak.evaluation.probes.frozen import load_encoder, load_masked_model, longest_row, pooled_states
+from daybreak.evaluation.probes.layer_probes import cosines, probe_similarity, rates_pairs
 from daybreak.evaluation.tasks.kinds import load_task
 from daybreak.evaluation.tasks.task_file import read_task_file
 

@@ -1,4 +1,4 @@
-"""Hidden tokens: what is hidden, that guesses equal a plain loop with stock transformers, and how they are counted."""
+"""UnlabelledFile tokens: what is hidden, that guesses equal a plain loop with stock transformers, and how they are counted."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from daybreak.evaluation.protocols.conventions import CONVENTIONS, SIZES, averages
 from daybreak.evaluation.protocols.known_protocols import PROTOCOLS
-from daybreak.evaluation.tasks.glue_tasks import GLUE
+from daybreak.evaluation.tasks.known_tasks import GLUE
 from daybreak.schemas.tasks import Average, TaskResult
 
 SCORES = {

@@ -22,22 +22,22 @@ from daybreak.core.errors import UserError
 from daybreak.core.files import read_json
 from daybreak.core.serialization import to_dict
 from daybreak.evaluation.finetuning import fast_training, finetune
-from daybreak.evaluation.finetuning.cells import Job, encode_task, fill, fresh_model
 from daybreak.evaluation.finetuning.classifier import build_classifier, load_tokenizer
 from daybreak.evaluation.finetuning.fast_training import WorkingCopy, fast_precision
 from daybreak.evaluation.finetuning.finetune import Batches, fine_tune
 from daybreak.evaluation.finetuning.fingerprints import LATER_FIELDS, fingerprint
 from daybreak.evaluation.finetuning.heads import PooledClassifier, compared, masked_mean
-from daybreak.evaluation.finetuning.measure import Measurement
+from daybreak.evaluation.finetuning.jobs import FinetuningJob, encode_task, fill, initial_model
+from daybreak.evaluation.finetuning.task_evaluation import TaskEvaluation
 from daybreak.evaluation.protocols.known_protocols import PROTOCOLS
 from daybreak.evaluation.protocols.protocol import Own, Protocol, Setting
 from daybreak.evaluation.tasks.batches import EncodedRows, Padding
-from daybreak.evaluation.tasks.glue_tasks import GLUE
 from daybreak.evaluation.tasks.kinds import KINDS, load_task
+from daybreak.evaluation.tasks.known_tasks import GLUE
 from daybreak.evaluation.tasks.sequences import with_pair_features
 from daybreak.evaluation.tasks.task import LabelledRows, Task, TaskRows, task_type
 from daybreak.evaluation.tasks.task_file import read_task_file
-from daybreak.schemas.tasks import Cell
+from daybreak.schemas.tasks import FinetuningRun
 
 WriteTask = Callable[..., Path]
 SMALL, QUICK = PROTOCOLS["small"], PROTOCOLS["quick"]
@@ -126,7 +126,7 @@ def test_the_answer_does_not_depend_on_the_order_of_a_symmetric_pair(
     task = write_task(rows, dev, "symmetric = true\n", name="pairs")
     evaluate(encoder, [str(task)], protocol="small", epochs=1, seeds=1, out=tmp_path)
     (file,) = (tmp_path / "cells").rglob("*seed-*.json")
-    judged = read_json(file, Cell).judged["dev"]
+    judged = read_json(file, FinetuningRun).scored_rows["dev"]
     assert judged[0] == judged[1] != judged[2]
 
 
@@ -143,11 +143,11 @@ def test_a_task_file_that_is_symmetric_without_reason(weather: Path, line: str, 
         read_task_file(weather)
 
 
-def job_of(folder: Path, task: Task, cells: Path) -> list[Job]:
-    return Measurement(
-        folder=folder, model_name="toy", data=load_task(task), protocol=SMALL, seeds=1, untrained=False, hidden=False,
+def job_of(folder: Path, task: Task, cells: Path) -> list[FinetuningJob]:
+    return TaskEvaluation(
+        folder=folder, model_name="toy", data=load_task(task), protocol=SMALL, seeds=1, untrained=False, unlabelled=False,
         cells=cells, weights="",
-    ).jobs()  # fmt: skip
+    ).all_jobs()  # fmt: skip
 
 
 def fine_tuned(folder: Path, rows: EncodedRows, protocol: Protocol, kind: str = "classification") -> Any:
@@ -215,7 +215,7 @@ def test_the_precision_is_recorded(
     monkeypatch.setattr(fast_training, "precisions", lambda device: tuple(dict.fromkeys(("float32", precision))))
     (result,) = evaluate(encoder, [str(weather)], protocol="small", epochs=2, rate=2e-3, seeds=1, out=tmp_path)
     (file,) = (tmp_path / "cells").rglob("*seed-*.json")
-    assert read_json(file, Cell).precision == precision
+    assert read_json(file, FinetuningRun).precision == precision
     assert result.hardware == "CPU, 1 thread" + ("" if precision == "float32" else ", bfloat16")
     assert result.mean > 0.9
 
@@ -269,7 +269,7 @@ def test_an_evaluation_goes_on_after_a_stop(
     evaluate(encoder, [str(weather)], protocol="small", epochs=1, rows=64, seeds=1, out=tmp_path / "parts")
     done = []
     monkeypatch.setattr(
-        "daybreak.evaluation.finetuning.fanout.fill", lambda job, show: done.append(job.seed) or fill(job, show)
+        "daybreak.evaluation.finetuning.parallel.fill", lambda job, show: done.append(job.seed) or fill(job, show)
     )
     (result,) = evaluate(encoder, [str(weather)], protocol="small", epochs=1, rows=64, seeds=2, out=tmp_path / "parts")
     assert done == [1] and result.scores == whole.scores
@@ -285,7 +285,7 @@ def test_no_dev_row_is_read_before_training_ends(
     def refuse(*given: object) -> None:
         raise RuntimeError("dev is read")
 
-    monkeypatch.setattr("daybreak.evaluation.finetuning.cells.predict", refuse)
+    monkeypatch.setattr("daybreak.evaluation.finetuning.jobs.predict", refuse)
     with pytest.raises(RuntimeError, match="dev is read"):
         fill(job, lambda share, loss: shares.append(share))
     assert shares == pytest.approx([step / len(shares) for step in range(1, len(shares) + 1)])
@@ -297,5 +297,5 @@ def test_a_number_starts_from_the_training_mean(encoder: Path, write_task: Write
     task = read_task_file(write_task(rows, rows[:4], 'kind = "regression"\n', name="numbers"))
     data = load_task(task)
     (job,) = job_of(encoder, task, tmp_path)
-    model = fresh_model(job, encode_task(encoder, data, SMALL))
+    model = initial_model(job, encode_task(encoder, data, SMALL))
     assert model.classifier.bias.item() == pytest.approx(np.mean(data.train.targets))

@@ -20,7 +20,7 @@ from daybreak.evaluation.scoring.metrics import (
     regression_scores,
 )
 
-NUMBERS = st.floats(-100, 100, allow_nan=False, hidden_size=32)
+NUMBERS = st.floats(-100, 100, allow_nan=False, width=32)
 
 
 @given(

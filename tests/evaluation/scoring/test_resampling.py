@@ -17,7 +17,7 @@ from daybreak.evaluation.scoring.metrics import METRICS, classification_scores, 
 from daybreak.evaluation.scoring.resampling import compare, recount
 from daybreak.evaluation.tasks.questions import Questions
 from daybreak.evaluation.tasks.token_labels import TokenLabels
-from daybreak.schemas.tasks import Cell
+from daybreak.schemas.tasks import FinetuningRun
 
 TAGS = ("B-dose", "B-drug", "I-dose", "I-drug", "O")
 
@@ -25,9 +25,9 @@ TAGS = ("B-dose", "B-drug", "I-dose", "I-drug", "O")
 def cells(tables, part="dev"):
     """One cell a seed."""
     return [
-        Cell(
+        FinetuningRun(
             fingerprint="", protocol="quick", task="toy", model="pretrained", model_name="toy", epochs=1, seed=seed,
-            learning_rate=1e-3, batch=16, scores={}, judged={part: np.asarray(table, float).tolist()}, threads=1,
+            learning_rate=1e-3, batch=16, scores={}, scored_rows={part: np.asarray(table, float).tolist()}, threads=1,
             seconds=1.0,
         )
         for seed, table in enumerate(tables)
@@ -192,4 +192,4 @@ def test_what_is_no_pair_is_refused():
         with pytest.raises(UserError, match=said):
             compared(cells([table]), b, **ask)
     with pytest.raises(UserError, match="cannot be counted again"):
-        compared(cells([table]), cells([table]), kind="classification", metric="surprise", classes=2)
+        compared(cells([table]), cells([table]), kind="classification", metric="nll", classes=2)

@@ -145,7 +145,7 @@ def test_a_toy_task_is_learned(family: Path) -> None:
     assert scores["accuracy"] > 0.95
     assert scores["accuracy"] == accuracy_score(dev.targets, np.stack(found).argmax(axis=1))
     chances = torch.tensor(np.stack(found)).double().softmax(1).numpy()
-    assert scores["surprise"] == pytest.approx(log_loss(dev.targets, chances))
+    assert scores["nll"] == pytest.approx(log_loss(dev.targets, chances))
     np.testing.assert_allclose(judged[:, 2], chances.max(axis=1), atol=1e-9)
 
 

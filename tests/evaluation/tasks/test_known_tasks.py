@@ -9,8 +9,7 @@ import pytest
 
 from daybreak.core.errors import UserError
 from daybreak.evaluation.tasks.kinds import kind_of, load_task
-from daybreak.evaluation.tasks.known_tasks import KNOWN, TASK_LISTS, known_task, spelled_out
-from daybreak.evaluation.tasks.scibert_tasks import SCIBERT
+from daybreak.evaluation.tasks.known_tasks import KNOWN, SCIBERT, TASK_LISTS, known_task, spelled_out
 
 DATA = Path(__file__).parents[3] / "../shared/data"
 GLUE_DIR = DATA / "glue"
@@ -35,8 +34,8 @@ def test_published_files_have_their_published_sizes_and_floors(
     task = known_task(name, GLUE_DIR)
     kind, data = kind_of(task), load_task(task)
     assert (len(data.train), len(data.dev), data.skipped, data.labels) == (train, dev, 0, labels)
-    (file,) = task.hidden
-    unlabelled = kind.unlabelled(task, file.name)
+    (file,) = task.unlabelled
+    unlabelled = kind.load_unlabelled(task, file.name)
     assert len(unlabelled) == hidden
     columns = 1 if name in ("cola", "sst2") else 2
     assert {len(texts) for texts in (*data.dev.texts, *unlabelled.texts)} == {columns}
@@ -62,7 +61,7 @@ def test_the_parts_of_mnli_and_qnli_are_read_whole(tmp_path: Path) -> None:
     answered = {}
     for data in (mnli, qnli):
         task = data.task
-        answered |= {file.name: len(kind_of(task).unlabelled(task, file.name)) for file in task.hidden}
+        answered |= {file.name: len(kind_of(task).load_unlabelled(task, file.name)) for file in task.unlabelled}
     assert answered == {"AX": 1104, "QNLI": 5463}
     kind = kind_of(mnli.task)
     majority = {part: kind.score(kind.constant(mnli, rows), mnli.labels) for part, rows in mnli.parts.items()}

@@ -17,8 +17,8 @@ from sklearn import metrics as reference
 from torch.nn import functional
 
 from daybreak.core.errors import UserError
-from daybreak.evaluation.finetuning.cells import DIGITS
 from daybreak.evaluation.finetuning.classifier import load_tokenizer
+from daybreak.evaluation.finetuning.jobs import DIGITS
 from daybreak.evaluation.scoring.metrics import METRICS
 from daybreak.evaluation.tasks.batches import EncodedRows
 from daybreak.evaluation.tasks.kinds import KINDS
@@ -36,7 +36,7 @@ def encoded(targets: list[float]) -> EncodedRows:
 def labelled_logits(draw: st.DrawFn) -> tuple[list[int], np.ndarray]:
     classes, rows = draw(st.integers(2, 4)), draw(st.integers(1, 30))
     targets = draw(st.lists(st.integers(0, classes - 1), min_size=rows, max_size=rows))
-    return targets, draw(arrays(np.float32, (rows, classes), elements=st.floats(-40, 40, hidden_size=32)))
+    return targets, draw(arrays(np.float32, (rows, classes), elements=st.floats(-40, 40, width=32)))
 
 
 @given(labelled_logits(), st.randoms(use_true_random=False))
@@ -44,13 +44,13 @@ def test_classes_are_scored_as_scikit_learn_does(case, chance) -> None:  # type:
     targets, logits = case
     labels = [str(label) for label in range(logits.shape[1])]
     judged = CLASSES.evaluate(encoded(targets), list(logits), labels)
-    assert judged.shape == (len(targets), len(CLASSES.judged)) and judged.dtype == np.float64
+    assert judged.shape == (len(targets), len(CLASSES.columns)) and judged.dtype == np.float64
     chances = softmax(logits.astype(np.float64), axis=1)
     answers = chances.argmax(axis=1)
     found = CLASSES.score(judged, labels)
     assert found["accuracy"] == pytest.approx(reference.accuracy_score(targets, answers))
     wide = torch.from_numpy(logits).double()
-    assert found["surprise"] == pytest.approx(functional.cross_entropy(wide, torch.tensor(targets)).item(), abs=1e-9)
+    assert found["nll"] == pytest.approx(functional.cross_entropy(wide, torch.tensor(targets)).item(), abs=1e-9)
     if len(labels) == 2 and len(set(targets)) == 2:
         lead = logits[:, 1].astype(np.float64) - logits[:, 0]
         assert found["auc"] == pytest.approx(reference.roc_auc_score(targets, lead))
@@ -66,7 +66,7 @@ def test_sure_answers_keep_their_order_in_a_cell() -> None:
         assert (found["accuracy"], found["auc"]) == (0.5, 0.75), "chances of the sure ones are all 1"
 
 
-@given(arrays(np.float64, st.tuples(st.integers(1, 30), st.just(2)), elements=st.floats(-50, 50, hidden_size=32)))
+@given(arrays(np.float64, st.tuples(st.integers(1, 30), st.just(2)), elements=st.floats(-50, 50, width=32)))
 def test_numbers_are_scored_as_scipy_does(table: np.ndarray) -> None:
     judged = NUMBERS.evaluate(encoded(table[:, 0].tolist()), list(table[:, 1:].astype(np.float32)), [])
     np.testing.assert_array_equal(judged, table)
@@ -157,5 +157,5 @@ def test_losses_equal_their_definitions(case: tuple[list[int], np.ndarray]) -> N
 
 def test_what_is_decided_is_a_class_or_a_number() -> None:
     answers = list(np.array([[0.5, 1.0], [3.0, -2.0]], dtype=np.float32))
-    assert CLASSES.decided(answers) == [1.0, 0.0]
-    assert NUMBERS.decided([row[:1] for row in answers]) == [0.5, 3.0]
+    assert CLASSES.predictions(answers) == [1.0, 0.0]
+    assert NUMBERS.predictions([row[:1] for row in answers]) == [0.5, 3.0]

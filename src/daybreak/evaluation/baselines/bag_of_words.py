@@ -60,7 +60,7 @@ WORD = r"(?u)\b\w+\b"
 class WordScores:
     """What the baseline answers."""
 
-    judged: dict[str, np.ndarray]
+    scored_rows: dict[str, np.ndarray]
     """By part, what ``Kind.evaluate`` gives."""
     rows: int
     """Training rows that it was fitted on."""
@@ -106,13 +106,13 @@ def _linear(kind: Kind, data: TaskRows, train: LabelledRows) -> dict[str, np.nda
         for columns in features.variants:
             for strength in STRENGTHS:
                 model.fit(seen[:, columns], _samples(kind, inside).targets, strength)
-                score = kind.score(model.judged(unseen[:, columns], outside), data.labels)[data.task.metric]
+                score = kind.score(model.evaluate(unseen[:, columns], outside), data.labels)[data.task.metric]
                 if score > best[0]:
                     best = score, columns, strength
     _, columns, strength = best
     model.fit(features.fit(_samples(kind, train).texts)[:, columns], _samples(kind, train).targets, strength)
     return {
-        part: model.judged(features.of(_samples(kind, rows).texts)[:, columns], rows)
+        part: model.evaluate(features.of(_samples(kind, rows).texts)[:, columns], rows)
         for part, rows in data.parts.items()
     }
 
@@ -145,7 +145,7 @@ class _Linear:
             warnings.simplefilter("ignore", ConvergenceWarning)  # the selection compares what was reached
             self._model.fit(features, targets)
 
-    def judged(self, features: Any, rows: LabelledRows) -> np.ndarray:
+    def evaluate(self, features: Any, rows: LabelledRows) -> np.ndarray:
         """What ``Kind.evaluate`` makes of the answers for ``rows``, whose features are given."""
         if self._kind.name == "regression":
             answers = self._model.predict(features)[:, None]

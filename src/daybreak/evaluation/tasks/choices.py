@@ -13,7 +13,7 @@ from daybreak.core.errors import UserError
 from daybreak.evaluation.scoring.metrics import most_frequent
 from daybreak.evaluation.tasks.batches import EncodedRows, Padding, check_ids
 from daybreak.evaluation.tasks.sequences import OneOfSeveral, confidence_of, confidence_scores
-from daybreak.evaluation.tasks.tables import place, read_cells, shown
+from daybreak.evaluation.tasks.tables import location, read_table, shown
 from daybreak.evaluation.tasks.task import LabelledRows, Task, TaskRows, assembled
 
 
@@ -28,8 +28,8 @@ class Choice(OneOfSeveral):
     metrics: ClassVar[tuple[str, ...]] = ("accuracy",)
     headline = "accuracy"
     head = "ForMultipleChoice"
-    judged = ("target", "answer", "confidence", "surprise")
-    """The confidence is the answer's chance in [0, 1], the surprise that of the target in nats."""
+    columns = ("target", "answer", "confidence", "nll")
+    """The confidence is the answer's chance in [0, 1], the nll that of the target in nats."""
 
     def load(self, task: Task) -> TaskRows:
         read = {path: _read(task, path) for path in task.files.values()}
@@ -81,27 +81,27 @@ class Choice(OneOfSeveral):
         columns = (rows.targets, *confidence_of(np.stack(answers).astype(np.float64), rows.targets))
         return np.stack(columns, axis=1).astype(np.float64)
 
-    def constant(self, data: TaskRows, judged: LabelledRows) -> np.ndarray:
-        table = np.full((len(judged), len(self.judged)), np.nan)
-        table[:, 0], table[:, 1] = judged.targets, most_frequent(data.train.targets)
+    def constant(self, data: TaskRows, rows: LabelledRows) -> np.ndarray:
+        table = np.full((len(rows), len(self.columns)), np.nan)
+        table[:, 0], table[:, 1] = rows.targets, most_frequent(data.train.targets)
         return table
 
-    def score(self, judged: np.ndarray, labels: Sequence[str]) -> dict[str, float]:
-        """Also ``calibration_error`` and ``surprise``, less of which is better, where chances are known."""
-        accuracy = float((judged[:, 0] == judged[:, 1]).mean())
-        return {"accuracy": accuracy, **confidence_scores(*judged.T)}
+    def score(self, scored: np.ndarray, labels: Sequence[str]) -> dict[str, float]:
+        """Also ``calibration_error`` and ``nll``, less of which is better, where chances are known."""
+        accuracy = float((scored[:, 0] == scored[:, 1]).mean())
+        return {"accuracy": accuracy, **confidence_scores(*scored.T)}
 
 
 def _read(task: Task, path: Path) -> tuple[LabelledRows, int]:
     """The rows, and how many lacked a cell."""
-    cells = read_cells(path, (*task.text, *task.choices, task.label), format=task.format, header=task.header)
+    cells = read_table(path, (*task.text, *task.choices, task.label), format=task.format, header=task.header)
     known = {str(number): number for number in range(len(task.choices))}
     targets = []
     for line, row in zip(cells.lines, cells.rows):
         label = row[-1].strip()
         if label not in known:
             raise UserError(
-                f"{place(path, line)} has the label {shown(label)}, which is no number from 0 to {len(known) - 1}.",
+                f"{location(path, line)} has the label {shown(label)}, which is no number from 0 to {len(known) - 1}.",
                 "Give the number of the right choice, counted from 0.",
             )
         targets.append(known[label])

@@ -57,7 +57,7 @@ class Questions(Kind):
     metrics: ClassVar[tuple[str, ...]] = ("f1", "exact")
     headline = "f1"
     head = "ForQuestionAnswering"
-    judged = ("exact", "f1")
+    columns = ("exact", "f1")
 
     def load(self, task: Task) -> TaskRows:
         read = {path: _read(task, path) for path in task.files.values()}
@@ -158,13 +158,13 @@ class Questions(Kind):
         may_have_none = NO_ANSWER in labels
         return ["" if may_have_none and empty > sure else text for empty, (sure, text) in zip(none, best)]
 
-    def constant(self, data: TaskRows, judged: LabelledRows) -> np.ndarray:
+    def constant(self, data: TaskRows, rows: LabelledRows) -> np.ndarray:
         """Of the empty answer."""
-        right = ([answer.text for answer in target] for target in judged.targets)
+        right = ([answer.text for answer in target] for target in rows.targets)
         return np.array([score_answer("", texts) for texts in right], dtype=np.float64)
 
-    def score(self, judged: np.ndarray, labels: Sequence[str]) -> dict[str, float]:
-        return {"f1": float(judged[:, 1].mean()), "exact": float(judged[:, 0].mean())}
+    def score(self, scored: np.ndarray, labels: Sequence[str]) -> dict[str, float]:
+        return {"f1": float(scored[:, 1].mean()), "exact": float(scored[:, 0].mean())}
 
 
 def best_span(logits: np.ndarray) -> tuple[float, int, int]:

@@ -31,7 +31,7 @@ Numbered = Iterator[tuple[int, list[str | None]]]
 
 
 @dataclass(frozen=True)
-class Cells:
+class TableRows:
     """The chosen cells of each usable row, in the order of the file."""
 
     rows: list[tuple[str, ...]]
@@ -40,7 +40,7 @@ class Cells:
     skipped: int
 
 
-def read_cells(path: Path, columns: Columns, *, format: str, header: bool, whole: bool = False) -> Cells:
+def read_table(path: Path, columns: Columns, *, format: str, header: bool, whole: bool = False) -> TableRows:
     """Read ``columns`` (names, or 0-based numbers) of a table.
 
     Tab-separated files are read without quoting (GLUE has unbalanced quotes), comma-separated ones with it. A byte
@@ -103,12 +103,12 @@ def check_skipped(usable: int, skipped: int, fault: str, remedy: str) -> None:
         raise UserError(f"{skipped} of the {total} {fault}.", remedy)
 
 
-def place(path: Path, number: int) -> str:
-    """How a sentence about a row begins; ``number`` is one of ``Cells.lines``."""
+def location(path: Path, number: int) -> str:
+    """How a sentence about a row begins; ``number`` is one of ``TableRows.lines``."""
     return f"{'Row' if path.suffix == '.parquet' else 'Line'} {number} of '{path}'"
 
 
-def _gathered(lines: Numbered, whole: bool, path: Path, columns: Columns) -> Cells:
+def _gathered(lines: Numbered, whole: bool, path: Path, columns: Columns) -> TableRows:
     rows: list[tuple[str, ...]] = []
     numbers: list[int] = []
     skipped = empty_line = 0
@@ -118,7 +118,7 @@ def _gathered(lines: Numbered, whole: bool, path: Path, columns: Columns) -> Cel
             continue
         if whole and (empty_line or None in row):
             raise UserError(
-                f"{place(path, empty_line or number)} lacks a value for one of {_listed(columns)}, "
+                f"{location(path, empty_line or number)} lacks a value for one of {_listed(columns)}, "
                 "and every row of this file has to be answered.",
                 "Restore the file as it was published.",
             )
@@ -128,7 +128,7 @@ def _gathered(lines: Numbered, whole: bool, path: Path, columns: Columns) -> Cel
             numbers.append(number)
         else:
             skipped += 1
-    return Cells(rows, numbers, skipped)
+    return TableRows(rows, numbers, skipped)
 
 
 def shown(value: object) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 from daybreak.core.errors import UserError
 from daybreak.core.serialization import nearest
 from daybreak.evaluation.scoring.metrics import TWO_LABELS
-from daybreak.evaluation.tasks.tables import Cells, place, read_cells, shown
+from daybreak.evaluation.tasks.tables import TableRows, location, read_table, shown
 
 SPLIT_SEED = 0
 DEV_SHARE = 0.1
@@ -21,7 +21,7 @@ DEV_SHARE = 0.1
 
 
 @dataclass(frozen=True)
-class Hidden:
+class UnlabelledFile:
     """An unlabelled file."""
 
     name: str
@@ -42,7 +42,7 @@ class Task:
     """A labelled file that is scored with the models that dev is scored with; it decides nothing."""
     mismatched: Path | None = None
     """A second labelled dev file, of other genres; likewise."""
-    hidden: tuple[Hidden, ...] = ()
+    unlabelled: tuple[UnlabelledFile, ...] = ()
     """Unlabelled files to answer for a submission."""
     family: str = ""
     """The task whose settings a protocol uses; the name itself when empty. A part of a task names the whole here."""
@@ -152,11 +152,11 @@ def assembled(task: Task, labels: tuple[str, ...], rows: Mapping[Path, LabelledR
     )
 
 
-def _read(task: Task, path: Path) -> Cells:
-    return read_cells(path, (*task.text, task.label), format=task.format, header=task.header)
+def _read(task: Task, path: Path) -> TableRows:
+    return read_table(path, (*task.text, task.label), format=task.format, header=task.header)
 
 
-def _known_labels(task: Task, train: Cells) -> tuple[dict[str, int], tuple[str, ...]]:
+def _known_labels(task: Task, train: TableRows) -> tuple[dict[str, int], tuple[str, ...]]:
     """Values in the files -> class ids, and the names of the ids."""
     values = [value for value, _ in task.labels] or _sorted_labels({row[-1].strip() for row in train.rows})
     names = tuple(name for _, name in task.labels) or tuple(values)
@@ -190,7 +190,7 @@ def _sorted_labels(values: set[str]) -> list[str]:
         return sorted(values)
 
 
-def _rows(task: Task, path: Path, cells: Cells, known: dict[str, int]) -> LabelledRows:
+def _rows(task: Task, path: Path, cells: TableRows, known: dict[str, int]) -> LabelledRows:
     texts = [row[:-1] for row in cells.rows]
     labels = [row[-1].strip() for row in cells.rows]
     if task.kind == "regression":
@@ -199,7 +199,7 @@ def _rows(task: Task, path: Path, cells: Cells, known: dict[str, int]) -> Labell
         if label not in known:
             names = ", ".join(shown(value) for value in list(known)[:8]) + (", ..." if len(known) > 8 else "")
             raise UserError(
-                f"{place(path, line)} has the label {shown(label)}, which is none of {names}.{nearest(label, known)}",
+                f"{location(path, line)} has the label {shown(label)}, which is none of {names}.{nearest(label, known)}",
                 "Correct the label, or add training rows that have it.",
             )
     return LabelledRows(texts, [known[label] for label in labels])
@@ -212,7 +212,7 @@ def _number(path: Path, line: int, label: str) -> float:
         value = math.nan
     if not math.isfinite(value):
         raise UserError(
-            f"{place(path, line)} has the label {shown(label)}, which is no number.",
+            f"{location(path, line)} has the label {shown(label)}, which is no number.",
             'Correct it, or set kind = "classification".',
         )
     return value

@@ -29,7 +29,7 @@ class Kind(ABC):
     """The one of them that is taken where a task names none."""
     head: ClassVar[str]
     """The stock classes with such an output, after the family's name: ``ForSequenceClassification``."""
-    judged: ClassVar[tuple[str, ...]] = ()
+    columns: ClassVar[tuple[str, ...]] = ()
     """Names of the columns of ``evaluate``, where their number does not depend on the task."""
     exact: ClassVar[bool] = False
     """Wants float32 where others compute in bfloat16: 8 bits are too few for a number that is judged by its rank."""
@@ -42,8 +42,8 @@ class Kind(ABC):
             UserError: a file cannot be used, or there is nothing to learn in it.
         """
 
-    def unlabelled(self, task: Task, name: str) -> LabelledRows:
-        """The rows of the file ``name`` of ``task.hidden``, in file order, none left out; their targets are 0.
+    def load_unlabelled(self, task: Task, name: str) -> LabelledRows:
+        """The rows of the file ``name`` of ``task.unlabelled``, in file order, none left out; their targets are 0.
 
         Raises:
             NotImplementedError: no task of this kind has such files.
@@ -84,14 +84,14 @@ class Kind(ABC):
         """float64[R, k]: for each row what the scores are counted from; ``answers`` has one entry a sample."""
 
     @abstractmethod
-    def constant(self, data: TaskRows, judged: LabelledRows) -> np.ndarray:
+    def constant(self, data: TaskRows, rows: LabelledRows) -> np.ndarray:
         """As ``evaluate``, of the answer that suits the training rows best and ignores the text."""
 
     @abstractmethod
-    def score(self, judged: np.ndarray, labels: Sequence[str]) -> dict[str, float]:
-        """Every metric, from any selection of judged rows."""
+    def score(self, scored: np.ndarray, labels: Sequence[str]) -> dict[str, float]:
+        """Every metric, from any selection of scored rows."""
 
-    def decided(self, answers: Sequence[np.ndarray]) -> list[float]:
+    def predictions(self, answers: Sequence[np.ndarray]) -> list[float]:
         """One class id or number a row, for a submission.
 
         Raises:

@@ -110,13 +110,13 @@ class TokenLabels(Kind):
             decided.append(ids.tolist())
         return _counted(rows.targets, decided, labels)
 
-    def constant(self, data: TaskRows, judged: LabelledRows) -> np.ndarray:
+    def constant(self, data: TaskRows, rows: LabelledRows) -> np.ndarray:
         """Every word is O: nothing is found, and every score is 0."""
         outside = data.labels.index(OUTSIDE)
-        return _counted(judged.targets, [[outside] * len(target) for target in judged.targets], data.labels)
+        return _counted(rows.targets, [[outside] * len(target) for target in rows.targets], data.labels)
 
-    def score(self, judged: np.ndarray, labels: Sequence[str]) -> dict[str, float]:
-        totals = judged.sum(axis=0).reshape(len(_types(labels)), 2, 3)
+    def score(self, scored: np.ndarray, labels: Sequence[str]) -> dict[str, float]:
+        totals = scored.sum(axis=0).reshape(len(_types(labels)), 2, 3)
         precision, recall, f1 = rates(totals[:, 0].sum(axis=0))
         _, _, of_words = rates(totals[:, 1])
         return dict(zip(self.metrics, (float(f1), float(precision), float(recall), float(of_words.mean()))))

@@ -19,12 +19,12 @@ from safetensors.torch import load_file
 from daybreak.commands.evaluate import evaluate
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json
-from daybreak.evaluation.finetuning import cells, forecast
+from daybreak.evaluation.finetuning import forecast, jobs
 from daybreak.evaluation.finetuning.classifier import build_classifier
 from daybreak.evaluation.finetuning.results import read_results
 from daybreak.evaluation.protocols import known_protocols as protocols
 from daybreak.evaluation.tasks.kinds import KINDS
-from daybreak.schemas.tasks import Cell
+from daybreak.schemas.tasks import FinetuningRun
 
 Start = Callable[..., "subprocess.Popen[str]"]
 WriteTask = Callable[..., Path]
@@ -98,7 +98,7 @@ def test_no_worker_outlives_a_killed_evaluation(encoder: Path, weather: Path, tm
     _, living = psutil.wait_procs(workers, timeout=60)
     assert living == []
     for file in cell_files(out):
-        read_json(file, Cell)
+        read_json(file, FinetuningRun)
 
 
 def test_a_stopped_evaluation_says_how_to_go_on(encoder: Path, weather: Path, tmp_path: Path, start: Start) -> None:
@@ -112,7 +112,7 @@ def test_a_stopped_evaluation_says_how_to_go_on(encoder: Path, weather: Path, tm
     assert err.splitlines()[-1] == "daybreak: stopped; the same command goes on from here."
     assert "Traceback" not in err
     for file in cell_files(out):
-        read_json(file, Cell)
+        read_json(file, FinetuningRun)
 
 
 def test_divergence_in_a_process_is_one_sentence(
@@ -188,11 +188,11 @@ def test_a_task_starts_from_the_encoder_of_another(
 
     def unwatched(*arguments: object) -> object:
         with monkeypatch.context() as patch:
-            patch.setattr(cells, "build_classifier", real)
-            return cells.fresh_model(*arguments)  # type: ignore[arg-type]
+            patch.setattr(jobs, "build_classifier", real)
+            return jobs.initial_model(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(cells, "build_classifier", watched)
-    monkeypatch.setattr(forecast, "fresh_model", unwatched)
+    monkeypatch.setattr(jobs, "build_classifier", watched)
+    monkeypatch.setattr(forecast, "initial_model", unwatched)
     out = tmp_path / "out"
     again = partial(evaluate, encoder, tasks, protocol="passing-on", out=out, untrained=untrained)
     results = again(save=tmp_path / "kept")
