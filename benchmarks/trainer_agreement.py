@@ -34,8 +34,8 @@ import torch
 
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json, write_json
-from daybreak.evaluation.finetuning.jobs import EncodedTask, encode_task, max_sequence_length
 from daybreak.evaluation.finetuning.classifier import build_classifier, load_config, load_tokenizer
+from daybreak.evaluation.finetuning.jobs import EncodedTask, encode_task, max_sequence_length
 from daybreak.evaluation.model_source import find_tasks
 from daybreak.evaluation.protocols.known_protocols import find_protocol
 from daybreak.evaluation.protocols.protocol import Protocol

@@ -45,7 +45,7 @@ def test_the_loss_of_pairs_is_the_entropy_of_the_chain(sure: float) -> None:
 
 
 def test_all_sources_of_a_text_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(difficulty, "LEARNED", 50_000)
+    monkeypatch.setattr(difficulty, "TRAIN_TOKENS", 50_000)
     text = Ids(np.concatenate([chain(100_000, 0.0, 2).ids, chain(100_000, 0.9, 3).ids]))
     counts = np.bincount(text.ids, minlength=VOCABULARY)
     hard, easy = share(0.0), share(0.9)

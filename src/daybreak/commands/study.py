@@ -15,7 +15,7 @@ from daybreak.data.sequences.shards import open_shards
 from daybreak.reporting.study_log import check_log, put_on_top
 from daybreak.reporting.study_table import log_entry, study_text
 from daybreak.schemas.studies import STUDY_FILE, Study, StudyCell
-from daybreak.studies.cell_runner import Place, held
+from daybreak.studies.cell_runner import StudyFolder, held
 from daybreak.studies.cell_tasks import CellTasks, choose_tasks
 from daybreak.studies.experiment import (
     Variant,
@@ -112,7 +112,7 @@ def _played(
     tasks: CellTasks | None,
 ) -> Study:
     """Run all cells; ``out`` tells at any time how far it is."""
-    place = Place(out=out, budget=found.settings.budget, threads=found.settings.threads)
+    place = StudyFolder(out=out, budget=found.settings.budget, threads=found.settings.threads)
     with held(out) as lock:
         _refuse_other(out, found)
         names = [one.name for one in variants]

@@ -32,7 +32,7 @@ from daybreak.recipe import Recipe
 from daybreak.reporting.study_log import check_log, put_on_top
 from daybreak.reporting.study_table import data_log_entry, data_study_text, data_variant
 from daybreak.schemas.studies import DATA_STUDY_FILE, DataStudy, LossComparison, StudyCell, StudySettings
-from daybreak.studies.cell_runner import Place, held, slug
+from daybreak.studies.cell_runner import StudyFolder, held, slug
 from daybreak.studies.experiment import Variant, agreed, cells_of, forecast, heldout_sets, play, refuse_others, settled
 from daybreak.studies.paired_losses import compare
 from daybreak.training.clock import Budget
@@ -102,7 +102,7 @@ def study_data(
         data = {data_variant(text.source, text.preprocessing): out / "data" / text.folder for text in begun.texts}
         for one in variants:
             heldout_sets([one], data[one.name])
-        place = Place(out=out, budget=budget, threads=settings.threads)
+        place = StudyFolder(out=out, budget=budget, threads=settings.threads)
         cells = cells_of(variants, place, seeds, lambda one: data[one.name])
         forecast(cells, place)
         evaluate = _Judge(begun, {one.name: agreed(one, budget) for one in variants}, out)

@@ -28,7 +28,7 @@ FIELDS = {
     "PreprocessedText": {"treatment": "preprocessing"},
     "Progress": {"spent": "time_by_category"},
     "Record": {"contender": "variant"},
-    "StudyCell": {"contender": "variant"},
+    "StudyCell": {"contender": "variant", "turns": "loads"},
     "StudySettings": {"contenders": "variants"},
     "Summary": {"spent": "time_by_category"},
     "ValidationRecord": {"commonest_share": "most_frequent_fraction"},

@@ -24,20 +24,20 @@ class CurvePoint:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Turn:
-    """One process of a cell, and what the machine had to do meanwhile. A cell that was killed has several."""
+class MachineLoad:
+    """The load of the machine during one process of a cell. A cell that was killed and resumed has several."""
 
     before: list[float]
-    """Busy processes over the last 1, 5 and 15 minutes, when it began."""
+    """Load averages over 1, 5 and 15 minutes at the start."""
     most: float
-    """The highest one-minute load while it went on."""
+    """Highest one-minute load average during the process."""
     mean: float
     after: list[float] = field(default_factory=list)
-    """When it ended; empty where it was killed with the study."""
+    """Load averages at the end; empty if the process was killed."""
     seconds: float | None = None
-    """From the start of its process to the end of it, the parity gate included."""
+    """Duration of the process, the parity gate included."""
     others: float | None = None
-    """Cores that other processes used, on average; None where the system does not tell."""
+    """Mean number of cores that other processes used; None if the system does not report it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +94,7 @@ class StudyCell:
     threads: int
     precision: str
     curve: list[CurvePoint]
-    turns: list[Turn]
+    loads: list[MachineLoad]
     void: str = ""
     """Why it counts for nothing; empty where it counts."""
     others: dict[str, float] = field(default_factory=dict)

@@ -68,7 +68,7 @@ def test_fifteen_in_a_hundred_words_are_hidden_once_each(ids: list[int]) -> None
     stream = np.array(ids, dtype=np.int64)
     words = [place for place, id in enumerate(ids) if id not in SPECIAL]
     if round(0.15 * len(words)) == 0:
-        with pytest.raises(UserError, match=f"The text has {len(words)} tokens, too few to hide some"):
+        with pytest.raises(UserError, match=f"The text has {len(words)} tokens, too few to mask some"):
             hidden_places(stream, SPECIAL)
         return
     places = hidden_places(stream, SPECIAL).tolist()

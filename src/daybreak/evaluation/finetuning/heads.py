@@ -32,8 +32,8 @@ def compared(first: Tensor, second: Tensor) -> list[Tensor]:
 class PooledClassifier(nn.Module):
     """An encoder with a float32 head of two layers on pooled states; ``head`` is a name of ``HEADS``.
 
-    ``mean`` and ``cls`` pool the sequence. For pairs, ``segments`` adds ``compared`` means over the tokens of each text,
-    and ``towers`` uses the means of each text encoded alone.
+    ``mean`` and ``cls`` pool the sequence. For pairs, ``segments`` adds ``compared`` means over the tokens of each
+    text, and ``towers`` uses the means of each text encoded alone.
     """
 
     base_model_prefix = "encoder"

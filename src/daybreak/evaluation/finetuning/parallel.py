@@ -144,7 +144,9 @@ def _run_here(jobs: Sequence[FinetuningJob], work: Work) -> Generator[Finetuning
     epochs = 0
     for number, job in enumerate(jobs, start=1):
 
-        def show(fraction: float, loss: float, job: FinetuningJob = job, number: int = number) -> None:
+        def show(
+            fraction: float, loss: float, job: FinetuningJob = job, number: int = number, epochs: int = epochs
+        ) -> None:
             label = f"{number}/{len(jobs)}  {job.task.name}, {job.setting}, seed {job.seed}"
             work.show((epochs + fraction * job.setting.epochs) / total, f"{label}  loss {loss:.3f}")
 

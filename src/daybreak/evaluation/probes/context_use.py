@@ -1,7 +1,7 @@
 """How much of its context an encoder uses: masked tokens next to a copy of their text, and with few visible tokens.
 
-A model that attends across segments finds a masked token in a copy of its sentence. A model that does not cannot compare
-two sentences, whatever its held-out loss, and stays at chance level on similarity, paraphrase and entailment.
+A model that attends across segments finds a masked token in a copy of its sentence. A model that does not cannot
+compare two sentences, whatever its held-out loss, and stays at chance level on similarity, paraphrase and entailment.
 
 N pieces of text, M masked positions per piece.
 """

@@ -1,7 +1,7 @@
-"""Zero-shot retrieval on held-out documents: does the encoder find the passage that a query followed in its document?
+"""Zero-shot retrieval on held-out documents: find the passage that preceded a query in its document.
 
 A query is a span that stands shortly after its passage. The pairs are those of the inverse cloze task (Lee et al.,
-arXiv:1906.00300) with a gap between the two spans. BM25 (Robertson and Zaragoza 2009) is the baseline without a network.
+arXiv:1906.00300) with a gap between the two spans. The baseline is BM25 (Robertson and Zaragoza 2009).
 
 N passages and queries, D hidden size.
 """

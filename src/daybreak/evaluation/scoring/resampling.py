@@ -1,13 +1,14 @@
 """Compare two models with a paired bootstrap over rows and seeds.
 
-Both models predict the same rows, so the difficulty of a row cancels in the difference (Koehn 2004; Berg-Kirkpatrick et
-al. 2012). Each resample draws rows with replacement, the same for both models and all seeds, and seeds, the same for
-both, and computes the metric again. The interval is the percentile interval (Efron and Tibshirani 1993, chapter 13).
+Both models predict the same rows, so the difficulty of a row cancels in the difference (Koehn 2004; Berg-Kirkpatrick
+et al. 2012). Each resample draws rows with replacement, the same for both models and all seeds, and seeds, the same
+for both, and computes the metric again. The interval is the percentile interval (Efron and Tibshirani 1993, ch. 13).
 
-Limits: a bootstrap knows only the seeds that were run. With one seed the interval covers only the rows. With three seeds
-whose spread equals that of the rows, it covers the true difference about 90 times in 100 instead of 95 (simulated in a
-test). If seeds hardly differ it is too wide, because noise in single predictions is drawn with rows and with seeds (Owen
-2007, the pigeonhole bootstrap). It treats the rows as a sample of the task's texts and says nothing about other tasks.
+Limits: a bootstrap knows only the seeds that were run. With one seed the interval covers only the rows. With three
+seeds whose spread equals that of the rows, it covers the true difference about 90 times in 100 instead of 95
+(simulated in a test). If seeds hardly differ it is too wide, because noise in single predictions is drawn with rows and
+with seeds (Owen 2007, the pigeonhole bootstrap). It treats the rows as a sample of the task's texts and says nothing
+about other tasks.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ class Choice(OneOfSeveral):
         return table
 
     def score(self, scored: np.ndarray, labels: Sequence[str]) -> dict[str, float]:
-        """Return the metrics; if probabilities are known also ``calibration_error`` and ``nll``, where less is better."""
+        """Return the metrics; with probabilities also ``calibration_error`` and ``nll``, where less is better."""
         accuracy = float((scored[:, 0] == scored[:, 1]).mean())
         return {"accuracy": accuracy, **confidence_scores(*scored.T)}
 

@@ -127,7 +127,7 @@ class Classification(OneOfSeveral, _Sequences):
         return table
 
     def score(self, scored: np.ndarray, labels: Sequence[str]) -> dict[str, float]:
-        """Return the metrics; if probabilities are known also ``calibration_error`` and ``nll``, where less is better."""
+        """Return the metrics; with probabilities also ``calibration_error`` and ``nll``, where less is better."""
         targets, answers = scored[:, 0].astype(int).tolist(), scored[:, 1].astype(int).tolist()
         leads = scored[:, 2].tolist() if len(labels) == 2 else None
         return classification_scores(len(labels), targets, answers, leads) | confidence_scores(

@@ -53,8 +53,12 @@ def _by_type(found: Sequence[Sequence[str]], types: Sequence[str]) -> np.ndarray
 def rates(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return precision, recall and F1, each float64[...], of counts[..., 3]; 0.0 for a zero denominator."""
     correct, predicted, gold = np.moveaxis(np.asarray(counts, dtype=np.float64), -1, 0)
-    return _ratio_or_zero(correct, predicted), _ratio_or_zero(correct, gold), _ratio_or_zero(2 * correct, predicted + gold)
+    return (
+        _ratio(correct, predicted),
+        _ratio(correct, gold),
+        _ratio(2 * correct, predicted + gold),
+    )
 
 
-def _ratio_or_zero(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
+def _ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
     return np.divide(part, whole, out=np.zeros_like(part), where=whole > 0)

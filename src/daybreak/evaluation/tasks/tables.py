@@ -1,7 +1,7 @@
 """Read text columns from .tsv, .csv, .jsonl and .parquet files.
 
-Rows that lack a value are skipped and counted, as loaders of the original GLUE files do; a file with too many of them is
-refused.
+Rows that lack a value are skipped and counted, as loaders of the original GLUE files do; a file with too many of them
+is refused.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class TableRows:
 def read_table(path: Path, columns: Columns, *, format: str, header: bool, whole: bool = False) -> TableRows:
     """Read ``columns`` (names, or 0-based numbers) of a table.
 
-    Tab-separated files are read without quoting (GLUE has unbalanced quotes), comma-separated files with quoting. A byte
-    order mark is dropped. In .jsonl every line is an object whose keys are the columns.
+    Tab-separated files are read without quoting (GLUE has unbalanced quotes), comma-separated files with quoting. A
+    byte order mark is dropped. In .jsonl every line is an object whose keys are the columns.
 
     Args:
         whole: keep all rows, for a file whose rows are identified by number: an empty value is empty text, and a

@@ -200,7 +200,8 @@ def _rows(task: Task, path: Path, cells: TableRows, known: dict[str, int]) -> La
         if label not in known:
             names = ", ".join(shown(value) for value in list(known)[:8]) + (", ..." if len(known) > 8 else "")
             raise UserError(
-                f"{location(path, line)} has the label {shown(label)}, which is none of {names}.{nearest(label, known)}",
+                f"{location(path, line)} has the label {shown(label)}, which is none of {names}."
+                f"{nearest(label, known)}",
                 "Correct the label, or add training rows that have it.",
             )
     return LabelledRows(texts, [known[label] for label in labels])
