@@ -61,7 +61,8 @@ def trainer_score(folder: Path, rows: EncodedTask, protocol: Protocol, seed: int
             for i in range(len(part))
         ]
 
-    whole = {"padding": "max_length", "max_length": max_sequence_length(config, tokenizer, protocol)} if padding == "max" else {}
+    length = max_sequence_length(config, tokenizer, protocol)
+    whole = {"padding": "max_length", "max_length": length} if padding == "max" else {}
     with tempfile.TemporaryDirectory() as scratch:
         arguments = TrainingArguments(
             output_dir=scratch,

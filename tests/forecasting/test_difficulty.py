@@ -51,8 +51,3 @@ def test_all_sources_of_a_text_are_asked(monkeypatch: pytest.MonkeyPatch) -> Non
     hard, easy = share(0.0), share(0.9)
     mixed = pairs_log_fraction(text, chain(30_000, 0.9, 4), counts)
     assert easy < mixed < hard - 0.2
-
-
-def test_a_tiny_text_has_a_number_too() -> None:
-    train, heldout = Ids(np.arange(20) % VOCABULARY), Ids(np.array([1, 2, 3]))
-    assert math.isfinite(pairs_log_fraction(train, heldout, np.bincount(train.ids, minlength=VOCABULARY)))

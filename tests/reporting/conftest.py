@@ -61,8 +61,8 @@ def write_results() -> WriteResults:
                 scores.append(statistics.fmean(row[0] == row[1] for row in judged))
                 cell = FinetuningRun(
                     fingerprint="f", protocol="quick", task=task, model=model, model_name=name, epochs=5,
-                    learning_rate=RATE, batch=16, seed=seed, scores={"accuracy": scores[-1]}, scored_rows={"dev": judged},
-                    threads=1, seconds=2.0,
+                    learning_rate=RATE, batch=16, seed=seed, scores={"accuracy": scores[-1]},
+                    scored_rows={"dev": judged}, threads=1, seconds=2.0,
                 )  # fmt: skip
                 place = run.cells / "quick" / task / f"{name}-{model}"
                 place.mkdir(parents=True, exist_ok=True)

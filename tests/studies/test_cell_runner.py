@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import signal
@@ -55,11 +54,6 @@ def test_every_seed_takes_everybody_and_the_next_one_goes_back(names: list[str],
 )
 def test_only_neighbours_void_a_cell(turn: dict[str, Any], void: bool) -> None:
     assert bool(neighbours.why_void(replace(QUIET, **turn), cores=2, threads=2)) is void
-
-
-def test_a_neighbour_on_a_core_that_the_cell_leaves_free_disturbs_nobody() -> None:
-    assert not neighbours.why_void(replace(QUIET, others=1.2), cores=2, threads=1)
-    assert "others used 1.6 of 2 cores" in neighbours.why_void(replace(QUIET, others=1.6), cores=2, threads=1)
 
 
 def test_the_time_of_all_processes_is_counted_on_our_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,14 +171,3 @@ def test_two_studies_do_not_share_a_folder(place: StudyFolder, monkeypatch: pyte
     monkeypatch.setattr(turns, "POLL_SECONDS", 0.01)
     with turns.held(place.out), pytest.raises(UserError, match="is at work"), turns.held(place.out):
         pass
-
-
-def test_where_the_file_system_has_no_locks_a_study_goes_on_without(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(errno.ENOSYS, "Function not implemented")
-
-    monkeypatch.setattr("fcntl.flock", refuse)
-    with turns.held(tmp_path) as lock:
-        assert not lock.closed

@@ -15,8 +15,8 @@ from daybreak.schemas.forecast import MARKS, Law, LawRun, Residual, UsualLoss
 EXPECTED = (math.log(0.1), math.log(0.1), 0.34, math.log(0.3), 0.28, 5.0, 0.0, 0.0)
 UNSURE = (0.7, 0.7, 0.1, 0.7, 0.1, 5.0, 0.7, 0.1)
 """Prior mean and standard deviation of the coefficients and of ``Law.others``: the exponents of Hoffmann et al.
-(arXiv:2203.15556, eq. 10), fractions near a tenth, and a million tokens until the loss falls. The prior matters only for
-what the runs leave open, such as the gain of much larger models."""
+(arXiv:2203.15556, eq. 10), fractions near a tenth, and a million tokens until the loss falls. The prior matters only
+for what the runs leave open, such as the gain of much larger models."""
 DIFFERENT = (1, 4)
 """Indices of log A and beta among the coefficients, to which ``Law.others`` is added."""
 OPTIMIZER = "Muon"

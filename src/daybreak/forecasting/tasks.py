@@ -2,9 +2,9 @@
 
 For each task a line is fitted to recorded runs: score = intercept + slope * gap, where the gap is the unigram baseline
 minus the held-out loss, in nats. The interval is the prediction interval of linear regression (Draper and Smith,
-Applied Regression Analysis, section 1.4), widened by the uncertainty of the loss. Models that compare segments (``ContextUse``)
-score much higher on sentence pairs at the same loss, so each of the two kinds has its own lines. There is no forecast
-outside the measured gaps.
+Applied Regression Analysis, section 1.4), widened by the uncertainty of the loss. Models that compare segments
+(``ContextUse``) score much higher on sentence pairs at the same loss, so each of the two kinds has its own lines. There
+is no forecast outside the measured gaps.
 """
 
 from __future__ import annotations

@@ -107,8 +107,8 @@ def heldout_sets(variants: Sequence[Variant], data: Path) -> list[Validation]:
     if len(lengths) > 1:
         (short, a), (long, b) = sorted(lengths.items())[:2]
         raise UserError(
-            f"'{a}' is evaluated on held-out sequences of {short} tokens and '{b}' on sequences of {long}: their losses "
-            "do not compare.",
+            f"'{a}' is evaluated on held-out sequences of {short} tokens and '{b}' on sequences of {long}: "
+            "their losses do not compare.",
             "Give all the same --length.",
         )
     return found

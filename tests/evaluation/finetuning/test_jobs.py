@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 
-from daybreak.core.errors import UserError
 from daybreak.evaluation.finetuning import fingerprints, jobs
 from daybreak.evaluation.finetuning.fingerprints import fingerprint, model_digest, task_digest, unlabelled_digest
 from daybreak.evaluation.finetuning.jobs import FinetuningJob, run_job
@@ -71,13 +70,6 @@ def test_scores_can_be_counted_again_from_the_file(model: Path, task: Task) -> N
     assert kind.score(np.array(cell.scored_rows["dev"]), ["a", "b"]) == pytest.approx(cell.scores, abs=1e-5)
 
 
-@pytest.mark.parametrize("side", ["train", "dev"])
-def test_another_row_makes_a_cell_unusable(model: Path, task: Task, side: str) -> None:
-    run_job(job_of(model, task))
-    rewrite(task.train.with_name(f"weather-{side}.tsv"), lambda text: text.replace("sun", "warm", 1))
-    assert job_of(model, task).finished() is None
-
-
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
 def test_another_model_makes_a_cell_unusable(model: Path, task: Task, name: str) -> None:
     run_job(job_of(model, task))
@@ -95,24 +87,6 @@ def test_weights_that_are_not_used_decide_nothing(model: Path, task: Task) -> No
     assert model_digest(model, random=True) == before
     (model / "config.json").write_text("{}")
     assert model_digest(model, random=True) != before
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"text": ("label",)},
-        {"label": "text0"},
-        {"kind": "regression"},
-        {"header": False},
-        {"format": "jsonl"},
-        {"labels": (("b", "b"), ("a", "a"))},
-        {"labels": (("a", "no"), ("b", "yes"))},
-        {"choices": ("text0",)},
-        {"dev": None},
-    ],
-)
-def test_reading_the_same_rows_otherwise_makes_a_cell_unusable(task: Task, change: dict[str, object]) -> None:
-    assert task_digest(replace(task, **change)) != task_digest(task)  # type: ignore[arg-type]
 
 
 def test_the_part_that_a_file_is_counts(task: Task) -> None:
@@ -219,26 +193,3 @@ def test_a_cell_whose_model_is_wanted_has_it_beside_it(model: Path, task: Task) 
     assert run_job(kept).scores == cell.scores
     assert kept.keep is not None and (kept.keep / "model.safetensors").is_file()
     assert kept.finished() is not None
-
-
-def test_the_caller_keeps_its_threads(model: Path, task: Task) -> None:
-    seen = []
-    torch.set_num_threads(3)
-    job = replace(job_of(model, task), threads=2)
-    assert run_job(job, lambda share, loss: seen.append(torch.get_num_threads())).threads == 2
-    assert set(seen) == {2}
-    assert torch.get_num_threads() == 3
-    with pytest.raises(UserError):
-        run_job(replace(job, folder=model / "nowhere", seed=9, file=job.file.with_name("other.json")))
-    assert torch.get_num_threads() == 3
-
-
-def test_a_cell_of_forty_thousand_rows_is_a_small_file(
-    model: Path, task: Task, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    many = np.random.default_rng(0).normal(size=(40_430, 5))
-    monkeypatch.setattr(type(jobs.kind_of(task)), "evaluate", lambda self, rows, answers, labels: many)
-    monkeypatch.setattr(type(jobs.kind_of(task)), "score", lambda self, judged, labels: {"accuracy": 0.5})
-    job = job_of(model, task)
-    run_job(job)
-    assert job.file.stat().st_size < 5e6

@@ -1,4 +1,4 @@
-"""Jobs in worker processes give the same runs; whatever ends an evaluation, finished runs stay and no worker remains."""
+"""Jobs in worker processes give the same runs; however an evaluation ends, finished runs stay and no worker remains."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import errno
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -123,17 +122,6 @@ def test_a_full_gpu_and_a_full_disk_are_one_sentence(
     assert jobs[0].finished() is not None
 
 
-def test_another_error_of_the_system_stays_what_it_is(
-    jobs: list[FinetuningJob], monkeypatch: pytest.MonkeyPatch, notes: Any
-) -> None:
-    def filled(job: FinetuningJob, show: Show) -> FinetuningRun:
-        raise OSError(errno.EIO, "Input/output error")
-
-    monkeypatch.setattr(parallel, "run_job", filled)
-    with pytest.raises(OSError, match="Input/output error"):
-        next(run_jobs(jobs, 1, "processes", notes))
-
-
 def test_a_process_that_the_system_killed(
     jobs: list[FinetuningJob], monkeypatch: pytest.MonkeyPatch, notes: Any
 ) -> None:
@@ -222,19 +210,6 @@ def test_a_signal_unwinds_and_says_which(number: signal.Signals) -> None:
     assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
 
 
-def test_a_thread_that_may_not_listen_goes_on() -> None:
-    found = []
-
-    def inside() -> None:
-        with interruptible():
-            found.append("done")
-
-    thread = threading.Thread(target=inside)
-    thread.start()
-    thread.join()
-    assert found == ["done"]
-
-
 def test_the_forecast_tells_time_and_cost() -> None:
     assert forecast_line(3600.0, 6, 1, None) == "6 fine-tunings: about 1h 00m."
     assert forecast_line(3600.0, 6, 1, 1.5) == "6 fine-tunings: about 1h 00m, cost about 1.50."
@@ -311,20 +286,6 @@ def test_ray_fills_the_same_cells(
         local_ray.shutdown()
 
 
-def test_ray_begins_and_ends_a_cluster_of_this_machine(
-    jobs: list[FinetuningJob], local_ray: ModuleType, notes: Any
-) -> None:
-    if (os.cpu_count() or 1) < 2:
-        pytest.skip("needs 2 cores")
-    obeyed = signal.getsignal(signal.SIGTERM)
-    cells = run_jobs(jobs[:2], 2, "ray", notes)
-    assert next(cells).seed == 0
-    assert signal.getsignal(signal.SIGTERM) is obeyed
-    assert next(cells).seed == 1
-    assert not list(cells)
-    assert not local_ray.is_initialized()
-
-
 @pytest.fixture
 def claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], tuple[str | None, int]]:
     """Return ``claim(devices)``: begin as a worker does; the GPU that it has then, and its hold on it.
@@ -357,10 +318,6 @@ def test_every_worker_has_a_gpu_of_its_own(claim: Callable[[str], tuple[str | No
     assert [claim(devices)[0] for _ in range(4)] == ["0", "1", "MIG-GPU-a/1/0", "0"], "more workers than GPUs share"
     os.close(holds[1])  # as the end of the process does
     assert claim(devices)[0] == "1", "who takes a dead worker's place takes its GPU"
-
-
-def test_a_worker_of_a_machine_without_gpus_claims_none(claim: Callable[[str], tuple[str | None, int]]) -> None:
-    assert claim("")[0] is None
 
 
 def test_gpus_are_those_that_the_user_left_visible(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,7 +58,7 @@ def test_the_best_is_simply_the_best() -> None:
     assert dev[select_setting(dev, "shortest")].epochs == 2
 
 
-def test_the_words_name_the_setting_and_the_rule() -> None:
+def test_the_sentence_names_the_setting_and_the_rule() -> None:
     words = selection_words(Setting(4, 2e-5, 32), 16, 3, "shortest")
     assert words.startswith("4 epochs, rate 2e-5: of 16 settings the fewest epochs within one deviation of the best")
     assert "dev" in words

@@ -72,14 +72,6 @@ def test_a_killed_evaluation_ends_with_the_table_it_would_have_had(
     assert table(out) == table(tmp_path / "whole")
 
 
-def test_fresh_does_everything_again_with_the_same_table(encoder: Path, weather: Path, tmp_path: Path) -> None:
-    evaluate(encoder, [str(weather)], seeds=2, out=tmp_path, **QUICK)
-    before, done = table(tmp_path), cell_files(tmp_path)
-    evaluate(encoder, [str(weather)], seeds=2, out=tmp_path, overwrite=True, **QUICK)
-    assert len(done) == 2 and not set(done.values()) & set(cell_files(tmp_path).values())
-    assert table(tmp_path) == before
-
-
 def children_of(process: int) -> list[psutil.Process]:
     return [child for child in psutil.Process(process).children() if "popen_loky" in " ".join(child.cmdline())]
 
@@ -99,32 +91,6 @@ def test_no_worker_outlives_a_killed_evaluation(encoder: Path, weather: Path, tm
     assert living == []
     for file in cell_files(out):
         read_json(file, FinetuningRun)
-
-
-def test_a_stopped_evaluation_says_how_to_go_on(encoder: Path, weather: Path, tmp_path: Path, start: Start) -> None:
-    out = tmp_path / "out"
-    begun = on_one_core(start, "evaluate", encoder, "--tasks", weather, "--seeds", 500, *QUICK_FLAGS, "--out", out)
-    while begun.poll() is None and not cell_files(out):
-        time.sleep(0.02)
-    begun.terminate()
-    err = begun.communicate(timeout=120)[1]
-    assert begun.returncode == 143
-    assert err.splitlines()[-1] == "daybreak: stopped; the same command goes on from here."
-    assert "Traceback" not in err
-    for file in cell_files(out):
-        read_json(file, FinetuningRun)
-
-
-def test_divergence_in_a_process_is_one_sentence(
-    encoder: Path, weather: Path, tmp_path: Path, daybreak: Callable[..., subprocess.CompletedProcess[str]]
-) -> None:
-    done = daybreak(
-        "evaluate", encoder, "--tasks", weather, "--seeds", 2, "--epochs", 1, "--rate", "1e30", "--workers", 2,
-        "--out", tmp_path / "out",
-    )  # fmt: skip
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
-    assert "Fine-tuning on 'weather' with seed 0 diverged (1 epoch, rate 1e30)." in done.stderr
 
 
 @pytest.fixture
@@ -215,18 +181,6 @@ def test_a_task_starts_from_the_encoder_of_another(
     next(path for path in written if path.parent.parent.name == "b").unlink()
     assert [r.scores for r in again()] == [r.scores for r in results]
     assert [folder for folder, _ in built] == [start]
-
-
-def test_a_start_that_learned_otherwise_makes_later_cells_unusable(
-    encoder: Path, write_task: WriteTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    transferring(monkeypatch)
-    tasks = [str(write_task(ROWS, ROWS[:9], name=name)) for name in ("a", "b")]
-    evaluate(encoder, tasks, protocol="passing-on", out=tmp_path)
-    before = cell_files(tmp_path)
-    write_task([*ROWS, ("sun sun", "a")], ROWS[:9], name="a")
-    evaluate(encoder, tasks, protocol="passing-on", out=tmp_path)
-    assert not set(before.values()) & set(cell_files(tmp_path).values())
 
 
 def test_a_task_whose_start_is_not_asked_for(

@@ -1,4 +1,4 @@
-"""UnlabelledFile tokens: what is hidden, that guesses equal a plain loop with stock transformers, and how they are counted."""
+"""Masked tokens: which are masked, that predictions equal a plain loop with stock transformers, and their scores."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ from daybreak.evaluation.probes.masked_words import (
     position_ranges,
     probe_masked_words,
     row_lengths,
-    token_ranks,
     token_stream,
 )
 from daybreak.evaluation.scoring.metrics import BINS, calibration_error
@@ -134,17 +133,6 @@ def test_ranks_come_from_the_training_text_where_it_is_known(frozen: FrozenModel
     assert first == int(np.isin(hidden, range(5, 15)).sum())
 
 
-def test_ids_that_the_model_does_not_know_are_refused(frozen: FrozenModel, ids: np.ndarray) -> None:
-    strange = np.where(ids == ids.max(), 9999, ids)
-    with pytest.raises(UserError, match="makes id 9999, but the model knows only"):
-        probe_masked_words(frozen, HeldOutText("strange", strange, None), quiet)
-
-
-def test_ranks_count_from_the_most_frequent_word() -> None:
-    counts = np.array([99, 1, 5, 7, 5], np.uint64)
-    assert token_ranks(counts, [0, 900]).tolist() == [5, 4, 2, 1, 3]
-
-
 def test_rows_grow_as_far_as_positions_and_text_reach() -> None:
     assert row_lengths(128, None, 10**6) == [128, 256, 512]
     assert row_lengths(128, 300, 10**6) == [128, 256], "a table of 300 positions"
@@ -159,11 +147,6 @@ def test_rows_grow_as_far_as_positions_and_text_reach() -> None:
 def test_ranges_of_positions_cover_each_position_once(length: int) -> None:
     covered = [place for first, last in position_ranges(length) for place in range(first, (last or 0) + 1)]
     assert covered == list(range(length))
-
-
-def test_ranges_of_positions_double() -> None:
-    assert position_ranges(128) == [(0, 15), (16, 31), (32, 63), (64, 127)]
-    assert position_ranges(100)[-1] == (64, 99)
 
 
 @given(st.integers(1, 400), st.floats(0, 1))

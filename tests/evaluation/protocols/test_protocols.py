@@ -39,13 +39,6 @@ def test_scibert_is_the_papers_sweep() -> None:
     assert (SCIBERT.train_rows, SCIBERT.reported, SCIBERT.selection) == (None, "test", "shortest")
 
 
-def test_the_two_first_protocols_train_as_they_always_did() -> None:
-    for protocol in (QUICK, SCIBERT):
-        assert (protocol.betas, protocol.eps, protocol.shape) == ((0.9, 0.999), 1e-8, "linear")
-        assert (protocol.warmup, protocol.weight_decay, protocol.clip) == (0.1, 0.01, 1.0)
-        assert (protocol.layer_decay_at(768), protocol.own, protocol.starts) == (1.0, (), ())
-
-
 def test_cramming_has_one_setting_for_all_tasks() -> None:
     assert {one(CRAMMING, family, width) for family in GLUE for width in (128, 768)} == {Setting(5, 4e-5, 16)}
     assert {CRAMMING.seeds_of(family) for family in GLUE} == {5}
@@ -80,12 +73,6 @@ def test_transfer_has_mosaicberts_setting_of_each_task() -> None:
         assert TRANSFER.decay_of(setting) * rate == pytest.approx(decay), family
     assert dict(TRANSFER.starts) == {"rte": "mnli", "mrpc": "mnli", "stsb": "mnli"}
     assert (TRANSFER.warmup, TRANSFER.length, TRANSFER.betas) == (0.06, 256, (0.9, 0.98))
-
-
-def test_bert_tries_four_rates() -> None:
-    assert [setting.rate for setting in BERT.settings(768, "rte")] == [5e-5, 4e-5, 3e-5, 2e-5]
-    assert {(setting.epochs, setting.batch) for setting in BERT.settings(768, "rte")} == {(3, 32)}
-    assert BERT.selection == "best"
 
 
 def test_what_is_recorded_is_what_was_used() -> None:
@@ -155,3 +142,9 @@ def test_impossible_changes_are_refused(changes: dict[str, float]) -> None:
 def test_unknown_protocol_is_refused() -> None:
     with pytest.raises(UserError, match="Did you mean 'quick'"):
         find_protocol("quik")
+
+
+def test_bert_tries_four_rates() -> None:
+    assert [setting.rate for setting in BERT.settings(768, "rte")] == [5e-5, 4e-5, 3e-5, 2e-5]
+    assert {(setting.epochs, setting.batch) for setting in BERT.settings(768, "rte")} == {(3, 32)}
+    assert BERT.selection == "best"

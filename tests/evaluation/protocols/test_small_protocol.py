@@ -23,10 +23,10 @@ from daybreak.core.files import read_json
 from daybreak.core.serialization import to_dict
 from daybreak.evaluation.finetuning import fast_training, finetune
 from daybreak.evaluation.finetuning.classifier import build_classifier, load_tokenizer
-from daybreak.evaluation.finetuning.fast_training import WorkingCopy, fast_precision
+from daybreak.evaluation.finetuning.fast_training import WorkingCopy
 from daybreak.evaluation.finetuning.finetune import Batches, fine_tune
 from daybreak.evaluation.finetuning.fingerprints import LATER_FIELDS, fingerprint
-from daybreak.evaluation.finetuning.heads import PooledClassifier, compared, masked_mean
+from daybreak.evaluation.finetuning.heads import PooledClassifier, compared
 from daybreak.evaluation.finetuning.jobs import FinetuningJob, encode_task, fill, initial_model
 from daybreak.evaluation.finetuning.task_evaluation import TaskEvaluation
 from daybreak.evaluation.protocols.known_protocols import PROTOCOLS
@@ -82,10 +82,6 @@ def test_a_head_computes_what_is_written_out_row_by_row(encoder: Path, head: str
                 features += [u, v, abs(u - v), u * v]
             hidden = model.norm(nn.functional.gelu(model.dense(torch.cat(features))))
             torch.testing.assert_close(answer, model.classifier(hidden), rtol=1e-4, atol=1e-5)
-
-
-def test_a_mean_over_nothing_is_zero() -> None:
-    assert masked_mean(torch.ones(1, 2, 3), torch.zeros(1, 2) > 0).tolist() == [[0.0, 0.0, 0.0]]
 
 
 def test_single_texts_have_no_features_of_pairs(encoder: Path) -> None:
@@ -145,8 +141,8 @@ def test_a_task_file_that_is_symmetric_without_reason(weather: Path, line: str, 
 
 def job_of(folder: Path, task: Task, cells: Path) -> list[FinetuningJob]:
     return TaskEvaluation(
-        folder=folder, model_name="toy", data=load_task(task), protocol=SMALL, seeds=1, untrained=False, unlabelled=False,
-        cells=cells, weights="",
+        folder=folder, model_name="toy", data=load_task(task), protocol=SMALL, seeds=1, untrained=False,
+        unlabelled=False, cells=cells, weights="",
     ).all_jobs()  # fmt: skip
 
 
@@ -201,13 +197,6 @@ def test_the_master_weights_stay_float32_and_take_the_gradients_of_the_copy(enco
     assert (copy.model.dense.weight == 0.5).all() and (next(copy.model.encoder.parameters()) == 0.25).all()
 
 
-def test_widths_are_rounded_up_but_not_above_the_longest_sample() -> None:
-    padding = Padding({"input_ids": 9}, False, multiple=8, most=13)
-    assert padding.pad("input_ids", [[1, 2, 3], [4]]).tolist() == [[1, 2, 3, 9, 9, 9, 9, 9], [4] + 7 * [9]]
-    assert padding.pad("input_ids", [[1] * 9]).shape == (1, 13)
-    assert Padding({}, False).pad("input_ids", [[1, 2, 3], [4]]).shape == (2, 3)
-
-
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_the_precision_is_recorded(
     encoder: Path, weather: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str
@@ -218,11 +207,6 @@ def test_the_precision_is_recorded(
     assert read_json(file, FinetuningRun).precision == precision
     assert result.hardware == "CPU, 1 thread" + ("" if precision == "float32" else ", bfloat16")
     assert result.mean > 0.9
-
-
-def test_a_stock_regression_stays_float32(encoder: Path) -> None:
-    stock = build_classifier(encoder, KINDS["regression"], (), 0, False)
-    assert fast_precision(stock, KINDS["regression"], torch.device("cpu")) == "float32"
 
 
 def test_cells_of_before_keep_their_fingerprint() -> None:

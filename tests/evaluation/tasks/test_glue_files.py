@@ -187,14 +187,6 @@ def test_both_layouts_give_the_same_rows_under_the_right_names(tmp_path: Path, n
             assert kind_of(task).load_unlabelled(task, file).texts == [texts for texts, _ in drawn(name, file, 12)]
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_carriage_returns_change_nothing(tmp_path: Path, name: str) -> None:
-    original(tmp_path / "unix", name)
-    original(tmp_path / "dos", name, end="\r\n")
-    unix, dos = (load_task(known_task(name, tmp_path / layout)) for layout in ("unix", "dos"))
-    assert (unix.train, unix.parts, unix.labels) == (dos.train, dos.parts, dos.labels)
-
-
 def test_in_wnli_1_is_entailment_and_in_rte_0(tmp_path: Path) -> None:
     for name, values in (("WNLI", ("0", "1")), ("RTE", ("not_entailment", "entailment"))):
         (tmp_path / name).mkdir()
@@ -240,15 +232,6 @@ def test_the_diagnostic_set_of_the_hub_belongs_to_mnli(tmp_path: Path) -> None:
     parquet.write_table(table, tmp_path / "ax/test-00000-of-00001.parquet")
     task = known_task("mnli", tmp_path)
     assert kind_of(task).load_unlabelled(task, "AX").texts == [("A cat sat.", "No cat.")]
-
-
-def test_original_files_come_before_those_of_the_hub(tmp_path: Path) -> None:
-    original(tmp_path, "rte")
-    on_hub(tmp_path, "mrpc")
-    on_hub(tmp_path / "more", "rte")
-    (tmp_path / "more/rte").rename(tmp_path / "rte")
-    assert known_task("rte", tmp_path).train == tmp_path / "RTE/train.tsv"
-    assert known_task("mrpc", tmp_path).train == tmp_path / "mrpc/train-00000-of-00001.parquet"
 
 
 def test_a_split_in_pieces_or_a_test_split_in_the_place_of_dev_is_refused(tmp_path: Path) -> None:

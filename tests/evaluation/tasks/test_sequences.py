@@ -78,15 +78,6 @@ def test_numbers_are_scored_as_scipy_does(table: np.ndarray) -> None:
         assert found["spearman"] == pytest.approx(stats.spearmanr(*table.T).statistic, abs=1e-9)
 
 
-def test_a_resample_of_one_label_has_a_score() -> None:
-    logits = np.array([[0.0, 1.0], [0.5, 0.2], [3.0, 1.0]], dtype=np.float32)
-    judged = CLASSES.evaluate(encoded([1, 1, 1]), list(logits), ["a", "b"])
-    found = CLASSES.score(judged, ["a", "b"])
-    assert (found["mcc"], found["auc"]) == (0.0, 0.5)
-    assert CLASSES.score(judged[[0, 0]], ["a", "b"])["accuracy"] == 1.0
-    assert NUMBERS.score(np.array([[1.0, 2.0], [1.0, 3.0]]), []) == {"pearson": 0.0, "spearman": 0.0}
-
-
 def rows_of(kind: str, metric: str, train: list[float], dev: list[float]) -> TaskRows:
     task = Task(name="t", train=Path("t"), dev=None, text=("a",), label="b", kind=kind, metric=metric)
     both = [LabelledRows([("",)] * len(targets), targets) for targets in (train, dev)]
@@ -103,13 +94,6 @@ def rows_of(kind: str, metric: str, train: list[float], dev: list[float]) -> Tas
 def test_a_constant_answer_has_the_documented_scores(metric: str, expected: dict[str, float]) -> None:
     data = rows_of("classification", metric, [0, 0, 0, 1], [0, 1, 0, 0])
     assert CLASSES.score(CLASSES.constant(data, data.dev), data.labels) == pytest.approx(expected)
-
-
-@given(st.lists(st.integers(0, 1), min_size=2, max_size=40))
-def test_the_majority_is_the_floor_of_accuracy(targets: list[float]) -> None:
-    data = rows_of("classification", "accuracy", targets, targets)
-    share = max(targets.count(0), targets.count(1)) / len(targets)
-    assert CLASSES.score(CLASSES.constant(data, data.dev), data.labels)["accuracy"] == pytest.approx(share)
 
 
 def test_the_mean_is_the_constant_answer_of_numbers() -> None:
@@ -153,9 +137,3 @@ def test_losses_equal_their_definitions(case: tuple[list[int], np.ndarray]) -> N
     found = NUMBERS.loss(numbers, NUMBERS.targets(rows, everyone, 1)).item()
     expected = functional.mse_loss(numbers.logits[:, 0], torch.tensor(targets, dtype=torch.float32)).item()
     assert found == pytest.approx(expected)
-
-
-def test_what_is_decided_is_a_class_or_a_number() -> None:
-    answers = list(np.array([[0.5, 1.0], [3.0, -2.0]], dtype=np.float32))
-    assert CLASSES.predictions(answers) == [1.0, 0.0]
-    assert NUMBERS.predictions([row[:1] for row in answers]) == [0.5, 3.0]

@@ -51,7 +51,7 @@ def compare(
         classes: number of the task's labels.
 
     Raises:
-        UserError: no seed is common, the models were not evaluated on the same rows, or the metric cannot be recomputed.
+        UserError: there is no common seed, the models were evaluated on different rows, or rows do not give the metric.
     """
     first, second = ({run.seed: run for run in runs} for runs in (a, b))
     seeds = sorted(first.keys() & second.keys())
