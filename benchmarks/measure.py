@@ -228,8 +228,10 @@ class Watch:
         """
         others, after = self._bystanders.cores(), load()
         loads = [self.before[0], after[0]]
-        seen = MachineLoad(before=self.before, most=max(loads), mean=statistics.fmean(loads), after=after, others=others)
-        void = bool(why_void(turn, cores=usable_cores(), threads=threads))
+        seen = MachineLoad(
+            before=self.before, most=max(loads), mean=statistics.fmean(loads), after=after, others=others
+        )
+        void = bool(why_void(seen, cores=usable_cores(), threads=threads))
         return {"load_before": self.before, "load_after": after, "others": others, "void": void}
 
 
