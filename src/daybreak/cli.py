@@ -861,7 +861,7 @@ def _evaluate(arguments: list[str]) -> None:
         workers: int | None = None
         """Fine-tunings at a time; one a GPU or a CPU core by default, needed for a cluster."""
         backend: str = "processes"
-        """processes of this machine, or a ray or dask cluster."""
+        """processes of this machine, or a ray cluster."""
         price: float | None = None
         """Of an hour of this machine: the forecast then says what the evaluation will cost."""
         overwrite: bool = False

@@ -27,7 +27,7 @@ from daybreak.forecasting.law import (
 
 
 def of(inner: int, tokens: float, unique: float = PLENTY, pairs: float = CENTRE[2]) -> RunSpec:
-    return RunSpec(intermediate_size=inner, tokens=tokens, unique=unique, unigram_loss=7.0, pairs=pairs)
+    return RunSpec(inner=inner, tokens=tokens, unique=unique, unigram_loss=7.0, pairs=pairs)
 
 
 def test_a_law_without_noise_is_found_again() -> None:
