@@ -27,7 +27,7 @@ from daybreak.evaluation.finetuning.fast_training import WorkingCopy
 from daybreak.evaluation.finetuning.finetune import Batches, fine_tune
 from daybreak.evaluation.finetuning.fingerprints import LATER_FIELDS, fingerprint
 from daybreak.evaluation.finetuning.heads import PooledClassifier, compared
-from daybreak.evaluation.finetuning.jobs import FinetuningJob, encode_task, fill, initial_model
+from daybreak.evaluation.finetuning.jobs import FinetuningJob, encode_task, initial_model, run_job
 from daybreak.evaluation.finetuning.task_evaluation import TaskEvaluation
 from daybreak.evaluation.protocols.known_protocols import PROTOCOLS
 from daybreak.evaluation.protocols.protocol import Own, Protocol, Setting
@@ -253,7 +253,7 @@ def test_an_evaluation_goes_on_after_a_stop(
     evaluate(encoder, [str(weather)], protocol="small", epochs=1, rows=64, seeds=1, out=tmp_path / "parts")
     done = []
     monkeypatch.setattr(
-        "daybreak.evaluation.finetuning.parallel.fill", lambda job, show: done.append(job.seed) or fill(job, show)
+        "daybreak.evaluation.finetuning.parallel.run_job", lambda job, show: done.append(job.seed) or run_job(job, show)
     )
     (result,) = evaluate(encoder, [str(weather)], protocol="small", epochs=1, rows=64, seeds=2, out=tmp_path / "parts")
     assert done == [1] and result.scores == whole.scores
@@ -271,7 +271,7 @@ def test_no_dev_row_is_read_before_training_ends(
 
     monkeypatch.setattr("daybreak.evaluation.finetuning.jobs.predict", refuse)
     with pytest.raises(RuntimeError, match="dev is read"):
-        fill(job, lambda share, loss: shares.append(share))
+        run_job(job, lambda share, loss: shares.append(share))
     assert shares == pytest.approx([step / len(shares) for step in range(1, len(shares) + 1)])
     assert len(shares) == job.setting.epochs * 640 / job.setting.batch
 
