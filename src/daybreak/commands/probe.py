@@ -27,7 +27,7 @@ from daybreak.evaluation.probes.layer_probes import (
 from daybreak.evaluation.probes.masked_words import (
     MOST_TOKENS,
     HeldOutText,
-    hidden_places,
+    masked_positions,
     probe_masked_words,
     token_stream,
 )
@@ -165,7 +165,7 @@ def _held_out(masked: FrozenModel, source: _Source) -> HeldOutText:
         documents = read_documents(files, choose_rule(files, "auto"), "text", Skips(), Meter())
         ids = token_stream(masked.tokenizer, (document.text for document in documents))
         name = ", ".join(Path(each).name for each in source.files)
-    hidden_places(ids, masked.tokenizer.all_special_ids)
+    masked_positions(ids, masked.tokenizer.all_special_ids)
     return HeldOutText(name, ids, source.data.unigram_counts if source.data else None)
 
 

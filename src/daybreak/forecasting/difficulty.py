@@ -37,12 +37,12 @@ def pairs_log_fraction(train: Stream, heldout: Stream, counts: np.ndarray) -> fl
     pairs, seen = np.unique(before * vocabulary + after, return_counts=True)
     total = np.bincount(before, minlength=vocabulary)
     kinds = np.bincount(pairs // vocabulary, minlength=vocabulary)
-    asked, answer = _pairs(heldout, HELDOUT_TOKENS)
-    wanted = asked * vocabulary + answer
+    context, answer = _pairs(heldout, HELDOUT_TOKENS)
+    wanted = context * vocabulary + answer
     place = np.minimum(np.searchsorted(pairs, wanted), len(pairs) - 1)
     count = np.where(pairs[place] == wanted, seen[place], 0)
-    known = np.maximum(total[asked], 1)
-    rest = np.where(total[asked] > 0, DISCOUNT * kinds[asked] / known, 1.0)
+    known = np.maximum(total[context], 1)
+    rest = np.where(total[context] > 0, DISCOUNT * kinds[context] / known, 1.0)
     probability = np.maximum(count - DISCOUNT, 0.0) / known + rest * frequency[answer]
     return float(np.log(-np.log(probability).mean() / -np.log(frequency[answer]).mean()))
 

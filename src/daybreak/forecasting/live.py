@@ -57,7 +57,9 @@ class ForecastMonitor:
         run = self._from_here(run, record.progress)
         self._keep(run, correct(self._law, run, mark, seen))
         if first:
-            say(f"{verdict(seen, usual(self._law, run, mark))} Forecast of the final loss: {told(self.forecasts[-1])}.")
+            say(
+                f"{verdict(seen, usual(self._law, run, mark))} Forecast of the final loss: {forecast_words(self.forecasts[-1])}."
+            )
 
     def _from_here(self, run: RunSpec, progress: float) -> RunSpec:
         """Return the run with the uncertainty of its remaining tokens."""
@@ -83,7 +85,7 @@ class ForecastMonitor:
         """Do nothing."""
 
 
-def told(forecast: Forecast) -> str:
+def forecast_words(forecast: Forecast) -> str:
     """Return the forecast, with the reason if it is rough."""
     rough = f"; rough, because of {forecast.beyond}" if forecast.beyond else ""
     return f"{forecast.loss:.2f} ({forecast.interval}{rough})"

@@ -23,8 +23,8 @@ from daybreak.evaluation.probes.masked_words import (
     bucket_scores,
     calibration_bins,
     guess,
-    hidden_places,
     interval,
+    masked_positions,
     position_ranges,
     probe_masked_words,
     row_lengths,
@@ -68,12 +68,12 @@ def test_fifteen_in_a_hundred_words_are_hidden_once_each(ids: list[int]) -> None
     words = [place for place, id in enumerate(ids) if id not in SPECIAL]
     if round(0.15 * len(words)) == 0:
         with pytest.raises(UserError, match=f"The text has {len(words)} tokens, too few to mask some"):
-            hidden_places(stream, SPECIAL)
+            masked_positions(stream, SPECIAL)
         return
-    places = hidden_places(stream, SPECIAL).tolist()
+    places = masked_positions(stream, SPECIAL).tolist()
     assert len(places) == round(0.15 * len(words))
     assert places == sorted(set(places)) and set(places) <= set(words)
-    assert hidden_places(stream, SPECIAL).tolist() == places
+    assert masked_positions(stream, SPECIAL).tolist() == places
 
 
 @pytest.mark.parametrize("length", [16, 64, 128])
@@ -81,7 +81,7 @@ def test_guesses_equal_a_loop_over_single_rows(
     encoder: Path, frozen: FrozenModel, ids: np.ndarray, length: int
 ) -> None:
     model, tokenizer = AutoModelForMaskedLM.from_pretrained(encoder).eval(), AutoTokenizer.from_pretrained(encoder)
-    places = hidden_places(ids, tokenizer.all_special_ids)
+    places = masked_positions(ids, tokenizer.all_special_ids)
     found = guess(frozen, ids, places, length, quiet)
     wanted = []
     for start in range(0, len(ids), length - 1):
@@ -116,7 +116,7 @@ def test_the_probe_counts_the_same_tokens_in_every_way(frozen: FrozenModel, ids:
     gap = sum(abs(each.confidence - each.accuracy) * each.count for each in found.calibration) / count
     assert found.calibration_error == pytest.approx(gap)
     words = ids[ids > 4]
-    hidden = ids[hidden_places(ids, SPECIAL)]
+    hidden = ids[masked_positions(ids, SPECIAL)]
     assert found.constant == pytest.approx(float((hidden == np.bincount(words).argmax()).mean()))
     assert (found.text, found.tokens, found.trained_length, found.ranks_from) == ("tales", len(ids), 64, "this text")
     assert probe_masked_words(frozen, HeldOutText("tales", ids, None), quiet) == found
@@ -127,7 +127,7 @@ def test_ranks_come_from_the_training_text_where_it_is_known(frozen: FrozenModel
     counts[5:20] = 1000 - np.arange(15)
     counts[4] = 10**6  # the mask itself is no word
     found = probe_masked_words(frozen, HeldOutText("tales", ids, counts), quiet)
-    hidden = ids[hidden_places(ids, SPECIAL)]
+    hidden = ids[masked_positions(ids, SPECIAL)]
     assert found.ranks_from == "training text"
     first = sum(bucket.count for bucket in found.frequency if bucket.first == 1)
     assert first == int(np.isin(hidden, range(5, 15)).sum())

@@ -46,7 +46,7 @@ def _estimate(job: FinetuningJob, rows: EncodedTask) -> float:
     def timed(steps: int) -> float:
         began = time.monotonic()
         setting = Setting(steps, job.setting.rate, len(few))
-        fine_tune(model, kind, rows.padding, few, job.protocol, setting, 0, lambda share, loss: None)
+        fine_tune(model, kind, rows.padding, few, job.protocol, setting, 0, lambda fraction, loss: None)
         return time.monotonic() - began
 
     timed(1)

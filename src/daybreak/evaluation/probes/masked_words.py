@@ -34,7 +34,7 @@ RANKS = ((1, 10), (11, 100), (101, 1000), (1001, 10_000), (10_001, None))
 FIRST_POSITIONS = 16
 """Width of the first range of positions; each later one reaches to twice the end of the one before."""
 CONFIDENCE = 0.95
-"""Of the intervals."""
+"""Confidence level of the intervals."""
 
 Range = tuple[int, int | None]
 """First and last, both included; None for no end."""
@@ -77,7 +77,7 @@ def token_stream(tokenizer: Any, texts: Iterable[str]) -> np.ndarray:
     return np.array(found[:MOST_TOKENS], dtype=np.int64)
 
 
-def hidden_places(ids: np.ndarray, special: Sequence[int]) -> np.ndarray:
+def masked_positions(ids: np.ndarray, special: Sequence[int]) -> np.ndarray:
     """Return the positions to mask: MASKED_FRACTION of the tokens that are not special, drawn with SEED, sorted.
 
     Raises:
@@ -103,7 +103,7 @@ def probe_masked_words(frozen: FrozenModel, text: HeldOutText, show: Show) -> Ma
         UserError: the text has too few tokens, or ids outside the embedding table.
     """
     special = frozen.tokenizer.all_special_ids
-    places = hidden_places(text.ids, special)
+    places = masked_positions(text.ids, special)
     check_ids([text.ids.tolist()], frozen.vocabulary)
     lengths = row_lengths(frozen.length, longest_row(frozen.model), len(text.ids))
     runs = [
@@ -138,9 +138,9 @@ def row_lengths(trained: int, table: int | None, tokens: int) -> list[int]:
 def guess(frozen: FrozenModel, ids: np.ndarray, places: np.ndarray, length: int, show: Show) -> Guesses:
     """Split the stream into sequences of ``length`` tokens, the last one possibly shorter, and predict."""
     width = length - 1
-    hidden = np.zeros(len(ids), bool)
-    hidden[places] = True
-    shown = np.where(hidden, frozen.tokenizer.mask_token_id, ids)
+    is_masked = np.zeros(len(ids), bool)
+    is_masked[places] = True
+    shown = np.where(is_masked, frozen.tokenizer.mask_token_id, ids)
     rows = max(1, BATCH_TOKENS // length)
     whole = len(ids) // width * width
     starts = [*range(0, whole, rows * width), *([whole] if whole < len(ids) else [])]
@@ -148,8 +148,8 @@ def guess(frozen: FrozenModel, ids: np.ndarray, places: np.ndarray, length: int,
     for start, stop in zip(starts, [*starts[1:], len(ids)]):
         across = min(width, stop - start)
         batch = _opened(shown[start:stop].reshape(-1, across), frozen.tokenizer.cls_token_id)
-        asked = _opened(hidden[start:stop].reshape(-1, across), False)
-        parts.append(_judged(frozen, batch, asked, ids[start:stop][hidden[start:stop]]))
+        masked = _opened(is_masked[start:stop].reshape(-1, across), False)
+        parts.append(_evaluate(frozen, batch, masked, ids[start:stop][is_masked[start:stop]]))
         show(stop / len(ids))
     right, losses, confidences = (np.concatenate(found) for found in zip(*parts))
     return Guesses(right, losses, confidences, positions=places % width + 1)
@@ -160,18 +160,18 @@ def _opened(rows: np.ndarray, first: int | bool) -> np.ndarray:
 
 
 @torch.inference_mode()
-def _judged(
-    frozen: FrozenModel, rows: np.ndarray, asked: np.ndarray, answers: np.ndarray
+def _evaluate(
+    frozen: FrozenModel, rows: np.ndarray, masked: np.ndarray, answers: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return right, losses and confidences of the positions where ``asked`` is true, row by row."""
-    where = torch.from_numpy(asked).to(frozen.device)
+    """Return right, losses and confidences of the positions where ``masked`` is true, row by row."""
+    where = torch.from_numpy(masked).to(frozen.device)
 
-    def keep_asked(module: Any, inputs: Any, outputs: Any) -> Any:
+    def keep_masked(module: Any, inputs: Any, outputs: Any) -> Any:
         outputs.last_hidden_state = outputs.last_hidden_state[where][None]
         return outputs
 
     # Apply the head to the masked positions only: it is most of the work of a small model.
-    hook = frozen.model.base_model.register_forward_hook(keep_asked)
+    hook = frozen.model.base_model.register_forward_hook(keep_masked)
     try:
         logits = frozen.model(input_ids=torch.from_numpy(rows).to(frozen.device)).logits[0].float()
     finally:

@@ -82,9 +82,9 @@ def standing(results: Iterable[TaskResult]) -> tuple[float | None, str]:
         return None, _lacking(convention, under)
     if not found:
         return None, ""
-    told = len({result.task for result in found})
+    count = len({result.task for result in found})
     protocols = " and ".join(dict.fromkeys(result.protocol for result in found))
-    return None, f"{told} of the {len(tasks)} tasks, under {protocols} and none under {convention.protocol}"
+    return None, f"{count} of the {len(tasks)} tasks, under {protocols} and none under {convention.protocol}"
 
 
 def _lacking(convention: Convention, results: Sequence[TaskResult]) -> str:

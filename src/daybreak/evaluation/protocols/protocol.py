@@ -182,8 +182,8 @@ class Protocol:
     def _own(self, family: str, type: str = "") -> Own:
         """What holds for the family, and where that says nothing, for the type."""
         general, special = dict(self.by_type).get(type, Own()), dict(self.own).get(family, Own())
-        said = {name: value for name, value in vars(special).items() if value is not None}
-        return dataclasses.replace(general, **said)
+        changes = {name: value for name, value in vars(special).items() if value is not None}
+        return dataclasses.replace(general, **changes)
 
 
 def _fitting(table: tuple[tuple[int, _Value], ...], width: int) -> _Value:

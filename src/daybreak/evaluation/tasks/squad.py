@@ -84,14 +84,14 @@ def _squad_rows(path: Path, content: Any) -> Iterator[Question]:
     for article, part in _listed(path, "", content, "data"):
         for paragraph, inner in _listed(path, article, part, "paragraphs"):
             context = _text(path, paragraph, inner, "context")
-            for place, asked in _listed(path, paragraph, inner, "qas"):
-                question = _text(path, place, asked, "question")
-                impossible = asked.get("is_impossible", False)
+            for place, item in _listed(path, paragraph, inner, "qas"):
+                question = _text(path, place, item, "question")
+                impossible = item.get("is_impossible", False)
                 if not isinstance(impossible, bool):
                     raise _unfit(path, f"{place}.is_impossible is neither true nor false", FORM)
                 answers = [
                     Answer(_text(path, where, answer, "text"), _start(path, where, answer.get("answer_start")))
-                    for where, answer in _listed(path, place, asked, "answers")
+                    for where, answer in _listed(path, place, item, "answers")
                 ]
                 # Version 2 lists the plausible answers of an impossible question elsewhere, but not every copy does.
                 yield Question(question, context, () if impossible else tuple(answers))
