@@ -57,9 +57,8 @@ class ForecastMonitor:
         run = self._from_here(run, record.progress)
         self._keep(run, correct(self._law, run, mark, seen))
         if first:
-            say(
-                f"{verdict(seen, usual(self._law, run, mark))} Forecast of the final loss: {forecast_words(self.forecasts[-1])}."
-            )
+            level = verdict(seen, usual(self._law, run, mark))
+            say(f"{level} Forecast of the final loss: {forecast_words(self.forecasts[-1])}.")
 
     def _from_here(self, run: RunSpec, progress: float) -> RunSpec:
         """Return the run with the uncertainty of its remaining tokens."""
