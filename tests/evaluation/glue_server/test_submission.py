@@ -245,11 +245,11 @@ def test_no_damage_to_a_zip_crashes_the_checker(tmp_path, short, cuts: list[tupl
     assert all(isinstance(fault, str) and fault.endswith(".") for fault in check(tmp_path / "damaged.zip"))
 
 
-def cell(task: str, metric: str, seed: int, dev: float, hidden: dict[str, list[float]]) -> FinetuningRun:
+def cell(task: str, metric: str, seed: int, dev: float, predictions: dict[str, list[float]]) -> FinetuningRun:
     return FinetuningRun(
         fingerprint="x", protocol="quick", task=task, model="pretrained", model_name="tiny", epochs=5,
         learning_rate=3e-4, batch=16, seed=seed, scores={metric: dev, f"mismatched_{metric}": 1 - dev}, scored_rows={},
-        hidden=hidden, threads=1, seconds=1.0,
+        predictions=predictions, threads=1, seconds=1.0,
     )  # fmt: skip
 
 

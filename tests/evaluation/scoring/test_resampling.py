@@ -169,9 +169,9 @@ def test_what_is_no_pair_is_refused():
         ([dataclasses.replace(cells([table])[0], seed=9)], "no seed in common"),
         (cells([table[:40]]), "different numbers of rows, 40 and 50"),
         (cells([other]), "different targets"),
-        (cells([table], part="test"), "keep no judged dev rows"),
+        (cells([table], part="test"), "keep no dev rows"),
     ):
         with pytest.raises(UserError, match=said):
             compared(cells([table]), b, **ask)
-    with pytest.raises(UserError, match="cannot be counted again"):
+    with pytest.raises(UserError, match="cannot be computed on resampled rows"):
         compared(cells([table]), cells([table]), kind="classification", metric="nll", classes=2)
