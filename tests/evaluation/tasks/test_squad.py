@@ -83,7 +83,7 @@ def test_rows_whose_answer_stands_elsewhere_are_counted_and_many_are_refused(tmp
     data = KIND.load(asked(path, path, "jsonl"))
     assert (len(data.train), data.skipped) == (20, 1)
     written(path, "\n".join(map(json.dumps, [*ROWS * 5, wrong, wrong])))
-    with pytest.raises(UserError, match=r"2 of the 12 questions .*does not stand where the file says"):
+    with pytest.raises(UserError, match=r"2 of the 12 questions .*is not at the stated position"):
         KIND.load(asked(path, path, "jsonl"))
 
 

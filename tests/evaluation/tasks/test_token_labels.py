@@ -173,7 +173,7 @@ def test_what_does_not_fit_the_model_is_refused(encoder: Path) -> None:
     rows = LabelledRows([("sun",)], [[0]])
     with pytest.raises(UserError, match="but the model knows only 10 tokens"):
         KIND.encode(load_tokenizer(encoder), rows, 12, vocabulary=10)
-    with pytest.raises(UserError, match="does not tell which word"):
+    with pytest.raises(UserError, match="does not give the word of each token"):
         KIND.encode(SimpleNamespace(is_fast=False), rows, 12, VOCABULARY)
 
 
