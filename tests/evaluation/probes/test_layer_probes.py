@@ -130,5 +130,5 @@ def test_a_label_that_no_probed_row_has_is_never_the_answer(frozen: FrozenModel,
 
 def test_a_task_without_one_answer_a_text_is_refused(weather: Path) -> None:
     task = dataclasses.replace(read_task_file(weather), kind="tokens")
-    with pytest.raises(UserError, match="Task 'weather' is of the kind tokens, which no linear probe"):
+    with pytest.raises(UserError, match="Task 'weather' is of the kind tokens, which linear probes do not support"):
         check_probed(task)
