@@ -1,13 +1,13 @@
-"""Daybreak's commands on a machine that lacks the packages of its command line, through the functions behind them.
+"""Run Daybreak's commands without the packages of its command line, by calling their functions directly.
 
     python benchmarks/bare.py prepare TEXT ... --out DATA --tokenizer.vocabulary 32768
     python benchmarks/bare.py pretrain base --data DATA --out RUN --budget 390s --model.layers 2
     python benchmarks/bare.py evaluate RUN --tasks glue5 --task-dir GLUE --seeds 1
     python benchmarks/bare.py verify RUN --data DATA
 
-The image of a rented GPU often has torch and transformers and nothing of ours: tyro, zstandard and plotly are missing.
-Training, evaluation and verification need none of them. measure.py uses this file where tyro cannot be imported.
-Flags of pretrain are the fields of a recipe, by their dotted names.
+Images of rented GPU machines often have torch and transformers but lack tyro, zstandard and plotly. Training,
+evaluation and verification need none of them. measure.py uses this file if tyro cannot be imported. The flags of
+pretrain are the dotted names of recipe fields.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from daybreak.core.process import process_started
 
 
 def with_field(value: Any, name: str, text: str) -> Any:
-    """Return ``value``, a recipe or a part of one, with the field of this dotted name read from ``text``."""
+    """Return ``value``, a recipe or a part of one, with the field of this dotted name parsed from ``text``."""
     first, _, rest = name.replace("-", "_").partition(".")
     if not hasattr(value, first):
         raise UserError(f"There is no field '{first}' in {type(value).__name__}.", "See daybreak recipes.")
@@ -40,7 +40,7 @@ def with_field(value: Any, name: str, text: str) -> Any:
 
 
 def fields_of(flags: list[str]) -> list[tuple[str, str]]:
-    """Pairs of names and values from ``--name value --name value``."""
+    """Names and values from ``--name value --name value``."""
     if len(flags) % 2 or not all(flag.startswith("--") for flag in flags[::2]):
         raise UserError(f"'{' '.join(flags)}' is no list of --name value.", "Write it so.")
     return [(name[2:], value) for name, value in zip(flags[::2], flags[1::2])]

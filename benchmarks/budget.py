@@ -1,10 +1,10 @@
-"""Does a run end when its budget does? Ten runs of a minute and one of ten, timed from outside.
+"""Check that runs end when their budget does: ten runs of a minute and one of ten minutes, timed from outside.
 
     python benchmarks/budget.py --data DATA --out budget.json
 
-The clock starts before the process does and stops when weights, configuration and tokenizer are seen on disk. What
-comes after (parity gate, examples, card) is not part of the budget. RULES.md allows the larger of 1 % and 1 s either
-way, and voids what was measured while the machine was busy with something else.
+The clock starts before the process and stops when weights, configuration and tokenizer are on disk. The steps after
+that (parity gate, examples, card) are not part of the budget. RULES.md allows a difference of 1 % or 1 s, whichever is
+larger, and invalidates measurements on a machine that is busy with other processes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from daybreak.schemas.records import tolerance
 
 
 def timed_run(command: list[str], out: Path, seconds: float, log: Path) -> dict[str, Any]:
-    """One run to its end: how long until the model was there, and what the run says of itself."""
+    """Run once; measure the time until the model exists, and read the times that the run reports."""
     watch, started = measure.Watch(), time.monotonic()
     process = measure.start(command, log)
     seen = measure.wait_for_model(process, out)
@@ -44,7 +44,7 @@ def timed_run(command: list[str], out: Path, seconds: float, log: Path) -> dict[
 
 
 def evaluate(budget: float, outside: float, inside: float) -> dict[str, Any]:
-    """How far both clocks are from the budget, and whether that is within the tolerance."""
+    """Differences of both clocks from the budget, and whether they are within the tolerance."""
     allowed = tolerance(budget)
     return {
         "tolerance_seconds": allowed,
@@ -54,7 +54,7 @@ def evaluate(budget: float, outside: float, inside: float) -> dict[str, Any]:
 
 
 def summarise(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One line for each length of budget."""
+    """One summary for each budget."""
     found = []
     for seconds in dict.fromkeys(run["budget_seconds"] for run in runs):
         same = [run for run in runs if run["budget_seconds"] == seconds]

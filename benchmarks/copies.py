@@ -1,10 +1,10 @@
-"""Copies that were planted, found again: near duplicates by MinHash, and evaluation text in a corpus.
+"""Measure how many planted near duplicates and evaluation texts the preparation finds in a corpus.
 
     python benchmarks/copies.py --corpus texts/ --megabytes 20 --rates 0.02 0.05 0.1 0.2 --out copies.json
 
-Near copies that the text has of itself are taken out first, so that what is found afterwards and was not planted is
-found wrongly. Planted are documents with some share of their words changed, and items of random words. Where there is
-less text than is wanted, it is repeated with seeded changes, which the record says.
+Existing near copies are removed first, so that every later match that was not planted is a false positive. The planted
+texts are documents with a fraction of their words changed, and items of random words. If there is too little text, it
+is repeated with seeded changes, which the record states.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LEAST_WORDS = 50
 
 
 def resemblance(one: str, other: str) -> float:
-    """Jaccard index of the word 5-grams."""
+    """Jaccard index of word 5-grams."""
     first, second = ({tuple(words[i : i + 5]) for i in range(len(words) - 4)} for words in (one.split(), other.split()))
     return len(first & second) / max(1, len(first | second))
 
@@ -71,7 +71,7 @@ def copies(chosen: argparse.Namespace, work: Path) -> dict[str, Any]:
 
 
 def contamination(texts: list[str], words: list[str], count: int) -> dict[str, Any]:
-    """Evaluation items of random words: half of them are written into a document each, the other half nowhere."""
+    """Plant half of a set of random evaluation items in documents, and search for all of them."""
     chance = random.Random(2)
     items = [" ".join(chance.choices(words, k=ITEM_WORDS)) for _ in range(2 * count)]
     texts, truth = list(texts), set[int]()

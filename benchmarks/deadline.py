@@ -1,10 +1,10 @@
-"""Is the report there at the time that was asked for? ``daybreak run --deadline``, from text to report.
+"""Check that the report of ``daybreak run --deadline`` exists at the deadline.
 
     python benchmarks/deadline.py --corpus TEXT --minutes 10 --slowed 2 --out deadline.json
 
-Each run starts with text and is given the first full minute that is --minutes ahead or more. For the runs named in
---slowed, two busy processes for each core begin when a third of the time is over and stay to the end. Runs go one after
-another; what counts is the clock on the wall, so that a busy neighbour voids nothing.
+Each run starts from text; its deadline is the first full minute that is at least --minutes ahead. In the runs named in
+--slowed, two busy processes per core start after a third of the time and stay until the end. Runs are sequential. Only
+the wall clock counts, so other processes do not invalidate a run.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ CROWD = 2
 
 
 def deadline_after(minutes: float) -> datetime.datetime:
-    """The first full minute that is ``minutes`` ahead or more."""
+    """First full minute that is at least ``minutes`` ahead."""
     wanted = datetime.datetime.now() + datetime.timedelta(minutes=minutes)
     full = wanted.replace(second=0, microsecond=0)
     return full if full == wanted else full + datetime.timedelta(minutes=1)
 
 
 def crowd() -> list[subprocess.Popen[bytes]]:
-    """The neighbours that slow a machine."""
+    """Busy processes that slow the machine."""
     return [measure.busy_process() for _ in range(CROWD * usable_cores())]
 
 
 def one(number: int, corpus: Path, minutes: float, slowed: bool, flags: list[str], work: Path) -> dict[str, Any]:
-    """Run once, and say how long before the deadline all was there (seconds, negative where it was late)."""
+    """Run once; return the seconds between the finished report and the deadline (negative if late)."""
     out, log, due = work / f"run-{number}", work / f"log-{number}.txt", deadline_after(minutes)
     begun = time.time()
     told = ["--corpus", str(corpus), "--deadline", f"{due:%Y-%m-%d %H:%M}", "--out", str(out), *flags]

@@ -1,11 +1,11 @@
-"""BERT-GPU's claim, tested small: more devices at the same rate and number of steps make no difference downstream.
+"""Test a claim of BERT-GPU at a small scale: more devices at the same rate and steps give the same results.
 
     python benchmarks/device_batch.py --data DATA --budget 2000steps --task-dir GLUE --tasks mrpc,sst2 --out claim.json
 
-The original compares one GPU with a global batch of 100 against four GPUs with 400, at one learning rate and 1,000,000
-steps, and finds less than 0.1 % between them downstream. Here 8 rows a step stand against 32, at one rate and number
-of steps, over several seeds: pretrained, fine-tuned, compared. What several devices do to a step is the same
-arithmetic as one device with their whole batch (a test of ours), so one device runs both.
+The original compares one GPU with a global batch of 100 with four GPUs and 400, at one learning rate and 1,000,000
+steps, and reports downstream differences below 0.1 %. Here batches of 8 and 32 are compared at one rate and number of
+steps, over several seeds of pretraining and fine-tuning. Several devices compute the same step as one device with
+their whole batch (tests/test_systems.py), so one device runs both.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BATCHES = (8, 32)
 
 
 def pretrained(chosen: Any, data: Path, work: Path, batch: int, seed: int) -> Path:
-    """Train one model; the global batch is named as that of one device."""
+    """Train one model with this global batch on one device."""
     out = work / f"batch-{batch}-seed-{seed}"
     flags = f"--size tiny --devices.batch {batch} --seed {seed} {chosen.flags}"
     measure.run(measure.pretrain_command("bert-gpu", data, out, chosen.budget, flags), work / f"{out.name}.log")
@@ -34,14 +34,14 @@ def pretrained(chosen: Any, data: Path, work: Path, batch: int, seed: int) -> Pa
 
 
 def fine_tuned(chosen: Any, run: Path, tasks: list[str], task_dir: list[str], work: Path) -> dict[str, float]:
-    """Headline metric by task, mean over the fine-tuning seeds."""
+    """Headline metric by task, mean over fine-tuning seeds."""
     flags = ["--tasks", ",".join(tasks), "--seeds", str(chosen.tuning_seeds), *task_dir, *shlex.split(chosen.tuning)]
     measure.run(measure.daybreak("evaluate", str(run), *flags), work / f"{run.name}.log")
     return {result["task"]: result["mean"] for result in read_json(run / "results.json")}
 
 
 def verdict(scores: dict[int, list[dict[str, float]]]) -> dict[str, Any]:
-    """By task: means, spreads over pretraining seeds, and whether the difference is beyond two standard errors."""
+    """By task: means, spreads over pretraining seeds, and whether the difference exceeds two standard errors."""
     found = {}
     for task in scores[BATCHES[0]][0]:
         few, many = ([each[task] for each in scores[batch]] for batch in BATCHES)

@@ -1,10 +1,10 @@
-"""Does a device compute what the CPU computes? Forward and gradients, in float32 and bfloat16, and stock transformers.
+"""Compare a device with the CPU and with transformers: forward pass and gradients in float32 and bfloat16.
 
-    python benchmarks/device_parity.py --out parity.json        on the GPU where there is one
+    python benchmarks/device_parity.py --out parity.json        uses the GPU if there is one
 
-Models have larger random weights than training starts with, so that logits are far from 0. Differences are relative:
-the root mean square of the difference over that of the CPU's float32 result. Largest logit differences are judged as
-the parity gate of an export evaluates them.
+The random weights are larger than at the start of training, so that logits are far from 0. Differences are relative:
+the root mean square of the difference divided by that of the CPU's float32 result. The largest logit difference has the
+tolerance of the export's parity gate.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ BFLOAT16 = 0.05
 
 
 def relative(found: Tensor, expected: Tensor) -> float:
-    """Root mean square of the difference over that of ``expected``."""
+    """Root mean square of the difference relative to that of ``expected``."""
     difference = (found.detach().cpu().double() - expected.detach().cpu().double()).square().mean().sqrt()
     return float(difference / expected.detach().cpu().double().square().mean().sqrt())
 
 
 def batch() -> tuple[Tensor, Tensor, Tensor]:
-    """Ids [B, L], slots [B, K] and attended positions [B, L], the same on every machine."""
+    """Ids [B, L], masked positions [B, K] and attention mask [B, L], the same on every machine."""
     chance = torch.Generator().manual_seed(0)
     ids = torch.randint(5, VOCABULARY, (ROWS, LENGTH), generator=chance)
     ids[:, 0] = 2
@@ -52,7 +52,7 @@ def batch() -> tuple[Tensor, Tensor, Tensor]:
 
 
 def forwards(model: ModernBert, device: torch.device) -> dict[str, Tensor]:
-    """Logits of every way through the forward pass, on ``device``."""
+    """Logits of every forward path on ``device``."""
     ids, slots, attend = (tensor.to(device) for tensor in batch())
     model = model.to(device)
     with torch.inference_mode():
@@ -65,7 +65,7 @@ def forwards(model: ModernBert, device: torch.device) -> dict[str, Tensor]:
 
 
 def gradients(model: ModernBert, device: torch.device, precision: torch.dtype, progress: float) -> Tensor:
-    """All gradients of one step of the objective, in one vector."""
+    """All gradients of one step of the objective, as one vector."""
     ids = batch()[0].to(device)
     model = model.to(device)
     model.zero_grad(set_to_none=True)
@@ -76,7 +76,7 @@ def gradients(model: ModernBert, device: torch.device, precision: torch.dtype, p
 
 
 def checks(device: torch.device, layouts: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """One finding after another: what, how far apart, how far is allowed."""
+    """Yield the checks: name, difference, tolerance."""
     for layout in layouts:
         shape = LAYOUTS[layout]
         torch.manual_seed(0)
@@ -103,7 +103,7 @@ def checks(device: torch.device, layouts: Iterable[str]) -> Iterator[dict[str, A
 
 
 def against_stock(model: ModernBert, device: torch.device) -> tuple[float, float]:
-    """Largest logit difference to transformers' own class, both on ``device``, and what the export's gate allows."""
+    """Largest logit difference to transformers' class on ``device``, and the tolerance of the export's parity gate."""
     stock = stock_modern(model.shape, VOCABULARY, LENGTH).to(device).eval()
     weights = {name: tensor.to(device) for name, tensor in model.shape.export_weights(model).items()}
     weights["decoder.weight"] = weights["model.embeddings.tok_embeddings.weight"]
@@ -119,7 +119,7 @@ def finding(what: str, difference: float, allowed: float) -> dict[str, Any]:
 
 
 def check_device(device: torch.device, layouts: Iterable[str] = tuple(LAYOUTS)) -> dict[str, Any]:
-    """All findings, and whether every one passed."""
+    """All checks, and whether all passed."""
     found = list(checks(device, layouts))
     precision = torch.get_float32_matmul_precision()
     passed = all(one["passed"] for one in found)

@@ -1,11 +1,11 @@
-"""Own vocabulary, general model or both: SciBERT's question, on tasks of the field.
+"""Compare an own vocabulary, a general model and a continued model on tasks of a domain, as SciBERT does.
 
     python benchmarks/domain.py --models scratch=RUN general=RUN continued=RUN --task-dir SCIBERT \\
         --tasks sci-cite,citation_intent --tuning "--epochs 4 --rate 2e-4" --sweep continued:citation_intent \\
         --parallel 2 --out domain.json
 
-Each model is fine-tuned on each task at one stated setting, with several seeds; one model and task may be swept over
-SciBERT's sixteen settings, chosen on dev, reported on test.
+Each model is fine-tuned on each task with one setting and several seeds. One model and task may be swept over SciBERT's
+sixteen settings, selected on dev and reported on test.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ KEPT = (
 
 
 def tuned(name: str, run: Path, task: str, flags: list[str], work: Path) -> dict[str, Any]:
-    """Fine-tune one model on one task and return its line."""
+    """Fine-tune one model on one task; return its line of the record."""
     out = work / f"{name}-{Path(task).stem}-{len(flags)}"
     measure.run(
         measure.daybreak("evaluate", str(run), "--tasks", task, "--out", str(out), *flags), work / f"{out.name}.log"

@@ -1,14 +1,14 @@
-"""A small ELECTRA on prepared data for a phase of time: the published peer of low-compute GLUE, to be fine-tuned.
+"""Pretrain a small ELECTRA on prepared data for a given time, as a published low-compute baseline.
 
     python benchmarks/electra.py --data DATA --budget 8m --model OUT/electra --out electra.json
 
-After Clark et al., ELECTRA (arXiv 2003.10555), section 3 and its table of small models, on transformers' own classes:
-a discriminator of 12 layers x 256 with 4 heads, a unit of 1024 and embeddings of 128; a generator of a quarter of the
-width, which shares the embeddings; 15 % of the words masked; the loss of the generator at these plus 50 times the
-discriminator's at all words; AdamW at 5e-4 with a decay of 0.01, epsilon 1e-6, dropout 0.1, 128 rows of 128. Other than
-there, the schedule (warm-up, then linear to 0) is fitted to the time, for a run of minutes never sees 10,000 steps of
-warm-up. The clock starts with the process; saving is not charged. What is saved is the discriminator, as a folder that
-daybreak evaluate takes.
+After Clark et al., ELECTRA (arXiv 2003.10555), section 3 and its table of small models, on transformers' own classes: a
+discriminator of 12 layers x 256 with 4 heads, intermediate size 1024 and embeddings of 128; a generator of a quarter of
+the hidden size, which shares the embeddings; 15 % of the tokens masked; the loss of the generator at these plus 50
+times the discriminator's at all tokens; AdamW at 5e-4 with a decay of 0.01, epsilon 1e-6, dropout 0.1, 128 sequences of
+128 tokens. Unlike the original, the schedule (warm-up, then linear to 0) is fitted to the time, because a run of
+minutes is shorter than 10,000 steps of warm-up. The clock starts with the process; saving is not charged. The
+discriminator is saved as a folder for daybreak evaluate.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SMALL = {"layers": 12, "hidden_size": 256, "heads": 4, "embedding": 128}
 
 
 class Electra(nn.Module):
-    """Generator and discriminator, of which the generator borrows the other's embeddings."""
+    """Generator and discriminator, which share their embeddings."""
 
     def __init__(self, vocabulary: int, length: int, shape: dict[str, int], special: SpecialIds):
         from transformers import ElectraConfig, ElectraForMaskedLM, ElectraForPreTraining
@@ -61,7 +61,7 @@ class Electra(nn.Module):
         self.generator.generator_lm_head.weight = self.discriminator.electra.embeddings.word_embeddings.weight
 
     def losses(self, ids: Tensor, slots: Tensor, mask: int) -> tuple[Tensor, Tensor, Tensor]:
-        """The generator's loss at ``slots`` [B, K] of ``ids`` [B, L], the discriminator's, and its share of hits."""
+        """Generator loss at masked positions [B, K] of ``ids`` [B, L], discriminator loss, and its accuracy."""
         answers = ids.gather(1, slots)
         states = self.generator.electra(input_ids=ids.scatter(1, slots, mask)).last_hidden_state
         guesses = self.generator.generator_predictions(take(states, slots))
@@ -78,7 +78,7 @@ class Electra(nn.Module):
 
 
 def groups(model: nn.Module) -> list[dict[str, Any]]:
-    """Decay for all but biases and norms."""
+    """Parameter groups: weight decay except for biases and norms."""
     plain = [p for name, p in model.named_parameters() if p.ndim > 1]
     return [
         {"params": plain, "weight_decay": 0.01},
@@ -87,7 +87,7 @@ def groups(model: nn.Module) -> list[dict[str, Any]]:
 
 
 def trained(chosen: argparse.Namespace, data: Path, seconds: float) -> tuple[Electra, dict[str, Any]]:
-    """Train for ``seconds`` since the birth of this process; returns the model and a curve."""
+    """Train until ``seconds`` after the start of this process; return the model and its curve."""
     timer, shards, device = Timer(seconds, Stopwatch()), open_shards(data), choose_device()
     special, half = shards.manifest.special, device.type == "cuda"
     torch.manual_seed(chosen.seed)
@@ -122,7 +122,7 @@ def trained(chosen: argparse.Namespace, data: Path, seconds: float) -> tuple[Ele
 
 
 def save(model: Electra, tokenizer: Path, out: Path) -> None:
-    """The discriminator with its tokenizer, as transformers reads it."""
+    """Save the discriminator with its tokenizer for transformers."""
     shutil.rmtree(out, ignore_errors=True)
     shutil.copytree(tokenizer, out)
     model.discriminator.save_pretrained(out)

@@ -1,13 +1,13 @@
-"""Arithmetic of a training step, counted from the shapes: what a share of the machine's matrix rate refers to.
+"""Count the floating-point operations of a training step from the shapes of its matrix products.
 
     python benchmarks/flops.py        the flagship family at 128 and 512 tokens
 
-Counted are matrix products, 2 m n k each, attention in full (also causal attention, of which kernels may skip half).
-Not counted: embedding look-up, norms, rotary positions, softmax, optimizer. A training step costs three forwards, for
-each product has two of its size in the backward pass. Ours computes the last layer's queries, its gated unit and the
-head at the asked positions only; what is left out is not counted, so a share says what the hardware really did.
+The count includes matrix products, 2 m n k each, and full attention (also for causal attention, of which kernels may
+skip half). It excludes embedding look-up, norms, rotary positions, softmax and optimizer. A training step costs three
+forward passes, because each product has two of its size in the backward pass. Daybreak computes the last layer's
+queries, its gated unit and the head at the masked positions only; the other positions are not counted.
 
-L positions, K asked positions, D width, I inner width of the unit, V vocabulary; all numbers are for one row.
+L positions, K masked positions, D hidden size, I intermediate size, V vocabulary; all numbers are per sequence.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BACKWARD = 2
 
 
 def gated_layer(shape: ModernEncoder, length: int, asked: int) -> int:
-    """One layer with a gated unit: keys and values of all positions, everything else at ``asked`` of them."""
+    """One layer with a gated unit: keys and values at all positions, everything else at ``asked`` positions."""
     keys_values = 2 * length * shape.hidden_size * 2 * shape.hidden_size
     queries_out = 2 * asked * shape.hidden_size * 2 * shape.hidden_size
     attention = 2 * 2 * asked * length * shape.hidden_size
@@ -32,20 +32,20 @@ def gated_layer(shape: ModernEncoder, length: int, asked: int) -> int:
 
 
 def modern_forward(shape: ModernEncoder, vocabulary: int, length: int, *, asked: int, targets: int) -> int:
-    """A ModernBERT row: last layer and head at ``asked`` positions, the decoder at ``targets``."""
+    """One ModernBERT sequence: last layer and head at ``asked`` positions, the decoder at ``targets``."""
     layers = (shape.layers - 1) * gated_layer(shape, length, length) + gated_layer(shape, length, asked)
     head = 2 * asked * shape.hidden_size * shape.hidden_size
     return layers + head + 2 * targets * shape.hidden_size * vocabulary
 
 
 def bert_forward(layers: int, width: int, inner: int, vocabulary: int, length: int) -> int:
-    """A stock BERT row with its masked-LM head at every position."""
+    """One BERT sequence of transformers, with the masked-LM head at every position."""
     layer = 2 * length * 4 * width * width + 2 * 2 * length * length * width + 2 * length * 2 * width * inner
     return layers * layer + 2 * length * width * width + 2 * length * width * vocabulary
 
 
 def asked_and_targets(recipe: Recipe, length: int, progress: float) -> tuple[int, int]:
-    """Positions of a row that our own step asks the last layer for at ``progress``, and how many the decoder reads."""
+    """Number of positions that the last layer and the decoder compute at ``progress``."""
     objective = recipe.objective
     assert isinstance(objective, CausalThenMasked)
     if objective.stage(progress) == "masked":
@@ -58,14 +58,14 @@ def asked_and_targets(recipe: Recipe, length: int, progress: float) -> tuple[int
 
 
 def step_forward(recipe: Recipe, vocabulary: int, length: int, progress: float) -> int:
-    """A row of our own training step at ``progress``."""
+    """One sequence of Daybreak's training step at ``progress``."""
     assert isinstance(recipe.model, ModernEncoder)
     asked, targets = asked_and_targets(recipe, length, progress)
     return modern_forward(recipe.model, vocabulary, length, asked=asked, targets=targets)
 
 
 def training(forward: int) -> int:
-    """Forward and backward."""
+    """Forward and backward pass."""
     return (1 + BACKWARD) * forward
 
 

@@ -1,12 +1,11 @@
-"""Does a run end where it was forecast? Runs that the law of losses does not know, beside their own forecasts.
+"""Compare the forecasts of runs with their final losses, for runs that the scaling law was not fitted to.
 
     python benchmarks/forecasts.py --data DATA --runs tiny:3m,mini:5m,mini:10m --work runs/foreseen --out f.json
 
-Each run is the product's own, in turns, with seeds that no run behind the law has. What it was expected to reach at its
-start and at a tenth of the way is what the law of this version says of what was known then: the tokens that it expected
-to read, and its training loss. Finished runs are kept in --work, so that a measurement that was broken off goes on, and
-a new law can be held against them; one that the machine was too busy for is run again by the next call, for its speed,
-and so what it could read, was not what a forecast may count on.
+The runs are those of daybreak pretrain, in turns, with seeds that the law was not fitted to. The forecasts at the start
+and at a tenth of the run come from the current law and the facts known then: the expected number of tokens and the
+training loss. Finished runs are kept in --work, so that an interrupted measurement resumes and a new law can be
+evaluated on them. The next call repeats a run during which the machine was too busy, because its speed changed.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ MOMENTS = ("start", "tenth")
 
 
 def foreseen(forecast: Forecast, loss: float) -> dict[str, Any]:
-    """A forecast beside what was reached."""
+    """A forecast with the result."""
     return {
         "tokens": forecast.tokens,
         "loss": forecast.loss,
@@ -47,7 +46,7 @@ def foreseen(forecast: Forecast, loss: float) -> dict[str, Any]:
 
 
 def judged(out: Path) -> dict[str, Any]:
-    """What a finished run reached, and what is forecast of it."""
+    """Result of a finished run, and its forecasts."""
     law, run, outlook = shipped_law(), RunFolder(out), read_json(RunFolder(out).forecast, ForecastLog)
     facts = law_run(run, out.name, outlook.pairs)
     timed = Budget.parse(read_json(run.recipe)["budget"]).unit == "seconds"
@@ -69,7 +68,7 @@ def judged(out: Path) -> dict[str, Any]:
 
 
 def made(asked: str, seed: int, chosen: argparse.Namespace, data: Path, work: Path) -> dict[str, Any]:
-    """The result of one run, run now unless there is one that counts."""
+    """Result of one run; run it now if there is no valid result."""
     recipe, budget = asked.split(":")
     name = f"{recipe}-{budget}-seed-{seed}"
     path, out = work / f"{name}.json", work / name
@@ -88,7 +87,7 @@ def made(asked: str, seed: int, chosen: argparse.Namespace, data: Path, work: Pa
 
 
 def summarise(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """How often the 90 % interval held, and the mean error, at both moments; void runs are not counted."""
+    """Coverage of the 90 % interval and mean error at both points; invalid runs are not counted."""
     counted = [run for run in runs if not run["void"]]
     return {
         moment: {
@@ -102,7 +101,7 @@ def summarise(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def render(runs: list[dict[str, Any]], summary: dict[str, Any]) -> str:
-    """A line a run, and a line for each moment."""
+    """One line per run and one per point."""
     rows = []
     for run in runs:
         told = [f"{run[at]['loss']:.3f} ({run[at]['low']:.2f} to {run[at]['high']:.2f})" for at in MOMENTS]

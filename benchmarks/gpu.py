@@ -1,9 +1,9 @@
-"""Everything that a GPU machine is needed for, in one call: make gpu, or on a bare machine
+"""Run all measurements that need a GPU in one call: make gpu, or on a machine without make
 
     python benchmarks/gpu.py --work WORK --minutes 60 [--corpus TEXT ...] [--task-dir GLUE] [--wheels FOLDER]
     python benchmarks/gpu.py --dry-run --work WORK        the same stages on a CPU with tiny shapes (make gpu-dry)
 
-Stages run in the order of what they are worth; --only takes a list of them.
+Stages run in order of importance; --only takes a list of them.
 
     parity      the device against the CPU and stock transformers, then some steps of every recipe
     flagship    base for six minutes and a half, from raw text: compiled, in half precision
@@ -13,14 +13,14 @@ Stages run in the order of what they are worth; --only takes a list of them.
     crammed     Cramming's own recipe for half an hour
     sizes       tokens a second of the smaller flagships
 
-WORK/gpu.json is the record. It is written whenever a stage ends, and within a stage as it goes on. When the time is
-over, what is running is stopped (a run saves and can be resumed), the record says so, and the exit status is 0. The
-same call again goes on with what is missing: stages that are done stay done, and a run resumes. A stage that fails is
-recorded with its error, and the next one begins; the exit status is then 1.
+WORK/gpu.json is the record. It is written during and after each stage. When the time is over, the running stage is
+stopped (a run saves a checkpoint), the record says so, and the exit status is 0. The same call again runs the missing
+stages and resumes an interrupted run. A stage that fails is recorded with its error, the next one starts, and the exit
+status is 1.
 
-Needs Python 3.11, torch and transformers. Daybreak is taken from this checkout. Packages of its command line (tyro and
-others) are used where they are installed, installed from --wheels where that folder is given, and otherwise done
-without (bare.py). Without --corpus the text is the prose of installed Python packages; no stage reaches the network.
+It needs Python 3.11, torch and transformers, and uses Daybreak from this checkout. Packages of the command line (tyro
+and others) are used if they are installed, or installed from --wheels; otherwise bare.py replaces them. Without
+--corpus the text is the prose of installed Python packages. No stage uses the network.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ TOY_RUN = f"{TOY_SHAPE} --batch 4 --length 32"
 
 
 class OutOfTime(Exception):
-    """The minutes of the call are over."""
+    """The time of the call is over."""
 
 
 @dataclass
 class Call:
-    """One call of this script: what was asked, what is left of its time, and its record."""
+    """One call of this script: its arguments, remaining time and record."""
 
     chosen: argparse.Namespace
     work: Path
@@ -82,12 +82,12 @@ class Call:
         return self.until - time.monotonic() - GRACE
 
     def tell(self, stage: str, **facts: Any) -> None:
-        """Add to a stage's part of the record, and write all of it."""
+        """Add to a stage's part of the record and write the record."""
         self.found["stages"].setdefault(stage, {}).update(facts)
         measure.finish(self.found, self.chosen.out)
 
     def run(self, command: list[str]) -> float:
-        """Run a command and return its seconds; when the time is over, have it save and leave.
+        """Run a command and return its seconds; stop it when the time is over.
 
         Raises:
             OutOfTime: it could not end in time.
@@ -126,7 +126,7 @@ def data_of(call: Call) -> Path:
 
 
 def corpus_of(call: Call) -> Path:
-    """Text that is at hand everywhere."""
+    """Text of installed Python packages."""
     if call.dry:
         return toy.toy_text(call.work)
     from daybreak.data.demo_corpus.docstrings import write_corpus
@@ -142,7 +142,7 @@ def flags_of(call: Call) -> str:
 
 
 def parity(call: Call) -> None:
-    """Does the device compute what the CPU computes? Then a few steps of every recipe."""
+    """Compare the device with the CPU; then run a few steps of every recipe."""
     import device_parity
 
     layouts = ["mixed"] if call.dry else list(device_parity.LAYOUTS)
@@ -153,7 +153,7 @@ def parity(call: Call) -> None:
 
 
 def recipes(call: Call) -> None:
-    """Seconds of a step of every recipe that ships, of few rows; what one of them raises is recorded."""
+    """Seconds of a step of every shipped recipe with a small batch; errors are recorded."""
     from daybreak.data.sequences.shards import open_shards
     from daybreak.pretraining.planning import time_recipe
     from daybreak.recipe import load_recipe, recipe_names
@@ -183,7 +183,7 @@ def recipes(call: Call) -> None:
 
 
 def pretrained(call: Call, stage: str, recipe: str, budget: str, flags: str) -> None:
-    """One run in WORK/STAGE, gone on with where an earlier call left it; its curve and facts, no text and no path."""
+    """One run in WORK/STAGE, resumed if it was interrupted; its curve and facts without text or paths."""
     data, out = data_of(call), call.work / stage
     wall = call.run(measure.pretrain_command(recipe, data, out, budget, flags))
     call.tell(stage, **measure.run_facts(out), wall_seconds=wall, **curves(RunFolder(out)), **counts(out))
@@ -199,7 +199,7 @@ def crammed(call: Call) -> None:
 
 
 def curves(run: RunFolder) -> dict[str, Any]:
-    """Losses and speed over the run, thinned out to a few hundred points; every validation."""
+    """Losses and speed along the run, thinned to a few hundred points, and every validation."""
     lines = list(read_json_lines(run.metrics))
     steps = [line for line in lines if line["type"] == "step"]
     return {
@@ -209,14 +209,14 @@ def curves(run: RunFolder) -> dict[str, Any]:
 
 
 def counts(run: Path) -> dict[str, Any]:
-    """How much text there was."""
+    """Size of the text."""
     manifest = read_json(RunFolder(run).manifest)
     splits = {name: {key: manifest[name][key] for key in ("documents", "tokens")} for name in ("train", "heldout")}
     return {"data": {**splits, **{key: manifest[key] for key in ("characters", "vocabulary", "tokenizer", "seconds")}}}
 
 
 def glue5(call: Call) -> None:
-    """Fine-tunes the flagship, then the same shape untrained; cells that are done stay done."""
+    """Fine-tune the flagship and the same shape untrained; finished cells are kept."""
     run = call.work / "flagship"
     if not (run / "model").is_dir():
         raise RuntimeError("there is no flagship yet")
@@ -252,7 +252,7 @@ def sizes(call: Call) -> None:
 
 
 def kills(call: Call) -> None:
-    """A run of its own, begun anew by every call."""
+    """Run the kill test, started again by every call."""
     import shutil
 
     from kills import kill_and_verify
@@ -273,7 +273,7 @@ STAGES: dict[str, Callable[[Call], None]] = {
 
 
 def perform(call: Call, stages: list[str]) -> int:
-    """Every stage that is not done yet, until the time is over; return the exit status."""
+    """Run every unfinished stage until the time is over; return the exit status."""
     failed = False
     for name in stages:
         if call.found["stages"].get(name, {}).get("state") == "done":
@@ -302,7 +302,7 @@ def perform(call: Call, stages: list[str]) -> int:
 
 
 def install(wheels: Path, work: Path) -> None:
-    """Install what the command line needs from a folder of wheels, beside everything that is there."""
+    """Install the packages of the command line from a folder of wheels."""
     site = work / "site"
     command = [sys.executable, "-m", "pip", "install", "--no-index", "--find-links", str(wheels), "--target", str(site)]
     missing = [name for name in ("tyro", "zstandard", "plotly", "psutil") if find_spec(name) is None]

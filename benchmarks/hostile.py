@@ -1,8 +1,8 @@
-"""Text that nobody wishes for, too big for a test: a huge single line, and very many tiny files.
+"""Prepare text that is too large for a test: one huge line, and very many small files.
 
     python benchmarks/hostile.py --line-gigabytes 3 --files 100000 --out hostile.json
 
-Of each the record has the peak of resident memory over all processes, and the seconds.
+The record holds the peak resident memory over all processes and the seconds of each.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from preparation import peak_bytes
 
 
 def one_line(path: Path, gigabytes: float) -> None:
-    """A single line, different in each of its blocks."""
+    """One long line whose blocks all differ."""
     words, chance = toy.toy_words(), random.Random(0)
     block = " ".join(chance.choices(words, k=100_000))
     with path.open("w", encoding="utf-8") as file:

@@ -1,10 +1,10 @@
-"""One run of daybreak pretrain, its held-out loss judged at fixed seconds without charging the run for it.
+"""Run daybreak pretrain once and evaluate its held-out loss at fixed times that are not charged to the run.
 
     python benchmarks/judged.py --data DATA --recipe mini --budget 15m --marks 20 --work RUN --out curve.json
 
-Used by race.py, as is its sibling reference.py. The run is the product's own, through its command line; only its clock
-is stopped while the whole set of held-out positions is judged (its own validations are charged to it as ever). The
-curve's first point is judged before the first step, so its seconds are what the start took.
+Used by race.py together with reference.py. The run uses the normal command line; its clock is stopped only during the
+additional evaluations on all held-out positions (its own validations are charged as usual). The first point of the
+curve is evaluated before the first step, so its time is that of the start.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from daybreak import cli
 from daybreak.commands import pretrain
 from daybreak.core.files import read_json
 from daybreak.core.run_folder import RunFolder
-from daybreak.pretraining import setup as assembly
+from daybreak.pretraining import setup
 from daybreak.training import loop
 from daybreak.training.clock import BudgetClock, Tick
 from daybreak.training.step import Training
@@ -33,7 +33,7 @@ from daybreak.training.validation import Validation
 
 
 class Stopwatch:
-    """``time.monotonic()`` with pauses: what happens in one takes no time."""
+    """``time.monotonic()`` with pauses."""
 
     def __init__(self) -> None:
         self._paused = 0.0
@@ -53,7 +53,7 @@ class Stopwatch:
 
 
 class Judge:
-    """Judges a model at fixed seconds on the positions of Daybreak's own validation.
+    """Evaluate a model at fixed times on the positions of Daybreak's validation.
 
     Args:
         marks: ascending seconds; a mark that is passed while another is judged is left out.
@@ -65,7 +65,7 @@ class Judge:
         self.curve: list[dict[str, Any]] = []
 
     def look(self, model: Any, seconds: float, step: int, tokens: int) -> None:
-        """Judge ``model`` if a mark has been reached; it has ``logits`` and is left in training mode."""
+        """Evaluate ``model`` if a mark is reached, and leave it in training mode."""
         if not self._marks or seconds < self._marks[0]:
             return
         self._marks = [mark for mark in self._marks if mark > seconds]
@@ -83,7 +83,7 @@ class Judge:
         )
 
     def facts(self) -> dict[str, Any]:
-        """The curve, and what was judged: two runs that can be compared have the same ``positions``."""
+        """The curve and a fingerprint of the evaluated positions; runs with equal ``positions`` are comparable."""
         found = hashlib.blake2b(digest_size=8)
         for tensor in self._validation.cases():
             found.update(tensor.cpu().numpy().tobytes())
@@ -95,14 +95,14 @@ class Judge:
 
 
 def marks_of(seconds: float, count: int) -> list[float]:
-    """The start, then ``count`` moments; the last is the end. None at all for a count of 0."""
+    """The start and ``count`` later times, the last at the end; empty for a count of 0."""
     if count == 0:
         return []
     return [seconds * mark / count for mark in range(count + 1)]
 
 
 class JudgedClock(BudgetClock):
-    """A budget's clock that lets a evaluate look before each step, and does not charge for it."""
+    """Budget clock that pauses for an evaluation before a step."""
 
     training: Training | None = None
     evaluate: Judge | None = None
@@ -120,7 +120,7 @@ class JudgedClock(BudgetClock):
 
 @contextmanager
 def judging(marks: Sequence[float]) -> Iterator[list[Judge]]:
-    """Let pretraining build a judged clock; the list that is yielded holds its evaluate once training has begun."""
+    """Patch pretraining to use a JudgedClock; the yielded list holds its judge once training starts."""
     judges: list[Judge] = []
 
     def fit(training: Training, progress: Any) -> Any:
@@ -130,16 +130,16 @@ def judging(marks: Sequence[float]) -> Iterator[list[Judge]]:
         clock.training, clock.evaluate = training, judges[0]
         return loop.fit(training, progress)
 
-    plain = pretrain.fit, assembly.BudgetClock
-    pretrain.fit, assembly.BudgetClock = fit, JudgedClock  # type: ignore[misc]
+    plain = pretrain.fit, setup.BudgetClock
+    pretrain.fit, setup.BudgetClock = fit, JudgedClock  # type: ignore[misc]
     try:
         yield judges
     finally:
-        pretrain.fit, assembly.BudgetClock = plain  # type: ignore[misc]
+        pretrain.fit, setup.BudgetClock = plain  # type: ignore[misc]
 
 
 def judged_run(words: list[str], out: Path, marks: Sequence[float]) -> dict[str, Any]:
-    """Pretrain into ``out`` by the command line's ``words``; returns the curve with its end, and what was done."""
+    """Pretrain into ``out`` with the command line ``words``; return the curve and the facts of the run."""
     with judging(marks) as judges:
         try:
             cli.main(["pretrain", *words, "--out", str(out)])
@@ -155,16 +155,16 @@ def judged_run(words: list[str], out: Path, marks: Sequence[float]) -> dict[str,
 
 
 def add_judging_flags(to: Any, budget: str = "3m") -> None:
-    """The flags of both judged runs."""
+    """Flags of both evaluated runs."""
     measure.add_run_flags(to)
     to.add_argument("--budget", default=budget)
-    to.add_argument("--marks", type=int, default=20, help="how often the run is judged")
+    to.add_argument("--marks", type=int, default=20, help="number of evaluations of the run")
     to.add_argument("--seed", type=int, default=0)
     to.add_argument("--threads", type=int, default=0, help="0 for torch's own choice")
 
 
 def tell(found: dict[str, Any], out: Path | None) -> None:
-    """Write and print the curve of a judged run."""
+    """Write and print the curve of an evaluated run."""
     found["threads"] = torch.get_num_threads()
     if out:
         measure.write_json(out, found)

@@ -1,16 +1,16 @@
-"""Does a run survive kill -9? It is killed at random moments and given the same command again, then verified whole.
+"""Kill runs with kill -9 at random moments, resume them with the same command, and verify the result.
 
     OMP_NUM_THREADS=1 python benchmarks/kills.py --data DATA --budget 5m --kills 25 --out kills-1.json
     OMP_NUM_THREADS=1 python benchmarks/kills.py --data DATA --budget 5m --kills 25 --processes 2 --out kills-2.json
     python benchmarks/kills.py --data DATA --budget 4m --kills 0 --stop 60 --out stop.json
 
-Shown is that what the run left equals the replay of its final trace bit for bit (daybreak verify, on as many
-processes), that the kills did not phase the budget (a clock outside, stopped while no process runs), that no line of
-the metrics was lost, and what each kill cost. A run is killed at its moment, or at the first step of its processes
-where that comes later. Of several processes, which torchrun starts, either all are killed at once or one worker alone,
-by chance; the others then save, say so and leave. The seconds that torchrun itself takes before it starts a process of
-the run are no part of the budget, and are recorded apart. --stop sends SIGSTOP to all processes in the middle of the
-budget and SIGCONT that many seconds later: shown is that the time is charged and no step is lost.
+It checks that the result equals the replay of its final trace bit for bit (daybreak verify, with as many processes),
+that kills do not stretch the budget (by an outside clock that stops while no process runs), that no line of the metrics
+is lost, and what each kill costs. A run is killed at its random time, or at its first step if that is later. With
+several processes, started by torchrun, either all are killed or one worker at random; the others then save a checkpoint
+and exit. The time that torchrun takes to start a process is not part of the budget and is recorded separately. --stop
+sends SIGSTOP to all processes in the middle of the budget and SIGCONT that many seconds later, and checks that the time
+is charged and no step is lost.
 """
 
 from __future__ import annotations
@@ -40,24 +40,24 @@ PATIENCE = 120.0
 
 
 def kill_moments(seconds: float, kills: int, seed: int) -> list[float]:
-    """Sorted random moments between 10 % and 90 % of the budget, in seconds of running time."""
+    """Sorted random times between 10 % and 90 % of the budget, in seconds of running time."""
     chance = random.Random(seed)
     return sorted(seconds * chance.uniform(0.1, 0.9) for _ in range(kills))
 
 
 def last_elapsed(run: RunFolder) -> float | None:
-    """The charged time at the last step of the trace, or None before the first."""
+    """Charged time at the last step of the trace; None before the first."""
     return max((line["elapsed"] for line in read_json_lines(run.trace)), default=None)
 
 
 def metric_lines(run: RunFolder) -> Counter[str]:
-    """Every complete line of the metrics, those of lost steps too, whatever the order of their keys."""
+    """All complete lines of the metrics, including those of lost steps, independent of key order."""
     lines = [*read_json_lines(run.metrics), *read_json_lines(run.lost_metrics)]
     return Counter(json.dumps(line, sort_keys=True) for line in lines)
 
 
 def cost_of_kill(run: RunFolder, running: float) -> dict[str, Any]:
-    """What is on disk after a kill that came when processes had run for ``running`` seconds in all."""
+    """State on disk after a kill when the processes had run for ``running`` seconds in total."""
     kept = max((read_json(path) for path in run.checkpoints.glob("step-*/progress.json")), key=lambda one: one["step"])
     trace = list(read_json_lines(run.trace))
     charged = max(line["elapsed"] for line in trace)
@@ -73,7 +73,7 @@ def cost_of_kill(run: RunFolder, running: float) -> dict[str, Any]:
 
 
 def workers(torchrun: int) -> list[int]:
-    """Process ids of the workers that a torchrun has started, in order of their ranks."""
+    """Process ids of the workers of a torchrun, in order of rank."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -94,7 +94,7 @@ def is_gone(process: int) -> bool:
 
 
 def all_gone(processes: list[int]) -> bool:
-    """Wait until all have ended; False when they do not."""
+    """Wait until all have ended; return False if they do not."""
     until = time.monotonic() + PATIENCE
     while not all(map(is_gone, processes)):
         if time.monotonic() > until:
@@ -104,7 +104,7 @@ def all_gone(processes: list[int]) -> bool:
 
 
 class Start:
-    """A run under way, and since when: torchrun takes some seconds before it starts a process of the run."""
+    """A running command and its start time; torchrun takes some seconds to start a process."""
 
     def __init__(self, command: list[str], log: Path, run: RunFolder, processes: int):
         self.run, self.before = run, last_elapsed(run)
@@ -119,7 +119,7 @@ class Start:
         return workers(self.process.pid) if self.processes > 1 else [self.process.pid]
 
     def wait_for_step(self, until: float) -> bool:
-        """Return at ``until`` (monotonic), or at the first step where that is later; False when the run has ended."""
+        """Wait until ``until`` (monotonic) and the first step; return False if the run ended."""
         while self.process.poll() is None:
             if time.monotonic() >= until and last_elapsed(self.run) != self.before:
                 return True
@@ -127,7 +127,7 @@ class Start:
         return False
 
     def kill(self, chance: random.Random) -> tuple[str, float]:
-        """Kill all processes, or one worker alone; return which, and the seconds that the first (the clock) lived."""
+        """Kill all processes or one worker; return which, and how long the first process (the clock) lived."""
         ranks, alone = self.ranks(), self.processes > 1 and chance.random() < 0.5
         for victim in [chance.choice(ranks)] if alone else [self.process.pid, *ranks]:
             os.kill(victim, signal.SIGKILL)
@@ -142,7 +142,7 @@ class Start:
         return "one worker" if alone else "all processes", ended - self.begun
 
     def stop(self, seconds: float) -> dict[str, Any]:
-        """Stop all processes for ``seconds``; what the trace says of it once steps come again."""
+        """Stop all processes for ``seconds``; return what the trace shows after steps continue."""
         stopped = [self.process.pid, *self.ranks()]
         for process in stopped:
             os.kill(process, signal.SIGSTOP)
@@ -167,7 +167,7 @@ def run_with_kills(
     stop: tuple[float, float],
     chance: random.Random,
 ) -> dict[str, Any]:
-    """Give ``command`` again and again, killing it at ``moments``, until it has ended.
+    """Repeat ``command``, killing it at ``moments``, until it ends by itself.
 
     Args:
         moments: in seconds of running time.
@@ -213,7 +213,7 @@ def run_with_kills(
 
 
 def verify(run: Path, data: Path, log: Path, processes: int) -> dict[str, Any]:
-    """Whether ``daybreak verify`` finds the run equal, how long it took, and its last words without paths."""
+    """Result of ``daybreak verify``, its time, and its last message without paths."""
     begun, told = time.monotonic(), log.with_name("verify.txt")
     command = measure.daybreak("verify", str(run), "--data", str(data), processes=processes)
     code = measure.start(command, told).wait()
@@ -235,7 +235,7 @@ def kill_and_verify(
     processes: int = 1,
     stop: float = 0.0,
 ) -> dict[str, Any]:
-    """The whole measurement: kills, end, verify."""
+    """The whole measurement: kills, end, verification."""
     seconds = measure.budget_seconds(budget)
     out, log, chance = work / "killed", work / "log.txt", random.Random(seed + 1)
     command = measure.pretrain_command(recipe, data, out, budget, flags, processes=processes)

@@ -1,13 +1,13 @@
-"""Fit the law of losses on finished runs, and say how well it forecasts those that it does not know.
+"""Fit the scaling law on finished runs, and measure how well it forecasts runs that it was not fitted to.
 
     python benchmarks/law.py --data data/wiki --runs runs/a studies/rate/cells/* --keep law-runs-wiki.json
     python benchmarks/law.py --study studies/text --keep law-runs-text.json
     python benchmarks/law.py --records records --law src/daybreak/forecasting/law.json --out law.json
 
-The first form keeps what the fit needs of each run on these data (its sizes, its losses, the course of its training
-loss), which is what a record holds; the second does so with all cells of a study-data. The third fits on all such
-records (*law-runs*.json), writes the law that the package carries, and measures it on runs that it does not know: a
-fifth of them, all of a text, all of a size. Runs of other recipes than the flagship's are passed over, and said.
+The first form writes a record with the features of each run on these data: sizes, losses and training curve. The second
+does the same for all cells of a study-data. The third fits all such records (*law-runs*.json), writes the law that
+ships with the package, and measures it on runs left out of the fit: a fifth of them, all of one text, all of one size.
+Runs of other recipes than the flagship's are skipped with a message.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ NEEDED = ("recipe.json", "data.json", "summary.json", "metrics.jsonl")
 
 
 def runs_in(folders: list[Path], data: Path) -> list[LawRun]:
-    """Those runs on ``data`` that the law speaks of."""
+    """The runs on ``data`` that the law applies to."""
     flagship, shards, found = to_dict(load_recipe("mini")), open_shards(data), []
     pairs = pairs_log_fraction(shards.train, shards.heldout, shards.unigram_counts)
     for folder in folders:
@@ -70,7 +70,7 @@ def recorded(folder: Path) -> list[LawRun]:
 
 
 def runs_of_study(folder: Path) -> list[LawRun]:
-    """The cells of a ``daybreak study-data``, each with the text that it was trained on."""
+    """The cells of a ``daybreak study-data``, each with its training text."""
     study: DataStudy = read_json(folder / DATA_STUDY_FILE, DataStudy)
     found: list[LawRun] = []
     for text in study.texts:
@@ -81,7 +81,7 @@ def runs_of_study(folder: Path) -> list[LawRun]:
 
 
 def judged(runs: list[LawRun], groups: list[Any]) -> dict[str, Any]:
-    """How far a law of the others is from each run."""
+    """Error of each run under a law fitted without it."""
     apart = [each.fitted / each.loss - 1.0 for each in leave_out(runs, groups)]
     if not apart:
         return {"runs": 0}
@@ -135,7 +135,7 @@ def main() -> None:
                 f"largest {seen['largest_error']:.1%}, bias {seen['bias']:+.1%}"
             )
         )
-        print(f"Foreseen without {what}: {told}.")
+        print(f"Forecasts without {what}: {told}.")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""The matrix products of one training step of ours, each by itself: what its arithmetic alone would take here.
+"""Time the matrix products of one training step separately, the lower bound of the step's time.
 
     python benchmarks/matrix_products.py --recipe mini --vocabulary 8192
 
-Listed are the products that the step really does, at its shapes: y = x w' forward, dX = g w, dW = g' x backward, the
-last layer's queries and unit and the head at the asked positions only, the decoder in chunks of targets, attention as
-its two batched products. Each is timed into memory that is there already, back to back with itself. The rate that
-comes out is weighted by FLOPs: all of them divided by the time that all take. Used by throughput.py, in turns with
-the steps themselves: the share of this rate that a step reaches is the share of its time that products would need.
+The products have the shapes of the step: y = x w' forward, dX = g w and dW = g' x backward; the queries and the unit of
+the last layer and the head at the masked positions only; the decoder in chunks of targets; attention as two batched
+products. Each is timed repeatedly with preallocated outputs. The rate is the sum of all FLOPs divided by the sum of all
+times. throughput.py runs it in turns with the steps: the fraction of this rate that a step reaches is the fraction of
+its time that the products need.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ REPEATS = 3
 
 @dataclass(frozen=True)
 class Product:
-    """x [batch, rows, inner] times w [batch, columns, inner] transposed; ``count`` of them in a step."""
+    """x [batch, rows, inner] times the transpose of w [batch, columns, inner]; ``count`` of them in a step."""
 
     name: str
     rows: int
@@ -49,14 +49,14 @@ class Product:
 
     @property
     def flops(self) -> int:
-        """Of one, forward."""
+        """FLOPs of one forward product."""
         return 2 * self.batch * self.rows * self.inner * self.columns
 
 
 def products(
     recipe: Recipe, vocabulary: int, length: int, rows: int, progress: float, device: torch.device
 ) -> list[Product]:
-    """The products of a step of ``rows`` rows at ``progress``; forward, they are flops.step_forward of each row."""
+    """The products of a step of ``rows`` sequences at ``progress``, forward as in flops.step_forward."""
     shape = recipe.model
     assert isinstance(shape, ModernEncoder)
     asked, targets = flops.asked_and_targets(recipe, length, progress)
@@ -101,7 +101,7 @@ def _after_attention(rows: int, width: int, inner: int, count: int, which: str =
 
 
 class Timed:
-    """One product's three directions, seconds of one each."""
+    """Seconds of a product in its three directions."""
 
     def __init__(self, product: Product, device: torch.device, precision: torch.dtype):
         lead = (product.batch,) if product.batch > 1 else ()
@@ -139,13 +139,13 @@ class Timed:
 
 
 def synchronise(device: torch.device) -> None:
-    """Wait for what a GPU still has to do."""
+    """Wait for the GPU to finish."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 class ProductsBlock:
-    """A variant of throughput.py: called with seconds, it times the products of whole steps for about so long."""
+    """A variant of throughput.py that times the products of whole steps for about the given seconds."""
 
     def __init__(self, cell: Cell, stage: str):
         objective = cell.recipe.objective
@@ -172,7 +172,7 @@ class ProductsBlock:
         return Block(passes * self._cell.rows * self._cell.length, spent, work)
 
     def details(self) -> list[dict[str, Any]]:
-        """What each product was seen to do, GFLOP/s by direction (medians over passes)."""
+        """GFLOP/s of each product by direction (medians over passes)."""
         return [
             {
                 "product": product.name,

@@ -1,4 +1,4 @@
-"""What the scripts here share: running Daybreak from outside, the machine and its load, small statistics.
+"""Shared code of the benchmarks: run Daybreak from outside, describe the machine and its load, simple statistics.
 
 python benchmarks/measure.py        prints what a record says about this machine
 """
@@ -45,16 +45,16 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 def parser(documentation: str | None) -> argparse.ArgumentParser:
-    """The flags that every script has."""
+    """Argument parser with the flags of every script."""
     found = argparse.ArgumentParser(description=documentation, formatter_class=argparse.RawDescriptionHelpFormatter)
-    found.add_argument("--out", type=Path, help="write the record here as JSON; it grows as the measurement goes on")
+    found.add_argument("--out", type=Path, help="write the record here as JSON; it is updated during the measurement")
     found.add_argument("--work", type=Path, help="keep run folders and logs here; by default they are temporary")
-    found.add_argument("--short", action="store_true", help="a dry run of seconds on toy data: shows that it works")
+    found.add_argument("--short", action="store_true", help="a dry run of seconds on toy data, to test the script")
     return found
 
 
 def add_run_flags(to: argparse.ArgumentParser, recipe: str = "tiny") -> None:
-    """The flags of scripts that pretrain."""
+    """Flags of scripts that pretrain."""
     to.add_argument("--data", type=Path, help="folder made by daybreak prepare; toy data with --short")
     to.add_argument("--recipe", default=recipe)
     to.add_argument("--flags", default="", help="more flags for daybreak pretrain, in one string")
@@ -62,7 +62,7 @@ def add_run_flags(to: argparse.ArgumentParser, recipe: str = "tiny") -> None:
 
 @contextmanager
 def work_folder(chosen: Path | None) -> Iterator[Path]:
-    """Yield ``chosen``, created where needed, or a folder that is gone afterwards."""
+    """Yield ``chosen``, created if needed, or a temporary folder."""
     if chosen:
         chosen.mkdir(parents=True, exist_ok=True)
         yield chosen.resolve()
@@ -72,7 +72,7 @@ def work_folder(chosen: Path | None) -> Iterator[Path]:
 
 
 def use_one_thread() -> None:
-    """For dry runs, here and in what is started: toy shapes gain nothing from threads, which wait on a busy machine."""
+    """Use one thread here and in started processes, for dry runs with toy shapes."""
     os.environ["OMP_NUM_THREADS"] = "1"
     torch.set_num_threads(1)
 
@@ -83,13 +83,13 @@ def use_one_thread() -> None:
 def pretrain_command(
     recipe: str, data: Path, out: Path, budget: str, flags: str = "", *, processes: int = 1
 ) -> list[str]:
-    """The command of one run; flags in ``flags`` are split as a shell would."""
+    """Command of one run; ``flags`` is split as a shell does."""
     whole = ["pretrain", recipe, "--data", str(data), "--out", str(out), "--budget", budget, *shlex.split(flags)]
     return daybreak(*whole, processes=processes)
 
 
 def daybreak(*arguments: str, processes: int = 1) -> list[str]:
-    """The command of one command, through torchrun where it takes several processes.
+    """Command line of a Daybreak command, through torchrun for several processes.
 
     Where the packages of the command line are missing, through bare.py, which knows the commands that measure a GPU.
     """
@@ -102,7 +102,7 @@ def daybreak(*arguments: str, processes: int = 1) -> list[str]:
 
 
 def start(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
-    """Start a command on this checkout's own sources; what it prints is appended to ``log``."""
+    """Start a command on the sources of this checkout; its output is appended to ``log``."""
     paths = [str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -111,7 +111,7 @@ def start(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
 
 
 def run(command: Sequence[str], log: Path, *, timeout: float | None = None) -> float:
-    """Run a command to its end and return the seconds it took; leave with its last words where it fails.
+    """Run a command and return its seconds; exit with its last output if it fails.
 
     Raises:
         subprocess.TimeoutExpired: it took longer than ``timeout`` seconds and was killed.
@@ -129,14 +129,14 @@ def run(command: Sequence[str], log: Path, *, timeout: float | None = None) -> f
 
 
 def check_ended(process: subprocess.Popen[bytes], log: Path) -> None:
-    """Leave with the last lines of ``log`` when the process failed."""
+    """Exit with the last lines of ``log`` if the process failed."""
     if process.wait():
         last = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:])
         sys.exit(f"{shlex.join(map(str, process.args))}\nended with {process.returncode}:\n{last}")  # type: ignore[arg-type]
 
 
 def wait_for_model(process: subprocess.Popen[bytes], out: Path) -> float | None:
-    """Return the ``time.monotonic()`` at which the exported model was first seen, or None when the process ended first.
+    """Return the ``time.monotonic()`` at which the exported model appears, or None if the process ends first.
 
     The folder comes by one rename, so that what is seen is complete.
     """
@@ -151,7 +151,7 @@ def wait_for_model(process: subprocess.Popen[bytes], out: Path) -> float | None:
 
 
 def budget_seconds(text: str) -> float:
-    """Seconds of a budget; leaves with a message for one in steps or tokens, whose time cannot be held."""
+    """Seconds of a time budget; exits with a message for steps or tokens."""
     budget = Budget.parse(text)
     if budget.unit != "seconds":
         sys.exit(f"'{text}' is no time.")
@@ -159,12 +159,12 @@ def budget_seconds(text: str) -> float:
 
 
 def training_share(summary: dict[str, Any]) -> float:
-    """Share of the charged time that was spent in training steps."""
+    """Fraction of the charged time spent in training steps."""
     return float(summary["time_by_category"]["train"] / summary["elapsed"])
 
 
 def run_facts(out: Path) -> dict[str, Any]:
-    """What a record keeps of a finished run: no corpus text and no path."""
+    """Facts of a finished run for a record: no corpus text and no path."""
     folder = RunFolder(out)
     return {name: read_json(getattr(folder, name)) for name in ("recipe", "environment", "decisions", "summary")}
 
@@ -173,7 +173,7 @@ def run_facts(out: Path) -> dict[str, Any]:
 
 
 def record(kind: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """The head of a record: what was measured, with what, on what."""
+    """Head of a record: benchmark, software and machine."""
     return {
         "benchmark": kind,
         "commit": commit(),
@@ -185,7 +185,7 @@ def record(kind: str, settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def finish(found: dict[str, Any], out: Path | None) -> None:
-    """Complete a record with the load of the machine, and write it; may be called again as the record grows."""
+    """Add the load of the machine to a record and write it; can be called again."""
     found["load_after"] = load()
     if out:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -193,7 +193,7 @@ def finish(found: dict[str, Any], out: Path | None) -> None:
 
 
 def machine() -> dict[str, Any]:
-    """Processor or accelerator, cores, memory, versions."""
+    """Device, cores, memory, versions."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     import transformers
 
@@ -209,19 +209,19 @@ def machine() -> dict[str, Any]:
 
 
 def thread_settings() -> dict[str, Any]:
-    """How many threads, and what the environment says of them."""
+    """Number of threads and the related environment variables."""
     names = ("OMP_NUM_THREADS", "GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "MALLOC_CONF", "GLIBC_TUNABLES", "LD_PRELOAD")
     return {"threads": torch.get_num_threads(), **{name: os.environ[name] for name in names if name in os.environ}}
 
 
 class Watch:
-    """Who else uses this machine from now on."""
+    """Measure the load of other processes from now on."""
 
     def __init__(self) -> None:
         self.before, self._bystanders = load(), OtherProcesses()
 
     def facts(self, threads: int) -> dict[str, Any]:
-        """What a record says of it: loads, the cores that others used, and whether that voids the measurement.
+        """Loads, cores used by others, and whether that invalidates the measurement.
 
         Args:
             threads: that the measured processes compute on, all together.
@@ -241,12 +241,12 @@ def busy_process() -> subprocess.Popen[bytes]:
 
 
 def adopt_orphans() -> None:
-    """Become the parent of processes whose own is killed: ``own_seconds`` counts only children that were waited for."""
+    """Become the parent of orphaned processes: ``own_seconds`` counts only children that were waited for."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def commit() -> str:
-    """The commit of this checkout, with a remark when files differ from it; 'unknown' outside git."""
+    """Commit of this checkout, marked if files differ from it; 'unknown' outside git."""
     try:
         head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
         changed = subprocess.run(["git", "status", "--porcelain"], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -256,7 +256,7 @@ def commit() -> str:
 
 
 def source_fingerprint() -> str:
-    """16 hex digits of the package's sources: says what ran where there is no git."""
+    """16 hex digits of the package's sources, to identify them without git."""
     found = hashlib.blake2b(digest_size=8)
     for path in sorted((ROOT / "src").rglob("*.py")):
         found.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes() + b"\0")
@@ -272,7 +272,7 @@ def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns of equal width, the first to the left, the others to the right."""
+    """Columns of equal width, the first aligned left, the others right."""
     widths = [max(len(line[i]) for line in [head, *rows]) for i in range(len(head))]
     lines = [head, ["-" * width for width in widths], *rows]
     return "\n".join(

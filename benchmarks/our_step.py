@@ -1,6 +1,6 @@
-"""Our side of the speed comparison: the product's own training step, stage by stage.
+"""Time Daybreak's training step by stage, for throughput.py.
 
-Used by throughput.py; run by itself it trains a toy for a second.
+Run alone it trains a toy model for a second.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MASKED_PARTS = 8
 
 
 class ZipfStream:
-    """Token ids with the frequencies of words, for measuring speed without a corpus."""
+    """Token ids with Zipf frequencies, to measure speed without a corpus."""
 
     def __init__(self, vocabulary: int, tokens: int):
         weights = 1.0 / np.arange(1, vocabulary - 4)
@@ -75,7 +75,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Block:
-    """A phase of timed training."""
+    """One period of timed training."""
 
     tokens: int
     seconds: float
@@ -83,7 +83,7 @@ class Block:
 
 
 def our_training(cell: Cell) -> Training:
-    """The parts that the pretraining loop's step needs, built as pretraining builds them."""
+    """The parts of a training step, built as pretraining builds them."""
     torch.manual_seed(0)
     model = cell.recipe.model.build(cell.vocabulary).to(cell.device)
     if cell.device.type == "cuda":  # as a run of more than some minutes does there
@@ -142,7 +142,7 @@ def moments(objective: CausalThenMasked, stage: str) -> list[float]:
 
 
 def our_block(cell: Cell, stage: str) -> Callable[[float], Block]:
-    """A variant: called with seconds, it trains for about so long and returns what it did."""
+    """A variant that trains for about the given seconds and returns its measurements."""
     training = our_training(cell)
     assert isinstance(cell.recipe.objective, CausalThenMasked)
     at = moments(cell.recipe.objective, stage)

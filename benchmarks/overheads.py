@@ -1,11 +1,11 @@
-"""What a run spends beside training: monitors, checkpoints, agreeing on the clock and waiting for data, each under 1 %.
+"""Measure the time of a run outside training: monitors, checkpoints, the shared clock and waiting for data.
 
     python benchmarks/overheads.py RUN --out overheads.json
     python benchmarks/overheads.py --data DATA --recipe tiny --budget 2m --out overheads.json
 
-The shares are of the wall time that was charged to the run, from the start of its process to the exported model, as
-the run itself counted them (summary.json). Without RUN one is trained now. The start, the validations and what kills
-undid are told too; communication is the time in which a process waits for others.
+The fractions refer to the time charged to the run, from the start of its process to the exported model, as summary.json
+reports it. Each should be under 1 %. Without RUN a new run is trained. The start, the validations and the time lost by
+kills are reported as well; communication is the time in which a process waits for others.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TOLD = ("start", "train", "communicate", "validate", "export", "lost")
 
 
 def shares(summary: dict[str, Any]) -> dict[str, float]:
-    """Share of the charged wall time by use."""
+    """Fraction of the charged wall time by category."""
     return {use: summary["time_by_category"].get(use, 0.0) / summary["elapsed"] for use in (*WATCHED, *TOLD)}
 
 

@@ -1,12 +1,12 @@
-"""Preparing text: its speed beside Hugging Face's usual way, its memory, the first batch of a huge corpus.
+"""Measure preparation: speed compared with Hugging Face datasets, memory, and the first batch of a huge corpus.
 
     python benchmarks/preparation.py speed memory --corpus texts/ --megabytes 50 --out preparation.json
     python benchmarks/preparation.py first-batch --gigabytes 100
 
-speed: daybreak prepare beside datasets.map and group_texts as in transformers' run_mlm, taking turns, one tokenizer;
-whole processes are timed, and ids compared document by document. memory: peak of the whole tree of processes at several
-sizes. first-batch: sparse token files of that size. Where there is less text than is wanted, it is repeated with seeded
-changes, which the record says.
+speed: daybreak prepare and datasets.map with group_texts as in transformers' run_mlm, in turns, with one tokenizer;
+whole processes are timed, and ids are compared for each document. memory: peak of all processes at several sizes.
+first-batch: sparse token files of that size. If there is too little text, it is repeated with seeded changes, which the
+record states.
 """
 
 from __future__ import annotations
@@ -86,12 +86,12 @@ print(imported - begun, time.monotonic() - imported, sampler.rows_per_epoch, len
 
 
 def changed(text: str, share: float, chance: random.Random, words: list[str]) -> str:
-    """``text`` with about this share of its words replaced by others."""
+    """``text`` with about this fraction of its words replaced."""
     return " ".join(chance.choice(words) if chance.random() < share else word for word in text.split(" "))
 
 
 def documents(corpus: Path, megabytes: float) -> Iterator[tuple[int, str]]:
-    """(how often the text was gone through before, document), different ones, up to so many megabytes."""
+    """Yield (repetition of the text, document), all different, up to this many megabytes."""
     files, left, chance = find_files([corpus]), megabytes * 1e6, random.Random(0)
     rule, words, seen, turn = choose_rule(files, "auto"), list[str](), set[int](), 0
     while True:
@@ -110,7 +110,7 @@ def documents(corpus: Path, megabytes: float) -> Iterator[tuple[int, str]]:
 
 
 def write_text(corpus: Path, megabytes: float, path: Path) -> dict[str, Any]:
-    """Write records of different documents; return what the record says of them."""
+    """Write records of different documents; return their description for the record."""
     repeats = count = 0
     with path.open("w", encoding="utf-8") as file:
         for turn, text in documents(corpus, megabytes):
@@ -123,7 +123,7 @@ def write_text(corpus: Path, megabytes: float, path: Path) -> dict[str, Any]:
 
 
 def ids_of(data: Path) -> int:
-    """What PEER prints of its ids, of ours."""
+    """The digest that PEER prints of its ids, for Daybreak's ids."""
     room: dict[str, Any] = {}
     exec(DIGEST, room)
     shards, found = open_shards(data), 0
@@ -178,7 +178,7 @@ def speed(chosen: argparse.Namespace, work: Path) -> dict[str, Any]:
 
 
 def peak_bytes(command: list[str], log: Path) -> int:
-    """The largest sum of resident memory over a process and all below it; what they share counts for each."""
+    """Peak sum of resident memory over a process and its children; shared memory counts for each."""
     process, peak = measure.start(command, log), 0
     while process.poll() is None:
         try:
@@ -208,7 +208,7 @@ def memory(chosen: argparse.Namespace, work: Path) -> dict[str, Any]:
 
 
 def sparse_data(gigabytes: float, work: Path) -> Path:
-    """Toy data whose training split is holes: files as they are written, all of id 0, one document."""
+    """Toy data whose training split is a sparse file: one document of id 0."""
     data = toy.toy_data(work)
     manifest, size = read_json(data / "manifest.json", Manifest), max(BLOCK_BYTES, int(gigabytes * 1e9))
     zero, files = block_hash(bytes(BLOCK_BYTES)).hexdigest(), []

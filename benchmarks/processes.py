@@ -1,15 +1,14 @@
-"""Do 1, 2 and 4 processes train the same model? The loss of every step is compared, for AdamW and for Muon.
+"""Check that 1, 2 and 4 processes train the same model: compare the loss of every step, for AdamW and Muon.
 
     python benchmarks/processes.py --data DATA --out processes.json
 
-All of them take the same steps in float32 on processors, one thread each: a causal stage first, a batch that grows by
-6 rows to 18 (4 processes have 4, 5, 4 and 5 of these), rows that are twice as long in the second half. Once more a run
-on 2 processes is stopped by SIGTERM half way and goes on with 1. Only the order of summation differs between them, so
-losses must agree up to rounding. How far rounding alone goes shows one process that handles half as many rows at a
-time: AdamW at 3e-3 lets it grow to some 1e-5 within 200 steps, at 1e-3 it stays near 1e-6. Nothing here is timed: a
-busy machine makes no difference.
+All runs take the same steps in float32 on CPUs, one thread each: a causal stage first, a batch that grows from 6 to 18
+sequences (4 processes have 4, 5, 4 and 5 of these), and sequences twice as long in the second half. Another run on 2
+processes is stopped by SIGTERM half way and resumed with 1. Only the order of summation differs, so losses must agree
+up to rounding. The effect of rounding alone is measured with one process and half the microbatch: it grows to about
+1e-5 within 200 steps for AdamW at 3e-3, and stays near 1e-6 at 1e-3. Nothing is timed, so load does not matter.
 
-Runs are those of daybreak pretrain, with a line in metrics.jsonl for every step and without what follows the last one.
+The runs are those of daybreak pretrain, with a line in metrics.jsonl for every step and without the end of a run.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ SHORT = "--length 32 --phase2.length 64 --model.layers 1 --model.hidden-size 32 
 
 
 def recipe_of(name: str, optimizer: str, steps: int) -> Recipe:
-    """The recipe, with everything in it that the number of processes could disturb."""
+    """The recipe, with every feature that the number of processes could affect."""
     return dataclasses.replace(
         load_recipe(name),
         optimizer=OPTIMIZERS[optimizer],
@@ -74,7 +73,7 @@ def recipe_of(name: str, optimizer: str, steps: int) -> Recipe:
 
 @contextmanager
 def every_step() -> Iterator[None]:
-    """Let pretraining write down every step, and leave out what the first process does alone after the last one."""
+    """Patch pretraining to log every step and to skip what follows the last one."""
     fit, finish = pretrain.fit, pretrain.finish
     pretrain.fit = lambda training, progress: loop.fit(dataclasses.replace(training, record_seconds=0.0), progress)
     pretrain.finish = lambda *_: None  # type: ignore[assignment]
@@ -88,7 +87,7 @@ def every_step() -> Iterator[None]:
 
 
 def launch(processes: int, *program: str) -> list[str]:
-    """The command that starts a Python program on so many processes of this machine."""
+    """Command that starts a Python program in this many processes."""
     if processes == 1:
         return [sys.executable, *program]
     torchrun = "-m torch.distributed.run --standalone --nproc-per-node"
@@ -96,13 +95,13 @@ def launch(processes: int, *program: str) -> list[str]:
 
 
 def command(recipe: Path, data: Path, out: Path, processes: int, flags: str = "") -> list[str]:
-    """The command of one run that writes down every step."""
+    """Command of one run that logs every step."""
     words = ["pretrain", str(recipe), "--data", str(data), "--out", str(out), *shlex.split(flags)]
     return launch(processes, __file__, WORKER, *words)
 
 
 def stop_at(words: list[str], out: Path, step: int, log: Path) -> int:
-    """Start a run, ask it to leave once it has come to ``step``; return the step that its checkpoint stands at."""
+    """Start a run and stop it at ``step``; return the step of its checkpoint."""
     run = RunFolder(out)
     process = measure.start(words, log)
     try:
@@ -127,7 +126,7 @@ def last_step(run: RunFolder) -> int:
 
 
 def steps_of(out: Path) -> list[dict[str, Any]]:
-    """What a run wrote down of each of its steps."""
+    """Logged records of each step of a run."""
     return [line for line in read_json_lines(RunFolder(out).metrics) if line["type"] == "step"]
 
 
@@ -135,7 +134,7 @@ def steps_of(out: Path) -> list[dict[str, Any]]:
 
 
 def facts(out: Path) -> dict[str, Any]:
-    """What a record keeps of a run."""
+    """Facts of a run for the record."""
     lines = steps_of(out)
     read = [now["tokens"] - before["tokens"] for before, now in zip([{"tokens": 0}, *lines], lines)]
     decisions = read_json(RunFolder(out).decisions)
@@ -153,7 +152,7 @@ def facts(out: Path) -> dict[str, Any]:
 
 
 def apart(left: list[dict[str, Any]], right: list[dict[str, Any]]) -> dict[str, Any]:
-    """How far two runs are apart, given what they wrote down of each step."""
+    """Differences between two runs, from their logged steps."""
     exact = ("step", "progress", "tokens", "targets", "stage", "learning_rate")
     same = len(left) == len(right) and all(
         one[name] == other[name] for one, other in zip(left, right) for name in exact
@@ -173,7 +172,7 @@ def apart(left: list[dict[str, Any]], right: list[dict[str, Any]]) -> dict[str, 
 def compare(
     recipe: Recipe, data: Path, work: Path, *, sizes: tuple[int, ...], stop: int, flags: str = ""
 ) -> dict[str, Any]:
-    """Train on each number of processes of ``sizes``, and once on 2 and then on 1; compare all pairs.
+    """Train with each number of processes of ``sizes``, and once with 2 and then 1; compare all pairs.
 
     ``rounding_alone`` compares two runs on one process, of which one handles half as many rows at a time.
     """

@@ -1,21 +1,21 @@
-"""Time to loss: Daybreak beside an honestly tuned run_mlm, on the same text, tokenizer, positions and wall clock.
+"""Compare the time to a loss of Daybreak and of a tuned run_mlm, on the same text, tokenizer, positions and clock.
 
     python benchmarks/race.py --data DATA --recipe mini --work runs/race --stage plan
     python benchmarks/race.py --data DATA --recipe mini --work runs/race --out race.json
     python benchmarks/race.py --data DATA --recipe mini --work runs/race --budgets 2m --seeds 3 --sides free
 
 tune: the reference (reference.py: BertForMaskedLM of the recipe's shape under transformers' Trainer, its schedule
-fitted to the clock) at several rates without dropout, then the best again with dropout, with half and with twice the
-rows; the one with the lowest held-out loss wins, chosen on the very positions that it is judged on, which is kind to
-it. race: at each budget the winner (at budgets that were not tuned at, the best --candidates of them, of which the best
-counts), Daybreak with as many parameters, Daybreak with the shape of --free-recipe and --free-flags, and Cramming's
-recipe at the same shape, in turns, each a process whose clock begins with it; --sides names the ones to run. report:
-all that is done so far in --work, with these flags or others.
+fitted to the clock) at several learning rates without dropout, then the best one with dropout, with half and with twice
+the batch. The setting with the lowest held-out loss wins, selected on the evaluated positions, which favours the
+reference. race: at each budget the winner (at other budgets than the tuned ones the best of --candidates settings),
+Daybreak with as many parameters, Daybreak with the shape of --free-recipe and --free-flags, and Cramming's recipe at
+the same shape, in turns, each in a process whose clock starts with it; --sides selects them. report: all finished runs
+in --work, with these flags or others.
 
-All are judged at the same fixed seconds on Daybreak's own validation positions, and none is charged for it. Daybreak
-is charged for its own validations, its last one and its export, too; the reference for training alone. Each run is a
-file in --work: finished ones are kept, so that a race that was broken off goes on; one that the machine was too busy
-for is void and is run again by the next call. Runs of another data folder, recipe or number of threads are refused.
+All sides are evaluated at the same times on Daybreak's validation positions, which is not charged. Daybreak is charged
+for its own validations and its export as well; the reference for training alone. Each run is a file in --work: finished
+ones are kept, so that an interrupted race resumes. A run during which the machine was too busy is invalid and is
+repeated by the next call. Runs of another data folder, recipe or number of threads are refused.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ BESIDE, LOOK = 8.0, 2.5
 
 @dataclass(frozen=True)
 class Run:
-    """One run of the race, or of the tuning before it."""
+    """One run of the race or of the tuning."""
 
     stage: str
     variant: str
@@ -59,7 +59,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        """Of its file."""
+        """Name of its file."""
         words = f"{self.stage} {self.variant} {self.seconds:g}s {self.setting} seed {self.seed}"
         return "-".join("".join(c if c.isalnum() or c == "." else " " for c in words).split())
 
@@ -83,13 +83,13 @@ def reference_setting(rate: str, dropout: float, batch: int) -> str:
 
 
 def rates_of(chosen: argparse.Namespace) -> list[Run]:
-    """The first part of the tuning."""
+    """First part of the tuning: learning rates."""
     settings = [reference_setting(rate, 0.0, chosen.batch) for rate in chosen.rates.split(",")]
     return [tuning(chosen, setting) for setting in settings]
 
 
 def variations_of(chosen: argparse.Namespace, rate: str) -> list[Run]:
-    """The second part: the best rate with dropout, with half and with twice the rows."""
+    """Second part of the tuning: the best rate with dropout, with half and with twice the batch."""
     changed = [(0.1, chosen.batch), (0.0, chosen.batch // 2), (0.0, chosen.batch * 2)]
     return [tuning(chosen, reference_setting(rate, *each)) for each in changed[: chosen.variations]]
 
@@ -99,7 +99,7 @@ def tuning(chosen: argparse.Namespace, setting: str) -> Run:
 
 
 def racing(chosen: argparse.Namespace, tuned: list[str], vocabulary: int) -> list[Run]:
-    """The runs of --sides in the order in which they take turns; ``tuned`` holds settings, the best first."""
+    """Runs of --sides in the order of their turns; ``tuned`` holds settings, the best first."""
     found: list[Run] = []
     shape = load_recipe(chosen.recipe).model
     assert isinstance(shape, ModernEncoder)
@@ -123,7 +123,7 @@ def racing(chosen: argparse.Namespace, tuned: list[str], vocabulary: int) -> lis
 
 
 def parameters_of_bert(shape: ModernEncoder, vocabulary: int, length: int) -> int:
-    """Of stock_trainer.stock_bert."""
+    """Number of parameters of stock_trainer.stock_bert."""
     width = shape.hidden_size
     embeddings = (vocabulary + length + 2) * width + 2 * width
     layer = 12 * width * width + 13 * width
@@ -131,14 +131,14 @@ def parameters_of_bert(shape: ModernEncoder, vocabulary: int, length: int) -> in
 
 
 def parameters_of_ours(shape: ModernEncoder, vocabulary: int) -> int:
-    """Of shape.build(vocabulary)."""
+    """Number of parameters of shape.build(vocabulary)."""
     width = shape.hidden_size
     layers = shape.layers * (4 * width * width + 3 * width * shape.intermediate_size + 2 * width) - width
     return vocabulary * width + width + layers + width + width * width + width + vocabulary
 
 
 def equal_inner(shape: ModernEncoder, vocabulary: int, length: int) -> int:
-    """The inner width, a multiple of 8, with which ours comes closest to the reference's number of parameters."""
+    """Intermediate size, a multiple of 8, whose number of parameters is closest to the reference's."""
     missing = parameters_of_bert(shape, vocabulary, length) - parameters_of_ours(shape, vocabulary)
     return max(8, round((shape.intermediate_size + missing / (3 * shape.layers * shape.hidden_size)) / 8) * 8)
 
@@ -147,13 +147,13 @@ def equal_inner(shape: ModernEncoder, vocabulary: int, length: int) -> int:
 
 
 def done(run: Run, chosen: argparse.Namespace, work: Path) -> dict[str, Any] | None:
-    """The run's result, if it has one that counts."""
+    """Valid result of the run, if any."""
     path = work / f"{run.name}.json"
     return kept(path, chosen) if path.exists() else None
 
 
 def kept(path: Path, chosen: argparse.Namespace) -> dict[str, Any] | None:
-    """The result in a file, None where it is void."""
+    """Result in a file; None if it is invalid."""
     found: dict[str, Any] = read_json(path)
     if found["held"] != chosen.held:
         sys.exit(f"'{path.name}' belongs to another race ({found['held']}, not {chosen.held}): choose another --work.")
@@ -161,7 +161,7 @@ def kept(path: Path, chosen: argparse.Namespace) -> dict[str, Any] | None:
 
 
 def made(run: Run, chosen: argparse.Namespace, data: Path, work: Path) -> dict[str, Any]:
-    """The run's result, run now where there is none."""
+    """Result of the run; run it now if there is none."""
     if (before := done(run, chosen, work)) is not None:
         return before
     place = work / run.name
@@ -178,7 +178,7 @@ def made(run: Run, chosen: argparse.Namespace, data: Path, work: Path) -> dict[s
 
 
 def tuned(chosen: argparse.Namespace, data: Path, work: Path, *, run: bool) -> list[dict[str, Any]] | None:
-    """Results of the tuning, the best first; None where some are missing and ``run`` is false."""
+    """Results of the tuning, the best first; None if some are missing and ``run`` is false."""
 
     def all_of(runs: list[Run]) -> list[dict[str, Any]] | None:
         found = [made(each, chosen, data, work) if run else done(each, chosen, work) for each in runs]
@@ -199,7 +199,7 @@ def end_loss(result: dict[str, Any]) -> float:
 
 
 def plan(chosen: argparse.Namespace, vocabulary: int, settings: list[str] | None, work: Path) -> None:
-    """Print what there is to run, in minutes."""
+    """Print the planned runs in minutes."""
     tuning_runs = [*rates_of(chosen), *variations_of(chosen, "the-best")]
     unknown = [f"(tuned {place + 1})" for place in range(chosen.candidates)]
     runs = [*(() if settings else tuning_runs), *racing(chosen, settings or unknown, vocabulary)]
@@ -227,7 +227,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--free-recipe", default="", help="of the free shape; the recipe itself by default")
     parser.add_argument("--free-flags", default="", help="likewise, such as '--model.layers 3'")
     parser.add_argument("--cramming-flags", default="")
-    parser.add_argument("--marks", type=int, default=20, help="how often each run is judged")
+    parser.add_argument("--marks", type=int, default=20, help="number of evaluations of each run")
     parser.add_argument("--threads", type=int, default=0, help="of each run; as many as cores by default")
     parser.add_argument("--length", type=int, default=0, help="of a row; the recipe's by default")
     chosen = parser.parse_args()

@@ -1,13 +1,12 @@
-"""What a race came to: losses at the end, ratios of the time to several losses, and the reference's end for others.
+"""Report a race: final losses, ratios of the time to several losses, and the curves.
 
     python benchmarks/race_report.py race.json                          the tables of a record that race.py wrote
     python benchmarks/race_report.py race.json --figure race.html       and all its curves
 
-The time to a loss is read off a run's curve between the two points that it falls between. A side's time is the median
-over its seeds; one that not all of its runs came to is not given. Where the reference never came to a loss within its
-budget, the ratio is the budget divided by our time: at least so much. A rate that falls is fitted to a budget, so that
-a run's own end is what its budget buys: the last table has for each side and budget how long it took to come to where
-the reference was at the end of its longest budget.
+The time to a loss is interpolated on the curve of a run. The time of a side is the median over its seeds, and is given
+only if all its runs reach the loss. If the reference does not reach a loss within its budget, the ratio is its budget
+divided by Daybreak's time, a lower bound. Schedules are fitted to budgets, so the last table gives for each side and
+budget the time to the final loss of the reference at its longest budget.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ STEP = 0.25
 
 
 def time_to(curve: Sequence[dict[str, Any]], loss: float) -> float | None:
-    """Seconds after which a run's held-out loss was first at or below ``loss``, or None."""
+    """Seconds until the held-out loss of a run is at or below ``loss``; None if it never is."""
     before: dict[str, Any] | None = None
     for point in curve:
         if point["loss"] <= loss:
@@ -46,13 +45,13 @@ def median_time(runs: Sequence[dict[str, Any]], loss: float) -> float | None:
 
 
 def summarise(tuned: list[dict[str, Any]], raced: list[dict[str, Any]]) -> dict[str, Any]:
-    """Of the runs of a race that are not void: the tuning, and each budget by itself.
+    """Summarize the valid runs of a race: the tuning and each budget.
 
     Raises:
         SystemExit: not all runs were judged on the same positions.
     """
     if len({run["positions"] for run in [*tuned, *raced]}) != 1:
-        sys.exit("These runs were judged on different positions: nothing can be said of them.")
+        sys.exit("These runs were evaluated on different positions and cannot be compared.")
     found: dict[str, Any] = {"tuning": [line_of(run["setting"], [run]) for run in tuned], "budgets": []}
     for seconds in sorted({run["seconds"] for run in raced}):
         found["budgets"].append(budget_of([run for run in raced if run["seconds"] == seconds]))
@@ -61,7 +60,7 @@ def summarise(tuned: list[dict[str, Any]], raced: list[dict[str, Any]]) -> dict[
 
 
 def sides_of(runs: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """The runs of each side; each setting of the reference is one."""
+    """Runs of each side; each setting of the reference is a side."""
     sides: dict[str, list[dict[str, Any]]] = {}
     for run in runs:
         name = f"{REFERENCE} {run['setting']}" if run["variant"] == REFERENCE else run["variant"]
@@ -70,7 +69,7 @@ def sides_of(runs: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
 
 
 def reached(raced: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    """Who came when to where the best reference was at the end of its longest budget; None without a reference."""
+    """Times at which each side reaches the reference's loss at its longest budget; None without a reference."""
     theirs = [run for run in raced if run["variant"] == REFERENCE]
     if not theirs:
         return None
@@ -90,7 +89,7 @@ def reached(raced: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
 
 
 def line_of(name: str, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """One side: its losses at the end and what it did."""
+    """One side: its final losses and facts."""
     losses = [run["curve"][-1]["loss"] for run in runs]
     mean, spread = measure.mean_and_spread(losses)
     return {
@@ -108,7 +107,7 @@ def line_of(name: str, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def budget_of(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """One budget: every side, and how long each took to come to several losses."""
+    """One budget: all sides, and their times to several losses."""
     sides = sides_of(runs)
     lines = sorted((line_of(name, own) for name, own in sides.items()), key=lambda line: line["loss"])
     best = next((line["side"] for line in lines if line["side"].startswith(REFERENCE)), None)
@@ -127,7 +126,7 @@ def budget_of(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def ratios(times: dict[str, float | None], best: str | None, budget: float) -> dict[str, Any]:
-    """The best reference's time divided by each side's own."""
+    """Time of the best reference divided by the time of each side."""
     if best is None:
         return {}
     theirs = times[best]
@@ -181,7 +180,7 @@ OURS = ("#2f61c4", "#217a5b")
 
 
 def figure(raced: Sequence[dict[str, Any]]) -> Any:
-    """A line a run: held-out loss against seconds, on a logarithmic axis; a dot where its budget ends."""
+    """Held-out loss against seconds on a logarithmic axis, one line per run, with a dot at the end of its budget."""
     from plotly import graph_objects
 
     found = graph_objects.Figure()
@@ -235,7 +234,7 @@ def main() -> None:
 
 
 def invented(side: str, speed: float) -> dict[str, Any]:
-    """A run whose loss falls by ``speed`` nats in its 60 seconds."""
+    """A synthetic run whose loss falls by ``speed`` nats in 60 seconds."""
     points = [{"seconds": at, "loss": 7.0 - speed * at / 60} for at in range(0, 61, 10)]
     facts = {"variant": side, "setting": "", "seconds": 60.0, "seed": 0, "positions": "", "unigram_loss": 7.0}
     return {**facts, "curve": points, "parameters": 1, "tokens": 1, "void": False}

@@ -1,13 +1,12 @@
-"""Does the rule for the peak rate carry over? A sweep of rates around it at several shapes and lengths of training.
+"""Test the rule for the peak learning rate: sweep rates around it at several shapes and lengths of training.
 
     python benchmarks/rates.py --data DATA --runs 2x128:1200steps,3x192:800steps,4x256:600steps --out rates.json
 
-The rule is the flagship's (recipes/daybreak_*.py): heads of 64, an inner width of twice the width, initial weights of
-deviation one over the square root of the width, and a peak rate in inverse proportion to the square root of the width,
-3e-3 at 256 (Muon's; all but matrices have a fixed multiple of it), whatever the steps. Each run is LAYERSxWIDTH:BUDGET;
-budgets in steps are the same work on any machine, so several calls may share --work and its finished runs. The best
-factor on the rule's rate is the vertex of a parabola in the logarithm of the rate, through the best rate and the ones
-beside it.
+The rule is the flagship's (recipes/daybreak_*.py): heads of 64 channels, an intermediate size of twice the hidden size
+D, an initial standard deviation of 1 / sqrt(D), and a peak rate proportional to 1 / sqrt(D), 3e-3 at 256 (for Muon;
+other parameters have a fixed multiple of it), independent of the number of steps. Each run is LAYERSxWIDTH:BUDGET.
+Budgets in steps are the same work on any machine, so several calls can share --work. The best factor on the rule's rate
+is the vertex of a parabola in the logarithm of the rate, through the best rate and its neighbours.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ HEAD = 64
 
 
 def rule(layers: int, width: int, factor: float) -> str:
-    """Flags that make ``mini`` the shape that the rule says, at ``factor`` of the rule's rate."""
+    """Flags that give ``mini`` the shape and ``factor`` times the learning rate of the rule."""
     values = {
         "layers": layers,
         "hidden-size": width,
@@ -48,13 +47,13 @@ def rule_rate(width: int) -> float:
 
 
 def shape_of(asked: str) -> tuple[int, int]:
-    """Layers and width of LAYERSxWIDTH:BUDGET."""
+    """Layers and hidden size of LAYERSxWIDTH:BUDGET."""
     layers, width = asked.split(":")[0].split("x")
     return int(layers), int(width)
 
 
 def best_factor(losses: dict[float, float]) -> float | None:
-    """The factor of the least loss by a parabola in its logarithm; None where the best one has no neighbour on a side.
+    """Factor with the lowest loss by a parabola in its logarithm; None if the best is at an end.
 
     Args:
         losses: loss by factor, two or more.
@@ -69,7 +68,7 @@ def best_factor(losses: dict[float, float]) -> float | None:
 
 
 def made(asked: str, factor: float, seed: int, chosen: argparse.Namespace, data: Path, work: Path) -> float:
-    """Held-out loss of one run, run now unless it is there."""
+    """Held-out loss of one run; run it now if there is none."""
     name = f"{asked.replace(':', '-')}-rate-x{factor:g}-seed-{seed}"
     run = RunFolder(work / name)
     if not run.summary.exists():
@@ -81,7 +80,7 @@ def made(asked: str, factor: float, seed: int, chosen: argparse.Namespace, data:
 
 
 def sweep(asked: str, chosen: argparse.Namespace, data: Path, work: Path) -> dict[str, Any]:
-    """Losses of one shape and budget at all factors, by seed, and where their mean is least."""
+    """Losses of one shape and budget at all factors, by seed, and the best factor."""
     factors = [float(factor) for factor in chosen.factors.split(",")]
     losses = {factor: [made(asked, factor, seed, chosen, data, work) for seed in chosen.seeds] for factor in factors}
     best = best_factor({factor: statistics.fmean(each) for factor, each in losses.items()})
@@ -94,13 +93,13 @@ def sweep(asked: str, chosen: argparse.Namespace, data: Path, work: Path) -> dic
 
 
 def spread_of(found: list[dict[str, Any]]) -> float | None:
-    """How many times the smallest best factor goes into the largest; None where one lies outside of what was tried."""
+    """Ratio of the largest to the smallest best factor; None if one is outside the tried range."""
     best = [one["best_factor"] for one in found]
     return max(best) / min(best) if all(best) else None
 
 
 def render(found: list[dict[str, Any]]) -> str:
-    """A line for each shape and budget."""
+    """One line per shape and budget."""
     factors = list(found[0]["losses"])
     rows = [
         [

@@ -1,16 +1,15 @@
-"""One masked-LM run of transformers' Trainer, as its example run_mlm.py trains, judged at fixed seconds like ours.
+"""Run transformers' Trainer once as run_mlm.py trains, evaluated at the same fixed times as Daybreak.
 
     python benchmarks/reference.py --data DATA --recipe mini --budget 15m --rate 1e-3 --dropout 0 --out curve.json
 
-Used by race.py, as is its sibling judged.py. BertForMaskedLM of the recipe's shape (a plain unit of 4 x width) from
-random weights, the same prepared rows and tokenizer, DataCollatorForLanguageModeling at 15 %, torch's fused AdamW with
-a decay of 0.01, clipping at 1. Where there is a choice it is the kinder one:
+Used by race.py together with judged.py. BertForMaskedLM of the recipe's shape (an ungated unit of 4 x hidden size) from
+random weights, the same prepared sequences and tokenizer, DataCollatorForLanguageModeling at 15 %, torch's fused AdamW
+with a decay of 0.01, clipping at 1. Every choice favours the reference:
 
-- run_mlm's linear schedule with warm-up counts steps, which must be planned. Here it reads the clock, so that it comes
-  to 0 exactly when the time is over, and it begins when the first step does.
-- The clock starts with the process, imports included, and stands while the model is judged; nothing is charged for
-  saving it.
-- No logging, no saving, no progress bar, rows from a memory map.
+- run_mlm's linear schedule with warm-up counts steps, which must be known in advance. Here it follows the clock: it
+  starts with the first step and reaches 0 exactly at the end of the time.
+- The clock starts with the process, imports included, and stops during evaluations; saving is not charged.
+- No logging, no saving, no progress bar; sequences come from a memory map.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ WARMUP = 0.06
 
 
 class StoredRows(torch.utils.data.Dataset[dict[str, list[int]]]):
-    """The rows that our recipes train on, [CLS] and a cut of the stream, as grouped texts come from a stored set."""
+    """The sequences that Daybreak trains on, [CLS] and a cut of the stream, as a stored data set of grouped texts."""
 
     def __init__(self, stream: TokenStream, length: int, special: SpecialIds):
         self._stream, self._width, self._special = stream, length - 1, special
@@ -57,13 +56,13 @@ class StoredRows(torch.utils.data.Dataset[dict[str, list[int]]]):
 
 
 class Asked:
-    """BertForMaskedLM as our validation asks a model."""
+    """BertForMaskedLM with the interface that Daybreak's validation needs."""
 
     def __init__(self, model: Any):
         self.model = model
 
     def logits(self, ids: Tensor, slots: Tensor) -> Tensor:
-        """Of the positions ``slots`` [R, K] of ``ids`` [R, L]: [R, K, V]."""
+        """Logits [R, K, V] at the positions ``slots`` [R, K] of ``ids`` [R, L]."""
         logits: Tensor = self.model.cls(take(self.model.bert(input_ids=ids).last_hidden_state, slots))
         return logits
 
@@ -75,12 +74,12 @@ class Asked:
 
 
 def linear(progress: float) -> float:
-    """What the peak rate is multiplied by: up over WARMUP, then down to 0."""
+    """Factor of the peak learning rate: up over WARMUP, then down to 0."""
     return max(0.0, min(progress / WARMUP, (1.0 - progress) / (1.0 - WARMUP)))
 
 
 class Timer:
-    """The run's clock, and the loop's two questions to it: how far through the training time, and is it over?"""
+    """Clock of the run: progress of the training time, and whether it is over."""
 
     def __init__(self, budget: float, watch: Stopwatch):
         self._budget, self._watch, self._started = budget, watch, process_started()
@@ -90,7 +89,7 @@ class Timer:
         return self._watch.now() - self._started
 
     def begin(self) -> None:
-        """The first step is about to be taken."""
+        """Start the clock before the first step."""
         self._begun = self.elapsed()
 
     def progress(self) -> float:
@@ -100,7 +99,7 @@ class Timer:
 
 
 def callback(asked: Asked, evaluate: Judge, timer: Timer, tokens: int, limit: int) -> Any:
-    """What evaluates the model between steps and ends the run; ``tokens`` of a step."""
+    """Callback that evaluates the model between steps and ends the run; ``tokens`` per step."""
     from transformers import TrainerCallback
 
     class Judging(TrainerCallback):
@@ -118,7 +117,7 @@ def callback(asked: Asked, evaluate: Judge, timer: Timer, tokens: int, limit: in
 
 
 def trained(chosen: argparse.Namespace, shards: Shards, data: Path, seconds: float) -> dict[str, Any]:
-    """Train and evaluate; returns the curve and what was done."""
+    """Train and evaluate; return the curve and the facts."""
     from transformers import DataCollatorForLanguageModeling, PrinterCallback, Trainer, TrainingArguments, set_seed
 
     watch = Stopwatch()
@@ -164,7 +163,7 @@ def trained(chosen: argparse.Namespace, shards: Shards, data: Path, seconds: flo
 
 
 def outcome(steps: int, each: int, evaluate: Judge, asked: Asked, timer: Timer, model: nn.Module) -> dict[str, Any]:
-    """The curve, its end included: the model is judged once more where the last mark was not met exactly."""
+    """The curve with its end; the model is evaluated once more if the last mark was not met exactly."""
     elapsed = timer.elapsed()
     if evaluate.wanted and evaluate.curve[-1]["step"] != steps:
         evaluate.evaluate(asked, elapsed, steps, steps * each)

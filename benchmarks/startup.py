@@ -1,12 +1,12 @@
-"""How long until something happens: help, the first training step, the first step after a resume; beside the Trainer.
+"""Measure the time to the help text, to the first training step and to the first step after a resume.
 
     python benchmarks/startup.py --data DATA --recipe mini --turns 5 --out startup.json
 
-Daybreak is timed from outside, from before its process begins, in turns. Its first step has been taken when its trace
-begins a second line, that of a resumed run when the trace is two lines further; the run is then asked to stop. The
-peer is reference.py: the imports of transformers' Trainer, the same prepared data, one step of as many tokens; its
-time is its own, from the birth of its process to the end of the step. Nothing is downloaded; files are warm after the
-first turn, which is left out. Ours measures the machine before its first step, which is counted.
+Daybreak is timed from outside, from before its process starts, in turns. Its first step is done when its trace has a
+second line, that of a resumed run when the trace has two more lines; the run is then stopped. The comparison is
+reference.py: the imports of transformers' Trainer, the same prepared data, one step of as many tokens; it measures its
+own time from the start of its process to the end of the step. Nothing is downloaded. The first turn, with a cold file
+cache, is excluded. Daybreak's time includes its measurements of the machine before the first step.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ BUDGET = "10m"
 
 
 class Started:
-    """One run of Daybreak that is stopped after its first step and gone on with."""
+    """One run of Daybreak that is stopped after its first step and then resumed."""
 
     def __init__(self, chosen: argparse.Namespace, data: Path, out: Path, log: Path):
         self._words = measure.pretrain_command(chosen.recipe, data, out, BUDGET, chosen.flags)
         self._run, self._log = RunFolder(out), log
 
     def begin(self) -> float:
-        """Seconds until the first step was taken by a run, or by one that is resumed; it is then stopped."""
+        """Seconds until the first step of a new or resumed run; the run is then stopped."""
         before = last_step(self._run)
         begun = time.monotonic()
         process = measure.start(self._words, self._log)
@@ -60,7 +60,7 @@ class Started:
 
 
 def turn(chosen: argparse.Namespace, data: Path, work: Path, number: int) -> dict[str, float]:
-    """One of each, one after the other; every other turn the other way round."""
+    """One measurement of each, in alternating order."""
     log, place = work / "log.txt", work / f"turn-{number}"
     ours = Started(chosen, data, place, log)
 

@@ -1,7 +1,7 @@
-"""The other side of the comparisons: stock models under transformers' Trainer, as its masked-LM example runs them.
+"""Time transformers' own models under its Trainer, as its masked-LM example trains them.
 
-Used by throughput.py and race.py; run by itself it trains a toy for a second. The plain loop is what is left without a
-Trainer: the same BertForMaskedLM, its masks drawn in three lines, torch's AdamW as it comes, clipping.
+Used by throughput.py and race.py; run alone it trains a toy model for a second. The plain loop has no Trainer: the same
+BertForMaskedLM, masks in three lines, torch's default AdamW, clipping.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ MASK_ID = 4
 
 
 def stock_modern(shape: ModernEncoder, vocabulary: int, length: int) -> torch.nn.Module:
-    """ModernBertForMaskedLM of our own shape."""
+    """ModernBertForMaskedLM with Daybreak's shape."""
     from transformers import ModernBertConfig, ModernBertForMaskedLM
 
     return ModernBertForMaskedLM(ModernBertConfig(**shape.to_hugging_face(vocabulary, length)))
 
 
 def stock_bert(shape: ModernEncoder, vocabulary: int, length: int, dropout: float = 0.1) -> torch.nn.Module:
-    """BertForMaskedLM with the same layers, width and heads, and the stock dropout unless told otherwise."""
+    """BertForMaskedLM with the same layers, hidden size and heads, and transformers' dropout by default."""
     from transformers import BertConfig, BertForMaskedLM
 
     return BertForMaskedLM(
@@ -46,7 +46,7 @@ def stock_bert(shape: ModernEncoder, vocabulary: int, length: int, dropout: floa
 
 
 def stock_tokenizer(vocabulary: int) -> Any:
-    """What the collator asks for: the special ids and the number of tokens."""
+    """What the collator needs: special ids and the number of tokens."""
     from tokenizers import Tokenizer, models
     from transformers import PreTrainedTokenizerFast
 
@@ -59,7 +59,7 @@ def stock_tokenizer(vocabulary: int) -> Any:
 
 
 class Rows(torch.utils.data.Dataset[dict[str, list[int]]]):
-    """Rows of one length, as grouped texts come from a stored data set."""
+    """Sequences of one length, as a stored data set of grouped texts."""
 
     def __init__(self, rows: np.ndarray):
         self._rows = rows
@@ -84,7 +84,7 @@ def trainer_block(
     bfloat16: bool,
     workers: int,
 ) -> tuple[int, float]:
-    """Train for about ``seconds`` after ``warmup`` steps; return the steps and seconds that were timed."""
+    """Train for about ``seconds`` after ``warmup`` steps; return the timed steps and seconds."""
     from transformers import DataCollatorForLanguageModeling, PrinterCallback, Trainer, TrainerCallback
     from transformers import TrainingArguments as Arguments
 
@@ -126,7 +126,7 @@ def trainer_block(
 
 
 def common_arguments(device: torch.device) -> dict[str, Any]:
-    """What every Trainer here is told: torch's fused AdamW, whole batches, and no words or files of its own."""
+    """Arguments of every Trainer: torch's fused AdamW, full batches, no output and no files."""
     return {
         "use_cpu": device.type == "cpu",
         "weight_decay": 0.01,
@@ -141,7 +141,7 @@ def common_arguments(device: torch.device) -> dict[str, Any]:
 
 
 def hidden(ids: Tensor, vocabulary: int) -> tuple[Tensor, Tensor]:
-    """BERT's masks: of 15 % of the words 80 % become [MASK] and 10 % another word; labels are -100 elsewhere."""
+    """BERT's masks: of 15 % of the tokens 80 % become [MASK] and 10 % another token; other labels are -100."""
     chosen = (torch.rand(ids.shape, device=ids.device) < RATE) & (ids > MASK_ID)
     split = torch.rand(ids.shape, device=ids.device)
     shown = torch.where(chosen & (split < 0.8), MASK_ID, ids)
@@ -150,7 +150,7 @@ def hidden(ids: Tensor, vocabulary: int) -> tuple[Tensor, Tensor]:
 
 
 def plain_block(model: torch.nn.Module, cell: Cell, kept: np.ndarray) -> Callable[[float], tuple[int, float]]:
-    """A loop without a Trainer; returns the steps and seconds that were timed."""
+    """A loop without a Trainer; return the timed steps and seconds."""
     model.to(cell.device).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01)
     rows = torch.from_numpy(kept)
@@ -182,7 +182,7 @@ def plain_block(model: torch.nn.Module, cell: Cell, kept: np.ndarray) -> Callabl
 
 
 def stock_block(cell: Cell, kind: str) -> Callable[[float], Block]:
-    """A variant of throughput.py: called with seconds, it trains for about so long and returns what it did."""
+    """A variant of throughput.py that trains for about the given seconds and returns its measurements."""
     shape, vocabulary, length = cell.shape, cell.vocabulary, cell.length
     if kind.endswith("ModernBERT"):
         model = stock_modern(shape, vocabulary, length)

@@ -1,11 +1,11 @@
-"""The systems of the mission side by side: every recipe by name, at one size, for the same time, on the same text.
+"""Train every recipe of the literature at one size, for the same time, on the same text.
 
     python benchmarks/systems.py --corpus TEXT --budget 8m --parallel 2 --work runs/systems --out systems.json
     python benchmarks/systems.py --corpus TEXT --budget 3m --recipes ladder --work runs/ladder --out ladder.json
 
-Each recipe prepares the text in its own way (its tokenizer, its rows) and trains with its own settings at --size.
-Losses of different tokenizers cannot be compared; each run is judged by its distance to the loss of word frequencies
-on its own held-out text. Runs share the machine --parallel at a time, one thread each.
+Each recipe prepares the text with its own tokenizer and sequences and trains with its own settings at --size. Losses of
+different tokenizers are not comparable, so each run is compared with the unigram baseline on its own held-out text.
+--parallel runs share the machine, one thread each.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ LEFT_PLATEAU = 0.5
 
 
 def chosen_recipes(asked: str) -> list[str]:
-    """``systems``, ``ladder``, or names by comma."""
+    """``systems``, ``ladder``, or names separated by commas."""
     ladder = [name for name in recipe_names() if name.startswith("ladder-")]
     return {"systems": list(SYSTEMS), "ladder": ladder}.get(asked, asked.split(","))
 
 
 def size_flags(name: str, size: str) -> list[str]:
-    """The flagship has its size in its name."""
+    """Flags of the size; the flagship has it in its name."""
     return [] if name.startswith("daybreak-") else ["--size", size]
 
 
 def prepared(name: str, size: str, corpus: list[str], work: Path) -> Path:
-    """The data that the recipe wants; recipes that want the same share a folder."""
+    """Data prepared for the recipe; recipes with the same preparation share a folder."""
     recipe = load_recipe(name, size="" if name.startswith("daybreak-") else size)
     folder = work / f"data-{fingerprint({'tokenizer': to_dict(recipe.tokenizer), 'texts': to_dict(recipe.texts)})}"
     sentences = ["--split-sentences"] if type(recipe.rows).__name__ == "SentencePairs" else []

@@ -1,14 +1,14 @@
-"""Fit the forecasts of task scores on finished and evaluated runs, and say how far they are from runs left out.
+"""Fit the forecasts of task scores on finished and evaluated runs, and measure their error on runs left out.
 
     python benchmarks/task_forecasts.py --runs runs/a studies/rate/cells/* --keep records/DATE-task-runs-rate.json
     python benchmarks/task_forecasts.py --scores results.json --study study.json --keep task-runs-b.json
     python benchmarks/task_forecasts.py --scores results.json --race race.json --keep task-runs-c.json
     python benchmarks/task_forecasts.py --records records --table src/daybreak/forecasting/tasks.json --out tasks.json
 
-The first form keeps what the fit needs of each run folder: its loss gap, its use of context and its scores. The second
-and third take scores that were filed apart from the losses of their models. A study names its cells as the scores name
-their models; of a race it is the longest run of --side. The last form fits on all that was kept (*task-runs*.json),
-writes the table that the package carries, and forecasts each run by the others.
+The first form writes the features of each run folder: loss gap, use of context and scores. The second and third read
+scores that are stored apart from the losses of their models: the cells of a study have the names of the models, and of
+a race the longest run of --side is used. The last form fits all such records (*task-runs*.json), writes the table that
+ships with the package, and forecasts each run from the others.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ UNIGRAM = 100.0
 
 
 def runs_in(folders: list[Path]) -> list[TaskRun]:
-    """The folders that hold a finished and evaluated run."""
+    """Folders of finished and evaluated runs."""
     found = []
     for folder in folders:
         run = RunFolder(folder)
@@ -48,7 +48,7 @@ def runs_in(folders: list[Path]) -> list[TaskRun]:
 
 
 def runs_of_study(study: Path, scores: Path) -> list[TaskRun]:
-    """The cells of a study whose models have scores."""
+    """Cells of a study whose models have scores."""
     results = read_json(scores, list[TaskResult])
     found = []
     for cell in read_json(study, Study).cells:
@@ -59,14 +59,14 @@ def runs_of_study(study: Path, scores: Path) -> list[TaskRun]:
 
 
 def run_of_race(race: Path, scores: Path, side: str, seconds: float) -> TaskRun:
-    """The run of one side of a race for so many seconds."""
+    """Run of one side of a race at this budget."""
     (run,) = [one for one in read_json(race)["race"] if (one["variant"], one["seconds"]) == (side, seconds)]
     gap = run["unigram_loss"] - run["curve"][-1]["loss"]
     return task_run(f"{race.stem}, {side}, {seconds:.0f} s", gap, read_json(scores, list[TaskResult]))
 
 
 def left_out(runs: list[TaskRun]) -> dict[str, Any]:
-    """Each run as the others forecast it: per task the runs that lay inside the interval, and the mean error."""
+    """Forecast each run from the others: per task the runs inside the interval and the mean error."""
     seen: dict[str, list[tuple[bool, float]]] = {}
     for run in runs:
         try:

@@ -1,19 +1,18 @@
-"""Tokens a second of our training step beside stock models, in turns, on this machine.
+"""Measure tokens per second of Daybreak's training step and of transformers' models, in turns.
 
     python benchmarks/throughput.py --out throughput.json
     python benchmarks/throughput.py --recipes base,small --lengths 128,512 --out throughput.json
 
-Each variant is a process of its own, so that its peak memory is its own; all of them take turns, one at a time. The
-Trainer is set up as its masked-LM example script does (DataCollatorForLanguageModeling at 15 %, head and logits at
-every position), with bfloat16 where we use it, torch's fused AdamW, and on a GPU loader processes, which are kinder
-than its default. The plain loop is BertForMaskedLM with torch's AdamW and no Trainer. ModernBertForMaskedLM has our
-shape and as many parameters; BertForMaskedLM has the same layers, width and heads, and a plain unit of 4 x width.
-Both sides take rows of one length, as many a step, without accumulation.
+Each variant is a separate process, so that its peak memory is measured separately; they run in turns. The Trainer is
+set up as in its masked-LM example script (DataCollatorForLanguageModeling at 15 %, head and logits at every position),
+with bfloat16 where Daybreak uses it, torch's fused AdamW, and loader processes on a GPU, which are faster than its
+default. The plain loop is BertForMaskedLM with torch's AdamW and no Trainer. ModernBertForMaskedLM has Daybreak's shape
+and number of parameters; BertForMaskedLM has the same layers, hidden size and heads, and an ungated unit of 4 x hidden
+size. Both sides use the same length and batch, without accumulation.
 
-Ours is timed by stage; "recipe" weighs the stages by the share of time that the recipe gives them. Its speed is told
-as a share of what large square products reach here, and of what the matrix products of its own step reach by
-themselves in the same turns (matrix_products.py). Memory is the most that was resident in the process, imports
-included; what the Trainer's loader processes hold is not counted.
+Daybreak is timed by stage; "recipe" weighs the stages by their fraction of the time. Its speed is given as a fraction
+of the speed of large square products, and of the speed of the step's own matrix products in the same turns
+(matrix_products.py). Memory is the peak resident memory of the process with imports, without loader processes.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 
 
 def matrix_rate(device: torch.device, precision: str, seconds: float = 0.5) -> float:
-    """FLOP/s of large square products on random numbers, back to back."""
+    """FLOP/s of large square products on random numbers."""
     side = RATE_SIDE[device.type]
     left, right = torch.randn(2, side, side, device=device).to(getattr(torch, precision))
     for _ in range(3):
@@ -71,7 +70,7 @@ def matrix_rate(device: torch.device, precision: str, seconds: float = 0.5) -> f
 
 
 def measure_cell(settings: dict[str, Any], *, seconds: float, turns: int, log: Path) -> dict[str, Any]:
-    """All variants in turns; the median of the turns counts. One that fails is left out."""
+    """Run all variants in turns and return medians; variants that fail are left out."""
     device, precision, watch = torch.device(settings["device"]), settings["precision"], measure.Watch()
     names = ("recipe", "length", "rows", "vocabulary", "precision", "threads")
     found: dict[str, Any] = {name: settings[name] for name in names}
@@ -95,7 +94,7 @@ def measure_cell(settings: dict[str, Any], *, seconds: float, turns: int, log: P
 
 
 def variant(blocks: Sequence[dict[str, Any]], rate: float) -> dict[str, Any]:
-    """Medians over the turns; ``rate`` is what the matrix unit was measured to do."""
+    """Medians over the turns; ``rate`` is the measured speed of matrix products."""
     speeds = [block["tokens"] / block["seconds"] for block in blocks]
     work = [block["flops"] / block["seconds"] for block in blocks]
     last = {name: blocks[-1][name] for name in KEPT if name in blocks[-1]}
@@ -110,7 +109,7 @@ def variant(blocks: Sequence[dict[str, Any]], rate: float) -> dict[str, Any]:
 
 
 def share_of_products(variants: dict[str, Any], recipe: Recipe) -> None:
-    """Give our stages the share of their products' rate, turn by turn, and add the recipe as a whole.
+    """Add to Daybreak's stages their fraction of the products' speed, and the recipe as a whole.
 
     Progress is time, so the stages' speeds are averaged by their share of it.
     """
@@ -132,7 +131,7 @@ def share_of_products(variants: dict[str, Any], recipe: Recipe) -> None:
 
 
 def render(cells: Sequence[dict[str, Any]]) -> str:
-    """Tokens a second, the share of the square and of the own products' rate in brackets, and memory."""
+    """Tokens per second, in brackets the fractions of both product speeds, and memory."""
     blocks = []
     for cell in cells:
         head = f"{cell['recipe']}, vocabulary {cell['vocabulary']}, {cell['rows']} x {cell['length']} tokens a step"
@@ -152,10 +151,10 @@ def render(cells: Sequence[dict[str, Any]]) -> str:
 
 
 def cell_settings(name: str, length: int, vocabulary: int, chosen: argparse.Namespace, device: torch.device) -> Any:
-    """What ``variant.built`` needs; ``vocabulary`` 0 for that of the data or of the recipe."""
+    """Settings for ``built``; ``vocabulary`` 0 for that of the data or of the recipe."""
     known = open_shards(chosen.data).manifest.vocabulary if chosen.data else 0
     if vocabulary and vocabulary < known:
-        sys.exit(f"The data have {known} pieces: a vocabulary of {vocabulary} cannot hold them.")
+        sys.exit(f"The data have {known} tokens, more than a vocabulary of {vocabulary}.")
     rates = probe.matmul_rates(device)
     return {
         "recipe": name,
@@ -173,7 +172,7 @@ def cell_settings(name: str, length: int, vocabulary: int, chosen: argparse.Name
 def sweep(
     chosen: argparse.Namespace, device: torch.device, deadline: float, log: Path, tell: Callable[[Any], None]
 ) -> list[Any]:
-    """Every recipe and vocabulary at every length until ``deadline`` (``time.monotonic()``); ``tell`` gets all cells.
+    """Measure every recipe and vocabulary at every length until ``deadline``; ``tell`` receives all cells.
 
     Args:
         log: where what the variants print goes.
@@ -205,7 +204,7 @@ def add_flags(to: argparse.ArgumentParser) -> None:
 
 
 def settle(chosen: argparse.Namespace, device: torch.device) -> None:
-    """Fill in what was not asked for."""
+    """Fill in default settings."""
     for name, value in DEFAULTS[device.type].items():
         if getattr(chosen, name) is None:
             setattr(chosen, name, value)

@@ -1,6 +1,6 @@
-"""Toy text, toy data and a toy task: what the scripts here are tried on with --short.
+"""Small synthetic text, data and task, on which the benchmarks are tried with --short.
 
-python benchmarks/toy.py --work FOLDER        writes and prepares it there
+python benchmarks/toy.py --work FOLDER        writes and prepares them in FOLDER
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import measure
 
 
 def data_folder(chosen: argparse.Namespace, work: Path) -> Path:
-    """Return ``--data``, or toy data made now where ``--short`` was given without it."""
+    """Return ``--data``, or toy data made now with ``--short``."""
     if chosen.data:
         return Path(chosen.data)
     if not chosen.short:
@@ -24,7 +24,7 @@ def data_folder(chosen: argparse.Namespace, work: Path) -> Path:
 
 
 def toy_words(count: int = 1500) -> list[str]:
-    """Invented words, the same every time."""
+    """Invented words, always the same."""
     syllables = [first + second for first in "bdfglmnprst" for second in ("a", "e", "i", "o", "un", "er")]
     chance = random.Random(0)
     drawn = ["".join(chance.choices(syllables, k=chance.randint(1, 3))) for _ in range(4 * count)]
@@ -32,7 +32,7 @@ def toy_words(count: int = 1500) -> list[str]:
 
 
 def toy_text(folder: Path, documents: int = 600) -> Path:
-    """Write a .jsonl of invented words with Zipf's frequencies; each word leans on the one before."""
+    """Write a .jsonl of invented words with Zipf frequencies; each word depends on the previous one."""
     words, chance = toy_words(), random.Random(1)
     weights = [1 / (rank + 1) for rank in range(len(words))]
     lines = []
@@ -58,7 +58,7 @@ def toy_data(work: Path) -> Path:
 
 
 def toy_task(folder: Path) -> Path:
-    """A task of two classes of invented sentences, as a file that evaluate reads."""
+    """A task with two classes of invented sentences, as a file for evaluate."""
     words = toy_words()
     rows = [
         {"text": " ".join(words[(7 * row + 3 * i) % 400 + 400 * (row % 2)] for i in range(8)), "label": "ab"[row % 2]}

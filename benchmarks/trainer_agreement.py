@@ -1,17 +1,16 @@
-"""Fine-tuning beside transformers' own Trainer: do they agree, how long does each take, how much memory?
+"""Compare fine-tuning with transformers' Trainer: scores, time and memory.
 
     python benchmarks/trainer_agreement.py MODEL --task-dir GLUE --tasks cola,mrpc+rte --seeds 3 --out agreement.json
-    python benchmarks/trainer_agreement.py --short        a toy model on toy rows: shows that the script works
+    python benchmarks/trainer_agreement.py --short        a toy model on toy examples, to test the script
 
 Each side is one command, timed from outside with its imports: `daybreak evaluate`, and a Trainer that fine-tunes the
-seeds one after the other, as its users do, on all cores. Both get the same model, fresh heads from the same seeds, the
-same rows and tokens, and the settings of the protocol quick: learning rate, epochs, batch size, decay, clipping, a
-linear schedule with the same warm-up. They differ in the order of the rows (the Trainer draws its own), in our batches
-of similar length, and in how seeds share the cores. They take turns, task by task; tasks joined by + are one command on
-each side. --padding max pads as run_glue.py does by default, to the longest row allowed; longest, as
-DataCollatorWithPadding does. "agree" means that the means differ by no more than the larger spread over seeds. Memory
-is the largest sum over the processes of a side of what each has to itself (its proportional share of what is shared),
-sampled.
+seeds one after the other on all cores. Both use the same model, new heads from the same seeds, the same examples and
+tokens, and the settings of the protocol quick: learning rate, epochs, batch size, decay, clipping, a linear schedule
+with the same warm-up. They differ in the order of the examples, in Daybreak's batches of similar length, and in how
+seeds use the cores. They run in turns, task by task; tasks joined by + are one command on each side. --padding max pads
+to the maximum length, as run_glue.py does by default; longest pads as DataCollatorWithPadding does. "agree" means that
+the means differ by at most the larger spread over seeds. Memory is the peak over samples of the sum of the proportional
+set sizes of a side's processes.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ SAMPLE_SECONDS = 0.2
 
 
 def trainer_score(folder: Path, rows: EncodedTask, protocol: Protocol, seed: int, padding: str) -> float:
-    """The headline metric on dev after fine-tuning with transformers' Trainer."""
+    """Headline metric on dev after fine-tuning with transformers' Trainer."""
     from transformers import DataCollatorWithPadding, PrinterCallback, Trainer, TrainingArguments
 
     task = rows.data.task
@@ -95,7 +94,7 @@ def trainer_score(folder: Path, rows: EncodedTask, protocol: Protocol, seed: int
 
 
 def trainer_side(chosen: argparse.Namespace) -> None:
-    """What the Trainer's process does: all seeds of each task, scores by task into --out."""
+    """Process of the Trainer: all seeds of each task, scores by task into --out."""
     protocol = changed(chosen)
     scores = {}
     for task in find_tasks(chosen.tasks.split(","), chosen.task_dir):
@@ -110,14 +109,14 @@ def changed(chosen: argparse.Namespace) -> Protocol:
 
 
 def flags(chosen: argparse.Namespace, task: str) -> list[str]:
-    """What both sides are told."""
+    """Flags of both sides."""
     told = {"task-dir": chosen.task_dir, "epochs": chosen.epochs, "rows": chosen.rows}
     given = [word for name, value in told.items() if value for word in (f"--{name}", str(value))]
     return [str(chosen.model), "--tasks", task, "--seeds", str(chosen.seeds), *given]
 
 
 def watched(command: list[str], log: Path) -> tuple[float, float]:
-    """Run a command to its end; return its seconds and the most memory that its processes had, in GB."""
+    """Run a command; return its seconds and the peak memory of its processes in GB."""
     most, ended = [0.0], threading.Event()
     begun = time.monotonic()
     process = shared.start(command, log)
@@ -137,7 +136,7 @@ def watched(command: list[str], log: Path) -> tuple[float, float]:
 
 
 def family(pid: int) -> list[int]:
-    """The process and all that it started."""
+    """A process and all its descendants."""
     parents: dict[int, list[int]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -152,7 +151,7 @@ def family(pid: int) -> list[int]:
 
 
 def own_memory(pid: int) -> float:
-    """Bytes in memory, those shared with other processes in proportion."""
+    """Proportional set size in bytes."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:
@@ -161,7 +160,7 @@ def own_memory(pid: int) -> float:
 
 
 def compare(chosen: argparse.Namespace, group: str, work: Path) -> dict[str, Any]:
-    """Both sides on the same tasks, one after the other."""
+    """Run both sides on the same tasks, one after the other."""
     tasks = group.replace("+", ",")
     place = work / "-".join(Path(task).stem for task in tasks.split(","))
     watch = shared.Watch()
@@ -192,7 +191,7 @@ def task_facts(result: TaskResult) -> dict[str, Any]:
 
 
 def agreement(ours: TaskResult, scores: list[float]) -> dict[str, Any]:
-    """The Trainer's scores beside ours; differences of means beside the larger spread over seeds."""
+    """Scores of both sides; differences of means and the larger spread over seeds."""
     spread = statistics.stdev(scores) if len(scores) > 1 else 0.0
     difference = ours.mean - statistics.fmean(scores)
     return {
@@ -205,7 +204,7 @@ def agreement(ours: TaskResult, scores: list[float]) -> dict[str, Any]:
 
 
 def write_toy(folder: Path) -> tuple[Path, Path]:
-    """A ModernBERT of one layer x 32 with random weights, and a task of 800 rows; returns both paths."""
+    """Write a ModernBERT of one layer x 32 with random weights and a task of 800 examples; return both paths."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import ModernBertConfig, ModernBertForMaskedLM, PreTrainedTokenizerFast
 

@@ -1,8 +1,8 @@
-"""What a busy neighbour costs a two-thread training step, by how OpenMP threads wait for each other.
+"""Measure what another busy process costs a two-thread training step, by the waiting policy of OpenMP threads.
 
     python benchmarks/waiting.py --out waiting.json
 
-Each setting runs in a process of its own, in turn, first alone and then beside one process that only counts.
+Each setting runs in its own process, in turn, first alone and then with one process that only counts.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ for step in range(int(sys.argv[1]) + 3):
 
 
 def step_seconds(settings: dict[str, str], steps: int) -> list[float]:
-    """Seconds of each step of the tiny recipe in a fresh process."""
+    """Seconds of each step of the tiny recipe in a new process."""
     environment = {**os.environ, **settings}
     command = [sys.executable, "-c", STEPS, str(steps)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
@@ -51,7 +51,7 @@ def step_seconds(settings: dict[str, str], steps: int) -> list[float]:
 
 
 def rounds(count: int, steps: int) -> list[dict[str, Any]]:
-    """Every setting alone and beside a neighbour, ``count`` times over."""
+    """Every setting alone and with a busy process, ``count`` times."""
     found = []
     for number in range(count):
         for busy in (False, True):

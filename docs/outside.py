@@ -1,8 +1,8 @@
-"""A hook of MkDocs: what a page links to outside docs/ travels with the site, as far as it is needed.
+"""MkDocs hook that adds the files outside docs/ that pages link to.
 
-The pages link to files of the repository by relative paths, so that they read as well there as here. A Markdown file
-outside docs/ becomes a page of the site, any other file is copied, and a folder is its README or becomes a page that
-lists its files.
+Pages link to files of the repository by relative paths, so links work in the repository and on the site. A Markdown
+file outside docs/ becomes a page of the site, other files are copied, and a folder becomes its README or a list of its
+files.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ ROOT = Path(__file__).resolve().parents[1]
 LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)#\s]+)")
 FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 HOME = {"README.md": "docs/index.md"}
-"""Of the repository -> what stands for it here."""
+"""File of the repository -> its replacement on the site."""
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add what the pages, and the pages that come in this way, link to."""
+    """Add the files that pages link to, and those that these files link to."""
     waiting = [f"docs/{file.src_uri}" for file in files.documentation_pages()]
     waiting += [f"docs/{uri}" if (ROOT / "docs" / uri).exists() else uri for uri in _named(config.nav)]
     seen: set[str] = set()
@@ -33,7 +33,7 @@ def on_files(files: Files, config: Any) -> Files:
             continue
         seen.add(place)
         if files.get_file_from_path(_uri(place)) is None:
-            files.append(_travelling(place, config))
+            files.append(_generated(place, config))
         if place.endswith(".md"):
             waiting += [_target(place, link) for link in LINK.findall(_prose(ROOT / place))]
         elif (ROOT / place).is_dir():
@@ -60,7 +60,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 
 
 def _named(nav: Any) -> list[str]:
-    """The pages in the navigation."""
+    """Return the pages in the navigation."""
     if isinstance(nav, str):
         return [nav]
     inside = nav.values() if isinstance(nav, dict) else nav
@@ -72,14 +72,14 @@ def _prose(path: Path) -> str:
 
 
 def _target(place: str, link: str) -> str:
-    """The path in the repository that ``link`` leads to from the file at ``place``."""
+    """Return the path in the repository of ``link`` in the file at ``place``."""
     there = posixpath.normpath(posixpath.join(posixpath.dirname(place), link))
     readme = f"{there}/README.md"
     return readme if (ROOT / readme).is_file() else HOME.get(there, there)
 
 
 def _uri(place: str) -> str:
-    """Where a file or a folder of the repository lies on the site."""
+    """Return the path on the site of a file or folder of the repository."""
     return f"{place}/index.md" if (ROOT / place).is_dir() else place.removeprefix("docs/")
 
 
@@ -87,7 +87,7 @@ def _listed(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.is_file())
 
 
-def _travelling(place: str, config: Any) -> File:
+def _generated(place: str, config: Any) -> File:
     made = partial(File.generated, config, _uri(place), inclusion=InclusionLevel.NOT_IN_NAV)
     if not (ROOT / place).is_dir():
         return made(abs_src_path=str(ROOT / place))

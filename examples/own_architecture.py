@@ -2,11 +2,10 @@
 
     daybreak pretrain examples/own_architecture.py --data DATA --budget 15m --out runs/albert
 
-Weights and logits are those of transformers' AlbertForMaskedLM, so the export is a stock model and the parity gate can
-say whether it was done right. Embeddings are as wide as the trunk here (the paper's are narrower), and rows have no
-segments.
+Weights and logits are those of transformers' AlbertForMaskedLM, so the export is a stock model and the parity check
+compares it. Embeddings have the hidden size of the layers here (the paper's are smaller), and there are no segments.
 
-B rows, L positions, K chosen positions, D hidden size, V vocabulary.
+B sequences, L positions, K chosen positions, D hidden size, V vocabulary.
 """
 
 from __future__ import annotations
@@ -36,13 +35,13 @@ class AlbertEncoder(EncoderConfig):
     """An ALBERT shape; every field is a flag: --model.layers 12."""
 
     layers: int
-    """How often the one layer is applied."""
+    """Number of times the layer is applied."""
     hidden_size: int
     heads: int
     intermediate_size: int
     """Size of the feed-forward layer."""
     positions: int = 512
-    """Rows of the position table: the longest row that the model can read."""
+    """Size of the position table: the longest sequence that the model can read."""
     init_std: float = 0.02
 
     def build(self, vocabulary: int) -> Albert:

@@ -1,9 +1,9 @@
-"""Filters of your own: documents that are tables rather than prose, and pages that only stand in for others.
+"""Filters of your own: one removes tables, the other placeholder pages.
 
     daybreak prepare my_texts/ --filters examples/own_filter.py --show-text --out data/filtered
     daybreak report data/filtered --out corpus.html
 
-The page tells what each of them left out, with examples.
+The page shows what each filter removed, with examples.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from daybreak.data.filters.filter import Context, DocumentFilter, Judge
 
 @dataclass(frozen=True, kw_only=True)
 class FewDigits(DocumentFilter):
-    """Leaves out price lists, logs and tables: documents in which too many of the characters are digits."""
+    """Removes price lists, logs and tables: documents with too many digits."""
 
     most: float = 0.2
-    """Share of the characters; spaces count."""
+    """Largest fraction of digits among the characters, spaces included."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.most < 1:
-            raise UserError(f"{self.most} is no share of digits.", "Give one from 0 to below 1.")
+            raise UserError(f"{self.most} is not a fraction of digits.", "Give one from 0 to below 1.")
 
     def why(self) -> str:
         return f"tables and lists: more than {self.most:.0%} of the characters are digits"
@@ -39,12 +39,12 @@ class FewDigits(DocumentFilter):
 
 @dataclass(frozen=True, kw_only=True)
 class NoStandIns(DocumentFilter):
-    """Leaves out short documents that hold one of some phrases; a long one may well write about such pages."""
+    """Removes short documents that contain one of some phrases; long documents may discuss such pages."""
 
     phrases: tuple[str, ...] = ("lorem ipsum", "please enable javascript", "page not found", "under construction")
-    """Whole words, whatever their case."""
+    """Phrases of whole words, in any case."""
     longest: int = 1_000
-    """Characters; a longer document stays."""
+    """Characters; longer documents are kept."""
 
     def why(self) -> str:
         return (
@@ -52,7 +52,7 @@ class NoStandIns(DocumentFilter):
         )
 
     def open(self, context: Context) -> Judge:
-        # Made here, once for each part of the text, and not in a field: fields are plain values.
+        # Compiled once for each part of the text. Fields hold plain values only.
         found = re.compile(rf"\b(?:{'|'.join(map(re.escape, self.phrases))})\b", re.IGNORECASE).search
 
         def evaluate(text: str) -> str | None:

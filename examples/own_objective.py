@@ -2,10 +2,10 @@
 
     daybreak pretrain examples/own_objective.py --data DATA --budget 15m --out runs/spans
 
-Each row is cut into pieces of ``span`` positions at a random place, and pieces are hidden until a share ``rate`` of the
-row is. (The paper draws the lengths of spans; here all have one, but for the last, which fills up what is left.)
+Each sequence is cut into spans of ``span`` positions with a random offset. Spans are masked until a fraction ``rate``
+of the sequence is masked. The paper draws the lengths of spans; here all spans but the last have the same length.
 
-B rows, L positions, K targets a row.
+B sequences, L positions, K targets per sequence.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from daybreak.training.optim.optimizers import AdamW
 from daybreak.training.schedule import Trapezoid
 
 LAST = 1 << 62
-"""Above every draw: what it is added to is chosen last."""
+"""Larger than every draw: a position to which it is added is chosen last."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MaskedSpans(Objective):
-    """Masked LM on spans; every field is a flag: --objective.span 5."""
+    """Masked language modelling on spans; every field is a flag: --objective.span 5."""
 
     rate: float = 0.15
-    """Share of the positions that are predicted."""
+    """Fraction of the positions that are predicted."""
     span: int = 3
-    """Positions that are hidden together."""
+    """Positions that are masked together."""
 
     def __post_init__(self) -> None:
         if not 0 < self.rate < 1 or self.span < 1:
@@ -59,13 +59,13 @@ class MaskedSpans(Objective):
         answers = batch.ids.gather(1, slots)
         if batch.attend is None:
             return decoded(model, features, answers)
-        seen = batch.attend.gather(1, slots)  # padding is no target
+        seen = batch.attend.gather(1, slots)  # padding is not a target
         return decoded(model, features[seen], answers[seen])
 
     def slots(self, batch: Batch, *, seed: int, position: int) -> Tensor:
-        """Return the hidden positions, int64 [B, K], ascending; special tokens come only where nothing else is left.
+        """Return the masked positions, int64 [B, K], ascending; special tokens only if no other token is left.
 
-        A function of (seed, position) and nothing else: so a resumed run draws what the run before it would have.
+        It depends only on (seed, position), so a resumed run draws the same positions.
         """
         rows, length = batch.ids.shape
         pieces = (length + self.span - 2) // self.span + 1

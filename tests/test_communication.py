@@ -25,5 +25,5 @@ def test_devices_that_are_slower_than_one_are_said_so(
     spent = {**summary.time_by_category, "train": 100.0 - seconds, "communicate": seconds}
     run_end.warn_of_communication(replace(summary, time_by_category=spent), World(rank=0, size=devices))
     told = capsys.readouterr().out
-    assert (f"over {devices} devices; {seconds:.0f}% of it communication" in told) == (devices > 1)
-    assert (f"{devices} devices were slower than one would have been" in told) == slower
+    assert (f"on {devices} devices; {seconds:.0f}% of the time is communication" in told) == (devices > 1)
+    assert (f"{devices} devices are slower than one" in told) == slower

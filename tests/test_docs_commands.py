@@ -25,7 +25,7 @@ from small_world import SHAPE, furnish, write_world
 from torch.distributed.run import parse_args
 
 from daybreak.cli import main
-from daybreak.pretraining.flops import outline
+from daybreak.pretraining.flops import meta_model
 from daybreak.recipe import Recipe
 
 BASE = "-m daybreak pretrain base --data data/mine --budget 24h --out runs/mine"
@@ -243,7 +243,7 @@ def test_what_is_only_parsed_comes_to_a_model_that_can_be_built(
     for recipe in given:
         if isinstance(recipe, Recipe):
             recipe.check()
-            assert outline(recipe, 400).parameter_count() > 400 * SHAPE["hidden_size"]
+            assert meta_model(recipe, 400).parameter_count() > 400 * SHAPE["hidden_size"]
     if "torchrun " in command:
         asked = parse_args(shlex.split(command.partition("torchrun ")[2]))
         assert asked.module and asked.training_script == "daybreak"

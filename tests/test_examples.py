@@ -141,7 +141,7 @@ def test_what_the_page_says_of_commands_that_do_not_know_a_class(
     trained: dict[str, Path], data: Path, daybreak: Any, tmp_path: Path
 ) -> None:
     told = daybreak("verify", trained["own_objective"], "--data", data)
-    assert told.returncode == 2 and "MaskedSpans, of a file of yours. Name the file that defines it" in told.stderr
+    assert told.returncode == 2 and "MaskedSpans, which a file of your own defines. Name that file" in told.stderr
     with pytest.raises(UserError, match="is of type 'albert'"):
         load_pretrained(trained["own_architecture"] / "model")
 

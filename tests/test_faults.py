@@ -115,7 +115,7 @@ def test_a_torn_checkpoint_is_said_and_the_one_before_it_is_taken(
     done = daybreak(*words(data, stopped, "300steps", shape))
     assert done.returncode == 0, done.stderr
     said, step = flat(done.stdout), int(before.name.removeprefix("step-"))
-    assert f"Passing over a torn checkpoint: {newest.name}" in said and f"Resuming at step {step}," in said
+    assert f"Skipping an incomplete checkpoint: {newest.name}" in said and f"Resuming at step {step}," in said
     assert steps(stopped) == 300
 
 

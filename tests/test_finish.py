@@ -109,13 +109,13 @@ def test_the_recipe_embed_adapts_a_model_that_is_there(family: str, finished: Pa
 
 def test_embed_without_a_model_is_refused(data: Path, refused: Callable[..., str], tmp_path: Path) -> None:
     said = refused("pretrain", "embed", "--data", data, "--out", tmp_path / "run")
-    assert "adapts a model that is trained already" in said and "--init" in said
+    assert "adapts a trained model" in said and "--init" in said
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"objective": CausalThenMasked(causal_fraction=0.8)}, "while the next token is still predicted"),
+        ({"objective": CausalThenMasked(causal_fraction=0.8)}, "before masked language modelling does"),
         ({"objective": Masked(next_sentence=True)}, "[Nn]ext-sentence prediction"),
         ({"phase2": SecondPhase(start=0.9)}, "before the second phase"),
     ],

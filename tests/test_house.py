@@ -34,7 +34,7 @@ FLOORS = [
     {"data.demo_corpus", "evaluation.finetuning"},
     {"evaluation.probes"},
     {"evaluation"},
-    {"recipe"},
+    {"recipe", "searching"},
     {"recipes", "pretraining"},
     {"studies"},
     {"commands"},

@@ -76,7 +76,7 @@ def test_what_the_example_leaves_out(text: str, said: list[str | None]) -> None:
 
 def test_the_example_refuses_a_setting_that_cannot_be(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(EXAMPLE.read_text().replace("FewDigits()", "FewDigits(most=20)"))
-    with pytest.raises(UserError, match="20 is no share of digits"):
+    with pytest.raises(UserError, match="20 is not a fraction of digits"):
         custom_filters(str(tmp_path / "mine.py"))
 
 

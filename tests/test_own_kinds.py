@@ -98,8 +98,8 @@ def test_a_verb_says_what_to_name_and_does_its_work_with_it(
     (name,) = recipe["own_kinds"]
     assert command(*asked(verb, unknown, data, out)) == 2 and not out.exists()
     assert capsys.readouterr().err == (
-        f"daybreak: '{unknown / 'recipe.json'}' holds {name}, of a file of yours. Name the file that defines it: "
-        "with --recipe FILE.py, or in the run's place where there is no such flag.\n"
+        f"daybreak: '{unknown / 'recipe.json'}' uses {name}, which a file of your own defines. Name that "
+        "file with --recipe FILE.py, or in place of the run if the command has no such flag.\n"
     )
     assert command(*asked(verb, unknown, data, out), "--recipe", tmp_path / "mine.py") == 0
     if verb == "verify":

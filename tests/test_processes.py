@@ -92,7 +92,7 @@ def test_stopped_on_two_processes_a_run_goes_on_with_one(processes: Any, data: P
     summary = pretrain.pretrain(recipe, data=data, out=run)
     decisions = read_json(run / "decisions.json", Decisions)
     assert (decisions.world_size, decisions.microbatch) == (2, 2)
-    why = "resumed on 1 in place of 2 processes"
+    why = "resumed on 1 instead of 2 processes"
     assert decisions.changes == [Change(step=saved, why=why, microbatch=2, world_size=1, threads=1)]
     assert [record.step for record in read_trace(run / "trace.jsonl")] == list(range(240))
     assert summary and summary.resumes == 1

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from daybreak.commands.recipes import parameters
+from daybreak.commands.recipes import parameters, results
+from daybreak.core.batch import Batch
 from daybreak.core.errors import UserError
 from daybreak.core.files import write_json
 from daybreak.core.serialization import from_dict, to_dict
@@ -24,13 +26,13 @@ from daybreak.recipe import (
     Recipe,
     first_difference,
     load_recipe,
-    promise,
-    recipe_module,
     recipe_names,
     resolved,
+    shipped_recipe,
 )
+from daybreak.schemas.run import SpecialIds
 from daybreak.training.optim.optimizers import AdamW
-from daybreak.training.schedule import Trapezoid
+from daybreak.training.schedule import Trapezoid, WarmupLinear
 
 GOLDEN = Path(__file__).with_name("golden")
 NAMES = recipe_names()
@@ -80,7 +82,7 @@ def test_every_size_fits_together_and_each_deviation_has_its_reason(name: str) -
         ours, theirs = (to_dict(load_recipe(name, size=size, faithful=faithful)) for faithful in (False, True))
         load_recipe(name, size=size).check()
         scaled = {"optimizer.lr", "model.init_std", "phase2.lr"} if size in ("tiny", "mini", "small") else set()
-        reasons = recipe_module(name).DEVIATIONS
+        reasons = shipped_recipe(name).deviations
         for field in differences(ours, theirs):
             assert field in scaled or any(field == key or field.startswith(f"{key}.") for key in reasons), field
         for key in reasons:
@@ -108,7 +110,7 @@ def test_the_parameter_counts_of_the_literature() -> None:
     ("asked", "said"),
     [
         ({"size": "huge"}, "There is no size 'huge'"),
-        ({"faithful": True}, "nothing to be faithful to"),
+        ({"faithful": True}, "has no original"),
     ],
 )
 def test_a_size_or_faithfulness_that_is_not_there_is_refused(asked: dict[str, Any], said: str, tmp_path: Path) -> None:
@@ -119,6 +121,39 @@ def test_a_size_or_faithfulness_that_is_not_there_is_refused(asked: dict[str, An
     write_json(tmp_path / "recipe.json", resolved(load_recipe("tiny")))
     with pytest.raises(UserError, match="one size only"):
         load_recipe(tmp_path, size="mini")
+
+
+@pytest.mark.parametrize(("name", "steps"), [("bert-2018", 10_000), ("scibert", 1_000), ("bert-gpu", 10_000)])
+def test_a_faithful_bert_warms_up_in_steps(name: str, steps: int) -> None:
+    """Exact for budgets in steps and tokens; of a time budget the number of steps is not known."""
+    recipe = load_recipe(name, faithful=True)
+    first_phase = recipe.phase2.start if recipe.phase2.lr > 0 else 1.0
+    step_tokens = recipe.global_batch(1) * recipe.length
+    for budget, total in ((recipe.budget, float(recipe.budget.removesuffix("steps"))), ("200000steps", 200_000.0)):
+        assert warmup_of(recipe, budget) * total * first_phase == pytest.approx(steps)
+    assert warmup_of(recipe, "1e10tok") * 1e10 / step_tokens * first_phase == pytest.approx(steps)
+    assert warmup_of(recipe, "24h") == warmup_of(load_recipe(name), "24h") == load_recipe(name).schedule.warmup  # type: ignore[attr-defined]
+    assert warmup_of(recipe, "100steps") == 1.0
+
+
+def warmup_of(recipe: Recipe, budget: str) -> float:
+    schedule = dataclasses.replace(recipe, budget=budget).run_schedule()
+    assert isinstance(schedule, WarmupLinear) and schedule(schedule.warmup / 2) == pytest.approx(0.5)
+    return schedule.warmup
+
+
+@pytest.mark.parametrize("name", ["bert-2018", "scibert"])
+def test_a_faithful_bert_predicts_at_most_20_of_128_and_75_of_512_tokens(name: str) -> None:
+    objective = load_recipe(name, faithful=True).objective
+    for length, limit, default in ((128, 20, 19), (512, 75, 77)):
+        batch = Batch(ids=torch.full((2, length), 9), special=SpecialIds())
+        assert objective.targets(batch, seed=0, position=0, progress=0.0) == 2 * min(limit, default)
+        assert load_recipe(name).objective.targets(batch, seed=0, position=0, progress=0.0) == 2 * default
+
+
+def test_rung_6_of_the_ladder_differs_from_rung_4_in_compilation_only() -> None:
+    changed = dataclasses.replace(load_recipe("ladder-04"), name="ladder-06", compile="off")
+    assert load_recipe("ladder-06") == changed
 
 
 def test_the_flagship_has_its_size_in_its_name() -> None:
@@ -132,13 +167,13 @@ def test_a_recipe_is_what_is_on_record(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_recipe_is_found_fits_together_and_tells_its_promise(name: str) -> None:
+def test_a_recipe_loads_passes_its_check_and_has_a_description(name: str) -> None:
     recipe = load_recipe(name)
     recipe.check()
     assert recipe.name == name
     assert load_recipe(name.removeprefix("daybreak-")) is recipe
-    assert "daybreak run" in promise(name).split("Command:")[1] and "Promise:" in promise(name)
-    assert "--corpus" in promise(name)
+    description = shipped_recipe(name).description
+    assert "daybreak run" in description.split("Command:")[1] and "--corpus" in description
 
 
 def test_no_record_is_left_of_a_recipe_that_is_gone() -> None:
@@ -226,7 +261,7 @@ def test_an_unknown_name_gets_the_nearest(name: str, near: str) -> None:
     ("change", "named"),
     [
         ({"budget": "soon"}, "'soon'"),
-        ({"length": 4}, "row length of 4"),
+        ({"length": 4}, "sequence length of 4"),
         ({"batch": 0}, "--batch"),
         ({"microbatch": -1}, "--microbatch"),
         ({"max_grad_norm": 0.0}, "--max-grad-norm"),
@@ -267,12 +302,14 @@ recipe = replace(load_recipe("tiny"), name="mine", schedule=Half(share=0.25))
 
 
 @pytest.mark.parametrize("name", recipe_names())
-def test_a_measured_promise_has_its_record(name: str) -> None:
-    words = promise(name).split("Promise:")[1].split()
-    if words[0] == "measured,":
-        assert (Path(__file__).resolve().parents[1] / words[1] / "summary.json").is_file()
-    elif words[0] != "published,":
-        assert " ".join(words[:3]) == "not yet measured."
+def test_a_description_ends_with_published_results_an_existing_record_or_not_measured_yet(name: str) -> None:
+    text = results(name)
+    root = Path(__file__).resolve().parents[1]
+    if "Measured:" in text:
+        path = root / text.split("Measured:")[1].split()[0]
+        assert path.is_file() or (path / "summary.json").is_file()
+    else:
+        assert text.startswith("Published:") or text == "Not measured yet."
 
 
 if __name__ == "__main__":

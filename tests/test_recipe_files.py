@@ -59,7 +59,7 @@ def test_a_json_file_that_is_no_recipe_is_refused(tmp_path: Path) -> None:
 
 def test_the_pieces_of_a_tokenizer_that_is_not_trained_are_known_only_later() -> None:
     strange: Any = types.SimpleNamespace(tokenizer=types.SimpleNamespace())
-    with pytest.raises(UserError, match="How many pieces a SimpleNamespace has"):
+    with pytest.raises(UserError, match="The vocabulary size of a SimpleNamespace"):
         vocabulary_of(strange)
 
 

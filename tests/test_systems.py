@@ -219,8 +219,8 @@ def test_two_devices_train_as_one(start: Callable[..., subprocess.Popen[str]], t
     said = [process.communicate(timeout=200) for process in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0], said
     told = re.sub(r"\s+", " ", said[0][0])
-    assert "Batch: 4 rows a device x 2 devices = 8 rows a step, learning rate x2." in told
-    pattern = r"[\d.]+ optimizer steps and [\d.]+ samples a second over 2 devices; \d+% of it communication\."
+    assert "Batch: 4 sequences a device x 2 devices = 8 sequences a step, learning rate x2." in told
+    pattern = r"[\d.]+ optimizer steps and [\d.]+ samples a second on 2 devices; \d+% of the time is communication\."
     assert re.search(pattern, told), told
     decisions = read_json(run / "decisions.json", Decisions)
     assert (decisions.batch, decisions.microbatch, decisions.world_size, decisions.rate_factor) == (8, 4, 2, 2.0)
@@ -254,7 +254,7 @@ def test_a_large_batch_is_measured_and_the_measure_is_obeyed(
     assert left.value.code == 143
     decisions = read_json(run / "decisions.json", Decisions)
     assert decisions.microbatch in (8, 16, 32, 64) and decisions.batch == 64
-    assert f"Microbatch: {decisions.microbatch} rows at a time are the fastest here." in capsys.readouterr().out
+    assert f"Microbatch: {decisions.microbatch} sequences are the fastest on this machine." in capsys.readouterr().out
     used = set()
 
     def watched(training: Training, progress: Progress, at: float, **more: Any) -> Any:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from daybreak.commands.prepare import prepare
     from daybreak.commands.pretrain import pretrain
     from daybreak.commands.report import report
+    from daybreak.commands.search import search
     from daybreak.commands.study import study
     from daybreak.recipe import load_recipe
 
@@ -30,10 +31,11 @@ _MODULES = {
     "prepare": "daybreak.commands.prepare",
     "pretrain": "daybreak.commands.pretrain",
     "report": "daybreak.commands.report",
+    "search": "daybreak.commands.search",
     "study": "daybreak.commands.study",
 }
 
-__all__ = ["__version__", "evaluate", "export", "load_recipe", "prepare", "pretrain", "report", "study"]
+__all__ = ["__version__", "evaluate", "export", "load_recipe", "prepare", "pretrain", "report", "search", "study"]
 
 
 def __getattr__(name: str) -> Any:

@@ -32,6 +32,7 @@ COMMANDS = {
     "evaluate": "a model -> results.json: GLUE and your own tasks",
     "init-task": "a table of labelled rows -> the task file for evaluate, by looking at its columns",
     "probe": "a model -> probes.json: what its layers and words are worth, without fine-tuning",
+    "search": "words -> the passages of a run's own text that answer them, by its own model",
     "verify": "a run's recorded steps once more: bit-equal, or the first tensor that differs",
     "record": "a finished run or study -> its evidence among the records; of a run, once it was verified",
     "leaderboard": "the records -> a page: what a fixed time buys, class by class",
@@ -581,6 +582,45 @@ def _pretrain(arguments: list[str]) -> None:
 
     watching = Watching(track=asked.track, price=asked.price)
     pretrain(asked.recipe, data=asked.data, out=out, overwrite=asked.overwrite, watching=watching, started=started)
+
+
+def _search(arguments: list[str]) -> None:
+    import tyro
+
+    from daybreak.searching.query import Method
+
+    @dataclass(frozen=True, kw_only=True)
+    class Search:
+        run: Annotated[Path, tyro.conf.Positional]
+        """Run folder with an exported model."""
+        words: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
+        """The query. Without it, the index is built and nothing else."""
+        top: int = 10
+        """Passages to show."""
+        method: Method = "hybrid"
+        """hybrid, dense (vectors alone) or bm25 (words alone)."""
+        data: Path | None = None
+        """The run's prepared data; RUN/data by default, else where the index found them."""
+        index: Path | None = None
+        """Folder of the index; RUN/search by default."""
+        export: Path | None = None
+        """Write all passages and vectors to this Parquet file, for a vector database."""
+        rebuild: bool = False
+        """Build the index anew."""
+
+    asked = _parse(Search, "search", arguments)
+    from daybreak.commands.search import search
+
+    search(
+        asked.run,
+        " ".join(asked.words),
+        top=asked.top,
+        method=asked.method,
+        data=asked.data,
+        index=asked.index,
+        export=asked.export,
+        rebuild=asked.rebuild,
+    )
 
 
 def _verify(arguments: list[str]) -> None:

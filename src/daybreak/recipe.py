@@ -1,10 +1,11 @@
-"""A recipe: one of everything, by instance. Recipes are Python files; a resolved one is JSON in its run folder."""
+"""Recipe: the settings of a run as one frozen dataclass, from a Python file or from the JSON in a run folder."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -37,62 +38,64 @@ from daybreak.training.ramp import Ramp
 from daybreak.training.schedule import Schedule
 
 KINDS = (_byte_bpe, _chunks, _tokenizer_import, _views, _bert, _crammed, _modern, _muon)
-"""Files whose kinds must be known before JSON is read."""
+"""Modules whose components must be registered before a recipe is read from JSON."""
 
 FAMILY = "daybreak-"
-"""Prefix that a user may leave out: 'tiny' is 'daybreak-tiny'."""
+"""Prefix that a user may leave out: 'tiny' means 'daybreak-tiny'."""
+LADDER = "ladder"
+"""File of the recipes that stand in one table."""
 SIZES = ("tiny", "mini", "small", "base", "large")
 RATE_RULES = ("none", "linear", "sqrt")
 COMPILE = ("auto", "on", "off")
 MOST_SEED = 9 * 10**12
-"""Times a million, and with the rows of any run added, it still is a seed that torch takes."""
+"""Largest seed for which seed * 1_000_003 + position fits torch's range."""
 MOST_BATCH = 1 << 20
-"""Sequences of an optimizer step; larger numbers are typing mistakes, and would be timed for minutes."""
+"""Most sequences of an optimizer step; a larger number is a typing mistake that would take minutes to measure."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Texts:
-    """How ``daybreak prepare --recipe`` and ``daybreak run`` part the text for this recipe."""
+    """How ``daybreak prepare --recipe`` and ``daybreak run`` split the text into documents for this recipe."""
 
     document: str = "auto"
-    """What one document of a text file is: file, line, blank-line or auto."""
+    """Unit of a text file that is one document: file, line, blank-line or auto."""
     split_sentences: bool = False
-    """Find the sentences in prose; otherwise they are the lines of text that has one a line."""
+    """Split prose into sentences; otherwise each line is a sentence."""
     chunk_characters: int = 0
-    """Cut documents at spaces into pieces of about so many characters, each a document; 0 for whole ones."""
+    """Cut documents at spaces into documents of about this many characters; 0 to keep them whole."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Devices:
-    """What several devices make of the batch and of the learning rate."""
+    """How the number of devices changes the batch and the learning rate."""
 
     batch: int = 0
-    """Rows that each device adds to a step: the global batch is this times the devices. 0 shares out --batch."""
+    """Sequences of a step on each device; the global batch is this times the devices. 0 to divide --batch."""
     rate_rule: str = "none"
-    """How the learning rate grows with the global batch: none, linear or sqrt."""
+    """Scaling of the learning rate with the global batch: none, linear or sqrt."""
     reference: int = 0
-    """The global batch that the learning rate was chosen for."""
+    """Global batch that the learning rate was tuned for."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """What a run starts from, where that is not random weights."""
+    """Starting point of a run that does not start from random weights."""
 
     init: str = ""
-    """A model folder whose weights are trained on."""
+    """Model folder with the initial weights."""
     parent: str = ""
-    """That model, as the user named it."""
+    """Name of that model, as the user gave it."""
     branch: str = ""
-    """A run folder whose last checkpoint before the decay is gone on from."""
+    """Run folder whose last checkpoint before the decay is the starting point."""
     begin: float = 0.0
-    """How far through its objective that checkpoint was, as a share of its run."""
+    """Progress of the objective at that checkpoint, as a fraction of its run."""
     general: str = ""
-    """Prepared general text: its held-out part shows what a continued model forgets."""
+    """Prepared general text, whose held-out part measures what a continued model forgets."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """Everything that decides what is trained, how, and for how long."""
+    """Settings that determine the model, its training and its budget."""
 
     name: str
     texts: Texts = Texts()
@@ -103,23 +106,23 @@ class Recipe:
     optimizer: OptimizerConfig
     schedule: Schedule
     length: int = 128
-    """Positions of a row, special tokens included."""
+    """Positions of a sequence, special tokens included."""
     batch: int = 16
-    """Rows of an optimizer step, over all devices; 0 where --devices.batch names those of each."""
+    """Sequences of an optimizer step over all devices; 0 if --devices.batch gives the number per device."""
     ramp: Ramp = Ramp()
     phase2: SecondPhase = SecondPhase()
     finish: Finish = Finish()
     devices: Devices = Devices()
     microbatch: int = 0
-    """Rows that one device handles at a time; 0 for all of its share, or the fastest where that is many."""
+    """Sequences that one device processes at a time; 0 for its part of the batch, or the fastest if that is large."""
     max_grad_norm: float = 1.0
     """Largest norm of the gradient."""
     precision: str = "auto"
-    """Of training: float32, bfloat16, float16, or auto for the one whose step this machine does faster."""
+    """Precision of training: float32, bfloat16, float16, or auto for the fastest on this machine."""
     compile: str = "auto"
-    """Run the blocks through torch.compile: on, off, or auto for where it pays."""
+    """torch.compile for the blocks: on, off, or auto to compile if the run is long enough to gain from it."""
     gradient_checkpointing: bool = False
-    """Gradient checkpointing: compute blocks twice instead of keeping what they computed. Less memory, same result."""
+    """Recompute the activations of a block in the backward pass: less memory, same result."""
     average: Averaging = Averaging()
     seed: int = 0
     budget: str = "24h"
@@ -127,10 +130,14 @@ class Recipe:
     origin: Origin = Origin()
 
     def check(self) -> None:
-        """Raise UserError where fields do not fit each other."""
+        """Check the values and their combination.
+
+        Raises:
+            UserError: a value is out of range, or two fields contradict each other.
+        """
         Budget.parse(self.budget)
         if self.length < 8:
-            raise UserError(f"A row length of {self.length} is too short.", "Choose --length of at least 8.")
+            raise UserError(f"A sequence length of {self.length} is too short.", "Choose --length of at least 8.")
         if min(self.batch, self.microbatch, self.devices.batch) < 0 or not (self.batch or self.devices.batch):
             raise UserError("--batch must be at least 1 and --microbatch not negative.", "Correct the number.")
         if max(self.batch, self.microbatch, self.devices.batch) > MOST_BATCH:
@@ -138,7 +145,8 @@ class Recipe:
         if self.batch and self.devices.batch:
             raise UserError(
                 f"--batch {self.batch} and --devices.batch {self.devices.batch} name the batch twice.",
-                "Give the rows of each device with --devices.batch and --batch 0, or those of all the other way round.",
+                "Give the sequences of each device with --devices.batch and --batch 0, or those of all devices with "
+                "--batch and --devices.batch 0.",
             )
         if self.precision not in calibration.PRECISIONS:
             raise UserError(f"--precision cannot be '{self.precision}'.", f"Use {', '.join(calibration.PRECISIONS)}.")
@@ -154,33 +162,33 @@ class Recipe:
             )
         if self.devices.rate_rule != "none" and self.devices.reference < 1:
             raise UserError(
-                "A rule for the learning rate needs the batch that the rate was chosen for.",
+                "--devices.rate-rule needs the batch that the learning rate was tuned for.",
                 "Give it with --devices.reference.",
             )
         longest = self.model.longest
         if longest is not None and self.longest_row > longest:
             raise UserError(
-                f"Rows of {self.longest_row} positions are longer than the {longest} that this model has.",
-                "Choose shorter rows, or more --model.positions.",
+                f"Sequences of {self.longest_row} positions are longer than the {longest} positions of this model.",
+                "Choose a smaller length, or more --model.positions.",
             )
         self._check_next_sentence()
         self._check_finish()
 
     def refuse_without_origin(self) -> None:
-        """Raise UserError where the whole run is a finish, and there is no model to begin with."""
+        """Raise UserError if the whole run is an embedding finish and there is no model to start from."""
         if self.finish.start == 0 and not (self.origin.init or self.origin.branch):
             raise UserError(
-                f"'{self.name}' adapts a model that is trained already.",
-                "Name the model with --init, or begin the finish later with --finish.start 0.9.",
+                f"'{self.name}' adapts a trained model and names none.",
+                "Name a model with --init, or start the finish later with --finish.start 0.9.",
             )
 
     def _check_next_sentence(self) -> None:
-        wanted = isinstance(self.objective, Masked) and self.objective.next_sentence
-        if wanted != self.model.predicts_next or (wanted and not isinstance(self.rows, SentencePairs)):
+        predicts = isinstance(self.objective, Masked) and self.objective.next_sentence
+        if predicts != self.model.predicts_next or (predicts and not isinstance(self.rows, SentencePairs)):
             raise UserError(
-                "Next-sentence prediction needs --objective.next-sentence, --model.next-sentence and rows of sentence "
-                "pairs together.",
-                "Start from the recipe bert-2018, or turn all of it off.",
+                "Next-sentence prediction needs --objective.next-sentence, --model.next-sentence and sequences of "
+                "sentence pairs together.",
+                "Start from the recipe bert-2018, or turn all three off.",
             )
 
     def _check_finish(self) -> None:
@@ -188,39 +196,55 @@ class Recipe:
             return
         if self.objective.averages_rows:
             raise UserError(
-                "The finish has no pairs of sentences, which next-sentence prediction needs.",
+                "The embedding finish cannot be combined with next-sentence prediction.",
                 "Leave --finish.start at 1, or start from a recipe without next-sentence prediction.",
             )
         if self.objective.stage(self.finish.start) == "causal":
             raise UserError(
-                f"The finish begins at {self.finish.start:g} of the run, while the next token is still predicted.",
+                f"The finish starts at {self.finish.start:g} of the run, before masked language modelling does.",
                 "Give a later --finish.start, or a smaller --objective.causal-fraction.",
             )
         if self.phase2.start < 1 and self.finish.start < self.phase2.start:
             raise UserError(
-                f"The finish begins at {self.finish.start:g} of the run, before the second phase at "
+                f"The finish starts at {self.finish.start:g} of the run, before the second phase at "
                 f"{self.phase2.start:g}.",
                 "Give a later --finish.start.",
             )
 
     @property
     def longest_row(self) -> int:
-        """Positions of the longest rows of the run."""
-        later = self.phase2.length if self.phase2.ever else 0
-        return max(self.length, later, self.finish.length if self.finish.ever else 0)
+        """Positions of the longest sequences of the run."""
+        second = self.phase2.length if self.phase2.ever else 0
+        return max(self.length, second, self.finish.length if self.finish.ever else 0)
 
     def global_batch(self, devices: int) -> int:
-        """Rows of a step over ``devices`` devices."""
+        """Sequences of a step over ``devices`` devices."""
         return self.devices.batch * devices if self.devices.batch else self.batch
 
     def rate_factor(self, devices: int) -> float:
-        """What the rule for several devices multiplies the learning rate by."""
+        """Factor of the learning rate for ``devices`` devices."""
         ratio = self.global_batch(devices) / max(1, self.devices.reference)
         return {"none": 1.0, "linear": ratio, "sqrt": math.sqrt(ratio)}[self.devices.rate_rule]
 
+    def run_schedule(self, devices: int = 1) -> Schedule:
+        """Return the schedule with a warm-up in steps as a fraction of the budget.
+
+        A budget in time, or in tokens with a growing batch, does not determine the number of steps: there the
+        schedule's own fraction applies.
+        """
+        budget = Budget.parse(self.budget)
+        if budget.unit == "steps":
+            steps = budget.amount
+        elif budget.unit == "tokens" and not (self.ramp.fraction or self.ramp.microbatches):
+            steps = budget.amount / (self.global_batch(devices) * self.length)
+        else:
+            return self.schedule
+        # A second phase with its own learning rate leaves the first schedule only the steps before it.
+        return self.schedule.with_steps(steps * self.phase2.start if self.phase2.lr > 0 else steps)
+
 
 def smaller_than(recipe: Recipe) -> str:
-    """How to ask for the smallest model of the recipe's family; empty where this is it, or its size is unknown."""
+    """Words that ask for the smallest model of the recipe's family; empty if there is no smaller one."""
     if not recipe.name.startswith(FAMILY):
         return "--size tiny" if recipe.name in recipe_names() else ""
     return "" if recipe.name == FAMILY + SIZES[0] else f"recipe {SIZES[0]}"
@@ -229,19 +253,20 @@ def smaller_than(recipe: Recipe) -> str:
 def recipe_names() -> list[str]:
     """Names of the recipes that ship with Daybreak."""
     files = Path(__file__).with_name("recipes").glob("[!_]*.py")
-    return sorted(file.stem.replace("_", "-") for file in files)
+    names = {file.stem.replace("_", "-") for file in files} - {LADDER}
+    return sorted(names.union(_rungs()))
 
 
 def load_recipe(source: str | Path, *, size: str = "", faithful: bool = False) -> Recipe:
-    """Find a recipe by name, by a Python file that defines ``recipe``, by a recipe.json, or by a run folder.
+    """Load a recipe by name, from a Python file that defines ``recipe``, from a recipe.json, or from a run folder.
 
     Args:
-        size: one of SIZES, for a recipe that ships; its own when empty.
-        faithful: as the original was, with what we hold to be its faults.
+        size: one of SIZES, for a recipe that ships; empty for its own size.
+        faithful: keep the settings of the original, also where DEVIATIONS names a reason to change them.
 
     Raises:
-        UserError: nothing of that name; a file without a recipe; a JSON that does not fit this version; a size or
-            --faithful for a recipe that has none.
+        UserError: there is no such recipe; a file defines none; a JSON does not fit this version; a size or
+            ``faithful`` for a recipe that has none.
     """
     path = Path(source)
     if size and size not in SIZES:
@@ -266,41 +291,69 @@ def load_recipe(source: str | Path, *, size: str = "", faithful: bool = False) -
 
 
 def _shipped(name: str, size: str, faithful: bool) -> Recipe:
-    module = recipe_module(name)
+    shipped = shipped_recipe(name)
     if not size and not faithful:
-        return module.recipe
+        return shipped.recipe
     if name.startswith(FAMILY):
         if faithful:
-            raise UserError(f"'{name}' is our own: there is nothing to be faithful to.", "Leave --faithful out.")
+            raise UserError(f"'{name}' is Daybreak's own recipe and has no original.", "Leave --faithful out.")
         if name.removeprefix(FAMILY) not in SIZES:
             raise UserError(f"'{name}' has the size of the model that --init names.", "Leave --size out.")
         return load_recipe(FAMILY + size)
-    return module.sized(size, faithful)
+    assert shipped.build is not None  # all recipes outside the family have one
+    return shipped.build(size or "base", faithful)
 
 
-def recipe_module(name: str) -> Any:
-    """The file of a shipped recipe: its ``recipe``, its ``sized`` and its ``DEVIATIONS``."""
-    return import_module(f"daybreak.recipes.{name.replace('-', '_')}")
+@dataclass(frozen=True, kw_only=True)
+class ShippedRecipe:
+    """A recipe that ships with Daybreak."""
+
+    recipe: Recipe
+    description: str
+    """What it is, its source, its command, and where it was measured."""
+    deviations: dict[str, str]
+    """Deviations from the original and their reasons, by dotted field or in words."""
+    build: Callable[[str, bool], Recipe] | None
+    """(size, faithful) -> the recipe; None for Daybreak's own family, which has one recipe for each size."""
 
 
-def promise(name: str) -> str:
-    """The docstring of a shipped recipe: the idea, the command, and what was measured."""
-    return (recipe_module(name).__doc__ or "").strip()
+@cache
+def shipped_recipe(name: str) -> ShippedRecipe:
+    """Return the recipe ``name`` of ``recipe_names()`` with its description and deviations."""
+    rung = _rungs().get(name)
+    if rung:
+        build = partial(rung.build, name)
+        return ShippedRecipe(
+            recipe=build("base", False), description=rung.description(name), deviations=rung.deviations, build=build
+        )
+    module = import_module(f"daybreak.recipes.{name.replace('-', '_')}")
+    return ShippedRecipe(
+        recipe=module.recipe,
+        description=(module.__doc__ or "").strip(),
+        deviations=getattr(module, "DEVIATIONS", {}),
+        build=getattr(module, "build", None),
+    )
+
+
+def _rungs() -> dict[str, Any]:
+    """The recipes of the ladder, one table in one file."""
+    rungs: dict[str, Any] = import_module(f"daybreak.recipes.{LADDER}").RUNGS
+    return rungs
 
 
 def resolved(recipe: Recipe) -> dict[str, Any]:
-    """What recipe.json holds: every field, a fingerprint of all of them, and which kinds do not ship, if any."""
-    plain, own = to_dict(recipe), sorted(set(_own_kinds(recipe)))
-    return {**plain, "fingerprint": fingerprint(plain)} | ({"own_kinds": own} if own else {})
+    """Return the content of recipe.json: every field, a fingerprint, and the user's own components, if any."""
+    values, own = to_dict(recipe), sorted(set(_own_kinds(recipe)))
+    return {**values, "fingerprint": fingerprint(values)} | ({"own_kinds": own} if own else {})
 
 
 def _own_kinds(value: Any) -> Iterator[str]:
-    """Names of the classes of components that a file of the user's defines."""
+    """Names of the component classes that are defined in a file of the user."""
     if isinstance(value, Component) and not type(value).__module__.startswith("daybreak."):
         yield type(value).__name__
-    inner = [getattr(value, field.name) for field in fields(value)] if is_dataclass(value) else value
-    for one in inner if isinstance(inner, list | tuple) else ():
-        yield from _own_kinds(one)
+    children = [getattr(value, field.name) for field in fields(value)] if is_dataclass(value) else value
+    for child in children if isinstance(children, list | tuple) else ():
+        yield from _own_kinds(child)
 
 
 def first_difference(left: Recipe, right: Recipe) -> str | None:
@@ -308,30 +361,30 @@ def first_difference(left: Recipe, right: Recipe) -> str | None:
     return _difference(to_dict(left), to_dict(right), "")
 
 
-def _difference(left: Any, right: Any, where: str) -> str | None:
+def _difference(left: Any, right: Any, path: str) -> str | None:
     if isinstance(left, dict) and isinstance(right, dict):
         for key in [*left, *(set(right) - set(left))]:
-            found = _difference(left.get(key), right.get(key), f"{where}.{key}" if where else key)
-            if found:
-                return found
+            different = _difference(left.get(key), right.get(key), f"{path}.{key}" if path else key)
+            if different:
+                return different
         return None
-    return None if left == right else where
+    return None if left == right else path
 
 
 def _from_json(path: Path) -> Recipe:
-    plain = read_recipe_file(path)
+    values = read_recipe_file(path)
     try:
-        return from_dict(Recipe, without_extras(plain))
+        return from_dict(Recipe, without_extras(values))
     except UnknownKind as unknown:
-        own = " and ".join(map(str, plain.get("own_kinds", ())))
+        own = " and ".join(map(str, values.get("own_kinds", ())))
         raise UserError(
-            f"'{path}' holds {own}, of a file of yours." if own else unknown.sentence,
-            "Name the file that defines it: with --recipe FILE.py, or in the run's place where there is no such flag.",
+            f"'{path}' uses {own}, which a file of your own defines." if own else unknown.sentence,
+            "Name that file with --recipe FILE.py, or in place of the run if the command has no such flag.",
         ) from None
 
 
 def _from_python(path: Path) -> Recipe:
     recipe = getattr(import_file(path, read_code(path), "recipe"), "recipe", None)
     if not isinstance(recipe, Recipe):
-        raise UserError(f"'{path}' defines no 'recipe'.", "Let it end with recipe = Recipe(...).")
+        raise UserError(f"'{path}' defines no 'recipe'.", "End the file with recipe = Recipe(...).")
     return recipe

@@ -185,7 +185,7 @@ def test_what_cannot_be_gone_on_with_is_refused(
 ) -> None:
     out = tmp_path / "run2"
     rest = ("--extend", "40steps", "--data", data, "--out", out)
-    assert "is no run folder" in refused("pretrain", "--from", tmp_path / "nothing", *rest)
+    assert "is not a run folder" in refused("pretrain", "--from", tmp_path / "nothing", *rest)
     assert "Write daybreak pretrain --from" in refused("pretrain", "daybreak-tiny", "--from", finished, *rest)
     assert "Write daybreak pretrain --from" in refused("pretrain", "--from", finished, "--data", data, "--out", out)
     assert "Write daybreak pretrain --from" in refused("pretrain", "--from", finished, "--init", finished, *rest)

@@ -129,7 +129,7 @@ def test_a_candidate_that_takes_too_long_to_time_follows_from_its_arithmetic(
 ) -> None:
     monkeypatch.setattr(planning, "PROBE_SECONDS", 5.0)
     shards = open_shards(data)
-    recipes, about = named("tiny", "base"), planning.of_text(shards)
+    recipes, about = named("tiny", "base"), planning.spec_of_text(shards)
     found = planning.candidates(recipes, shards, data, Budget.parse("1h"), about)
     assert timed == ["daybreak-tiny"] and [one.measured for one in found] == [True, False]
     rates = [one.tokens_per_second * one.flops_per_token for one in found]

@@ -232,7 +232,7 @@ def test_what_a_resume_does_before_its_first_step_is_charged_while_it_does_it(
             time.sleep(0.01)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(pretrain, "going_on", compile_long)
+    monkeypatch.setattr(pretrain, "resume", compile_long)
     with pytest.raises(KeyboardInterrupt):
         pretrain.pretrain(small("40steps"), data=data, out=run.path)
     assert len(seen) == 3

@@ -11,7 +11,7 @@ from daybreak.core.files import read_json
 from daybreak.core.serialization import from_dict
 from daybreak.forecasting.fitting import OPTIMIZER, fit
 from daybreak.forecasting.law import CENTRE, RunSpec, predict_loss, shipped_law
-from daybreak.pretraining.hardware_choices import unknown_to_the_law
+from daybreak.pretraining.hardware_choices import why_no_forecast
 from daybreak.recipe import load_recipe
 from daybreak.schemas.forecast import MARKS, Law, LawRun
 
@@ -38,12 +38,12 @@ def test_the_law_is_that_of_the_records() -> None:
 @pytest.mark.parametrize("size", ["tiny", "mini", "small"])
 def test_the_law_speaks_of_the_flagship(size: str) -> None:
     recipe = load_recipe(size)
-    assert unknown_to_the_law(recipe) == "" and type(recipe.optimizer).__name__ == OPTIMIZER
+    assert why_no_forecast(recipe) == "" and type(recipe.optimizer).__name__ == OPTIMIZER
 
 
 @pytest.mark.parametrize("name", ["bert-2018", "crammed", "scibert", "base"])
 def test_it_does_not_speak_of_others(name: str) -> None:
-    assert unknown_to_the_law(load_recipe(name)) != ""
+    assert why_no_forecast(load_recipe(name)) != ""
 
 
 def test_more_text_and_larger_models_are_foreseen_to_be_better() -> None:

@@ -23,8 +23,7 @@ from transformers import (
 )
 
 from daybreak.core.errors import UserError
-from daybreak.models.bert import Bert, BertEncoder
-from daybreak.models.bert_import import from_hugging_face
+from daybreak.models.bert import Bert, BertEncoder, from_hugging_face
 from daybreak.schemas.run import SpecialIds
 
 VOCABULARY, ROWS, LENGTH = 97, 3, 20
@@ -157,7 +156,7 @@ def test_any_small_shape_equals_stock(data: st.DataObject) -> None:
         layers=draw(small),
         hidden_size=heads * draw(st.integers(1, 8)),
         heads=heads,
-        inner=draw(st.integers(1, 20)),
+        intermediate_size=draw(st.integers(1, 20)),
         positions=positions,
         segments=draw(st.integers(2 if next_sentence else 1, 3)),
         activation=draw(st.sampled_from(["gelu", "gelu_new"])),

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from transformers import BertConfig, BertForMaskedLM, BertForPreTraining, BertModel
 
 from daybreak.core.errors import UserError
-from daybreak.models.bert import BertEncoder
-from daybreak.models.bert_import import from_hugging_face, shape_from_hugging_face
+from daybreak.models.bert import BertEncoder, from_hugging_face, shape_from_hugging_face
 
 VOCABULARY, LENGTH = 61, 12
 MASKED = BertEncoder(layers=2, hidden_size=32, heads=4, intermediate_size=40, positions=12)
@@ -88,7 +87,7 @@ def test_dropout_is_taken_over() -> None:
         ({"add_cross_attention": True}, "add_cross_attention"),
         ({"tie_word_embeddings": False}, "tie_word_embeddings"),
         ({"hidden_act": "relu"}, "'relu'"),
-        ({"num_attention_heads": 5}, "no multiple"),
+        ({"num_attention_heads": 5}, "not a multiple"),
     ],
 )
 def test_a_config_that_we_cannot_hold_is_refused(changes: dict[str, Any], named: str) -> None:

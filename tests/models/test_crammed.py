@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from daybreak.core.errors import UserError
-from daybreak.models.crammed import Crammed, CrammedEncoder
-from daybreak.models.crammed_import import from_hugging_face
+from daybreak.models.crammed import Crammed, CrammedEncoder, from_hugging_face
 from daybreak.models.modeling_crammed import CrammedConfig, CrammedForMaskedLM
 from daybreak.training.optim.optimizers import roles
 

@@ -13,8 +13,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from daybreak.core.errors import UserError
-from daybreak.models.crammed import Crammed, CrammedEncoder
-from daybreak.models.crammed_import import from_hugging_face, published_name, published_shape, queries_keys_values
+from daybreak.models.crammed import (
+    Crammed,
+    CrammedEncoder,
+    from_hugging_face,
+    published_name,
+    published_shape,
+    queries_keys_values,
+)
 
 VOCABULARY, ROWS, LENGTH = 97, 3, 20
 VERSION_2 = CrammedEncoder(layers=16, hidden_size=768, heads=12, intermediate_size=1536)
@@ -46,16 +52,18 @@ def assert_same(ours: Tensor, theirs: Tensor) -> None:
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
-def arch(version: int, *, layers: int, width: int, heads: int, inner: int, vocabulary: int, **changes: Any) -> Any:
+def arch(
+    version: int, *, layers: int, hidden_size: int, heads: int, intermediate_size: int, vocabulary: int, **changes: Any
+) -> Any:
     """What matters of the published architecture file, as config.json holds it; changes name a group by ``__``."""
     found: dict[str, Any] = {
-        "num_transformer_layers": layers, "hidden_size": width, "intermed_size": inner, "hidden_dropout_prob": 0.1,
+        "num_transformer_layers": layers, "hidden_size": hidden_size, "intermed_size": intermediate_size, "hidden_dropout_prob": 0.1,
         "norm": "LayerNorm", "norm_eps": 1e-12, "norm_scheme": "pre", "nonlin": "GELUglu", "tie_weights": True,
         "decoder_bias": False, "loss": "cross-entropy", "init": {"type": "normal", "std": 0.02}, "num_labels": None,
         "ffn_layer_frequency": 1, "skip_head_transform": True, "use_bias": False, "final_norm": True,
         "embedding": {
             "vocab_size": vocabulary, "pos_embedding": "scaled-sinusoidal", "pad_token_id": 0, "max_seq_length": 128,
-            "embedding_dim": width, "normalization": True,
+            "embedding_dim": hidden_size, "normalization": True,
         },
         "attention": {
             "type": "flash-attention-impl" if version == 1 else "self-attention", "causal_attention": False,

@@ -198,7 +198,7 @@ def test_a_tokenizer_that_does_not_fit_is_refused(folder: Path) -> None:
     (folder / "tokenizer_config.json").write_text('{"mask_token": "[NONE]"}')
     assert "no [PAD] token" in refused(folder)
     write_tokenizer(folder, vocabulary=VOCABULARY + 2)
-    assert "makes id 41" in refused(folder)
+    assert "has the id 41" in refused(folder)
     (folder / "tokenizer.json").write_text("{}")
     assert "cannot be read" in refused(folder)
 

@@ -152,7 +152,7 @@ def test_rows_may_be_longer_than_trained_unless_positions_are_learned(tmp_path: 
     assert model.shape.longest is None
     simple = exported(LAYOUTS["simple"], tmp_path)
     encoder = AutoModel.from_pretrained(tmp_path, trust_remote_code=True)
-    with pytest.raises(ValueError, match=r"^A row of 150 tokens is longer than the 32 positions .*\.$"):
+    with pytest.raises(ValueError, match=r"^A sequence of 150 tokens is longer than the 32 positions .*\.$"):
         encoder(long)
     with pytest.raises(UserError, match="longer than the 32 learned"):
         simple.logits(long)

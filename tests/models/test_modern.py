@@ -15,8 +15,7 @@ from transformers import AutoModelForMaskedLM, ModernBertConfig, ModernBertForMa
 
 from daybreak.core.batch import Batch
 from daybreak.core.errors import UserError
-from daybreak.models.modern import ModernBert, ModernEncoder
-from daybreak.models.modern_import import from_hugging_face, shape_from_hugging_face
+from daybreak.models.modern import ModernBert, ModernEncoder, from_hugging_face, shape_from_hugging_face
 from daybreak.recipe import load_recipe
 from daybreak.training.objectives.objective import CausalThenMasked
 from daybreak.training.optim.optimizers import AdamW

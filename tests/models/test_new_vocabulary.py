@@ -8,7 +8,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from daybreak.models.bert import BertEncoder
 from daybreak.models.modern import ModernEncoder
-from daybreak.models.new_vocabulary import moved, piece_sources
+from daybreak.models.new_vocabulary import token_sources, with_vocabulary
 from daybreak.schemas.run import SpecialIds
 
 OLD_SPECIAL = SpecialIds(pad=0, unk=3, cls=4, sep=5, mask=6)
@@ -26,7 +26,7 @@ NEW = wordpiece("[PAD] [UNK] [CLS] [SEP] [MASK] protein gene cells ##tein \u00e9
 
 
 def test_each_piece_knows_where_it_starts() -> None:
-    assert piece_sources(OLD, NEW, OLD_SPECIAL, SpecialIds()) == [
+    assert token_sources(OLD, NEW, OLD_SPECIAL, SpecialIds()) == [
         [0], [3], [4], [5], [6],  # specials go from role to role
         [7, 8],  # protein = pro ##tein
         [1],  # gene is known
@@ -45,7 +45,7 @@ def test_a_moved_model_says_the_same_about_known_pieces(shape: ModernEncoder | B
     old = shape.build(OLD.get_vocab_size()).eval()
     if old.decoder.bias is not None:
         torch.nn.init.normal_(old.decoder.bias)
-    new = moved(old, shape, old=OLD, new=NEW, old_special=OLD_SPECIAL, new_special=SpecialIds()).eval()
+    new = with_vocabulary(old, shape, old=OLD, new=NEW, old_special=OLD_SPECIAL, new_special=SpecialIds()).eval()
     assert new.vocabulary == NEW.get_vocab_size()
     # [CLS] gene ##tein [SEP] in either vocabulary
     before = old.logits(torch.tensor([[4, 1, 8, 5]]))

@@ -17,15 +17,16 @@ from daybreak.core.run_folder import RunFolder
 from daybreak.core.world import World
 from daybreak.data.sequences.shards import open_shards
 from daybreak.models.modern import ModernEncoder
-from daybreak.pretraining.hardware_choices import first_decisions, going_on, measured
+from daybreak.pretraining.hardware_choices import first_decisions, resume, with_measurements
 from daybreak.pretraining.run_start import check_folder
-from daybreak.pretraining.setup import Order, assemble
+from daybreak.pretraining.setup import PretrainingJob, setup_training
 from daybreak.recipe import load_recipe
 from daybreak.schemas.run import Decisions
 from daybreak.training import calibration, checkpoint
 from daybreak.training.changes import changed, in_force
 from daybreak.training.checkpoint import START, Progress
 from daybreak.training.hardware import probe
+from daybreak.training.objectives.finish import Finish
 from daybreak.training.ramp import Ramp
 from daybreak.training.step import Training
 
@@ -42,18 +43,20 @@ def _cheap(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def order(data: Path, folder: Path, **changes: Any) -> Order:
-    parts = {"model": SMALL, "length": 32, "batch": 8, "precision": "float32", "budget": "40steps", **changes}
-    recipe = replace(load_recipe("tiny"), **parts)
-    return Order(recipe=recipe, shards=open_shards(data), data=data, run=RunFolder(folder), started=time.monotonic())
+def order(data: Path, folder: Path, **changes: Any) -> PretrainingJob:
+    parts = {"model": SMALL, "length": 32, "batch": 8, "precision": "float32", "budget": "40steps"}
+    recipe = replace(load_recipe("tiny"), **{**parts, "finish": Finish(), **changes})
+    return PretrainingJob(
+        recipe=recipe, shards=open_shards(data), data=data, run=RunFolder(folder), started=time.monotonic()
+    )
 
 
-def begun(asked: Order) -> Training:
+def begun(asked: PretrainingJob) -> Training:
     """A run as it stands before its first step."""
     asked.run.path.mkdir(exist_ok=True)
     decisions = first_decisions(asked.recipe, World())
-    training, progress = assemble(asked, decisions, World())
-    return measured(asked, training, progress)
+    training, progress = setup_training(asked, decisions, World())
+    return with_measurements(asked, training, progress)
 
 
 @pytest.fixture
@@ -96,7 +99,7 @@ def test_a_microbatch_that_is_asked_for_is_taken(data: Path, tmp_path: Path, sea
 
 
 def test_more_processes_than_rows_are_refused_at_once(data: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="8 rows cannot be shared by 9 processes") as error:
+    with pytest.raises(UserError, match="8 sequences cannot be divided among 9 processes") as error:
         first_decisions(order(data, tmp_path).recipe, World(rank=0, size=9))
     assert "at most 8" in error.value.remedy
 
@@ -110,19 +113,19 @@ def resumed(data: Path, folder: Path, size: int, step: int = 12, rank: int = 0, 
     training = begun(asked)
     write_json(asked.run.decisions, training.decisions)
     training = replace(training, world=World(rank=rank, size=size))
-    return going_on(training, replace(START, step=step, position=8 * step), asked.run)
+    return resume(training, replace(START, step=step, position=8 * step), asked.run)
 
 
 def test_other_processes_share_the_same_rows(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     training = resumed(data, tmp_path, size=3)
     (change,) = training.decisions.changes
     assert (change.step, change.world_size, change.microbatch, change.rate) == (12, 3, 8, 1.0)
-    assert "3 in place of 1 processes" in change.why and change.skip_to is None
+    assert "3 instead of 1 processes" in change.why and change.skip_to is None
     assert read_json(RunFolder(tmp_path).decisions, Decisions) == training.decisions
-    assert "Going on with 3 processes in place of 1" in capsys.readouterr().out
+    assert "Resuming with 3 processes instead of 1" in capsys.readouterr().out
     # The rows of a step are as many as before, each by exactly one process.
     rows = training.rows_of_step(START, 0.5)
-    shares = [replace(training, world=World(rank=rank, size=3)).share(rows) for rank in range(3)]
+    shares = [replace(training, world=World(rank=rank, size=3)).shard(rows) for rank in range(3)]
     assert rows == 8 and [row for begin, end in shares for row in range(begin, end)] == list(range(8))
 
 
@@ -146,11 +149,11 @@ def test_the_same_processes_change_nothing(data: Path, tmp_path: Path) -> None:
 
 
 def test_more_processes_than_a_step_has_rows_are_refused(data: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="8 rows cannot be shared by 9 processes"):
+    with pytest.raises(UserError, match="8 sequences cannot be divided among 9 processes"):
         resumed(data, tmp_path / "nine", size=9)
     assert read_json(RunFolder(tmp_path / "nine").decisions, Decisions).changes == []
     # The first steps of a growing batch count as well: 4 rows.
-    with pytest.raises(UserError, match="4 rows cannot be shared by 5 processes"):
+    with pytest.raises(UserError, match="4 sequences cannot be divided among 5 processes"):
         resumed(data, tmp_path / "five", size=5, batch=16, microbatch=4, ramp=Ramp(fraction=0.8))
 
 
@@ -161,12 +164,12 @@ def test_a_resume_forgets_what_was_decided_for_steps_that_are_lost(data: Path, t
     decisions = changed(decisions, 20, "diverged", rate=0.5, skip_to=400)
     write_json(asked.run.decisions, decisions)
     progress = replace(START, step=12, position=96)
-    again = going_on(replace(training, decisions=decisions), progress, asked.run)
+    again = resume(replace(training, decisions=decisions), progress, asked.run)
     assert [change.step for change in again.decisions.changes] == [5]
     assert read_json(asked.run.decisions, Decisions) == again.decisions
     assert again.phases[0].microbatch == 4  # also for a step that is only tried, to compile
     # And on two processes what held goes on to hold.
-    both = going_on(replace(training, decisions=decisions, world=World(size=2)), progress, asked.run)
+    both = resume(replace(training, decisions=decisions, world=World(size=2)), progress, asked.run)
     held = in_force(both.decisions, 12)
     assert (held.step, held.microbatch, held.world_size, held.rate) == (12, 4, 2, 1.0)
 
@@ -176,10 +179,10 @@ def test_threads_are_those_of_the_run_and_of_other_processes_their_own(data: Pat
     training = begun(asked)
     decisions = replace(training.decisions, threads=2)
     torch.set_num_threads(1)
-    going_on(replace(training, decisions=decisions), START, asked.run)
+    resume(replace(training, decisions=decisions), START, asked.run)
     assert torch.get_num_threads() == 2
     torch.set_num_threads(1)
-    other = going_on(replace(training, decisions=decisions, world=World(size=2)), START, asked.run)
+    other = resume(replace(training, decisions=decisions, world=World(size=2)), START, asked.run)
     assert torch.get_num_threads() == 1 and in_force(other.decisions, 0).threads == 1
 
 
@@ -199,7 +202,7 @@ def test_processes_that_are_killed_before_their_first_step_are_charged(data: Pat
     write_json(asked.run.decisions, training.decisions)
     for earlier in range(3):
         late = replace(asked, started=time.monotonic() - 5.0)
-        resumed_training, progress = assemble(late, training.decisions, World())
+        resumed_training, progress = setup_training(late, training.decisions, World())
         assert progress.elapsed == pytest.approx(7.0 + 5.0 * earlier, abs=1.0)  # what came before this process
         assert resumed_training.clock.elapsed() == pytest.approx(12.0 + 5.0 * earlier, abs=1.0)
     found, _ = checkpoint.newest(asked.run.checkpoints)

@@ -38,7 +38,7 @@ from daybreak.training import loop
 from daybreak.training.clock import read_trace
 from daybreak.training.hardware import probe
 
-SMALL = ["--length", "32", "--batch", "8", "--precision", "float32", "--budget", "30steps"]
+SMALL = ["--length", "32", "--finish.start", "1", "--batch", "8", "--precision", "float32", "--budget", "30steps"]
 FAMILIES = ("bert", "modernbert")
 
 
@@ -144,7 +144,9 @@ def test_a_stock_model_goes_on_with_its_own_tokenizer(
     assert forgetting.general_after < forgetting.general_before == decisions.before["general"]
     assert summary.parent == f"stock-{family}"
     assert f"continued from stock-{family} with masked language modelling" in (run / "model/README.md").read_text()
-    assert f"Continued from a loss of {forgetting.own_before:.3f}" in re.sub(r"\s+", " ", capsys.readouterr().out)
+    assert f"Continued pretraining: held-out loss from {forgetting.own_before:.3f}" in re.sub(
+        r"\s+", " ", capsys.readouterr().out
+    )
     special = read_json(theirs / "manifest.json", Manifest).special
     config = json.loads((run / "model" / "config.json").read_text())
     assert config["pad_token_id"] == special.pad > 4
@@ -282,7 +284,9 @@ def test_a_next_sentence_head_is_kept_or_begun(
     recipe, summary = load_recipe(run), read_json(run / "summary.json", Summary)
     assert recipe.model.predicts_next and summary.validation.next_accuracy is not None
     said = re.sub(r"\s+", " ", capsys.readouterr().out)
-    assert ("begun afresh: next_head.bias, next_head.weight, pooler.bias, pooler.weight" in said) is not head
+    assert (
+        "the model to continue lacks it: next_head.bias, next_head.weight, pooler.bias, pooler.weight" in said
+    ) is not head
 
 
 def test_general_text_of_another_tokenizer_is_refused(

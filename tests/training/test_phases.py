@@ -143,10 +143,19 @@ def test_the_second_phase_begins_at_its_share_or_when_the_loss_is_flat() -> None
         falling = falling.add(at, 8.0 - step / 100)
         flat = flat.add(at, 6.0 if at > 0.1 else 8.0 - 20 * at)
     assert not falling.flat and flat.flat
-    assert not begins(SecondPhase(start=0.5), flat, 0.39) and begins(SecondPhase(start=0.5), falling, 0.5)
-    assert begins(SecondPhase(start=0.9, when_flat=True), flat, 0.39)
-    assert not begins(SecondPhase(start=0.9, when_flat=True), falling, 0.39)
-    assert not begins(SecondPhase(), flat, 0.99)
+    assert not begins(SecondPhase(start=0.5), flat, 0.39, 7.0) and begins(SecondPhase(start=0.5), falling, 0.5, 7.0)
+    assert begins(SecondPhase(start=0.9, when_flat=True), flat, 0.39, 7.0)
+    assert not begins(SecondPhase(start=0.9, when_flat=True), falling, 0.39, 7.0)
+    assert not begins(SecondPhase(), flat, 0.99, 7.0)
+
+
+def test_a_flat_loss_on_the_unigram_plateau_does_not_start_the_second_phase() -> None:
+    losses = LossHistory()
+    for step in range(400):
+        losses = losses.add(step / 1000, 6.3 if step < 100 else 6.2)
+    later = SecondPhase(start=0.9, when_flat=True)
+    assert losses.flat and not begins(later, losses, 0.39, 6.25) and begins(later, losses, 0.39, 6.5)
+    assert begins(later, losses, 0.9, 6.25)  # the plateau does not delay the start that the recipe names
 
 
 def test_the_history_survives_json_and_holds_hundredths() -> None:
@@ -168,7 +177,7 @@ def test_each_phase_sees_its_own_schedule_from_0_to_1() -> None:
 
 @pytest.mark.parametrize("wrong", [{"start": 0.0}, {"start": 1.1}, {"batch": -1}, {"lr": -1e-3}, {"length": 4}])
 def test_what_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match="--later"):
+    with pytest.raises(UserError, match="--phase2"):
         SecondPhase(**wrong)
 
 

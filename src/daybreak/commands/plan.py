@@ -16,7 +16,7 @@ from daybreak.core.terminal import duration, say, working
 from daybreak.data.sequences.shards import open_shards
 from daybreak.forecasting.law import SPEED_SPREAD, RunSpec, predict_loss, shipped_law
 from daybreak.forecasting.tasks import shipped_tasks
-from daybreak.pretraining.planning import PLANNED, candidates, choose, of_text
+from daybreak.pretraining.planning import PLANNED, best_candidate, candidates, spec_of_text
 from daybreak.recipe import FAMILY, Recipe, load_recipe
 from daybreak.schemas.forecast import Candidate, Forecast, Plan, TaskForecast
 from daybreak.training.calibration import MANY_EPOCHS
@@ -60,11 +60,11 @@ def plan(
         make_folder(out.parent)
     shards = open_shards(data)
     usual = recipes or [load_recipe(size) for size in PLANNED]
-    about = of_text(shards)
+    about = spec_of_text(shards)
     with working("Timing the candidates") as work:
         work.show(0.0)
         found = candidates(usual, shards, data, asked, about)
-    chosen = choose(found)
+    chosen = best_candidate(found)
     if chosen is None:
         raise UserError(
             f"Nothing can be planned for {budget}: {found[0].recipe}: {found[0].trouble}.",

@@ -22,12 +22,18 @@ from daybreak.forecasting.difficulty import pairs_log_fraction
 from daybreak.forecasting.law import RunSpec, shipped_law
 from daybreak.forecasting.live import ForecastMonitor
 from daybreak.forecasting.runs import inner_parameters
-from daybreak.pretraining.flops import outline
-from daybreak.pretraining.hardware_choices import first_decisions, going_on, measured, obey, unknown_to_the_law
+from daybreak.pretraining.flops import meta_model
+from daybreak.pretraining.hardware_choices import (
+    first_decisions,
+    resume,
+    use_device,
+    why_no_forecast,
+    with_measurements,
+)
 from daybreak.pretraining.run_end import finish
 from daybreak.pretraining.run_start import check_folder, write_start
-from daybreak.pretraining.setup import Order, assemble
-from daybreak.pretraining.starting_points import folders_of
+from daybreak.pretraining.setup import PretrainingJob, setup_training
+from daybreak.pretraining.starting_points import source_folders
 from daybreak.recipe import Recipe, resolved, smaller_than
 from daybreak.schemas.forecast import ForecastLog
 from daybreak.schemas.run import Decisions, Summary
@@ -89,8 +95,8 @@ def pretrain(
     run = RunFolder(out)
     shards = open_shards(data)
     if overwrite:
-        outline(recipe, shards.manifest.vocabulary)
-        run.delete([data, *folders_of(recipe)])
+        meta_model(recipe, shards.manifest.vocabulary)
+        run.delete([data, *source_folders(recipe)])
     check_folder(run, recipe, shards)
     world = worlds.start()
     with ExitStack() as alive:  # the heart beats until the processes have let go of each other: that may take seconds
@@ -105,7 +111,7 @@ def pretrain(
             if finished:
                 say(f"The run in '{out}' is finished already; --overwrite starts it again.")
                 return read_json(run.summary, Summary) if world.is_first else None
-            order = Order(recipe=recipe, shards=shards, data=data, run=run, started=started)
+            order = PretrainingJob(recipe=recipe, shards=shards, data=data, run=run, started=started)
             return _pretrain(order, world, watching, alive, created)
         finally:
             worlds.stop(world)
@@ -132,7 +138,9 @@ def _hold(run: RunFolder, world: World, alive: ExitStack) -> bool:
     return created
 
 
-def _pretrain(order: Order, world: World, watching: Watching, alive: ExitStack, created: bool) -> Summary | None:
+def _pretrain(
+    order: PretrainingJob, world: World, watching: Watching, alive: ExitStack, created: bool
+) -> Summary | None:
     run = order.run
     fresh = world.broadcast(not run.decisions.exists())
     try:
@@ -143,17 +151,17 @@ def _pretrain(order: Order, world: World, watching: Watching, alive: ExitStack, 
             )
         decisions = first_decisions(order.recipe, world) if fresh else _read_decisions(run, world)
         decisions = world.broadcast(decisions)
-        obey(decisions)
+        use_device(decisions)
         if fresh and world.is_first:
             shutil.rmtree(run.checkpoints, ignore_errors=True)  # of a start that was killed before it became a run
-        training, progress = assemble(order, decisions, world)
+        training, progress = setup_training(order, decisions, world)
         if world.is_first and not fresh:  # before blocks are compiled again, which may take minutes
             alive.enter_context(closing(Heartbeat(run.heartbeat, training.clock.elapsed)))
         if world.is_first:
             size = checkpoint.bytes_of(training.model, training.average)
             check_room(run.path, checkpoint_bytes=size, model_bytes=4 * training.model.parameter_count())
         charged = dict(training.time_by_category)
-        training = measured(order, training, progress) if fresh else going_on(training, progress, run)
+        training = with_measurements(order, training, progress) if fresh else resume(training, progress, run)
         progress = progress.scaled_for(training.decisions.precision)
         if fresh and world.is_first:
             decided, device = training.decisions, training.device
@@ -183,7 +191,7 @@ def _pretrain(order: Order, world: World, watching: Watching, alive: ExitStack, 
             remote.close()  # after the export: it may take some seconds
 
 
-def _remote(order: Order, watching: Watching) -> Remote:
+def _remote(order: PretrainingJob, watching: Watching) -> Remote:
     return Remote(watching.track, run=order.run, recipe=resolved(order.recipe), name=order.run.path.name)
 
 
@@ -191,9 +199,9 @@ def _read_decisions(run: RunFolder, world: World) -> Decisions | None:
     return read_json(run.decisions, Decisions) if world.is_first else None
 
 
-def _prophet(order: Order, training: Training) -> ForecastMonitor | None:
+def _prophet(order: PretrainingJob, training: Training) -> ForecastMonitor | None:
     """Who forecasts the end of the run; None where the law does not speak of its recipe."""
-    if unknown_to_the_law(order.recipe):
+    if why_no_forecast(order.recipe):
         return None
     shards, manifest, phase = order.shards, order.shards.manifest, training.phases[0]
     epochs, path = calibration.expected_epochs(training, order.budget, training.clock.elapsed()), order.run.forecast
@@ -215,7 +223,7 @@ def _prophet(order: Order, training: Training) -> ForecastMonitor | None:
 
 
 def _train(
-    training: Training, progress: checkpoint.Progress, order: Order, remote: Remote | None
+    training: Training, progress: checkpoint.Progress, order: PretrainingJob, remote: Remote | None
 ) -> checkpoint.Progress:
     """Run the loop with its journal, its screen and whatever else watches."""
     run, budget, world = order.run, order.budget, training.world

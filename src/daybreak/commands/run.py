@@ -17,8 +17,8 @@ from daybreak.core.serialization import from_dict, to_dict
 from daybreak.core.terminal import duration, open_in_browser, quiet, say, say_link
 from daybreak.data.readers.inputs import STDIN, find_files
 from daybreak.data.tokenizers.tokenizer_import import Existing
-from daybreak.pretraining.flops import outline
-from daybreak.pretraining.starting_points import folders_of
+from daybreak.pretraining.flops import meta_model
+from daybreak.pretraining.starting_points import source_folders
 from daybreak.recipe import Recipe
 from daybreak.schemas.run import FillMask, Summary
 from daybreak.schemas.tasks import TaskResult
@@ -75,7 +75,7 @@ def run(
     folder = RunFolder(out)
     _check_asked(recipe, tasks, task_dir, seeds, track, price)
     if overwrite:
-        folder.delete([*_files([*corpus, *general]), *folders_of(recipe)])
+        folder.delete([*_files([*corpus, *general]), *source_folders(recipe)])
     say("1/4  Prepare: text to tokens")
     if not corpus:
         corpus, tasks = _docstrings(folder, tasks)
@@ -124,7 +124,7 @@ def _check_asked(
     """
     recipe.check()
     recipe.refuse_without_origin()
-    outline(recipe, ANY_PIECES)
+    meta_model(recipe, ANY_PIECES)
     check_trackers(track)
     check_price(price)
     if seeds < 1:

@@ -19,9 +19,9 @@ from daybreak.core.run_folder import RunFolder
 from daybreak.core.terminal import say, working
 from daybreak.core.world import World
 from daybreak.data.sequences.shards import open_shards
-from daybreak.pretraining.hardware_choices import compiled_everywhere, obey
+from daybreak.pretraining.hardware_choices import compiled_everywhere, use_device
 from daybreak.pretraining.run_start import refuse_other_data
-from daybreak.pretraining.setup import Order, beginning, build, training_of
+from daybreak.pretraining.setup import PretrainingJob, build, build_training, first_progress
 from daybreak.recipe import Recipe, load_recipe
 from daybreak.schemas.changes import MachineRecord
 from daybreak.schemas.records import Verified
@@ -66,8 +66,10 @@ def verify(run: Path, *, data: Path | None = None, last: int = 0) -> Verified:
         raise UserError(f"Steps are missing in '{folder.trace}'.", "Only a run with a whole trace can be verified.")
     world = worlds.start()
     try:
-        obey(decisions)
-        order = Order(recipe=recipe, shards=shards, data=data or run / "data", run=folder, started=time.monotonic())
+        use_device(decisions)
+        order = PretrainingJob(
+            recipe=recipe, shards=shards, data=data or run / "data", run=folder, started=time.monotonic()
+        )
         witnesses = _witnesses(folder, trace)
         start = _start(witnesses, last, len(trace)) if last else None
         first = start.progress.step if start else 0
@@ -149,7 +151,7 @@ def _processes_change(decisions: Decisions, step: int) -> bool:
 
 
 def _replay(
-    order: Order,
+    order: PretrainingJob,
     decisions: Decisions,
     trace: list[TraceRecord],
     start: Found | None,
@@ -158,11 +160,11 @@ def _replay(
 ) -> Verified:
     """Go from witness to witness, and compare with each."""
     parts = build(order.recipe, order.shards, order.data, decisions, init=start is None)
-    progress = checkpoint.load(start, *parts) if start else beginning(order.recipe, *parts, world)
+    progress = checkpoint.load(start, *parts) if start else first_progress(order.recipe, *parts, world)
     progress = progress.scaled_for(decisions.precision)
     begun = progress.step
     quiet = replace(decisions, validation_marks=0)
-    training = training_of(order, parts, quiet, world, ReplayClock(trace), progress)
+    training = build_training(order, parts, quiet, world, ReplayClock(trace), progress)
     norms = Norms({line["step"]: line["gradient_norm"] for line in _step_lines(order.run)})
     training = replace(training, run=None, record_seconds=0.0)
     held = in_force(decisions, begun)

@@ -114,6 +114,11 @@ class RunFolder:
         return self.path / "probes.json"
 
     @property
+    def search(self) -> Path:
+        """The index of ``daybreak search``."""
+        return self.path / "search"
+
+    @property
     def report(self) -> Path:
         return self.path / "report.html"
 

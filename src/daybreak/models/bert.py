@@ -1,16 +1,18 @@
-"""BERT: weights and logits are exactly those of transformers' BertForMaskedLM and BertForPreTraining.
+"""BERT, with the weights and logits of transformers' BertForMaskedLM and BertForPreTraining.
 
 Devlin et al. 2018 (arXiv 1810.04805) and its code, google-research/bert: post-norm, biases everywhere, learned
 positions, segments, a head transform before the tied decoder, and with ``next_sentence`` the pooler and the
-next-sentence head. Ours is the fast forward: query, key and value in one call, the last layer asks its queries and
-runs its feed-forward unit at the chosen positions only, and nothing is computed for dropout at 0. One difference while
-learning: stock transformers passes no gradient to the padding token's embedding as an input, Google's code and ours do.
+next-sentence head. The forward pass is faster than transformers': query, key and value are one projection, the last
+layer computes queries and its feed-forward unit at the masked positions only, and dropout of 0 costs nothing. One
+difference in training: transformers passes no gradient to the input embedding of the padding token, while Google's code
+and this one do.
 
-B rows, L positions, K chosen positions, D hidden size, H heads, C = D / H, F intermediate size, V vocabulary.
+B sequences, L positions, K masked positions, D hidden size, H heads, C = D / H, F intermediate size, V vocabulary.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,43 +26,43 @@ from daybreak.models.layers import attend_heads, attention_mask, dropping, take
 from daybreak.schemas.run import SpecialIds
 
 APPROXIMATIONS = {"gelu": "none", "gelu_new": "tanh"}
-"""Transformers' name of an activation -> how torch's GELU is computed: by erf, or by Google's tanh formula."""
+"""transformers' name of an activation -> ``approximate`` of torch's GELU."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BertEncoder(EncoderConfig):
-    """A BERT shape."""
+    """Shape of a BERT."""
 
     layers: int
     hidden_size: int
     heads: int
     intermediate_size: int
-    """Width of the feed-forward unit."""
+    """Hidden size of the feed-forward unit."""
     positions: int = 512
-    """Rows of the position table: the longest row that the model can read."""
+    """Number of learned positions, the length of the longest sequence."""
     segments: int = 2
     dropout: float = 0.0
-    """While pretraining, on the embeddings and on what attention and the feed-forward unit add to the stream."""
+    """Dropout of the embeddings and of the outputs of attention and feed-forward unit in pretraining."""
     attention_dropout: float = 0.0
-    """While pretraining, on the attention probabilities."""
+    """Dropout of the attention probabilities in pretraining."""
     finetune_dropout: float = 0.1
-    """Both dropouts in the export's ``config.json``, for those who fine-tune it."""
+    """Both dropouts in the exported ``config.json``, for fine-tuning."""
     activation: str = "gelu"
     """gelu (by erf) or gelu_new (Google's tanh approximation)."""
     epsilon: float = 1e-12
-    """Of every LayerNorm."""
+    """Epsilon of every LayerNorm."""
     next_sentence: bool = False
-    """Have the pooler and the next-sentence head."""
+    """Add the pooler and the next-sentence head."""
     init_std: float = 0.02
-    """Deviation of the initial weights, a normal truncated at two deviations."""
+    """Standard deviation of the initial weights, a normal truncated at two standard deviations."""
 
     def __post_init__(self) -> None:
         if min(self.layers, self.hidden_size, self.heads, self.intermediate_size, self.positions, self.segments) < 1:
-            raise UserError("Every size in --model is at least 1.", "Correct the number.")
+            raise UserError("Every size in --model must be at least 1.", "Correct the number.")
         if self.activation not in APPROXIMATIONS:
             raise UserError(f"--model.activation cannot be '{self.activation}'.", "Use gelu or gelu_new.")
-        if not all(0 <= share < 1 for share in (self.dropout, self.attention_dropout, self.finetune_dropout)):
-            raise UserError("A dropout in --model is at least 0 and below 1.", "Correct the number.")
+        if not all(0 <= rate < 1 for rate in (self.dropout, self.attention_dropout, self.finetune_dropout)):
+            raise UserError("A dropout in --model must be at least 0 and below 1.", "Correct the number.")
         if self.next_sentence and self.segments < 2:
             raise UserError("Next-sentence prediction needs two segments.", "Set --model.segments to 2.")
         check_positive(init_std=self.init_std)
@@ -68,8 +70,8 @@ class BertEncoder(EncoderConfig):
     def build(self, vocabulary: int) -> Bert:
         if self.hidden_size % self.heads:
             raise UserError(
-                f"A hidden_size of {self.hidden_size} cannot be split into {self.heads} heads.",
-                "Choose --model.heads so that it divides the hidden_size.",
+                f"A hidden size of {self.hidden_size} cannot be divided into {self.heads} heads.",
+                "Choose --model.heads so that it divides --model.hidden-size.",
             )
         model = Bert(self, vocabulary)
         initialise(model, self.init_std)
@@ -96,7 +98,7 @@ class BertEncoder(EncoderConfig):
             "hidden_dropout_prob": self.finetune_dropout,
             "attention_probs_dropout_prob": self.finetune_dropout,
             "classifier_dropout": None,
-            # The whole table travels, also the positions beyond the trained ``length``, as in Google's checkpoints.
+            # The whole table is exported, also positions beyond the trained ``length``, as in Google's checkpoints.
             "max_position_embeddings": self.positions,
             "position_embedding_type": "absolute",
             "type_vocab_size": self.segments,
@@ -113,7 +115,7 @@ class BertEncoder(EncoderConfig):
             if name == "output.weight":
                 continue  # the tied decoder weight: transformers ties it again when it loads
             names = hugging_face_names(name)
-            # A tensor a part, not views of one storage: safetensors and its readers want them apart.
+            # Copies instead of views of one storage, which safetensors refuses.
             state.update(zip(names, (part.clone() for part in tensor.chunk(len(names)))))
         return exported(state)
 
@@ -127,13 +129,18 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(shape.hidden_size, 3 * shape.hidden_size)
         self.out = nn.Linear(shape.hidden_size, shape.hidden_size)
 
-    def forward(self, x: Tensor, asking: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
-        """``x`` [B, L, D] holds keys and values; ``asking`` is ``x`` itself or its chosen positions [B, K, D]."""
+    def forward(self, x: Tensor, queries: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
+        """Attend from ``queries`` to ``x``.
+
+        Args:
+            queries: ``x`` itself or its masked positions [B, K, D].
+            x: [B, L, D], source of keys and values.
+        """
         rows, length, hidden_size = x.shape
-        if asking is x:
+        if queries is x:
             query, key, value = self.qkv(x).view(rows, length, 3, self.heads, self.channels).unbind(2)
         else:
-            query = F.linear(asking, self.qkv.weight[:hidden_size], self.qkv.bias[:hidden_size])
+            query = F.linear(queries, self.qkv.weight[:hidden_size], self.qkv.bias[:hidden_size])
             query = query.view(rows, -1, self.heads, self.channels)
             kv = F.linear(x, self.qkv.weight[hidden_size:], self.qkv.bias[hidden_size:])
             key, value = kv.view(rows, length, 2, self.heads, self.channels).unbind(2)
@@ -149,7 +156,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """Post-norm: each half adds to the stream and the sum is normalised."""
+    """Post-norm block: each sublayer is added to the residual stream and the sum is normalised."""
 
     def __init__(self, shape: BertEncoder):
         super().__init__()
@@ -164,8 +171,8 @@ class Block(nn.Module):
     def forward(self, x: Tensor, mask: Tensor | None, causal: bool, slots: Tensor | None) -> Tensor:
         stream = x if slots is None else take(x, slots)
         stream = self.attention_norm(stream + self.drop(self.attention(x, stream, mask, causal)))
-        intermediate_size = F.gelu(self.up(stream), approximate=self.approximation)
-        return self.unit_norm(stream + self.drop(self.down(intermediate_size)))
+        activated = F.gelu(self.up(stream), approximate=self.approximation)
+        return self.unit_norm(stream + self.drop(self.down(activated)))
 
 
 class Bert(Encoder):
@@ -205,10 +212,10 @@ class Bert(Encoder):
         segments = self.segments.weight[0] if types is None else self.segments(types)
         x = self.drop(self.embedding_norm(self.embedding(ids) + (self.positions.weight[:length] + segments)))
 
-        def mask_of(asking: Tensor | None, by_mask: bool) -> Tensor | None:
-            return attention_mask(length, causal=by_mask, window=None, attend=attend, slots=asking, device=ids.device)
+        def mask_of(queries: Tensor | None, by_mask: bool) -> Tensor | None:
+            return attention_mask(length, causal=by_mask, window=None, attend=attend, slots=queries, device=ids.device)
 
-        # SDPA knows plain causal attention by itself and is faster without a mask; not from chosen positions only.
+        # SDPA is faster with its own causal attention than with a mask, which masked positions need.
         mask = mask_of(None, causal and attend is not None)
         for block in self.blocks[:-1]:
             x = self.run_block(block, x, mask, causal, None)
@@ -222,14 +229,14 @@ class Bert(Encoder):
         return self.head_norm(F.gelu(self.head_dense(states), approximate=APPROXIMATIONS[self.shape.activation]))
 
     def next_logits(self, states: Tensor) -> Tensor:
-        """Class 0: the second segment follows the first in its text; class 1: it was drawn from elsewhere."""
+        """Logits of two classes: 0 if the second segment follows the first, 1 if it was drawn at random."""
         if not self.shape.next_sentence:
             return super().next_logits(states)
         return self.next_head(torch.tanh(self.pooler(states)))
 
 
 def initialise(model: Bert, std: float) -> None:
-    """As in google-research/bert: normal truncated at two deviations (stock transformers: not truncated), biases 0."""
+    """Initialise as google-research/bert: normal truncated at two standard deviations, biases 0."""
     for name, parameter in model.named_parameters():
         if parameter.dim() == 1:
             nn.init.constant_(parameter, 0.0 if name.endswith("bias") else 1.0)
@@ -260,7 +267,7 @@ INNER_NAMES = (
 
 
 def hugging_face_names(name: str) -> list[str]:
-    """Translate one of our names into transformers'; of the fused projection into its three, in their order."""
+    """Return transformers' name of a parameter; for the fused projection the names of query, key and value."""
     ours, theirs = next(pair for pair in NAMES if name.startswith(pair[0]))
     name = theirs + name[len(ours) :]
     for ours, theirs in INNER_NAMES:
@@ -268,3 +275,98 @@ def hugging_face_names(name: str) -> list[str]:
     if ".attention.qkv." in name:
         return [name.replace(".qkv.", f".self.{part}.") for part in ("query", "key", "value")]
     return [name]
+
+
+# ---------------------------------------------------------------- import of Hugging Face checkpoints
+
+EMBEDDING, DECODER = "bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"
+BIAS, DECODER_BIAS = "cls.predictions.bias", "cls.predictions.decoder.bias"
+POOLER, NEXT_HEAD = "bert.pooler.dense.", "cls.seq_relationship."
+IGNORED = re.compile(rf"{DECODER}|{DECODER_BIAS}|bert\.embeddings\.(position_ids|token_type_ids)")
+"""Tensors that repeat another one or only count positions."""
+ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_new", "gelu_pytorch_tanh": "gelu_new"}
+"""transformers' names -> ours; the last two are the same formula."""
+
+
+def from_hugging_face(config: dict[str, Any], weights: dict[str, Tensor]) -> tuple[BertEncoder, Bert]:
+    """Build the model from the ``config.json`` and state dict of a BertForMaskedLM or BertForPreTraining.
+
+    Names may lack the prefix ``bert.``, and LayerNorm parameters may be called gamma and beta, as in checkpoints of
+    2018 and 2019. The next-sentence head is loaded together with its pooler; one without the other is ignored.
+
+    Raises:
+        UserError: the checkpoint has parts that this architecture lacks (relative positions, causal or cross attention
+            of a decoder, another activation, an untied decoder, unknown tensors), or lacks tensors.
+    """
+    state = {current_name(name): tensor for name, tensor in weights.items()}
+    if not any(name.startswith("cls.predictions.") for name in state):
+        raise UserError(
+            "The checkpoint has no masked-language-model head.",
+            "Use one saved from BertForMaskedLM or BertForPreTraining: it holds 'cls.predictions' tensors.",
+        )
+    shape = shape_from_hugging_face(config, next_sentence={f"{POOLER}weight", f"{NEXT_HEAD}weight"} <= set(state))
+    model = Bert(shape, int(config.get("vocab_size", 30522)))
+    state.setdefault(BIAS, state.get(DECODER_BIAS, torch.empty(0)))
+    names = {ours: hugging_face_names(ours) for ours in model.state_dict() if ours != "output.weight"}
+    _check_names({theirs for parts in names.values() for theirs in parts}, set(state))
+    for copy, original in ((DECODER, EMBEDDING), (DECODER_BIAS, BIAS)):
+        if not torch.equal(state.get(copy, state[original]), state[original]):
+            raise UserError(f"The checkpoint's '{copy}' is not tied to '{original}'.", "Use one where it is.")
+    fused = {ours: torch.cat([state[theirs].float() for theirs in parts]) for ours, parts in names.items()}
+    model.load_state_dict({**fused, "output.weight": fused["embedding.weight"]})
+    return shape, model
+
+
+def current_name(name: str) -> str:
+    """Translate the name of a tensor in an old checkpoint into the current name in transformers."""
+    name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name))
+    return name if name.startswith(("bert.", "cls.")) else f"bert.{name}"
+
+
+def _check_names(expected: set[str], names: set[str]) -> None:
+    missing = sorted(expected - names)
+    if missing:
+        raise UserError(f"The checkpoint lacks '{missing[0]}'.", "Use a complete BertForMaskedLM checkpoint.")
+    unknown = [name for name in names - expected if not name.startswith((POOLER, NEXT_HEAD))]
+    unknown = sorted(name for name in unknown if not IGNORED.fullmatch(name))
+    if unknown:
+        raise UserError(f"The checkpoint holds '{unknown[0]}', which is no part of a BERT.", "Use a standard BERT.")
+
+
+def shape_from_hugging_face(config: dict[str, Any], *, next_sentence: bool) -> BertEncoder:
+    """Read the shape from a ``config.json`` of transformers; missing entries have transformers' defaults."""
+    if config.get("model_type", "bert") != "bert":
+        raise UserError(f"The checkpoint is a {config['model_type']!r}, not a BERT.", "Use a BERT.")
+    fixed = {"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False}
+    for name, value in {**fixed, "tie_word_embeddings": True}.items():
+        if config.get(name, value) != value:
+            raise UserError(
+                f"The checkpoint has {name} = {config[name]!r}; only {value!r} is supported.", "Use another checkpoint."
+            )
+    activation = config.get("hidden_act", "gelu")
+    if activation not in ACTIVATIONS:
+        raise UserError(
+            f"The checkpoint has hidden_act = {activation!r}, which is not a GELU.", "Use another checkpoint."
+        )
+    dropout = float(config.get("hidden_dropout_prob", 0.1))
+    shape = BertEncoder(
+        layers=int(config.get("num_hidden_layers", 12)),
+        hidden_size=int(config.get("hidden_size", 768)),
+        heads=int(config.get("num_attention_heads", 12)),
+        intermediate_size=int(config.get("intermediate_size", 3072)),
+        positions=int(config.get("max_position_embeddings", 512)),
+        segments=int(config.get("type_vocab_size", 2)),
+        dropout=dropout,
+        attention_dropout=float(config.get("attention_probs_dropout_prob", 0.1)),
+        finetune_dropout=dropout,
+        activation=ACTIVATIONS[activation],
+        epsilon=float(config.get("layer_norm_eps", 1e-12)),
+        next_sentence=next_sentence,
+        init_std=float(config.get("initializer_range", 0.02)),
+    )
+    if shape.hidden_size % shape.heads:
+        raise UserError(
+            f"The checkpoint's hidden size of {shape.hidden_size} is not a multiple of its heads.",
+            "Use another checkpoint.",
+        )
+    return shape

@@ -1,13 +1,17 @@
-"""The crammed family: Cramming's encoder (arXiv 2212.14034), both of its published versions and its shipped variants.
+"""Cramming's encoder (arXiv 2212.14034): both published versions and the variants of its repository.
 
-Pre-norm; a GELU unit, gated or plain; positions by a sinusoid times one learned scale, or learned; few biases; little
-or nothing between the encoder and the tied decoder. By default no dropout: the original pretrains in eval mode. Ours is
-the fast forward: one fused projection, the last layer asks and runs its unit at the chosen positions only.
+Pre-norm; a GELU unit with or without a gate; a sinusoid times one learned scale, or learned positions; few biases; a
+small head or none before the tied decoder. Dropout is 0 by default, because the original pretrains in eval mode. One
+fused projection; the last layer computes queries and its unit at the masked positions only.
 
-No class of stock transformers holds it, so two small modelling files, ``modeling_crammed.py`` and its layers, travel
-with the export.
+transformers has no class for it, so the export contains two modelling files, ``modeling_crammed.py`` and its layers.
 
-B rows, L positions, K chosen positions, D hidden_size, H heads, C = D / H, V vocabulary.
+Three checkpoint layouts are read: Daybreak's export, the published version 2 (``crammed-bert``) and the published
+version 1 (``crammed-bert-legacy``). The published ones keep their architecture file under ``arch`` in ``config.json``.
+They differ in the channel order of the fused projection: version 2 stores query, key and value of one head after the
+other; version 1, which uses flash-attention, stores all queries, all keys, all values, as Daybreak does.
+
+B sequences, L positions, K masked positions, D hidden size, H heads, C = D / H, V vocabulary.
 """
 
 from __future__ import annotations
@@ -44,37 +48,37 @@ CHOICES = {"positions": ("sinusoid", "learned"), "head": ("none", "square", "den
 
 @dataclass(frozen=True, kw_only=True)
 class CrammedEncoder(EncoderConfig):
-    """A crammed shape; the defaults are version 2."""
+    """Shape of a crammed encoder; the defaults are version 2."""
 
     layers: int
     hidden_size: int
     heads: int
     intermediate_size: int
-    """Width of the unit; with a gate its first map makes twice as many channels (3072 for the original's 1536)."""
+    """Hidden size of the unit; with a gate its first linear map has twice as many outputs (3072 for 1536)."""
     gated: bool = True
-    """x * GELU(gate) over the two halves; otherwise a plain GELU."""
+    """x * GELU(gate) over the two halves of the first map; otherwise GELU."""
     biases: bool = False
-    """Give every linear map, the decoder too, a bias; norms always have theirs."""
+    """Biases in all linear maps, including the decoder; norms always have them."""
     positions: str = "sinusoid"
     """sinusoid (one learned scale, any length) or learned."""
     longest_row: int = 128
-    """How many positions are learned."""
+    """Number of learned positions."""
     head: str = "none"
-    """Before the decoder: none (version 2), square (version 1: a linear map) or dense (map, GELU, norm)."""
+    """Head before the decoder: none (version 2), square (version 1: a linear map) or dense (linear, GELU, norm)."""
     final_norm: bool = True
     """A norm after the last layer."""
     epsilon: float = 1e-12
     attend_padding: bool = False
-    """Ignore the padding mask, in the export too, as version 1 does."""
+    """Ignore the padding mask, also in the export, as version 1 does."""
     dropout: float = 0.0
-    """While pretraining, on the embeddings, what attention and unit add, and the attention probabilities."""
+    """Dropout of the embeddings, the outputs of attention and unit, and the attention probabilities in pretraining."""
     finetune_dropout: float = 0.1
-    """The same dropouts in the export's ``config.json``, for those who fine-tune it."""
+    """The same dropout in the exported ``config.json``, for fine-tuning."""
     pooling: str = "first"
-    """What a classifier built on the export reads: first or mean."""
+    """Pooling of a classifier built on the export: first or mean."""
     classifier_width: int = 1024
     init_std: float = 0.02
-    """Normal, not truncated, for every linear map and embedding."""
+    """Standard deviation of a normal, not truncated, for all linear maps and embeddings."""
 
     def __post_init__(self) -> None:
         if (
@@ -88,22 +92,22 @@ class CrammedEncoder(EncoderConfig):
             )
             < 1
         ):
-            raise UserError("Every size in --model is at least 1.", "Correct the number.")
+            raise UserError("Every size in --model must be at least 1.", "Correct the number.")
         for field, values in CHOICES.items():
             if getattr(self, field) not in values:
                 raise UserError(
                     f"--model.{field.replace('_', '-')} cannot be '{getattr(self, field)}'.",
                     f"Use {', '.join(values[:-1])} or {values[-1]}.",
                 )
-        if not all(0.0 <= share < 1.0 for share in (self.dropout, self.finetune_dropout)):
-            raise UserError("A dropout in --model is at least 0 and below 1.", "Correct the number.")
+        if not all(0.0 <= rate < 1.0 for rate in (self.dropout, self.finetune_dropout)):
+            raise UserError("A dropout in --model must be at least 0 and below 1.", "Correct the number.")
         check_positive(init_std=self.init_std)
 
     def build(self, vocabulary: int) -> Crammed:
         if self.hidden_size % self.heads:
             raise UserError(
-                f"A hidden_size of {self.hidden_size} cannot be split into {self.heads} heads.",
-                "Choose --model.heads so that it divides the hidden_size.",
+                f"A hidden size of {self.hidden_size} cannot be divided into {self.heads} heads.",
+                "Choose --model.heads so that it divides --model.hidden-size.",
             )
         if self.positions == "sinusoid" and self.hidden_size % 2:
             raise UserError("A sinusoid needs an even --model.hidden-size.", "Correct the number.")
@@ -169,9 +173,9 @@ class Attention(nn.Module):
             query, key, value = self.qkv(x).view(rows, length, 3, *per_head).unbind(2)
         else:
             weight, bias = self.qkv.weight, self.qkv.bias
-            asked, told = (None, None) if bias is None else bias.split((hidden_size, 2 * hidden_size))
-            query = F.linear(take(x, slots), weight[:hidden_size], asked).view(rows, -1, *per_head)
-            key, value = F.linear(x, weight[hidden_size:], told).view(rows, length, 2, *per_head).unbind(2)
+            query_bias, key_value_bias = (None, None) if bias is None else bias.split((hidden_size, 2 * hidden_size))
+            query = F.linear(take(x, slots), weight[:hidden_size], query_bias).view(rows, -1, *per_head)
+            key, value = F.linear(x, weight[hidden_size:], key_value_bias).view(rows, length, 2, *per_head).unbind(2)
         query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
         dropout = self.dropout if self.training else 0.0
         return self.out(attend_heads(query, key, value, mask, causal=causal, dropout=dropout))
@@ -189,10 +193,10 @@ class Unit(nn.Module):
         self.down = nn.Linear(shape.intermediate_size, shape.hidden_size, bias=shape.biases)
 
     def forward(self, x: Tensor) -> Tensor:
-        intermediate_size = self.up(x)
+        intermediate = self.up(x)
         if not self.gated:
-            return self.down(F.gelu(intermediate_size))
-        passed, gate = intermediate_size.chunk(2, dim=-1)
+            return self.down(F.gelu(intermediate))
+        passed, gate = intermediate.chunk(2, dim=-1)
         return self.down(passed * F.gelu(gate))
 
 
@@ -250,13 +254,13 @@ class Crammed(Encoder):
         return self.output
 
     def positions(self, length: int) -> Tensor:
-        """What is added to the words, [L, D]."""
+        """Position embeddings [L, D]."""
         if self.shape.positions == "sinusoid":
             return self.position_scale * sinusoid_table(length, self.hidden_size, self.position_scale.device)
         if length > self.shape.longest_row:
             raise UserError(
-                f"A row of {length} tokens is longer than the {self.shape.longest_row} learned positions.",
-                "Raise --model.longest-row, or use shorter rows.",
+                f"A sequence of {length} tokens is longer than the {self.shape.longest_row} learned positions.",
+                "Raise --model.longest-row, or use shorter sequences.",
             )
         return self.position_embedding.weight[:length]
 
@@ -272,7 +276,7 @@ class Crammed(Encoder):
         length, device = ids.shape[1], ids.device
         if self.shape.attend_padding:
             attend = None
-        # SDPA knows plain causal attention by itself and is faster without a mask.
+        # SDPA is faster with its own causal attention than with a mask.
         masked = causal and attend is not None
         mask = attention_mask(length, causal=masked, window=None, attend=attend, slots=None, device=device)
         x = self.drop(self.embedding_norm(self.embedding(ids) + self.positions(length)))
@@ -295,7 +299,7 @@ class Crammed(Encoder):
 
 
 def initialise(model: Crammed, std: float) -> None:
-    """Normal weights, no depth scaling, zero biases; the padding token's row is drawn like the others."""
+    """Initialise weights from a normal without depth scaling, and biases with 0; padding has no special embedding."""
     for name, parameter in model.named_parameters():
         if parameter.dim() == 2:
             nn.init.normal_(parameter, std=std)
@@ -304,7 +308,226 @@ def initialise(model: Crammed, std: float) -> None:
 
 
 def hugging_face_name(name: str) -> str:
-    """Translate one of our parameter names into the modelling file's."""
+    """Return the name of a parameter in the modelling file of the export."""
     if name.startswith("output."):
         return name.replace("output.", "decoder.")
     return name if name.startswith("head.") else f"model.{name}"
+
+
+# ---------------------------------------------------------------- import of Hugging Face checkpoints
+
+PUBLISHED_TYPE = "crammedBERT"
+HEAD_BY_HEAD, FLASH = "self-attention", "flash-attention-impl"
+FUSED = {HEAD_BY_HEAD: "query_key_value", FLASH: "flash_mha.Wqkv"}
+
+FIXED: dict[str, tuple[Any, ...]] = {
+    "norm": ("LayerNorm",),
+    "norm_scheme": ("pre",),
+    "nonlin": ("GELUglu", "GELU"),
+    "tie_weights": (True,),
+    "objective_layout": ("MLM",),
+    "ffn_layer_frequency": (1,),
+    "deepnorm_scaling": (False,),
+    "layer_drop_theta": (None,),
+    "recurrent_layers": (None,),
+    "layer_macro_type": ("transformer",),
+    "embedding.pos_embedding": ("scaled-sinusoidal", "learned"),
+    "embedding.normalization": (True,),
+    "attention.type": (HEAD_BY_HEAD, FLASH),
+    "attention.causal_attention": (False,),
+    "attention.rotary_embedding": (False,),
+    "attention.skip_output_projection": (False,),
+    "attention.sequence_op": ("torch-softmax",),
+}
+"""Supported values of the published ``arch``; a missing entry has the first value."""
+
+BUFFERS = ("norm_factor", "position_ids", "alpha", "encoder.p")
+"""Endings of the names of buffers in the published files, which follow from the config."""
+
+
+def from_hugging_face(config: dict[str, Any], weights: dict[str, Tensor]) -> tuple[CrammedEncoder, Crammed]:
+    """Build the model from the ``config.json`` and state dict of one of the three layouts.
+
+    A model of version 1 attends to padding, as it did in training.
+
+    Raises:
+        UserError: the checkpoint has parts that this architecture lacks, or lacks tensors.
+    """
+    kind = config.get("model_type")
+    if kind == MODEL_TYPE:
+        shape, vocabulary = _own_shape(config), int(config["vocab_size"])
+    elif kind == PUBLISHED_TYPE and isinstance(config.get("arch"), dict):
+        arch = config["arch"]
+        shape, vocabulary = (
+            published_shape(arch, "prediction_head.weight" in weights),
+            int(_entry(arch, "embedding.vocab_size")),
+        )
+    else:
+        raise UserError(f"The checkpoint is a {kind!r}, not a crammed encoder.", "Use a crammed checkpoint.")
+    with torch.device("meta"):
+        sizes = {name: tuple(t.shape) for name, t in Crammed(shape, vocabulary).state_dict().items()}
+    if kind == MODEL_TYPE:
+        names = {name: hugging_face_name(name) for name in sizes}
+    else:
+        names = {name: published_name(name, arch["attention"]["type"], shape.head) for name in sizes}
+    state = _checked(weights, sizes, names)
+    if kind == PUBLISHED_TYPE and arch["attention"]["type"] == HEAD_BY_HEAD:
+        for name in state:
+            if ".attention.qkv." in name:
+                state[name] = queries_keys_values(state[name], shape.heads)
+    model = Crammed(shape, vocabulary)
+    model.load_state_dict(state)
+    return shape, model
+
+
+def _own_shape(config: dict[str, Any]) -> CrammedEncoder:
+    fields = {
+        "layers": "num_hidden_layers",
+        "hidden_size": "hidden_size",
+        "heads": "num_attention_heads",
+        "intermediate_size": "intermediate_size",
+        "gated": "gated",
+        "biases": "biases",
+        "positions": "positions",
+        "longest_row": "longest_row",
+        "head": "mlm_head",
+        "final_norm": "final_norm",
+        "epsilon": "norm_eps",
+        "attend_padding": "attend_padding",
+        "finetune_dropout": "dropout",
+        "pooling": "classifier_pooling",
+        "classifier_width": "classifier_width",
+        "init_std": "initializer_range",
+    }
+    missing = [theirs for theirs in [*fields.values(), "vocab_size"] if theirs not in config]
+    if missing:
+        raise UserError(f"The checkpoint's config.json lacks '{missing[0]}'.", "Use the complete exported folder.")
+    return CrammedEncoder(**{ours: config[theirs] for ours, theirs in fields.items()})
+
+
+def published_shape(arch: dict[str, Any], square: bool) -> CrammedEncoder:
+    """Read the shape from a published architecture file.
+
+    Args:
+        square: whether the checkpoint has a linear map before the decoder (version 1); the file does not tell.
+
+    Raises:
+        UserError: it describes parts that this architecture lacks.
+    """
+    for name, known in FIXED.items():
+        value = _entry(arch, name, known[0])
+        if value not in known:
+            raise UserError(
+                f"The checkpoint has {name} = {value!r}; only {' or '.join(map(repr, known))} is supported.",
+                "Use another checkpoint.",
+            )
+    hidden_size = int(_entry(arch, "hidden_size"))
+    if int(_entry(arch, "embedding.embedding_dim", hidden_size)) != hidden_size:
+        raise UserError("The checkpoint's embedding is not as wide as its layers.", "Use another checkpoint.")
+    biases = {bool(_entry(arch, name, False)) for name in ("use_bias", "decoder_bias", "attention.qkv_bias")}
+    if len(biases) > 1:
+        raise UserError("The checkpoint has biases in some linear maps but not in all.", "Use another checkpoint.")
+    gated, intermediate_size = _entry(arch, "nonlin") == "GELUglu", int(_entry(arch, "intermed_size"))
+    return CrammedEncoder(
+        layers=int(_entry(arch, "num_transformer_layers")),
+        hidden_size=hidden_size,
+        heads=int(_entry(arch, "attention.num_attention_heads")),
+        intermediate_size=intermediate_size // 2 if gated else intermediate_size,
+        gated=gated,
+        biases=biases.pop(),
+        positions="learned" if _entry(arch, "embedding.pos_embedding") == "learned" else "sinusoid",
+        longest_row=int(_entry(arch, "embedding.max_seq_length")),
+        head=("square" if square else "none") if _entry(arch, "skip_head_transform") else "dense",
+        final_norm=bool(_entry(arch, "final_norm")),
+        epsilon=float(_entry(arch, "norm_eps")),
+        attend_padding=_entry(arch, "attention.type") == FLASH,
+        finetune_dropout=float(_entry(arch, "hidden_dropout_prob", 0.1)),
+        # The file says average, but the published evaluation uses the first token.
+        pooling="first",
+        classifier_width=int(_entry(arch, "classification_head.head_dim", hidden_size)),
+        init_std=float(_entry(arch, "init.std", 0.02)),
+    )
+
+
+def published_name(name: str, attention: str, head: str) -> str:
+    """Return the published name of a parameter.
+
+    Args:
+        attention: their ``attention.type``.
+        head: our ``CrammedEncoder.head``.
+    """
+    inside = {
+        "attention_norm": "norm1",
+        "attention.qkv": "attn.self_attention." + FUSED[attention],
+        "attention.out": "attn.dense",
+        "unit_norm": "norm2",
+        "unit.up": "ffn.dense_in",
+        "unit.down": "ffn.dense_out",
+    }
+    outside = {
+        "embedding": "encoder.embedding.word_embedding",
+        "embedding_norm": "encoder.embedding.norm",
+        "position_embedding": "encoder.embedding.pos_embedding.embedding",
+        "final_norm": "encoder.final_norm",
+        "head.dense": "prediction_head" if head == "square" else "prediction_head.dense",
+        "head.norm": "prediction_head.norm",
+        "output": "decoder",
+    }
+    if name == "position_scale":
+        return "encoder.embedding.pos_embedding.scale_factor"
+    module, _, kind = name.rpartition(".")
+    if module.startswith("blocks."):
+        _, index, part = module.split(".", 2)
+        return f"encoder.layers.{index}.{inside[part]}.{kind}"
+    return f"{outside[module]}.{kind}"
+
+
+def queries_keys_values(channels: Tensor, heads: int) -> Tensor:
+    """Reorder the first axis of 3 D channels from head by head to all queries, all keys, all values."""
+    return channels.unflatten(0, (heads, 3, -1)).transpose(0, 1).flatten(0, 2)
+
+
+def _checked(weights: dict[str, Tensor], sizes: dict[str, tuple[int, ...]], names: dict[str, str]) -> dict[str, Tensor]:
+    """Return the state dict in float32 under our names, after checking names and sizes.
+
+    Args:
+        sizes: expected size of each parameter.
+        names: our names -> names in the checkpoint.
+    """
+    tensors = dict(weights)
+    embedding = tensors.get(names["embedding.weight"])
+    if embedding is not None:
+        # The tied weight may be stored under both names or only one.
+        tensors.setdefault("decoder.weight", embedding)
+        if not torch.equal(tensors["decoder.weight"], embedding):
+            raise UserError("The checkpoint's decoder is not tied to its embedding.", "Use one with tied embeddings.")
+    for ours, theirs in names.items():
+        if theirs not in tensors:
+            raise UserError(f"The checkpoint lacks '{theirs}'.", "Use a complete checkpoint of the masked-LM model.")
+        size = tuple(tensors[theirs].shape)
+        if size != (sizes[ours] or (1,)) and size != sizes[ours]:
+            raise UserError(
+                f"The checkpoint's '{theirs}' is {size}, but its config.json says {sizes[ours]}.",
+                "Use weights and config of one checkpoint.",
+            )
+    unknown = sorted(name for name in set(tensors) - set(names.values()) if not name.endswith(BUFFERS))
+    if unknown:
+        raise UserError(
+            f"The checkpoint holds '{unknown[0]}', which a crammed encoder lacks.", "Use another checkpoint."
+        )
+    return {ours: tensors[theirs].float().reshape(sizes[ours]) for ours, theirs in names.items()}
+
+
+REQUIRED = object()
+
+
+def _entry(arch: dict[str, Any], name: str, default: Any = REQUIRED) -> Any:
+    """Return the entry at a dotted path."""
+    value: Any = arch
+    for part in name.split("."):
+        value = value.get(part, REQUIRED) if isinstance(value, dict) else REQUIRED
+    if value is REQUIRED:
+        value = default
+    if value is REQUIRED:
+        raise UserError(f"The checkpoint's config.json lacks arch.{name}.", "Use the config.json of the checkpoint.")
+    return value

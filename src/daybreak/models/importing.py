@@ -1,4 +1,4 @@
-"""A Hugging Face folder -> our model, whatever family it is of; weights are read as safetensors, never as pickle."""
+"""Import of a Hugging Face folder of any supported family. Weights are read from safetensors, not from pickles."""
 
 from __future__ import annotations
 
@@ -16,42 +16,41 @@ from daybreak.core.encoder import Encoder, EncoderConfig
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json
 from daybreak.core.special_tokens import special_ids
-from daybreak.models import bert_import, crammed_import, modern_import
-from daybreak.models.crammed import MODEL_TYPE as CRAMMED
+from daybreak.models import bert, crammed, modern
 from daybreak.schemas.run import SpecialIds
 
 FAMILIES: dict[str, Callable[[dict[str, Any], dict[str, Tensor]], tuple[EncoderConfig, Encoder]]] = {
-    "bert": bert_import.from_hugging_face,
-    "modernbert": modern_import.from_hugging_face,
-    CRAMMED: crammed_import.from_hugging_face,
-    crammed_import.PUBLISHED_TYPE: crammed_import.from_hugging_face,
+    "bert": bert.from_hugging_face,
+    "modernbert": modern.from_hugging_face,
+    crammed.MODEL_TYPE: crammed.from_hugging_face,
+    crammed.PUBLISHED_TYPE: crammed.from_hugging_face,
 }
-"""``model_type`` in config.json -> who reads it."""
+"""``model_type`` in config.json -> the function that imports it."""
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Imported:
-    """A pretrained model, ready to be trained on."""
+    """An imported pretrained model."""
 
     shape: EncoderConfig
     model: Encoder
-    """With the checkpoint's weights, float32 on the CPU."""
+    """The model with the weights of the checkpoint, float32 on the CPU."""
     special: SpecialIds
     tokenizer: Path
-    """Folder with the tokenizer.json that belongs to the model."""
+    """Folder with the tokenizer.json of the model."""
 
 
 def load_pretrained(folder: Path) -> Imported:
-    """Read config.json, the weights (whole or in shards) and the special ids of a local Hugging Face folder.
+    """Load the model, its shape and its special ids from a local Hugging Face folder.
 
     Raises:
-        UserError: a file is missing or damaged, the family is unknown, the architecture cannot be held exactly, or
-            the tokenizer lacks a special token or has ids beyond the model's vocabulary.
+        UserError: a file is missing or damaged, the family or a part of the architecture is not supported, or the
+            tokenizer lacks a special token or has ids beyond the model's vocabulary.
     """
     config = read_json(folder / "config.json")
-    # The first configs, of 2018 and 2019, were all BERT's and did not say so.
+    # Configs of 2018 and 2019 were all BERT's and have no model_type.
     family = str(config.get("model_type", "bert")) if isinstance(config, dict) else ""
     if family not in FAMILIES:
         known = ", ".join(sorted(FAMILIES))
@@ -60,30 +59,30 @@ def load_pretrained(folder: Path) -> Imported:
     try:
         shape, model = FAMILIES[family](config, weights)
     except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
-        # Of torch's many lines the last one tells which tensor; an exception may have none.
+        # The last line of torch's message names the tensor; an exception may have no message.
         last = [line.strip().rstrip(".") for line in str(error).strip().splitlines()[-1:]]
-        told = ": ".join([type(error).__name__, *last])
+        reason = ": ".join([type(error).__name__, *last])
         raise UserError(
-            f"The config.json in '{folder}' does not fit its weights ({told}).",
+            f"The config.json in '{folder}' does not fit its weights ({reason}).",
             "Download or save the checkpoint again.",
         ) from error
     return Imported(shape=shape, model=model, special=_special_ids(folder, model.vocabulary), tokenizer=folder)
 
 
 def refuse_pickle(folder: Path) -> None:
-    """Raise UserError where the only weights in ``folder`` are a Python pickle."""
+    """Raise UserError if the only weights in ``folder`` are a Python pickle."""
     if any(folder.glob("*.bin")) and not any(folder.glob("*.safetensors")):
         raise UserError(
-            f"The weights in '{folder}' are a Python pickle, which can run any code when it is opened.",
+            f"The weights in '{folder}' are a Python pickle, which can run arbitrary code when it is loaded.",
             f"If you trust it, load it with transformers and call save_pretrained(), which writes {WEIGHTS}.",
         )
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
-    """Return all tensors of the folder by name.
+    """Return the tensors of the folder by name, from one file or from shards.
 
     Raises:
-        UserError: there are none as safetensors, or a file is missing or damaged.
+        UserError: there is no safetensors file, or a file is missing or damaged.
     """
     if (folder / WEIGHTS).is_file():
         files = [WEIGHTS]
@@ -106,11 +105,11 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
 
 
 def _special_ids(folder: Path, vocabulary: int) -> SpecialIds:
-    """The special ids of the tokenizer in ``folder``, which must be that of a model of ``vocabulary`` tokens.
+    """Return the special ids of the tokenizer in ``folder``.
 
     Raises:
-        UserError: the folder has no readable tokenizer.json, or that lacks a special token or has ids that the model
-            does not know.
+        UserError: the folder has no readable tokenizer.json, or it lacks a special token or has ids that the model, of
+            ``vocabulary`` tokens, does not know.
     """
     path = folder / "tokenizer.json"
     if not path.is_file():
@@ -120,13 +119,13 @@ def _special_ids(folder: Path, vocabulary: int) -> SpecialIds:
         )
     try:
         tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # tokenizers raises nothing more special
+    except Exception as error:  # tokenizers raises no more specific exception
         raise UserError(f"'{path}' cannot be read ({error}).", "Download or copy it again.") from None
-    found = special_ids(tokenizer, folder)
+    ids = special_ids(tokenizer, folder)
     largest = max(tokenizer.get_vocab(with_added_tokens=True).values())
     if largest >= vocabulary:
         raise UserError(
-            f"The tokenizer in '{folder}' makes id {largest}, but the model knows only {vocabulary} tokens.",
-            "Put the tokenizer that the model was trained with into its folder.",
+            f"The tokenizer in '{folder}' has the id {largest}, but the model has only {vocabulary} tokens.",
+            "Use the tokenizer that the model was trained with.",
         )
-    return found
+    return ids

@@ -1,6 +1,6 @@
-"""Leaves that architectures share: they take sizes and tensors, never names of variants.
+"""Functions that the architectures share. They take sizes and tensors, not names of variants.
 
-B rows, L positions, K chosen positions, H heads, C channels of a head.
+B sequences, L positions, K masked positions, H heads, C channels of a head.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ def sinusoid_table(length: int, hidden_size: int, device: torch.device) -> Tenso
 
 
 def rotate(states: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """Turn each channel pair (c, c + C/2) of ``states`` [..., C] by its angle; tables broadcast as [..., C/2].
+    """Rotate each channel pair (c, c + C/2) of ``states`` [..., C] by its angle; the tables broadcast as [..., C/2].
 
-    In the type of ``states``, as transformers does: half precision would become float32 here, and then half again.
+    The tables are converted to the type of ``states``, as in transformers, so that half precision stays half.
     """
     cosine, sine = cosine.to(states.dtype), sine.to(states.dtype)
     first, second = states.chunk(2, dim=-1)
     return torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1)
 
 
-def dropping(share: float) -> nn.Module:
-    """Dropout, or nothing at all when it drops nothing."""
-    return nn.Dropout(share) if share else nn.Identity()
+def dropping(rate: float) -> nn.Module:
+    """Return a dropout layer, or an identity for a rate of 0."""
+    return nn.Dropout(rate) if rate else nn.Identity()
 
 
 def take(states: Tensor, slots: Tensor) -> Tensor:
@@ -56,12 +56,12 @@ def take(states: Tensor, slots: Tensor) -> Tensor:
 def attention_mask(
     length: int, *, causal: bool, window: int | None, attend: Tensor | None, slots: Tensor | None, device: torch.device
 ) -> Tensor | None:
-    """Return the bool mask [1 or B, 1, L or K, L] of who sees whom, or None when everyone sees everyone.
+    """Return the attention mask, bool [1 or B, 1, L or K, L], or None if all positions attend to all.
 
     Args:
-        window: a position sees at most this many neighbours on each side; None for no limit.
+        window: number of visible positions on each side; None for no limit.
         attend: bool [B, L], False for padding.
-        slots: int64 [B, K], the asking positions; None for all.
+        slots: int64 [B, K], positions of the queries; None for all.
     """
     keys = torch.arange(length, device=device)
     queries = keys[None] if slots is None else slots
@@ -73,7 +73,7 @@ def attention_mask(
         visible = near if visible is None else visible & near
     if attend is not None:
         visible = attend[:, None] if visible is None else visible & attend[:, None]
-        # A row that is all padding would give NaN; its positions may see themselves, nobody reads the result.
+        # A sequence of padding alone would give NaN, so its positions attend to themselves; the result is not used.
         visible = visible | (keys[None, None] == queries[:, :, None])
     return None if visible is None else visible[:, None]
 
@@ -84,8 +84,8 @@ def attend_heads(
     """Scaled dot-product attention [B, H, *, C] -> [B, *, H * C].
 
     Args:
-        causal: each position sees itself and its left; looked at only where ``mask`` is None.
-        dropout: share of the attention probabilities that is dropped; 0 outside of training.
+        causal: each position attends to itself and its left context; only used if ``mask`` is None.
+        dropout: dropout of the attention probabilities; 0 outside training.
     """
     if _by_products(value, dropout):
         mixed = _attend_by_products(query, key, value, mask, causal=causal and mask is None)
@@ -97,21 +97,21 @@ def attend_heads(
 
 
 LONGEST_PRODUCT = 1024
-"""Positions up to which all scores of a head are kept: 2 MiB of them."""
+"""Largest length at which the scores of a head are stored: 2 MiB."""
 
 
 def _by_products(value: Tensor, dropout: float) -> bool:
-    """Whether plain matrix products are faster than torch's fused attention: in half precision on a processor.
+    """Whether matrix products are faster than torch's fused attention, as in half precision on a CPU.
 
-    Its backward pass does not use the processor's instructions for such numbers, and takes several times as long as
-    the products do (docs/log.md).
+    The backward pass of the fused attention does not use the CPU's half-precision instructions and takes several times
+    as long (docs/log.md).
     """
     low = value.dtype in (torch.bfloat16, torch.float16)
     return low and value.device.type == "cpu" and value.shape[2] <= LONGEST_PRODUCT and dropout == 0
 
 
 def _attend_by_products(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, causal: bool) -> Tensor:
-    with torch.autocast(value.device.type, enabled=False):  # which would take the softmax to float32 and back
+    with torch.autocast(value.device.type, enabled=False):  # autocast would convert the softmax to float32 and back
         query = (query * query.shape[-1] ** -0.5).to(value.dtype)
         scores = query @ key.to(value.dtype).transpose(2, 3)
         if causal:

@@ -1,11 +1,11 @@
-"""The crammed encoder for transformers: this file and ``modeling_crammed_layers.py`` travel with the weights.
+"""Crammed encoder for transformers, exported with the weights together with ``modeling_crammed_layers.py``.
 
-``trust_remote_code=True`` loads them. Architecture of "Cramming" (arXiv 2212.14034): pre-norm, a gated or plain GELU
-unit, positions by a scaled sinusoid or learned. They need torch and transformers and nothing else, and run on any
-device in any precision. All models stand in this one file, because ``save_pretrained`` copies the file of the model at
-hand and what it imports, but not what imports it.
+Load it with ``trust_remote_code=True``. Architecture of "Cramming" (arXiv 2212.14034): pre-norm, a GELU unit with or
+without a gate, a scaled sinusoid or learned positions. It needs only torch and transformers and runs on any device in
+any precision. All models are in this file, because ``save_pretrained`` copies the file of the saved model and its
+imports, but not the files that import it.
 
-B rows, L positions, D hidden size, V vocabulary, C labels, N choices. ``token_type_ids`` are taken and ignored.
+B sequences, L positions, D hidden size, V vocabulary, C labels, N choices. ``token_type_ids`` are ignored.
 """
 
 from __future__ import annotations
@@ -70,14 +70,14 @@ class CrammedModel(CrammedPreTrainedModel):
         self.embedding = value
 
     def positions(self, length: int) -> Tensor:
-        """What is added to the words, [L, D]."""
+        """Position embeddings [L, D]."""
         if self.config.positions == "sinusoid":
             table = sinusoid(length, self.config.hidden_size, self.position_scale.device)
             return self.position_scale * table.to(self.position_scale.dtype)
         if length > self.config.longest_row:
             raise ValueError(
-                f"A row of {length} tokens is longer than the {self.config.longest_row} positions that this model "
-                "learned; cut it, for example by the tokenizer's truncation=True."
+                f"A sequence of {length} tokens is longer than the {self.config.longest_row} positions of this model; "
+                "truncate it, for example with truncation=True of the tokenizer."
             )
         return self.position_embedding.weight[:length]
 
@@ -90,19 +90,19 @@ class CrammedModel(CrammedPreTrainedModel):
     ) -> BaseModelOutput:
         mask = None
         if attention_mask is not None and not self.config.attend_padding:
-            # A row that is all padding would give NaN; each position may see itself.
+            # A sequence of padding alone would give NaN, so each position attends to itself.
             itself = torch.eye(input_ids.shape[1], dtype=torch.bool, device=input_ids.device)
             mask = attention_mask.bool()[:, None, None] | itself
         x = self.embedding(input_ids) + self.positions(input_ids.shape[1])
-        kept = [x := self.dropout(self.embedding_norm(x))]
+        states = [x := self.dropout(self.embedding_norm(x))]
         for block in self.blocks:
-            kept.append(x := block(x, mask))
-        kept[-1] = x = self.final_norm(x)
-        return BaseModelOutput(x, tuple(kept) if output_hidden_states else None)
+            states.append(x := block(x, mask))
+        states[-1] = x = self.final_norm(x)
+        return BaseModelOutput(x, tuple(states) if output_hidden_states else None)
 
 
 class CrammedForMaskedLM(CrammedPreTrainedModel):
-    """Logits [B, L, V]; labels int64 [B, L], -100 where nothing is asked."""
+    """Logits [B, L, V]; labels int64 [B, L], -100 for ignored positions."""
 
     _tied_weights_keys = {"decoder.weight": "model.embedding.weight"}  # noqa: RUF012
 
@@ -134,7 +134,7 @@ class CrammedForMaskedLM(CrammedPreTrainedModel):
 
 
 class PooledModel(CrammedPreTrainedModel):
-    """Some numbers for each row, from its first state or the mean of all."""
+    """Outputs for each sequence from its first state or the mean of its states."""
 
     def __init__(self, config: CrammedConfig, outputs: int):
         super().__init__(config)
@@ -145,7 +145,7 @@ class PooledModel(CrammedPreTrainedModel):
         self.post_init()
 
     def pooled(self, states: Tensor, attention_mask: Tensor | None) -> Tensor:
-        """The first state or the mean [B, D]; padding is left out of the mean unless the model attends to it."""
+        """The first state or the mean [B, D]; padding is excluded from the mean unless the model attends to it."""
         if self.config.classifier_pooling == "first":
             return states[:, 0]
         if attention_mask is None or self.config.attend_padding:
@@ -180,7 +180,7 @@ class CrammedForSequenceClassification(PooledModel):
         return SequenceClassifierOutput(loss, logits, encoded.hidden_states)
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """What ``problem_type`` says; unsaid, the label count and the labels' type decide."""
+        """Loss for ``problem_type``; if it is None, the number and the type of the labels decide."""
         kind = self.config.problem_type
         if kind == "regression" or (kind is None and self.num_labels == 1):
             return F.mse_loss(logits.float().squeeze(-1), labels.float().view(logits.shape).squeeze(-1))
@@ -190,7 +190,7 @@ class CrammedForSequenceClassification(PooledModel):
 
 
 class CrammedForMultipleChoice(PooledModel):
-    """Logits [B, N] for ids [B, N, L], one number a choice; labels int64 [B]."""
+    """Logits [B, N] for ids [B, N, L], one logit per choice; labels int64 [B]."""
 
     def __init__(self, config: CrammedConfig):
         super().__init__(config, 1)
@@ -211,7 +211,7 @@ class CrammedForMultipleChoice(PooledModel):
 
 
 class CrammedForTokenClassification(CrammedPreTrainedModel):
-    """Logits [B, L, C]; labels int64 [B, L], -100 where nothing is asked."""
+    """Logits [B, L, C]; labels int64 [B, L], -100 for ignored positions."""
 
     def __init__(self, config: CrammedConfig):
         super().__init__(config)
@@ -236,7 +236,7 @@ class CrammedForTokenClassification(CrammedPreTrainedModel):
 
 
 class CrammedForQuestionAnswering(CrammedPreTrainedModel):
-    """Start and end logits [B, L]; positions int64 [B], not asked where they are L or more."""
+    """Start and end logits [B, L]; positions int64 [B], ignored if they are L or more."""
 
     def __init__(self, config: CrammedConfig):
         super().__init__(config)
@@ -259,7 +259,7 @@ class CrammedForQuestionAnswering(CrammedPreTrainedModel):
         loss = None
         if start_positions is not None and end_positions is not None:
             length = input_ids.shape[1]
-            asked = ((start, start_positions), (end, end_positions))
-            losses = [F.cross_entropy(at.float(), where.clamp(0, length), ignore_index=length) for at, where in asked]
+            pairs = ((start, start_positions), (end, end_positions))
+            losses = [F.cross_entropy(at.float(), where.clamp(0, length), ignore_index=length) for at, where in pairs]
             loss = (losses[0] + losses[1]) / 2
         return QuestionAnsweringModelOutput(loss, start, end, encoded.hidden_states)

@@ -1,6 +1,6 @@
-"""Config and layers of the crammed encoder; travels with ``modeling_crammed.py``, which has the models.
+"""Config and layers of the crammed encoder, exported together with the models in ``modeling_crammed.py``.
 
-B rows, L positions, D hidden size, H heads.
+B sequences, L positions, D hidden size, H heads.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from transformers import PretrainedConfig
 
 
 class CrammedConfig(PretrainedConfig):
-    """Sizes and choices; ``dropout`` is meant for fine-tuning."""
+    """Configuration; ``dropout`` is for fine-tuning."""
 
     model_type = "daybreak-crammed"
 
@@ -22,18 +22,18 @@ class CrammedConfig(PretrainedConfig):
     hidden_size: int = 768
     num_hidden_layers: int = 16
     num_attention_heads: int = 12
-    intermediate_size: int = 1_536  # width of the unit; ``gated`` makes its first map twice as wide
+    intermediate_size: int = 1_536  # hidden size of the unit; with ``gated`` its first map has twice as many outputs
     gated: bool = True
-    biases: bool = False  # of the linear maps, the decoder too; norms always have theirs
-    positions: str = "sinusoid"  # one learned scale, any length; or "learned": ``longest_row`` of them
+    biases: bool = False  # in the linear maps, including the decoder; norms always have them
+    positions: str = "sinusoid"  # with one learned scale, any length; or "learned": ``longest_row`` positions
     longest_row: int = 128
     max_position_embeddings: int = 128  # the trained length
-    mlm_head: str = "none"  # before the decoder: "none", "square" (a linear map) or "dense" (map, GELU, norm)
+    mlm_head: str = "none"  # before the decoder: "none", "square" (a linear map) or "dense" (linear, GELU, norm)
     final_norm: bool = True
     norm_eps: float = 1e-12
     attend_padding: bool = False  # ignore the attention mask, as version 1 was trained and fine-tuned
     dropout: float = 0.1  # of states, attention and the classifier
-    classifier_pooling: str = "first"  # or "mean": the state that the sequence classifier reads
+    classifier_pooling: str = "first"  # or "mean": pooling of the sequence classifier
     classifier_width: int = 1_024
     initializer_range: float = 0.02
     tie_word_embeddings: bool = True
@@ -44,32 +44,32 @@ class Attention(nn.Module):
     def __init__(self, config: CrammedConfig):
         super().__init__()
         self.heads = config.num_attention_heads
-        self.dropout = nn.Dropout(config.dropout)  # SDPA drops; here it holds the share, where others look for it
+        self.dropout = nn.Dropout(config.dropout)  # only holds the rate; SDPA applies it
         self.qkv = nn.Linear(config.hidden_size, 3 * config.hidden_size, bias=config.biases)
         self.out = nn.Linear(config.hidden_size, config.hidden_size, bias=config.biases)
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        rows, length, width = x.shape
-        qkv = self.qkv(x).view(rows, length, 3, self.heads, width // self.heads)
+        rows, length, hidden_size = x.shape
+        qkv = self.qkv(x).view(rows, length, 3, self.heads, hidden_size // self.heads)
         query, key, value = qkv.permute(2, 0, 3, 1, 4)
         dropout = self.dropout.p if self.training else 0.0
         mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
-        return self.out(mixed.transpose(1, 2).reshape(rows, length, width))
+        return self.out(mixed.transpose(1, 2).reshape(rows, length, hidden_size))
 
 
 class Unit(nn.Module):
     def __init__(self, config: CrammedConfig):
         super().__init__()
         self.gated = config.gated
-        inner = config.intermediate_size
-        self.up = nn.Linear(config.hidden_size, 2 * inner if config.gated else inner, bias=config.biases)
-        self.down = nn.Linear(inner, config.hidden_size, bias=config.biases)
+        size = config.intermediate_size
+        self.up = nn.Linear(config.hidden_size, 2 * size if config.gated else size, bias=config.biases)
+        self.down = nn.Linear(size, config.hidden_size, bias=config.biases)
 
     def forward(self, x: Tensor) -> Tensor:
-        inner = self.up(x)
+        intermediate = self.up(x)
         if not self.gated:
-            return self.down(F.gelu(inner))
-        passed, gate = inner.chunk(2, dim=-1)
+            return self.down(F.gelu(intermediate))
+        passed, gate = intermediate.chunk(2, dim=-1)
         return self.down(passed * F.gelu(gate))
 
 
@@ -88,7 +88,7 @@ class Block(nn.Module):
 
 
 class Head(nn.Module):
-    """What stands between the encoder and the decoder."""
+    """Head between the encoder and the decoder."""
 
     def __init__(self, config: CrammedConfig):
         super().__init__()
@@ -104,8 +104,10 @@ class Head(nn.Module):
         return self.dense(states) if self.kind == "square" else self.norm(F.gelu(self.dense(states)))
 
 
-def sinusoid(length: int, width: int, device: torch.device) -> Tensor:
+def sinusoid(length: int, hidden_size: int, device: torch.device) -> Tensor:
     """[L, D]: sines of p * 10000^(-2i/D) in the even channels, cosines in the odd ones (arXiv 1706.03762, 3.5)."""
-    steps = torch.exp(torch.arange(0, width, 2, dtype=torch.float32, device=device) * (-math.log(10_000.0) / width))
+    steps = torch.exp(
+        torch.arange(0, hidden_size, 2, dtype=torch.float32, device=device) * (-math.log(10_000.0) / hidden_size)
+    )
     angles = torch.arange(length, dtype=torch.float32, device=device)[:, None] * steps
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)

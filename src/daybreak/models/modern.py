@@ -1,10 +1,10 @@
-"""The flagship family: weights and logits are exactly those of transformers' ModernBertForMaskedLM.
+"""ModernBERT, the flagship family, with the weights and logits of transformers' ModernBertForMaskedLM.
 
 ModernBERT (arXiv 2412.13663): pre-norm, no biases, rotary positions, GEGLU, global or alternating local attention,
-tied decoder. Ours is the fast forward: one fused call a projection, the last layer asks its queries and runs its
-gated unit at the chosen positions only (the keys and values of all), and nothing is computed for dropout at 0.
+tied decoder. The forward pass is faster than transformers': one fused projection, and the last layer computes queries
+and its gated unit at the masked positions only, with keys and values of all positions.
 
-B rows, L positions, K chosen positions, D hidden size, H heads, C = D / H, F intermediate size, V vocabulary.
+B sequences, L positions, K masked positions, D hidden size, H heads, C = D / H, F intermediate size, V vocabulary.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -26,27 +27,27 @@ EPSILON = 1e-5
 
 @dataclass(frozen=True, kw_only=True)
 class ModernEncoder(EncoderConfig):
-    """A ModernBERT shape."""
+    """Shape of a ModernBERT."""
 
     layers: int
     hidden_size: int
     heads: int
     intermediate_size: int
-    """Width of the gated unit."""
+    """Hidden size of the gated unit."""
     global_every: int = 1
-    """Layer i attends globally when i is a multiple of this, locally otherwise; 1 makes every layer global."""
+    """Layer i has global attention if i is a multiple of this number, local attention otherwise; 1: all global."""
     window: int = 128
-    """Total reach of local layers: window // 2 neighbours on each side."""
+    """Window of local attention: window // 2 positions on each side."""
     global_rope_base: float = 10_000.0
     local_rope_base: float = 10_000.0
     pooling: str = "mean"
-    """What a classifier built on the export reads: mean or cls."""
+    """Pooling of a classifier built on the export: mean or cls."""
     init_std: float = 0.02
-    """Truncated normal; projections back to the stream are divided by sqrt(2 * layers)."""
+    """Standard deviation of a truncated normal; for output projections divided by sqrt(2 * layers)."""
 
     def __post_init__(self) -> None:
         if min(self.layers, self.hidden_size, self.heads, self.intermediate_size, self.global_every, self.window) < 1:
-            raise UserError("Every size in --model is at least 1.", "Correct the number.")
+            raise UserError("Every size in --model must be at least 1.", "Correct the number.")
         if self.pooling not in ("mean", "cls"):
             raise UserError(f"--model.pooling cannot be '{self.pooling}'.", "Use mean or cls.")
         check_positive(
@@ -98,7 +99,7 @@ class ModernEncoder(EncoderConfig):
                 "full_attention": {"rope_type": "default", "rope_theta": self.global_rope_base},
                 "sliding_attention": {"rope_type": "default", "rope_theta": self.local_rope_base},
             },
-            # The same facts under the names that transformers 4.48 to 4.57 read.
+            # The same settings under the names of transformers 4.48 to 4.57.
             "global_attn_every_n_layers": self.global_every,
             "global_rope_theta": self.global_rope_base,
             "local_rope_theta": self.local_rope_base,
@@ -132,8 +133,8 @@ class Attention(nn.Module):
             query, key = rotate(qkv[:, :, :2], cosine[:, None, None], sine[:, None, None]).unbind(2)
             value = qkv[:, :, 2]
         else:
-            asked = F.linear(take(x, slots), self.qkv.weight[:hidden_size]).view(rows, -1, self.heads, self.channels)
-            query = rotate(asked, cosine[slots][:, :, None], sine[slots][:, :, None])
+            query = F.linear(take(x, slots), self.qkv.weight[:hidden_size]).view(rows, -1, self.heads, self.channels)
+            query = rotate(query, cosine[slots][:, :, None], sine[slots][:, :, None])
             kv = F.linear(x, self.qkv.weight[hidden_size:]).view(rows, length, 2, self.heads, self.channels)
             key, value = rotate(kv[:, :, 0], cosine[:, None], sine[:, None]), kv[:, :, 1]
         mixed = attend_heads(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), mask, causal=causal)
@@ -152,7 +153,7 @@ class GatedUnit(nn.Module):
 
 
 class Block(nn.Module):
-    """Pre-norm; the first block has no norm before attention, for the embedding's norm stands there."""
+    """Pre-norm block; the first has no norm before attention, because the embedding is normalised."""
 
     def __init__(self, shape: ModernEncoder, index: int):
         super().__init__()
@@ -200,11 +201,11 @@ class ModernBert(Encoder):
     ) -> Tensor:
         length, device, shape = ids.shape[1], ids.device, self.shape
 
-        def mask_of(window: int | None, asking: Tensor | None) -> Tensor | None:
-            # SDPA knows plain causal attention by itself and is faster without a mask.
+        def mask_of(window: int | None, queries: Tensor | None) -> Tensor | None:
+            # SDPA is faster with its own causal attention than with a mask.
             local = window is not None and window < length - 1
-            by_mask = causal and (local or attend is not None or asking is not None)
-            return attention_mask(length, causal=by_mask, window=window, attend=attend, slots=asking, device=device)
+            by_mask = causal and (local or attend is not None or queries is not None)
+            return attention_mask(length, causal=by_mask, window=window, attend=attend, slots=queries, device=device)
 
         def rotary_of(base: float) -> tuple[Tensor, Tensor]:
             return rotary_table(length, shape.hidden_size // shape.heads, base, device)
@@ -234,7 +235,7 @@ class ModernBert(Encoder):
 
 
 def initialise(model: ModernBert, std: float) -> None:
-    """Stock initialisation: truncated normal at two deviations; maps back to the stream scaled by 1/sqrt(2 layers)."""
+    """Initialise as transformers: truncated normal, with output projections scaled by 1 / sqrt(2 * layers)."""
     out_std = std / math.sqrt(2.0 * model.shape.layers)
     for name, parameter in model.named_parameters():
         if parameter.dim() == 1:
@@ -265,7 +266,7 @@ INNER_NAMES = (
 
 
 def hugging_face_name(name: str) -> str:
-    """Translate one of our parameter names into transformers' name for it."""
+    """Return transformers' name of a parameter."""
     for ours, theirs in NAMES:
         if name.startswith(ours):
             name = theirs + name[len(ours) :]
@@ -273,3 +274,71 @@ def hugging_face_name(name: str) -> str:
     for ours, theirs in INNER_NAMES:
         name = name.replace(ours, theirs)
     return name
+
+
+# ---------------------------------------------------------------- import of Hugging Face checkpoints
+
+
+def from_hugging_face(config: dict[str, Any], weights: dict[str, Tensor]) -> tuple[ModernEncoder, ModernBert]:
+    """Build the model from the ``config.json`` and state dict of a ModernBERT.
+
+    Raises:
+        UserError: the checkpoint has parts that this architecture lacks (biases, another activation, an untied
+            decoder, irregular layers), or lacks tensors.
+    """
+    shape = shape_from_hugging_face(config)
+    model = ModernBert(shape, int(config["vocab_size"]))
+    state = dict(weights)
+    state.setdefault("decoder.weight", state.get("model.embeddings.tok_embeddings.weight", torch.empty(0)))
+    names = {hugging_face_name(name): name for name in model.state_dict()}
+    missing = sorted(set(names) - set(state))
+    if missing:
+        raise UserError(f"The checkpoint lacks '{missing[0]}'.", "Use a ModernBertForMaskedLM checkpoint.")
+    if not torch.equal(state["decoder.weight"], state["model.embeddings.tok_embeddings.weight"]):
+        raise UserError("The checkpoint's decoder is not tied to its embedding.", "Use one with tied embeddings.")
+    model.load_state_dict({ours: state[theirs].float() for theirs, ours in names.items()})
+    return shape, model
+
+
+def shape_from_hugging_face(config: dict[str, Any]) -> ModernEncoder:
+    """Read the shape from a ``config.json`` of transformers; missing entries other than sizes have their defaults."""
+    fixed = {"hidden_activation": "gelu", "classifier_activation": "gelu", "norm_eps": EPSILON, "decoder_bias": True}
+    fixed |= {"norm_bias": False, "attention_bias": False, "mlp_bias": False, "classifier_bias": False}
+    for name, value in fixed.items():
+        if config.get(name, value) != value:
+            raise UserError(
+                f"The checkpoint has {name} = {config[name]!r}; only {value!r} is supported.", "Use another checkpoint."
+            )
+    if config.get("model_type") != "modernbert":
+        raise UserError(f"The checkpoint is a {config.get('model_type')!r}, not a ModernBERT.", "Use a ModernBERT.")
+    layers = int(config["num_hidden_layers"])
+    kinds = config.get("layer_types")
+    every = int(config.get("global_attn_every_n_layers", 3))
+    if kinds:
+        every = kinds[1:].index("full_attention") + 1 if "full_attention" in kinds[1:] else layers
+    rope = config.get("rope_parameters") or {}
+    for kind, settings in rope.items():
+        if isinstance(settings, dict) and settings.get("rope_type", "default") != "default":
+            raise UserError(
+                f"The checkpoint scales the rotary positions of {kind}; only the default is supported.",
+                "Use another checkpoint.",
+            )
+    shape = ModernEncoder(
+        layers=layers,
+        hidden_size=int(config["hidden_size"]),
+        heads=int(config["num_attention_heads"]),
+        intermediate_size=int(config["intermediate_size"]),
+        global_every=max(1, every),
+        window=int(config.get("local_attention", 128)),
+        global_rope_base=_rope_base(rope, "full_attention", config.get("global_rope_theta", 160_000.0)),
+        local_rope_base=_rope_base(rope, "sliding_attention", config.get("local_rope_theta", 10_000.0)),
+        pooling=config.get("classifier_pooling", "cls"),
+        init_std=float(config.get("initializer_range", 0.02)),
+    )
+    if kinds and kinds != shape.to_hugging_face(1, 1)["layer_types"]:
+        raise UserError("The checkpoint's local and global layers have no fixed period.", "Use another checkpoint.")
+    return shape
+
+
+def _rope_base(rope: dict[str, Any], kind: str, default: float) -> float:
+    return float((rope.get(kind) or {}).get("rope_theta", default))

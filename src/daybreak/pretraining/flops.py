@@ -1,4 +1,4 @@
-"""How large a recipe's model is and how much arithmetic it asks for; nothing is allocated for it."""
+"""Parameters and floating-point operations of a recipe's model, counted on the meta device."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ from daybreak.data.tokenizers.tokenizer_import import Existing
 from daybreak.data.tokenizers.tokenizer_making import TrainedTokenizer
 from daybreak.recipe import Recipe
 
-TARGET_SHARE = 0.15
-"""Share of a row's positions that is predicted, for counting arithmetic; recipes differ by a few hundredths."""
+MASKED_FRACTION = 0.15
+"""Fraction of the positions that is predicted when operations are counted; recipes differ by a few hundredths."""
 BACKWARD = 2
-"""Products of the backward pass for each one of the forward pass."""
+"""Operations of the backward pass relative to the forward pass."""
 
 
 def vocabulary_of(recipe: Recipe) -> int:
-    """Pieces of the tokenizer that the recipe trains or takes over.
+    """Number of tokens of the tokenizer that the recipe trains or takes over.
 
     Raises:
-        UserError: only the prepared text can tell.
+        UserError: the number is known only after preparation.
     """
     if isinstance(recipe.tokenizer, Existing):
         return vocabulary_size(load_tokenizer(Path(recipe.tokenizer.folder)))
     if isinstance(recipe.tokenizer, TrainedTokenizer):
         return recipe.tokenizer.vocabulary
     raise UserError(
-        f"How many pieces a {type(recipe.tokenizer).__name__} has is known when the text is prepared, and not before.",
-        "Prepare it with this recipe, and pretrain on that.",
+        f"The vocabulary size of a {type(recipe.tokenizer).__name__} is known only after preparation.",
+        "Run daybreak prepare with this recipe first, then pretrain on its output.",
     )
 
 
-def outline(recipe: Recipe, vocabulary: int) -> Encoder:
-    """The recipe's model without its numbers."""
+def meta_model(recipe: Recipe, vocabulary: int) -> Encoder:
+    """Build the recipe's model on the meta device, without memory for its weights."""
     with torch.device("meta"):
         return recipe.model.build(vocabulary)
 
 
 def flops_per_token(recipe: Recipe, vocabulary: int) -> int:
-    """Floating-point operations of a training step for each token read, matrix products and attention only."""
-    length, model = recipe.length, outline(recipe, vocabulary).eval()
+    """Floating-point operations of a training step per input token, for matrix products and attention."""
+    length, model = recipe.length, meta_model(recipe, vocabulary).eval()
     with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
         ids = torch.zeros(1, length, dtype=torch.int64)
-        slots = torch.zeros(1, max(1, round(TARGET_SHARE * length)), dtype=torch.int64)
+        slots = torch.zeros(1, max(1, round(MASKED_FRACTION * length)), dtype=torch.int64)
         model.logits(ids, slots)
     return (1 + BACKWARD) * counter.get_total_flops() // length

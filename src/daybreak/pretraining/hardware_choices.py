@@ -1,4 +1,4 @@
-"""What is decided before the first step: measured at a run's first start, obeyed at every later one."""
+"""Hardware choices of a run: measured at its first start, stored in decisions.json and reused on resume."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from daybreak.core.serialization import to_dict
 from daybreak.core.terminal import say
 from daybreak.core.world import World
 from daybreak.forecasting.runs import why_not
-from daybreak.pretraining.setup import Order, heldout_losses
+from daybreak.pretraining.setup import PretrainingJob, heldout_losses
 from daybreak.recipe import Recipe, load_recipe
 from daybreak.schemas.run import Decisions
 from daybreak.training import calibration
@@ -27,28 +27,28 @@ from daybreak.training.phases import with_batch_multiple, with_microbatch
 from daybreak.training.step import NotCompiled, TooManyRows, Training, accumulate, no_room
 
 LAW_RECIPE = "mini"
-"""A recipe as the runs behind the law had it."""
+"""Recipe of the runs that the scaling law was fitted to."""
 MANY_ROWS = 32
-"""A device's share up to this many rows is handled at a time; of more the fastest number is found by measuring."""
+"""A device's part of the batch up to this size is one microbatch; for more, the fastest microbatch is measured."""
 
 
 def first_decisions(recipe: Recipe, world: World) -> Decisions:
-    """Measure what is fast here; what needs the model follows in ``calibration.decide``."""
+    """Make the choices that do not need the model; ``with_measurements`` adds the others."""
     device = probe.choose_device()
     rates = probe.matmul_rates(device)
     batch = recipe.global_batch(world.size)
     fewest = min(rows for rows in (batch, recipe.phase2.batch, recipe.finish.batch, recipe.ramp.batch_multiple) if rows)
-    _refuse_idle(fewest, world)
-    share = -(-batch // world.size)
-    microbatch = recipe.microbatch or (share if share <= MANY_ROWS else 0)
+    _check_batch(fewest, world)
+    part = -(-batch // world.size)
+    microbatch = recipe.microbatch or (part if part <= MANY_ROWS else 0)
     if world.size > 1 or recipe.devices.batch:
         rule = f", learning rate x{recipe.rate_factor(world.size):g}" if recipe.devices.rate_rule != "none" else ""
-        say(f"Batch: {share} rows a device x {world.size} devices = {batch} rows a step{rule}.")
+        say(f"Batch: {part} sequences a device x {world.size} devices = {batch} sequences a step{rule}.")
     return Decisions(
         device=device.type,
         threads=torch.get_num_threads(),
         precision="float32",
-        microbatch=min(microbatch, share),
+        microbatch=min(microbatch, part),
         batch=batch,
         rate_factor=recipe.rate_factor(world.size),
         world_size=world.size,
@@ -59,30 +59,36 @@ def first_decisions(recipe: Recipe, world: World) -> Decisions:
     )
 
 
-def obey(decisions: Decisions) -> None:
-    """Choose the device as decided, and refuse where this machine has none."""
+def use_device(decisions: Decisions) -> None:
+    """Select the device of the run.
+
+    Raises:
+        UserError: the run started on a GPU and this machine has none.
+    """
     if decisions.device == "cuda" and not torch.cuda.is_available():
-        raise UserError("The run was started on a GPU and there is none now.", "Resume it on such a machine.")
+        raise UserError(
+            "The run was started on a GPU, and this machine has none.", "Resume it on a machine with a GPU."
+        )
     if decisions.device == "cuda":
         torch.cuda.set_device(probe.choose_device())
-        # Torch prefers cuDNN's attention on some GPUs and versions, whose gradients differ from one run to the next.
+        # torch selects cuDNN attention on some GPUs; its gradients are not deterministic.
         torch.backends.cuda.enable_cudnn_sdp(False)
 
 
-def going_on(training: Training, progress: Progress, run: RunFolder) -> Training:
-    """A resumed run obeys what was decided; only its processes may be others.
+def resume(training: Training, progress: Progress, run: RunFolder) -> Training:
+    """Return the training of a resumed run with its stored choices; only the number of processes may differ.
 
-    The rows of a step, their order and the microbatch stay as they were. Another number of processes shares them out
-    anew, so the result is the same up to the order of summation.
+    The sequences of a step, their order and the microbatch do not change. Another number of processes divides them
+    differently, so the result is the same up to the order of summation.
     """
     world = training.world
     decisions = cut(training.decisions, progress.step)
-    held = in_force(decisions, progress.step)
-    if held.world_size != world.size:
+    current = in_force(decisions, progress.step)
+    if current.world_size != world.size:
         fewest = min(training.rows_of_step(START, 0.0), *(phase.batch for phase in training.phases))
-        _refuse_idle(fewest, world)
-        say(f"Going on with {world.size} processes in place of {held.world_size}: the same rows, shared out anew.")
-        why = f"resumed on {world.size} in place of {held.world_size} processes"
+        _check_batch(fewest, world)
+        say(f"Resuming with {world.size} processes instead of {current.world_size}; the batch stays the same.")
+        why = f"resumed on {world.size} instead of {current.world_size} processes"
         decisions = changed(decisions, progress.step, why, world_size=world.size, threads=torch.get_num_threads())
     torch.set_num_threads(in_force(decisions, progress.step).threads)
     if decisions != training.decisions and world.is_first:
@@ -96,52 +102,52 @@ def going_on(training: Training, progress: Progress, run: RunFolder) -> Training
     return replace(training, decisions=decisions)
 
 
-def _refuse_idle(rows: int, world: World) -> None:
+def _check_batch(rows: int, world: World) -> None:
     if rows < world.size:
         raise UserError(
-            f"A step of {rows} rows cannot be shared by {world.size} processes.",
-            f"Start at most {rows}, or a run with more rows a step.",
+            f"A step of {rows} sequences cannot be divided among {world.size} processes.",
+            f"Start at most {rows} processes, or use a larger batch.",
         )
 
 
-def measured(order: Order, training: Training, start: Progress) -> Training:
-    """Complete the decisions with what only the built model can tell."""
-    world, recipe, decisions = training.world, order.recipe, training.decisions
+def with_measurements(job: PretrainingJob, training: Training, start: Progress) -> Training:
+    """Add the choices that need the model: precision, microbatch, compilation and the time reserved for the end."""
+    world, recipe, decisions = training.world, job.recipe, training.decisions
     auto = recipe.precision == "auto"
-    asked = world.broadcast(probe.precisions(training.device)) if auto else (recipe.precision,)
-    # What fits and pays is found in the precision that is likely to win: half precision stands last.
-    decisions = replace(decisions, precision=asked[-1])
+    precisions = world.broadcast(probe.precisions(training.device)) if auto else (recipe.precision,)
+    # The microbatch is measured in the precision that is probably the fastest: half precision, the last one.
+    decisions = replace(decisions, precision=precisions[-1])
     training = replace(training, decisions=decisions)
-    training = _with_rows(training, decisions.microbatch or _microbatch(order, training, start))
-    if calibration.worth_compiling(recipe.compile, training.device, order.budget):
+    training = _with_rows(training, decisions.microbatch or _microbatch(job, training, start))
+    if calibration.worth_compiling(recipe.compile, training.device, job.budget):
         compiled = compiled_everywhere(training, start)
         training = replace(training, decisions=replace(training.decisions, compiled=compiled))
-    training, costs = _with_costs(training, start, asked)
+    training, costs = _with_costs(training, start, precisions)
     decisions = training.decisions
     final = training.validation.whole_seconds(costs.row)
-    # One opinion for all: each rank measured its own.
+    # All ranks use the measurements of the first one.
     costs, final, elapsed = world.broadcast((costs, final, training.clock.elapsed()))
-    decisions = calibration.decide(decisions, order.budget, costs, training.validation.rows, final, elapsed)
+    decisions = calibration.decide(decisions, job.budget, costs, training.validation.rows, final, elapsed)
     if recipe.origin.init:
-        decisions = replace(decisions, before=heldout_losses(order, training))
+        decisions = replace(decisions, before=heldout_losses(job, training))
     decisions = world.broadcast(decisions)
     training.clock.keep_back(decisions.reserve_seconds)
     training = replace(training, decisions=decisions)
-    _warn_of_repeats(calibration.expected_epochs(training, order.budget, elapsed))
+    _warn_of_repeats(calibration.expected_epochs(training, job.budget, elapsed))
     return training
 
 
 def _warn_of_repeats(epochs: float) -> None:
-    """Said before the first step: afterwards it is too late to look for more text."""
+    """Warn before the first step if the budget repeats the text too often."""
     if epochs > calibration.MANY_EPOCHS:
         say(
-            f"At this speed the budget reads the text about {epochs:.0f} times; beyond about "
-            f"{calibration.MANY_EPOCHS:.0f} times it teaches little: more text would."
+            f"At this speed the run reads the text about {epochs:.0f} times. More than about "
+            f"{calibration.MANY_EPOCHS:.0f} repetitions improve the model little: use more text."
         )
 
 
 def compiled_everywhere(training: Training, progress: Progress) -> bool:
-    """Compile the blocks on every rank, or on none; return whether that worked."""
+    """Compile the blocks on all ranks, or on none if one fails; return whether they are compiled."""
     failed = try_compiled(training.model, lambda: _dry_step(training, progress))
     if training.world.any(failed is not None):
         training.model.compiled = None
@@ -150,17 +156,17 @@ def compiled_everywhere(training: Training, progress: Progress) -> bool:
 
 
 def _dry_step(training: Training, progress: Progress) -> None:
-    """A microbatch without its update, by this rank alone, so that no other waits where it fails."""
+    """Run one microbatch without an update on this rank alone, so that a failure blocks no other rank."""
     alone = replace(training, world=World(), data_parallel=DataParallel(training.model, World()))
     at = training.before_finish
     accumulate(alone, progress, at, training.phase(progress, at).microbatch)
 
 
-def _with_costs(training: Training, start: Progress, asked: Sequence[str]) -> tuple[Training, calibration.Costs]:
-    """Measure what things cost, with as few rows at a time as that takes."""
+def _with_costs(training: Training, start: Progress, precisions: Sequence[str]) -> tuple[Training, calibration.Costs]:
+    """Measure the costs of a run; halve the microbatch until it fits into memory."""
     while True:
         try:
-            return training, calibration.measure_costs(training, start, asked)
+            return training, calibration.measure_costs(training, start, precisions)
         except TooManyRows:
             training = _with_rows(training, training.decisions.microbatch // 2)
         except NotCompiled:
@@ -169,31 +175,31 @@ def _with_costs(training: Training, start: Progress, asked: Sequence[str]) -> tu
 
 
 def _with_rows(training: Training, rows: int) -> Training:
-    """The run with this many rows at a time, by which a batch grows as well."""
+    """Return the training with this microbatch, which is also the step of a growing batch."""
     if not rows:
         raise no_room()
     phases = with_batch_multiple(with_microbatch(training.phases, rows), training.world.size)
     return replace(training, phases=phases, decisions=replace(training.decisions, microbatch=rows))
 
 
-def _microbatch(order: Order, training: Training, start: Progress) -> int:
-    """The rows at a time that are the fastest here: as remembered from an earlier run, or measured."""
-    world, recipe = training.world, order.recipe
-    share = training.decisions.batch // world.size
+def _microbatch(job: PretrainingJob, training: Training, start: Progress) -> int:
+    """The fastest microbatch on this machine, from the cache of an earlier run or measured."""
+    world, recipe = training.world, job.recipe
+    part = training.decisions.batch // world.size
     environment = probe.describe(training.device, 0.0)
-    parts = [to_dict(recipe.model), to_dict(recipe.objective), recipe.length, recipe.gradient_checkpointing, share]
-    facts = [environment.device, environment.torch, training.decisions.precision, *parts]
-    known = world.broadcast(microbatch_cache.recall(facts))
+    settings = [to_dict(recipe.model), to_dict(recipe.objective), recipe.length, recipe.gradient_checkpointing, part]
+    key = [environment.device, environment.torch, training.decisions.precision, *settings]
+    known = world.broadcast(microbatch_cache.recall(key))
     if known:
-        say(f"Microbatch: {known} rows at a time were the fastest here before.")
-        return min(known, share)
-    rows = world.broadcast(calibration.fastest_microbatch(training, start, share))
-    say(f"Microbatch: {rows} rows at a time are the fastest here.")
+        say(f"Microbatch: {known} sequences, the fastest in an earlier run on this machine.")
+        return min(known, part)
+    rows = world.broadcast(calibration.fastest_microbatch(training, start, part))
+    say(f"Microbatch: {rows} sequences are the fastest on this machine.")
     if world.is_first:
-        microbatch_cache.remember(facts, rows)
+        microbatch_cache.remember(key, rows)
     return rows
 
 
-def unknown_to_the_law(recipe: Recipe) -> str:
-    """Why the law of losses does not speak of this recipe, in words; empty where it does."""
+def why_no_forecast(recipe: Recipe) -> str:
+    """Why the scaling law cannot forecast this recipe, in words; empty if it can."""
     return why_not(to_dict(recipe), to_dict(load_recipe(LAW_RECIPE)))

@@ -1,4 +1,4 @@
-"""What a budget buys here: candidate shapes timed on this machine, and what the law says of each."""
+"""Plan a budget: time candidate recipes on this machine and forecast the loss of each."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from daybreak.forecasting.difficulty import pairs_log_fraction
 from daybreak.forecasting.law import CENTRE, SPEED_SPREAD, RunSpec, predict_loss, shipped_law
 from daybreak.forecasting.runs import inner_parameters
 from daybreak.forecasting.tasks import forecast_tasks, shipped_tasks
-from daybreak.pretraining.flops import flops_per_token, outline, vocabulary_of
-from daybreak.pretraining.hardware_choices import first_decisions, measured, unknown_to_the_law
-from daybreak.pretraining.setup import Order, assemble
+from daybreak.pretraining.flops import flops_per_token, meta_model, vocabulary_of
+from daybreak.pretraining.hardware_choices import first_decisions, why_no_forecast, with_measurements
+from daybreak.pretraining.setup import PretrainingJob, setup_training
 from daybreak.recipe import Recipe, load_recipe
 from daybreak.schemas.forecast import Candidate
 from daybreak.training.calibration import FEWEST_STEPS, VALIDATION_SHARE
@@ -34,51 +34,52 @@ from daybreak.training.hardware import probe
 from daybreak.training.step import Training, take_step
 
 PROBE_SECONDS = 60.0
-"""For all candidates together."""
+"""Time to measure all candidates."""
 TRIALS = 12
-"""Steps that a probe takes, about, its warm-up and the search for the microbatch included."""
+"""Approximate number of steps of one measurement, including warm-up and the search for the microbatch."""
 MOMENTS = (0.1, 0.3, 0.5, 0.7, 0.9)
-"""Shares of a run at which a step is timed: its stages cost different amounts."""
+"""Points of a run at which a step is timed, because its stages differ in cost."""
 IMPORTS = 5.0
-"""Seconds of a budget that starting Python and its libraries takes, about."""
-SHARE = 0.3
-"""Of the rate of a large product that training reaches in half precision, about (records: throughput)."""
+"""Approximate seconds that starting Python and importing libraries takes."""
+UTILIZATION = 0.3
+"""Approximate fraction of the speed of a large matrix product that training reaches in half precision (records:
+throughput)."""
 PLANNED = ("tiny", "mini", "small", "base")
-"""Sizes that are planned with: those with a recipe."""
+"""Sizes of the flagship family that are compared."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Speed:
-    """What a recipe costs on this machine, in seconds."""
+    """Cost of a recipe on this machine, in seconds."""
 
     step: float
-    """An optimizer step, its update included, on average over a run."""
+    """Optimizer step, averaged over a run."""
     start: float
-    """From the start of the process to the first step, measuring included."""
+    """From the start of the process to the first step, measurements included."""
     end: float
-    """What is kept back for the last validation and the export."""
+    """Reserved for the last validation and the export."""
     memory: int
-    """Bytes: the most of this process so far, or of the accelerator; 0 where it was not measured."""
+    """Peak memory of this process, or of the accelerator, in bytes; 0 if not measured."""
     measured: bool = True
-    """False where the seconds follow from the arithmetic of a smaller recipe."""
+    """False if the seconds are extrapolated from a smaller recipe."""
 
 
 def time_recipe(recipe: Recipe, shards: Shards, data: Path) -> Speed:
-    """Take some steps of ``recipe`` in a folder that is thrown away.
+    """Time some steps of ``recipe`` in a temporary folder.
 
     Raises:
-        UserError: not a single row fits into this device's memory.
+        UserError: not even one sequence fits into the memory of this device.
     """
     begun = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch, quiet():
         untimed = replace(recipe, budget="1000000steps")
-        order = Order(recipe=untimed, shards=shards, data=data, run=RunFolder(Path(scratch)), started=begun)
-        training, progress = assemble(order, first_decisions(untimed, World()), World())
-        training = measured(order, training, progress)
+        job = PretrainingJob(recipe=untimed, shards=shards, data=data, run=RunFolder(Path(scratch)), started=begun)
+        training, progress = setup_training(job, first_decisions(untimed, World()), World())
+        training = with_measurements(job, training, progress)
         begun_steps = time.monotonic()
         steps = [_seconds(training, progress, at) for at in MOMENTS]
         final = training.validation.whole_seconds(training.validation.row_seconds)
-        step = len(steps) / sum(1.0 / seconds for seconds in steps)  # tokens add up over time
+        step = len(steps) / sum(1.0 / seconds for seconds in steps)  # harmonic mean: tokens add up over time
     cuda = training.device.type == "cuda"
     memory = torch.cuda.max_memory_allocated() if cuda else peak_bytes()
     end = reserve_for(validation=final, save=training.time_by_category["checkpoint"], step=step)
@@ -99,38 +100,38 @@ def _seconds(training: Training, progress: Progress, at: float) -> float:
 def candidates(
     recipes: Sequence[Recipe], shards: Shards, data: Path, budget: Budget, about: RunSpec
 ) -> list[Candidate]:
-    """Each recipe as this machine would train it for ``budget``, the smallest first, within PROBE_SECONDS.
+    """Evaluate each recipe on this machine for ``budget``, the cheapest first, within PROBE_SECONDS.
 
-    What would take longer to time than is left follows from its arithmetic and the speed of the one before it.
+    A recipe that would take longer to time than the remaining time is extrapolated from the one before it.
 
     Args:
-        about: what the law asks of the text, see ``of_text``.
+        about: the text, see ``spec_of_text``.
     """
-    begun, found, last = time.monotonic(), [], None
+    started, results, last = time.monotonic(), [], None
     vocabulary = shards.manifest.vocabulary
     costs = [(flops_per_token(recipe, vocabulary), recipe) for recipe in recipes]
     for cost, recipe in sorted(costs, key=lambda pair: pair[0]):
         flops = cost * recipe.global_batch(1) * recipe.length
-        left = PROBE_SECONDS - (time.monotonic() - begun)
+        left = PROBE_SECONDS - (time.monotonic() - started)
         speed = _scaled(last, flops) if last and TRIALS * flops / last[1] > left else None
         if speed is None:
             speed = time_recipe(recipe, shards, data)
             last = (speed, flops / speed.step)
-        found.append(_candidate(recipe, cost, speed, vocabulary, about, budget))
-    return found
+        results.append(_candidate(recipe, cost, speed, vocabulary, about, budget))
+    return results
 
 
 def _scaled(last: tuple[Speed, float], flops: float) -> Speed:
-    """The cost of a larger recipe by the floating-point operations of its step, at the rate that was reached last."""
+    """Extrapolate the cost of a larger recipe from the operations of its step and the last measured rate."""
     speed, rate = last
     step = flops / rate
     return Speed(step=step, start=speed.start, end=speed.end * step / speed.step, memory=0, measured=False)
 
 
 def _candidate(recipe: Recipe, cost: int, speed: Speed, vocabulary: int, about: RunSpec, budget: Budget) -> Candidate:
-    model = outline(recipe, vocabulary)
+    model = meta_model(recipe, vocabulary)
     seconds = max(0.0, budget.amount * (1.0 - VALIDATION_SHARE) - speed.start - speed.end)
-    found = Candidate(
+    candidate = Candidate(
         recipe=recipe.name,
         parameters=model.parameter_count(),
         inner=inner_parameters(model.parameter_count(), vocabulary, model.hidden_size),
@@ -140,25 +141,25 @@ def _candidate(recipe: Recipe, cost: int, speed: Speed, vocabulary: int, about: 
         memory=speed.memory,
         measured=speed.measured,
     )
-    if unknown := unknown_to_the_law(recipe):
-        return replace(found, trouble=f"no forecast: {unknown}")
+    if reason := why_no_forecast(recipe):
+        return replace(candidate, trouble=f"no forecast: {reason}")
     if seconds < FEWEST_STEPS * speed.step:
-        return replace(found, trouble="the budget is too short for it")
-    loss = predict_loss(shipped_law(), replace(about, inner=found.inner, tokens=found.tokens))
+        return replace(candidate, trouble="the budget is too short for it")
+    loss = predict_loss(shipped_law(), replace(about, inner=candidate.inner, tokens=candidate.tokens))
     views = isinstance(recipe.rows, ViewRows) and recipe.rows.fraction > 0
     tasks = forecast_tasks(shipped_tasks(), loss, about.unigram_loss, compares_segments=views)
-    return replace(found, forecast=loss, tasks=tasks)
+    return replace(candidate, forecast=loss, tasks=tasks)
 
 
 def unigram_entropy(shards: Shards) -> float:
-    """Loss of the training text's word frequencies (add-one) on all held-out tokens, nats."""
+    """Loss of the unigram baseline (add-one smoothing) on all held-out tokens, nats."""
     counts = np.asarray(shards.unigram_counts, dtype=np.float64) + 1.0
     heldout = shards.heldout.read(0, len(shards.heldout)).astype(np.int64)
     return float(np.log(counts.sum() / counts)[heldout].mean())
 
 
-def of_text(shards: Shards) -> RunSpec:
-    """What the law asks of the text; nothing is trained on it yet."""
+def spec_of_text(shards: Shards) -> RunSpec:
+    """Features of the text for the scaling law, without a model and without training tokens."""
     return RunSpec(
         inner=0,
         tokens=0.0,
@@ -169,26 +170,28 @@ def of_text(shards: Shards) -> RunSpec:
     )
 
 
-def choose(found: Sequence[Candidate]) -> Candidate | None:
-    """The candidate with the lowest expected loss; None where there is none to choose."""
-    able = [candidate for candidate in found if candidate.forecast]
-    return min(able, key=lambda candidate: candidate.forecast.loss if candidate.forecast else math.inf, default=None)
+def best_candidate(candidates: Sequence[Candidate]) -> Candidate | None:
+    """The candidate with the lowest forecast loss; None if no candidate has a forecast."""
+    forecast = [candidate for candidate in candidates if candidate.forecast]
+    return min(
+        forecast, key=lambda candidate: candidate.forecast.loss if candidate.forecast else math.inf, default=None
+    )
 
 
-# ---------------------------------------------------------------- before there is any data
+# ---------------------------------------------------------------- before preparation
 
 
 def size_for(budget: Budget) -> str:
-    """Name of the flagship's size that makes most of a time on this machine, whatever the text.
+    """Name of the flagship size with the lowest forecast loss for a time budget, independent of the text.
 
-    By the law and the rate of a matrix product, of which training reaches about SHARE; ``candidates`` measures.
+    The speed is UTILIZATION times the measured speed of a matrix product; ``candidates`` measures real steps.
     """
     device = probe.choose_device()
-    rate = SHARE * 1e9 * max(probe.matmul_rates(device).values())
+    rate = UTILIZATION * 1e9 * max(probe.matmul_rates(device).values())
     law = shipped_law()
 
     def expected(recipe: Recipe) -> float:
-        model = outline(recipe, vocabulary_of(recipe))
+        model = meta_model(recipe, vocabulary_of(recipe))
         inner = inner_parameters(model.parameter_count(), model.vocabulary, model.hidden_size)
         tokens = rate * budget.amount / flops_per_token(recipe, model.vocabulary)
         run = RunSpec(inner=inner, tokens=tokens, unique=math.inf, unigram_loss=1.0, pairs=CENTRE[2])

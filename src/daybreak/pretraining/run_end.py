@@ -1,4 +1,4 @@
-"""How a run ends: judged and exported inside the budget; gate, examples, summary and card after it."""
+"""End of a run: validation and export inside the budget; parity gate, examples, summary and card after it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from daybreak.evaluation.probes.retrieval import measure_retrieval
 from daybreak.exporting.card import write_card
 from daybreak.exporting.hugging_face import write_model_folder
 from daybreak.exporting.parity import check_parity, verdict
-from daybreak.pretraining.setup import Order, heldout_losses, sample_text
+from daybreak.pretraining.setup import PretrainingJob, heldout_losses, sample_text
 from daybreak.recipe import smaller_than
 from daybreak.schemas.changes import MachineRecord, MachineUse
 from daybreak.schemas.run import ContextUse, Decisions, Forgetting, Retrieval, Summary, ValidationRecord
@@ -33,17 +33,17 @@ from daybreak.training.monitoring.monitors import plateau_advice
 from daybreak.training.step import Training
 
 EXAMPLE_TOKENS = 200_000
-"""Held-out tokens among which fill-mask sentences are looked for."""
+"""Held-out tokens that are searched for fill-mask sentences."""
 CONTEXT_TOKENS = 4_000_000
-"""Held-out tokens from which pieces are drawn to measure the use of context."""
+"""Held-out tokens from which the context-use measurement draws its spans."""
 CLEARLY = 0.05
-"""Nats by which an interim validation must be better than the end, on the same rows, for its model to be kept."""
+"""Nats by which an interim validation must beat the final one on the same sequences for its checkpoint to be kept."""
 
 
-def finish(order: Order, training: Training, progress: Progress, price: float | None) -> Summary:
-    """Judge the model on all held-out rows and export it (inside the budget); then gate, examples, card (outside)."""
-    recipe, shards, run = order.recipe, order.shards, order.run
-    save(training, progress)  # a kill between here and the summary must not cost the last steps
+def finish(job: PretrainingJob, training: Training, progress: Progress, price: float | None) -> Summary:
+    """Validate and export the model (inside the budget); then check parity, write examples, summary and card."""
+    recipe, shards, run = job.recipe, job.shards, job.run
+    save(training, progress)  # a kill before the summary is written must not lose the last steps
     if training.average:
         training.average.put_in(training.model)
     with closing(Journal(run)) as journal:
@@ -56,16 +56,16 @@ def finish(order: Order, training: Training, progress: Progress, price: float | 
         run.model,
         model=training.model,
         shape=recipe.model,
-        tokenizer=order.data / "tokenizer",
+        tokenizer=job.data / "tokenizer",
         length=length,
         vocabulary=shards.manifest.vocabulary,
         special=shards.manifest.special,
     )
     training.time_by_category["export"] += time.monotonic() - begun
-    summary = _summarise(order, training, progress, final, price)
+    summary = _summarise(job, training, progress, final, price)
     say(_headline(summary))
     if final.on_plateau:
-        say(f"This model predicts no better than token frequencies. {plateau_advice(smaller_than(recipe))}")
+        say(f"This model predicts no better than the unigram baseline. {plateau_advice(smaller_than(recipe))}")
     warn_of_communication(summary, training.world)
     _keep_best(run, progress, final)
     parity = check_parity(
@@ -75,12 +75,12 @@ def finish(order: Order, training: Training, progress: Progress, price: float | 
         length=length,
         validation=training.validation,
         accuracy=final.accuracy,
-        text=sample_text(shards, order.data),
+        text=sample_text(shards, job.data),
     )
     say(verdict(parity))
-    forgetting = _forgetting(order, training, final)
+    forgetting = _forgetting(job, training, final)
     summary = replace(summary, parity=parity, parity_seconds=parity.seconds, forgetting=forgetting)
-    tokenizer = load_tokenizer(order.data / "tokenizer")
+    tokenizer = load_tokenizer(job.data / "tokenizer")
     stream = shards.heldout.read(0, min(EXAMPLE_TOKENS, len(shards.heldout)))
     special, longest = shards.manifest.special, recipe.model.longest
     write_json(run.examples, fill_mask(training.model, tokenizer, stream, special=special, longest=longest))
@@ -91,12 +91,12 @@ def finish(order: Order, training: Training, progress: Progress, price: float | 
     if context and not final.on_plateau:
         say(context_line(context))
     summary = replace(summary, context_use=context)
-    found = measure_retrieval(
+    retrieval = measure_retrieval(
         training.model, tokenizer, stream, shards.heldout.document_ends(), special=special, longest=longest
     )
-    if found:
-        write_json(run.retrieval, found)
-        say(retrieval_line(found))
+    if retrieval:
+        write_json(run.retrieval, retrieval)
+        say(retrieval_line(retrieval))
     write_json(run.summary, summary)
     write_card(run, [])
     shutil.rmtree(run.checkpoints, ignore_errors=True)
@@ -105,46 +105,46 @@ def finish(order: Order, training: Training, progress: Progress, price: float | 
 
 
 def context_line(context: ContextUse) -> str:
-    """Say in one line, after a run, whether the model attends across segments; a model on the plateau does not."""
-    seen = (
+    """One line that says whether the model attends across segments; a model on the unigram plateau does not."""
+    losses = (
         f"Masked tokens cost {context.alone:.2f} nats alone, {context.copy:.2f} beside a copy of their text and "
         f"{context.noisy_copy:.2f} beside a noisy copy"
     )
     if context.attends_across_segments:
-        return f"{seen}: the model compares segments."
+        return f"{losses}: the model compares segments."
     return (
-        f"{seen}. Warning: the model does not compare segments yet, so expect results near chance on sentence pairs. "
-        "Sequences of views (--rows.fraction, --rows.until) and more time bring this about."
+        f"{losses}. Warning: the model does not compare segments yet, so results on sentence pairs will be near "
+        "chance. Longer training and more sequences of views (--rows.fraction, --rows.until) help."
     )
 
 
-def retrieval_line(found: Retrieval) -> str:
-    """Say in one line, after a run, how well search in held-out documents works, beside BM25."""
-    recalls = ", ".join(f"{each.ranker} {100 * each.scores['recall_10']:.1f} %" for each in found.rankers)
-    return f"Search in held-out text: the passage is among the first 10 of {found.passages} for {recalls}."
+def retrieval_line(retrieval: Retrieval) -> str:
+    """One line with the recall of search in held-out documents, for the model and for BM25."""
+    recalls = ", ".join(f"{each.ranker} {100 * each.scores['recall_10']:.1f} %" for each in retrieval.rankers)
+    return f"Search in held-out text: the passage is among the first 10 of {retrieval.passages} for {recalls}."
 
 
 def _keep_best(run: RunFolder, progress: Progress, final: ValidationRecord) -> None:
-    """Keep the checkpoint of the best interim validation only where the end is clearly worse on the same rows."""
+    """Keep the best interim checkpoint only if the final model is clearly worse on the same sequences."""
     end = final.loss if final.interim_loss is None else final.interim_loss
     if progress.best is not None and progress.best < end - CLEARLY and run.best.exists():
         say(
-            f"On the same held-out rows the loss was {progress.best:.3f} before the end and is {end:.3f} now: "
-            f"daybreak export {run.path} --best --out DIR takes the earlier model."
+            f"An earlier checkpoint has a lower loss on the same held-out sequences ({progress.best:.3f}, now "
+            f"{end:.3f}): daybreak export {run.path} --best --out DIR exports it."
         )
     else:
         shutil.rmtree(run.best, ignore_errors=True)
 
 
-def _forgetting(order: Order, training: Training, final: ValidationRecord) -> Forgetting | None:
-    """What continuing won on its own text, and what it cost on general text."""
-    if not order.recipe.origin.init:
+def _forgetting(job: PretrainingJob, training: Training, final: ValidationRecord) -> Forgetting | None:
+    """Held-out losses before and after continued pretraining, on the run's own text and on general text."""
+    if not job.recipe.origin.init:
         return None
-    after, before = heldout_losses(order, training), training.decisions.before
-    said = f"Continued from a loss of {before['own']:.3f} to {final.loss:.3f} on its own text"
+    after, before = heldout_losses(job, training), training.decisions.before
+    message = f"Continued pretraining: held-out loss from {before['own']:.3f} to {final.loss:.3f} on its own text"
     if "general" in after:
-        said += f", from {before['general']:.3f} to {after['general']:.3f} on general text"
-    say(said + ".")
+        message += f", from {before['general']:.3f} to {after['general']:.3f} on general text"
+    say(message + ".")
     return Forgetting(
         own_before=before["own"],
         own_after=after["own"],
@@ -154,7 +154,7 @@ def _forgetting(order: Order, training: Training, final: ValidationRecord) -> Fo
 
 
 def _summarise(
-    order: Order, training: Training, progress: Progress, final: ValidationRecord, price: float | None
+    job: PretrainingJob, training: Training, progress: Progress, final: ValidationRecord, price: float | None
 ) -> Summary:
     stepping = max(
         training.time_by_category["train"]
@@ -164,9 +164,9 @@ def _summarise(
     )
     elapsed = training.clock.elapsed()
     return Summary(
-        budget=order.recipe.budget,
+        budget=job.recipe.budget,
         elapsed=round(elapsed, 3),
-        wall=round(max(elapsed, time.time() - read_json(order.run.environment)["started"]), 3),
+        wall=round(max(elapsed, time.time() - read_json(job.run.environment)["started"]), 3),
         time_by_category={use: round(seconds, 3) for use, seconds in training.time_by_category.items()},
         steps=progress.step,
         tokens=progress.tokens,
@@ -178,41 +178,41 @@ def _summarise(
         steps_per_second=round(progress.step / stepping, 4),
         rows_per_second=round(progress.rows / stepping, 2),
         validation=final,
-        parent=order.recipe.origin.parent or PurePath(order.recipe.origin.branch).name,
+        parent=job.recipe.origin.parent or PurePath(job.recipe.origin.branch).name,
         dropped=progress.health.dropped,
-        changes=read_json(order.run.decisions, Decisions).changes,
-        machine=_machine_use(order.run, hours=elapsed / 3600, price=price),
+        changes=read_json(job.run.decisions, Decisions).changes,
+        machine=_machine_use(job.run, hours=elapsed / 3600, price=price),
     )
 
 
 def _machine_use(run: RunFolder, *, hours: float, price: float | None) -> MachineUse | None:
-    """What the machine was doing over all processes of the run, in lost work too; ``price`` is of an hour."""
+    """Utilization of the machine over all processes of the run, lost work included; ``price`` is per hour."""
     lines = chain(*(read_json_lines(path, skip_damaged=True) for path in (run.metrics, run.lost_metrics)))
     records = (from_dict(MachineRecord, line) for line in lines if line.pop("type", "") == "machine")
     return MachineUse.of(records, cost=None if price is None else hours * price)
 
 
 def warn_of_communication(summary: Summary, world: World) -> None:
-    """Several devices may be slower than one (BERT-GPU's issue 3): say so, with the share that was measured."""
+    """Report the measured fraction of communication, and warn if one device would be faster (BERT-GPU, issue 3)."""
     stepping = summary.time_by_category["train"] + summary.time_by_category["communicate"]
-    share = summary.time_by_category["communicate"] / max(stepping, 1e-9)
+    fraction = summary.time_by_category["communicate"] / max(stepping, 1e-9)
     if world.size > 1:
         say(
-            f"{summary.steps_per_second:.2f} optimizer steps and {summary.rows_per_second:.1f} samples a second over "
-            f"{world.size} devices; {share:.0%} of it communication."
+            f"{summary.steps_per_second:.2f} optimizer steps and {summary.rows_per_second:.1f} samples a second on "
+            f"{world.size} devices; {fraction:.0%} of the time is communication."
         )
-    if share > (world.size - 1) / world.size > 0:
-        say(f"{world.size} devices were slower than one would have been: use fewer, or give each a larger batch.")
+    if fraction > (world.size - 1) / world.size > 0:
+        say(f"{world.size} devices are slower than one: use fewer devices, or a larger batch on each.")
 
 
 def _headline(summary: Summary) -> str:
-    seen = summary.validation
-    gap = seen.unigram_loss - seen.loss
+    final = summary.validation
+    gap = final.unigram_loss - final.loss
     training = summary.time_by_category["train"] + summary.time_by_category["communicate"]
     return (
         f"Trained {summary.steps:,} steps, {summary.tokens / 1e6:.2f}M tokens in {duration(summary.elapsed)} "
         f"({training / max(summary.elapsed, 1e-9):.0%} of it training, "
-        f"{summary.tokens_per_second / 1000:.1f}k tok/s). Held-out loss {seen.loss:.3f}, "
-        f"{abs(gap):.2f} nats {'better' if gap > 0 else 'worse'} than word frequencies; "
-        f"masked accuracy {seen.accuracy:.1%}, {seen.distinct:,} different predictions."
+        f"{summary.tokens_per_second / 1000:.1f}k tok/s). Held-out loss {final.loss:.3f}, "
+        f"{abs(gap):.2f} nats {'better' if gap > 0 else 'worse'} than the unigram baseline; "
+        f"masked accuracy {final.accuracy:.1%}, {final.distinct:,} distinct predictions."
     )

@@ -1,4 +1,4 @@
-"""How a run folder begins, and what it refuses afterwards: another recipe, another budget, other data."""
+"""Start of a run folder, and the checks on a later start: same recipe, same budget, same data."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from daybreak.training.hardware import probe
 
 
 def check_folder(run: RunFolder, recipe: Recipe, shards: Shards) -> None:
-    """Refuse a run folder of another recipe, another budget or other data."""
+    """Raise UserError if the run folder belongs to another recipe, another budget or other data."""
     if not run.recipe.exists():
         if run.strange() or _has_steps(run):
             raise UserError(f"'{run.path}' holds other files and is no run folder.", "Choose another --out.")
@@ -30,36 +30,39 @@ def check_folder(run: RunFolder, recipe: Recipe, shards: Shards) -> None:
     if different == "budget":
         raise UserError(
             f"The run in '{run.path}' was started with a budget of {load_recipe(run.recipe).budget}, "
-            f"not {recipe.budget}; its schedule cannot change any more.",
-            "Give that budget to resume it, or another --out, or --overwrite to start again.",
+            f"not {recipe.budget}; its schedule cannot change.",
+            "Use that budget to resume it, choose another --out, or start again with --overwrite.",
         )
     if different:
         raise UserError(
             f"The run folder '{run.path}' belongs to another recipe: '{different}' differs.",
-            "Choose another --out, or --overwrite to start again.",
+            "Choose another --out, or start again with --overwrite.",
         )
     refuse_other_data(run, shards)
 
 
 def _has_steps(run: RunFolder) -> bool:
-    """Whether there are checkpoints of more than a start that was killed, which a new start would delete."""
+    """Whether there are checkpoints past step 0, which a new start would delete."""
     return run.checkpoints.is_dir() and any("step-000000000" not in path.name for path in run.checkpoints.iterdir())
 
 
 def refuse_other_data(run: RunFolder, shards: Shards) -> None:
-    """Raise UserError where ``shards`` are not what the run was trained on."""
-    known = read_json(run.manifest, Manifest)
+    """Raise UserError if ``shards`` are not the data of the run."""
+    before = read_json(run.manifest, Manifest)
     now = shards.manifest
-    if (known.tokenizer, known.train.tokens) != (now.tokenizer, now.train.tokens):
-        raise UserError(f"The run in '{run.path}' was started on other data.", "Name its own --data, or another --out.")
+    if (before.tokenizer, before.train.tokens) != (now.tokenizer, now.train.tokens):
+        raise UserError(
+            f"The run in '{run.path}' was started on other data.",
+            "Give the --data it was started on, or another --out.",
+        )
 
 
 def refuse_other_tokenizer(run: RunFolder, shards: Shards) -> None:
-    """Raise UserError where the weights of ``run`` belong to the ids of another tokenizer than that of ``shards``."""
+    """Raise UserError if ``run`` was trained with another tokenizer than that of ``shards``."""
     if read_json(run.manifest, Manifest).tokenizer != shards.manifest.tokenizer:
         raise UserError(
-            f"The run in '{run.path}' was trained with another tokenizer than that of these data.",
-            "Name its own --data, or prepare the text with --tokenizer-from.",
+            f"The run in '{run.path}' was trained with another tokenizer than these data.",
+            "Give the --data it was trained on, or prepare the text with --tokenizer-from.",
         )
 
 
@@ -72,7 +75,7 @@ def write_start(
     device: torch.device,
     started: float,
 ) -> None:
-    """Write what is known before the first step; recipe.json and decisions.json last, for they make it a run.
+    """Write the files of a new run; recipe.json and decisions.json last, because they mark the folder as a run.
 
     Args:
         data: the folder of ``shards``.
@@ -80,24 +83,24 @@ def write_start(
     """
     write_json(run.environment, probe.describe(device, time.time() - (time.monotonic() - started)))
     write_json(run.manifest, _for_readers(shards.manifest))
-    if (data / CORPUS_FILE).is_file():  # older data have none
+    if (data / CORPUS_FILE).is_file():  # older data lack it
         write_json(run.corpus, _without_places(read_json(data / CORPUS_FILE, CorpusReport)))
     write_json(run.recipe, resolved(recipe))
     write_json(run.decisions, decisions)
 
 
 def _without_places(corpus: CorpusReport) -> CorpusReport:
-    """The account of the text without what tells of this machine: paths, and the text that was shown as examples."""
+    """The corpus report without paths of this machine and without examples of the text."""
     return replace(
         corpus,
         steps=[replace(step, examples=[]) for step in corpus.steps],
         sources=[replace(source, path=PurePath(source.path).name) for source in corpus.sources],
-        contamination=[replace(found, path=PurePath(found.path).name) for found in corpus.contamination],
+        contamination=[replace(each, path=PurePath(each.path).name) for each in corpus.contamination],
     )
 
 
 def _for_readers(manifest: Manifest) -> Manifest:
-    """The manifest without hashes, which only the data folder needs, and with file names in place of paths."""
+    """The manifest without hashes, which only the data folder needs, and with file names instead of paths."""
 
     def bare(split: Split) -> Split:
         ends = replace(split.sentence_ends, hashes=[]) if split.sentence_ends else None

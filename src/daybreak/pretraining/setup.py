@@ -1,4 +1,4 @@
-"""From a recipe and prepared data to everything that trains, brought to where the newest checkpoint stands."""
+"""Setup of a run: build all parts from a recipe and prepared data, and load the newest checkpoint."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from daybreak.data.sequences.shards import Shards, TokenStream, open_shards
 from daybreak.data.sequences.span_pairs import FEWEST_PASSAGES, SpanSampler, passages
 from daybreak.data.tokenizers.tokenizer import continuation_table, load_tokenizer
 from daybreak.models.importing import load_pretrained
-from daybreak.models.new_vocabulary import moved
+from daybreak.models.new_vocabulary import with_vocabulary
 from daybreak.recipe import Recipe
 from daybreak.schemas.run import Decisions
 from daybreak.training import checkpoint
@@ -38,18 +38,18 @@ from daybreak.training.step import Training
 from daybreak.training.validation import ROWS, OwnRows, Validation
 
 VALIDATION_LENGTH = 128
-"""Positions of the rows that every recipe is measured on, where its model can read so many and ever meets them."""
+"""Length of the held-out sequences that every recipe is evaluated on, if its model is trained on so many positions."""
 SAMPLE_TOKENS = 40
 OWN_ROWS = 256
-"""Held-out rows of the recipe's own kind: judged once, at the end, beside twice as many of the held-out evaluation."""
+"""Held-out sequences built and masked as the recipe trains, evaluated once at the end of a run."""
 USES = (
     "start", "data", "train", "communicate", "clock", "monitor", "validate", "checkpoint", "export", "lost"
 )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
-class Order:
-    """What is asked for: which recipe, on which data, where to, and since when."""
+class PretrainingJob:
+    """Recipe, data and run folder of one pretraining command."""
 
     recipe: Recipe
     shards: Shards
@@ -63,35 +63,35 @@ class Order:
         return Budget.parse(self.recipe.budget)
 
 
-def assemble(order: Order, decisions: Decisions, world: World) -> tuple[Training, checkpoint.Progress]:
-    """Build every part of a run, and bring it to where the newest checkpoint stands."""
-    recipe, run = order.recipe, order.run
-    found, torn = checkpoint.newest(run.checkpoints) if world.is_first else (None, [])
+def setup_training(job: PretrainingJob, decisions: Decisions, world: World) -> tuple[Training, checkpoint.Progress]:
+    """Build every part of a run and load the newest checkpoint."""
+    recipe, run = job.recipe, job.run
+    newest, torn = checkpoint.newest(run.checkpoints) if world.is_first else (None, [])
     for name in torn:
-        say(f"Passing over a torn checkpoint: {name}")
-    found = checkpoint.agreed(found, world)
-    parts = build(recipe, order.shards, order.data, decisions, init=found is None)
-    progress = checkpoint.load(found, *parts) if found else beginning(recipe, *parts, world)
-    progress, heartbeat = _resumed(order, progress, world)
+        say(f"Skipping an incomplete checkpoint: {name}")
+    newest = checkpoint.agreed(newest, world)
+    parts = build(recipe, job.shards, job.data, decisions, init=newest is None)
+    progress = checkpoint.load(newest, *parts) if newest else first_progress(recipe, *parts, world)
+    progress, heartbeat = _resumed(job, progress, world)
     reserve = max(decisions.reserve_seconds, progress.reserve)
     clock = BudgetClock(
-        order.budget,
+        job.budget,
         world,
-        started=order.started,
+        started=job.started,
         already=heartbeat,
         reserve=reserve,
         first_step_at=progress.first_step_at,
     )
-    return training_of(order, parts, decisions, world, clock, progress), progress
+    return build_training(job, parts, decisions, world, clock, progress), progress
 
 
 def build(
     recipe: Recipe, shards: Shards, data: Path, decisions: Decisions, *, init: bool
 ) -> tuple[Encoder, torch.optim.Optimizer, RunningAverage | None]:
-    """The model, its optimizer and the average of its weights, if any, as they stand before the first step.
+    """Build the model, its optimizer and the running average of its weights, if any.
 
     Args:
-        init: start from the model that the recipe continues; without need where a checkpoint follows.
+        init: load the weights of ``origin.init``; not needed if a checkpoint is loaded afterwards.
     """
     torch.manual_seed(recipe.seed)
     model = recipe.model.build(shards.manifest.vocabulary)
@@ -101,7 +101,7 @@ def build(
             {name: parent[name] for name in parent if name in model.state_dict()}, strict=False
         )
         if outcome.missing_keys:
-            say(f"Not in the model that is continued, and begun afresh: {', '.join(sorted(outcome.missing_keys))}.")
+            say(f"Initialised at random, as the model to continue lacks it: {', '.join(sorted(outcome.missing_keys))}.")
     model = model.to(decisions.device)
     model.gradient_checkpointing = recipe.gradient_checkpointing
     optimizer = recipe.optimizer.build(model)
@@ -110,16 +110,20 @@ def build(
     return model, optimizer, RunningAverage(recipe.average, model) if recipe.average.fraction else None
 
 
-def training_of(
-    order: Order,
+def build_training(
+    job: PretrainingJob,
     parts: tuple[Encoder, torch.optim.Optimizer, RunningAverage | None],
     decisions: Decisions,
     world: World,
     clock: Clock,
     progress: checkpoint.Progress,
 ) -> Training:
-    """Everything that one run is made of, around the parts that learn."""
-    recipe, shards = order.recipe, order.shards
+    """Build the training state of a run around its model, optimizer and average.
+
+    Args:
+        parts: from ``build``.
+    """
+    recipe, shards = job.recipe, job.shards
     device = torch.device(decisions.device)
     model, optimizer, average = parts
     return Training(
@@ -128,8 +132,8 @@ def training_of(
         optimizer=optimizer,
         average=average,
         objective=recipe.objective,
-        schedule=recipe.schedule,
-        phases=_stretches(recipe, shards, order.data, decisions),
+        schedule=recipe.run_schedule(decisions.world_size),
+        phases=_phases(recipe, shards, job.data, decisions),
         phase2=replace(recipe.phase2, lr=recipe.phase2.lr * decisions.rate_factor),
         finish=finish_on(recipe, shards),
         ramp=recipe.ramp,
@@ -139,50 +143,48 @@ def training_of(
         seed=recipe.seed,
         device=device,
         decisions=decisions,
-        validation=heldout_validation(recipe, shards, order.data, device),
-        run=order.run,
+        validation=heldout_validation(recipe, shards, job.data, device),
+        run=job.run,
         journal=None,
         monitors=(),
         time_by_category={use: progress.time_by_category.get(use, 0.0) for use in USES},
         begin=recipe.origin.begin,
         prefetch=Prefetch() if device.type == "cuda" else None,
-        continues=continuation_table(load_tokenizer(order.data / "tokenizer"))
-        if recipe.objective.whole_words
-        else None,
+        continues=continuation_table(load_tokenizer(job.data / "tokenizer")) if recipe.objective.whole_words else None,
     )
 
 
-def beginning(
+def first_progress(
     recipe: Recipe,
     model: Encoder,
     optimizer: torch.optim.Optimizer,
     average: RunningAverage | None,
     world: World,
 ) -> checkpoint.Progress:
-    """Step 0: of a new run, or of one that goes on from before another's decay."""
+    """Progress at step 0 of a new run, or of a run that branches off another one before its decay."""
     if not recipe.origin.branch:
         return checkpoint.START
     branch = RunFolder(Path(recipe.origin.branch)).branch
-    found = checkpoint.agreed(checkpoint.newest(branch)[0] if world.is_first else None, world)
-    if found is None:
+    start = checkpoint.agreed(checkpoint.newest(branch)[0] if world.is_first else None, world)
+    if start is None:
         raise UserError(
             f"'{recipe.origin.branch}' holds no checkpoint from before its decay.",
-            "Name a run of this version that got so far, or start a new one.",
+            "Name a run that reached its decay, or start a new one.",
         )
-    before = checkpoint.load(found, model, optimizer)  # what the parent averaged is not this run's
-    say(f"Going on from step {before.step:,} of '{recipe.origin.branch}', at {recipe.origin.begin:.1%} of its course.")
+    before = checkpoint.load(start, model, optimizer)  # without the average of the parent's weights
+    say(f"Continuing from step {before.step:,} of '{recipe.origin.branch}', at {recipe.origin.begin:.1%} of its run.")
     second = None if before.second_from is None else 0.0
     return replace(checkpoint.START, position=before.position, first=before.position, second_from=second)
 
 
-def _resumed(order: Order, progress: checkpoint.Progress, world: World) -> tuple[checkpoint.Progress, float]:
-    """Charge what was lost since the checkpoint up to the last heartbeat; return that too, in seconds."""
-    run = order.run
+def _resumed(job: PretrainingJob, progress: checkpoint.Progress, world: World) -> tuple[checkpoint.Progress, float]:
+    """Charge the time between the checkpoint and the last heartbeat; return the seconds charged so far as well."""
+    run = job.run
     trace = read_trace(run.trace) if world.is_first else []
-    seen = read_heartbeat(run.heartbeat) if world.is_first else 0.0
-    heartbeat = max([progress.elapsed, seen, *(record.elapsed for record in trace[-1:])])
-    begun, heartbeat = world.broadcast((run.decisions.exists(), heartbeat))
-    if not begun:
+    beat = read_heartbeat(run.heartbeat) if world.is_first else 0.0
+    heartbeat = max([progress.elapsed, beat, *(record.elapsed for record in trace[-1:])])
+    started, heartbeat = world.broadcast((run.decisions.exists(), heartbeat))
+    if not started:
         return progress, heartbeat
     spent = {
         **progress.time_by_category,
@@ -191,27 +193,27 @@ def _resumed(order: Order, progress: checkpoint.Progress, world: World) -> tuple
     progress = replace(progress, elapsed=heartbeat, resumes=progress.resumes + 1, time_by_category=spent)
     lost = 0
     if world.is_first:
-        # Durably charged first, and only then is the trace cut that proves it. With the time that this process took to
-        # come here: killed before its first step, it would leave no heartbeat of its own.
-        starting = time.monotonic() - order.started
+        # The charge is written before the trace that proves it is cut. It includes the start of this process, which
+        # leaves no heartbeat if it is killed before its first step.
+        starting = time.monotonic() - job.started
         charged = {**spent, "start": spent.get("start", 0.0) + starting}
         checkpoint.charge(run.checkpoints, replace(progress, elapsed=heartbeat + starting, time_by_category=charged))
         for folder in (run.checkpoints, run.best, run.branch, run.late):
-            checkpoint.drop_after(folder, progress.step)  # what is torn, or of steps that are lost
+            checkpoint.drop_after(folder, progress.step)  # incomplete checkpoints and those of lost steps
         lost = cut_back(run, progress.step)
     say(f"Resuming at step {progress.step}, {duration(heartbeat)} charged so far, {lost} steps lost.")
     return progress, heartbeat
 
 
-def _stretches(recipe: Recipe, shards: Shards, data: Path, decisions: Decisions) -> tuple[Phase, ...]:
+def _phases(recipe: Recipe, shards: Shards, data: Path, decisions: Decisions) -> tuple[Phase, ...]:
     """The phases of the run."""
     if isinstance(recipe.rows, SentencePairs) and (warning := check_pairs(shards.train)):
         say(warning)
-    later = recipe.phase2
+    second = recipe.phase2
     plans = [(sampler(recipe, shards.train, shards, data, recipe.length), recipe.length, decisions.batch)]
-    if later.ever:
-        longer = sampler(recipe, shards.train, shards, data, later.length)
-        plans.append((longer, later.length, later.batch or decisions.batch))
+    if second.ever:
+        longer = sampler(recipe, shards.train, shards, data, second.length)
+        plans.append((longer, second.length, second.batch or decisions.batch))
     finish = finish_on(recipe, shards)
     if recipe.finish.ever and not finish.ever:
         say("The text is one document, so the run has no embedding finish: --document sets where documents end.")
@@ -237,7 +239,7 @@ def _stretches(recipe: Recipe, shards: Shards, data: Path, decisions: Decisions)
         )
         for rows, length, batch in plans
     ]
-    # A batch grows by what the first start handled at a time, whatever handles it now.
+    # A growing batch keeps the step of the first start, also with another number of processes.
     start = with_microbatch(tuple(built), decisions.microbatch or PROBE_STEP_ROWS)
     return with_batch_multiple(start, decisions.world_size)
 
@@ -254,29 +256,29 @@ def finish_on(recipe: Recipe, shards: Shards) -> Finish:
 
 
 def sampler(recipe: Recipe, stream: TokenStream, shards: Shards, data: Path, length: int) -> Sampler:
-    """The rows of ``stream`` in the recipe's own way."""
+    """Return the sampler of the recipe over ``stream``."""
 
     def token_id(token: str) -> int | None:
-        return load_tokenizer(data / "tokenizer").token_to_id(token)  # only one order of rows ever asks
+        return load_tokenizer(data / "tokenizer").token_to_id(token)  # only one order of sequences needs it
 
     return recipe.rows.build(stream, length, recipe.seed, shards.manifest.special, token_ids=token_id)
 
 
 def sample_text(shards: Shards, data: Path) -> str:
-    """A few dozen held-out tokens as text, for the tokenizer round trip."""
+    """Decode SAMPLE_TOKENS held-out tokens, for the tokenizer round trip."""
     ids = shards.heldout.read(0, min(SAMPLE_TOKENS, len(shards.heldout)))
     return load_tokenizer(data / "tokenizer").decode([int(i) for i in ids])
 
 
 def heldout_validation(recipe: Recipe, shards: Shards, data: Path, device: torch.device) -> Validation:
-    """The same held-out positions for every recipe on these data; beside them the recipe's own kind of rows."""
-    met = recipe.model.longest or (recipe.phase2.length if recipe.phase2.ever else 0)
-    length = max(recipe.length, min(VALIDATION_LENGTH, met))
+    """Return the held-out evaluation: the same positions for all recipes, and OWN_ROWS of the recipe's own kind."""
+    trained = recipe.model.longest or (recipe.phase2.length if recipe.phase2.ever else 0)
+    length = max(recipe.length, min(VALIDATION_LENGTH, trained))
     heldout = StreamRows().build(shards.heldout, length, recipe.seed, shards.manifest.special)
     own = None
     if isinstance(recipe.objective, Masked):
-        mine = sampler(recipe, shards.heldout, shards, data, recipe.length)
-        batch = mine.in_order(min(OWN_ROWS, mine.rows_per_epoch))
+        own_sampler = sampler(recipe, shards.heldout, shards, data, recipe.length)
+        batch = own_sampler.in_order(min(OWN_ROWS, own_sampler.rows_per_epoch))
         if recipe.objective.whole_words:
             table: np.ndarray = continuation_table(load_tokenizer(data / "tokenizer"))
             batch = replace(batch, continues=table[batch.ids])
@@ -285,15 +287,15 @@ def heldout_validation(recipe: Recipe, shards: Shards, data: Path, device: torch
 
 
 def starting_weights(recipe: Recipe, data: Path, shards: Shards) -> Encoder:
-    """The model of ``origin.init``, with the vocabulary of the data where that is another."""
+    """Load the model of ``origin.init`` and convert it to the vocabulary of the data if that differs."""
     parent = load_pretrained(Path(recipe.origin.init))
     old, new = load_tokenizer(parent.tokenizer), load_tokenizer(data / "tokenizer")
     same = old.get_vocab() == new.get_vocab()
     if same and parent.model.vocabulary == shards.manifest.vocabulary:
         return parent.model
     if not same:
-        say(f"The data have a vocabulary of their own: its pieces start from those of '{recipe.origin.init}'.")
-    return moved(
+        say(f"The data have another vocabulary: its embeddings are initialised from those of '{recipe.origin.init}'.")
+    return with_vocabulary(
         parent.model,
         parent.shape,
         old=old,
@@ -304,7 +306,7 @@ def starting_weights(recipe: Recipe, data: Path, shards: Shards) -> Encoder:
 
 
 def general_validation(recipe: Recipe, shards: Shards, device: torch.device) -> Validation | None:
-    """Held-out general text, on which a continued model shows what it forgets; None where none was given."""
+    """Return the evaluation on general text, which measures what a continued model forgets; None without such text."""
     if not recipe.origin.general:
         return None
     general = open_shards(Path(recipe.origin.general))
@@ -317,8 +319,8 @@ def general_validation(recipe: Recipe, shards: Shards, device: torch.device) -> 
     return Validation(rows.in_order(min(ROWS, rows.rows_per_epoch)), general.unigram_counts, device)
 
 
-def heldout_losses(order: Order, training: Training) -> dict[str, float]:
-    """Held-out losses of the model on the run's own text and on general text, where that is given."""
-    general = general_validation(order.recipe, order.shards, training.device)
+def heldout_losses(job: PretrainingJob, training: Training) -> dict[str, float]:
+    """Held-out losses on the run's own text and, if given, on general text."""
+    general = general_validation(job.recipe, job.shards, training.device)
     heldout_sets = {"own": training.validation, **({"general": general} if general else {})}
     return {name: each.evaluate(training.model).loss for name, each in heldout_sets.items()}

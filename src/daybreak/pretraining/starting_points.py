@@ -1,4 +1,4 @@
-"""Runs that do not start from random weights: a model that is continued, and a run that is made longer."""
+"""Recipes of runs that start from a trained model (--init) or from another run before its decay (--from)."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from daybreak.training.ramp import Ramp
 from daybreak.training.schedule import Trapezoid
 
 CONTINUED_RATE = 0.1
-"""Share of a recipe's rate that is the default for a model which is trained already: at the full rate it forgets."""
+"""Fraction of the recipe's learning rate for a trained model, which forgets at the full rate."""
 
 
 def continued(
     recipe: Recipe, folder: Path, *, parent_name: str = "", new_vocabulary: bool = False, general: str = ""
 ) -> Recipe:
-    """The recipe with the model in ``folder`` to start from, in its shape, at a low rate, masked from the start.
+    """Return the recipe that continues the model in ``folder``: its shape, a low learning rate, no causal stage.
 
     Args:
-        folder: a Hugging Face folder of a family that Daybreak knows, or a run folder.
-        parent_name: what to call it in the model card; the folder's name when empty.
-        new_vocabulary: train a tokenizer on the text; by default the model's own is kept.
-        general: prepared general text, on which forgetting is measured.
+        folder: a Hugging Face folder of a supported family, or a run folder.
+        parent_name: its name in the model card; empty for the folder's name.
+        new_vocabulary: train a tokenizer on the text instead of keeping the model's.
+        general: prepared general text to measure forgetting on.
 
     Raises:
-        UserError: the folder's model cannot be held exactly.
+        UserError: the model has parts that Daybreak's architecture lacks.
     """
     run = RunFolder(folder)
     if run.recipe.is_file() and run.model.is_dir():
@@ -42,7 +42,7 @@ def continued(
     parent = load_pretrained(folder)
     shape = parent.shape
     if isinstance(shape, BertEncoder):
-        # A next-sentence head that the recipe does not train is left behind, one that the parent lacks starts fresh.
+        # A next-sentence head that the recipe does not train is dropped; one that the parent lacks starts at random.
         shape = replace(shape, next_sentence=recipe.model.predicts_next)
     objective = recipe.objective
     if isinstance(objective, CausalThenMasked):
@@ -58,53 +58,54 @@ def continued(
     )
 
 
-def folders_of(recipe: Recipe) -> list[Path]:
-    """What a run of ``recipe`` starts from, and must not delete before."""
-    named = [recipe.origin.init, recipe.origin.branch, recipe.origin.general]
+def source_folders(recipe: Recipe) -> list[Path]:
+    """Folders that a run of ``recipe`` reads, which --overwrite must not delete."""
+    names = [recipe.origin.init, recipe.origin.branch, recipe.origin.general]
     if isinstance(recipe.tokenizer, Existing):
-        named.append(recipe.tokenizer.folder)
-    return [Path(name) for name in named if name]
+        names.append(recipe.tokenizer.folder)
+    return [Path(name) for name in names if name]
 
 
 def _name(folder: Path) -> str:
-    """The folder's own name, or that of the run around a folder called model."""
+    """The name of the folder, or of the run if the folder is the model of one."""
     folder = folder.resolve()
     return folder.parent.name if RunFolder(folder.parent).model == folder else folder.name
 
 
 def extended(source: Path, budget: str) -> Recipe:
-    """The recipe of the run ``source``, gone on for ``budget`` from its last checkpoint before the decay.
+    """Return the recipe that continues the run ``source`` for ``budget`` from its last checkpoint before the decay.
 
-    The rate stays where it was, and falls over the same share of the new run as it did of the old one; the objective
-    does what it still had before it. A budget that is no longer than what ``source`` itself had left there is remarked.
+    The learning rate stays constant and then decays over the same fraction of the new run as of the old one. The
+    objective continues where it was. A message says so if ``budget`` is not longer than what ``source`` had left.
 
     Raises:
-        UserError: ``source`` is no run, or has not come to its decay.
+        UserError: ``source`` is not a run folder, or has not reached its decay.
     """
     run = RunFolder(source)
     if not run.recipe.is_file():
-        raise UserError(f"'{source}' is no run folder.", "Name one with --from.")
+        raise UserError(f"'{source}' is not a run folder.", "Name a run folder with --from.")
     recipe = load_recipe(source)
-    if recipe.schedule.decay_starts >= 1:
+    decay_starts = recipe.run_schedule().decay_starts
+    if decay_starts >= 1:
         raise UserError(
-            f"The rate of '{source}' never falls, so there is nothing to go back before.", "Start a new run."
+            f"The learning rate of '{source}' never decays, so the run cannot be extended.", "Start a new run."
         )
-    found, _ = checkpoint.newest(run.branch)
-    if found is None or found.progress.branched_at is None:
+    newest, _ = checkpoint.newest(run.branch)
+    if newest is None or newest.progress.branched_at is None:
         raise UserError(
             f"'{source}' holds no checkpoint from before its decay.",
-            f"Its rate begins to fall at {recipe.schedule.decay_starts:.0%} of its budget: let it come so far.",
+            f"Let it run until its decay starts, at {decay_starts:.0%} of its budget.",
         )
-    own, asked = Budget.parse(recipe.budget), Budget.parse(budget)
-    if asked.unit == own.unit and asked.amount <= own.amount * (1.0 - found.progress.branched_at):
+    old, new = Budget.parse(recipe.budget), Budget.parse(budget)
+    if new.unit == old.unit and new.amount <= old.amount * (1.0 - newest.progress.branched_at):
         say(
-            f"'{source}' itself went on from there for {1.0 - found.progress.branched_at:.0%} of its {own.text}: with "
-            f"{asked.text} this run sees no more text than that one, and cannot be expected to be better."
+            f"After that checkpoint '{source}' trained for {1.0 - newest.progress.branched_at:.0%} of its {old.text}: "
+            f"with {new.text} this run sees no more text and will probably not be better."
         )
-    begin = recipe.origin.begin + (1.0 - recipe.origin.begin) * found.progress.branched_at
+    begin = recipe.origin.begin + (1.0 - recipe.origin.begin) * newest.progress.branched_at
     return replace(
         recipe,
-        schedule=Trapezoid(warmup=0.0, decay=1.0 - recipe.schedule.decay_starts),
+        schedule=Trapezoid(warmup=0.0, decay=1.0 - decay_starts),
         ramp=recipe.ramp if recipe.ramp.microbatches else Ramp(),
         budget=budget,
         origin=Origin(branch=str(source), begin=begin),

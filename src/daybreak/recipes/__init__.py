@@ -1,1 +1,4 @@
-"""Floor 5: one file per recipe, found by its file name. The docstring is the promise; the body is values."""
+"""Recipes that ship with Daybreak, found by file name.
+
+A docstring says what a recipe is and where it was measured.
+"""

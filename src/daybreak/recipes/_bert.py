@@ -1,4 +1,4 @@
-"""What the recipes around BERT share: Google's shapes (google-research/bert, README) and its optimizer."""
+"""Shapes and models of the BERT recipes: Google's sizes (google-research/bert, README)."""
 
 from __future__ import annotations
 
@@ -12,39 +12,39 @@ SHAPES = {
     "base": (12, 768, 12, 3072),
     "large": (24, 1024, 16, 4096),
 }
-"""Layers, hidden_size, heads, intermediate_size hidden_size."""
+"""Layers, hidden size, heads, intermediate size."""
 
 
-def hidden_size(size: str) -> int:
+def hidden_size_of(size: str) -> int:
     return SHAPES[size][1]
 
 
 def google(size: str, faithful: bool) -> BertEncoder:
     """The original encoder: 512 positions, tanh-approximated GELU, dropout on, next-sentence head."""
-    layers, wide, heads, intermediate_size = SHAPES[size]
+    layers, hidden_size, heads, intermediate_size = SHAPES[size]
     return BertEncoder(
         layers=layers,
-        hidden_size=wide,
+        hidden_size=hidden_size,
         heads=heads,
         intermediate_size=intermediate_size,
         dropout=0.1,
         attention_dropout=0.1,
         activation="gelu_new",
         next_sentence=True,
-        init_std=init_std(wide, faithful),
+        init_std=init_std(hidden_size, faithful),
     )
 
 
 def masked_only(size: str, faithful: bool, *, positions: int, dropout: float = 0.0) -> BertEncoder:
     """Hugging Face's BertForMaskedLM: no pooler, no next-sentence head."""
-    layers, wide, heads, intermediate_size = SHAPES[size]
+    layers, hidden_size, heads, intermediate_size = SHAPES[size]
     return BertEncoder(
         layers=layers,
-        hidden_size=wide,
+        hidden_size=hidden_size,
         heads=heads,
         intermediate_size=intermediate_size,
         positions=positions,
         dropout=dropout,
         attention_dropout=dropout,
-        init_std=init_std(wide, faithful),
+        init_std=init_std(hidden_size, faithful),
     )

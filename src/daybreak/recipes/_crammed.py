@@ -1,4 +1,4 @@
-"""What the recipes around Cramming share: trunks and training settings under the names of its configuration files.
+"""Trunks and training settings of the Cramming recipes, named after the configuration files of the original.
 
 Source: JonasGeiping/cramming and its paper (Geiping and Goldstein 2022, arXiv 2212.14034).
 """
@@ -26,30 +26,30 @@ SHAPES = {
     "base": (16, 768, 12, 1536),
     "large": (24, 1024, 16, 2048),
 }
-"""Layers, hidden_size, heads, intermediate_size hidden_size of crammed-bert; base is the paper's."""
+"""Layers, hidden size, heads and intermediate size of crammed-bert; base is the paper's."""
 VOCABULARY = 32_768
 DECAYED = ("matrices", "embeddings", "scalars")
-"""What weight decay works on in v2."""
+"""Parameters with weight decay in version 2."""
 
 
 def crammed_bert(size: str, faithful: bool) -> CrammedEncoder:
-    """The final architecture: gated, no biases, scaled sinusoids, nothing before the decoder."""
-    layers, wide, heads, intermediate_size = SHAPES[size]
+    """crammed-bert, the final architecture: gated, no biases, scaled sinusoids, no head before the decoder."""
+    layers, hidden_size, heads, intermediate_size = SHAPES[size]
     return CrammedEncoder(
         layers=layers,
-        hidden_size=wide,
+        hidden_size=hidden_size,
         heads=heads,
         intermediate_size=intermediate_size,
-        init_std=_sizes.init_std(wide, faithful),
+        init_std=_sizes.init_std(hidden_size, faithful),
     )
 
 
 def crammed_simple(size: str, faithful: bool) -> CrammedEncoder:
-    """crammed-bert-simple: plain units, biases, learned positions, a head before the decoder."""
-    layers, wide, heads, intermediate_size = _bert.SHAPES[size]
+    """crammed-bert-simple: ungated, with biases, learned positions and a head before the decoder."""
+    layers, hidden_size, heads, intermediate_size = _bert.SHAPES[size]
     return CrammedEncoder(
         layers=layers,
-        hidden_size=wide,
+        hidden_size=hidden_size,
         heads=heads,
         intermediate_size=intermediate_size,
         gated=False,
@@ -57,17 +57,17 @@ def crammed_simple(size: str, faithful: bool) -> CrammedEncoder:
         positions="learned",
         head="dense",
         final_norm=False,
-        classifier_width=wide,
-        init_std=_sizes.init_std(wide, faithful),
+        classifier_width=hidden_size,
+        init_std=_sizes.init_std(hidden_size, faithful),
     )
 
 
 def izsak(size: str, faithful: bool) -> CrammedEncoder:
-    """crammed-large-izsak, after Izsak et al. 2021 (arXiv 2104.07705): BERT-large with the norm first, dropout on."""
-    layers, wide, heads, intermediate_size = _bert.SHAPES["large" if size == "base" else size]
+    """crammed-large-izsak, after Izsak et al. 2021 (arXiv 2104.07705): BERT-large with pre-norm and dropout."""
+    layers, hidden_size, heads, intermediate_size = _bert.SHAPES["large" if size == "base" else size]
     return CrammedEncoder(
         layers=layers,
-        hidden_size=wide,
+        hidden_size=hidden_size,
         heads=heads,
         intermediate_size=intermediate_size,
         gated=False,
@@ -75,10 +75,10 @@ def izsak(size: str, faithful: bool) -> CrammedEncoder:
         positions="learned",
         head="dense",
         final_norm=False,
-        classifier_width=wide,
+        classifier_width=hidden_size,
         epsilon=1e-6,
         dropout=0.1,
-        init_std=_sizes.init_std(wide, faithful),
+        init_std=_sizes.init_std(hidden_size, faithful),
     )
 
 
@@ -88,7 +88,7 @@ def hugging_face_bert(size: str, faithful: bool, dropout: float) -> BertEncoder:
 
 
 def final(name: str, trunk: Trunk, size: str, faithful: bool, *, order: str = "", budget: str = "24h") -> Recipe:
-    """``bert-o4``, the training of v2: 8192 rows reached over 60 % of the budget, 25 % masked, triangle to the end."""
+    """``bert-o4``, the training of version 2: the batch grows to 8192 over 60 % of the budget, 25 % masked."""
     return Recipe(
         name=name,
         tokenizer=WordPiece(vocabulary=_sizes.vocabulary(size, VOCABULARY), normalizer="cramming", punctuation="runs"),
@@ -105,14 +105,16 @@ def final(name: str, trunk: Trunk, size: str, faithful: bool, *, order: str = ""
     )
 
 
-def adamw(rate: float, wide: int, faithful: bool, *, epsilon: float = 1e-12) -> AdamW:
-    return AdamW(lr=_sizes.rate(rate, wide, faithful), beta2=0.98, epsilon=epsilon, weight_decay=0.01, decay=DECAYED)
+def adamw(rate: float, hidden_size: int, faithful: bool, *, epsilon: float = 1e-12) -> AdamW:
+    return AdamW(
+        lr=_sizes.rate(rate, hidden_size, faithful), beta2=0.98, epsilon=epsilon, weight_decay=0.01, decay=DECAYED
+    )
 
 
 UNFINISHED_WARMUP = 0.13
-"""80,000 of the 600,000 microbatches of a day on the 2080 Ti (He and Hofmann 2023); the rate hardly falls after it."""
+"""80,000 of the 600,000 microbatches of a day on a 2080 Ti (He and Hofmann 2023); the rate hardly falls afterwards."""
 NO_CLIP = 1e9
-"""These baselines name no clipping."""
+"""The original configurations do not clip."""
 
 
 def baseline(
@@ -126,7 +128,7 @@ def baseline(
     batch: int,
     order: str = "",
 ) -> Recipe:
-    """An older training on the same kind of rows: 15 % masked, no ramp, no clipping."""
+    """A baseline training on the same packed sequences: 15 % masked, no ramp, no clipping."""
     return replace(
         final(name, trunk, size, faithful, order=order),
         objective=Masked(rate=0.15, count="fixed", protect_special=False),
@@ -139,7 +141,11 @@ def baseline(
 
 
 def original(name: str, trunk: Trunk, size: str, faithful: bool, *, finished: bool, order: str = "") -> Recipe:
-    """``bert-original``: Adam with L2 decay, 512 rows; its schedule of 8 million microbatches, or the budget's."""
+    """``bert-original``: Adam with L2 decay, batch 512, and a schedule of 8 million microbatches.
+
+    Args:
+        finished: fit the schedule to the budget instead.
+    """
     lr = _sizes.rate(1e-4, trunk.hidden_size, faithful)
     optimizer = Adam(lr=lr, beta2=0.999, epsilon=1e-8, weight_decay=0.01, decay=DECAYED)
     schedule: Schedule = Cosine(warmup=0.06)
@@ -149,12 +155,12 @@ def original(name: str, trunk: Trunk, size: str, faithful: bool, *, finished: bo
 
 
 def budget_cosine(name: str, trunk: Trunk, size: str, faithful: bool, *, batch: int) -> Recipe:
-    """``bert-base``: AdamW at 5e-4, a cosine over the budget."""
+    """``bert-base``: AdamW at 5e-4 with a cosine over the budget."""
     optimizer = adamw(5e-4, trunk.hidden_size, faithful)
     return baseline(name, trunk, size, faithful, optimizer, Cosine(warmup=30 / 900), batch=batch)
 
 
 def budget_linear(name: str, trunk: Trunk, size: str, faithful: bool) -> Recipe:
-    """``bert-izsak``: AdamW at 2e-3, linear over the budget, 4096 rows."""
+    """``bert-izsak``: AdamW at 2e-3, linear over the budget, batch 4096."""
     optimizer = adamw(2e-3, trunk.hidden_size, faithful, epsilon=1e-6)
     return baseline(name, trunk, size, faithful, optimizer, Trapezoid(warmup=0.06, decay=0.94), batch=4096)

@@ -1,7 +1,7 @@
-"""The flagship at its home size: one GPU and one day.
+"""The flagship's largest size, for one GPU and one day.
 
 Command: daybreak run base --corpus TEXT --budget 24h
-Promise: not yet measured.
+Not measured yet.
 """
 
 from daybreak.data.sequences.views import ViewRows

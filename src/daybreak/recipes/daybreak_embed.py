@@ -1,7 +1,7 @@
-"""The embedding finish alone: adapts a model that is trained already to search in your text.
+"""The embedding finish alone, which adapts a trained model to search in your text.
 
 Command: daybreak run embed --init MODEL --corpus TEXT --budget 10m
-Promise: not yet measured.
+Not measured yet.
 """
 
 from daybreak.data.tokenizers.tokenizer import WordPiece

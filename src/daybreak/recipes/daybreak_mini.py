@@ -1,7 +1,7 @@
-"""The flagship at its second size: a quarter of an hour to a few hours on a CPU, or minutes on a GPU.
+"""The flagship's second size, for 15 minutes to a few hours on a CPU, or minutes on a GPU.
 
 Command: daybreak run mini --corpus TEXT --budget 15m
-Promise: measured, records/2026-11-22-mini-muon-wiki-15m (Wikipedia, one thread, before sequences of views).
+Measured: records/2026-11-22-mini-muon-wiki-15m (Wikipedia, one thread; an earlier version of the recipe).
 """
 
 from daybreak.data.sequences.views import ViewRows

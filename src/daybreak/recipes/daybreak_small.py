@@ -1,7 +1,7 @@
-"""The flagship at its third size: hours on a CPU, minutes on a GPU.
+"""The flagship's third size, for hours on a CPU or minutes on a GPU.
 
 Command: daybreak run small --corpus TEXT --budget 1h
-Promise: not yet measured.
+Not measured yet.
 """
 
 from daybreak.data.sequences.views import ViewRows

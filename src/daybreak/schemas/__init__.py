@@ -1,1 +1,1 @@
-"""The types that reach disk: frozen dataclasses, one module a file format."""
+"""Types of the files that Daybreak writes: frozen dataclasses, one module for each file format."""

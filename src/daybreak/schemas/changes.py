@@ -1,6 +1,6 @@
-"""What happens to a run on its way, as it reaches disk: changes of course, and what the machine was doing.
+"""Types for changes of a run's settings and for the utilization of its machine.
 
-Units: seconds, bytes, watts, degrees Celsius; shares in [0, 1].
+Units: seconds, bytes, watts, degrees Celsius; fractions in [0, 1].
 """
 
 from __future__ import annotations
@@ -13,31 +13,31 @@ from statistics import fmean
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """What was decided in mid-course: a line of ``Decisions.changes``. Each holds until the next one, whole."""
+    """A change of settings during a run: an entry of ``Decisions.changes``, valid until the next entry."""
 
     step: int
-    """The first step that it holds for."""
+    """First step with these settings."""
     why: str
-    """In words, for people."""
+    """Reason, in words."""
     microbatch: int
-    """Rows that one device handles at a time, in the first phase."""
+    """Sequences that one device processes at a time in the first phase."""
     world_size: int
     threads: int
     rate: float = 1.0
-    """What the peak learning rate is multiplied by."""
+    """Factor of the peak learning rate."""
     compiled: bool = False
     """Whether the blocks run through torch.compile."""
     skip_to: int | None = None
-    """Row from which the run reads on at ``step``, where rows were passed over; None where none were."""
+    """Sequence at which reading continues at ``step`` if sequences were skipped; None otherwise."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceUse:
-    """One accelerator at one moment."""
+    """State of one accelerator at one moment."""
 
     name: str
     utilisation: float
-    """Share of the last second or so in which it did anything."""
+    """Fraction of about the last second in which it was busy."""
     memory: int
     memory_total: int
     temperature: float | None = None
@@ -46,53 +46,53 @@ class DeviceUse:
 
 @dataclass(frozen=True, kw_only=True)
 class MachineRecord:
-    """A line of metrics.jsonl with ``type`` = machine: how the first process' machine is, every half minute or so."""
+    """A line of metrics.jsonl with ``type`` = machine: state of the first process' machine about every half minute."""
 
     step: int
     elapsed: float
     processor: float
-    """Share of all cores that is in use, by whomever."""
+    """Fraction of all cores in use by any process."""
     load: float
-    """Processes that want to run, a mean over a minute."""
+    """Load average over one minute."""
     memory: int
-    """Of this process."""
+    """Memory of this process."""
     memory_free: int
     disk_free: int
-    """Where the run folder lies."""
+    """On the disk of the run folder."""
     devices: list[DeviceUse] = field(default_factory=list)
     kilowatt_hours: float | None = None
-    """Of the accelerators since the start of this process, from their power; None where they do not tell."""
+    """Energy of the accelerators since the start of this process; None if they do not report power."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MachineUse:
-    """A run's machine in short, over all processes of the run: part of Summary."""
+    """Machine utilization over all processes of a run: part of Summary."""
 
     processor: float
-    """Mean share of all cores in use."""
+    """Mean fraction of all cores in use."""
     load: float
-    """Mean."""
+    """Mean load average."""
     memory: int
-    """Most of the first process."""
+    """Peak memory of the first process."""
     utilisation: float | None = None
-    """Mean of the accelerators; None without any."""
+    """Mean over the accelerators; None without any."""
     device_memory: int | None = None
-    """Most of one accelerator."""
+    """Peak memory of one accelerator."""
     temperature: float | None = None
-    """Highest."""
+    """Highest temperature of an accelerator."""
     kilowatt_hours: float | None = None
     cost: float | None = None
-    """Of all hours charged, at the price that was given."""
+    """Cost of the charged hours at the given price."""
 
     @staticmethod
     def of(records: Iterable[MachineRecord], cost: float | None = None) -> MachineUse | None:
-        """Return a run's machine use in short; None without records. What is no number is left out.
+        """Summarize the records of a run; None without records. Values that are not finite are ignored.
 
-        Each process counts its kilowatt hours from zero. In the order of the clock, a value below the one before is the
+        Each process counts its kilowatt hours from zero, so in order of time a value below the previous one is the
         first of a new process.
 
         Args:
-            records: of all processes, those that a resume cut away too: that work was done as well.
+            records: of all processes, including lines that a resume removed, because that work used the machine too.
         """
         ordered = sorted(records, key=lambda record: record.elapsed)
         if not ordered:

@@ -1,7 +1,8 @@
-"""What a run is expected to reach, as it reaches disk: the runs behind the law, the law, and forecasts.
+"""Types of forecasts: the runs that the scaling law is fitted to, the law, and forecasts of losses and scores.
 
-Losses are nats per masked token on the fixed held-out positions. A share is a loss over that of word frequencies alone
-on the same positions (``ValidationRecord.unigram_loss``), which makes texts and vocabularies comparable.
+Losses are nats per masked token on the fixed held-out positions. A relative loss is a loss divided by that of the
+unigram baseline on the same positions (``ValidationRecord.unigram_loss``), which makes texts and vocabularies
+comparable.
 """
 
 from __future__ import annotations
@@ -9,34 +10,34 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 MARKS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-"""Shares of a run at which its training loss is compared with what is usual."""
+"""Points of a run at which its training loss is compared with the typical loss."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LawRun:
-    """A finished run as the fit of the law sees it."""
+    """A finished run as input to the fit of the scaling law."""
 
     name: str
     inner: int
-    """Parameters outside of the embedding."""
+    """Parameters outside the embedding."""
     tokens: int
-    """Read in training."""
+    """Training tokens."""
     unique: int
-    """Tokens of the training text: fewer than ``tokens`` where it was read more than once."""
+    """Tokens of the training text; fewer than ``tokens`` if it was read more than once."""
     unigram_loss: float
     pairs: float
-    """How foretellable the text is, see ``forecasting.difficulty``."""
+    """Predictability of the text, see ``forecasting.difficulty``."""
     loss: float
-    """On all held-out rows, at the end."""
+    """Final loss on all held-out sequences."""
     course: list[float | None]
-    """Mean training loss just before each of MARKS, whatever is predicted there; None where nothing was written."""
+    """Mean training loss just before each of MARKS, of the objective at that point; None if nothing was logged."""
     optimizer: str = "AdamW"
-    """The kind of it; the flagship's was AdamW when records did not name one."""
+    """Class of the optimizer; AdamW for records that do not name one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Residual:
-    """How far the law is from one of its own runs."""
+    """Deviation of the law from one of the runs it was fitted to."""
 
     name: str
     loss: float
@@ -45,64 +46,64 @@ class Residual:
 
 @dataclass(frozen=True, kw_only=True)
 class UsualLoss:
-    """The usual training loss at a mark, and what a run's own loss there tells about its end.
+    """Typical training loss at a mark, and how a run's own loss there updates the forecast of its final loss.
 
-    With z the logarithm of the share that the law gives the end, the logarithm of the usual share at the mark is
-    ``offset + slope * z``; what a run lies above it, times ``pull``, is added to z.
+    Let z be the logarithm of the relative final loss by the law. The logarithm of the typical relative loss at the mark
+    is ``offset + slope * z``; a run's deviation from it, times ``pull``, is added to z.
     """
 
     at: float
     offset: float
     slope: float
     spread: float
-    """Standard deviation of runs around the usual logarithm."""
+    """Standard deviation of runs around the typical logarithm."""
     pull: float
     left: float
-    """Standard deviation of the end's logarithm that is left when the mark is known."""
+    """Remaining standard deviation of the logarithm of the final loss, given the loss at the mark."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Law:
-    """share = (L + (1 - L) (1 + D / D0)^-beta)^(p^-gamma), where L = floor + A / N^alpha, fitted in logarithms.
+    """Scaling law: (L + (1 - L) (1 + D / D0)^-beta)^(p^-gamma) with L = floor + A / N^alpha, fitted in logarithms.
 
-    The form of Hoffmann et al. (arXiv 2203.15556), but that at no text it is the loss of word frequencies, and falls
-    the faster the more foretellable the text is. N: parameters outside of the embedding; D: tokens, those of repeated
-    text counting less and less; p: the loss of a model of pairs of words over that of frequencies.
+    It gives the relative loss. The form is that of Hoffmann et al. (arXiv 2203.15556), modified so that the loss equals
+    the unigram baseline at zero tokens and falls faster for more predictable text. N: parameters outside the embedding;
+    D: tokens, where repeated text counts less and less; p: the loss of a bigram model over that of the unigram model.
     """
 
     coefficients: list[float]
     """log floor, log A, alpha, log D0, beta, gamma, with N, D and p counted from ``forecasting.law.CENTRE``."""
     covariance: list[list[float]]
-    """Of the coefficients."""
+    """Covariance of the coefficients."""
     others: list[float]
-    """What log A and beta are higher by for the runs behind it with another optimizer than the flagship's, which tell
-    of text, and of what the two have in common."""
+    """Differences of log A and beta for fitted runs with another optimizer than the flagship's. Those runs inform the
+    coefficients of the text and those common to both optimizers."""
     spread: float
-    """Standard deviation of the logarithm of a run around the law."""
+    """Standard deviation of the logarithm of runs around the law."""
     freedom: int
     """Degrees of freedom behind ``spread``."""
     inner: tuple[int, int]
-    """Least and most parameters that were measured, with either optimizer."""
+    """Smallest and largest number of parameters that was measured, with either optimizer."""
     tokens: tuple[int, int]
     epochs: float
-    """Most readings of a text that were measured."""
+    """Largest number of epochs that was measured."""
     usual: list[UsualLoss]
     residuals: list[Residual] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Forecast:
-    """A loss that is expected, with its 90 % interval."""
+    """Forecast of a loss with its 90 % interval."""
 
     made_at: float
-    """Share of the run that was behind it; 0 at its start."""
+    """Progress of the run when the forecast was made; 0 at its start."""
     tokens: float
-    """That the run will have read."""
+    """Training tokens at the end of the run."""
     loss: float
     low: float
     high: float
     beyond: str = ""
-    """What lies outside of what the law was measured on, in words; empty if nothing does."""
+    """Values outside the range that the law was fitted to, in words; empty if there are none."""
 
     @property
     def words(self) -> str:
@@ -115,28 +116,28 @@ class Forecast:
 
 @dataclass(frozen=True, kw_only=True)
 class ForecastLog:
-    """RUN/forecast.json: what a run was expected to reach, and what its training loss is usually on the way."""
+    """Content of RUN/forecast.json: forecasts of the final loss, and the typical training loss along the run."""
 
     forecasts: list[Forecast]
-    """Of the held-out loss at the end, made at the start of the run and at each mark that it passed."""
+    """Forecasts of the final held-out loss, made at the start of the run and at each mark."""
     usual: list[Forecast]
-    """The training loss that is usual just before each mark (``made_at``)."""
+    """Typical training loss just before each mark (``made_at``)."""
     pairs: float
-    """How foretellable the text is, see ``forecasting.difficulty``."""
+    """Predictability of the text, see ``forecasting.difficulty``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskRun:
-    """A finished and evaluated run as the fit of task forecasts sees it."""
+    """A finished and evaluated run as input to the fit of task forecasts."""
 
     name: str
     gap: float
-    """The unigram baseline less the final held-out loss, nats."""
+    """Unigram baseline minus final held-out loss, nats."""
     noisy_copy: float | None
-    """Loss on masked tokens beside a noisy copy of their text, as a fraction of that alone (``ContextUse``); None where
-    it was not measured."""
+    """Loss on masked tokens beside a noisy copy of their text, as a fraction of that without it (``ContextUse``); None
+    if not measured."""
     scores: dict[str, float]
-    """By task, the mean over fine-tunings of the headline metric."""
+    """Mean headline metric over fine-tunings, by task."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,49 +146,49 @@ class TaskLine:
 
     task: str
     compares_segments: bool
-    """Of which kind the models behind it are."""
+    """Whether the fitted models compare segments."""
     runs: list[str]
-    """Names of the runs behind it."""
+    """Names of the fitted runs."""
     gaps: tuple[float, float]
-    """Least and largest gap that was measured; there is no forecast outside."""
+    """Smallest and largest measured gap; there is no forecast outside."""
     centre: float
     """Mean gap."""
     squares: float
-    """Sum of the squared distances of the gaps from it."""
+    """Sum of squared deviations of the gaps from ``centre``."""
     score: float
     """Mean score."""
     slope: float
-    """Score a nat."""
+    """Score per nat."""
     spread: float
     """Standard deviation of runs around the line (n - 2)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskTable:
-    """The lines behind forecasts of task scores."""
+    """Lines for the forecasts of task scores."""
 
     protocol: str
-    """How the runs behind it were fine-tuned."""
+    """Protocol with which the fitted runs were fine-tuned."""
     lines: list[TaskLine]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskForecast:
-    """A task's score that is expected after fine-tuning, with its 90 % interval."""
+    """Forecast of a task's score after fine-tuning, with its 90 % interval."""
 
     task: str
     score: float | None = None
-    """None where nothing was measured."""
+    """None if there is no forecast."""
     low: float | None = None
     high: float | None = None
     runs: int = 0
-    """Behind the line."""
+    """Number of fitted runs."""
     beyond: str = ""
-    """What was measured instead, in words; empty where there is a score."""
+    """What was measured instead, in words; empty if there is a score."""
 
     @property
     def words(self) -> str:
-        """In points of 100."""
+        """The score and its interval in percent."""
         if self.score is None or self.low is None or self.high is None:
             return f"{self.task} not measured there"
         return f"{self.task} {100 * self.score:.0f} ({100 * self.low:.0f} to {100 * self.high:.0f})"
@@ -195,27 +196,27 @@ class TaskForecast:
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A recipe that a budget could be spent on, as timed on this machine."""
+    """A recipe considered for a budget, with its speed on this machine."""
 
     recipe: str
     parameters: int
     inner: int
-    """Of them outside of the embedding."""
+    """Parameters outside the embedding."""
     flops_per_token: int
-    """Of training."""
+    """Floating-point operations of training per token."""
     tokens_per_second: float
-    """While it trains."""
+    """Speed during training."""
     training_seconds: float
-    """Of the budget; the rest goes to the start, validations and the export."""
+    """Part of the budget spent on training; the rest is start, validation and export."""
     memory: int
-    """Bytes, of the process or of the accelerator; 0 where it was not measured."""
+    """Peak memory of the process or of the accelerator, bytes; 0 if not measured."""
     measured: bool
-    """False where the speed follows from the arithmetic of a smaller candidate."""
+    """False if the speed is extrapolated from a smaller candidate."""
     forecast: Forecast | None = None
     tasks: list[TaskForecast] = field(default_factory=list)
-    """What its model will score after fine-tuning; empty where there is no forecast of its loss."""
+    """Forecasts of its scores after fine-tuning; empty without a forecast of its loss."""
     trouble: str = ""
-    """Why it cannot be chosen, in words; empty if it can."""
+    """Why it cannot be chosen, in words; empty if it can be."""
 
     @property
     def tokens(self) -> float:
@@ -224,14 +225,14 @@ class Candidate:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What a budget would buy on this machine and text."""
+    """Comparison of candidates for a budget on this machine and text."""
 
     budget: str
     device: str
     unigram_loss: float
     pairs: float
-    """How foretellable the text is, see ``forecasting.difficulty``."""
+    """Predictability of the text, see ``forecasting.difficulty``."""
     text_tokens: int
     candidates: list[Candidate]
     chosen: str
-    """Name of a candidate."""
+    """Name of the chosen candidate."""

@@ -1,4 +1,4 @@
-"""Names that earlier versions gave to fields and flags, so that their files and commands still work."""
+"""Former names of fields and flags, so that files and commands of earlier versions still work."""
 
 from __future__ import annotations
 
@@ -50,22 +50,22 @@ FLAGS = {
     "--later.when-flat": "--phase2.when-flat",
     "--later.no-when-flat": "--phase2.no-when-flat",
 } | {f"--{old}".replace("_", "-"): f"--{new}".replace("_", "-") for old, new in RECIPE.items() if "." in old}
-"""Flags: before and now. ``prepare --steps`` was renamed too, but other commands keep a flag of that name."""
+"""Flags: before and now. ``prepare --steps`` is separate, because other commands keep a flag of that name."""
 PREPARE_FLAGS = {"--steps": "--filters"}
 
 
 def current_recipe(recipe: dict[str, Any]) -> dict[str, Any]:
-    """Return a recipe as this version names its fields; the same content where nothing was renamed."""
-    found = copy.deepcopy(recipe)
+    """Return the recipe with the current names of its fields."""
+    current = copy.deepcopy(recipe)
     for old, new in RECIPE.items():
         *path, name = old.split(".")
-        holder: Any = found
+        holder: Any = current
         for key in path:
             holder = holder.get(key) if isinstance(holder, dict) else None
         if isinstance(holder, dict) and name in holder:
             renamed = new.rpartition(".")[2]
-            # In its old place: the order of the fields is the order in which pages list them.
+            # At its old place: pages list the fields in this order.
             items = [(renamed if key == name else key, value) for key, value in holder.items()]
             holder.clear()
             holder.update(items)
-    return found
+    return current

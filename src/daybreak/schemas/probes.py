@@ -1,5 +1,7 @@
-"""What probing leaves on disk: probes.json. Nothing in it was fine-tuned. Shares, accuracies and intervals in [0, 1],
-correlations in [-1, 1], losses in nats per hidden token, seconds."""
+"""Types of probes.json: measurements on a model without fine-tuning.
+
+Units: fractions, accuracies and intervals in [0, 1], correlations in [-1, 1], losses in nats per masked token, seconds.
+"""
 
 from __future__ import annotations
 
@@ -11,48 +13,50 @@ class LayerScore:
     """A probe on one layer's frozen states, mean-pooled."""
 
     layer: int
-    """0 is the embeddings; the largest is what the encoder gives, after its last norm."""
+    """0 is the embeddings; the largest is the output of the encoder after its last norm."""
     score: float
     """The task's headline metric on the whole dev file."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayerProbe:
-    """One task, read off each layer by a linear model (Alain and Bengio 2016, arXiv:1610.01644). Of a pair it sees
-    how the two texts, each pooled alone, differ and agree."""
+    """Linear probes of each layer on one task (Alain and Bengio 2016, arXiv:1610.01644).
+
+    The features of a pair are the differences and products of the two texts, each pooled alone.
+    """
 
     task: str
     kind: str
     """classification (logistic regression) or regression (ridge)."""
     metric: str
     constant: float
-    """The same metric of the constant answer that suits the training rows best."""
+    """The same metric for the best constant answer on the training examples."""
     train_rows: int
-    """Rows that the linear models were fitted on."""
+    """Training examples of the linear models."""
     dev_rows: int
     layers: list[LayerScore]
     """In order, from 0."""
 
     @property
     def best(self) -> LayerScore:
-        """The layer that tells most; of equals the lowest."""
-        return max(self.layers, key=lambda found: found.score)
+        """The layer with the highest score; of equal ones the lowest."""
+        return max(self.layers, key=lambda layer: layer.score)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SimilarityScore:
-    """How well the cosine between two mean-pooled sentences follows the similarity that people gave."""
+    """Correlation of the cosine of two mean-pooled sentences with human similarity ratings."""
 
     layer: int
-    """As in LayerScore."""
+    """Layer, as in LayerScore."""
     spearman: float
     centred: float
-    """The same after the mean vector of all sentences was taken from each: without what all have in common."""
+    """The same after subtracting the mean vector of all sentences."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SimilarityProbe:
-    """A task of rated pairs, such as STS-B, without any training: the dev file alone."""
+    """A task of rated pairs, such as STS-B, evaluated on its dev file without training."""
 
     task: str
     pairs: int
@@ -62,79 +66,79 @@ class SimilarityProbe:
 
 @dataclass(frozen=True, kw_only=True)
 class BucketScore:
-    """Hidden tokens whose rank, or whose position, lies in a range."""
+    """Masked tokens whose rank or position lies in a range."""
 
     first: int
     last: int | None
-    """The range with both ends; None where it has no upper end."""
+    """Last value of the range, included; None without an upper end."""
     count: int
-    """Hidden tokens in it, at least 1; a range without any is left out."""
+    """Masked tokens in the range, at least 1; empty ranges are omitted."""
     accuracy: float
     low: float
-    """Of the accuracy's 95 % interval (Wilson 1927)."""
+    """Lower end of the 95 % interval of the accuracy (Wilson 1927)."""
     high: float
     loss: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationBin:
-    """Hidden tokens of which the model was about as sure."""
+    """Masked tokens with a similar confidence of the model."""
 
     low: float
-    """Confidence of the best guess, above this and up to ``high``."""
+    """The confidence of the best guess is above this and at most ``high``."""
     high: float
     count: int
-    """At least 1; a bin without any token is left out."""
+    """At least 1; empty bins are omitted."""
     confidence: float
-    """Mean in the bin."""
+    """Mean confidence in the bin."""
     accuracy: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class RowLength:
-    """The text cut into rows of one length. The same tokens are hidden at every length."""
+    """Results for the text cut into sequences of one length. The same tokens are masked at every length."""
 
     length: int
-    """Tokens a row, with the special one that opens it; the last row may be shorter."""
+    """Tokens of a sequence, including the first special token; the last sequence may be shorter."""
     times_trained: int
-    """``length`` over the trained length; 1, or more for lengths that the model has never seen."""
+    """``length`` over the trained length; above 1 for lengths beyond training."""
     count: int
-    """Hidden tokens."""
+    """Masked tokens."""
     accuracy: float
     low: float
     high: float
     loss: float
     positions: list[BucketScore]
-    """By position in the row; the token that opens it has position 0."""
+    """By position in the sequence, from 0 for its first special token."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MaskedWords:
-    """Held-out text with 15 % of its tokens hidden, each by the mask token, and what the model guessed."""
+    """Predictions of a model for held-out text in which 15 % of the tokens are replaced by the mask token."""
 
     text: str
-    """Where the text came from, without paths."""
+    """Source of the text, without paths."""
     tokens: int
     """Tokens of the text that were read."""
     trained_length: int
-    """Longest row that the model's own files speak of."""
+    """Longest sequence according to the model's files."""
     ranks_from: str
-    """What a token's rank was counted in: 'training text' or 'this text'. Rank 1 is the most frequent token."""
+    """Text that ranks are counted in: 'training text' or 'this text'. Rank 1 is the most frequent token."""
     constant: float
     """Accuracy of always guessing the token of rank 1."""
     lengths: list[RowLength]
-    """In rising order; the first is the one that ``frequency`` and ``calibration`` were counted at."""
+    """Ascending; ``frequency`` and ``calibration`` are computed at the first."""
     frequency: list[BucketScore]
-    """By rank of the hidden token."""
+    """By rank of the masked token."""
     calibration: list[CalibrationBin]
-    """15 bins of equal width at most."""
+    """At most 15 bins of equal width."""
     calibration_error: float
     """Expected calibration error over these bins (Guo et al. 2017, arXiv:1706.04599)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Probes:
-    """``probes.json``: all that was asked about one model, each part only where there was something to ask with."""
+    """Content of probes.json: the probes of one model that were requested."""
 
     model_name: str
     """Name of the run's or the model's folder."""

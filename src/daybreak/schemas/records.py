@@ -1,4 +1,4 @@
-"""What ``daybreak record`` files beside a run's own files: records/NAME/record.json. Units as in ``records``."""
+"""Types of records/NAME/record.json, written by ``daybreak record``. Units as in ``schemas.run``."""
 
 from __future__ import annotations
 
@@ -8,50 +8,50 @@ from daybreak.schemas.run import Environment
 
 RECORD_FILE = "record.json"
 RULES = 1
-"""Of the speedrun in RULES.md; a record says under which it was filed."""
+"""Version of the speedrun rules in RULES.md, stored in each record."""
 NAMED_TEXTS = 3
 VERIFIED_STEPS = 500
-"""Fewest of the last steps that the speedrun wants verified; all of a shorter run."""
+"""Number of last steps that the speedrun requires to be verified; all of a shorter run."""
 
 
 def tolerance(seconds: float) -> float:
-    """How far from its budget a run may end, in seconds (RULES.md)."""
+    """Largest allowed difference of a run's time from its budget, in seconds (RULES.md)."""
     return max(0.01 * seconds, 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verified:
-    """What ``daybreak verify`` found equal bit for bit."""
+    """Parts of a run that ``daybreak verify`` reproduced bit for bit."""
 
     first: int
-    """The checkpoint that it began at, a step; 0 is the beginning of the run."""
+    """Step of the checkpoint where verification started; 0 for the start of the run."""
     last: int
     gradient_norms: int
-    """How many recorded ones were compared."""
+    """Number of recorded gradient norms that were compared."""
     weights: list[str]
-    """Which: checkpoints by their folder, and the exported model."""
+    """Weights that were compared: checkpoints by folder name, and the exported model."""
     loss: float | None = None
-    """Held-out loss of the exported model, judged again; None where the run was not finished."""
+    """Held-out loss of the exported model, evaluated again; None if the run was not finished."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataIdentity:
-    """The text of a run. Losses compare where the three fingerprints are equal."""
+    """Identity of a run's text. Losses are comparable if all three fingerprints are equal."""
 
     tokenizer: str
     """Fingerprint, see ``Manifest.tokenizer``."""
     train: str
-    """Fingerprint of the training shards, made from their hashes; empty where a run was filed without them."""
+    """Fingerprint of the training shards, made from their hashes; empty if it is not known."""
     heldout: str
-    """Fingerprint of the held-out rows as they are shown to a model, the masked positions and the answers."""
+    """Fingerprint of the held-out inputs, masked positions and answers."""
     vocabulary: int
     train_documents: int
     train_tokens: int
     heldout_tokens: int
     texts: int
-    """Files and other sources that it came from."""
+    """Number of files and other sources."""
     names: list[str]
-    """Of the first few, without paths; data.json has all."""
+    """Names of the first few, without paths; data.json has all."""
 
     @property
     def known(self) -> bool:
@@ -64,7 +64,7 @@ class DataIdentity:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedResult:
-    """One task in short; results.json beside it has the rest."""
+    """Result of one task; results.json has the details."""
 
     protocol: str
     task: str
@@ -78,23 +78,23 @@ class RecordedResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """All of records/NAME/record.json, made from the run's own files."""
+    """Content of records/NAME/record.json, made from the files of the run."""
 
     rules: int
-    """Version of the speedrun's rules; 0 where a run was filed without this file."""
+    """Version of the speedrun rules; 0 for a run recorded without this file."""
     date: str
     """Day on which the run started, UTC: 2026-11-22."""
     recipe: str
-    """Name."""
+    """Name of the recipe."""
     fingerprint: str
-    """Of the whole recipe, as in recipe.json."""
+    """Fingerprint of the recipe, as in recipe.json."""
     variant: str
-    """Of the recipe without its seed: runs that share it are one variant."""
+    """Fingerprint of the recipe without its seed: runs that share it are one variant."""
     seed: int
     budget: str
-    """As it was asked for."""
+    """As the user wrote it."""
     seconds: float | None
-    """That in seconds; None for a budget in tokens or steps."""
+    """Budget in seconds; None for a budget in tokens or steps."""
     elapsed: float
     """Charged to the budget."""
     wall: float
@@ -106,36 +106,36 @@ class Record:
     precision: str
     batch: int
     machine: Environment
-    """Names, cores, memory, versions."""
+    """Device, cores, memory, versions."""
     transformers: str
-    """Version, of the parity gate."""
+    """Version of transformers in the parity gate."""
     commit: str
-    """Of the checkout that filed and verified the run; empty where it was installed otherwise."""
+    """Commit of the checkout that recorded the run; empty if Daybreak was installed as a package."""
     parameters: int
     steps: int
     tokens: int
     epochs: float
     tokens_per_second: float
     loss: float
-    """On all held-out positions, at the end."""
+    """Final loss on all held-out positions."""
     accuracy: float
     unigram_loss: float
-    """Of word frequencies alone on the same positions."""
+    """Loss of the unigram baseline on the same positions."""
     positions: int
     data: DataIdentity
     parent: str
-    """Model or run that it starts from; empty from random weights."""
+    """Model or run that it starts from; empty for random weights."""
     verified: Verified | None
-    """None where a run was filed without this file."""
+    """None for a run recorded without this file."""
     load: float | None
-    """The highest one-minute load meanwhile; None where nobody watched it."""
+    """Highest one-minute load average during the run; None if not measured."""
     others: float | None
-    """Cores that other processes used, on average; None where nobody counted."""
+    """Mean number of cores used by other processes; None if not measured."""
     void: str
-    """Why its time counts for nothing; empty where it counts."""
+    """Why its time is not valid; empty if it is."""
     results: list[RecordedResult] = field(default_factory=list)
     kilowatt_hours: float | None = None
-    """Of the accelerators; None where they do not tell."""
+    """Energy of the accelerators; None if they do not report it."""
 
     @property
     def on_gpu(self) -> bool:

@@ -1,7 +1,8 @@
-"""Types that reach disk, so that stages can speak through files: prepared data and runs. Others are in ``*_records``.
+"""Types of the files of prepared data and of runs.
 
-Units: seconds, tokens, bytes; losses in nats per token; shares and accuracies in [0, 1]. ``elapsed`` is the clock of
-the budget: it counts from the start of the pretraining process, survives resumes, and charges lost work.
+Units: seconds, tokens, bytes; losses in nats per token; fractions and accuracies in [0, 1]. ``elapsed`` is the time
+charged to the budget: it counts from the start of the pretraining process, continues after a resume, and includes lost
+work.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from daybreak.schemas.changes import Change, MachineUse
 
 SHARD_FORMAT = 1
 ATTENDS = 0.4
-"""A model attends across segments where a noisy copy of the text takes away this fraction of the loss or more."""
+"""A model attends across segments if a noisy copy of the text reduces the loss by at least this fraction."""
 PLATEAU_MARGIN = 0.15
-"""Nats below the unigram loss that a model must have come before it counts as having left the plateau."""
+"""Nats below the unigram baseline at which a model counts as having left the unigram plateau."""
 BLOCK_BYTES = 1 << 20
-"""Shard files carry one hash per block of this size, checked when the block is first read."""
+"""Shard files have one hash for each block of this size, checked when the block is first read."""
 
 
 # ---------------------------------------------------------------- prepared data: DATA/manifest.json
@@ -24,7 +25,7 @@ BLOCK_BYTES = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class SpecialIds:
-    """The ids of the special tokens: these in every tokenizer that Daybreak trains, others in one taken over."""
+    """Ids of the special tokens; the defaults are those of every tokenizer that Daybreak trains."""
 
     pad: int = 0
     unk: int = 1
@@ -45,7 +46,7 @@ class BlockFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
-    """One split: a flat token stream over one or more files, each document closed by the separator token."""
+    """One split: a flat token stream over one or more files, with a separator token after each document."""
 
     documents: int
     tokens: int
@@ -54,7 +55,7 @@ class Split:
     document_ends: BlockFile
     """uint64: for each document the stream position just past its separator."""
     sentence_ends: BlockFile | None = None
-    """uint64: likewise of sentences (lines of the input; a document's last holds its separator); None without any."""
+    """uint64: for each sentence the stream position just past it and its separator; None without sentences."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +67,7 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What ``daybreak prepare`` made, and what pretraining checks before its first step."""
+    """Content of DATA/manifest.json, written by ``daybreak prepare`` and checked by pretraining."""
 
     format: int
     tokenizer: str
@@ -75,8 +76,8 @@ class Manifest:
     vocabulary: int
     token_bytes: int
     document_rule: str
-    """What documents are, in words joined by 'and': record, page, article, document (of tokens); of plain text file,
-    line or blank-line."""
+    """Unit of a document: record, page, article or document (of tokens); for plain text file, line or blank-line.
+    Several are joined by 'and'."""
     train: Split
     heldout: Split
     unigram_counts: BlockFile
@@ -84,14 +85,14 @@ class Manifest:
     sources: list[Source]
     duplicates: int
     skipped: dict[str, int]
-    """Documents or lines left out, by reason."""
+    """Skipped documents or lines, by reason."""
     characters: int
     seconds: float
     inputs_fingerprint: str = ""
-    """Identifies the input files (path, size, time of change) and settings that this was made from."""
+    """Identifies the input files (path, size, modification time) and the settings."""
     special: SpecialIds = SpecialIds()
     overlap: float | None = None
-    """Share of this vocabulary's pieces that the tokenizer it was compared with has too; None if with none."""
+    """Fraction of this vocabulary's tokens that the compared tokenizer has as well; None without a comparison."""
 
 
 # ---------------------------------------------------------------- a run: RUN/*.json, *.jsonl
@@ -113,42 +114,42 @@ class Environment:
 
 @dataclass(frozen=True, kw_only=True)
 class Decisions:
-    """Choices that came from measuring; made once, obeyed at resume and replay."""
+    """Measured choices of a run; made once and reused on resume and replay."""
 
     device: str
     threads: int
     precision: str
-    """float32, bfloat16 or float16, of training; validation and export are float32."""
+    """Precision of training: float32, bfloat16 or float16. Validation and export use float32."""
     microbatch: int
-    """Rows that one device handles at a time."""
+    """Sequences that one device processes at a time."""
     world_size: int
     reserve_seconds: float
-    """Kept back from a time budget for the last validation and the export."""
+    """Reserved from a time budget for the last validation and the export."""
     validation_rows: int
-    """Rows of the interim validations; the final one takes all."""
+    """Sequences of an interim validation; the final one uses all."""
     validation_marks: int
-    """Interim validations, at equal distances of progress; those in a causal stage are left out."""
+    """Number of interim validations at equal distances of progress; those in a causal stage are skipped."""
     matmul_gflops: dict[str, float]
-    """Measured rate of a square product by precision."""
+    """Measured speed of a square matrix product, by precision."""
     step_seconds: dict[str, float] = field(default_factory=dict)
-    """Measured time of an optimizer step at the end of the run, by precision, of those that were worth trying."""
+    """Measured time of an optimizer step at the end of the run, by precision that was tried."""
     course_seconds: list[float] = field(default_factory=list)
-    """The same at its start, in its middle and at its end, in the precision that was chosen."""
+    """Measured time of a step at the start, middle and end of the run, in the chosen precision."""
     batch: int = 0
-    """Rows of an optimizer step over all devices."""
+    """Sequences of an optimizer step over all devices."""
     rate_factor: float = 1.0
-    """What the recipe's rule for several devices made of the learning rate."""
+    """Factor of the learning rate by the recipe's rule for several devices."""
     before: dict[str, float] = field(default_factory=dict)
-    """Held-out losses of a model that is continued, as it came: on the run's own text, and on general text."""
+    """Held-out losses of a continued model before training, on the run's own text and on general text."""
     compiled: bool = False
     """Whether the blocks run through torch.compile."""
     changes: list[Change] = field(default_factory=list)
-    """What was decided anew in mid-course, in order of steps."""
+    """Changes during the run, in order of steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TraceRecord:
-    """One optimizer step that is part of the run. ``elapsed`` and ``progress`` as they stood before the step."""
+    """One optimizer step of the run; ``elapsed`` and ``progress`` are the values before the step."""
 
     step: int
     elapsed: float
@@ -157,7 +158,7 @@ class TraceRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class StepRecord:
-    """A line of metrics.jsonl with ``type`` = step: means over the steps since the line before."""
+    """A line of metrics.jsonl with ``type`` = step: means over the steps since the previous line."""
 
     step: int
     elapsed: float
@@ -171,17 +172,17 @@ class StepRecord:
     """Predicted positions since the start of the run."""
     learning_rate: float
     gradient_norm: float
-    """Of the last of these steps, before clipping."""
+    """Norm at the last of these steps, before clipping."""
     tokens_per_second: float
     dropped: int = 0
-    """Steps since the start whose update was left out, because something in it was not finite or exploded."""
+    """Steps since the start whose update was dropped because it was not finite or exploded."""
     contrastive: float | None = None
     """Mean contrastive loss of the embedding finish, nats; None before it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ValidationRecord:
-    """A line of metrics.jsonl with ``type`` = validation: fixed held-out positions, 15 % of them masked."""
+    """A line of metrics.jsonl with ``type`` = validation: fixed held-out sequences, 15 % of the tokens masked."""
 
     step: int
     elapsed: float
@@ -191,34 +192,34 @@ class ValidationRecord:
     accuracy: float
     positions: int
     distinct: int
-    """Different tokens among the predictions."""
+    """Distinct tokens among the predictions."""
     unigram_loss: float
-    """Loss of the training corpus' unigram distribution (add-one) on the same positions: the plateau."""
+    """Loss of the unigram baseline (add-one smoothing) on the same positions."""
     most_frequent_fraction: float
-    """Share of the positions whose answer is the corpus' most frequent token: the accuracy of always guessing it."""
+    """Fraction of the positions whose answer is the most frequent token: the accuracy of always guessing it."""
     final: bool
     seconds: float
     own_loss: float | None = None
-    """Masked loss on held-out rows as the recipe itself makes and masks them, nats; None where nothing differs."""
+    """Masked loss on held-out sequences built and masked as the recipe trains, nats; None if they are the same."""
     own_accuracy: float | None = None
-    """Accuracy on those."""
+    """Accuracy on those sequences."""
     next_loss: float | None = None
     """Loss of the next-sentence prediction, nats per pair; None for a model without it."""
     next_accuracy: float | None = None
-    """Its accuracy; half the pairs or more are random, so guessing gives about 0.5."""
+    """Accuracy of the next-sentence prediction; at least half of the pairs are random, so guessing gives about 0.5."""
     interim_loss: float | None = None
-    """Of a final validation: the loss on the rows of the interim ones, which alone is comparable with theirs; None
-    where there were no interim validations, and in runs of earlier versions."""
+    """In a final validation, the loss on the sequences of the interim ones, to compare with them; None without interim
+    validations and in runs of earlier versions."""
 
     @property
     def on_plateau(self) -> bool:
-        """Whether the model does no better than token frequencies do (within PLATEAU_MARGIN)."""
+        """Whether the model is no better than the unigram baseline, within PLATEAU_MARGIN."""
         return not self.loss < self.unigram_loss - PLATEAU_MARGIN
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parity:
-    """What a clean process that knows only transformers found in the exported folder."""
+    """Result of loading the exported folder in a separate process with only transformers."""
 
     passed: bool
     checks: dict[str, bool]
@@ -232,71 +233,71 @@ class Parity:
 
 @dataclass(frozen=True, kw_only=True)
 class Forgetting:
-    """Held-out losses around continued pretraining, nats per masked token: what was won, and what it cost."""
+    """Held-out losses before and after continued pretraining, nats per masked token."""
 
     own_before: float
-    """On the run's own held-out text, of the model that was continued."""
+    """Loss of the continued model on the run's own held-out text."""
     own_after: float
     general_before: float | None = None
-    """On general text, likewise; None where none was given."""
+    """Loss on general text; None without general text."""
     general_after: float | None = None
 
     @property
     def texts(self) -> list[tuple[str, float, float]]:
-        """(which text, loss before, loss after), general text only where it was judged."""
-        found = [("Own text", self.own_before, self.own_after)]
+        """(text, loss before, loss after); general text only if it was evaluated."""
+        texts = [("Own text", self.own_before, self.own_after)]
         if self.general_before is not None and self.general_after is not None:
-            found.append(("General text", self.general_before, self.general_after))
-        return found
+            texts.append(("General text", self.general_before, self.general_after))
+        return texts
 
     @property
     def verdict(self) -> str:
-        """The exchange in one sentence."""
-        told = [
+        """The changes in one sentence."""
+        parts = [
             f"{text.lower()} {abs(after - before):.2f} nats {'better' if after < before else 'worse'}"
             for text, before, after in self.texts
         ]
-        return f"After continuing, {', '.join(told)}."
+        return f"After continuing, {', '.join(parts)}."
 
 
 @dataclass(frozen=True, kw_only=True)
 class VisibleContext:
-    """The loss on masked tokens with few others visible."""
+    """Loss on masked tokens with few visible tokens."""
 
     tokens: int
-    """Nearest tokens that are visible, half of them on each side."""
+    """Number of nearest visible tokens, half of them on each side."""
     loss: float
     """Nats per masked token."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ContextUse:
-    """How much of its context a model uses: the loss on masked tokens of held-out text, nats, and the accuracy."""
+    """Use of context: loss, in nats, and accuracy on masked tokens of held-out text."""
 
     alone: float
-    """In a piece of text by itself."""
+    """Loss in a span of text alone."""
     copy: float
-    """In the same piece, beside a verbatim copy of it."""
+    """Loss in the same span beside a verbatim copy of it."""
     noisy_copy: float
-    """Beside a copy that lacks a fifth of the other tokens."""
+    """Loss beside a copy that lacks a fifth of the other tokens."""
     alone_accuracy: float
     copy_accuracy: float
     noisy_copy_accuracy: float
     visible: list[VisibleContext]
-    """By visible context, with all of the piece last."""
+    """By visible context, the whole span last."""
     positions: int
-    """Masked tokens in each of the three."""
+    """Masked tokens in each of the three conditions."""
     seconds: float
 
     @property
     def attends_across_segments(self) -> bool:
-        """Whether a noisy copy takes away at least ATTENDS of the loss."""
+        """Whether a noisy copy reduces the loss by at least ATTENDS."""
         return self.noisy_copy <= self.alone * (1 - ATTENDS)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankerScore:
-    """How well one way of ranking finds the passage that a query stood next to, in [0, 1]."""
+    """Retrieval metrics of one ranker for the passage next to a query, in [0, 1]."""
 
     ranker: str
     """bm25, dense (cosine of embeddings) or hybrid (both, standardised for each query and added)."""
@@ -319,7 +320,7 @@ class RetrievalExample:
     query: str
     passage: str
     rank: int
-    """Of its own passage, by the hybrid ranker, from 1."""
+    """Rank of its own passage by the hybrid ranker, from 1."""
     first: str
 
 
@@ -344,11 +345,11 @@ class Summary:
 
     budget: str
     elapsed: float
-    """Seconds charged to the budget."""
+    """Time charged to the budget."""
     wall: float
-    """Seconds from the first start to the end, the time between a stop and a resume included."""
+    """Time from the first start to the end, including the time between a stop and a resume."""
     time_by_category: dict[str, float]
-    """Seconds by use: start, data, train, communicate, clock, monitor, validate, checkpoint, export, lost."""
+    """Time by category: start, data, train, communicate, clock, monitor, validate, checkpoint, export, lost."""
     steps: int
     tokens: int
     epochs: float
@@ -356,33 +357,33 @@ class Summary:
     resumes: int
     tokens_per_second: float
     rows: int = 0
-    """Rows, that is samples, read over all devices."""
+    """Sequences read over all devices."""
     steps_per_second: float = 0.0
-    """Optimizer steps a second of training, one however many devices share it."""
+    """Optimizer steps per second of training, independent of the number of devices."""
     rows_per_second: float = 0.0
     validation: ValidationRecord
     parity: Parity | None = None
     parity_seconds: float = 0.0
     parent: str = ""
-    """Hub name, or folder name without its path, of the model that was continued; empty from random weights."""
+    """Hub name or folder name of the continued model; empty for random weights."""
     forgetting: Forgetting | None = None
-    """None from random weights."""
+    """None for a run from random weights."""
     dropped: int = 0
-    """Steps whose update was left out, see ``StepRecord.dropped``."""
+    """Dropped steps, see ``StepRecord.dropped``."""
     changes: list[Change] = field(default_factory=list)
     """See ``Decisions.changes``."""
     machine: MachineUse | None = None
-    """None where nothing was measured."""
+    """None if it was not measured."""
     context_use: ContextUse | None = None
-    """None where no held-out document is long enough, and in runs of earlier versions."""
+    """None if no held-out document is long enough, and in runs of earlier versions."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FillMask:
-    """One held-out sentence with one word hidden: RUN/examples.json holds a list of them."""
+    """One held-out sentence with one masked word; RUN/examples.json holds a list of them."""
 
     text: str
-    """The sentence with [MASK] in place of the word."""
+    """The sentence with [MASK] instead of the word."""
     answer: str
     guesses: list[str]
     probabilities: list[float]

@@ -1,6 +1,6 @@
-"""What a study leaves on disk: OUT/study.json of ``daybreak study``, OUT/study-data.json of ``daybreak study-data``.
+"""Types of OUT/study.json of ``daybreak study`` and OUT/study-data.json of ``daybreak study-data``.
 
-Units: seconds, tokens; losses in nats per token on the fixed held-out positions of the held-out evaluation.
+Units: seconds, tokens; losses in nats per token on the fixed positions of the held-out evaluation.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ STUDY_FILE, DATA_STUDY_FILE = "study.json", "study-data.json"
 
 @dataclass(frozen=True, kw_only=True)
 class CurvePoint:
-    """One validation of a cell. The interim ones read fewer held-out rows than the last."""
+    """One validation of a cell. Interim ones use fewer held-out sequences than the last."""
 
     elapsed: float
     step: int
@@ -42,7 +42,7 @@ class MachineLoad:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskScore:
-    """What a cell's model reached on a task, after fine-tuning outside of its budget."""
+    """Score of a cell's model on a task after fine-tuning, which is not charged to its budget."""
 
     task: str
     metric: str
@@ -58,12 +58,12 @@ class TaskScore:
 
 @dataclass(frozen=True, kw_only=True)
 class StudyTasks:
-    """The tasks on which the models of a study are fine-tuned."""
+    """Tasks on which the models of a study are fine-tuned."""
 
     tasks: list[str]
     protocol: str
     seeds: int | None
-    """Fine-tunings of each task and model; None for as many as the protocol has."""
+    """Fine-tunings of each task and model; None for the protocol's number."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,48 +73,48 @@ class StudyCell:
     variant: str
     seed: int
     attempt: int = 0
-    """1 for the repetition of a cell that was void."""
+    """1 for the repetition of an invalid cell."""
     folder: str
-    """Its run folder, from the folder of the study."""
+    """Run folder, relative to the folder of the study."""
     recipe: str
-    """Fingerprint of its recipe."""
+    """Fingerprint of the recipe."""
     loss: float
-    """On all held-out positions, at the end."""
+    """Final loss on all held-out positions."""
     accuracy: float
     unigram_loss: float
-    """Of word frequencies alone on the same positions."""
+    """Loss of the unigram baseline on the same positions."""
     positions: int
     steps: int
     tokens: int
     epochs: float
     tokens_per_second: float
     elapsed: float
-    """Charged to the budget."""
+    """Time charged to the budget."""
     resumes: int
     threads: int
     precision: str
     curve: list[CurvePoint]
     loads: list[MachineLoad]
     void: str = ""
-    """Why it counts for nothing; empty where it counts."""
+    """Why the cell is not valid; empty if it is."""
     others: dict[str, float] = field(default_factory=dict)
-    """Of a data study: its loss on the held-out text of each source."""
+    """In a data study, the loss on the held-out text of each source."""
     tasks: list[TaskScore] = field(default_factory=list)
-    """Empty where the study has no tasks, and until the model is fine-tuned on all of them."""
+    """Empty if the study has no tasks, and until the model is fine-tuned on all of them."""
     task_seconds: float = 0.0
-    """Of the last process that fine-tuned; not charged to the budget."""
+    """Duration of the last fine-tuning process; not charged to the budget."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TimeRatio:
-    """How much of A's time B took to the same held-out loss."""
+    """Time of B to a held-out loss, as a fraction of A's time to the same loss."""
 
     level: str
     """A's final loss, B's final loss, or a loss in nats."""
     ratios: list[float | None]
-    """Of each common seed; None where one of the two was not seen to reach it."""
+    """Ratio of each common seed; None if one of the two did not reach the loss."""
     ratio: float | None
-    """Their geometric mean; None where one is missing."""
+    """Geometric mean of the ratios; None if one is missing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,9 +125,9 @@ class LossComparison:
     b: str
     seeds: list[int]
     difference: float
-    """Mean of B's loss less A's: below zero where B is ahead."""
+    """Mean of B's loss minus A's: negative if B is better."""
     low: float | None
-    """Of its 95 % interval, Student's t over the differences of each seed; None with a single seed."""
+    """Lower end of the 95 % interval, Student's t over the differences of each seed; None with a single seed."""
     high: float | None
     spread: float
     """Standard deviation over seeds (n - 1), the larger of the two sides."""
@@ -147,9 +147,9 @@ class ScoreComparison:
     b: str
     seeds: list[int]
     difference: float
-    """Mean of B's score less A's: above zero where B is ahead."""
+    """Mean of B's score minus A's: positive if B is better."""
     low: float | None
-    """Of its 95 % interval, Student's t over the differences of each seed; None with a single seed."""
+    """Lower end of the 95 % interval, Student's t over the differences of each seed; None with a single seed."""
     high: float | None
     spread: float
     """Standard deviation over pretraining seeds (n - 1), the larger of the two sides."""
@@ -160,25 +160,25 @@ class ScoreComparison:
 class StudyVariant:
     name: str
     words: str
-    """As the user typed it, without paths; empty where it came as a recipe from Python."""
+    """As the user typed it, without paths; empty for a recipe given in Python."""
     recipe: str
     """Fingerprint of its recipe at the study's budget and seed 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StudySettings:
-    """What every cell of a study has in common. A study is gone on with under the same settings only."""
+    """Settings common to all cells of a study. A study can only be resumed with the same settings."""
 
     budget: str
     equal_clock: bool
-    """Whether the budget is a time: steps and tokens say nothing about speed."""
+    """Whether the budget is a time; budgets in steps or tokens do not compare speed."""
     threads: int
     cores: int
     machine: Environment
     variants: list[StudyVariant]
 
     def differs(self, other: StudySettings) -> str:
-        """What these settings have that ``other`` has not, in words; empty if they are the same."""
+        """The first difference from ``other``, in words; empty if they are the same."""
         if self.budget != other.budget:
             return "another budget"
         if self.threads != other.threads:
@@ -190,21 +190,21 @@ class StudySettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """OUT/study.json, renewed after every cell."""
+    """Content of OUT/study.json, rewritten after every cell."""
 
     question: str
     settings: StudySettings
     data: str
     """Name of the data folder."""
     tokenizer: str
-    """Fingerprint."""
+    """Fingerprint of the tokenizer."""
     train_tokens: int
     seeds: int
     finished: bool
     cells: list[StudyCell]
     comparisons: list[LossComparison]
     tasks: StudyTasks | None = None
-    """None where the variants are compared by their losses alone."""
+    """None if the variants are compared only by their losses."""
     task_comparisons: list[ScoreComparison] = field(default_factory=list)
 
 
@@ -215,40 +215,40 @@ class Study:
 class StudySource:
     name: str
     documents: int
-    """Read, copies included."""
+    """Documents read, copies included."""
     heldout_documents: int
-    """Set aside before any preprocessing."""
+    """Documents held out before any preprocessing."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PreprocessedText:
-    """What a preprocessing made of the training text of a source."""
+    """Training text of a source after a preprocessing."""
 
     source: str
     preprocessing: str
     folder: str
-    """Name of its prepared data; rows in another order are of the same."""
+    """Name of its prepared data; preprocessings that only reorder sequences share one folder."""
     documents: int
     tokens: int
     kept: float
-    """Tokens as a share of those of the untreated text."""
+    """Tokens as a fraction of those of the original text."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataStudy:
-    """OUT/study-data.json, renewed after every cell. A variant is called SOURCE, TREATMENT."""
+    """Content of OUT/study-data.json, rewritten after every cell. A variant is called SOURCE, PREPROCESSING."""
 
     question: str
     settings: StudySettings
     preprocessings: list[str]
-    """In their order; each stands on those before it."""
+    """In order; each builds on those before it."""
     order: str
-    """Of the rows, where they are sorted."""
+    """Order of the sequences in the preprocessing that sorts them."""
     sources: list[StudySource]
     tokenizer: str
-    """Fingerprint of the one that all sources share."""
+    """Fingerprint of the tokenizer that all sources share."""
     identity: str
-    """Tells the texts and the settings of the preparation from others."""
+    """Identifies the texts and the settings of the preparation."""
     seeds: int
     finished: bool
     texts: list[PreprocessedText]

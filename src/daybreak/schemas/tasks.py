@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 CLAIM_SEEDS = 3
-"""Fewest seeds that a claim rests on (RULES.md)."""
+"""Smallest number of seeds for a claim (RULES.md)."""
 
 
 def spread(values: Sequence[float]) -> float:
@@ -66,34 +66,34 @@ class FinetuningRun:
 
 @dataclass(frozen=True, kw_only=True)
 class SettingTried:
-    """One of the settings that a protocol chooses from, by its headline metric on dev."""
+    """One of the settings that a protocol selects from by the headline metric on dev."""
 
     epochs: int
     learning_rate: float
     dev: list[float]
-    """One value a seed, in the order of ``TaskResult.seeds``."""
+    """One value per seed, in the order of ``TaskResult.seeds``."""
     mean: float
     spread: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskResult:
-    """One task under one protocol; ``results.json`` holds a list of these."""
+    """Result of one task under one protocol; ``results.json`` holds a list of these."""
 
     protocol: str
     task: str
     model: str
-    """What was fine-tuned: 'pretrained', or 'untrained' for the same shape with random weights."""
+    """'pretrained', or 'untrained' for the same shape with random weights."""
     model_name: str = ""
     """Name of the run's or the model's folder."""
     weights: str = ""
-    """Digest of the model, so that results of two models of one name are told apart."""
+    """Digest of the model, which distinguishes models of the same name."""
     kind: str
     metric: str
-    """Name of the headline metric, a key of ``scores``; it begins with ``test_`` where test is reported, not dev."""
+    """Name of the headline metric, a key of ``scores``; it begins with ``test_`` if test is reported instead of dev."""
     scores: dict[str, list[float]]
-    """Every metric, one value a seed, in the order of ``seeds``; shares in [0, 1], correlations in [-1, 1]. Those of
-    the labelled test file, where there is one, begin with ``test_``, of a second dev file with ``mismatched_``."""
+    """All metrics, one value per seed in the order of ``seeds``; fractions in [0, 1], correlations in [-1, 1]. Metrics
+    of a labelled test file begin with ``test_``, those of a second dev file with ``mismatched_``."""
     seeds: list[int]
     mean: float
     spread: float
@@ -104,20 +104,19 @@ class TaskResult:
     test_rows: int = 0
     mismatched_rows: int = 0
     baseline: float
-    """Headline metric of a constant answer: the most frequent label (for f1 the positive one), or the training mean."""
+    """Headline metric of a constant answer: the most frequent label (the positive one for f1), or the training mean."""
     bag_of_words: dict[str, float] = field(default_factory=dict)
-    """Metrics of the bag-of-words baseline on the same training rows, by name as in ``scores``; empty where the kind of
-    task has none, where it was not wanted (``--no-baselines``), and in results of earlier versions."""
+    """Metrics of the bag-of-words baseline on the same training examples, by name as in ``scores``; empty if the kind
+    of task has none, with ``--no-baselines``, and in results of earlier versions."""
     bag_of_words_rows: int = 0
-    """Training rows that it was fitted on: fewer than ``train_rows`` where the training text is very long. 0 where
-    there is no such baseline."""
+    """Training examples of that baseline: fewer than ``train_rows`` if the training text is very long; 0 without it."""
     settings: dict[str, float]
-    """learning_rate, epochs, batch, length and so on; the chosen ones where the protocol chooses."""
+    """learning_rate, epochs, batch, length and others; the selected ones if the protocol selects."""
     settings_tried: list[SettingTried] = field(default_factory=list)
-    """What was chosen from; empty where there was one setting."""
+    """Settings that were compared; empty if there was only one."""
     labels: list[str] = field(default_factory=list)
     hardware: str = ""
-    """Device of the fine-tunings, and on a CPU their threads; several where they differ."""
+    """Devices of the fine-tunings, with the threads of a CPU."""
     seconds: float
     """Sum over all fine-tunings."""
 
@@ -127,38 +126,38 @@ class TaskResult:
 
     @property
     def key(self) -> tuple[str, str, str, str]:
-        """What it is a result of; a newer one of the same takes its place."""
+        """Identity of the result; a newer result with the same key replaces it."""
         return self.protocol, self.task, self.model_name, self.model
 
     @property
     def median(self) -> float:
-        """Of the headline metric over seeds."""
+        """Median of the headline metric over seeds."""
         return statistics.median(self.scores[self.metric])
 
     @property
     def bag_of_words_part(self) -> str:
-        """``fitted on 45,000 of 392,702 rows`` where the bag of words has not all training rows, else empty."""
+        """``fitted on 45,000 of 392,702 rows`` if the bag of words uses only a part of the training set, else empty."""
         if not self.bag_of_words or self.bag_of_words_rows in (0, self.train_rows):
             return ""
         return f"fitted on {self.bag_of_words_rows:,} of {self.train_rows:,} rows"
 
     @property
     def best_baseline(self) -> tuple[str, float]:
-        """The better of the baselines that need no network: its name and its headline metric."""
+        """The better baseline without a network: its name and its headline metric."""
         words = self.bag_of_words.get(self.metric, -math.inf)
         return ("bag of words", words) if words >= self.baseline else ("constant answer", self.baseline)
 
     @property
     def beats_baseline(self) -> bool:
-        """Whether the mean, less the spread over seeds, is above the best baseline.
+        """Whether the mean minus the spread over seeds is above the best baseline.
 
-        The baselines have no spread: they are fitted on the rows that all seeds learn from, and draw nothing.
+        The baselines are deterministic and have no spread.
         """
         return self.mean - self.spread > self.best_baseline[1]
 
     @property
     def reported(self) -> str:
-        """The part behind the headline metric: dev or test."""
+        """Part of the headline metric: dev or test."""
         return "test" if self.metric.startswith("test_") else "dev"
 
     @property
@@ -169,28 +168,28 @@ class TaskResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Average:
-    """A mean over tasks as one publication counts it; it exists only where all its tasks are there."""
+    """Mean over tasks in the convention of one publication; it exists only if all its tasks are there."""
 
     convention: str
-    """Whose way of counting, a name of ``evaluation.conventions``."""
+    """Name of the convention in ``evaluation.protocols.conventions``."""
     what: str
-    """How it counts, in words: the numbers, and which value of the seeds stands for a task."""
+    """The convention in words: the numbers, and how the seeds of a task are combined."""
     protocol: str
-    """How the tasks were fine-tuned."""
+    """Protocol of the fine-tunings."""
     model: str
     model_name: str
     value: float
     numbers: dict[str, float]
-    """What was averaged, in order: 'mnli mismatched_accuracy' -> 0.801."""
+    """The averaged numbers, in order: 'mnli mismatched_accuracy' -> 0.801."""
     seeds: int
-    """Fewest seeds of its tasks."""
+    """Smallest number of seeds among its tasks."""
     comparable: bool
-    """Whether protocol and seeds are the publication's own too, so that its published numbers may stand beside it."""
+    """Whether protocol and seeds match the publication, so that its published numbers are comparable."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Model B against model A on one task and protocol: the same seeds, the same examples."""
+    """Model B against model A on one task and protocol, with the same seeds and examples."""
 
     task: str
     protocol: str
@@ -200,17 +199,17 @@ class Comparison:
     seeds: list[int]
     rows: int
     a: float
-    """Mean over those seeds."""
+    """Mean over the seeds."""
     b: float
     low: float
-    """Of the 95 % interval of b - a, by resampling examples and seeds in pairs."""
+    """Lower end of the 95 % interval of b - a, by paired resampling of examples and seeds."""
     high: float
     better: float
-    """Share of the resamples in which b was above a, equal ones counted half."""
+    """Fraction of the resamples in which b is above a, ties counted half."""
 
     @property
     def verdict(self) -> str:
-        """In words; only an interval that leaves out zero decides, and only from CLAIM_SEEDS seeds on."""
+        """Conclusion in words: a difference needs an interval without zero, and a claim needs CLAIM_SEEDS seeds."""
         if self.low <= 0 <= self.high:
             return "no difference shown"
         if len(self.seeds) < CLAIM_SEEDS:

@@ -51,6 +51,7 @@ def fit(training: Training, progress: Progress) -> Progress:
     peaks = [group["lr"] for group in training.optimizer.param_groups]
     meter, saver = Meter(training), Saver()
     mark = None
+    unigram_loss = training.validation.unigram_loss if training.phase2.when_flat else 0.0
     training.model.train()
     with Signals() as signals, peaks_kept(training, peaks):
         while True:
@@ -72,7 +73,8 @@ def fit(training: Training, progress: Progress) -> Progress:
                     training.journal.trace(at)
                 # What a step begins holds once it is done: one that is tried again begins it again.
                 before = keep_milestones(training, progress, tick)  # with the moments that a new phase may clear
-                second = before.second_from is None and begins(training.phase2, before.losses, tick.progress)
+                at_start = begins(training.phase2, before.losses, tick.progress, unigram_loss)
+                second = before.second_from is None and at_start
                 if second:
                     before = replace(before, second_from=tick.progress)
                 rate = learning_rate(training, before, tick.progress, peaks)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from daybreak.core.batch import Batch
 from daybreak.core.errors import UserError
+from daybreak.schemas.run import PLATEAU_MARGIN
 
 BINS = 100
 """Losses are averaged over hundredths of the run."""
@@ -28,7 +29,7 @@ class SecondPhase:
     lr: float = 0.0
     """Peak of a fresh schedule with a fresh optimizer; 0 lets the first schedule go on."""
     when_flat: bool = False
-    """Begin earlier, as soon as the loss has stopped falling."""
+    """Begin earlier, as soon as the loss has stopped falling below the unigram baseline."""
 
     def __post_init__(self) -> None:
         if not 0 < self.start <= 1 or self.batch < 0 or self.lr < 0 or self.length < 8:
@@ -100,9 +101,19 @@ class LossHistory:
         return now > before * (1 - FLAT_GAIN)
 
 
-def begins(later: SecondPhase, losses: LossHistory, progress: float) -> bool:
-    """Whether the second phase begins at this point."""
-    return later.ever and (progress >= later.start or (later.when_flat and losses.flat))
+def begins(later: SecondPhase, losses: LossHistory, progress: float, unigram_loss: float) -> bool:
+    """Whether the second phase begins at this point.
+
+    A flat loss starts the phase only below the unigram baseline: on the unigram plateau the loss is flat as well, and
+    longer sequences do not help there.
+
+    Args:
+        unigram_loss: loss of the unigram baseline, nats.
+    """
+    if not later.ever:
+        return False
+    flat = later.when_flat and losses.flat and losses.bins[-1] < unigram_loss - PLATEAU_MARGIN
+    return progress >= later.start or flat
 
 
 def scheduled(later: SecondPhase, second_from: float | None, progress: float) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from daybreak.core.errors import UserError
 from daybreak.core.serialization import Component
@@ -22,6 +22,10 @@ class Schedule(Component):
             progress: share of the run that has passed; past 1 the multiplier of the end is given.
             rows: the next row, see ``Progress.position``, for a schedule that counts them.
         """
+
+    def with_steps(self, steps: float) -> Schedule:
+        """The schedule of a run of ``steps`` optimizer steps, with counts of steps turned into fractions."""
+        return self
 
     @property
     def decay_starts(self) -> float:
@@ -101,9 +105,18 @@ class WarmupLinear(Schedule):
 
     warmup: float = 0.01
     """Share of the run in which the rate rises from 0."""
+    warmup_steps: int = 0
+    """Optimizer steps of the warm-up in place of ``warmup``, for a budget in steps or tokens; 0 to use ``warmup``."""
 
     def __post_init__(self) -> None:
         check_fractions(self, warmup=self.warmup)
+        if self.warmup_steps < 0:
+            raise UserError(f"--schedule.warmup-steps is {self.warmup_steps}.", "Give a number of steps, or 0.")
+
+    def with_steps(self, steps: float) -> WarmupLinear:
+        if not self.warmup_steps:
+            return self
+        return replace(self, warmup=min(1.0, self.warmup_steps / steps), warmup_steps=0)
 
     def __call__(self, progress: float, rows: int = 0) -> float:
         return progress / self.warmup if progress < self.warmup else max(0.0, 1.0 - progress)

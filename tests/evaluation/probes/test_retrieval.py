@@ -8,14 +8,13 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import ModernBertConfig, ModernBertModel
 
 from daybreak.evaluation.probes import retrieval as module
+from daybreak.evaluation.probes.bm25 import bm25_scores, standardised
 from daybreak.evaluation.probes.retrieval import (
-    bm25_scores,
     embed_texts,
     measure_retrieval,
     passages_and_queries,
     ranker_score,
     ranks_of_partners,
-    standardised,
 )
 from daybreak.models.modern import ModernEncoder
 from daybreak.schemas.run import SpecialIds

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from transformers import TrainingArguments
 
 from daybreak.core.errors import UserError
 from daybreak.evaluation.protocols.known_protocols import PROTOCOLS, find_protocol
@@ -37,6 +38,22 @@ def test_scibert_is_the_papers_sweep() -> None:
     assert {setting.batch for setting in settings} == {32}
     assert (SCIBERT.length, SCIBERT.warmup, SCIBERT.dropout) == (512, 0.1, 0.1)
     assert (SCIBERT.train_rows, SCIBERT.reported, SCIBERT.selection) == (None, "test", "shortest")
+
+
+def test_bert_8gb_is_run_glue_with_its_defaults() -> None:
+    protocol, defaults = PROTOCOLS["bert-8gb"], TrainingArguments()
+    assert {one(protocol, family, width) for family in GLUE for width in (128, 768)} == {Setting(5, 2e-5, 32)}
+    assert (protocol.length, protocol.train_rows, protocol.dropout) == (124, None, 0.1)
+    assert (protocol.betas, protocol.eps) == ((defaults.adam_beta1, defaults.adam_beta2), defaults.adam_epsilon)
+    assert (protocol.weight_decay, protocol.clip) == (defaults.weight_decay, defaults.max_grad_norm)
+    assert (protocol.shape, protocol.warmup) == (defaults.lr_scheduler_type, defaults.warmup_steps)
+
+
+def test_the_two_first_protocols_train_as_they_always_did() -> None:
+    for protocol in (QUICK, SCIBERT):
+        assert (protocol.betas, protocol.eps, protocol.shape) == ((0.9, 0.999), 1e-8, "linear")
+        assert (protocol.warmup, protocol.weight_decay, protocol.clip) == (0.1, 0.01, 1.0)
+        assert (protocol.layer_decay_at(768), protocol.own, protocol.starts) == (1.0, (), ())
 
 
 def test_cramming_has_one_setting_for_all_tasks() -> None:

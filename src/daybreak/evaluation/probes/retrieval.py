@@ -9,7 +9,6 @@ N passages and queries, D hidden size.
 from __future__ import annotations
 
 import importlib.util
-import re
 import time
 from collections.abc import Sequence
 
@@ -18,6 +17,7 @@ import torch
 from tokenizers import Tokenizer
 
 from daybreak.core.encoder import Encoder
+from daybreak.evaluation.probes.bm25 import bm25_scores, standardised
 from daybreak.evaluation.probes.heldout import document_bounds, padded_batch
 from daybreak.schemas.run import RankerScore, Retrieval, RetrievalExample, SpecialIds
 from daybreak.training.objectives.finish import embed
@@ -31,7 +31,6 @@ BATCH = 50
 MOST_TOKENS = 128
 RESAMPLES = 1_000
 SEED = 60_000_001
-WORD = re.compile(r"\w+")
 
 
 def measure_retrieval(
@@ -119,12 +118,22 @@ def embed_texts(
     Args:
         length: maximum number of tokens, [CLS] and [SEP] included.
     """
+    encodings = tokenizer.encode_batch(list(texts), add_special_tokens=False)
+    return embed_ids(model, [encoding.ids[: length - 2] for encoding in encodings], special=special)
+
+
+def embed_ids(model: Encoder, texts: Sequence[Sequence[int]], *, special: SpecialIds = SpecialIds()) -> np.ndarray:
+    """Return float32 [N, D] of unit length: the embeddings of texts that are token ids already.
+
+    The model is put into eval mode and computes in the precision of its weights. Texts of similar length share a
+    batch; the result depends on the texts and their order alone.
+
+    Args:
+        texts: ids without special tokens; [CLS] and [SEP] are added, and nothing is cut off.
+    """
     model.eval()
     device = model.decoder.weight.device
-    rows = [
-        [special.cls, *encoding.ids[: length - 2], special.sep]
-        for encoding in tokenizer.encode_batch(list(texts), add_special_tokens=False)
-    ]
+    rows = [[special.cls, *ids, special.sep] for ids in texts]
     vectors = np.empty((len(rows), model.hidden_size), np.float32)
     order = np.argsort([len(row) for row in rows], kind="stable")
     with torch.inference_mode(), torch.autocast(device.type, enabled=False):
@@ -134,26 +143,6 @@ def embed_texts(
             states = model.states(ids, attend=attend)
             vectors[batch] = embed(states, attend).cpu().numpy()
     return vectors
-
-
-def bm25_scores(passages: Sequence[str], queries: Sequence[str]) -> np.ndarray:
-    """Return the BM25 scores float64[queries, passages] with k1 = 1.5 and b = 0.75, over lower-cased words."""
-    import bm25s  # optional dependency
-
-    index = bm25s.BM25(k1=1.5, b=0.75)
-    index.index([WORD.findall(text.lower()) for text in passages], show_progress=False)
-    scores = np.zeros((len(queries), len(passages)))
-    for row, query in zip(scores, queries, strict=True):
-        words = [word for word in dict.fromkeys(WORD.findall(query.lower())) if word in index.vocab_dict]
-        if words:
-            row[:] = index.get_scores(words)
-    return scores
-
-
-def standardised(scores: np.ndarray) -> np.ndarray:
-    """Scale the scores of each query to mean 0 and deviation 1, so that those of two rankers can be added."""
-    spread = scores.std(axis=1, keepdims=True)
-    return (scores - scores.mean(axis=1, keepdims=True)) / np.where(spread > 0, spread, 1.0)
 
 
 def ranks_of_partners(scores: np.ndarray) -> np.ndarray:

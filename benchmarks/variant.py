@@ -1,9 +1,9 @@
-"""One side of a speed comparison in a process of its own, which works when it is told to: its memory is its own.
+"""Run one side of a speed comparison in its own process, so that its memory is measured separately.
 
-Used by throughput.py; run by itself it lets a toy variant work for a second.
+Used by throughput.py; run alone it measures a toy variant for a second.
 
-The parent writes seconds, a line each; the worker trains for about so long and answers with one line of JSON. Between
-its turns it waits for input and computes nothing.
+The parent writes a number of seconds on each line; the worker trains for about that time and answers with one line of
+JSON. Between blocks it waits for input.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ TOY: dict[str, Any] = {"layers": 1, "hidden_size": 32, "heads": 2, "intermediate
 
 
 def stock(kind: str) -> Callable[[Cell], Callable[[float], Block]]:
-    """A stock model; transformers is imported by its process alone."""
+    """A model of transformers, which only this process imports."""
 
     def build(cell: Cell) -> Callable[[float], Block]:
         from stock_trainer import stock_block
@@ -58,7 +58,7 @@ CONTENDERS: dict[str, Callable[[Cell], Callable[[float], Block]]] = {
 
 
 class Variant:
-    """A variant's process, started now; the first block starts its work.
+    """Process of a variant, started at once; it works when the first block is requested.
 
     Args:
         settings: of the cell, as ``built`` reads them.
@@ -71,7 +71,7 @@ class Variant:
         self._process = Popen(command, stdin=PIPE, stdout=PIPE, stderr=self._log)
 
     def block(self, seconds: float) -> dict[str, Any]:
-        """Let it work; returns a block's tokens, seconds and flops, and memory, or why it ``failed``."""
+        """Run one block; return its tokens, seconds, FLOPs and memory, or why it ``failed``."""
         assert self._process.stdin and self._process.stdout
         try:
             self._process.stdin.write(f"{seconds}\n".encode())
@@ -86,14 +86,14 @@ class Variant:
         return {"failed": f"ended with {self._process.wait()}"}
 
     def close(self) -> None:
-        """End the process; it has nothing to save."""
+        """End the process."""
         self._process.kill()
         self._process.wait()
         self._log.close()
 
 
 def built(settings: dict[str, Any]) -> Cell:
-    """The cell that ``settings`` describe: recipe, vocabulary, length, rows, data (or none), precision, workers."""
+    """Build the cell of ``settings``: recipe, vocabulary, length, batch, data (or none), precision, workers."""
     recipe = load_recipe(settings["recipe"])
     if settings.get("toy"):
         recipe = replace(recipe, model=ModernEncoder(**TOY))
@@ -117,7 +117,7 @@ def resident(name: str) -> int:
 
 
 def memory(device: torch.device) -> dict[str, float]:
-    """The most that this process ever had in memory, GiB, everything that it imported included."""
+    """Peak memory of this process in GiB, including imports."""
     peak = resident("VmHWM")
     found = {"peak_gib": round(peak / 2**30, 3)}
     if device.type == "cuda":
@@ -126,7 +126,7 @@ def memory(device: torch.device) -> dict[str, float]:
 
 
 def answer(name: str, settings: dict[str, Any]) -> None:
-    """What the worker does: a block for each line of its input."""
+    """Main loop of the worker: one block for each line of its input."""
     if settings["threads"]:
         torch.set_num_threads(settings["threads"])
     cell, work = built(settings), None

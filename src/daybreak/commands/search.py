@@ -1,0 +1,74 @@
+"""Command: words -> the passages of a run's own text that answer them, by the run's own model, BM25 or both."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from daybreak.core.terminal import duration, say, working
+from daybreak.searching.index import export_parquet, require_pyarrow
+from daybreak.searching.query import SearchResult, check_query, open_search
+
+__all__ = ["SearchResult", "search"]
+
+
+def search(
+    run: Path | str,
+    words: str = "",
+    *,
+    top: int = 10,
+    method: str = "hybrid",
+    data: Path | str | None = None,
+    index: Path | str | None = None,
+    export: Path | str | None = None,
+    rebuild: bool = False,
+) -> list[SearchResult]:
+    """Search in the text that a run was trained on and in its held-out text, with the run's exported model.
+
+    The first call builds an index of passages; a build that was killed goes on where it stopped. For many queries from
+    Python, ``daybreak.searching.query.open_search`` keeps index and model open.
+
+    Args:
+        run: run folder with an exported model.
+        words: the query; when empty, the index is built and nothing else.
+        top: passages to return.
+        method: hybrid, dense (vectors alone) or bm25 (words alone).
+        data: the prepared data; ``run/data`` by default, else where the index found them.
+        index: folder of the index; ``run/search`` by default.
+        export: Parquet file that takes all passages with their vectors.
+        rebuild: build the index anew.
+
+    Returns:
+        The best passages, best first; none without a query.
+
+    Raises:
+        UserError: for anything in the input that the user can mend.
+    """
+    check_query(words or "-", top, method)
+    if export is not None:
+        require_pyarrow()
+    started = time.monotonic()
+    folder = Path(run)
+    searcher = open_search(
+        folder,
+        data=Path(data) if data else None,
+        index=Path(index) if index else None,
+        method=method,
+        rebuild=rebuild,
+    )
+    if export is not None:
+        with working("Writing passages") as work:
+            export_parquet(searcher.index, Path(export), work.show)
+        say(f"{searcher.index.state.passages:,} passages with their vectors: {export}")
+    if not words:
+        if export is None:
+            took = duration(time.monotonic() - started)
+            say(f"The search index of '{run}' holds {searcher.index.state.passages:,} passages ({took}).")
+        return []
+    results = searcher.search(words, top=top, method=method)
+    for result in results:
+        say(f"{result.rank:>3}  {result.score:.3f}  {result.split} document {result.document}")
+        say(f"     {result.text}")
+    if not results:
+        say("No passage holds one of these words.")
+    return results

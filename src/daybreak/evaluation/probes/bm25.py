@@ -1,0 +1,53 @@
+"""BM25 over words, by the package bm25s, and how its scores are added to those of another ranker.
+
+N passages, Q queries.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+WORD = re.compile(r"\w+")
+
+
+def bm25_index(passages: Iterable[str]) -> Any:
+    """Return a ``bm25s.BM25`` over the lower-cased words of the passages, with the usual k1 = 1.5 and b = 0.75.
+
+    Equal passages give equal arrays. The memory is 8 bytes a word while the index is built, the texts not counted.
+    """
+    import bm25s  # here, so that training does without it
+
+    vocabulary: dict[str, int] = {}
+    ids = [
+        [vocabulary.setdefault(word, len(vocabulary)) for word in WORD.findall(passage.lower())] for passage in passages
+    ]
+    index = bm25s.BM25(k1=1.5, b=0.75, csc_backend="scipy")
+    index.index((ids, vocabulary or {"": 0}), show_progress=False)
+    return index
+
+
+def bm25_query(index: Any, query: str) -> np.ndarray | None:
+    """Return float64 [N] of BM25 scores; None where no passage holds a word of the query."""
+    words = [word for word in dict.fromkeys(WORD.findall(query.lower())) if word in index.vocab_dict]
+    return index.get_scores(words).astype(np.float64) if words else None
+
+
+def bm25_scores(passages: Sequence[str], queries: Sequence[str]) -> np.ndarray:
+    """Return float64 [Q, N] of BM25 scores."""
+    index = bm25_index(passages)
+    scores = np.zeros((len(queries), len(passages)))
+    for row, query in zip(scores, queries, strict=True):
+        found = bm25_query(index, query)
+        if found is not None:
+            row[:] = found
+    return scores
+
+
+def standardised(scores: np.ndarray) -> np.ndarray:
+    """Scores [..., N] of each query with mean 0 and deviation 1, so that those of two rankers add up."""
+    spread = scores.std(axis=-1, keepdims=True)
+    return (scores - scores.mean(axis=-1, keepdims=True)) / np.where(spread > 0, spread, 1.0)

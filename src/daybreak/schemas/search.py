@@ -1,0 +1,32 @@
+"""What the search index of a run was made of, as it reaches disk: SEARCH/index.json."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchIndex:
+    """The state of a search index, renewed after each part that is written."""
+
+    format: int
+    """Version of the files; another version is made anew."""
+    model: str
+    """Fingerprint of the exported model: weights, config and tokenizer."""
+    model_stamp: str
+    """Size and modification time of the weights: while they are the same, the fingerprint is not computed again."""
+    data: str
+    """Fingerprint of the tokens and documents of both splits."""
+    data_folder: str = ""
+    """Where the prepared data lie; empty for the folder ``data`` inside the run folder."""
+    most_tokens: int
+    """Tokens of a passage at most."""
+    precision: str
+    """In which the passages are embedded: float32 or bfloat16."""
+    passages: int
+    hidden_size: int
+    """Numbers of a vector."""
+    embedded: int = 0
+    """Passages whose vectors are on disk."""
+    has_bm25: bool = False
+    """Whether the BM25 index is on disk."""

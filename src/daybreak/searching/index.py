@@ -1,0 +1,366 @@
+"""The search index of a run: made in parts, so that a build that was killed goes on, and opened from disk.
+
+    SEARCH/index.json     what it was made of, and how much of it is there (``SearchIndex``)
+           passages.npy   int64 [N, 4]: split, document, first and last token of each passage
+           vectors.npy    float16 [N, D] of unit length
+           bm25/          the files of bm25s
+
+N passages, D hidden size.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.util
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from daybreak.core.errors import UserError
+from daybreak.core.extras import install_hint
+from daybreak.core.files import make_folder, read_json, replace_folder, write_json
+from daybreak.core.locks import PATIENCE, alone_in
+from daybreak.core.run_folder import RunFolder
+from daybreak.core.terminal import say, working
+from daybreak.data.sequences.shards import Shards, open_shards
+from daybreak.data.tokenizers.tokenizer import load_tokenizer, tokenizer_fingerprint
+from daybreak.evaluation.probes.bm25 import bm25_index
+from daybreak.schemas.run import Manifest
+from daybreak.schemas.search import SearchIndex
+from daybreak.searching.passages import MOST_TOKENS, SPLITS, PassageReader, cut_passages
+
+FORMAT = 1
+PART = 16_384
+"""Passages that are embedded before the index is saved."""
+STATE, PASSAGES, VECTORS, BM25 = "index.json", "passages.npy", "vectors.npy", "bm25"
+FILES = (STATE, PASSAGES, VECTORS, BM25)
+
+
+@dataclass(frozen=True)
+class SearchSource:
+    """What an index is made of."""
+
+    model: Path
+    """Exported model."""
+    data: Path
+    shards: Shards
+    tokenizer: Tokenizer
+    longest: int
+    """Tokens that the model takes at most, special ones included."""
+
+
+@dataclass(frozen=True)
+class OpenIndex:
+    """An index on disk, memory-mapped."""
+
+    state: SearchIndex
+    source: SearchSource
+    reader: PassageReader
+    vectors: np.ndarray
+    """float16 [N, D]."""
+    bm25: Any
+    """``bm25s.BM25``; None where it was not asked for."""
+
+
+def open_index(
+    run: Path, *, data: Path | None = None, folder: Path | None = None, words: bool = True, rebuild: bool = False
+) -> OpenIndex:
+    """Open the index of a run; what is missing of it is made first.
+
+    A model or data that changed since the index was made, and another version of the files, cost a new index.
+
+    Args:
+        data: the prepared data; by default ``run/data``, else the folder that the index was made of.
+        folder: of the index; ``run/search`` by default.
+        words: whether the BM25 index is needed.
+        rebuild: make the index anew in any case.
+
+    Raises:
+        UserError: the run has no exported model, the data are missing or have another tokenizer than the model,
+            bm25s is needed and missing, or another process is at work in ``folder``.
+    """
+    if words:
+        require_bm25s()
+    folder = folder or RunFolder(run).search
+    state = _saved_state(folder)
+    source = find_source(run, _data_folder(run, data, state))
+    if rebuild or not _is_ready(state, source, words):
+        try:
+            make_folder(folder)
+        except UserError as error:
+            raise UserError(error.sentence, "Choose another folder with --index.") from None
+        with alone_in(folder, PATIENCE):
+            state = _complete(folder, source, _in_run(run, source.data), rebuild)
+    assert state is not None
+    return _opened(folder, state, source, words)
+
+
+def require_bm25s() -> None:
+    """Raise UserError where bm25s is not installed."""
+    if importlib.util.find_spec("bm25s") is None:
+        raise UserError(
+            "BM25 and hybrid search need the package bm25s.",
+            "Install it with pip install 'bm25s>=0.3,<0.4', or search with --method dense.",
+        )
+
+
+def find_source(run: Path, data: Path) -> SearchSource:
+    """Find the exported model of a run and open its data.
+
+    Raises:
+        UserError: there is no model, no prepared data, or their tokenizers differ.
+    """
+    model = RunFolder(run).model
+    if not RunFolder(run).recipe.is_file():
+        raise UserError(f"'{run}' is no run folder.", "Name one that daybreak run or daybreak pretrain made.")
+    if not (model / "config.json").is_file():
+        raise UserError(f"The run in '{run}' has no exported model yet.", "Let the run end, or give its command again.")
+    if not (data / "manifest.json").is_file():
+        raise UserError(f"The prepared data of '{run}' are not in '{data}'.", "Name their folder with --data.")
+    shards = open_shards(data)
+    if shards.manifest.tokenizer != tokenizer_fingerprint(model):
+        raise UserError(
+            f"The data in '{data}' were made with another tokenizer than that of '{model}'.",
+            "Name the data of the run with --data, or prepare the text with --tokenizer-from.",
+        )
+    config, settings = read_json(model / "config.json"), read_json(model / "tokenizer_config.json")
+    longest = min(config["max_position_embeddings"], settings["model_max_length"])
+    return SearchSource(model, data, shards, load_tokenizer(model), longest)
+
+
+def _data_folder(run: Path, data: Path | None, state: SearchIndex | None) -> Path:
+    inside = run / "data"
+    if data is not None:
+        return data
+    if state and state.data_folder and not (inside / "manifest.json").is_file():
+        return Path(state.data_folder)
+    return inside
+
+
+def _in_run(run: Path, data: Path) -> str:
+    """What ``SearchIndex.data_folder`` says of the folder ``data``."""
+    return "" if data.resolve() == (run / "data").resolve() else str(data.resolve())
+
+
+# ---------------------------------------------------------------- what an index was made of
+
+
+def _saved_state(folder: Path) -> SearchIndex | None:
+    """None where there is no index, or one that cannot be read."""
+    try:
+        state: SearchIndex = read_json(folder / STATE, SearchIndex)
+    except UserError:
+        return None
+    return state
+
+
+def _is_ready(state: SearchIndex | None, source: SearchSource, words: bool) -> bool:
+    complete = state is not None and state.embedded == state.passages and (state.has_bm25 or not words)
+    return complete and state is not None and not _change(state, source)
+
+
+def _change(state: SearchIndex, source: SearchSource) -> str:
+    """What differs between an index and its source, in words; empty where nothing does."""
+    if state.format != FORMAT or state.most_tokens != _most_tokens(source):
+        return "The search index is of another version"
+    if state.data != data_fingerprint(source.shards.manifest):
+        return "The data changed since the search index was made"
+    if state.model_stamp != _stamp(source.model) and state.model != model_fingerprint(source.model):
+        return "The model changed since the search index was made"
+    return ""
+
+
+def model_fingerprint(model: Path) -> str:
+    """Return blake2b (8 bytes, hex) of the weights, config and tokenizer of an exported model."""
+    found = hashlib.blake2b(digest_size=8)
+    for path in [*sorted(model.glob("*.safetensors")), model / "config.json", model / "tokenizer.json"]:
+        with path.open("rb") as file:
+            found.update(hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=8)).digest())
+    return found.hexdigest()
+
+
+def data_fingerprint(manifest: Manifest) -> str:
+    """Return blake2b (8 bytes, hex) of what the manifest says of tokens and documents."""
+    files = [file for split in (manifest.train, manifest.heldout) for file in (*split.token_files, split.document_ends)]
+    hashes = [manifest.tokenizer, *(digest for file in files for digest in (str(file.bytes), *file.hashes))]
+    return hashlib.blake2b(" ".join(hashes).encode(), digest_size=8).hexdigest()
+
+
+def _stamp(model: Path) -> str:
+    stats = [path.stat() for path in sorted(model.glob("*.safetensors"))]
+    return " ".join(f"{stat.st_size}-{stat.st_mtime_ns}" for stat in stats)
+
+
+def _most_tokens(source: SearchSource) -> int:
+    return min(MOST_TOKENS, source.longest - 2)
+
+
+# ---------------------------------------------------------------- making it
+
+
+def _complete(folder: Path, source: SearchSource, data_folder: str, rebuild: bool) -> SearchIndex:
+    """Make what is missing, with the folder locked."""
+    _refuse_strangers(folder)
+    state = _saved_state(folder)
+    if state is not None and not rebuild and (change := _change(state, source)):
+        say(f"{change}: it is made anew.")
+        state = None
+    if state is None or rebuild:
+        state = _begin(folder, source, data_folder)
+    elif state.embedded < state.passages:
+        say(f"Going on with the search index at passage {state.embedded:,} of {state.passages:,}.")
+    reader = PassageReader(source.shards, source.tokenizer, np.load(folder / PASSAGES, mmap_mode="r"))
+    state = _embed_passages(folder, source, reader, state)
+    if not state.has_bm25 and importlib.util.find_spec("bm25s") is not None:
+        temporary = folder / f".{BM25}.tmp"
+        shutil.rmtree(temporary, ignore_errors=True)
+        with working("Reading words for BM25") as work:
+            index = bm25_index(reader.all_texts(work.show))
+        index.save(temporary, show_progress=False)
+        replace_folder(temporary, folder / BM25)
+        state = replace(state, has_bm25=True)
+        write_json(folder / STATE, state)
+    return state
+
+
+def _refuse_strangers(folder: Path) -> None:
+    """Raise UserError where the folder holds anything but an index."""
+    strange = sorted(path.name for path in folder.iterdir() if path.name not in FILES and not path.name.startswith("."))
+    if strange:
+        raise UserError(f"'{folder}' holds '{strange[0]}' and is no search index.", "Choose another with --index.")
+
+
+def _begin(folder: Path, source: SearchSource, data_folder: str) -> SearchIndex:
+    """Remove what is there and write the passages and the file of the vectors, still empty.
+
+    Files are removed rather than overwritten, so that a process that reads them keeps what it reads.
+    """
+    from daybreak.training.hardware.probe import choose_device, precisions
+
+    (folder / STATE).unlink(missing_ok=True)
+    for name in (PASSAGES, VECTORS):
+        (folder / name).unlink(missing_ok=True)
+    shutil.rmtree(folder / BM25, ignore_errors=True)
+    passages = cut_passages(source.shards, source.tokenizer, _most_tokens(source))
+    np.save(folder / PASSAGES, passages)
+    hidden_size = int(read_json(source.model / "config.json")["hidden_size"])
+    np.lib.format.open_memmap(folder / VECTORS, "w+", np.float16, (len(passages), hidden_size)).flush()
+    state = SearchIndex(
+        format=FORMAT,
+        model=model_fingerprint(source.model),
+        model_stamp=_stamp(source.model),
+        data=data_fingerprint(source.shards.manifest),
+        data_folder=data_folder,
+        most_tokens=_most_tokens(source),
+        precision=precisions(choose_device())[-1],
+        passages=len(passages),
+        hidden_size=hidden_size,
+    )
+    write_json(folder / STATE, state)
+    return state
+
+
+def _embed_passages(folder: Path, source: SearchSource, reader: PassageReader, state: SearchIndex) -> SearchIndex:
+    """Embed the passages that are missing, part after part."""
+    if state.embedded == state.passages:
+        return state
+    import torch
+
+    from daybreak.evaluation.probes.retrieval import embed_ids
+    from daybreak.models.importing import load_pretrained
+    from daybreak.training.hardware.probe import choose_device
+
+    model = load_pretrained(source.model).model.to(choose_device(), getattr(torch, state.precision))
+    vectors = np.lib.format.open_memmap(folder / VECTORS, "r+")
+    with working("Embedding passages") as work:
+        while state.embedded < state.passages:
+            past = min(state.embedded + PART, state.passages)
+            ids = [reader.ids(number).tolist() for number in range(state.embedded, past)]
+            vectors[state.embedded : past] = embed_ids(model, ids, special=source.shards.manifest.special)
+            vectors.flush()
+            state = replace(state, embedded=past)
+            write_json(folder / STATE, state)
+            work.show(past / state.passages, f"{past:,} of {state.passages:,}")
+    return state
+
+
+def _opened(folder: Path, state: SearchIndex, source: SearchSource, words: bool) -> OpenIndex:
+    try:
+        passages = np.load(folder / PASSAGES, mmap_mode="r")
+        # Mapped for writing in memory only: torch warns of arrays that are read-only.
+        vectors = np.load(folder / VECTORS, mmap_mode="c")
+        if len(passages) != state.passages or vectors.shape != (state.passages, state.hidden_size):
+            raise ValueError("files of different lengths")
+        bm25 = _read_bm25(folder) if words else None
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(
+            f"The search index in '{folder}' is damaged ({error}).", "Make it anew with --rebuild."
+        ) from None
+    return OpenIndex(state, source, PassageReader(source.shards, source.tokenizer, passages), vectors, bm25)
+
+
+def _read_bm25(folder: Path) -> Any:
+    import bm25s
+
+    return bm25s.BM25.load(folder / BM25, mmap=True)
+
+
+# ---------------------------------------------------------------- for a vector database
+
+
+def export_parquet(index: OpenIndex, path: Path, show: Callable[[float], None] = lambda share: None) -> None:
+    """Write all passages to a Parquet file with the columns id, split, document, text and vector (float32).
+
+    Raises:
+        UserError: pyarrow is not installed, or the file cannot be written.
+    """
+    require_pyarrow()
+    import pyarrow
+    from pyarrow import parquet
+
+    columns = pyarrow.schema(
+        [
+            ("id", pyarrow.int64()),
+            ("split", pyarrow.string()),
+            ("document", pyarrow.int64()),
+            ("text", pyarrow.string()),
+            ("vector", pyarrow.list_(pyarrow.float32(), index.state.hidden_size)),
+        ]
+    )
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with parquet.ParquetWriter(temporary, columns) as writer:
+            for first in range(0, index.state.passages, PART):
+                past = min(first + PART, index.state.passages)
+                split, document = np.asarray(index.reader.passages[first:past, :2]).T
+                flat = np.asarray(index.vectors[first:past], np.float32).ravel()
+                values = [
+                    pyarrow.array(np.arange(first, past)),
+                    pyarrow.array([SPLITS[number] for number in split]),
+                    pyarrow.array(document),
+                    pyarrow.array(index.reader.texts(first, past)),
+                    pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(flat), index.state.hidden_size),
+                ]
+                writer.write_table(pyarrow.table(values, schema=columns))
+                show(past / index.state.passages)
+        os.replace(temporary, path)
+    except OSError as error:
+        why = os.strerror(error.errno).lower() if error.errno else str(error)
+        raise UserError(f"'{path}' cannot be written ({why}).", "Choose another file with --export.") from None
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def require_pyarrow() -> None:
+    """Raise UserError where pyarrow is not installed."""
+    if importlib.util.find_spec("pyarrow") is None:
+        raise UserError("Writing Parquet needs the package pyarrow.", install_hint("hub", "pyarrow"))

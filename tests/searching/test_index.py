@@ -1,0 +1,272 @@
+"""The index on disk: what it holds, that a build that was killed comes out the same, and what makes it anew."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+import torch
+from transformers import AutoModel, AutoTokenizer
+
+from daybreak.core.errors import UserError
+from daybreak.core.files import read_json
+from daybreak.core.locks import alone_in
+from daybreak.evaluation.probes.bm25 import bm25_index
+from daybreak.schemas.search import SearchIndex
+from daybreak.searching import index as module
+from daybreak.searching.index import OpenIndex, export_parquet, open_index
+
+Run = Callable[[], Path]
+
+
+@pytest.fixture
+def run(finished: Path, data: Path, tmp_path: Path) -> Path:
+    """A run folder of its own, with its data inside."""
+    shutil.copytree(finished, tmp_path / "run")
+    shutil.copytree(data, tmp_path / "run" / "data")
+    return tmp_path / "run"
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file below ``folder`` by its path."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def stock_vectors(index: OpenIndex) -> np.ndarray:
+    """Unit means of the last hidden states of transformers' own model, text by text."""
+    folder = index.source.model
+    model, tokenizer = AutoModel.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+    found = []
+    for number in range(index.state.passages):
+        ids = [tokenizer.cls_token_id, *index.reader.ids(number).tolist(), tokenizer.sep_token_id]
+        with torch.inference_mode():
+            mean = model(input_ids=torch.tensor([ids])).last_hidden_state[0].mean(dim=0)
+        found.append((mean / mean.norm()).numpy())
+    return np.stack(found)
+
+
+def test_the_vectors_are_those_of_stock_transformers(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("daybreak.training.hardware.probe.precisions", lambda device: ("float32",))
+    index = open_index(run)
+    assert index.vectors.dtype == np.float16 and index.state.precision == "float32"
+    assert index.vectors.astype(float) == pytest.approx(stock_vectors(index).astype(float), abs=1e-3)
+
+
+def test_bfloat16_changes_the_vectors_little(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("daybreak.training.hardware.probe.precisions", lambda device: ("float32", "bfloat16"))
+    index = open_index(run)
+    assert index.state.precision == "bfloat16"
+    assert (index.vectors.astype(float) * stock_vectors(index)).sum(axis=1).min() > 0.995
+
+
+def test_the_words_on_disk_are_those_of_an_index_in_memory(run: Path) -> None:
+    index = open_index(run)
+    memory = bm25_index(list(index.reader.all_texts()))
+    assert isinstance(index.bm25.scores["data"], np.memmap) and index.bm25.vocab_dict == memory.vocab_dict
+    for name in ("data", "indices", "indptr"):
+        assert (index.bm25.scores[name] == memory.scores[name]).all()
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from daybreak.searching import index
+
+index.PART = 300
+write = index.write_json
+def killed(path, state):
+    write(path, state)
+    if state.embedded == 600:
+        os.kill(os.getpid(), signal.SIGKILL)
+index.write_json = killed
+index.open_index(Path(sys.argv[1]))
+"""
+
+
+def test_a_build_that_was_killed_goes_on_and_gives_the_same_bytes(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(module, "PART", 300)
+    done = subprocess.run([sys.executable, "-c", KILLED, str(run)], capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    halfway: SearchIndex = read_json(run / "search" / "index.json", SearchIndex)
+    assert halfway.embedded == 600 < halfway.passages and not halfway.has_bm25
+    begun = np.load(run / "search" / "vectors.npy")
+    assert begun[:600].any(axis=1).all() and not begun[600:].any()
+    open_index(run)
+    assert f"Going on with the search index at passage 600 of {halfway.passages:,}." in capsys.readouterr().out
+    whole = open_index(run, folder=tmp_path / "whole")
+    assert contents(run / "search") == contents(tmp_path / "whole") and whole.state.embedded == halfway.passages
+
+
+def test_a_build_that_failed_before_bm25_was_complete_makes_it_again(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = contents(open_index(run, folder=tmp_path / "whole").source.model)
+    with monkeypatch.context() as broken, pytest.raises(KeyboardInterrupt):
+        broken.setattr(module, "replace_folder", interrupted)
+        open_index(run)
+    assert not (run / "search" / "bm25").exists() and (run / "search" / ".bm25.tmp").is_dir()
+    assert contents(open_index(run).source.model) == whole
+    assert contents(run / "search") == contents(tmp_path / "whole")
+
+
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_an_index_that_is_complete_is_only_read(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_index(run)
+    before = {path: path.stat().st_mtime_ns for path in (run / "search").rglob("*")}
+    monkeypatch.setattr(module, "alone_in", None)  # nothing is locked
+    open_index(run)
+    assert before == {path: path.stat().st_mtime_ns for path in (run / "search").rglob("*")}
+
+
+def test_another_model_makes_it_anew_and_a_copy_of_the_same_does_not(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    open_index(run)
+    weights = run / "model" / "model.safetensors"
+    os.utime(weights, ns=(1, 1))
+    capsys.readouterr()
+    open_index(run)
+    assert capsys.readouterr().out == ""
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    open_index(run)
+    said = capsys.readouterr().out
+    assert said.startswith("The model changed since the search index was made: it is made anew.\n")
+    open_index(run)
+    assert capsys.readouterr().out == ""
+
+
+def test_other_data_of_the_same_tokenizer_make_it_anew(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from daybreak.commands.prepare import prepare
+    from daybreak.data.tokenizers.tokenizer_import import Existing
+
+    first = open_index(run)
+    text = tmp_path / "other.txt"
+    text.write_text("\n\n".join(f"the sailor number {number} finds the river ." for number in range(200)))
+    prepare([text], tmp_path / "other", tokenizer=Existing(folder=str(run / "model")))
+    second = open_index(run, data=tmp_path / "other")
+    assert "The data changed since the search index was made: it is made anew.\n" in capsys.readouterr().out
+    assert second.state.data != first.state.data and second.state.data_folder == str(tmp_path / "other")
+    assert first.vectors[-1].any()  # the files of before stay readable for who has them open
+
+
+def test_data_elsewhere_are_remembered(finished: Path, data: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    with pytest.raises(UserError, match=r"The prepared data of .* are not in .* Name their folder with --data\."):
+        open_index(run)
+    open_index(run, data=data)
+    assert open_index(run).source.data == data
+
+
+def test_two_commands_do_not_build_at_once(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PATIENCE", 0.0)
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDS, str(run / "search")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+    with pytest.raises(UserError, match="Another process is at work in"):
+        open_index(run)
+    holder.communicate("")
+    assert open_index(run).state.has_bm25
+
+
+HOLDS = f"""
+import sys
+from pathlib import Path
+from {alone_in.__module__} import alone_in
+
+with alone_in(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_damaged_index_is_named(run: Path) -> None:
+    open_index(run)
+    (run / "search" / "vectors.npy").write_bytes(b"nothing")
+    with pytest.raises(UserError, match=r"The search index in .* is damaged .* Make it anew with --rebuild\."):
+        open_index(run)
+    assert open_index(run, rebuild=True).vectors.any(axis=1).all()
+
+
+def test_a_folder_of_something_else_is_not_touched(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("years of work")
+    with pytest.raises(UserError, match=r"holds 'thesis.tex' and is no search index. Choose another with --index\."):
+        open_index(run, folder=tmp_path / "mine", rebuild=True)
+    assert contents(tmp_path / "mine") == {"thesis.tex": b"years of work"}
+    with pytest.raises(UserError, match=r"is not a folder. Choose another folder with --index\."):
+        open_index(run, folder=tmp_path / "mine" / "thesis.tex")
+
+
+def test_data_of_another_tokenizer_are_refused(run: Path, tmp_path: Path) -> None:
+    from daybreak.commands.prepare import prepare
+    from daybreak.data.tokenizers.tokenizer import WordPiece
+
+    text = tmp_path / "other.txt"
+    text.write_text("\n\n".join(f"sailor {number} and the unexpected zebra ." for number in range(200)))
+    prepare([text], tmp_path / "other", tokenizer=WordPiece(vocabulary=300))
+    with pytest.raises(UserError, match="were made with another tokenizer than that of"):
+        open_index(run, data=tmp_path / "other")
+
+
+def test_without_bm25s_vectors_alone_are_indexed(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = module.importlib.util.find_spec
+    with monkeypatch.context() as missing:
+        missing.setattr(module.importlib.util, "find_spec", lambda name: None if name == "bm25s" else real(name))
+        with pytest.raises(UserError, match=r"need the package bm25s\. Install it .* or search with --method dense\."):
+            open_index(run)
+        assert not open_index(run, words=False).state.has_bm25
+    assert open_index(run).state.has_bm25
+
+
+def test_parquet_holds_every_passage_and_its_vector(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PART", 500)
+    index, path = open_index(run), tmp_path / "out" / "vectors.parquet"
+    export_parquet(index, path)
+    table = pyarrow.parquet.read_table(path)
+    assert table.column_names == ["id", "split", "document", "text", "vector"]
+    assert str(table.schema.field("vector").type) == f"fixed_size_list<element: float>[{index.state.hidden_size}]"
+    vectors = np.array(table["vector"].to_pylist(), np.float32)
+    assert (vectors == index.vectors.astype(np.float32)).all()
+    assert table["id"].to_pylist() == list(range(index.state.passages))
+    assert table["text"].to_pylist() == list(index.reader.all_texts())
+    split, document = index.reader.passages[:, :2].T
+    assert table["split"].to_pylist() == [("train", "heldout")[number] for number in split]
+    assert table["document"].to_pylist() == document.tolist()
+    assert [file.name for file in path.parent.iterdir()] == ["vectors.parquet"]
+
+
+def test_what_cannot_be_written_is_one_sentence(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    index = open_index(run)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"cannot be written .* Choose another file with --export\."):
+        export_parquet(index, tmp_path / "file" / "vectors.parquet")
+    real = module.importlib.util.find_spec
+    monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: None if name == "pyarrow" else real(name))
+    with pytest.raises(UserError, match="Writing Parquet needs the package pyarrow"):
+        export_parquet(index, tmp_path / "vectors.parquet")
+
+
+def test_the_state_on_disk_is_plain(run: Path) -> None:
+    open_index(run)
+    state = json.loads((run / "search" / "index.json").read_text())
+    assert state["data_folder"] == "" and str(run) not in json.dumps(state)

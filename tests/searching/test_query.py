@@ -1,0 +1,122 @@
+"""Queries against references: numpy over all vectors, sentence-transformers, and bm25s in memory."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shutil
+from pathlib import Path
+
+import bm25s
+import numpy as np
+import pytest
+
+from daybreak.core.errors import UserError
+from daybreak.searching.query import METHODS, Searcher, open_search
+
+WORDS = "the old sailor hides near the river"
+
+without_sentences = pytest.mark.skipif(
+    importlib.util.find_spec("sentence_transformers") is None, reason="needs the extra serve: sentence-transformers"
+)
+
+
+@pytest.fixture(scope="module")
+def searcher(finished: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Searcher:
+    """Over the run's own index, embedded in float32. Read only."""
+    run = tmp_path_factory.mktemp("searched") / "run"
+    shutil.copytree(finished, run)
+    shutil.copytree(data, run / "data")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr("daybreak.training.hardware.probe.precisions", lambda device: ("float32",))
+        return open_search(run)
+
+
+def order(scores: np.ndarray, top: int) -> list[int]:
+    """The best passages, equal ones in order."""
+    return np.argsort(-scores, kind="stable")[:top].tolist()
+
+
+def all_vectors(searcher: Searcher) -> np.ndarray:
+    return np.asarray(searcher.index.vectors, np.float32)
+
+
+@without_sentences
+def test_dense_search_is_brute_force_over_sentence_transformers(searcher: Searcher) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer(str(searcher.index.source.model), device="cpu")
+    assert searcher.embed(WORDS) == pytest.approx(model.encode(WORDS), abs=1e-5)
+    theirs = model.encode(list(searcher.index.reader.all_texts())) @ model.encode(WORDS)
+    assert searcher.scores(WORDS, "dense") == pytest.approx(theirs, abs=2e-3)
+    found = searcher.search(WORDS, top=20, method="dense")
+    scores = theirs[[result.id for result in found]]
+    assert (np.diff(scores) < 4e-3).all()  # in order, but for the rounding to float16
+    assert np.sort(scores) == pytest.approx(np.sort(theirs)[-20:], abs=4e-3)
+
+
+@pytest.mark.parametrize("top", [1, 7, 100_000])
+def test_dense_search_is_brute_force_over_the_vectors(searcher: Searcher, top: int) -> None:
+    scores = all_vectors(searcher) @ searcher.embed(WORDS)
+    found = searcher.search(WORDS, top=top, method="dense")
+    assert [result.rank for result in found] == list(range(1, len(found) + 1))
+    assert len(found) == min(top, len(scores))
+    assert [result.score for result in found] == pytest.approx(np.sort(scores)[::-1][:top], abs=1e-6)
+    assert len({result.id for result in found}) == len(found)
+
+
+def test_bm25_is_that_of_the_library(searcher: Searcher) -> None:
+    library = bm25s.BM25(k1=1.5, b=0.75)
+    library.index([re.findall(r"\w+", text) for text in searcher.index.reader.all_texts()], show_progress=False)
+    scores = library.get_scores([word for word in dict.fromkeys(WORDS.split()) if word in library.vocab_dict])
+    assert searcher.scores(WORDS, "bm25") == pytest.approx(scores, abs=1e-5)
+    found = searcher.search(WORDS.upper() + " unheardof", method="bm25")
+    assert [result.score for result in found] == pytest.approx(np.sort(scores)[::-1][:10], abs=1e-5)
+
+
+def test_hybrid_adds_both_on_one_scale(searcher: Searcher) -> None:
+    sparse, dense = (searcher.scores(WORDS, method) for method in ("bm25", "dense"))
+    both = (sparse - sparse.mean()) / sparse.std() + (dense - dense.mean()) / dense.std()
+    assert searcher.scores(WORDS, "hybrid") == pytest.approx(both, abs=1e-4)
+    found = searcher.search(WORDS, top=5)
+    assert [result.id for result in found] == order(searcher.scores(WORDS, "hybrid"), 5)
+
+
+def test_a_result_says_where_it_stands(searcher: Searcher) -> None:
+    for result in searcher.search(WORDS, top=30, method="dense"):
+        reader = searcher.index.reader
+        split, document, start, end = reader.passages[result.id].tolist()
+        stream = (reader.shards.train, reader.shards.heldout)[split]
+        assert (result.split, result.document) == (("train", "heldout")[split], document)
+        ends = stream.document_ends().astype(int)
+        assert (ends <= start).sum() == document and end < ends[document]
+        assert result.text == reader.tokenizer.decode(stream.read(start, end).tolist())
+
+
+def test_words_that_no_passage_holds(searcher: Searcher) -> None:
+    assert searcher.search("xylophone", method="bm25") == []
+    ids = [[result.id for result in searcher.search("xylophone", method=method)] for method in ("dense", "hybrid")]
+    assert ids[0] == ids[1]
+
+
+def test_what_is_equally_good_comes_in_order(searcher: Searcher) -> None:
+    found = searcher.search("the", top=50, method="bm25")
+    keys = [(-result.score, result.id) for result in found]
+    assert keys == sorted(keys)
+
+
+@pytest.mark.parametrize(
+    ("words", "top", "method", "message"),
+    [
+        (" \n", 10, "hybrid", "The query is empty"),
+        ("river", 0, "hybrid", "0 results are too few"),
+        ("river", 10, "bm52", "There is no search method 'bm52'. Did you mean 'bm25'?"),
+    ],
+)
+def test_what_cannot_be_answered_is_refused(
+    searcher: Searcher, words: str, top: int, method: str, message: str
+) -> None:
+    assert METHODS == ("hybrid", "dense", "bm25")
+    with pytest.raises(UserError) as error:
+        searcher.search(words, top=top, method=method)
+    assert message in str(error.value)
