@@ -29,7 +29,7 @@ from daybreak.core.other_processes import OtherProcesses, load, why_void
 from daybreak.core.process import usable_cores
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.serialization import to_dict
-from daybreak.schemas.studies import Turn
+from daybreak.schemas.studies import MachineLoad
 from daybreak.training.clock import Budget
 from daybreak.training.hardware.probe import describe
 
@@ -228,8 +228,10 @@ class Watch:
         """
         others, after = self._bystanders.cores(), load()
         loads = [self.before[0], after[0]]
-        turn = Turn(before=self.before, most=max(loads), mean=statistics.fmean(loads), after=after, others=others)
-        void = bool(why_void(turn, cores=usable_cores(), threads=threads))
+        seen = MachineLoad(
+            before=self.before, most=max(loads), mean=statistics.fmean(loads), after=after, others=others
+        )
+        void = bool(why_void(seen, cores=usable_cores(), threads=threads))
         return {"load_before": self.before, "load_after": after, "others": others, "void": void}
 
 

@@ -33,8 +33,8 @@ import torch
 
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json, write_json
-from daybreak.evaluation.finetuning.cells import EncodedTask, encode_task, row_length
 from daybreak.evaluation.finetuning.classifier import build_classifier, load_config, load_tokenizer
+from daybreak.evaluation.finetuning.jobs import EncodedTask, encode_task, max_sequence_length
 from daybreak.evaluation.model_source import find_tasks
 from daybreak.evaluation.protocols.known_protocols import find_protocol
 from daybreak.evaluation.protocols.protocol import Protocol
@@ -60,7 +60,8 @@ def trainer_score(folder: Path, rows: EncodedTask, protocol: Protocol, seed: int
             for i in range(len(part))
         ]
 
-    whole = {"padding": "max_length", "max_length": row_length(config, tokenizer, protocol)} if padding == "max" else {}
+    length = max_sequence_length(config, tokenizer, protocol)
+    whole = {"padding": "max_length", "max_length": length} if padding == "max" else {}
     with tempfile.TemporaryDirectory() as scratch:
         arguments = TrainingArguments(
             output_dir=scratch,

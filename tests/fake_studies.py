@@ -13,11 +13,11 @@ from small_texts import small_text
 
 from daybreak.core.run_folder import RunFolder
 from daybreak.recipe import load_recipe
-from daybreak.schemas.studies import CurvePoint, StudyCell, TaskScore, Turn
+from daybreak.schemas.studies import CurvePoint, MachineLoad, StudyCell, TaskScore
 from daybreak.studies import experiment as experiment
-from daybreak.studies.cell_runner import Cell, Place
+from daybreak.studies.cell_runner import Cell, StudyFolder
 
-QUIET = Turn(before=[0.1, 0.1, 0.1], most=2.0, mean=1.5, after=[2.0, 1.0, 0.5], seconds=60.0, others=0.05)
+QUIET = MachineLoad(before=[0.1, 0.1, 0.1], most=2.0, mean=1.5, after=[2.0, 1.0, 0.5], seconds=60.0, others=0.05)
 
 
 def cell(
@@ -32,7 +32,7 @@ def cell(
     return StudyCell(
         variant=variant, seed=seed, folder=f"cells/{variant}-seed-{seed}", recipe="0" * 16, loss=loss,
         accuracy=0.1, unigram_loss=6.0, positions=100, steps=50, tokens=1000, epochs=0.5, tokens_per_second=100.0,
-        elapsed=60.0, resumes=0, threads=1, precision="float32", curve=curve or [], turns=[QUIET], void=void,
+        elapsed=60.0, resumes=0, threads=1, precision="float32", curve=curve or [], loads=[QUIET], void=void,
         tasks=tasks,
     )  # fmt: skip
 
@@ -45,19 +45,19 @@ def pair(differences: list[float], *, a: list[float] | None = None, **more: Any)
     )
 
 
-def fake_cells(place: Place, monkeypatch: pytest.MonkeyPatch, void: dict[str, str]) -> list[str]:
+def fake_cells(place: StudyFolder, monkeypatch: pytest.MonkeyPatch, void: dict[str, str]) -> list[str]:
     """Cells end at once with what ``void`` says of them; return the list that their names are put on."""
     ran: list[str] = []
 
-    def train(one: Cell, place: Place, lock: object) -> None:
+    def train(one: Cell, place: StudyFolder, lock: object) -> None:
         ran.append(one.name)
         place.folder(one).mkdir(parents=True)
         RunFolder(place.folder(one)).summary.write_text("{}")
 
-    def read(one: Cell, place: Place) -> StudyCell:
+    def read(one: Cell, place: StudyFolder) -> StudyCell:
         return replace(cell(one.variant, one.seed, 4.0, void=void.get(one.name, "")), attempt=one.attempt)
 
-    def once(one: Cell, place: Place, lock: object) -> None:
+    def once(one: Cell, place: StudyFolder, lock: object) -> None:
         if not place.folder(one).exists():
             train(one, place, lock)
 

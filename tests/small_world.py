@@ -21,8 +21,7 @@ from small_texts import WHAT, WHO, small_text, write_tokens
 
 from daybreak import cli
 from daybreak.evaluation.glue_server.submission import FILES
-from daybreak.evaluation.tasks.glue_tasks import GLUE
-from daybreak.evaluation.tasks.scibert_tasks import ENTITIES, TEXTS
+from daybreak.evaluation.tasks.known_tasks import ENTITIES, GLUE, TEXTS
 
 SHAPE = {"layers": 1, "hidden_size": 32, "heads": 2, "intermediate_size": 32}
 """Of every model here."""
@@ -170,7 +169,7 @@ def _write_glue(folder: Path, name: str, chance: random.Random) -> None:
         if name == "cola":  # no header, and the text last
             rows = [["gj04", row[1], "", row[0]] for row in rows]
         _write_table(folder / part, [*task.text, task.label] if task.header else [], rows, "\t")
-    for hidden in task.hidden if name in ("cola", "wnli") else ():
+    for hidden in task.unlabelled if name in ("cola", "wnli") else ():
         asked = [[str(at), *prose(chance, len(hidden.text))] for at in range(FILES[hidden.name].rows)]
         _write_table(folder / hidden.path, ["index", *hidden.text], asked, "\t")
 

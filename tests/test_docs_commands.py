@@ -46,10 +46,9 @@ PARSED = {
     "a cluster; tests/data/pipeline/test_cluster_ray.py and test_cluster_slurm.py have one": (
         "daybreak prepare corpus/ --out data/mine --on slurm --workers 64 --slurm.partition cpu --slurm.time 04:00:00",
         "daybreak prepare corpus/ --out data/mine --on ray --workers 64",
-        "daybreak evaluate runs/mine --tasks glue --task-dir GLUE --backend dask --workers 16",
+        "daybreak evaluate runs/mine --tasks glue --task-dir GLUE --backend ray --workers 16",
         'host=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
         "export RAY_ADDRESS=HOST:6379",
-        "export DASK_SCHEDULER_ADDRESS=tcp://HOST:8786",
         "export SBATCH_ACCOUNT=mine",
     ),
     "the hub": (
@@ -88,7 +87,6 @@ PARSED = {
         ".venv/bin/pip install -c constraints.txt .",
         'pip install "daybreak[corpus]"',
         'pip install "daybreak[corpus]" ray',
-        "pip install 'dask[distributed]'",
         "pip install ray",
         "pip install notebook",
         "jupyter notebook examples/pretrain_your_own.ipynb",

@@ -22,7 +22,7 @@ from daybreak.data.sequences.sampler import RowsConfig
 from daybreak.data.tokenizers.tokenizer import TokenizerConfig
 from daybreak.recipe import load_recipe, resolved
 from daybreak.schemas.run import Parity
-from daybreak.studies.cell_runner import Cell, Place
+from daybreak.studies.cell_runner import Cell, StudyFolder
 from daybreak.training.hardware import probe
 from daybreak.training.objectives.objective import Objective
 from daybreak.training.optim.optimizers import OptimizerConfig
@@ -163,7 +163,7 @@ def test_cells_are_told_which_file_defines_the_classes_of_ones_own(
     """``daybreak pretrain`` is another process: of the recipe's file it knows what it is told."""
     cells: list[Cell] = []
 
-    def train(cell: Cell, place: Place, lock: TextIO) -> None:
+    def train(cell: Cell, place: StudyFolder, lock: TextIO) -> None:
         cells.append(cell)
         raise UserError("Enough.", "Stop here.")
 

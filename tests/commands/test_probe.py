@@ -114,7 +114,7 @@ def test_what_is_wrong_is_said_in_one_sentence_before_anything_is_measured(
         probe(model, task_dir=tmp_path, out=out)
     with pytest.raises(UserError, match=r"There is no '.*missing\.txt'"):
         probe(model, tasks=tasks, text=[str(tmp_path / "missing.txt")], out=out)
-    with pytest.raises(UserError, match="tokens, too few to hide some"):
+    with pytest.raises(UserError, match="tokens, too few to mask some"):
         probe(model, tasks=tasks, text=[str(short)], out=out)
     with pytest.raises(UserError, match="cannot be combined with other text"):
         probe(model, text=[str(short), str(data)], out=out)

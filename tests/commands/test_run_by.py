@@ -14,7 +14,7 @@ from daybreak.core.deadline import Deadline
 from daybreak.core.errors import TooLate, UserError
 from daybreak.core.files import write_json
 from daybreak.core.run_folder import RunFolder
-from daybreak.evaluation.finetuning import plans
+from daybreak.evaluation.finetuning import task_evaluation
 from daybreak.training.clock import Budget
 
 
@@ -65,9 +65,9 @@ def test_no_baselines_reaches_every_evaluation(tmp_path: Path, monkeypatch: pyte
 
 def test_what_does_not_fit_is_not_begun() -> None:
     class Planned:
-        left, seconds = 3, 600.0
+        remaining, seconds = 3, 600.0
 
-    told: Callable[..., str] = plans.forecast
+    told: Callable[..., str] = task_evaluation.forecast
     assert "3 fine-tunings: about 10m" in told([Planned()], 1, None, 601.0)
     assert told([Planned()], 1, None, None) == told([Planned()], 1, None, 1e9)
     with pytest.raises(TooLate, match="10m 00s and 9m 59s are left"):

@@ -23,7 +23,7 @@ from daybreak.recipe import Origin, load_recipe, resolved
 from daybreak.reporting.studies import study_text
 from daybreak.schemas.run import Summary
 from daybreak.schemas.studies import Study
-from daybreak.studies.cell_runner import Place
+from daybreak.studies.cell_runner import StudyFolder
 from daybreak.studies.experiment import Variant, heldout_sets, settled
 from daybreak.training.phases import SecondPhase
 
@@ -100,7 +100,7 @@ def test_a_variant_is_read_as_pretrain_reads_it(tmp_path: Path) -> None:
 def test_a_study_goes_on_with_more_seeds_but_not_with_another_budget(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = Place(out=tmp_path / "out", budget="60s", threads=1)
+    place = StudyFolder(out=tmp_path / "out", budget="60s", threads=1)
     ran = fake_cells(place, monkeypatch, {})
     monkeypatch.setattr("daybreak.commands.study.report", lambda runs, out, study: out)
     two = [Variant(name="a", recipe=SMALL), Variant(name="b", recipe=replace(SMALL, batch=4))]
@@ -151,7 +151,7 @@ def test_a_killed_study_goes_on_within_its_cell(
     assert "1 of them done" in told
     found = read_json(out / "study.json", Study)
     assert found.finished and low.summary.stat().st_mtime_ns == kept
-    assert [(one.variant, one.resumes, len(one.turns), one.threads) for one in found.cells] == [
+    assert [(one.variant, one.resumes, len(one.loads), one.threads) for one in found.cells] == [
         ("low", 0, 1, 1), ("high", 1, 2, 1)
     ]  # fmt: skip
     summary: Summary = read_json(high.summary, Summary)

@@ -27,7 +27,7 @@ from daybreak.data.tokenizers.tokenizer import WordPiece, load_tokenizer
 from daybreak.recipe import load_recipe
 from daybreak.schemas.run import Summary
 from daybreak.schemas.studies import DataStudy, PreprocessedText
-from daybreak.studies.cell_runner import Cell, Place
+from daybreak.studies.cell_runner import Cell, StudyFolder
 
 TINY = load_recipe("tiny")
 
@@ -232,7 +232,7 @@ def test_from_text_to_verdicts(
 ) -> None:
     ran: list[str] = []
 
-    def train(cell: Cell, place: Place, lock: TextIO) -> None:
+    def train(cell: Cell, place: StudyFolder, lock: TextIO) -> None:
         """The cell in this process, without its gate."""
         run = RunFolder(place.folder(cell))
         if not run.summary.exists():

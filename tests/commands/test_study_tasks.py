@@ -27,7 +27,7 @@ from daybreak.schemas.studies import ScoreComparison, Study, StudyCell
 from daybreak.studies import cell_runner as turns
 from daybreak.studies import cell_tasks
 from daybreak.studies import experiment as experiment
-from daybreak.studies.cell_runner import Cell, Place
+from daybreak.studies.cell_runner import Cell, StudyFolder
 from daybreak.studies.cell_tasks import CellTasks, choose_tasks, with_scores
 from daybreak.studies.experiment import Variant
 from daybreak.studies.paired_losses import compare_scores
@@ -140,11 +140,11 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Cells are fine-tuned at once, variant b always better; their names, in order."""
     names: list[str] = []
 
-    def evaluate(one: Cell, place: Place, lock: object, asked: CellTasks) -> None:
+    def evaluate(one: Cell, place: StudyFolder, lock: object, asked: CellTasks) -> None:
         if one.name not in names:
             names.append(one.name)
 
-    def scored(found: StudyCell, one: Cell, place: Place, asked: CellTasks) -> StudyCell:
+    def scored(found: StudyCell, one: Cell, place: StudyFolder, asked: CellTasks) -> StudyCell:
         lift = 0.1 * (one.variant == "b") + 0.001 * one.seed
         return replace(found, tasks=cell("x", 0, 4.0, scores={name: 0.6 + lift for name in asked.record.tasks}).tasks)
 
@@ -163,7 +163,7 @@ def test_a_finished_study_is_given_tasks_and_keeps_its_cells(
     data: Path, tasks: list[str], judged: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    place = Place(out=tmp_path / "out", budget="60s", threads=1)
+    place = StudyFolder(out=tmp_path / "out", budget="60s", threads=1)
     ran = fake_cells(place, monkeypatch, {})
     study(seeds=3, **asked_of(data, place.out))
     assert len(ran) == 6 and not judged
@@ -187,7 +187,7 @@ def test_a_finished_study_is_given_tasks_and_keeps_its_cells(
 def test_a_void_cell_is_fine_tuned_once_and_a_refused_one_never(
     data: Path, tasks: list[str], judged: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = Place(out=tmp_path / "out", budget="60s", threads=1)
+    place = StudyFolder(out=tmp_path / "out", budget="60s", threads=1)
     void = {"a-seed-0": "busy", "b-seed-0": experiment.REFUSED, "b-seed-0-again": experiment.REFUSED}
     fake_cells(place, monkeypatch, void)
     found = study(seeds=1, **asked_of(data, place.out), tasks=tasks)
@@ -200,7 +200,7 @@ def test_a_void_cell_is_fine_tuned_once_and_a_refused_one_never(
 def test_a_study_is_filed_with_its_scores(
     data: Path, tasks: list[str], judged: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = Place(out=tmp_path / "rates", budget="60s", threads=1)
+    place = StudyFolder(out=tmp_path / "rates", budget="60s", threads=1)
     fake_cells(place, monkeypatch, {})
     found = study(seeds=3, **asked_of(data, place.out), tasks=tasks)
     filed = record(place.out, out=tmp_path / "records")
@@ -218,7 +218,7 @@ def test_a_study_is_filed_with_its_scores(
 def test_a_study_of_before_has_no_tasks(
     data: Path, judged: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = Place(out=tmp_path / "out", budget="60s", threads=1)
+    place = StudyFolder(out=tmp_path / "out", budget="60s", threads=1)
     fake_cells(place, monkeypatch, {})
     study(seeds=1, **asked_of(data, place.out))
     path = place.out / "study.json"
@@ -273,7 +273,7 @@ def test_the_kept_cells_of_a_study_are_fine_tuned_and_a_kill_loses_no_fine_tunin
         assert one.difference == high - low and "better" not in one.verdict
     assert "mean of 2" in told and "Comparison of variants" in (out / "report.html").read_text()
     # Nothing is left to do, and what is done is known by its files.
-    place = Place(out=out, budget="40steps", threads=1)
+    place = StudyFolder(out=out, budget="40steps", threads=1)
     chosen = choose_tasks(tasks, None, "quick", 2)
     assert chosen
     for one in found.cells:

@@ -13,8 +13,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from daybreak.evaluation.finetuning.cells import Job
-from daybreak.evaluation.finetuning.measure import Measurement
+from daybreak.evaluation.finetuning.jobs import FinetuningJob
+from daybreak.evaluation.finetuning.task_evaluation import TaskEvaluation
 from daybreak.evaluation.protocols.known_protocols import PROTOCOLS
 from daybreak.evaluation.tasks.kinds import load_task
 from daybreak.evaluation.tasks.task_file import read_task_file
@@ -44,7 +44,7 @@ def weather_rows(count: int, seed: int) -> list[tuple[str, str]]:
 def _one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread that waits for another one on a busy machine makes a fast test slow."""
     torch.set_num_threads(1)
-    monkeypatch.setattr("daybreak.evaluation.finetuning.fanout.usable_cores", lambda: 1)
+    monkeypatch.setattr("daybreak.evaluation.finetuning.parallel.usable_cores", lambda: 1)
 
 
 @pytest.fixture(scope="session")
@@ -171,14 +171,14 @@ def weather(write_task: WriteTask) -> Path:
 
 
 @pytest.fixture
-def jobs(encoder: Path, write_task: WriteTask, tmp_path: Path) -> list[Job]:
+def jobs(encoder: Path, write_task: WriteTask, tmp_path: Path) -> list[FinetuningJob]:
     """Four short fine-tunings."""
     rows = [("sun", "a"), ("rain", "b")] * 10
     task = load_task(read_task_file(write_task(rows, rows[:7])))
-    return Measurement(
+    return TaskEvaluation(
         folder=encoder, model_name="toy", data=task, protocol=PROTOCOLS["quick"].changed(epochs=2), seeds=4,
-        untrained=False, threads=1, hidden=False, cells=tmp_path / "cells", weights="",
-    ).jobs()  # fmt: skip
+        untrained=False, threads=1, unlabelled=False, cells=tmp_path / "cells", weights="",
+    ).all_jobs()  # fmt: skip
 
 
 class Notes:

@@ -52,16 +52,6 @@ def test_a_separable_task_is_learned_and_recorded(
     assert evaluate(encoder, [str(weather)], seeds=2, out=tmp_path / "again")[0].scores == result.scores
 
 
-def test_a_pair_regression_is_learned(encoder: Path, write_task: WriteTask, tmp_path: Path) -> None:
-    task = write_task(shared_words(640, 1), shared_words(65, 2), 'kind = "regression"', name="suns")
-    (result,) = evaluate(encoder, [str(task)], seeds=1, out=tmp_path, save=tmp_path / "kept")
-    assert (result.metric, result.baseline, result.spread) == ("spearman", 0.0, 0.0)
-    assert result.mean > 0.9
-    config = read_json(tmp_path / "kept/config.json")
-    assert config["problem_type"] == "regression"
-    assert len(config["id2label"]) == 1
-
-
 def test_what_is_printed_of_one_seed_a_saved_model_and_a_rerun(
     encoder: Path, weather: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -108,11 +98,6 @@ def stock_encoder(encoder: Path, folder: Path, kind: str) -> Path:
     return folder
 
 
-def test_another_encoder_learns_too(encoder: Path, weather: Path, tmp_path: Path) -> None:
-    (result,) = evaluate(stock_encoder(encoder, tmp_path / "bert", "Bert"), [str(weather)], seeds=1)
-    assert result.mean > 0.9
-
-
 def test_other_families_are_fine_tuned_and_stand_side_by_side(encoder: Path, weather: Path, tmp_path: Path) -> None:
     kinds = ["Bert", "DistilBert", "Electra", "DebertaV2"]
     for kind in kinds:
@@ -139,26 +124,6 @@ def test_results_merge_by_protocol_task_and_model(encoder: Path, write_task: Wri
     ]
     assert set(found[0].scores) >= {"accuracy", "test_accuracy"}
     assert sorted(p.name for p in (tmp_path / "kept").iterdir()) == ["one", "two"]
-
-
-def test_models_that_share_a_file_keep_their_own_entries(encoder: Path, write_task: WriteTask, tmp_path: Path) -> None:
-    rows = [("sun", "a"), ("rain", "b")] * 20
-    task = str(write_task(rows, rows[:7], name="one"))
-    runs = [tmp_path / "runs/tiny", tmp_path / "runs/mini"]
-    for run in runs:
-        shutil.copytree(encoder, run / "model")
-        evaluate(run / "model", [task], seeds=1, out=tmp_path)
-    evaluate(runs[0] / "model", [task], seeds=1, out=tmp_path, epochs=2, rate=3e-4, rows=30)
-    evaluate(runs[0] / "model", [task], seeds=2, out=tmp_path)
-    evaluate(encoder, [task], seeds=1, out=tmp_path, untrained=True)
-    found = read_results(tmp_path / "results.json")
-    assert [(r.protocol, r.model_name, r.model, len(r.seeds)) for r in found] == [
-        ("quick", "mini", "pretrained", 1),
-        ("quick, 2 epochs, rate 3e-4, 30 rows", "tiny", "pretrained", 1),
-        ("quick", "tiny", "pretrained", 2),
-        ("quick", encoder.name, "untrained", 1),
-    ]
-    assert (found[1].settings["epochs"], found[1].settings["learning_rate"], found[1].train_rows) == (2, 3e-4, 30)
 
 
 def test_results_from_before_models_had_names_are_read_and_kept(
@@ -223,14 +188,6 @@ def test_folders_that_are_no_model(
     assert not (folder / "results.json").exists()
 
 
-def test_weights_of_another_shape_are_refused(encoder: Path, weather: Path, tmp_path: Path) -> None:
-    config = read_json(encoder / "config.json")
-    config |= {"num_hidden_layers": 2, "layer_types": ["full_attention"] * 2}
-    folder = damaged(encoder, tmp_path / "model", config__json=json.dumps(config))
-    with pytest.raises(UserError, match="lack 6 tensors of the encoder"):
-        evaluate(folder, [str(weather)], seeds=1)
-
-
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
@@ -257,7 +214,7 @@ def test_bad_input_is_refused_before_any_training(
     (tmp_path / "file").write_text("kept")
     (tmp_path / "full").mkdir()
     (tmp_path / "full/letter.txt").write_text("kept")
-    monkeypatch.setattr("daybreak.evaluation.finetuning.measure.Measurement", None)
+    monkeypatch.setattr("daybreak.evaluation.finetuning.task_evaluation.TaskEvaluation", None)
     arguments = {"model": encoder, "tasks": [str(weather)], "out": tmp_path / "out", **change}
     for name in {"model", "out", "save"} & set(change):
         arguments[name] = tmp_path / str(change[name])

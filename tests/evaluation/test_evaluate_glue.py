@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +12,7 @@ from daybreak.commands.evaluate import evaluate
 from daybreak.core.errors import UserError
 from daybreak.core.files import write_json
 from daybreak.evaluation.finetuning.results import read_results
-from daybreak.evaluation.glue_server.submission import FILES
-from daybreak.evaluation.glue_server.submission_check import check
+from daybreak.evaluation.glue_server.submission import FILES, check
 from daybreak.evaluation.model_source import find_tasks
 from daybreak.schemas.tasks import TaskResult
 
@@ -86,24 +84,6 @@ def test_an_average_is_said_when_its_last_task_comes(
     assert f"Average as in electra (pretrained): {mean_of_eight:.1f}, mean of 8 numbers" in said
     assert "leaderboard" not in said, "WNLI is not there"
     assert len(read_results(tmp_path / "results.json")) == 8
-
-
-def test_no_row_is_left_out_when_none_is_to_be(encoder: Path, write_task: WriteTask, tmp_path: Path) -> None:
-    rows = [("sun", "a"), ("rain", "b")] * 1100
-    task = str(write_task(rows, rows[:6]))
-    usual, whole = (evaluate(encoder, [task], seeds=1, epochs=1, rows=n, out=tmp_path, workers=1) for n in (None, 0))
-    assert (usual[0].train_rows, usual[0].protocol) == (2000, "quick, 1 epoch")
-    assert (whole[0].train_rows, whole[0].protocol) == (2200, "quick, 1 epoch, all rows")
-
-
-def test_a_model_of_images_and_texts_is_refused(encoder: Path, weather: Path, tmp_path: Path) -> None:
-    from transformers import CLIPConfig
-
-    folder = tmp_path / "max_grad_norm"
-    shutil.copytree(encoder, folder)
-    CLIPConfig().save_pretrained(folder)
-    with pytest.raises(UserError, match="a clip, is no encoder of text"):
-        evaluate(folder, [str(weather)], out=tmp_path)
 
 
 def test_results_and_models_never_share_a_folder(encoder: Path, weather: Path, tmp_path: Path) -> None:

@@ -45,14 +45,9 @@ def test_the_loss_of_pairs_is_the_entropy_of_the_chain(sure: float) -> None:
 
 
 def test_all_sources_of_a_text_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(difficulty, "LEARNED", 50_000)
+    monkeypatch.setattr(difficulty, "TRAIN_TOKENS", 50_000)
     text = Ids(np.concatenate([chain(100_000, 0.0, 2).ids, chain(100_000, 0.9, 3).ids]))
     counts = np.bincount(text.ids, minlength=VOCABULARY)
     hard, easy = share(0.0), share(0.9)
     mixed = pairs_log_fraction(text, chain(30_000, 0.9, 4), counts)
     assert easy < mixed < hard - 0.2
-
-
-def test_a_tiny_text_has_a_number_too() -> None:
-    train, heldout = Ids(np.arange(20) % VOCABULARY), Ids(np.array([1, 2, 3]))
-    assert math.isfinite(pairs_log_fraction(train, heldout, np.bincount(train.ids, minlength=VOCABULARY)))

@@ -89,13 +89,6 @@ def test_a_resumed_run_goes_on_with_its_forecasts(law: Law, tmp_path: Path) -> N
     assert [each.made_at for each in again.forecasts] == [0, 0.1, 0.2, 0.3, 0.4, 0.5]
 
 
-def test_a_mark_that_nobody_saw_is_passed_over(law: Law, tmp_path: Path) -> None:
-    prophet = ForecastMonitor(law, undertaking(), EVEN, tmp_path / "forecast.json")
-    prophet.on_step(step(0.01, 0.0))
-    prophet.on_step(step(0.57, 0.0))  # one record since: nothing lies in the windows of 10 to 50 %
-    assert [each.made_at for each in prophet.forecasts] == [0]
-
-
 def test_stages_of_different_speed_are_reckoned_with(law: Law, tmp_path: Path) -> None:
     """An even first half, and a second one in which the speed grows to three times as much."""
     pace = Pace((1.0, 1.0, 3.0))

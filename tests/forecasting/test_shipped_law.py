@@ -48,13 +48,11 @@ def test_it_does_not_speak_of_others(name: str) -> None:
 
 def test_more_text_and_larger_models_are_foreseen_to_be_better() -> None:
     law = shipped_law()
-    usual = RunSpec(intermediate_size=1_000_000, tokens=4e6, unique=1e9, unigram_loss=7.0, pairs=CENTRE[2])
+    usual = RunSpec(inner=1_000_000, tokens=4e6, unique=1e9, unigram_loss=7.0, pairs=CENTRE[2])
     losses = [predict_loss(law, replace(usual, tokens=tokens)).loss for tokens in (1e6, 4e6, 1.6e7)]
     assert losses == sorted(losses, reverse=True)
-    losses = [
-        predict_loss(law, replace(usual, intermediate_size=inner)).loss for inner in (300_000, 1_000_000, 3_000_000)
-    ]
+    losses = [predict_loss(law, replace(usual, inner=inner)).loss for inner in (300_000, 1_000_000, 3_000_000)]
     assert losses == sorted(losses, reverse=True)
-    wide, narrow = predict_loss(law, replace(usual, intermediate_size=100_000_000)), predict_loss(law, usual)
+    wide, narrow = predict_loss(law, replace(usual, inner=100_000_000)), predict_loss(law, usual)
     assert wide.beyond and not narrow.beyond
     assert wide.high / wide.low > narrow.high / narrow.low

@@ -24,7 +24,7 @@ from daybreak.schemas.probes import (
     SimilarityProbe,
     SimilarityScore,
 )
-from daybreak.schemas.tasks import Cell, TaskResult
+from daybreak.schemas.tasks import FinetuningRun, TaskResult
 
 RATE = 3e-4
 WriteResults = Callable[..., Path]
@@ -59,10 +59,10 @@ def write_results() -> WriteResults:
             for seed in range(seeds):
                 judged = answered(task, ability, seed, rows)
                 scores.append(statistics.fmean(row[0] == row[1] for row in judged))
-                cell = Cell(
+                cell = FinetuningRun(
                     fingerprint="f", protocol="quick", task=task, model=model, model_name=name, epochs=5,
-                    learning_rate=RATE, batch=16, seed=seed, scores={"accuracy": scores[-1]}, judged={"dev": judged},
-                    threads=1, seconds=2.0,
+                    learning_rate=RATE, batch=16, seed=seed, scores={"accuracy": scores[-1]},
+                    scored_rows={"dev": judged}, threads=1, seconds=2.0,
                 )  # fmt: skip
                 place = run.cells / "quick" / task / f"{name}-{model}"
                 place.mkdir(parents=True, exist_ok=True)
@@ -72,7 +72,7 @@ def write_results() -> WriteResults:
                 TaskResult(
                     protocol="quick", task=task, model=model, model_name=name, kind="classification",
                     metric="accuracy", seeds=list(range(seeds)), mean=statistics.fmean(scores), spread=spread,
-                    scores={"accuracy": scores, "calibration_error": [0.05] * seeds, "surprise": [0.61] * seeds},
+                    scores={"accuracy": scores, "calibration_error": [0.05] * seeds, "nll": [0.61] * seeds},
                     selection="after the last epoch", train_rows=2000, dev_rows=rows, baseline=0.5,
                     settings={"learning_rate": RATE, "epochs": 5, "batch": 16}, labels=["no", "yes"],
                     hardware="CPU, 1 thread", seconds=6.0,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import signal
@@ -23,14 +22,14 @@ from daybreak.core import other_processes as neighbours
 from daybreak.core.errors import Interrupted, UserError
 from daybreak.studies import cell_runner as turns
 from daybreak.studies import experiment as experiment
-from daybreak.studies.cell_runner import Cell, Place
+from daybreak.studies.cell_runner import Cell, StudyFolder
 
 # ---------------------------------------------------------------- turns
 
 
 @given(st.lists(st.text("abc", min_size=1), min_size=2, max_size=5, unique=True), st.integers(1, 6))
 def test_every_seed_takes_everybody_and_the_next_one_goes_back(names: list[str], seeds: int) -> None:
-    found = experiment.in_turns(names, seeds)
+    found = experiment.interleaved(names, seeds)
     for seed in range(seeds):
         own = [name for number, name in found if number == seed]
         assert own == (names if seed % 2 == 0 else names[::-1])
@@ -57,11 +56,6 @@ def test_only_neighbours_void_a_cell(turn: dict[str, Any], void: bool) -> None:
     assert bool(neighbours.why_void(replace(QUIET, **turn), cores=2, threads=2)) is void
 
 
-def test_a_neighbour_on_a_core_that_the_cell_leaves_free_disturbs_nobody() -> None:
-    assert not neighbours.why_void(replace(QUIET, others=1.2), cores=2, threads=1)
-    assert "others used 1.6 of 2 cores" in neighbours.why_void(replace(QUIET, others=1.6), cores=2, threads=1)
-
-
 def test_the_time_of_all_processes_is_counted_on_our_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 3}, raising=False)
     stat = tmp_path / "stat"
@@ -79,24 +73,24 @@ def test_a_process_that_was_killed_leaves_what_was_seen(tmp_path: Path, monkeypa
         neighbours.note(path, event)
     neighbours.note(path, "start")
     neighbours.note(path, "end", seconds=9.0, others=0.2)
-    first, second = neighbours.read_turns(path)
+    first, second = neighbours.read_loads(path)
     assert (first.before[0], first.most, first.mean, first.after, first.others) == (1.0, 3.0, 2.0, [], None)
     assert (second.before[0], second.most, second.after[0], second.seconds, second.others) == (2.0, 2.0, 1.0, 9.0, 0.2)
-    assert neighbours.read_turns(tmp_path / "none") == []
+    assert neighbours.read_loads(tmp_path / "none") == []
 
 
 # ---------------------------------------------------------------- cells that only pretend
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(out=tmp_path / "out", budget="60s", threads=1)
+def place(tmp_path: Path) -> StudyFolder:
+    return StudyFolder(out=tmp_path / "out", budget="60s", threads=1)
 
 
-def test_void_cells_are_repeated_once_and_after_all_others(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_void_cells_are_repeated_once_and_after_all_others(place: StudyFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     ran = fake_cells(place, monkeypatch, {"a-seed-0": "busy", "b-seed-1": "busy", "b-seed-1-again": "busy"})
     cells = [
-        Cell(variant=name, seed=seed, words=("tiny",), data=Path("d")) for seed, name in experiment.in_turns("ab", 2)
+        Cell(variant=name, seed=seed, words=("tiny",), data=Path("d")) for seed, name in experiment.interleaved("ab", 2)
     ]
     seen: list[int] = []
     with turns.held(place.out) as lock:
@@ -110,7 +104,7 @@ def test_void_cells_are_repeated_once_and_after_all_others(place: Place, monkeyp
 
 
 @pytest.fixture
-def dummy(place: Place, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+def dummy(place: StudyFolder, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Return ``run(code)``: a cell whose process runs that Python code."""
     monkeypatch.setattr(turns, "SAMPLE_SECONDS", 0.1)
     monkeypatch.setattr(turns, "POLL_SECONDS", 0.02)
@@ -124,7 +118,7 @@ def dummy(place: Place, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None
 
 
 def test_a_cell_has_its_threads_its_log_and_its_load(
-    dummy: Callable[[str], None], place: Place, monkeypatch: pytest.MonkeyPatch
+    dummy: Callable[[str], None], place: StudyFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     dummy("import os, time; print(os.environ['OMP_NUM_THREADS'], os.environ['MKL_NUM_THREADS']); time.sleep(2)")
@@ -140,7 +134,7 @@ def test_a_cell_has_its_threads_its_log_and_its_load(
         (
             "print('daybreak: The text is gone. Look.'); exit(2)",
             UserError,
-            "The text is gone. Look. Mend that and give the same",
+            "The text is gone. Look. Correct that and run the same",
         ),
         ("print('Traceback'); exit(1)", RuntimeError, "Traceback"),
         ("import os; os.kill(os.getpid(), 9)", UserError, "stopped from outside"),
@@ -153,7 +147,7 @@ def test_a_cell_that_fails_says_why(
         dummy(code)
 
 
-def test_a_signal_reaches_the_cell_which_may_save_itself(dummy: Callable[[str], None], place: Place) -> None:
+def test_a_signal_reaches_the_cell_which_may_save_itself(dummy: Callable[[str], None], place: StudyFolder) -> None:
     code = (
         "import signal, sys, time\n"
         "signal.signal(signal.SIGTERM, lambda *_: (print('saved'), sys.exit(143)))\n"
@@ -172,19 +166,8 @@ def test_a_signal_reaches_the_cell_which_may_save_itself(dummy: Callable[[str], 
     assert left.value.exit_code == 143 and log.read_text() == "ready\nsaved\n"
 
 
-def test_two_studies_do_not_share_a_folder(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_studies_do_not_share_a_folder(place: StudyFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "PATIENCE", 0.0)
     monkeypatch.setattr(turns, "POLL_SECONDS", 0.01)
     with turns.held(place.out), pytest.raises(UserError, match="is at work"), turns.held(place.out):
         pass
-
-
-def test_where_the_file_system_has_no_locks_a_study_goes_on_without(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(errno.ENOSYS, "Function not implemented")
-
-    monkeypatch.setattr("fcntl.flock", refuse)
-    with turns.held(tmp_path) as lock:
-        assert not lock.closed

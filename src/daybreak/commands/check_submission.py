@@ -11,7 +11,7 @@ from tyro.conf import Positional
 from daybreak.commands.options import parse
 from daybreak.core.errors import UserError
 from daybreak.core.terminal import say
-from daybreak.evaluation.glue_server.submission_check import check
+from daybreak.evaluation.glue_server.submission import check
 
 
 @dataclass(frozen=True, kw_only=True)

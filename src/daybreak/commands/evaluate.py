@@ -16,12 +16,11 @@ from daybreak.core.files import make_folder
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.terminal import duration, say
 from daybreak.evaluation.finetuning.results import merge_result, read_results
-from daybreak.evaluation.glue_server.submission import ARCHIVE, check_rows, chosen_answers, write_submission
-from daybreak.schemas.tasks import Cell, TaskResult
+from daybreak.evaluation.glue_server.submission import ARCHIVE, best_predictions, check_rows, write_submission
+from daybreak.schemas.tasks import FinetuningRun, TaskResult
 
 if TYPE_CHECKING:
-    from daybreak.evaluation.finetuning.measure import Measurement
-    from daybreak.evaluation.finetuning.plans import Plan
+    from daybreak.evaluation.finetuning.task_evaluation import TaskEvaluation
     from daybreak.evaluation.model_source import ModelSource
     from daybreak.evaluation.protocols.protocol import Protocol
     from daybreak.evaluation.tasks.task import Task, TaskRows
@@ -114,7 +113,7 @@ def evaluate(
         submission: also predict GLUE's test files, with the best seed on dev, and write the submission here.
         untrained: fine-tune the same architecture from random weights instead.
         workers: parallel fine-tunings; one per GPU or CPU core when None.
-        backend: processes on this machine, or a ray or dask cluster through joblib.
+        backend: processes on this machine, or a ray cluster.
         price: price of an hour of this machine; the forecast then includes the cost.
         within: longest time in seconds; if the forecast is longer, nothing is started.
         overwrite: repeat every fine-tuning.
@@ -129,15 +128,14 @@ def evaluate(
         Interrupted: a signal was received; the same call resumes.
     """
     from daybreak.evaluation.finetuning.classifier import parameter_count
-    from daybreak.evaluation.finetuning.fanout import BACKENDS, obeying_signals, worker_count
     from daybreak.evaluation.finetuning.fingerprints import model_digest
-    from daybreak.evaluation.finetuning.measure import Measurement
-    from daybreak.evaluation.finetuning.plans import amount, keep_model
+    from daybreak.evaluation.finetuning.parallel import BACKENDS, interruptible, worker_count
+    from daybreak.evaluation.finetuning.task_evaluation import TaskEvaluation, keep_model, total_work
     from daybreak.evaluation.model_source import find_model, find_tasks
     from daybreak.evaluation.protocols.known_protocols import find_protocol
     from daybreak.evaluation.tasks.kinds import kind_of, load_task
 
-    with obeying_signals():
+    with interruptible():
         source = find_model(model)
         chosen = find_protocol(protocol).changed(epochs, rate, rows, frozen)
         if seeds is not None and seeds < 1:
@@ -153,64 +151,65 @@ def evaluate(
             _check_stock(found, chosen)
         targets = _save_folders(found, save, results_file)
         weights = model_digest(source.folder, random=False)
-        measurements = [
-            Measurement(
+        evaluations = [
+            TaskEvaluation(
                 folder=source.folder,
                 model_name=source.name,
                 data=load_task(task),
                 protocol=chosen,
                 seeds=seeds or chosen.seeds_of(task.whole),
                 untrained=untrained,
-                hidden=submission is not None,
+                unlabelled=submission is not None,
                 cells=RunFolder(results_file.parent).cells,
                 weights=weights,
                 baselines=baselines,
             )
             for task in found
         ]
-        parallel = worker_count(*amount(measurements), parameter_count(source.folder), workers, backend)
+        parallel = worker_count(*total_work(evaluations), parameter_count(source.folder), workers, backend)
         results, predicted = {}, []
-        for plan, cells in _run_plans(measurements, parallel, backend, price, within, overwrite, targets):
-            result = plan.measurement.result(plan.jobs, cells)
+        for each, runs in _run_evaluations(evaluations, parallel, backend, price, within, overwrite, targets):
+            result = each.result(runs)
             merge_result(results_file, result)
             if target := targets.get(result.task):
-                keep_model(plan, result, target)
-            say(_line(result, plan.measurement.data, filled=plan.left > 0))
+                keep_model(each, result, target)
+            say(_line(result, each.data, new=each.remaining > 0))
             if target:
-                head = kind_of(plan.measurement.data.task).head
+                head = kind_of(each.data.task).head
                 say(f"Classifier: {target}  (transformers.AutoModel{head}.from_pretrained(...) loads it)")
             results[result.task] = result
-            predicted.append((plan.measurement.data.task, cells))
+            predicted.append((each.data.task, runs))
         _conclude(source, results_file, list(results.values()))
         if submission is not None:
             _submit(submission, predicted)
         return [results[task.name] for task in found]
 
 
-def _run_plans(
-    measurements: Sequence[Measurement],
+def _run_evaluations(
+    evaluations: Sequence[TaskEvaluation],
     workers: int,
     backend: str,
     price: float | None,
     within: float | None,
     overwrite: bool,
     saved: Collection[str],
-) -> Iterator[tuple[Plan, list[Cell]]]:
+) -> Iterator[tuple[TaskEvaluation, list[FinetuningRun]]]:
     """Print a forecast and run the fine-tunings; tasks that others start from come first."""
-    from daybreak.evaluation.finetuning.fanout import thread_count
-    from daybreak.evaluation.finetuning.plans import filled, forecast, foreseen, is_start, make_plan, waves
+    from daybreak.evaluation.finetuning.parallel import thread_count
+    from daybreak.evaluation.finetuning.task_evaluation import forecast, planned_from, run_all, stages
 
-    def planned(wave: Sequence[Measurement]) -> list[Plan]:
-        return [make_plan(each, overwrite, keep=each.data.task.name in saved or is_start(each)) for each in wave]
+    def planned(stage: Sequence[TaskEvaluation]) -> list[TaskEvaluation]:
+        return [each.planned(overwrite=overwrite, keep=each.data.task.name in saved or each.is_start) for each in stage]
 
-    now, *later = waves([replace(each, threads=thread_count(workers, backend)) for each in measurements])
-    plans = planned(now)
-    expected = [foreseen(each, measurements[0].folder) for wave in later for each in wave]
+    threads = thread_count(workers, backend)
+    first, *later = stages([replace(each, threads=threads) for each in evaluations])
+    plans = planned(first)
+    expected = [planned_from(each, evaluations[0].folder) for stage in later for each in stage]
     if message := forecast([*plans, *expected], workers, price, within):
         say(message)
-    yield from filled(plans, workers, backend)
-    for wave in later:
-        yield from filled(planned(wave), workers, backend)
+    yield from run_all(plans, workers, backend)
+    for stage in later:
+        yield from run_all(planned(stage), workers, backend)
 
 
 def _conclude(source: ModelSource, results_file: Path, new: Sequence[TaskResult]) -> None:
@@ -236,22 +235,22 @@ def _check_submission(tasks: Sequence[Task], folder: Path) -> None:
     """
     from daybreak.evaluation.tasks.kinds import kind_of
 
-    if not any(task.hidden for task in tasks):
+    if not any(task.unlabelled for task in tasks):
         raise UserError("None of these tasks has a GLUE test file.", "Leave --submission out, or add a GLUE task.")
     whole: dict[str, str] = {}
     for task in tasks:
-        if task.hidden and whole.setdefault(task.whole, task.name) != task.name:
+        if task.unlabelled and whole.setdefault(task.whole, task.name) != task.name:
             raise UserError(
                 f"Both {whole[task.whole]} and {task.name} predict the test file of {task.whole}.", "Give only one."
             )
-        for file in task.hidden:
-            check_rows(file.name, len(kind_of(task).unlabelled(task, file.name)))
+        for file in task.unlabelled:
+            check_rows(file.name, len(kind_of(task).load_unlabelled(task, file.name)))
     make_folder(folder)
 
 
-def _submit(folder: Path, predicted: Sequence[tuple[Task, Sequence[Cell]]]) -> None:
-    answers, labels, messages = chosen_answers(predicted)
-    for line in messages + write_submission(folder, answers, labels):
+def _submit(folder: Path, predicted: Sequence[tuple[Task, Sequence[FinetuningRun]]]) -> None:
+    predictions, labels, messages = best_predictions(predicted)
+    for line in messages + write_submission(folder, predictions, labels):
         say(line)
     say(f"Submission: {folder / ARCHIVE}")
 
@@ -289,7 +288,7 @@ def _save_folders(tasks: list[Task], save: Path | None, results_file: Path) -> d
     return folders
 
 
-def _line(result: TaskResult, data: TaskRows, *, filled: bool) -> str:
+def _line(result: TaskResult, data: TaskRows, *, new: bool) -> str:
     other = result.scores.get(f"mismatched_{result.metric}")
     seeds = len(result.seeds)
     spread = f" +- {result.spread:.3f}" if seeds > 1 else ""
@@ -300,9 +299,9 @@ def _line(result: TaskResult, data: TaskRows, *, filled: bool) -> str:
         f"constant prediction {result.baseline:.3f}",
         f"bag of words {result.bag_of_words[result.metric]:.3f}" if result.bag_of_words else "no bag-of-words baseline",
         result.bag_of_words_part,
-        f"{result.train_rows:,} train and {result.judged_rows:,} {result.reported} examples",
+        f"{result.train_rows:,} train and {result.reported_rows:,} {result.reported} examples",
         f"{data.skipped} examples skipped" if data.skipped else "",
         result.selection if result.settings_tried else "",
-        duration(result.seconds) if filled else f"all fine-tunings were finished ({duration(result.seconds)})",
+        duration(result.seconds) if new else f"all fine-tunings were finished ({duration(result.seconds)})",
     ]
     return ", ".join(filter(None, parts))

@@ -79,8 +79,8 @@ def probe(
         UserError: the input cannot be used.
     """
     from daybreak.evaluation.model_source import find_model, find_tasks
-    from daybreak.evaluation.probes.embeddings import rates_pairs
     from daybreak.evaluation.probes.frozen import load_encoder, load_masked_model
+    from daybreak.evaluation.probes.layer_probes import rates_pairs
 
     started = time.monotonic()
     if rows < 1:
@@ -177,7 +177,7 @@ def _held_out(masked: FrozenModel, source: _TextSource) -> HeldOutText:
     Raises:
         UserError: the text is too short.
     """
-    from daybreak.evaluation.probes.masked_words import MOST_TOKENS, HeldOutText, hidden_places, token_stream
+    from daybreak.evaluation.probes.masked_words import MOST_TOKENS, HeldOutText, masked_positions, token_stream
 
     if source.data is not None and not source.files:
         split = source.data.heldout
@@ -188,7 +188,7 @@ def _held_out(masked: FrozenModel, source: _TextSource) -> HeldOutText:
         documents = read_documents(files, choose_rule(files, "auto"), "text", Skips(), ByteCounter())
         ids = token_stream(masked.tokenizer, (document.text for document in documents))
         name = ", ".join(Path(each).name for each in source.files)
-    hidden_places(ids, masked.tokenizer.all_special_ids)
+    masked_positions(ids, masked.tokenizer.all_special_ids)
     return HeldOutText(name, ids, source.data.unigram_counts if source.data else None)
 
 
@@ -206,7 +206,7 @@ def _probe_task(encoder: FrozenModel, job: _Job) -> LayerProbe:
 
 
 def _probe_pairs(encoder: FrozenModel, job: _Job) -> SimilarityProbe:
-    from daybreak.evaluation.probes.embeddings import probe_similarity
+    from daybreak.evaluation.probes.layer_probes import probe_similarity
 
     with working(f"Similarity, {job.data.task.name}") as work:
         found = probe_similarity(encoder, job.data, min(LENGTH, encoder.length), work.show)

@@ -25,7 +25,7 @@ from daybreak.reporting.page import render_page, told_apart
 from daybreak.reporting.runs import Published, RunRecords, read_folder
 from daybreak.reporting.tasks import line
 from daybreak.schemas.studies import Study
-from daybreak.schemas.tasks import Cell, Comparison, TaskResult
+from daybreak.schemas.tasks import Comparison, FinetuningRun, TaskResult
 
 FORMS = ("html", "md")
 
@@ -181,7 +181,7 @@ class _CellFiles:
         self.folder = RunFolder(folder).cells
         self._index: defaultdict[tuple[str, ...], list[Path]] | None = None
 
-    def of(self, result: TaskResult) -> list[Cell]:
+    def of(self, result: TaskResult) -> list[FinetuningRun]:
         """Return the cells of a result: those with its chosen settings and scores.
 
         Raises:
@@ -191,7 +191,7 @@ class _CellFiles:
             self._index = self._indexed()
         scores = dict(zip(result.seeds, result.scores.get(result.metric, [])))
         chosen = result.settings.get("epochs"), result.settings.get("learning_rate")
-        cells = [read_json(file, Cell) for file in self._index[result.key]]
+        cells = [read_json(file, FinetuningRun) for file in self._index[result.key]]
         found = [
             cell
             for cell in cells

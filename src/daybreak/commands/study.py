@@ -20,7 +20,7 @@ from daybreak.core.terminal import say
 from daybreak.data.sequences.shards import open_shards
 from daybreak.reporting.studies import check_log, log_entry, put_on_top, study_text
 from daybreak.schemas.studies import STUDY_FILE, Study, StudyCell
-from daybreak.studies.cell_runner import Place, held
+from daybreak.studies.cell_runner import StudyFolder, held
 
 if TYPE_CHECKING:
     from daybreak.studies.cell_tasks import CellTasks
@@ -181,7 +181,7 @@ def _played(
     from daybreak.studies.paired_losses import compare_all, compare_scores
     from daybreak.training.clock import Budget
 
-    place = Place(out=out, budget=found.settings.budget, threads=found.settings.threads)
+    place = StudyFolder(out=out, budget=found.settings.budget, threads=found.settings.threads)
     with held(out) as lock:
         if (out / STUDY_FILE).exists():
             earlier = read_json(out / STUDY_FILE, Study)

@@ -34,7 +34,7 @@ from daybreak.data.tokenizers.tokenizer import TokenizerConfig
 from daybreak.data.tokenizers.tokenizer_import import Existing
 from daybreak.reporting.studies import check_log, data_log_entry, data_study_text, data_variant, put_on_top
 from daybreak.schemas.studies import DATA_STUDY_FILE, DataStudy, LossComparison, StudyCell, StudySettings
-from daybreak.studies.cell_runner import Place, held, slug
+from daybreak.studies.cell_runner import StudyFolder, held, slug
 
 if TYPE_CHECKING:
     from daybreak.recipe import Recipe
@@ -145,7 +145,7 @@ def study_data(
         data = {data_variant(text.source, text.preprocessing): out / "data" / text.folder for text in started.texts}
         for one in variants:
             heldout_sets([one], data[one.name])
-        place = Place(out=out, budget=budget, threads=settings.threads)
+        place = StudyFolder(out=out, budget=budget, threads=settings.threads)
         cells = cells_of(variants, place, seeds, lambda one: data[one.name])
         forecast(cells, place)
         evaluator = _Evaluator(started, {one.name: agreed(one, budget) for one in variants}, out)

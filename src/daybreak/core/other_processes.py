@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from daybreak.schemas.studies import Turn
+from daybreak.schemas.studies import MachineLoad
 
 BUSY = 0.5
 """A one-minute load this far above the number of cores voids a measurement (RULES.md)."""
@@ -64,7 +64,7 @@ class OtherProcesses:
         return round(used / (time.monotonic() - self._begun), 3)
 
 
-def why_void(turn: Turn, *, cores: int, threads: int) -> str:
+def why_void(turn: MachineLoad, *, cores: int, threads: int) -> str:
     """Say in words who disturbed a process that computed with ``threads`` threads; empty if nobody did.
 
     Load counts whoever computes, the measured process as well: its threads stay within the cores, so only others lift
@@ -101,7 +101,7 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
             yield json.loads(text)
 
 
-def read_turns(path: Path) -> list[Turn]:
+def read_loads(path: Path) -> list[MachineLoad]:
     """One for each process that a cell took; empty where nobody watched."""
     groups: list[list[dict[str, Any]]] = []
     for line in _lines(path):
@@ -113,7 +113,7 @@ def read_turns(path: Path) -> list[Turn]:
         peaks = [line["load"][0] for line in lines]
         last = lines[-1] if lines[-1]["event"] == "end" else {}
         turns.append(
-            Turn(
+            MachineLoad(
                 before=lines[0]["load"],
                 most=max(peaks),
                 mean=round(sum(peaks) / len(peaks), 2),

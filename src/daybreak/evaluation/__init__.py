@@ -1,5 +1,4 @@
-"""Tasks, protocols and the loop that fine-tunes.
+"""Evaluation: tasks, fine-tuning protocols, baselines, scoring, probes and the files for the GLUE server.
 
-To read: tasks, kind, sequences, protocol, finetune, cells, fanout, pools, plans, measure. Beside that way: conventions
-and anchors (averages), resampling (is B better), submission, and frozen with what is probed without fine-tuning.
+The path of an evaluation: ``Task`` -> ``TaskEvaluation`` -> ``FinetuningJob`` -> ``FinetuningRun`` -> ``TaskResult``.
 """

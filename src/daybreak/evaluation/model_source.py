@@ -1,4 +1,4 @@
-"""What evaluate and probe are given: a model to measure, and tasks to measure it with."""
+"""Find the model and the tasks that the user names for evaluate and probe."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from daybreak.exporting.hub import DATASET, dataset_folder
 
 @dataclass(frozen=True)
 class ModelSource:
-    """A model that is measured."""
+    """The model to evaluate."""
 
     run: RunFolder | None
-    """Where it came out of a run of ours."""
+    """The run folder, if Daybreak trained the model."""
     folder: Path
-    """Of the model itself."""
+    """The model folder."""
     usual: Path
-    """Where results lie unless the user says otherwise: the folder as it was named."""
+    """Default folder for results: the path that the user gave."""
     name: str
-    """In results: the folder's name, or that of the folder around it where it is called model, as in every run."""
+    """Name in results: that of the folder, or of its parent if the folder is the ``model`` folder of a run."""
 
 
 def find_model(model: Path) -> ModelSource:
-    """Resolve a run folder, or a Hugging Face folder.
+    """Find the model in a run folder or a Hugging Face folder.
 
     Raises:
-        UserError: it is neither, or a run without a model yet.
+        UserError: the folder is neither, or the run has no model yet.
     """
     run = RunFolder(model)
     resolved = model.resolve()
     name = resolved.parent.name if RunFolder(resolved.parent).model == resolved else resolved.name
     if run.recipe.is_file():
         if not run.model.is_dir():
-            raise UserError(f"The run in '{model}' has no model yet.", "Let pretraining end first.")
+            raise UserError(f"The run in '{model}' has no model yet.", "Wait until pretraining has finished.")
         return ModelSource(run, run.model, model, name)
     if not model.is_dir():
         remedy = "Name a run folder or a Hugging Face model folder (hf download NAME --local-dir FOLDER makes one)."
@@ -53,13 +53,13 @@ def find_model(model: Path) -> ModelSource:
 
 
 def find_tasks(names: Sequence[str], task_dir: str | Path | None) -> list[Task]:
-    """Resolve names, lists of names and .toml files, and check that their files are there.
+    """Return the tasks of names, lists of names and .toml files, and check that their files exist.
 
     Args:
-        task_dir: the folder of the tasks that have names, or ``hf://owner/name`` for a data set of the hub.
+        task_dir: the folder of the built-in tasks, or ``hf://owner/name`` for a data set on the hub.
 
     Raises:
-        UserError: none was named, one is unknown, two share a name, or a file is missing or wrong.
+        UserError: no task was named, a name is unknown or used twice, or a file is missing or wrong.
     """
     spelled = spelled_out(names)
     if not spelled:

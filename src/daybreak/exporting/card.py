@@ -205,7 +205,7 @@ def task_row(pair: TaskPair, named: bool) -> list[str]:
             bag_of_words = score(side.bag_of_words[side.metric]) + part
     return [
         f"{pair.task}, {pair.model_name}" if named else pair.task,
-        f"{result.metric.replace('_', ' ')}, {result.judged_rows:,} {result.reported} examples",
+        f"{result.metric.replace('_', ' ')}, {result.reported_rows:,} {result.reported} examples",
         score(result.baseline),
         bag_of_words,
         _score(pair.untrained),

@@ -1,1 +1,1 @@
-"""What a budget will buy: a law of masked-LM losses, fitted on recorded runs."""
+"""Forecasts of the held-out loss and of task scores, fitted on recorded runs."""

@@ -1,6 +1,6 @@
-"""How much of a text can be forecast from one word to the next: what tells an easy text from a hard one.
+"""The difficulty of a text: the loss of a bigram model relative to the unigram baseline.
 
-Frequencies alone do not: beside them, texts of one size and model differ by a tenth of the loss (docs/log.md).
+The unigram baseline alone does not predict the loss: texts of equal size differ by a tenth (docs/log.md).
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from typing import Protocol
 
 import numpy as np
 
-LEARNED, JUDGED, BLOCK = 2_000_000, 200_000, 5_000
-"""Tokens that pairs are counted on, and judged on, and tokens of each of the blocks that they are taken in, so that
-all sources of a text have their share."""
+TRAIN_TOKENS, HELDOUT_TOKENS, BLOCK = 2_000_000, 200_000, 5_000
+"""Training tokens for the bigram counts, held-out tokens for the loss, and tokens per block; the blocks are spread over
+the text so that all its sources contribute."""
 DISCOUNT = 0.75
-"""Taken from each count of a pair and given to the frequencies (Ney, Essen and Kneser 1994)."""
+"""Absolute discount of each bigram count (Ney, Essen and Kneser 1994)."""
 
 
 class Stream(Protocol):
@@ -25,30 +25,30 @@ class Stream(Protocol):
 
 
 def pairs_log_fraction(train: Stream, heldout: Stream, counts: np.ndarray) -> float:
-    """Logarithm of the loss of a model of pairs (bigrams), over that of frequencies alone, on held-out text.
+    """Return the log of the held-out loss of a bigram model divided by the unigram baseline.
 
     Args:
-        counts: of each piece in the whole training text [V].
+        counts: count of each token in the whole training text [V].
     """
     vocabulary = len(counts)
     frequency = np.asarray(counts, dtype=np.float64) + 1.0
     frequency /= frequency.sum()
-    before, after = _pairs(train, LEARNED)
+    before, after = _pairs(train, TRAIN_TOKENS)
     pairs, seen = np.unique(before * vocabulary + after, return_counts=True)
     total = np.bincount(before, minlength=vocabulary)
     kinds = np.bincount(pairs // vocabulary, minlength=vocabulary)
-    asked, answer = _pairs(heldout, JUDGED)
-    wanted = asked * vocabulary + answer
+    context, answer = _pairs(heldout, HELDOUT_TOKENS)
+    wanted = context * vocabulary + answer
     place = np.minimum(np.searchsorted(pairs, wanted), len(pairs) - 1)
     count = np.where(pairs[place] == wanted, seen[place], 0)
-    known = np.maximum(total[asked], 1)
-    rest = np.where(total[asked] > 0, DISCOUNT * kinds[asked] / known, 1.0)
-    chance = np.maximum(count - DISCOUNT, 0.0) / known + rest * frequency[answer]
-    return float(np.log(-np.log(chance).mean() / -np.log(frequency[answer]).mean()))
+    known = np.maximum(total[context], 1)
+    rest = np.where(total[context] > 0, DISCOUNT * kinds[context] / known, 1.0)
+    probability = np.maximum(count - DISCOUNT, 0.0) / known + rest * frequency[answer]
+    return float(np.log(-np.log(probability).mean() / -np.log(frequency[answer]).mean()))
 
 
 def _pairs(stream: Stream, tokens: int) -> tuple[np.ndarray, np.ndarray]:
-    """Neighbours (first, second) from evenly spread blocks of about ``tokens`` tokens in all, as int64."""
+    """Return neighbouring tokens (first, second) from evenly spread blocks, about ``tokens`` in total, as int64."""
     blocks = max(1, min(tokens, len(stream)) // BLOCK)
     starts = np.linspace(0, max(0, len(stream) - BLOCK), blocks).astype(np.int64)
     parts = [stream.read(int(start), min(int(start) + BLOCK, len(stream))).astype(np.int64) for start in starts]

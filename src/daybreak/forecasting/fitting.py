@@ -1,4 +1,4 @@
-"""The fit of the law: recorded runs -> coefficients, how sure they are, and what is usual on the way."""
+"""Fit the loss law to recorded runs: coefficients, their covariance, and the usual course of the training loss."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from daybreak.schemas.forecast import MARKS, Law, LawRun, Residual, UsualLoss
 
 EXPECTED = (math.log(0.1), math.log(0.1), 0.34, math.log(0.3), 0.28, 5.0, 0.0, 0.0)
 UNSURE = (0.7, 0.7, 0.1, 0.7, 0.1, 5.0, 0.7, 0.1)
-"""Where the coefficients and ``Law.others`` are looked for, and how far from there (one deviation): the exponents of
-Hoffmann et al. (arXiv 2203.15556, eq. 10), shares of the order of a tenth, and a million tokens until the loss falls.
-It binds only what the runs leave open, such as how much a much larger model would gain."""
+"""Prior mean and standard deviation of the coefficients and of ``Law.others``: the exponents of Hoffmann et al.
+(arXiv:2203.15556, eq. 10), fractions near a tenth, and a million tokens until the loss falls. The prior matters only
+for what the runs leave open, such as the gain of much larger models."""
 DIFFERENT = (1, 4)
-"""Places of log A and beta among the coefficients: what ``Law.others`` is added to."""
+"""Indices of log A and beta among the coefficients, to which ``Law.others`` is added."""
 OPTIMIZER = "Muon"
-"""The flagship's: what is usual on the way is known from its runs alone."""
+"""Optimizer of the flagship, whose runs alone give the usual course."""
 NOISE = 0.02
-"""Deviation of a run's logarithm that the fit begins with: it weighs the runs against EXPECTED."""
+"""Initial standard deviation of a run's log loss, which weighs the runs against the prior."""
 FEWEST = 8
-"""Runs below which nothing is fitted, and runs below which a mark has no usual loss."""
+"""Fewest runs for a fit, and for the usual loss at a mark."""
 
 
 def fit(runs: Sequence[LawRun]) -> Law:
     """Fit the law and the usual course.
 
     Args:
-        runs: at least FEWEST that left the unigram plateau.
+        runs: at least FEWEST runs that left the unigram plateau.
 
     Raises:
-        UserError: there are fewer.
+        UserError: there are fewer runs.
     """
     if len(runs) < FEWEST:
         raise UserError(f"{len(runs)} runs are too few to fit a law on.", f"Name at least {FEWEST}.")
@@ -61,14 +61,14 @@ def fit(runs: Sequence[LawRun]) -> Law:
 
 
 def _facts(runs: Sequence[LawRun]) -> np.ndarray:
-    """N, D, log p and whether the optimizer is another one, of each run, [4, R]."""
+    """Return N, D, log p and whether the optimizer differs from OPTIMIZER, of each run [4, R]."""
     return np.array(
         [(run.inner, worth(run.tokens, run.unique), run.pairs, run.optimizer != OPTIMIZER) for run in runs], dtype=float
     ).T
 
 
 def _expected(theta: np.ndarray, facts: np.ndarray) -> np.ndarray:
-    """z of each run [R], for coefficients and ``Law.others`` [8], and ``_facts``."""
+    """Return z of each run [R], for coefficients and ``Law.others`` [8], and ``_facts``."""
     *known, of_others = facts
     coefficients = np.repeat(theta[:-2, None], len(of_others), axis=1)
     for place, higher in zip(DIFFERENT, theta[-2:]):
@@ -77,20 +77,20 @@ def _expected(theta: np.ndarray, facts: np.ndarray) -> np.ndarray:
 
 
 def _coefficients(facts: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray, float, int]:
-    """Coefficients and ``Law.others`` [8], their covariance, the deviation of a run, and its degrees of freedom.
+    """Return coefficients and ``Law.others`` [8], their covariance, the residual deviation and degrees of freedom.
 
-    Huber's loss, as in Hoffmann et al. (section 3.3): one run that went wrong does not bend the law.
+    Uses Huber's loss, as in Hoffmann et al. (section 3.3), so that an outlier has little effect.
     """
     start, width = np.array(EXPECTED), np.array(UNSURE)
     noise = NOISE
-    for _ in range(20):  # the weight of the runs and their spread find each other
+    for _ in range(20):  # the weight of the runs and their spread depend on each other
 
         def errors(theta: np.ndarray, noise: float = noise) -> np.ndarray:
             return np.concatenate([(_expected(theta, facts) - z) / noise, (theta - start) / width])
 
         found = optimize.least_squares(errors, start, loss="huber", f_scale=1.5)
         apart = found.fun[: len(z)] * noise
-        # Each coefficient takes from the runs what EXPECTED did not give.
+        # Degrees of freedom that the coefficients take from the runs rather than from the prior.
         curvature = found.jac.T @ found.jac
         taken = float(np.trace(np.linalg.solve(curvature, curvature - np.diag(width**-2.0))))
         freedom = max(1, round(len(z) - taken))
@@ -102,21 +102,21 @@ def _coefficients(facts: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 
 def _usual(runs: Sequence[LawRun], expected: np.ndarray, z: np.ndarray) -> list[UsualLoss]:
-    """What is usual at each mark that enough runs have."""
+    """Return the usual loss at each mark that enough runs have."""
     found = []
     for place, at in enumerate(MARKS):
-        shares = {
+        fractions = {
             number: math.log(loss / run.unigram_loss)
             for number, run in enumerate(runs)
             if (loss := run.course[place]) is not None
         }
-        if len(shares) < FEWEST:
+        if len(fractions) < FEWEST:
             continue
-        there, seen = list(shares), np.array(list(shares.values()))
+        there, seen = list(fractions), np.array(list(fractions.values()))
         design = np.stack([np.ones(len(there)), expected[there]], axis=1)
         (offset, slope), *_ = np.linalg.lstsq(design, seen, rcond=None)
         above, rest = seen - design @ (offset, slope), z[there] - expected[there]
-        # What lies above the usual at the mark says something of the end, or nothing: never the contrary.
+        # A loss above the usual one at the mark never predicts a lower final loss.
         pull = max(0.0, float(above @ rest) / max(float(above @ above), 1e-12))
         left = rest - pull * above
         numbers = {
@@ -131,7 +131,7 @@ def _usual(runs: Sequence[LawRun], expected: np.ndarray, z: np.ndarray) -> list[
 
 
 def leave_out(runs: Sequence[LawRun], groups: Sequence[Hashable]) -> list[Residual]:
-    """Each run as forecast by a law that knows no run of its group; runs of groups that leave too few are left out."""
+    """Forecast each run by a law fitted without its group; groups that leave too few runs are skipped."""
     found = []
     for group in dict.fromkeys(groups):
         known = [run for run, other in zip(runs, groups) if other != group]

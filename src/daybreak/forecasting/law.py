@@ -1,7 +1,7 @@
-"""The law: what the held-out loss of a flagship will be, before it is trained and while it is.
+"""The loss law: forecasts of the final held-out loss of a flagship model, before and during training.
 
-N parameters outside of the embedding, D tokens read, U tokens of the text. The share is a loss over that of word
-frequencies alone, z its logarithm.
+N parameters outside the embedding, D tokens read, U tokens of the text. z is the log of the loss divided by the unigram
+baseline.
 """
 
 from __future__ import annotations
@@ -19,85 +19,84 @@ from daybreak.core.files import read_json
 from daybreak.schemas.forecast import Forecast, Law, UsualLoss
 
 CENTRE = (1e6, 3e6, -0.25)
-"""N, D and log p from which all are counted, so that coefficients are not tied to each other more than need be."""
+"""Reference values of N, D and log p, which reduce the correlation of the coefficients."""
 REPEATS = 15.39
-"""Readings after which a repeated token is worth 1/e of a new one (Muennighoff et al., arXiv 2305.16264, eq. 6)."""
+"""Repetitions after which a token is worth 1/e of a new one (Muennighoff et al., arXiv:2305.16264, eq. 6)."""
 MOST_LASTING = 0.99
-"""Of the share, what text does not take away; it is less than all."""
+"""Upper bound of the fraction of the loss that remains with unlimited text."""
 COVERAGE = 0.9
 SPEED_SPREAD = 0.1
-"""How far a machine's speed strays from what it was before the first step: one deviation of its logarithm, as seen on
-processors that others share (records: forecasts)."""
+"""Standard deviation of the log speed of a shared machine, relative to its speed before the first step."""
 LAW_FILE = Path(__file__).with_name("law.json")
 SLACK = 1.05
-"""What may lie outside of the measured range by so little that nobody need be told."""
+"""Factor by which a run may exceed the fitted range without a note."""
 WINDOW = 0.05
-"""Share of a run over which its training loss is averaged before a mark."""
+"""Fraction of a run over which its training loss is averaged before a mark."""
 
 
 @cache
 def shipped_law() -> Law:
-    """The law that comes with this version."""
+    """Return the law that comes with this version."""
     return read_json(LAW_FILE, Law)
 
 
 def worth(tokens: float, unique: float) -> float:
-    """Tokens of new text that ``tokens`` from a text of ``unique`` tokens are worth (arXiv 2305.16264, eq. 5)."""
+    """Return the equivalent number of new tokens for ``tokens`` from ``unique`` tokens (arXiv:2305.16264, eq. 5)."""
     if tokens <= unique:
         return tokens
     return unique + unique * REPEATS * (1.0 - math.exp(-(tokens / unique - 1.0) / REPEATS))
 
 
 def log_fraction(coefficients: np.ndarray, inner: np.ndarray, tokens: np.ndarray, pairs: np.ndarray) -> np.ndarray:
-    """z for coefficients [6] or [6, R] and N, D and log p, each [R]; 0 at no tokens: word frequencies come first."""
+    """Return z for coefficients [6] or [6, R] and N, D and log p, each [R]; 0 (the unigram baseline) at zero tokens."""
     floor, a, alpha, start, beta, gamma = coefficients
     lasting = np.minimum(MOST_LASTING, np.exp(floor) + np.exp(a - alpha * np.log(inner / CENTRE[0])))
-    told = (1.0 + tokens / (CENTRE[1] * np.exp(start))) ** -beta
-    return np.log(lasting + (1.0 - lasting) * told) * np.exp(-gamma * (pairs - CENTRE[2]))
+    unlearned = (1.0 + tokens / (CENTRE[1] * np.exp(start))) ** -beta
+    return np.log(lasting + (1.0 - lasting) * unlearned) * np.exp(-gamma * (pairs - CENTRE[2]))
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunSpec:
-    """What a run is, as far as the law asks."""
+    """The properties of a run that the law uses."""
 
     inner: int
-    """Parameters outside of the embedding."""
+    """Parameters outside the embedding."""
     tokens: float
-    """That it will have read."""
+    """Tokens that the run reads in total."""
     unique: float
-    """Tokens of its text."""
+    """Tokens of the text."""
     unigram_loss: float
-    """Of word frequencies alone on its held-out text, nats."""
+    """Unigram baseline on the held-out text, in nats."""
     pairs: float
-    """How foretellable its text is, see ``difficulty``."""
+    """Difficulty of the text, see ``difficulty``."""
     speed_spread: float = 0.0
-    """Deviation of the logarithm of the tokens that are still to be read, where time decides them."""
+    """Standard deviation of the log of the remaining tokens, if the budget is a time."""
 
 
 def predict_loss(law: Law, run: RunSpec) -> Forecast:
-    """The loss at the end of a run, before it begins."""
+    """Forecast the final loss of a run before it starts."""
     z, variance, pace = _expected(law, run)
     return _forecast(law, run, 0.0, z, math.sqrt(variance + pace + law.spread**2))
 
 
 def correct(law: Law, run: RunSpec, mark: UsualLoss, seen: float) -> Forecast:
-    """The loss at the end of a run whose training loss just before ``mark`` was ``seen``, in nats."""
+    """Forecast the final loss of a run whose training loss just before ``mark`` was ``seen``, in nats."""
     z, variance, pace = _expected(law, run)
     above = math.log(seen / run.unigram_loss) - (mark.offset + mark.slope * z)
-    # What the law is unsure of shows in the course, too: only what the pull does not explain stays.
+    # The course also shows errors of the law: only the variance that the pull does not explain remains.
     kept = variance * (1.0 - min(1.0, max(0.0, mark.pull * mark.slope))) ** 2
     return _forecast(law, run, mark.at, z + mark.pull * above, math.sqrt(kept + pace + mark.left**2))
 
 
 def usual(law: Law, run: RunSpec, mark: UsualLoss) -> Forecast:
-    """The training loss that is usual just before ``mark``, with its 90 % band."""
+    """Return the usual training loss just before ``mark``, with its 90 % band."""
     z, variance, _ = _expected(law, run)
     spread = math.sqrt(variance * mark.slope**2 + mark.spread**2)
     return _forecast(law, run, mark.at, mark.offset + mark.slope * z, spread)
 
 
 def course_means(progress: Sequence[float], losses: Sequence[float], marks: Sequence[float]) -> list[float | None]:
-    """Mean of the losses within the WINDOW of a run before each mark; None where there are none."""
+    """Return the mean of the losses within the WINDOW before each mark; None if there are none."""
     at, values = np.asarray(progress), np.asarray(losses)
     found: list[float | None] = []
     for mark in marks:
@@ -107,7 +106,7 @@ def course_means(progress: Sequence[float], losses: Sequence[float], marks: Sequ
 
 
 def _expected(law: Law, run: RunSpec) -> tuple[float, float, float]:
-    """z, and the variance that it has because the coefficients are known only so well, and the tokens."""
+    """Return z, its variance from the coefficients, and its variance from the number of tokens."""
     theta = np.asarray(law.coefficients)
 
     def at(coefficients: np.ndarray, more: float = 0.0) -> float:
@@ -126,7 +125,7 @@ def _forecast(law: Law, run: RunSpec, at: float, z: float, spread: float) -> For
 
 
 def _beyond(law: Law, run: RunSpec) -> str:
-    """What of a run lies outside of the law's range."""
+    """Describe in what a run lies outside the range of the fitted runs."""
     found = []
     for what, value, (least, most) in (("parameters", run.inner, law.inner), ("tokens", run.tokens, law.tokens)):
         if value > most * SLACK:

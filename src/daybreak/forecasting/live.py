@@ -1,4 +1,4 @@
-"""A run beside what was expected of it: forecasts at its start and at each mark, and whether its loss is usual."""
+"""Forecasts during a run: at its start and at each mark, and whether the training loss is as usual."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from daybreak.schemas.run import StepRecord, ValidationRecord
 
 
 class ForecastMonitor:
-    """A monitor that writes RUN/forecast.json, and says at the first mark how the run is doing.
+    """A monitor that writes RUN/forecast.json, and prints at the first mark whether the loss is as usual.
 
-    A run that is resumed goes on with what is written.
+    A resumed run continues with the file.
 
     Args:
-        run: as it was expected when it began.
-        covered: what share of its tokens it will have read at a progress, of any unit, for its stages take different
-            times; None for a budget in tokens or steps.
+        run: the run as planned.
+        covered: the fraction of the tokens that is read at a progress, because phases differ in speed; None for a
+            budget in tokens or steps.
         path: of forecast.json.
     """
 
@@ -35,7 +35,7 @@ class ForecastMonitor:
             self._keep(first := self._from_here(run, 0.0), predict_loss(law, first))
 
     def remark(self) -> str:
-        """For the line that a user watches."""
+        """Return the forecast for the progress line."""
         forecast = self.forecasts[-1]
         return f"  forecast {forecast.loss:.2f} ({forecast.interval})"
 
@@ -57,14 +57,15 @@ class ForecastMonitor:
         run = self._from_here(run, record.progress)
         self._keep(run, correct(self._law, run, mark, seen))
         if first:
-            say(f"{verdict(seen, usual(self._law, run, mark))} Forecast of the final loss: {told(self.forecasts[-1])}.")
+            level = verdict(seen, usual(self._law, run, mark))
+            say(f"{level} Forecast of the final loss: {forecast_words(self.forecasts[-1])}.")
 
     def _from_here(self, run: RunSpec, progress: float) -> RunSpec:
-        """With what is unsure of the tokens that are left."""
+        """Return the run with the uncertainty of its remaining tokens."""
         return run if self._covered is None else replace(run, speed_spread=SPEED_SPREAD * (1.0 - progress))
 
     def _tokens(self, record: StepRecord) -> float:
-        """That the run will have read, should this machine stay as fast or slow as it was so far."""
+        """Return the total tokens of the run at the mean speed so far."""
         if self._covered is None or self._begun is None or record.progress <= self._begun.progress:
             return record.tokens / max(record.progress, 1e-9)
         here = self._covered(record.progress)
@@ -77,20 +78,19 @@ class ForecastMonitor:
         write_json(self._path, ForecastLog(forecasts=self.forecasts, usual=bands, pairs=run.pairs))
 
     def on_validation(self, record: ValidationRecord) -> None:
-        """Nothing: the law speaks of training losses on the way, and of the validation at the end."""
+        """Do nothing: the forecasts use training losses."""
 
     def on_machine(self, record: MachineRecord) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
-def told(forecast: Forecast) -> str:
-    """The forecast in short, and why it is rough where the run lies outside of the range of the fitted runs."""
+def forecast_words(forecast: Forecast) -> str:
+    """Return the forecast, with the reason if it is rough."""
     rough = f"; rough, because of {forecast.beyond}" if forecast.beyond else ""
     return f"{forecast.loss:.2f} ({forecast.interval}{rough})"
 
 
 def verdict(seen: float, band: Forecast) -> str:
-    """Whether a training loss is what is usual there."""
-    usually = f"usual here is {band.words}"
-    judged = "higher than it should be" if seen > band.high else "better than usual" if seen < band.low else "as usual"
-    return f"The training loss at {band.made_at:.0%} is {judged}: {seen:.2f}, {usually}."
+    """Say whether a training loss is as usual."""
+    level = "higher than it should be" if seen > band.high else "better than usual" if seen < band.low else "as usual"
+    return f"The training loss at {band.made_at:.0%} is {level}: {seen:.2f}, usual here is {band.words}."

@@ -1,4 +1,4 @@
-"""What the law asks of a run: how large, on how much text, how its loss went; and whether the law speaks of it."""
+"""Read the properties of a run that the loss law uses, and check whether the law applies to a recipe."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from daybreak.schemas.forecast import MARKS, LawRun
 from daybreak.schemas.run import Manifest, Summary
 
 FIXED = ("objective", "schedule", "ramp", "phase2", "finish", "average", "origin")
-"""Fields of a recipe that the law takes as the flagship has them."""
+"""Fields of a recipe that must equal the flagship's."""
 ROWS = ({"kind": "StreamRows"}, {"kind": "PackedRows", "order": "shuffled"})
-"""Ways of cutting the text that the law does not tell apart."""
+"""Ways to build sequences for which the law is the same."""
 UNEVEN = 0.12
 STEP_TOKENS = (1_024, 4_096)
-"""Tokens of a step that the law was measured with, at least and at most."""
+"""Fewest and most tokens per step of the fitted runs."""
 
 
 def inner_parameters(parameters: int, vocabulary: int, width: int) -> int:
-    """Parameters outside of the embedding, which is the decoder's matrix as well."""
+    """Return the parameters outside the embedding, which is tied to the decoder."""
     return parameters - vocabulary * width
 
 
 def law_run(run: RunFolder, name: str, pairs: float) -> LawRun:
-    """A finished run as the fit sees it.
+    """Return a finished run as input of the fit.
 
     Args:
-        run: a run folder or a record of one: recipe.json, data.json, summary.json and metrics.jsonl.
-        pairs: see ``difficulty``; the run's own forecast.json has it.
+        run: a run folder or its record: recipe.json, data.json, summary.json and metrics.jsonl.
+        pairs: difficulty of the text, which the run's forecast.json holds.
     """
     summary, data = read_json(run.summary, Summary), read_json(run.manifest, Manifest)
     steps, recipe = _steps(run), read_recipe_file(run.recipe)
@@ -52,10 +52,11 @@ def law_run(run: RunFolder, name: str, pairs: float) -> LawRun:
 
 
 def why_not(recipe: Mapping[str, Any], flagship: Mapping[str, Any]) -> str:
-    """What of a recipe, as plain values, the law does not know, in words; empty where it speaks of the recipe.
+    """Return why the law does not apply to a recipe, or "" if it does.
 
     Args:
-        flagship: the plain values of a recipe that the law was fitted on.
+        recipe: plain values of the recipe.
+        flagship: plain values of a recipe that the law was fitted on.
     """
     for field in FIXED:
         if json.dumps(recipe[field], sort_keys=True) != json.dumps(flagship[field], sort_keys=True):
@@ -71,10 +72,9 @@ def why_not(recipe: Mapping[str, Any], flagship: Mapping[str, Any]) -> str:
 
 
 def is_even(run: RunFolder) -> bool:
-    """Whether half of the run read about half of its tokens.
+    """Return whether half of the run read about half of its tokens.
 
-    On a machine that stood still for a while the stages and the decay of a timed run fall on other shares of the text
-    than the law assumes.
+    If the machine stalled, the phases of a timed run cover other fractions of the text than the law assumes.
     """
     steps = _steps(run)
     half = next((line["tokens"] for line in steps if line["progress"] >= 0.5), math.inf)

@@ -1,10 +1,10 @@
-"""Forecasts of task scores: what a fine-tuned model will score, given the forecast of its pretraining loss.
+"""Forecasts of task scores from the forecast of the pretraining loss.
 
-Per task a line through recorded runs: score = intercept + slope * gap, where the gap is the unigram baseline less the
-held-out loss, in nats. The interval is that of a new run around a fitted line (Draper and Smith, Applied Regression
-Analysis, section 1.4), widened by what the forecast of the loss leaves open. Two models of one loss differ by much on
-pairs of sentences where only one of them compares segments (``ContextUse``), so each kind has lines of its own. There
-is no forecast outside of the gaps that were measured.
+For each task a line is fitted to recorded runs: score = intercept + slope * gap, where the gap is the unigram baseline
+minus the held-out loss, in nats. The interval is the prediction interval of linear regression (Draper and Smith,
+Applied Regression Analysis, section 1.4), widened by the uncertainty of the loss. Models that compare segments
+(``ContextUse``) score much higher on sentence pairs at the same loss, so each of the two kinds has its own lines. There
+is no forecast outside the measured gaps.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from daybreak.schemas.tasks import TaskResult
 
 TABLE_FILE = Path(__file__).with_name("tasks.json")
 FEWEST = 4
-"""Runs below which no line is fitted: with three, one degree of freedom is left, and an interval says nothing."""
+"""Fewest runs of a line; three leave one degree of freedom, which makes the interval useless."""
 PROTOCOL = "quick"
 AVERAGED = ("cola", "sst2", "mrpc", "stsb", "rte")
 AVERAGE = "glue5"
-"""Name of the mean over AVERAGED, of runs that have all of them."""
+"""Name of the mean over AVERAGED, for runs that have all of them."""
 
 
 @cache
 def shipped_tasks() -> TaskTable:
-    """The table that comes with this version."""
+    """Return the table that comes with this version."""
     return read_json(TABLE_FILE, TaskTable)
 
 
 def task_run(
     name: str, gap: float, results: Sequence[TaskResult], noisy_copy: float | None = None, protocol: str = PROTOCOL
 ) -> TaskRun:
-    """A run as the fit sees it; results of other protocols and of untrained models are left out.
+    """Return a run as input of the fit, without results of other protocols and of untrained models.
 
     Args:
-        gap: the unigram baseline less the final held-out loss, nats.
-        noisy_copy: the loss beside a noisy copy as a fraction of that alone; None where it was not measured.
+        gap: the unigram baseline minus the final held-out loss, in nats.
+        noisy_copy: the loss beside a noisy copy divided by the loss alone; None if it was not measured.
     """
     scores = {one.task: one.mean for one in results if one.protocol == protocol and one.model == "pretrained"}
     if all(task in scores for task in AVERAGED):
@@ -58,7 +58,7 @@ def task_run(
 
 
 def task_run_of(run: RunFolder, name: str, protocol: str = PROTOCOL) -> TaskRun:
-    """A finished and evaluated run, from its folder or a record of one.
+    """Return a finished and evaluated run, from its folder or its record.
 
     Raises:
         UserError: ``summary.json`` or ``results.json`` is missing or damaged.
@@ -70,15 +70,15 @@ def task_run_of(run: RunFolder, name: str, protocol: str = PROTOCOL) -> TaskRun:
 
 
 def compares_segments(run: TaskRun) -> bool:
-    """Whether a run's model compares segments; one from before this was measured counts as one that does not."""
+    """Return whether a run's model compares segments; False if it was not measured."""
     return run.noisy_copy is not None and run.noisy_copy <= 1 - ATTENDS
 
 
 def fit_tasks(runs: Sequence[TaskRun], protocol: str = PROTOCOL) -> TaskTable:
-    """Fit a line for each task and kind of model that FEWEST runs or more have a score for.
+    """Fit a line for each task and kind of model with at least FEWEST runs.
 
     Raises:
-        UserError: there is no such task.
+        UserError: no task has enough runs.
     """
     lines = []
     for task in dict.fromkeys(task for run in runs for task in run.scores):
@@ -92,7 +92,7 @@ def fit_tasks(runs: Sequence[TaskRun], protocol: str = PROTOCOL) -> TaskTable:
 
 
 def _line(task: str, kind: bool, runs: Sequence[TaskRun]) -> TaskLine:
-    """Ordinary least squares."""
+    """Fit a line by ordinary least squares."""
     gaps, scores = np.array([run.gap for run in runs]), np.array([run.scores[task] for run in runs])
     centre = float(gaps.mean())
     squares = float(((gaps - centre) ** 2).sum())
@@ -114,12 +114,12 @@ def _line(task: str, kind: bool, runs: Sequence[TaskRun]) -> TaskLine:
 def forecast_tasks(
     table: TaskTable, loss: Forecast, unigram_loss: float, *, compares_segments: bool
 ) -> list[TaskForecast]:
-    """The score of each task after fine-tuning, with a 90 % interval, or that it is not measured there.
+    """Forecast the score of each task after fine-tuning, with a 90 % interval, or say why there is no forecast.
 
     Args:
-        loss: the forecast of the final held-out loss, nats.
-        unigram_loss: the unigram baseline on the same text, nats.
-        compares_segments: whether the recipe trains on sequences of views, so that its model learns to.
+        loss: the forecast of the final held-out loss, in nats.
+        unigram_loss: the unigram baseline on the same text, in nats.
+        compares_segments: whether the recipe trains on sequences of views, so that its model compares segments.
     """
     of_kind = {line.task: line for line in table.lines if line.compares_segments == compares_segments}
     gap = unigram_loss - loss.loss

@@ -41,7 +41,7 @@ from daybreak.reporting.runs import Published, RunRecords
 from daybreak.reporting.studies import table as markdown_table
 from daybreak.schemas.tasks import Average, Comparison, TaskResult
 
-SURPRISE = "surprise"
+NLL = "nll"
 """The metric's key of the mean negative log-likelihood in nats, which is not multiplied by 100."""
 GAP = 0.9
 """Space between two tasks of a figure, in lanes."""
@@ -73,7 +73,7 @@ def _rows(runs: Sequence[RunRecords]) -> list[_Row]:
 
 
 def metric_name(metric: str) -> str:
-    return metric.replace(SURPRISE, "negative log-likelihood").replace("_", " ")
+    return metric.replace(NLL, "negative log-likelihood").replace("_", " ")
 
 
 # ---------------------------------------------------------------- scores
@@ -154,7 +154,7 @@ def _lane(runs: Sequence[RunRecords], row: _Row, result: TaskResult, y: float) -
 def _score_row(runs: Sequence[RunRecords], row: _Row) -> list[Markup | str]:
     pair, result = row.pair, row.pair.either
     model = f"{row.model}; " if row.model else ""
-    size = f"{result.train_rows:,} training examples, {result.judged_rows:,} evaluation examples"
+    size = f"{result.train_rows:,} training examples, {result.reported_rows:,} evaluation examples"
     selection = [small(text) for text in _selections(pair)]
     gain = UNKNOWN if pair.gain is None else join(signed(100 * pair.gain, 1), small(pair.verdict))
     return [
@@ -215,7 +215,7 @@ def _all_metrics(runs: Sequence[RunRecords], rows: Sequence[_Row]) -> Markup:
     cells = []
     for names, result in _results(runs, rows):
         for metric, values in result.scores.items():
-            in_nats = metric.endswith(SURPRISE)
+            in_nats = metric.endswith(NLL)
             mean = f"{significant(statistics.fmean(values))} nats" if in_nats else _mean(values)
             seeds = ", ".join(significant(value) if in_nats else score(value) for value in values)
             cells.append([*names, metric_name(metric), mean, seeds])

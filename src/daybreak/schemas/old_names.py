@@ -23,11 +23,12 @@ RECIPE = {
 
 FIELDS = {
     "CorpusReport": {"case": "preset"},
+    "FinetuningRun": {"judged": "scored_rows", "hidden": "predictions", "hidden_rows": "unlabelled_digest"},
     "DataStudy": {"treatments": "preprocessings"},
     "PreprocessedText": {"treatment": "preprocessing"},
     "Progress": {"spent": "time_by_category"},
     "Record": {"contender": "variant"},
-    "StudyCell": {"contender": "variant"},
+    "StudyCell": {"contender": "variant", "turns": "loads"},
     "StudySettings": {"contenders": "variants"},
     "Summary": {"spent": "time_by_category"},
     "ValidationRecord": {"commonest_share": "most_frequent_fraction"},

@@ -24,20 +24,20 @@ class CurvePoint:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Turn:
-    """One process of a cell, with the load of the machine. A cell that was killed and resumed has several."""
+class MachineLoad:
+    """The load of the machine during one process of a cell. A cell that was killed and resumed has several."""
 
     before: list[float]
-    """Load averages over 1, 5 and 15 minutes at its start."""
+    """Load averages over 1, 5 and 15 minutes at the start."""
     most: float
     """Highest one-minute load average during the process."""
     mean: float
     after: list[float] = field(default_factory=list)
-    """Load averages at its end; empty if it was killed with the study."""
+    """Load averages at the end; empty if the process was killed."""
     seconds: float | None = None
     """Duration of the process, the parity gate included."""
     others: float | None = None
-    """Mean number of cores used by other processes; None if the system does not report it."""
+    """Mean number of cores that other processes used; None if the system does not report it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +94,7 @@ class StudyCell:
     threads: int
     precision: str
     curve: list[CurvePoint]
-    turns: list[Turn]
+    loads: list[MachineLoad]
     void: str = ""
     """Why the cell is not valid; empty if it is."""
     others: dict[str, float] = field(default_factory=dict)

@@ -1,21 +1,34 @@
-"""Types of fine-tuning results: cells, results.json, averages and comparisons. Units as in ``schemas.run``."""
+"""Results of fine-tuning on disk: one file per run, results.json, and comparisons. Units as in ``records``."""
 
 from __future__ import annotations
 
 import math
+import re
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 CLAIM_SEEDS = 3
 """Smallest number of seeds for a claim (RULES.md)."""
 
 
+def spread(values: Sequence[float]) -> float:
+    """Return the standard deviation (n - 1); 0 for a single value."""
+    return statistics.stdev(values) if len(values) > 1 else 0.0
+
+
+def _current_names(scores: dict[str, Any]) -> dict[str, Any]:
+    """Return the scores as this version names them: earlier versions called the negative log-likelihood surprise."""
+    return {re.sub(r"(^|_)surprise$", r"\1nll", name): score for name, score in scores.items()}
+
+
 @dataclass(frozen=True, kw_only=True)
-class Cell:
-    """One fine-tuning of one model on one task, in its own file so that a killed evaluation can resume."""
+class FinetuningRun:
+    """One fine-tuning of one model on one task, in a file of its own, so that a killed evaluation can resume."""
 
     fingerprint: str
-    """Fingerprint of everything that determines the scores: model, examples, protocol, setting, seed, software."""
+    """Digest of everything that the numbers depend on: model, rows, protocol, setting, seed, software."""
     protocol: str
     task: str
     model: str
@@ -25,27 +38,30 @@ class Cell:
     batch: int
     seed: int
     scores: dict[str, float]
-    """As ``TaskResult.scores``, for this seed."""
-    judged: dict[str, list[list[float]]]
-    """By part (dev, test, mismatched): for each example the numbers that the scores are computed from, never text."""
-    hidden: dict[str, list[float]] = field(default_factory=dict)
-    """By submission file: the answer for each unlabelled example, a class id or a number."""
-    hidden_rows: str = ""
+    """As ``TaskResult.scores``, of this seed alone."""
+    scored_rows: dict[str, list[list[float]]]
+    """By part (dev, test, mismatched): the values of each row that the scores are computed from, never text."""
+    predictions: dict[str, list[float]] = field(default_factory=dict)
+    """By name of a submission's file: the class id or number for each unlabelled row."""
+    unlabelled_digest: str = ""
     """Digest of the unlabelled files."""
     device: str = "CPU"
     threads: int
     """CPU threads."""
     precision: str = "float32"
-    """Precision of the training: float32 or bfloat16. Older cells from a GPU lack it and may be either."""
+    """Arithmetic of training: float32 or bfloat16. Files without this field that were made on a GPU may be either."""
     seconds: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "scores", _current_names(self.scores))
 
     @property
     def hardware(self) -> str:
-        """Device, and for a CPU the threads and a precision other than float32."""
+        """The device; for a CPU also the threads, and the arithmetic if it is not float32."""
         if self.device != "CPU":
             return self.device
-        hardware = f"CPU, {self.threads} thread{'s' if self.threads > 1 else ''}"
-        return hardware if self.precision == "float32" else f"{hardware}, {self.precision}"
+        cpu = f"CPU, {self.threads} thread{'s' if self.threads > 1 else ''}"
+        return cpu if self.precision == "float32" else f"{cpu}, {self.precision}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +118,11 @@ class TaskResult:
     hardware: str = ""
     """Devices of the fine-tunings, with the threads of a CPU."""
     seconds: float
-    """Total time of all fine-tunings."""
+    """Sum over all fine-tunings."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "scores", _current_names(self.scores))
+        object.__setattr__(self, "bag_of_words", _current_names(self.bag_of_words))
 
     @property
     def key(self) -> tuple[str, str, str, str]:
@@ -141,8 +161,8 @@ class TaskResult:
         return "test" if self.metric.startswith("test_") else "dev"
 
     @property
-    def judged_rows(self) -> int:
-        """Examples of that part."""
+    def reported_rows(self) -> int:
+        """Rows of that part."""
         return self.test_rows if self.reported == "test" else self.dev_rows
 
 

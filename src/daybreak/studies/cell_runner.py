@@ -1,12 +1,12 @@
-"""Cells that take turns: each is one pretraining in a process of its own, on pinned threads, beside a watched load.
+"""Run the cells of a study: each is one pretraining in its own process, with a fixed number of threads.
 
     OUT/cells/NAME-seed-0/            the run folder
-    OUT/cells/NAME-seed-0.log         what it printed
-    OUT/cells/NAME-seed-0.load.jsonl  the load of the machine, a line every few seconds: it survives a kill
+    OUT/cells/NAME-seed-0.log         the output of the process
+    OUT/cells/NAME-seed-0.load.jsonl  the load of the machine, a line every few seconds
     OUT/.lock                         held by the study and by its running cell
 
-The process is the user's own command, so its budget charges the interpreter's start and the imports as for a user. A
-study that is killed takes its cell with it; the cell saves a checkpoint, and the same call goes on from there.
+The process runs ``daybreak pretrain``, so its budget includes the start of the interpreter and the imports. If the
+study is killed, its cell saves a checkpoint and exits; the same command resumes it.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from daybreak.training.signals import Signals
 
 POLL_SECONDS = 0.25
 SAMPLE_SECONDS = 5.0
-"""Between two looks at the load."""
+"""Seconds between two samples of the load."""
 LAST_LINES = 15
 PR_SET_PDEATHSIG = 1
-"""Of prctl(2)."""
+"""Constant of prctl(2)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """A variant with a seed."""
+    """One variant with one seed."""
 
     variant: str
     seed: int
@@ -58,8 +58,8 @@ class Cell:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
-    """Where the cells of one study run, and what they share."""
+class StudyFolder:
+    """The folder of a study, and the budget and threads of its cells."""
 
     out: Path
     budget: str
@@ -73,7 +73,7 @@ class Place:
 
 
 def slug(name: str) -> str:
-    """A variant's name as a folder can have it."""
+    """Return a variant's name as a folder name."""
     return re.sub(r"[^A-Za-z0-9_.+]+", "-", name).strip("-.")
 
 
@@ -82,10 +82,10 @@ def slug(name: str) -> str:
 
 @contextmanager
 def held(out: Path) -> Iterator[TextIO]:
-    """Hold the folder ``out`` alone; yield the lock, which running cells inherit: they too hold it.
+    """Lock the folder ``out`` and yield the lock file, which running cells inherit.
 
     Raises:
-        UserError: another study holds it, or a cell of one that was killed does not end.
+        UserError: another study holds the lock, or a cell of a killed study does not end.
     """
     make_folder(out)
     with (out / ".lock").open("a") as lock:
@@ -100,29 +100,29 @@ def held(out: Path) -> Iterator[TextIO]:
 # ---------------------------------------------------------------- one cell
 
 
-def train_cell(cell: Cell, place: Place, lock: TextIO) -> None:
-    """Train one cell, or what is missing of it.
+def train_cell(cell: Cell, study: StudyFolder, lock: TextIO) -> None:
+    """Train one cell, or resume it.
 
     Raises:
-        UserError: it refused its command, or was stopped by somebody else.
-        Interrupted: a signal came; the cell saved a checkpoint.
+        UserError: the command was refused, or another process stopped it.
+        Interrupted: a signal arrived; the cell saved a checkpoint.
     """
-    if RunFolder(place.folder(cell)).summary.exists():
+    if RunFolder(study.folder(cell)).summary.exists():
         return
-    make_folder(place.folder(cell).parent)
-    loads, log = place.beside(cell, ".load.jsonl"), place.beside(cell, ".log")
+    make_folder(study.folder(cell).parent)
+    loads, log = study.beside(cell, ".load.jsonl"), study.beside(cell, ".log")
     with Signals() as signals:
         note(loads, "start")
-        begun, bystanders = time.monotonic(), OtherProcesses()
-        code = run_child(command(cell, place), log, place.threads, lock, signals, look=lambda: note(loads, "look"))
-        note(loads, "end", seconds=round(time.monotonic() - begun, 3), others=bystanders.cores())
+        started, others = time.monotonic(), OtherProcesses()
+        code = run_child(command(cell, study), log, study.threads, lock, signals, look=lambda: note(loads, "look"))
+        note(loads, "end", seconds=round(time.monotonic() - started, 3), others=others.cores())
     check_ended(code, signals, cell, log)
 
 
 def run_child(
     words: Sequence[str], log: Path, threads: int, lock: TextIO, signals: Signals, look: Callable[[], None]
 ) -> int:
-    """Run a command of one cell to its end and return its exit status; a signal is passed on.
+    """Run a command of one cell and return its exit status; signals are forwarded.
 
     Args:
         log: the file to which the output of the command is appended.
@@ -136,9 +136,9 @@ def run_child(
             stdout=printed,
             stderr=subprocess.STDOUT,
             env=environment(threads),
-            start_new_session=True,  # what the terminal sends comes to us alone, and we pass it on once
+            start_new_session=True,  # only this process gets the terminal's signals, and forwards them once
             pass_fds=[lock.fileno()],
-            preexec_fn=_ends_with_us() if threading.current_thread() is threading.main_thread() else None,
+            preexec_fn=_exit_with_parent() if threading.current_thread() is threading.main_thread() else None,
         )
         try:
             _watch(process, look, signals)
@@ -149,37 +149,37 @@ def run_child(
     return process.returncode
 
 
-def command(cell: Cell, place: Place) -> list[str]:
-    """What the user would type."""
-    fixed = {"--data": cell.data, "--out": place.folder(cell), "--budget": place.budget, "--seed": cell.seed}
+def command(cell: Cell, study: StudyFolder) -> list[str]:
+    """Return the command line of a cell."""
+    fixed = {"--data": cell.data, "--out": study.folder(cell), "--budget": study.budget, "--seed": cell.seed}
     flags = [str(word) for pair in fixed.items() for word in pair]
     return [sys.executable, "-m", "daybreak", "pretrain", *cell.words, *flags]
 
 
 def environment(threads: int) -> dict[str, str]:
-    """The same number of threads for all, whatever the shell says."""
+    """Return the environment of a cell, with its number of threads."""
     return {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}
 
 
-def _ends_with_us() -> Callable[[], None] | None:
-    """What the child calls before it begins, so that the kernel ends it when this process is killed; Linux only."""
+def _exit_with_parent() -> Callable[[], None] | None:
+    """Return a function for the child that asks the kernel to end it when this process dies; None if not on Linux."""
     if not sys.platform.startswith("linux"):
         return None
     prctl = ctypes.CDLL(None, use_errno=True).prctl
 
-    def end_with_us() -> None:
+    def ask_kernel() -> None:
         prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
 
-    return end_with_us
+    return ask_kernel
 
 
 def _watch(process: subprocess.Popen[bytes], look: Callable[[], None], signals: Signals) -> None:
-    """Until the process ends; a signal is passed on, after which it saves itself."""
-    asked, next_look = False, time.monotonic() + SAMPLE_SECONDS
+    """Wait until the process ends, and forward a signal once."""
+    forwarded, next_look = False, time.monotonic() + SAMPLE_SECONDS
     while process.poll() is None:
         time.sleep(POLL_SECONDS)
-        if signals.received and not asked:
-            asked = True
+        if signals.received and not forwarded:
+            forwarded = True
             process.send_signal(signal.SIGTERM)
         if time.monotonic() >= next_look:
             next_look += SAMPLE_SECONDS
@@ -187,22 +187,22 @@ def _watch(process: subprocess.Popen[bytes], look: Callable[[], None], signals: 
 
 
 def check_ended(code: int, signals: Signals, cell: Cell, log: Path) -> None:
-    """Turn the end of a cell's command into an error where it did not succeed.
+    """Raise the error of a cell's command that failed.
 
     Raises:
-        UserError: it refused its command, or was stopped by somebody else.
-        Interrupted: a signal came.
+        UserError: the command was refused, or another process stopped it.
+        Interrupted: a signal arrived.
     """
     if signals.received:
         raise Interrupted(signals.received)
     if code == 0:
         return
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    said = [line.removeprefix("daybreak: ") for line in lines[-LAST_LINES:] if line.startswith("daybreak: ")]
-    if code == 2 and said:
+    messages = [line.removeprefix("daybreak: ") for line in lines[-LAST_LINES:] if line.startswith("daybreak: ")]
+    if code == 2 and messages:
         raise UserError(
-            f"The cell '{cell.name}' ended: {said[-1]}",
-            "Mend that and give the same command again, for what is done is kept; or leave it out, with another --out.",
+            f"The cell '{cell.name}' ended: {messages[-1]}",
+            "Correct that and run the same command again, which keeps finished cells; or leave the variant out.",
         )
     if code < 0 or code > 128:
         raise UserError(f"The cell '{cell.name}' was stopped from outside.", "The same command goes on from there.")

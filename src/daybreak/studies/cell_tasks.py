@@ -1,11 +1,11 @@
-"""Tasks of a study: the model of each finished cell is fine-tuned on them, in a process of its own.
+"""Fine-tune the model of each finished cell of a study on tasks, with ``daybreak evaluate`` in its own process.
 
-    OUT/cells/NAME-seed-0/results.json  and cells/, as ``daybreak evaluate`` leaves them in a run folder
-    OUT/cells/NAME-seed-0.tasks.log     what it printed
-    OUT/cells/NAME-seed-0.tasks.json    which tasks are done: files, protocol and seeds, as a fingerprint
+    OUT/cells/NAME-seed-0/results.json  and cells/, as ``daybreak evaluate`` writes them into a run folder
+    OUT/cells/NAME-seed-0.tasks.log     the output of the process
+    OUT/cells/NAME-seed-0.tasks.json    fingerprint of the finished tasks: files, protocol and seeds
 
-The process is ``daybreak evaluate``, so a kill loses no finished fine-tuning, and a GPU is free again before the next
-cell trains. It starts when the budget of the cell has ended.
+The process starts after the budget of the cell. It keeps finished fine-tunings if it is killed, and it frees a GPU
+before the next cell trains.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from daybreak.evaluation.model_source import find_tasks
 from daybreak.evaluation.protocols.known_protocols import find_protocol
 from daybreak.evaluation.tasks.kinds import load_task
 from daybreak.schemas.studies import StudyCell, StudyTasks, TaskScore
-from daybreak.studies.cell_runner import Cell, Place, check_ended, run_child
+from daybreak.studies.cell_runner import Cell, StudyFolder, check_ended, run_child
 from daybreak.training.signals import Signals
 
 
 @dataclass(frozen=True, kw_only=True)
 class CellTasks:
-    """The tasks of a study, found and checked."""
+    """The tasks of a study."""
 
     record: StudyTasks
     typed: tuple[str, ...]
     """Names and paths, as ``daybreak evaluate --tasks`` takes them."""
     task_dir: str
-    """Empty where no task needs one."""
+    """Empty if no task needs a folder."""
     identity: str
     """Fingerprint of the tasks' files, the protocol and the seeds."""
 
     def command(self, run: Path) -> list[str]:
-        """The command that fine-tunes the model of ``run``."""
+        """Return the command that fine-tunes the model of ``run``."""
         flags = ["--tasks", ",".join(self.typed), "--protocol", self.record.protocol]
         flags += ["--task-dir", self.task_dir] if self.task_dir else []
         flags += ["--seeds", str(self.record.seeds)] if self.record.seeds else []
@@ -54,13 +54,13 @@ class CellTasks:
 def choose_tasks(
     names: Sequence[str], task_dir: str | Path | None, protocol: str, seeds: int | None
 ) -> CellTasks | None:
-    """Find the tasks of a study and read their files, so that a fault shows before the first cell.
+    """Find the tasks of a study and read their files, so that errors appear before the first cell.
 
     Args:
         names, task_dir, protocol, seeds: see ``evaluate.evaluate``.
 
     Returns:
-        None where ``names`` is empty.
+        None if ``names`` is empty.
 
     Raises:
         UserError: a task, its files, the protocol or the seeds cannot be used, or there are no ``names`` for them.
@@ -84,31 +84,31 @@ def choose_tasks(
     )
 
 
-def evaluate_cell(cell: Cell, place: Place, lock: TextIO, tasks: CellTasks) -> None:
-    """Fine-tune the model of a finished cell on the tasks, or on what is missing of them.
+def evaluate_cell(cell: Cell, study: StudyFolder, lock: TextIO, tasks: CellTasks) -> None:
+    """Fine-tune the model of a finished cell on the tasks that are not finished.
 
     Raises:
-        UserError: the evaluation refused its command, or was stopped by somebody else.
-        Interrupted: a signal came; finished fine-tunings are kept.
+        UserError: the command was refused, or another process stopped it.
+        Interrupted: a signal arrived; finished fine-tunings are kept.
     """
-    done, log = place.beside(cell, ".tasks.json"), place.beside(cell, ".tasks.log")
-    run = place.folder(cell)
+    done, log = study.beside(cell, ".tasks.json"), study.beside(cell, ".tasks.log")
+    run = study.folder(cell)
     if done.exists() and read_json(done)["identity"] == tasks.identity and RunFolder(run).results.exists():
         return
     begun = time.monotonic()
     with Signals() as signals:
-        code = run_child(tasks.command(run), log, place.threads, lock, signals, look=lambda: None)
+        code = run_child(tasks.command(run), log, study.threads, lock, signals, look=lambda: None)
     check_ended(code, signals, cell, log)
     write_json(done, {"identity": tasks.identity, "seconds": round(time.monotonic() - begun, 1)})
 
 
-def with_scores(found: StudyCell, cell: Cell, place: Place, tasks: CellTasks) -> StudyCell:
-    """The record of a cell whose model was fine-tuned, with its scores in the order of the tasks."""
-    asked = tasks.record
+def with_scores(found: StudyCell, cell: Cell, study: StudyFolder, tasks: CellTasks) -> StudyCell:
+    """Return the record of a cell with its task scores, in the order of the tasks."""
+    requested = tasks.record
     results = {
         one.task: one
-        for one in read_results(RunFolder(place.folder(cell)).results)
-        if one.protocol == asked.protocol and one.model == "pretrained"
+        for one in read_results(RunFolder(study.folder(cell)).results)
+        if one.protocol == requested.protocol and one.model == "pretrained"
     }
     scores = [
         TaskScore(
@@ -119,6 +119,6 @@ def with_scores(found: StudyCell, cell: Cell, place: Place, tasks: CellTasks) ->
             seeds=len(results[name].seeds),
             baseline=results[name].baseline,
         )
-        for name in asked.tasks
+        for name in requested.tasks
     ]
-    return replace(found, tasks=scores, task_seconds=read_json(place.beside(cell, ".tasks.json"))["seconds"])
+    return replace(found, tasks=scores, task_seconds=read_json(study.beside(cell, ".tasks.json"))["seconds"])

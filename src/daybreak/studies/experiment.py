@@ -1,7 +1,4 @@
-"""A experiment at equal clock: who takes part, in what order the cells run, and what each of them left.
-
-``daybreak study`` and ``daybreak study-data`` are two questions put to this one engine.
-"""
+"""The engine of ``daybreak study`` and ``daybreak study-data``: variants, the order of the cells, and their records."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ import torch
 
 from daybreak.core.errors import UserError
 from daybreak.core.files import make_folder, read_json, write_json
-from daybreak.core.other_processes import read_turns, why_void
+from daybreak.core.other_processes import read_loads, why_void
 from daybreak.core.process import usable_cores
 from daybreak.core.recipe_file import read_recipe_file
 from daybreak.core.run_folder import RunFolder
@@ -25,8 +22,8 @@ from daybreak.pretraining.setup import heldout_validation
 from daybreak.recipe import Recipe, resolved
 from daybreak.schemas.records import tolerance
 from daybreak.schemas.run import Decisions, Summary
-from daybreak.schemas.studies import StudyCell, StudySettings, StudyVariant, Turn
-from daybreak.studies.cell_runner import Cell, Place, slug, train_cell
+from daybreak.schemas.studies import MachineLoad, StudyCell, StudySettings, StudyVariant
+from daybreak.studies.cell_runner import Cell, StudyFolder, slug, train_cell
 from daybreak.studies.cell_tasks import CellTasks, evaluate_cell, with_scores
 from daybreak.studies.paired_losses import read_curve
 from daybreak.training import calibration
@@ -36,35 +33,35 @@ from daybreak.training.validation import Validation
 
 REFUSED = "its export was refused by the parity gate"
 AFTERWARDS = 12.0
-"""Seconds that a cell takes beyond its budget, roughly: the parity gate in a clean process, and fill-mask examples."""
+"""Approximate seconds of a cell after its budget, for the parity gate and the fill-mask examples."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """Who takes part."""
+    """One of the compared recipes."""
 
     name: str
     recipe: Recipe
-    """Its budget and seed are those of the study."""
+    """The study sets its budget and seed."""
     words: tuple[str, ...] = ()
     """The recipe and its flags, as ``daybreak pretrain`` takes them; empty to run ``recipe`` from a file."""
     code: str = ""
-    """Where ``words`` are empty and ``recipe`` holds classes of the user's: the Python file that defines them."""
+    """The Python file that defines the user's classes, if ``words`` is empty and ``recipe`` has some."""
 
 
 # ---------------------------------------------------------------- before the first cell
 
 
 def named_apart(variants: Sequence[Variant]) -> None:
-    """Raise UserError unless there are two or more, and their run folders have names of their own."""
+    """Raise UserError unless there are two or more variants with different folder names."""
     if len(variants) < 2:
         raise UserError(
             "A study compares two variants or more.",
             'Name them, each in quotes: daybreak study mini "mini --batch 8".',
         )
-    places = [slug(one.name) for one in variants]
-    for one, place in zip(variants, places):
-        if not place or places.count(place) > 1:
+    folders = [slug(one.name) for one in variants]
+    for one, folder in zip(variants, folders):
+        if not folder or folders.count(folder) > 1:
             raise UserError(
                 f"The name of the variant '{one.name}' does not tell it from the others.",
                 'Give each its own: "low=mini" "high=mini --optimizer.lr 4e-3".',
@@ -72,7 +69,7 @@ def named_apart(variants: Sequence[Variant]) -> None:
 
 
 def agreed(variant: Variant, budget: str) -> Recipe:
-    """The recipe of a variant at the study's budget, refused where ``pretrain`` would refuse it.
+    """Return the recipe of a variant with the study's budget, checked as ``pretrain`` checks it.
 
     Raises:
         UserError: with the variant's name.
@@ -89,15 +86,15 @@ def agreed(variant: Variant, budget: str) -> Recipe:
 
 
 def of(variant: Variant, error: UserError) -> UserError:
-    """The same complaint, with the variant's name."""
+    """Return the error with the variant's name."""
     return UserError(f"The variant '{variant.name}': {error.sentence}", error.remedy)
 
 
 def heldout_sets(variants: Sequence[Variant], data: Path) -> list[Validation]:
-    """On what each is judged: it must be the same for all. Builds the held-out rows of each, which finds more faults.
+    """Build the held-out evaluation of each variant, and check that all use the same sequence length.
 
     Raises:
-        UserError: a recipe does not fit the data, or two are judged on rows of different length.
+        UserError: a recipe does not fit the data, or the sequence lengths differ.
     """
     shards = open_shards(data)
     found = []
@@ -110,21 +107,21 @@ def heldout_sets(variants: Sequence[Variant], data: Path) -> list[Validation]:
     if len(lengths) > 1:
         (short, a), (long, b) = sorted(lengths.items())[:2]
         raise UserError(
-            f"'{a}' is judged on held-out rows of {short} positions and '{b}' on rows of {long}: their losses do not "
-            "compare.",
+            f"'{a}' is evaluated on held-out sequences of {short} tokens and '{b}' on sequences of {long}: "
+            "their losses do not compare.",
             "Give all the same --length.",
         )
     return found
 
 
 def settled(variants: Sequence[Variant], budget: str, seeds: int, threads: int) -> StudySettings:
-    """What all cells have in common.
+    """Return the settings of the study.
 
     Args:
-        threads: 0 for as many as there are usable cores.
+        threads: 0 for the number of usable cores.
 
     Raises:
-        UserError: a recipe, the budget, seeds or threads cannot be; there is a GPU that torch cannot use.
+        UserError: a recipe, the budget, seeds or threads are invalid, or torch cannot use the GPU.
     """
     if os.environ.get("WORLD_SIZE", "1") != "1":
         raise UserError("A study starts its own processes, one at a time.", "Start it without torchrun.")
@@ -139,7 +136,7 @@ def settled(variants: Sequence[Variant], budget: str, seeds: int, threads: int) 
         raise UserError("RULES.md compares only runs from the same start.", "Give all the same --init, or none.")
     equal_clock = Budget.parse(budget).unit == "seconds"
     recipes = [agreed(one, budget) for one in variants]
-    machine = probe.describe(probe.choose_device(), 0.0)  # at no time, for a study that goes on is to find itself again
+    machine = probe.describe(probe.choose_device(), 0.0)  # time 0, so that a resumed study has equal settings
     return StudySettings(
         budget=budget,
         equal_clock=equal_clock,
@@ -158,46 +155,48 @@ def settled(variants: Sequence[Variant], budget: str, seeds: int, threads: int) 
 
 
 def refuse_others(out: Path, before: StudySettings, now: StudySettings) -> None:
-    """Raise UserError where the study in ``out`` was begun under other settings: its cells would not compare."""
+    """Raise UserError if the study in ``out`` started with other settings, so that its cells would not compare."""
     if words := before.differs(now):
         raise UserError(f"The study in '{out}' was begun with {words}.", "Give what it began with, or another --out.")
 
 
-def forecast(cells: Sequence[Cell], place: Place, tasks: CellTasks | None = None) -> None:
-    """Say how long pretraining will take, and what follows each cell."""
-    left = [cell for cell in cells if not RunFolder(place.folder(cell)).summary.exists()]
-    budget = Budget.parse(place.budget)
+def forecast(cells: Sequence[Cell], study: StudyFolder, tasks: CellTasks | None = None) -> None:
+    """Print how long the study takes, and the tasks after each cell."""
+    left = [cell for cell in cells if not RunFolder(study.folder(cell)).summary.exists()]
+    budget = Budget.parse(study.budget)
     done = f", {len(cells) - len(left)} of them done" if len(left) < len(cells) else ""
-    threads = f"{place.threads} thread{'s' if place.threads > 1 else ''}"
+    threads = f"{study.threads} thread{'s' if study.threads > 1 else ''}"
     long = f": about {duration(len(left) * (budget.amount + AFTERWARDS))}"
-    told = long if budget.unit == "seconds" else ". No equal clock: no claim"
-    say(f"{len(cells)} cells of {budget.text} on {threads}, one at a time{done}{told}.")
+    estimate = long if budget.unit == "seconds" else ". No equal clock: no claim"
+    say(f"{len(cells)} cells of {budget.text} on {threads}, one at a time{done}{estimate}.")
     if tasks:
         say(f"After each cell, outside of its budget: fine-tuning on {', '.join(tasks.record.tasks)}.")
 
 
-def cells_of(variants: Sequence[Variant], place: Place, seeds: int, data: Callable[[Variant], Path]) -> list[Cell]:
-    """All cells in the order in which they run.
+def cells_of(
+    variants: Sequence[Variant], study: StudyFolder, seeds: int, data: Callable[[Variant], Path]
+) -> list[Cell]:
+    """Return all cells in the order in which they run.
 
     Args:
         data: the prepared data of a variant.
     """
     first = {
-        one.name: Cell(variant=one.name, seed=0, words=one.words or _written(one, place), data=data(one))
+        one.name: Cell(variant=one.name, seed=0, words=one.words or _written(one, study), data=data(one))
         for one in variants
     }
-    return [replace(first[name], seed=seed) for seed, name in in_turns(list(first), seeds)]
+    return [replace(first[name], seed=seed) for seed, name in interleaved(list(first), seeds)]
 
 
-def _written(variant: Variant, place: Place) -> tuple[str, ...]:
-    """The recipe as a file, which ``daybreak pretrain`` takes as well."""
-    path = make_folder(place.out / "recipes") / f"{slug(variant.name)}.json"
+def _written(variant: Variant, study: StudyFolder) -> tuple[str, ...]:
+    """Write the recipe to a file that ``daybreak pretrain`` reads, and return its arguments."""
+    path = make_folder(study.out / "recipes") / f"{slug(variant.name)}.json"
     write_json(path, resolved(variant.recipe))
     return (str(path), *(("--recipe", variant.code) if variant.code else ()))
 
 
-def in_turns(names: Sequence[str], seeds: int) -> list[tuple[int, str]]:
-    """(seed, name) in turns; every other seed goes the other way round, so that nobody is always first."""
+def interleaved(names: Sequence[str], seeds: int) -> list[tuple[int, str]]:
+    """Return (seed, name) pairs; every other seed reverses the names, so that no variant is always first."""
     return [(seed, name) for seed in range(seeds) for name in (names if seed % 2 == 0 else names[::-1])]
 
 
@@ -206,42 +205,42 @@ def in_turns(names: Sequence[str], seeds: int) -> list[tuple[int, str]]:
 
 def play(
     cells: Sequence[Cell],
-    place: Place,
+    study: StudyFolder,
     lock: TextIO,
     *,
     repeat_void: bool,
     done: Callable[[list[StudyCell]], object],
     tasks: CellTasks | None = None,
 ) -> list[StudyCell]:
-    """Run the cells that are not finished yet, in their order; then, where asked for, those that are void once more.
+    """Run the cells that are not finished, in order; then repeat void cells once if ``repeat_void``.
 
     Args:
-        done: is given all finished cells whenever there is one more, and whenever one was fine-tuned.
-        tasks: what the model of each cell is fine-tuned on after its pretraining.
+        done: called with all finished cells after each pretraining and each fine-tuning.
+        tasks: the tasks to fine-tune each model on.
 
     Returns:
-        Of each cell its last attempt, in the order of ``cells``.
+        The last attempt of each cell, in the order of ``cells``.
 
     Raises:
-        UserError: a cell refused its command.
-        Interrupted: a signal came; the cell under way saved a checkpoint.
+        UserError: the command of a cell was refused.
+        Interrupted: a signal arrived; the running cell saved a checkpoint.
     """
     found: dict[Cell, StudyCell] = {}
 
     def run(cell: Cell, attempt: Cell, words: str, left: int) -> None:
-        train_cell(attempt, place, lock)
-        found[cell] = read_cell(attempt, place)
+        train_cell(attempt, study, lock)
+        found[cell] = read_cell(attempt, study)
         done(list(found.values()))
-        say(f"{words}: {_told(found[cell])}{_left(found, left)}")
-        # A model that the parity gate refused has no result (RULES.md); a void cell is judged when it was repeated.
+        say(f"{words}: {_summary(found[cell])}{_left(found, left)}")
+        # A model that failed the parity gate has no result (RULES.md); a void cell is evaluated after its repetition.
         if tasks and found[cell].void != REFUSED and not (attempt == cell and repeated(cell)):
-            evaluate_cell(attempt, place, lock, tasks)
-            found[cell] = with_scores(found[cell], attempt, place, tasks)
+            evaluate_cell(attempt, study, lock, tasks)
+            found[cell] = with_scores(found[cell], attempt, study, tasks)
             done(list(found.values()))
             say(f"  {_scored(found[cell])}")
 
     def repeated(cell: Cell) -> bool:
-        again = RunFolder(place.folder(replace(cell, attempt=1))).summary.exists()
+        again = RunFolder(study.folder(replace(cell, attempt=1))).summary.exists()
         return bool(found[cell].void) and (repeat_void or again)
 
     for number, cell in enumerate(cells, 1):
@@ -256,33 +255,33 @@ def play(
     return [found[cell] for cell in cells]
 
 
-def _told(cell: StudyCell) -> str:
+def _summary(cell: StudyCell) -> str:
     void = f"; void: {cell.void}" if cell.void else ""
     return f"{cell.variant}, seed {cell.seed}: held-out loss {cell.loss:.3f} after {cell.steps:,} steps{void}"
 
 
 def _scored(cell: StudyCell) -> str:
-    """The scores of a cell in points of 100."""
-    told = ", ".join(f"{one.task} {100 * one.score:.1f}" for one in cell.tasks)
-    return f"{told}, fine-tuned in {duration(cell.task_seconds)}"
+    """Return the scores of a cell in percent."""
+    scores = ", ".join(f"{one.task} {100 * one.score:.1f}" for one in cell.tasks)
+    return f"{scores}, fine-tuned in {duration(cell.task_seconds)}"
 
 
 def _left(found: dict[Cell, StudyCell], cells: int) -> str:
-    """How long the rest will take, by what it took so far."""
-    taken = [sum(turn.seconds or 0.0 for turn in cell.turns) + cell.task_seconds for cell in found.values()]
+    """Return the estimated time of the remaining cells, from the mean time so far."""
+    taken = [sum(load.seconds or 0.0 for load in cell.loads) + cell.task_seconds for cell in found.values()]
     if not cells or not sum(taken):
         return ""
     return f" (about {duration(cells * sum(taken) / len(taken))} left)"
 
 
-# ---------------------------------------------------------------- what a cell left
+# ---------------------------------------------------------------- the record of a cell
 
 
-def read_cell(cell: Cell, place: Place) -> StudyCell:
-    """The record of a finished cell."""
-    run = RunFolder(place.folder(cell))
+def read_cell(cell: Cell, study: StudyFolder) -> StudyCell:
+    """Return the record of a finished cell."""
+    run = RunFolder(study.folder(cell))
     summary, decisions = read_json(run.summary, Summary), read_json(run.decisions, Decisions)
-    turns = read_turns(place.beside(cell, ".load.jsonl"))
+    loads = read_loads(study.beside(cell, ".load.jsonl"))
     seen = summary.validation
     return StudyCell(
         variant=cell.variant,
@@ -303,21 +302,21 @@ def read_cell(cell: Cell, place: Place) -> StudyCell:
         threads=decisions.threads,
         precision=decisions.precision,
         curve=read_curve(run),
-        turns=turns,
-        void=_void(summary, turns, place),
+        loads=loads,
+        void=_void(summary, loads, study),
     )
 
 
-def _void(summary: Summary, turns: Sequence[Turn], place: Place) -> str:
-    if not turns:
+def _void(summary: Summary, loads: Sequence[MachineLoad], study: StudyFolder) -> str:
+    if not loads:
         return "nobody watched the load"
     cores = usable_cores()
-    for turn in turns:
-        if why := why_void(turn, cores=cores, threads=place.threads):
+    for load in loads:
+        if why := why_void(load, cores=cores, threads=study.threads):
             return why
     if summary.parity is not None and not summary.parity.passed:
         return REFUSED
-    seconds = Budget.parse(place.budget).seconds
+    seconds = Budget.parse(study.budget).seconds
     if seconds is not None and (late := abs(summary.elapsed - seconds)) > tolerance(seconds):
         return f"it ended {late:.1f} s off its budget"
     return ""

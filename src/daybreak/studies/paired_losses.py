@@ -1,10 +1,9 @@
-"""Is one variant better than another, in held-out loss or on a task, and how sure: pairs of cells of one seed.
+"""Compare variants by held-out loss and task scores, in pairs of cells with the same seed.
 
-Two cells of one seed share the order of the rows and the masks, so their difference varies less than they do. The
-interval is Student's t over these differences (n - 1 degrees of freedom): it takes them for normal and knows no more
-than the seeds that were run. With two seeds its factor is 12.7, with three 4.3, with five 2.8: two seeds can show only
-what is many times their own spread. Losses of one set of held-out positions and scores of one set of rows: chance in
-these is not part of it.
+Two cells of one seed share the order of the rows and the masks, so their difference varies less than each of them. The
+interval is Student's t over the differences (n - 1 degrees of freedom), which assumes that they are normal. Its factor
+is 12.7 for two seeds, 4.3 for three and 2.8 for five, so two seeds can only show differences many times their spread.
+The interval does not cover the choice of the held-out positions or of the task's rows.
 """
 
 from __future__ import annotations
@@ -18,17 +17,16 @@ from scipy import stats
 
 from daybreak.core.files import read_json_lines
 from daybreak.core.run_folder import RunFolder
-from daybreak.evaluation.finetuning.selection import spread
 from daybreak.schemas.studies import CurvePoint, LossComparison, ScoreComparison, StudyCell, TimeRatio
-from daybreak.schemas.tasks import CLAIM_SEEDS
+from daybreak.schemas.tasks import CLAIM_SEEDS, spread
 
 CONFIDENCE = 0.95
 LEVELS = (0.75, 0.5, 0.25)
-"""Where between the highest and the lowest loss that all curves of a pair pass the time is compared."""
+"""Fractions of the loss range that all curves of a pair cover, at which the times are compared."""
 
 
 def interval(differences: Sequence[float]) -> tuple[float, float] | None:
-    """The 95 % interval of the mean, by Student's t; None with fewer than two values."""
+    """Return the 95 % interval of the mean, by Student's t; None for fewer than two values."""
     if len(differences) < 2:
         return None
     reach = stats.t.ppf((1 + CONFIDENCE) / 2, len(differences) - 1) * spread(differences) / math.sqrt(len(differences))
@@ -37,17 +35,17 @@ def interval(differences: Sequence[float]) -> tuple[float, float] | None:
 
 
 def compare_all(cells: Sequence[StudyCell], names: Sequence[str], unit: str) -> list[LossComparison]:
-    """Each variant against each before it, as far as both have cells of one seed.
+    """Compare each variant with each earlier one, on the seeds that both have.
 
     Args:
-        cells: the last attempt of each.
-        unit: of the budget; only ``seconds`` is an equal clock.
+        cells: the last attempt of each cell.
+        unit: unit of the budget; only ``seconds`` is an equal clock.
     """
     return [compare(a, b, unit) for a, b in _pairs(cells, names)]
 
 
 def _pairs(cells: Sequence[StudyCell], names: Sequence[str]) -> list[tuple[list[StudyCell], list[StudyCell]]]:
-    """For each two variants, their cells of the seeds that both have."""
+    """Return for each two variants their cells of common seeds."""
     found = []
     for names_of_pair in itertools.combinations(names, 2):
         a, b = ({cell.seed: cell for cell in cells if cell.variant == name} for name in names_of_pair)
@@ -57,7 +55,7 @@ def _pairs(cells: Sequence[StudyCell], names: Sequence[str]) -> list[tuple[list[
 
 
 def compare(a: Sequence[StudyCell], b: Sequence[StudyCell], unit: str) -> LossComparison:
-    """B against A; both have the same seeds in the same order."""
+    """Compare B with A; both have the same seeds in the same order."""
     differences = [there.loss - here.loss for here, there in zip(a, b, strict=True)]
     ends = interval(differences)
     wider = max(spread([cell.loss for cell in side]) for side in (a, b))
@@ -76,7 +74,7 @@ def compare(a: Sequence[StudyCell], b: Sequence[StudyCell], unit: str) -> LossCo
 
 
 def scores_of(cell: StudyCell) -> dict[str, float]:
-    """The cell's score on each task and, of several tasks, the mean over them."""
+    """Return the cell's score on each task and, for several tasks, the mean."""
     scores = {one.task: one.score for one in cell.tasks}
     if len(scores) > 1:
         scores[f"mean of {len(scores)} tasks"] = statistics.fmean(scores.values())
@@ -84,9 +82,9 @@ def scores_of(cell: StudyCell) -> dict[str, float]:
 
 
 def compare_scores(cells: Sequence[StudyCell], names: Sequence[str], unit: str) -> list[ScoreComparison]:
-    """Each variant against each before it, on each task and on the mean over tasks.
+    """Compare each variant with each earlier one on each task and on the mean over tasks.
 
-    Cells that were not fine-tuned take no part.
+    Cells that were not fine-tuned are left out.
 
     Args:
         cells, names, unit: see ``compare_all``.
@@ -118,10 +116,11 @@ def compare_scores(cells: Sequence[StudyCell], names: Sequence[str], unit: str) 
 
 
 def _verdict(gains: Sequence[float], wider: float, *, void: bool, unit: str) -> str:
-    """In words. A claim needs CLAIM_SEEDS seeds, an interval without zero, more than the spread, a clock, no void.
+    """Return the verdict. A claim needs CLAIM_SEEDS seeds, an interval without 0, a difference above the spread, an
+    equal clock and no void cell.
 
     Args:
-        gains: by how much B is ahead, of each seed.
+        gains: the lead of B for each seed.
     """
     middle, ends = statistics.fmean(gains), interval(gains)
     ahead = f"{'B' if middle > 0 else 'A'} is ahead"
@@ -142,11 +141,11 @@ def _verdict(gains: Sequence[float], wider: float, *, void: bool, unit: str) -> 
     return f"{'B' if middle > 0 else 'A'} is better"
 
 
-# ---------------------------------------------------------------- the same loss in what share of the time
+# ---------------------------------------------------------------- time to the same loss
 
 
 def read_curve(run: RunFolder) -> list[CurvePoint]:
-    """The validations of a run."""
+    """Return the validations of a run."""
     return [
         CurvePoint(**{name: line[name] for name in ("elapsed", "step", "tokens", "loss", "positions")})
         for line in read_json_lines(run.metrics, skip_damaged=True)
@@ -155,9 +154,9 @@ def read_curve(run: RunFolder) -> list[CurvePoint]:
 
 
 def reached(curve: Sequence[CurvePoint], loss: float) -> float | None:
-    """Seconds at which ``curve`` first came down to ``loss``, on straight lines between its points.
+    """Return the seconds at which ``curve`` first reached ``loss``, by linear interpolation.
 
-    None where it never did, or had before its first point.
+    None if it never did, or before its first point.
     """
     for before, point in itertools.pairwise(curve):
         if before.loss == loss:
@@ -165,16 +164,16 @@ def reached(curve: Sequence[CurvePoint], loss: float) -> float | None:
         if before.loss < loss:
             return None
         if point.loss <= loss:
-            share = (before.loss - loss) / (before.loss - point.loss)
-            return before.elapsed + share * (point.elapsed - before.elapsed)
+            fraction = (before.loss - loss) / (before.loss - point.loss)
+            return before.elapsed + fraction * (point.elapsed - before.elapsed)
     return curve[-1].elapsed if curve and curve[-1].loss == loss else None
 
 
 def time_ratios(a: Sequence[Sequence[CurvePoint]], b: Sequence[Sequence[CurvePoint]]) -> list[TimeRatio]:
-    """What share of A's time B took to A's final loss, to its own, and to losses on the way that all curves pass.
+    """Return the ratio of B's time to A's time to reach A's final loss, B's final loss, and losses in between.
 
     Args:
-        a, b: one curve a seed, paired.
+        a, b: one curve per seed, paired.
     """
     if not all(a) or not all(b):
         return []
@@ -185,8 +184,8 @@ def time_ratios(a: Sequence[Sequence[CurvePoint]], b: Sequence[Sequence[CurvePoi
     curves = [*a, *b]
     high = min(curve[0].loss for curve in curves)
     low = max(min(point.loss for point in curve) for curve in curves)
-    for share in LEVELS if high > low else ():
-        level = round(low + share * (high - low), 3)
+    for fraction in LEVELS if high > low else ():
+        level = round(low + fraction * (high - low), 3)
         found.append(_ratio(f"{level:.3f}", a, b, [level] * len(a)))
     return found
 

@@ -1,4 +1,4 @@
-"""What a finished run is filed as: whether it may be, what of it is copied, and what its record says of it."""
+"""Make the record of a finished run: check the run, copy its files, and describe it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch
 
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json
-from daybreak.core.other_processes import read_turns, why_void
+from daybreak.core.other_processes import read_loads, why_void
 from daybreak.core.recipe_file import read_recipe_file
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.serialization import fingerprint, from_dict, to_dict
@@ -28,18 +28,18 @@ from daybreak.schemas.changes import MachineRecord
 from daybreak.schemas.probes import Probes
 from daybreak.schemas.records import NAMED_TEXTS, RULES, DataIdentity, Record, RecordedResult, Verified, tolerance
 from daybreak.schemas.run import Decisions, Environment, Manifest, Summary
-from daybreak.schemas.studies import Turn
+from daybreak.schemas.studies import MachineLoad
 from daybreak.schemas.tasks import TaskResult
 from daybreak.training.clock import Budget, read_trace
 
 SETTLED = 60.0
-"""Seconds after which a load, which is a mean over a minute, tells nothing of the time before the run."""
+"""Seconds after which a one-minute load average no longer covers the time before the run."""
 
-# ---------------------------------------------------------------- whether it may be
+# ---------------------------------------------------------------- checks
 
 
 def refuse_unfit(run: RunFolder) -> None:
-    """Raise UserError unless the run ended, on its budget, with a model that passed the parity gate."""
+    """Raise UserError unless the run finished within its budget with a model that passed the parity gate."""
     if not run.recipe.is_file():
         raise UserError(f"'{run.path}' is no run folder.", "Name one that daybreak pretrain made.")
     if not run.summary.is_file():
@@ -62,7 +62,7 @@ def refuse_unfit(run: RunFolder) -> None:
 
 
 def refuse_contradictions(run: RunFolder, verified: Verified) -> None:
-    """Raise UserError where the summary tells of other steps or of less time than the trace that was verified."""
+    """Raise UserError if the summary and the verified trace differ in steps or time."""
     summary, last = read_json(run.summary, Summary), read_trace(run.trace)[-1]
     if summary.steps != verified.last or summary.elapsed < last.elapsed:
         raise UserError(
@@ -72,14 +72,14 @@ def refuse_contradictions(run: RunFolder, verified: Verified) -> None:
         )
 
 
-# ---------------------------------------------------------------- what is copied
+# ---------------------------------------------------------------- copied files
 
 
 def evidence(run: RunFolder) -> dict[str, Any]:
-    """What a record keeps of a run: file names with plain values, for .jsonl a list of lines.
+    """Return the files that a record keeps, as plain values by file name; a list of lines for .jsonl.
 
-    No weights, no tokens and nothing that quotes the text (examples.json, corpus.json and report.html stay behind). All
-    but the recipe is read into the types that it is made of, so that nothing else gets in; paths become names.
+    Weights, tokens and files that quote the text (examples.json, corpus.json, report.html) are left out. All files but
+    the recipe are read into their types, so that no other content is copied. Paths become names.
     """
     recipe = read_recipe_file(run.recipe)
     manifest = read_json(run.manifest, Manifest)
@@ -99,7 +99,7 @@ def evidence(run: RunFolder) -> dict[str, Any]:
 
 
 def without_paths(recipe: dict[str, Any]) -> dict[str, Any]:
-    """The recipe with names in place of paths; the parent's name may be one of the hub, with a slash in it."""
+    """Return the recipe with names in place of paths; the parent may be a hub name with a slash."""
     plain: dict[str, Any] = bare(recipe)
     if "origin" in recipe:
         plain["origin"] = {**plain["origin"], "parent": recipe["origin"].get("parent", "")}
@@ -107,7 +107,7 @@ def without_paths(recipe: dict[str, Any]) -> dict[str, Any]:
 
 
 def _records(path: Path) -> Iterator[tuple[str, Line]]:
-    """The lines of the kinds that this version knows, each with its type; one that a kill tore is left out."""
+    """Yield the lines of known types with their type; incomplete lines are skipped."""
     for text in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
         try:
             line = json.loads(text)
@@ -122,11 +122,11 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     return [{"type": name, **to_dict(record)} for name, record in _records(path)]
 
 
-# ---------------------------------------------------------------- what its record says
+# ---------------------------------------------------------------- the record
 
 
 def fingerprints(recipe: Recipe, shards: Shards, data: Path) -> tuple[str, str]:
-    """Of the training shards, and of the held-out rows with their masked positions and answers."""
+    """Return fingerprints of the training shards, and of the held-out sequences with their masks."""
     train = shards.manifest.train
     files = [*train.token_files, train.document_ends, *([train.sentence_ends] if train.sentence_ends else [])]
     heldout = hashlib.blake2b(digest_size=8)
@@ -138,10 +138,10 @@ def fingerprints(recipe: Recipe, shards: Shards, data: Path) -> tuple[str, str]:
 def describe(
     run: RunFolder, *, verified: Verified | None = None, text: tuple[str, str] = ("", ""), commit: str = ""
 ) -> Record:
-    """The record of a finished run, from its own files; of a folder that was filed without one, as far as they tell.
+    """Return the record of a finished run, from its files.
 
     Args:
-        text: what ``fingerprints`` returns.
+        text: the result of ``fingerprints``.
     """
     summary, decisions = read_json(run.summary, Summary), read_json(run.decisions, Decisions)
     machine, recipe = read_json(run.environment, Environment), read_recipe_file(run.recipe)
@@ -219,26 +219,26 @@ def _results(run: RunFolder) -> list[RecordedResult]:
 
 
 def _load(run: RunFolder, machine: Environment, decisions: Decisions) -> tuple[float | None, float | None, str]:
-    """The highest one-minute load, the cores that others used, and why the time counts for nothing.
+    """Return the highest one-minute load, the cores that other processes used, and the reason if the run is void.
 
-    A study watched its cells, and its lines lie beside the run; otherwise the run's own do.
+    The log of a study is used if there is one, otherwise the records of the run.
     """
     place = run.path.resolve()
-    turns = read_turns(place.with_name(f"{place.name}.load.jsonl"))
-    if not turns:
+    loads = read_loads(place.with_name(f"{place.name}.load.jsonl"))
+    if not loads:
         seen = [record for _, record in _records(run.metrics) if isinstance(record, MachineRecord)]
-        loads = [record.load for record in seen if record.elapsed >= SETTLED]
-        if not loads:
+        averages = [record.load for record in seen if record.elapsed >= SETTLED]
+        if not averages:
             return None, None, "nobody watched the load"
-        turns = [Turn(before=loads[:1], most=max(loads), mean=sum(loads) / len(loads))]
+        loads = [MachineLoad(before=averages[:1], most=max(averages), mean=sum(averages) / len(averages))]
     threads = decisions.threads * decisions.world_size
-    voids = [why_void(turn, cores=machine.cores, threads=threads) for turn in turns]
-    counted = [turn.others for turn in turns if turn.others is not None]
-    return max(turn.most for turn in turns), max(counted, default=None), next(filter(None, voids), "")
+    voids = [why_void(load, cores=machine.cores, threads=threads) for load in loads]
+    counted = [load.others for load in loads if load.others is not None]
+    return max(load.most for load in loads), max(counted, default=None), next(filter(None, voids), "")
 
 
 def commit_of(file: Path) -> str:
-    """The commit of the checkout that ``file`` belongs to, with a remark where its folder differs from it; else ''."""
+    """Return the commit of the checkout that ``file`` belongs to, marked if it has changes; '' without a checkout."""
 
     def git(*words: str) -> str:
         done = subprocess.run(["git", *words], cwd=file.parent, capture_output=True, text=True, check=True)

@@ -20,7 +20,7 @@ from daybreak.commands.evaluate import evaluate
 from daybreak.core.task_pairs import baseline_sentence, pair_results
 from daybreak.evaluation.baselines import bag_of_words as module
 from daybreak.evaluation.baselines.bag_of_words import WordScores, bag_of_words, overlap
-from daybreak.evaluation.finetuning import measure
+from daybreak.evaluation.finetuning import task_evaluation
 from daybreak.evaluation.finetuning.results import read_results
 from daybreak.evaluation.tasks.kinds import KINDS, kind_of, load_task
 from daybreak.evaluation.tasks.task import LabelledRows, TaskRows
@@ -74,7 +74,7 @@ def scores(data: TaskRows) -> dict[str, float]:
 def answers(data: TaskRows, train: LabelledRows) -> np.ndarray:
     found = bag_of_words(kind_of(data.task), data, train)
     assert found is not None and found.rows == len(train)
-    return found.judged["dev"]
+    return found.scored_rows["dev"]
 
 
 def test_one_sentence_equals_scikit_learn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,13 +101,6 @@ def test_a_number_for_a_pair_follows_the_overlap(tmp_path: Path) -> None:
 def test_a_label_for_a_pair_follows_the_overlap(tmp_path: Path) -> None:
     rows, held = ([(*row[:2], "same" if int(str(row[2])) > 4 else "other") for row in pairs(200, n)] for n in (0, 1))
     assert scores(write(tmp_path, rows, held))["accuracy"] > 0.9
-
-
-def test_overlap_by_hand() -> None:
-    assert overlap("The cat sat", "the cat ran off") == pytest.approx((2 / 5, 2 / 3, 2 / 4, 3 / 4, 1.0))
-    assert overlap("born in 1887", "born in 1888")[4] == 0.0
-    assert overlap("9 of 10", "10 of 9")[4] == 1.0
-    assert overlap("", "") == (0.0, 0.0, 0.0, 0.0, 1.0)
 
 
 def test_a_pair_equals_scikit_learn_on_the_same_features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,17 +155,6 @@ def test_question_answering_has_none() -> None:
     assert bag_of_words(KINDS["qa"], None, LabelledRows([], [])) is None  # type: ignore[arg-type]
 
 
-def test_very_long_training_text_is_cut_to_its_first_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = write(tmp_path, singles(80, 0), singles(60, 1))
-    length = sum(len(text) for (text,) in data.train.texts[:50])
-    monkeypatch.setattr(module, "MOST_CHARACTERS", length)
-    found = bag_of_words(kind_of(data.task), data, data.train)
-    assert found is not None and found.rows == 50
-    assert np.array_equal(found.judged["dev"], answers(data, data.train.take(range(50))))
-    monkeypatch.setattr(module, "MOST_CHARACTERS", length - 1)
-    assert module._bounded(data.train).texts == data.train.texts[:49]
-
-
 def test_tags_are_the_most_frequent_ones(tmp_path: Path) -> None:
     text = "Bonn B-place\nis O\nold O\n\nBonn B-place\ncalls O\n\nBonn O\nsees O\nRita B-name\n"
     (tmp_path / "train.txt").write_text(text)
@@ -204,10 +186,12 @@ def test_results_hold_the_baseline_and_count_it_once(
     (result,) = evaluate(encoder, [str(weather)], seeds=1, epochs=1, rows=64, out=tmp_path / "out")
     assert result.bag_of_words["accuracy"] > result.baseline
     assert f"bag of words {result.bag_of_words['accuracy']:.3f}" in capsys.readouterr().out
-    monkeypatch.setattr(measure, "bag_of_words", lambda *_: pytest.fail("counted twice"))
+    monkeypatch.setattr(task_evaluation, "bag_of_words", lambda *_: pytest.fail("counted twice"))
     (again,) = evaluate(encoder, [str(weather)], seeds=1, epochs=1, rows=64, out=tmp_path / "out", untrained=True)
     assert again.bag_of_words == result.bag_of_words
-    monkeypatch.setattr(measure, "bag_of_words", lambda *_: WordScores({"dev": np.array([[0, 1, 0, 1, 0.0]])}, 32))
+    monkeypatch.setattr(
+        task_evaluation, "bag_of_words", lambda *_: WordScores({"dev": np.array([[0, 1, 0, 1, 0.0]])}, 32)
+    )
     (other,) = evaluate(encoder, [str(weather)], seeds=1, epochs=1, rows=32, out=tmp_path / "out")
     assert other.bag_of_words["accuracy"] == 0.0, "other training rows are another baseline"
 
@@ -217,7 +201,9 @@ def test_a_kept_baseline_of_another_version_is_fitted_again(
 ) -> None:
     (first,) = evaluate(encoder, [str(weather)], seeds=1, epochs=1, rows=32, out=tmp_path)
     (file,) = tmp_path.glob("cells/*/*/bag-of-words.json")
-    monkeypatch.setattr(measure, "bag_of_words", lambda *_: WordScores({"dev": np.array([[0, 1, 0, 1, 0.0]])}, 32))
+    monkeypatch.setattr(
+        task_evaluation, "bag_of_words", lambda *_: WordScores({"dev": np.array([[0, 1, 0, 1, 0.0]])}, 32)
+    )
     assert evaluate(encoder, [str(weather)], seeds=1, epochs=1, rows=32, out=tmp_path) == [first]
     kept = json.loads(file.read_text())
     for changed in ("{}", "[]", "{", json.dumps(kept | {"software": [0, "0"]})):
@@ -229,7 +215,7 @@ def test_a_kept_baseline_of_another_version_is_fitted_again(
 def test_no_baselines_leaves_the_bag_of_words_out(
     encoder: Path, weather: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(measure, "bag_of_words", lambda *_: pytest.fail("fitted"))
+    monkeypatch.setattr(task_evaluation, "bag_of_words", lambda *_: pytest.fail("fitted"))
     words = ["--tasks", str(weather), "--seeds", "1", "--epochs", "1", "--rows", "32", "--out", str(tmp_path)]
     with pytest.raises(SystemExit) as left:
         cli.main(["evaluate", str(encoder), *words, "--no-baselines"])
@@ -299,11 +285,6 @@ ONE_SEED = {"seeds": [0], "scores": {"accuracy": [0.8]}, "spread": 0.0}
 )
 def test_the_sentence_says_it_also_where_the_encoder_loses(results: list[TaskResult], sentence: str) -> None:
     assert baseline_sentence(results) == sentence
-
-
-def test_a_long_list_of_lost_tasks_is_cut() -> None:
-    sentence = baseline_sentence([result(f"t{number}", 0.6, 0.7) for number in range(7)])
-    assert "t3 (" in sentence and "t4" not in sentence and sentence.endswith(" and 3 others.")
 
 
 def test_the_card_and_the_page_say_which_rows_the_bag_of_words_had() -> None:

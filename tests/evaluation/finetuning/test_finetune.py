@@ -107,21 +107,6 @@ def test_a_frozen_encoder_keeps_every_bit_and_its_head_learns(encoder: Path, wea
     assert not any(p.requires_grad for p in model.model.parameters())
 
 
-def test_a_frozen_encoder_drops_nothing(encoder: Path, weather: Path) -> None:
-    """Whatever share its dropout layers have, the head sees the same states: only the head's own dropout is left."""
-    found = []
-    for share in (0.0, 0.9):
-        model = classifier(encoder)
-        for module in model.modules():
-            if isinstance(module, nn.Dropout):
-                module.p = share
-        model.drop.p = 0.0
-        protocol = dataclasses.replace(QUICK.changed(frozen=True), dropout=None)
-        train(model, encoder, weather, protocol, Setting(1, 1e-2, 32))
-        found.append(model.classifier.weight.detach())
-    torch.testing.assert_close(found[0], found[1], rtol=0, atol=0)
-
-
 def test_a_pooler_learns_with_the_head(encoder: Path, weather: Path, tmp_path: Path) -> None:
     folder = bert_folder(encoder, tmp_path / "bert", transformers.BertConfig(**SHAPE))
     model, _ = train(classifier(folder), folder, weather, QUICK.changed(frozen=True), Setting(1, 1e-2, 64))
@@ -207,16 +192,6 @@ def test_bert_gets_token_types(encoder: Path, tmp_path: Path) -> None:
     assert np.abs(expected - without).max() > 1e-3, "types matter to this model"
 
 
-def test_token_types_are_kept_from_models_that_know_none(encoder: Path, tmp_path: Path) -> None:
-    folder = bert_folder(
-        encoder,
-        tmp_path / "distil",
-        transformers.DistilBertConfig(vocab_size=VOCABULARY, dim=32, hidden_dim=64, n_layers=1, n_heads=2),
-    )
-    padding = Padding.of(load_tokenizer(folder))
-    assert len(predict(classifier(folder), CLASSIFICATION, padding, encoded(folder, PAIRS))) == 3
-
-
 def test_a_crammed_export_is_fine_tuned(encoder: Path, weather: Path, tmp_path: Path) -> None:
     from daybreak.commands.evaluate import evaluate
     from daybreak.exporting.hugging_face import write_model_folder
@@ -239,10 +214,3 @@ def test_untrained_shares_no_weight_with_the_folder(encoder: Path) -> None:
         if matrix.ndim == 2:
             assert not torch.equal(matrix, kept.get_parameter(name)) or name.startswith("classifier"), name
             assert not torch.equal(matrix, other.get_parameter(name)), name
-
-
-def test_attention_is_the_fast_one_and_weights_are_float32(encoder: Path) -> None:
-    for untrained in (False, True):
-        model = classifier(encoder, 0, untrained)
-        assert model.config._attn_implementation == "sdpa"
-        assert {p.dtype for p in model.parameters()} == {torch.float32}

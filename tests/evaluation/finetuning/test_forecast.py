@@ -8,10 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from daybreak.evaluation.finetuning import cells, finetune, forecast
-from daybreak.evaluation.finetuning.cells import fill
-from daybreak.evaluation.finetuning.forecast import cell_seconds
-from daybreak.evaluation.finetuning.measure import Measurement
+from daybreak.evaluation.finetuning import finetune, forecast, jobs
+from daybreak.evaluation.finetuning.forecast import job_seconds
+from daybreak.evaluation.finetuning.jobs import run_job
+from daybreak.evaluation.finetuning.task_evaluation import TaskEvaluation
 from daybreak.evaluation.protocols.known_protocols import PROTOCOLS
 from daybreak.evaluation.tasks.kinds import load_task
 from daybreak.evaluation.tasks.task_file import read_task_file
@@ -47,16 +47,16 @@ def test_the_forecast_is_near_the_truth(
     loading: float, rows: int, epochs: int,
 ) -> None:  # fmt: skip
     clock = Clock(batch, token, loading)
-    for module in (cells, forecast):
+    for module in (jobs, forecast):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=clock.monotonic))
-    monkeypatch.setattr(cells, "build_classifier", clock.built(cells.build_classifier))
+    monkeypatch.setattr(jobs, "build_classifier", clock.built(jobs.build_classifier))
     assert not hasattr(finetune, "time"), "the loop must not look at another clock"
-    measurement = Measurement(
+    evaluation = TaskEvaluation(
         folder=encoder, model_name="toy", data=load_task(read_task_file(weather)), seeds=1, untrained=False, threads=1,
-        protocol=PROTOCOLS["quick"].changed(epochs=epochs, rows=rows), hidden=False, cells=tmp_path,
+        protocol=PROTOCOLS["quick"].changed(epochs=epochs, rows=rows), unlabelled=False, cells=tmp_path,
         weights="",
     )  # fmt: skip
-    (job,) = measurement.jobs()
-    told = cell_seconds(job, cells.encoded(job))
-    took = fill(job).seconds
+    (job,) = evaluation.all_jobs()
+    told = job_seconds(job, jobs.encoded_task(job))
+    took = run_job(job).seconds
     assert took / 1.2 <= told <= took * 1.2

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from daybreak.core.files import read_json, write_json
+from daybreak.core.serialization import to_dict
 from daybreak.evaluation.finetuning.results import merge_result, read_results
-from daybreak.schemas.tasks import TaskResult
+from daybreak.schemas.tasks import FinetuningRun, TaskResult
 
 
 def scored(task: str, score: float) -> TaskResult:
@@ -40,3 +42,19 @@ def test_a_damaged_file_is_set_aside(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert read_results(path) == [] and not path.exists()
     assert (tmp_path / "results.json.damaged").read_text() == '[{"task": "cola"}]'
     assert "finished fine-tunings are reused" in capsys.readouterr().out
+
+
+def test_names_of_earlier_versions_are_read(tmp_path: Path) -> None:
+    old = to_dict(scored("cola", 0.6)) | {"scores": {"accuracy": [0.6], "surprise": [0.5], "test_surprise": [0.4]}}
+    write_json(tmp_path / "results.json", [old])
+    (result,) = read_results(tmp_path / "results.json")
+    assert list(result.scores) == ["accuracy", "nll", "test_nll"]
+    run = {
+        "fingerprint": "f", "protocol": "quick", "task": "cola", "model": "pretrained", "model_name": "mini",
+        "epochs": 1, "learning_rate": 1e-3, "batch": 16, "seed": 0, "scores": {"surprise": 0.5}, "threads": 1,
+        "judged": {"dev": [[0.0, 1.0]]}, "hidden": {"CoLA": [1.0]}, "hidden_rows": "d", "seconds": 1.0,
+    }  # fmt: skip
+    write_json(tmp_path / "run.json", run)
+    read = read_json(tmp_path / "run.json", FinetuningRun)
+    assert (read.scores, read.scored_rows) == ({"nll": 0.5}, {"dev": [[0.0, 1.0]]})
+    assert (read.predictions, read.unlabelled_digest) == ({"CoLA": [1.0]}, "d")

@@ -12,17 +12,22 @@ import pytest
 
 from daybreak.commands.evaluate import evaluate
 from daybreak.core.files import read_json
-from daybreak.evaluation.finetuning.cells import Job
-from daybreak.evaluation.finetuning.selection import Tried, choose, sentence
+from daybreak.evaluation.finetuning.jobs import FinetuningJob
+from daybreak.evaluation.finetuning.task_evaluation import select_setting, selection_words
 from daybreak.evaluation.protocols.known_protocols import PROTOCOLS
 from daybreak.evaluation.protocols.protocol import Setting
-from daybreak.schemas.tasks import Cell, SettingTried, TaskResult
+from daybreak.schemas.tasks import FinetuningRun, SettingTried, TaskResult, spread
 
 WriteTask = Callable[..., Path]
 
 
-def tried(*dev: tuple[int, float, list[float]]) -> list[Tried]:
-    return [Tried(Setting(epochs, rate, 32), {"m": values}) for epochs, rate, values in dev]
+def tried(*dev: tuple[int, float, list[float]]) -> list[SettingTried]:
+    return [
+        SettingTried(
+            epochs=epochs, learning_rate=rate, dev=values, mean=statistics.fmean(values), spread=spread(values)
+        )
+        for epochs, rate, values in dev
+    ]
 
 
 @pytest.mark.parametrize(
@@ -44,22 +49,24 @@ def tried(*dev: tuple[int, float, list[float]]) -> list[Tried]:
 def test_the_fewest_epochs_within_one_deviation_of_the_best(
     dev: list[tuple[int, float, list[float]]], expected: tuple[int, float]
 ) -> None:
-    assert choose(tried(*dev), "m", "shortest").setting == Setting(*expected, 32)
+    assert dev[select_setting(tried(*dev), "shortest")][:2] == expected
 
 
 def test_the_best_is_simply_the_best() -> None:
     dev = tried((2, 1e-5, [0.7, 0.7]), (3, 1e-5, [0.75, 0.75]), (4, 1e-5, [0.6, 1.0]), (5, 1e-5, [0.8, 0.8]))
-    assert choose(dev, "m", "best").setting.epochs == 4, "of equal means the first"
-    assert choose(dev, "m", "shortest").setting.epochs == 2
+    assert dev[select_setting(dev, "best")].epochs == 4, "of equal means the first"
+    assert dev[select_setting(dev, "shortest")].epochs == 2
 
 
 def test_the_sentence_names_the_setting_and_the_rule() -> None:
-    words = sentence(Setting(4, 2e-5, 32), 16, 3, "shortest")
+    words = selection_words(Setting(4, 2e-5, 32), 16, 3, "shortest")
     assert words.startswith("4 epochs, rate 2e-5: of 16 settings the fewest epochs within one deviation of the best")
     assert "dev" in words
     assert "3 seeds" in words
-    assert sentence(Setting(3, 2e-5, 32), 4, 1, "best").startswith("3 epochs, rate 2e-5: of 4 settings the best on dev")
-    assert sentence(Setting(5, 2e-5, 32), 1, 3, "best") == "after the last epoch"
+    assert selection_words(Setting(3, 2e-5, 32), 4, 1, "best").startswith(
+        "3 epochs, rate 2e-5: of 4 settings the best on dev"
+    )
+    assert selection_words(Setting(5, 2e-5, 32), 1, 3, "best") == "after the last epoch"
 
 
 def rows(count: int, seed: int) -> list[tuple[str, str]]:
@@ -83,13 +90,13 @@ def test_dev_decides_and_test_is_reported(
     filled: list[tuple[Setting, int]] = []
     dev = {(e, r): 0.5 + e / 100 for e in (2, 3, 4, 5) for r in (5e-6, 1e-5, 2e-5, 5e-5)} | {(4, 2e-5): 0.9}
 
-    def fill(job: Job, show: Callable[[float, float], None] = lambda share, loss: None) -> Cell:
+    def fill(job: FinetuningJob, show: Callable[[float, float], None] = lambda share, loss: None) -> FinetuningRun:
         value = dev[job.setting.epochs, job.setting.rate] + job.seed / 1000
         filled.append((job.setting, job.seed))
         if job.keep is not None:
             job.keep.mkdir(parents=True)
             (job.keep / "config.json").write_text(f'{{"of": "{job.setting}, seed {job.seed}"}}')
-        return Cell(
+        return FinetuningRun(
             fingerprint=job.fingerprint,
             protocol=job.protocol.name,
             task=job.task.name,
@@ -100,20 +107,20 @@ def test_dev_decides_and_test_is_reported(
             batch=job.setting.batch,
             seed=job.seed,
             scores={"macro_f1": value, "test_macro_f1": 1.0 - value},
-            judged={},
+            scored_rows={},
             threads=1,
             seconds=1.0,
         )
 
-    monkeypatch.setattr("daybreak.evaluation.finetuning.fanout.fill", fill)
-    monkeypatch.setattr("daybreak.evaluation.finetuning.plans.fill", fill)
-    monkeypatch.setattr("daybreak.evaluation.finetuning.plans.cell_seconds", lambda job, rows: 1.0)
+    monkeypatch.setattr("daybreak.evaluation.finetuning.parallel.run_job", fill)
+    monkeypatch.setattr("daybreak.evaluation.finetuning.task_evaluation.run_job", fill)
+    monkeypatch.setattr("daybreak.evaluation.finetuning.task_evaluation.job_seconds", lambda job, rows: 1.0)
     (result,) = evaluate(encoder, [task], protocol="scibert", seeds=3, out=tmp_path, save=tmp_path / "kept", workers=1)
     assert len(filled) == 16 * 3 + 1
     assert len(set(filled)) == 16 * 3
     assert read_json(tmp_path / "kept/config.json") == {"of": "4 epochs, rate 2e-5, seed 0"}
     assert (result.settings["epochs"], result.settings["learning_rate"]) == (4, 2e-5)
-    assert (result.metric, result.reported, result.judged_rows) == ("test_macro_f1", "test", 33)
+    assert (result.metric, result.reported, result.reported_rows) == ("test_macro_f1", "test", 33)
     assert result.mean == pytest.approx(1 - 0.901)
     assert result.scores["macro_f1"] == pytest.approx([0.9, 0.901, 0.902])
     assert len(result.settings_tried) == 16

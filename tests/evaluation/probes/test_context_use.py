@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 from transformers import ModernBertConfig, ModernBertForMaskedLM
 
-from daybreak.core.encoder import Encoder
 from daybreak.evaluation.probes import context_use as module
 from daybreak.evaluation.probes.context_use import measure_context_use
 from daybreak.models.modern import ModernEncoder
@@ -122,9 +121,3 @@ def test_a_model_without_room_for_two_pieces_is_not_measured() -> None:
     room = 2 * module.PIECE + 3
     assert measure_context_use(Copier(), *heldout(), longest=room - 1) is None  # type: ignore[arg-type]
     assert measure_context_use(Copier(), *heldout(), longest=room) is not None  # type: ignore[arg-type]
-
-
-def test_an_encoder_is_left_in_evaluation_mode() -> None:
-    model: Encoder = ModernEncoder(layers=1, hidden_size=32, heads=2, intermediate_size=48).build(VOCABULARY).train()
-    measure_context_use(model, *heldout())
-    assert not model.training

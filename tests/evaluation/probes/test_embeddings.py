@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import shutil
 from collections.abc import Callable
@@ -20,8 +19,8 @@ from scipy.stats import spearmanr
 from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel, RobertaConfig, RobertaForMaskedLM
 
 from daybreak.core.errors import UserError
-from daybreak.evaluation.probes.embeddings import cosines, probe_similarity, rates_pairs
 from daybreak.evaluation.probes.frozen import load_encoder, load_masked_model, longest_row, pooled_states
+from daybreak.evaluation.probes.layer_probes import cosines, probe_similarity, rates_pairs
 from daybreak.evaluation.tasks.kinds import load_task
 from daybreak.evaluation.tasks.task_file import read_task_file
 
@@ -106,10 +105,6 @@ def test_cosines_lie_between_minus_one_and_one_and_do_not_see_scale(one: np.ndar
     np.testing.assert_allclose(found, cosines(4 * one, other), atol=1e-9)
 
 
-def test_a_zero_vector_is_like_nothing() -> None:
-    assert cosines(np.zeros((2, 3)), np.ones((2, 3))).tolist() == [0.0, 0.0]
-
-
 def test_only_numbers_for_pairs_are_similarities(pairs: Path, weather: Path, write_task: WriteTask) -> None:
     single = write_task([("sun", "1"), ("rain", "2")], None, 'kind = "regression"', name="single")
     assert [rates_pairs(read_task_file(path)) for path in (pairs, weather, single)] == [True, False, False]
@@ -159,23 +154,3 @@ def test_what_cannot_be_loaded_is_said_in_one_sentence(encoder: Path, tmp_path: 
     (torn / "model.safetensors").unlink()
     with pytest.raises(UserError, match="transformers cannot load the model in"):
         load_masked_model(torn)
-
-
-def test_foreign_code_is_not_run(encoder: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "foreign"
-    shutil.copytree(encoder, folder)
-    config = json.loads((folder / "config.json").read_text())
-    config |= {"model_type": "strange", "auto_map": {"AutoModel": "strange.Strange"}}
-    (folder / "config.json").write_text(json.dumps(config))
-    (folder / "strange.py").write_text("raise SystemExit('foreign code ran')\n")
-    with pytest.raises(UserError, match="does not run foreign code"):
-        load_encoder(folder)
-
-
-def test_a_tokenizer_of_another_model_is_refused(encoder: Path, tmp_path: Path) -> None:
-    folder = bert(encoder, tmp_path / "small")
-    BertModel(BertConfig(vocab_size=8, hidden_size=16, num_hidden_layers=1, num_attention_heads=2)).save_pretrained(
-        folder
-    )
-    with pytest.raises(UserError, match="the model knows only 8 tokens"):
-        pooled_states(load_encoder(folder), ["warm sun"], 8)

@@ -91,11 +91,3 @@ def test_chinese_sentences_are_shown() -> None:
     stream = np.array(tokenizer.encode(sentence * 4).ids)
     (example,) = fill_mask(TINY.build(tokenizer.get_vocab_size()), tokenizer, stream, count=1)
     assert "[MASK]" in example.text and example.answer in sentence and len(example.answer) == 1
-
-
-def test_no_sentence_is_shown_twice() -> None:
-    """A short held-out text is read at places that overlap."""
-    tokenizer = by_letter([SENTENCES.lower()])
-    stream = np.array(tokenizer.encode(SENTENCES).ids)
-    found = fill_mask(TINY.build(tokenizer.get_vocab_size()), tokenizer, stream, count=5)
-    assert len(found) == 1

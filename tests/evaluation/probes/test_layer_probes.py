@@ -14,7 +14,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import f1_score
 
 from daybreak.core.errors import UserError
-from daybreak.evaluation.probes.frozen import FrozenModel, Show, load_encoder, pooled_states
+from daybreak.evaluation.probes.frozen import FrozenModel, load_encoder, pooled_states
 from daybreak.evaluation.probes.layer_probes import (
     CLASSIFICATION_C,
     REGRESSION_ALPHA,
@@ -128,20 +128,7 @@ def test_a_label_that_no_probed_row_has_is_never_the_answer(frozen: FrozenModel,
     assert found.layers[0].score == pytest.approx(60 / 61)
 
 
-def test_rows_of_one_label_are_refused(write_task: WriteTask) -> None:
-    data = read(write_task([("sun", "a")] * 50 + [("rain", "b")], [("sun", "a")], name="one"))
-    with pytest.raises(UserError, match="The 3 training rows of 'one' to probe with all have the label 'a'"):
-        probed_rows(data, 3)
-
-
 def test_a_task_without_one_answer_a_text_is_refused(weather: Path) -> None:
     task = dataclasses.replace(read_task_file(weather), kind="tokens")
-    with pytest.raises(UserError, match="Task 'weather' is of the kind tokens, which no linear probe"):
+    with pytest.raises(UserError, match="Task 'weather' is of the kind tokens, which linear probes do not support"):
         check_probed(task)
-
-
-def test_progress_is_a_share(frozen: FrozenModel) -> None:
-    shares: list[float] = []
-    show: Show = shares.append
-    text_features(frozen, [("sun", "rain"), ("warm sun", "dark")], 64, show)
-    assert shares == sorted(shares) and shares[0] > 0 and shares[-1] == 1.0

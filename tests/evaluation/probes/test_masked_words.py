@@ -1,4 +1,4 @@
-"""Hidden tokens: what is hidden, that guesses equal a plain loop with stock transformers, and how they are counted."""
+"""Masked tokens: which are masked, that predictions equal a plain loop with stock transformers, and their scores."""
 
 from __future__ import annotations
 
@@ -23,12 +23,11 @@ from daybreak.evaluation.probes.masked_words import (
     bucket_scores,
     calibration_bins,
     guess,
-    hidden_places,
     interval,
+    masked_positions,
     position_ranges,
     probe_masked_words,
     row_lengths,
-    token_ranks,
     token_stream,
 )
 from daybreak.evaluation.scoring.metrics import BINS, calibration_error
@@ -68,13 +67,13 @@ def test_fifteen_in_a_hundred_words_are_hidden_once_each(ids: list[int]) -> None
     stream = np.array(ids, dtype=np.int64)
     words = [place for place, id in enumerate(ids) if id not in SPECIAL]
     if round(0.15 * len(words)) == 0:
-        with pytest.raises(UserError, match=f"The text has {len(words)} tokens, too few to hide some"):
-            hidden_places(stream, SPECIAL)
+        with pytest.raises(UserError, match=f"The text has {len(words)} tokens, too few to mask some"):
+            masked_positions(stream, SPECIAL)
         return
-    places = hidden_places(stream, SPECIAL).tolist()
+    places = masked_positions(stream, SPECIAL).tolist()
     assert len(places) == round(0.15 * len(words))
     assert places == sorted(set(places)) and set(places) <= set(words)
-    assert hidden_places(stream, SPECIAL).tolist() == places
+    assert masked_positions(stream, SPECIAL).tolist() == places
 
 
 @pytest.mark.parametrize("length", [16, 64, 128])
@@ -82,7 +81,7 @@ def test_guesses_equal_a_loop_over_single_rows(
     encoder: Path, frozen: FrozenModel, ids: np.ndarray, length: int
 ) -> None:
     model, tokenizer = AutoModelForMaskedLM.from_pretrained(encoder).eval(), AutoTokenizer.from_pretrained(encoder)
-    places = hidden_places(ids, tokenizer.all_special_ids)
+    places = masked_positions(ids, tokenizer.all_special_ids)
     found = guess(frozen, ids, places, length, quiet)
     wanted = []
     for start in range(0, len(ids), length - 1):
@@ -117,7 +116,7 @@ def test_the_probe_counts_the_same_tokens_in_every_way(frozen: FrozenModel, ids:
     gap = sum(abs(each.confidence - each.accuracy) * each.count for each in found.calibration) / count
     assert found.calibration_error == pytest.approx(gap)
     words = ids[ids > 4]
-    hidden = ids[hidden_places(ids, SPECIAL)]
+    hidden = ids[masked_positions(ids, SPECIAL)]
     assert found.constant == pytest.approx(float((hidden == np.bincount(words).argmax()).mean()))
     assert (found.text, found.tokens, found.trained_length, found.ranks_from) == ("tales", len(ids), 64, "this text")
     assert probe_masked_words(frozen, HeldOutText("tales", ids, None), quiet) == found
@@ -128,21 +127,10 @@ def test_ranks_come_from_the_training_text_where_it_is_known(frozen: FrozenModel
     counts[5:20] = 1000 - np.arange(15)
     counts[4] = 10**6  # the mask itself is no word
     found = probe_masked_words(frozen, HeldOutText("tales", ids, counts), quiet)
-    hidden = ids[hidden_places(ids, SPECIAL)]
+    hidden = ids[masked_positions(ids, SPECIAL)]
     assert found.ranks_from == "training text"
     first = sum(bucket.count for bucket in found.frequency if bucket.first == 1)
     assert first == int(np.isin(hidden, range(5, 15)).sum())
-
-
-def test_ids_that_the_model_does_not_know_are_refused(frozen: FrozenModel, ids: np.ndarray) -> None:
-    strange = np.where(ids == ids.max(), 9999, ids)
-    with pytest.raises(UserError, match="makes id 9999, but the model knows only"):
-        probe_masked_words(frozen, HeldOutText("strange", strange, None), quiet)
-
-
-def test_ranks_count_from_the_most_frequent_word() -> None:
-    counts = np.array([99, 1, 5, 7, 5], np.uint64)
-    assert token_ranks(counts, [0, 900]).tolist() == [5, 4, 2, 1, 3]
 
 
 def test_rows_grow_as_far_as_positions_and_text_reach() -> None:
@@ -159,11 +147,6 @@ def test_rows_grow_as_far_as_positions_and_text_reach() -> None:
 def test_ranges_of_positions_cover_each_position_once(length: int) -> None:
     covered = [place for first, last in position_ranges(length) for place in range(first, (last or 0) + 1)]
     assert covered == list(range(length))
-
-
-def test_ranges_of_positions_double() -> None:
-    assert position_ranges(128) == [(0, 15), (16, 31), (32, 63), (64, 127)]
-    assert position_ranges(100)[-1] == (64, 99)
 
 
 @given(st.integers(1, 400), st.floats(0, 1))

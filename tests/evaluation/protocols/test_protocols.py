@@ -92,12 +92,6 @@ def test_transfer_has_mosaicberts_setting_of_each_task() -> None:
     assert (TRANSFER.warmup, TRANSFER.length, TRANSFER.betas) == (0.06, 256, (0.9, 0.98))
 
 
-def test_bert_tries_four_rates() -> None:
-    assert [setting.rate for setting in BERT.settings(768, "rte")] == [5e-5, 4e-5, 3e-5, 2e-5]
-    assert {(setting.epochs, setting.batch) for setting in BERT.settings(768, "rte")} == {(3, 32)}
-    assert BERT.selection == "best"
-
-
 def test_what_is_recorded_is_what_was_used() -> None:
     told = TRANSFER.recorded(one(TRANSFER, "rte"), 768)
     assert told["weight_decay"] == 1.0
@@ -165,3 +159,9 @@ def test_impossible_changes_are_refused(changes: dict[str, float]) -> None:
 def test_unknown_protocol_is_refused() -> None:
     with pytest.raises(UserError, match="Did you mean 'quick'"):
         find_protocol("quik")
+
+
+def test_bert_tries_four_rates() -> None:
+    assert [setting.rate for setting in BERT.settings(768, "rte")] == [5e-5, 4e-5, 3e-5, 2e-5]
+    assert {(setting.epochs, setting.batch) for setting in BERT.settings(768, "rte")} == {(3, 32)}
+    assert BERT.selection == "best"

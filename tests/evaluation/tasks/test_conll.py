@@ -37,11 +37,6 @@ def test_words_keep_what_only_looks_like_a_separator(tmp_path: Path) -> None:
     assert found.words == (*strange, "New York", "#")
 
 
-def test_the_columns_may_stand_in_any_order(tmp_path: Path) -> None:
-    (found,) = read_sentences(written(tmp_path, "B-x 1 cold\nO 2 day\n"), 2, 0)
-    assert (found.words, found.tags) == (("cold", "day"), ("B-x", "O"))
-
-
 WORDS = st.text(st.characters(blacklist_characters=" \t\r\n", blacklist_categories=["Cs"]), min_size=1).filter(
     lambda word: not word.startswith(("-DOCSTART-", "\ufeff"))
 )
@@ -83,11 +78,6 @@ def test_what_is_no_conll_file_is_refused_in_one_sentence(tmp_path: Path, text: 
     with pytest.raises(UserError) as caught:
         read_sentences(path, 0, 3)
     assert caught.value.sentence == fault.format(path)
-
-
-def test_a_tab_separated_line_may_have_no_empty_word(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="nothing in column 1"):
-        read_sentences(written(tmp_path, "1\t\tO\n"), 1, 2)
 
 
 def test_missing_files_and_folders_are_refused(tmp_path: Path) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import random
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,7 @@ from daybreak.evaluation.finetuning.classifier import build_classifier, load_tok
 from daybreak.evaluation.finetuning.finetune import Batches, fine_tune, predict
 from daybreak.evaluation.protocols.known_protocols import PROTOCOLS
 from daybreak.evaluation.protocols.protocol import Setting
-from daybreak.evaluation.tasks.batches import EncodedRows, Padding
+from daybreak.evaluation.tasks.batches import Padding
 from daybreak.evaluation.tasks.questions import LONGEST_ANSWER, NO_ANSWER, Questions, best_span
 from daybreak.evaluation.tasks.squad import Answer, score_answer
 from daybreak.evaluation.tasks.task import LabelledRows
@@ -210,32 +208,3 @@ def test_the_loss_is_that_of_the_stock_model(family: Path) -> None:
     targets = batches.targets(everyone, LENGTH)
     output = model(**batches.inputs(everyone), start_positions=targets[:, 0], end_positions=targets[:, 1])
     torch.testing.assert_close(KIND.loss(output, targets), output.loss)
-
-
-def test_positions_count_from_the_left_even_if_the_tokenizer_pads_there(encoder: Path) -> None:
-    rows = LabelledRows([("who", "day late"), ("who", "day late home town")], [(), ()])
-    encoded = KIND.encode(load_tokenizer(encoder), rows, LENGTH, VOCABULARY)
-    plain = KIND.collate(Padding({"input_ids": 0}, left=False), encoded, [0, 1])
-    left = KIND.collate(Padding({"input_ids": 0}, left=True), encoded, [0, 1])
-    assert torch.equal(plain["input_ids"], left["input_ids"]) and plain["input_ids"][0, -1] == 0
-
-
-def test_a_head_for_other_labels_gives_way(encoder: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "other"
-    shutil.copytree(encoder, folder)
-    config = json.loads((folder / "config.json").read_text())
-    labels = {"0": "a", "1": "b", "2": "c"}
-    (folder / "config.json").write_text(json.dumps({**config, "id2label": labels}))
-    model = build_classifier(folder, KIND, (NO_ANSWER,), 0, untrained=False)
-    assert type(model).__name__ == "ModernBertForQuestionAnswering" and model.classifier.out_features == 2
-
-
-def test_encoding_in_parts_is_encoding_at_once(encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def flat(encoded: EncodedRows) -> list[Any]:
-        notes = [(window.row, window.first, window.spans.tolist()) for window in encoded.notes]
-        return [encoded.features, encoded.targets, encoded.lengths, notes]
-
-    tokenizer, rows = load_tokenizer(encoder), weather(7, 5, impossible=True)
-    whole = KIND.encode(tokenizer, rows, LENGTH, VOCABULARY)
-    monkeypatch.setattr("daybreak.evaluation.tasks.questions.ENCODED_AT_ONCE", 3)
-    assert flat(KIND.encode(tokenizer, rows, LENGTH, VOCABULARY)) == flat(whole)

@@ -9,7 +9,7 @@ import pytest
 from seqeval.metrics.sequence_labeling import get_entities
 
 from daybreak.evaluation.tasks.kinds import kind_of, load_task
-from daybreak.evaluation.tasks.scibert_tasks import ENTITIES, SCIBERT
+from daybreak.evaluation.tasks.known_tasks import ENTITIES, SCIBERT
 from daybreak.evaluation.tasks.spans import spans
 from daybreak.evaluation.tasks.task import Task, TaskRows
 

@@ -145,12 +145,6 @@ def test_task_files_that_are_refused(folder: Path, toml: str, fault: str) -> Non
     assert caught.value.remedy
 
 
-def test_a_task_file_that_is_no_file_is_refused(folder: Path) -> None:
-    for path in (folder, folder / "gone.toml", folder / "train.tsv" / "x.toml"):
-        with pytest.raises(UserError, match="Cannot read the task file"):
-            read_task_file(path)
-
-
 def read_or_refused(path: Path) -> None:
     try:
         task = read_task_file(path)
@@ -179,11 +173,3 @@ def test_any_value_under_any_key_gives_a_task_or_one_sentence(
     # JSON spells strings, numbers, truth values and lists as TOML does, but for one character.
     lines += [f"{key} = {json.dumps(value)}".replace("\x7f", "\\u007f") for key, value in changes.items()]
     read_or_refused(described(folder, "\n".join(lines)))
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(content=st.binary(max_size=60), before=st.booleans())
-def test_any_bytes_give_a_task_or_one_sentence(folder: Path, content: bytes, before: bool) -> None:
-    path = folder / "mine.toml"
-    path.write_bytes(content + GOOD.encode() if before else GOOD.encode() + content)
-    read_or_refused(path)

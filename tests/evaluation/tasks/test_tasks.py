@@ -93,21 +93,8 @@ def test_rows_that_are_refused(folder: Path, rows: list[str], more: str, fault: 
     assert fault in caught.value.sentence
 
 
-def test_one_label_is_no_task(folder: Path) -> None:
-    tsv(folder, "train.tsv", "a\tlabel", "x\tyes", "y\tyes")
-    with pytest.raises(UserError, match="has the label 'yes'"):
-        load_task(read_task_file(described(folder, GOOD)))
-
-
 @pytest.mark.parametrize("metric", ["f1", "auc"])
 def test_some_metrics_need_two_labels(folder: Path, metric: str) -> None:
     tsv(folder, "train.tsv", "a\tlabel", "x\tyes", "y\tno", "z\tperhaps")
     with pytest.raises(UserError, match=f"metric {metric} is for two labels"):
         load_task(read_task_file(described(folder, GOOD + f'metric = "{metric}"')))
-
-
-@pytest.mark.parametrize("metric", ["macro_f1", "micro_f1"])
-def test_many_labels_have_their_metrics(folder: Path, metric: str) -> None:
-    tsv(folder, "train.tsv", "a\tlabel", "x\tyes", "y\tno", "z\tperhaps")
-    data = load_task(read_task_file(described(folder, GOOD + f'metric = "{metric}"')))
-    assert (data.task.metric, data.labels) == (metric, ("no", "perhaps", "yes"))

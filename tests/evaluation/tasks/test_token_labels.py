@@ -7,7 +7,6 @@ import json
 import random
 import shutil
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -174,7 +173,7 @@ def test_what_does_not_fit_the_model_is_refused(encoder: Path) -> None:
     rows = LabelledRows([("sun",)], [[0]])
     with pytest.raises(UserError, match="but the model knows only 10 tokens"):
         KIND.encode(load_tokenizer(encoder), rows, 12, vocabulary=10)
-    with pytest.raises(UserError, match="does not tell which word"):
+    with pytest.raises(UserError, match="does not give the word of each token"):
         KIND.encode(SimpleNamespace(is_fast=False), rows, 12, VOCABULARY)
 
 
@@ -216,13 +215,6 @@ def test_scores_of_any_resample_equal_seqeval(
     assert tuple(expected) == KIND.metrics
 
 
-def test_answering_nothing_scores_nothing(weather_spans: TaskRows) -> None:
-    judged = KIND.constant(weather_spans, weather_spans.dev)
-    assert KIND.score(judged, weather_spans.labels) == dict.fromkeys(KIND.metrics, 0.0)
-    gold = judged.reshape(len(judged), 2, 2, 3)[..., 0, 2].sum()
-    assert gold == sum(LABELS[label].startswith("B") for target in weather_spans.dev.targets for label in target)
-
-
 def learned(folder: Path, data: TaskRows) -> tuple[Any, EncodedRows, list[np.ndarray]]:
     """The fine-tuned model, the dev rows, and what it says of them."""
     tokenizer = load_tokenizer(folder)
@@ -260,22 +252,3 @@ def test_a_toy_task_is_learned_and_scored_as_the_stock_model_is(
     gold = [[weather_spans.labels[label] for label in target] for target in dev.rows.targets]
     assert scores["span_f1"] == pytest.approx(seqeval.f1_score(gold, predicted))
     assert scores["span_precision"] == pytest.approx(seqeval.precision_score(gold, predicted))
-
-
-def test_the_loss_is_the_stock_model_s(encoder: Path, weather_spans: TaskRows) -> None:
-    tokenizer = load_tokenizer(encoder)
-    rows = KIND.encode(tokenizer, weather_spans.dev, 64, VOCABULARY)
-    model = build_classifier(encoder, KIND, weather_spans.labels, 0, untrained=False).eval()
-    batch = KIND.collate(Padding.of(tokenizer), rows, range(8))
-    targets = KIND.targets(rows, range(8), batch["input_ids"].shape[1])
-    outputs = model(**batch, labels=targets)
-    torch.testing.assert_close(KIND.loss(outputs, targets), outputs.loss)
-    assert KIND.loss(outputs, torch.full_like(targets, IGNORED)).item() == 0.0
-
-
-def test_a_crammed_export_gets_its_own_head(
-    write_crammed: Callable[..., Path], weather_spans: TaskRows, tmp_path: Path
-) -> None:
-    model, dev, answers = learned(write_crammed(tmp_path / "crammed"), weather_spans)
-    assert type(model).__name__ == "CrammedForTokenClassification"
-    assert KIND.score(KIND.evaluate(dev, answers, weather_spans.labels), weather_spans.labels)["span_f1"] > 0.9

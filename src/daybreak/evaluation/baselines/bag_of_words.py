@@ -1,9 +1,8 @@
 """The bag-of-words baseline: word and character counts with a linear model, fitted on the same training rows.
 
-A label: TF-IDF of words and of characters with logistic regression. A number: the same with ridge regression. Two
-texts: how much they overlap, which words they share and which they do not. Multiple choice: which of the endings
-overlaps with the context and has the words of right endings. Tags: the most frequent tag of each word. Question
-answering has no such baseline.
+Classification uses TF-IDF of words and characters with logistic regression; regression uses ridge regression. Pairs use
+the overlap of the two texts, their common words and their different words. Multiple choice treats (context, choice) as
+a pair. Token classification predicts the most frequent tag of each word. Question answering has no such baseline.
 
 R rows, F features, C labels.
 """
@@ -34,36 +33,35 @@ from daybreak.evaluation.tasks.task_kind import Kind
 from daybreak.evaluation.tasks.token_labels import FirstPieces
 
 VERSION = 2
-"""Increases when the numbers of the baseline change, so that a score that an earlier version kept is not used again."""
+"""Version of the baseline's numbers; kept scores of another version are not reused."""
 STRENGTHS = (10.0, 1.0, 0.1, 100.0)
-"""Inverse regularization of the linear model (scikit-learn's C); a fifth of the training rows selects it. Of equal
-ones the first is taken."""
+"""Inverse regularization of the linear model (scikit-learn's C), selected on a fifth of the training rows."""
 HELD_OUT = 0.2
 SEED = 0
 MOST_TO_CHOOSE = 5_000
-"""Training rows that the selection uses; the final fit has all of them."""
+"""Most training rows for the selection; the final fit uses all rows."""
 MOST_CHARACTERS = 8_000_000
-"""Characters of training text that the baseline is fitted on, so that it takes about a minute on one core. SST-2 has 4
-million; MNLI, QQP and QNLI have more, and there the first rows of the seeded shuffle are used."""
+"""Most characters of training text, which take about a minute on one core. SST-2 has 4 million; for MNLI, QQP and QNLI
+only the first rows of the seeded shuffle are used."""
 MOST_FEATURES = 200_000
 """Words and pairs of words, and as many character n-grams: the most frequent ones."""
 MOST_ITERATIONS = 1_000
-"""Of logistic regression."""
+"""Iterations of logistic regression."""
 OVERLAP_NUMBERS = 5
 UNSEEN = -30.0
-"""Log-probability of a label that the training rows lack, and the lowest of all."""
+"""Lowest log-probability, and that of labels that the training rows lack."""
 TINY = 1e-15
 WORD = r"(?u)\b\w+\b"
 
 
 @dataclass(frozen=True)
 class WordScores:
-    """What the baseline answers."""
+    """The predictions of the baseline."""
 
-    judged: dict[str, np.ndarray]
-    """By part, what ``Kind.evaluate`` gives."""
+    scored_rows: dict[str, np.ndarray]
+    """By part, the values of ``Kind.evaluate``."""
     rows: int
-    """Training rows that it was fitted on."""
+    """Number of training rows."""
 
 
 def bag_of_words(kind: Kind, data: TaskRows, train: LabelledRows) -> WordScores | None:
@@ -85,17 +83,17 @@ def bag_of_words(kind: Kind, data: TaskRows, train: LabelledRows) -> WordScores 
 
 
 def _bounded(train: LabelledRows) -> LabelledRows:
-    """The first rows, with at most MOST_CHARACTERS characters together (at least one row)."""
+    """Return the first rows with at most MOST_CHARACTERS characters in total (at least one row)."""
     ends = accumulate(sum(map(len, texts)) for texts in train.texts)
     fitting = sum(end <= MOST_CHARACTERS for end in ends)
     return train if fitting == len(train) else train.take(range(max(1, fitting)))
 
 
-# ---------------------------------------------------------------- a label, a number or one of several endings
+# ---------------------------------------------------------------- classification, regression, multiple choice
 
 
 def _linear(kind: Kind, data: TaskRows, train: LabelledRows) -> dict[str, np.ndarray]:
-    """Select features and strength on a part of the training rows, fit on all of them, answer every part."""
+    """Select features and regularization on a part of the training rows, fit on all rows, and predict every part."""
     order = np.random.default_rng(SEED).permutation(len(train))[:MOST_TO_CHOOSE]
     held = max(1, round(HELD_OUT * len(order)))
     inside, outside = train.take(order[held:].tolist()), train.take(order[:held].tolist())
@@ -106,19 +104,19 @@ def _linear(kind: Kind, data: TaskRows, train: LabelledRows) -> dict[str, np.nda
         for columns in features.variants:
             for strength in STRENGTHS:
                 model.fit(seen[:, columns], _samples(kind, inside).targets, strength)
-                score = kind.score(model.judged(unseen[:, columns], outside), data.labels)[data.task.metric]
+                score = kind.score(model.evaluate(unseen[:, columns], outside), data.labels)[data.task.metric]
                 if score > best[0]:
                     best = score, columns, strength
     _, columns, strength = best
     model.fit(features.fit(_samples(kind, train).texts)[:, columns], _samples(kind, train).targets, strength)
     return {
-        part: model.judged(features.of(_samples(kind, rows).texts)[:, columns], rows)
+        part: model.evaluate(features.of(_samples(kind, rows).texts)[:, columns], rows)
         for part, rows in data.parts.items()
     }
 
 
 def _samples(kind: Kind, rows: LabelledRows) -> LabelledRows:
-    """What the linear model sees: the rows, or for multiple choice (context, ending) pairs, of which one is right."""
+    """Return the samples of the linear model: the rows, or for multiple choice (context, choice) pairs with 0 or 1."""
     if kind.name != "choice":
         return rows
     return LabelledRows(
@@ -145,8 +143,8 @@ class _Linear:
             warnings.simplefilter("ignore", ConvergenceWarning)  # the selection compares what was reached
             self._model.fit(features, targets)
 
-    def judged(self, features: Any, rows: LabelledRows) -> np.ndarray:
-        """What ``Kind.evaluate`` makes of the answers for ``rows``, whose features are given."""
+    def evaluate(self, features: Any, rows: LabelledRows) -> np.ndarray:
+        """Return ``Kind.evaluate`` of the predictions for ``rows`` with these features."""
         if self._kind.name == "regression":
             answers = self._model.predict(features)[:, None]
         else:
@@ -167,15 +165,15 @@ class _Features(ABC):
     """Texts -> float64[R, F], sparse."""
 
     variants: tuple[slice, ...] = (slice(None),)
-    """Sets of columns from which the selection takes one."""
+    """Sets of columns to select from."""
 
     @abstractmethod
     def fit(self, texts: Sequence[tuple[str, ...]]) -> Any:
-        """Learn vocabulary and weights from these texts, and return their features."""
+        """Fit vocabulary and weights on these texts, and return their features."""
 
     @abstractmethod
     def of(self, texts: Sequence[tuple[str, ...]]) -> Any:
-        """The features of other texts."""
+        """Return the features of other texts."""
 
 
 def _vectorizers() -> tuple[TfidfVectorizer, TfidfVectorizer]:
@@ -198,10 +196,10 @@ class _SingleFeatures(_Features):
 
 
 class _PairFeatures(_Features):
-    """How much the two texts of a row overlap, as standardized numbers, and their words.
+    """Standardized overlap of the two texts of a row, and their words.
 
-    The words are the product and the absolute difference of the two TF-IDF vectors: what both texts have and what only
-    one has. With ``second_alone`` they are the TF-IDF vector of the second text.
+    The words are the product and the absolute difference of the two TF-IDF vectors. With ``second_alone`` they are the
+    TF-IDF vector of the second text.
     """
 
     numbers = 2 + OVERLAP_NUMBERS
@@ -224,9 +222,9 @@ class _PairFeatures(_Features):
         return self._joined(self._scaler.transform(self._numbers(texts, counts)), counts)
 
     def _numbers(self, texts: Sequence[tuple[str, ...]], counts: Sequence[Any]) -> np.ndarray:
-        """float64[R, 2 + OVERLAP_NUMBERS]: the cosines of word and of character vectors, and ``overlap``."""
+        """Return float64[R, 2 + OVERLAP_NUMBERS]: the cosines of word and character vectors, and ``overlap``."""
         rows = len(texts)
-        # TF-IDF vectors have length 1, so that their cosine is the sum of the products.
+        # TF-IDF vectors have length 1, so the cosine is the sum of the products.
         cosines = [np.asarray(each[:rows].multiply(each[rows:]).sum(axis=1)).ravel() for each in counts]
         return np.column_stack([*cosines, [overlap(pair[0], pair[1]) for pair in texts]])
 
@@ -238,7 +236,7 @@ class _PairFeatures(_Features):
 
 
 def overlap(first: str, second: str) -> tuple[float, ...]:
-    """How much two texts have in common, as OVERLAP_NUMBERS numbers in [0, 1].
+    """Return OVERLAP_NUMBERS measures of the overlap of two texts, in [0, 1].
 
     Returns:
         Jaccard index of the two sets of words, |common| / |first|, |common| / |second|, shorter / longer length in
@@ -260,7 +258,7 @@ def overlap(first: str, second: str) -> tuple[float, ...]:
 def _fitted(part: TfidfVectorizer, texts: Sequence[str]) -> Any:
     try:
         return part.fit_transform(texts)
-    except ValueError:  # not a single word in all of the texts
+    except ValueError:  # the texts have no words
         part.vocabulary_ = {}
         return sparse.csr_matrix((len(texts), 1))
 
@@ -269,11 +267,11 @@ def _applied(part: TfidfVectorizer, texts: Sequence[str]) -> Any:
     return part.transform(texts) if part.vocabulary_ else sparse.csr_matrix((len(texts), 1))
 
 
-# ---------------------------------------------------------------- tags
+# ---------------------------------------------------------------- token classification
 
 
 def _most_frequent_tags(kind: Kind, data: TaskRows, train: LabelledRows) -> dict[str, np.ndarray]:
-    """Each word gets its most frequent tag in the training rows (ties: the lower id), an unseen word gets O."""
+    """Predict the most frequent tag of each word in the training rows (ties: the lower id), O for unseen words."""
     counts: dict[str, Counter[int]] = defaultdict(Counter)
     for words, tags in zip(train.texts, train.targets, strict=True):
         for word, tag in zip(words, tags, strict=True):

@@ -1,6 +1,6 @@
-"""A stock transformers model with a task's head from any Hugging Face encoder folder, and back into one.
+"""Load a transformers model with a task head from a Hugging Face encoder folder, and save it.
 
-transformers takes seconds to import, so it is imported when a function needs it.
+transformers takes seconds to import, so functions import it.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from daybreak.models.crammed import MODEL_TYPE, MODELLING_FILES
 from daybreak.models.importing import refuse_pickle
 
 LAST_LAYERS = ("classifier.", "qa_outputs.")
-"""What transformers calls the layer of the labels, or of the ends of a span."""
+"""Names of the output layer in transformers."""
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep transformers from reporting at each load that the classifier is new: that is the point of it."""
+    """Silence transformers' warning that the classifier is newly initialized."""
     from transformers.utils import logging
 
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
@@ -45,13 +45,13 @@ def _quiet() -> Iterator[None]:
 
 @contextmanager
 def reading(folder: Path, what: str) -> Iterator[None]:
-    """Turn what transformers raises about an unusable folder into one sentence, and keep its own report away."""
+    """Turn an error of transformers about a folder into a UserError, and silence its own report."""
     try:
         with _quiet():
             yield
     except (UserError, MemoryError):
         raise
-    except Exception as error:  # transformers has exceptions of its own for each kind of odd file
+    except Exception as error:  # transformers raises many types
         raise UserError(
             f"transformers cannot load the {what} in '{folder}': {reason(error)}.",
             "Name a Hugging Face folder of an encoder with its config, weights and tokenizer.",
@@ -59,7 +59,7 @@ def reading(folder: Path, what: str) -> Iterator[None]:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Whether Daybreak's own modelling code belongs to the model; that is imported, code in ``folder`` never runs.
+    """Return whether the model uses Daybreak's modelling code, which is imported; code in ``folder`` never runs.
 
     Raises:
         UserError: the model needs other code.
@@ -70,12 +70,12 @@ def _is_ours(folder: Path) -> bool:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         kind, code = config.get("model_type"), config.get("auto_map")
     except (OSError, ValueError, AttributeError):
-        return False  # transformers says what is wrong with it
+        return False  # transformers reports the fault
     ours = kind == MODEL_TYPE and all(
         (folder / name).is_file() and (folder / name).read_bytes() == source.read_bytes()
         for name, source in MODELLING_FILES.items()
     )
-    # Code beside a model that transformers has a class for is for older versions, and not looked at.
+    # If transformers has a class for the model, code in the folder is ignored.
     if not ours and (kind == MODEL_TYPE or (code and kind not in CONFIG_MAPPING)):
         raise UserError(
             f"The model in '{folder}' brings its own code, and Daybreak does not run foreign code.",
@@ -85,10 +85,10 @@ def _is_ours(folder: Path) -> bool:
 
 
 def load_tokenizer(folder: Path) -> Any:
-    """The folder's own tokenizer.
+    """Load the tokenizer of a model folder.
 
     Raises:
-        UserError: there is none, it has no padding token, or the model needs foreign code.
+        UserError: there is none, it has no padding token, or the model needs other code.
     """
     from transformers import AutoTokenizer
 
@@ -103,10 +103,10 @@ def load_tokenizer(folder: Path) -> Any:
 
 
 def load_config(folder: Path) -> Any:
-    """The folder's transformers configuration.
+    """Load the transformers configuration of a model folder.
 
     Raises:
-        UserError: transformers cannot read it, the model needs foreign code, or is no encoder of one text.
+        UserError: transformers cannot read it, the model needs other code, or is not a text encoder.
     """
     from transformers import AutoConfig
 
@@ -133,9 +133,9 @@ def build_classifier(
     head: str = "stock",
     pair: bool = False,
 ) -> Any:
-    """The encoder with a fresh head of that kind, in float32, dropout as its config says.
+    """Return the encoder with a new head of that kind, in float32, with the dropout of its config.
 
-    ``seed`` draws the head (with ``untrained``: every weight) and, from there on, dropout.
+    ``seed`` draws the head (with ``untrained``: every weight) and dropout.
 
     Args:
         head: a name of ``heads.HEADS``.
@@ -155,7 +155,7 @@ def build_classifier(
         source = model_class(config, kind.head)
         if untrained:
             return _random(source, config)
-        # A head for other labels gives way to a fresh one.
+        # A head for other labels is replaced.
         model, report = read_weights(folder, source, config, ignore_mismatched_sizes=True)
     inside = f"{model.base_model_prefix}."
     unfit = [*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])]
@@ -176,7 +176,7 @@ def _bare_encoder(folder: Path, config: Any, untrained: bool) -> Any:
 
 
 def model_class(config: Any, head: str = "") -> Any:
-    """Daybreak's own class or transformers' auto class; ``head`` as ``Kind.head``, empty for the bare encoder."""
+    """Return Daybreak's own class or transformers' auto class; ``head`` as ``Kind.head``, empty for the encoder."""
     import transformers
 
     if config.model_type == MODEL_TYPE:
@@ -187,10 +187,10 @@ def model_class(config: Any, head: str = "") -> Any:
 
 
 def read_weights(folder: Path, source: Any, config: Any, **more: Any) -> tuple[Any, dict[str, Any]]:
-    """The model in float32, and transformers' report on which weights it found.
+    """Return the model in float32, and transformers' report on missing weights.
 
     Raises:
-        UserError: the folder has no weights as safetensors. A pickle is never opened.
+        UserError: the folder has no safetensors weights. A pickle is never opened.
     """
     refuse_pickle(folder)
     model, report = source.from_pretrained(
@@ -207,14 +207,14 @@ def read_weights(folder: Path, source: Any, config: Any, **more: Any) -> tuple[A
 
 
 def check_complete(folder: Path, lacking: Iterable[str], part: str) -> None:
-    """Refuse weights that lack what is needed: transformers fills it with random numbers. A pooler never counts.
+    """Check that no weights are missing, because transformers would initialize them randomly. A pooler may be missing.
 
     Args:
-        lacking: names of tensors.
-        part: of the model, in words.
+        lacking: names of missing tensors.
+        part: the part of the model, for the message.
 
     Raises:
-        UserError: there is one.
+        UserError: weights are missing.
     """
     names = sorted(name for name in lacking if "pooler" not in name)
     if names:
@@ -225,14 +225,14 @@ def check_complete(folder: Path, lacking: Iterable[str], part: str) -> None:
 
 
 def _random(source: Any, config: Any) -> Any:
-    """A model with random weights."""
+    """Return a model with random weights."""
     if config.model_type == MODEL_TYPE:
         return source(config)
     return source.from_config(config, dtype=torch.float32, trust_remote_code=False)
 
 
 def _forget_answers(model: Any, source: Any, config: Any) -> None:
-    """Give the model a fresh last layer: what it brings was learned for another task that has as many labels."""
+    """Reset the last layer, which was trained for another task with the same number of labels."""
     fresh = _random(source, config)
     for name in LAST_LAYERS:
         layer = getattr(model, name.rstrip("."), None)
@@ -241,12 +241,12 @@ def _forget_answers(model: Any, source: Any, config: Any) -> None:
 
 
 def parameter_count(folder: Path) -> int:
-    """Of the encoder in ``folder``, about, from its weights' size; 0 where it has none."""
+    """Estimate the number of parameters from the size of the weights; 0 without weights."""
     return sum(path.stat().st_size for path in folder.glob("*.safetensors")) // 4
 
 
 def check_save_folder(folder: Path) -> None:
-    """Refuse to replace a folder that holds anything but an earlier saved classifier.
+    """Check that a folder is empty or holds an earlier saved classifier.
 
     Raises:
         UserError: the path is a file, or a folder with other contents.
@@ -262,13 +262,13 @@ def check_save_folder(folder: Path) -> None:
 
 
 def save_classifier(model: Any, source: Path, folder: Path) -> None:
-    """Write the model with its tokenizer as a stock folder, in one step."""
+    """Write the model and its tokenizer as a stock folder, atomically."""
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     temporary.mkdir(parents=True)
     try:
         with _quiet():
             model.save_pretrained(temporary)
-            # Read afresh: the one used for training carries that training's truncation.
+            # Loaded again, because the tokenizer in use has its truncation set.
             load_tokenizer(source).save_pretrained(temporary)
         if model.config.model_type == MODEL_TYPE:
             for name, ours in MODELLING_FILES.items():

@@ -1,7 +1,7 @@
-"""What makes a fine-tuning fast: a working copy in half precision, and only the used part of the embedding table.
+"""Faster fine-tuning on a CPU: a bfloat16 copy of the model, and only the used rows of the embedding table.
 
-Autocast converts each weight at each use. A working copy is converted once a step: the copy computes the gradients in
-bfloat16, and the model itself, whose weights the optimizer changes, stays in float32.
+Autocast converts each weight at each use. The copy is converted once per step and computes the gradients in bfloat16;
+the optimizer updates the float32 model.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from daybreak.training.hardware.probe import precisions
 
 
 def fast_precision(model: Any, kind: Kind, device: torch.device) -> str:
-    """``bfloat16`` where this device multiplies matrices faster in it and the model allows it, else ``float32``.
+    """Return ``bfloat16`` if this device multiplies matrices faster in it and the model allows it, else ``float32``.
 
-    A number that is judged by its rank wants a head in float32 (``Kind.exact``), which only Daybreak's own heads keep.
+    Regression needs a float32 head (``Kind.exact``), which only Daybreak's own heads keep.
     """
     own_head = isinstance(model, PooledClassifier)
     encoder = getattr(model, model.base_model_prefix)
@@ -33,23 +33,22 @@ def fast_precision(model: Any, kind: Kind, device: torch.device) -> str:
 
 
 class Direct:
-    """The model computes itself, in the type of its weights."""
+    """Train the model directly."""
 
     def __init__(self, model: Any):
         self.model = model
 
     def gather(self) -> None:
-        """Bring the gradients to the model's parameters."""
+        """Copy the gradients to the float32 model."""
 
     def spread(self) -> None:
-        """Bring the changed weights to what computes."""
+        """Copy the updated weights to the working copy."""
 
 
 class WorkingCopy(Direct):
-    """A copy in bfloat16 computes; a head of Daybreak's own stays in float32.
+    """Compute with a bfloat16 copy of the model; Daybreak's own heads stay in float32.
 
-    Attention uses plain matrix products ("eager"): the backward pass of torch's fused attention is slow in half
-    precision on processors.
+    Attention is "eager", because the backward pass of torch's fused attention is slow in half precision on CPUs.
     """
 
     def __init__(self, model: Any):
@@ -58,7 +57,7 @@ class WorkingCopy(Direct):
         encoder = getattr(self.model, model.base_model_prefix)
         encoder.set_attn_implementation("eager")
         (encoder if isinstance(model, PooledClassifier) else self.model).bfloat16()
-        # Both lists run in the same order, and a weight that is shared appears once in each.
+        # Both iterators have the same order and list a shared weight once.
         self._pairs = list(zip(model.parameters(), self.model.parameters(), strict=True))
 
     def gather(self) -> None:
@@ -76,22 +75,22 @@ ID_FEATURES = ("input_ids", "first_ids", "second_ids")
 
 
 def shrinks(model: Any, protocol: Protocol) -> bool:
-    """Whether ``UsedRows`` fits: stock heads may look for special tokens by their ids, and a frozen table is free."""
+    """Return whether ``UsedRows`` applies: not to stock heads, which may compare token ids, nor to a frozen encoder."""
     return isinstance(model, PooledClassifier) and not protocol.frozen
 
 
 class UsedRows:
-    """A model whose embedding table holds only the rows of the tokens that occur in the training samples.
+    """Reduce the embedding table of a model to the tokens of the training samples.
 
-    The gradient of every other row is zero, so AdamW does nothing to it but decay. ``restore`` puts the whole table
-    back and applies that decay: the model ends as if the whole table had been trained, up to the order of sums.
+    AdamW only decays the other rows, whose gradients are zero. ``restore`` puts the whole table back and applies that
+    decay, so the result equals training the whole table, up to the order of sums.
     """
 
     def __init__(self, model: Any, rows: EncodedRows):
         self._table: nn.Embedding = getattr(model, model.base_model_prefix).get_input_embeddings()
         self._whole = self._table.weight.detach()
         present = {token for name in ID_FEATURES for ids in rows.features.get(name, ()) for token in ids}
-        # Ids up to that of padding stay as they are: some encoders count positions from it.
+        # Ids up to the padding id stay unchanged: some encoders derive positions from it.
         self._kept = sorted(present | set(range((self._table.padding_idx or 0) + 1)))
         place = {token: number for number, token in enumerate(self._kept)}
         self.rows = replace(
@@ -107,7 +106,7 @@ class UsedRows:
         """Put the whole table back.
 
         Args:
-            decay: what AdamW's decay has left of a weight without gradients, in [0, 1].
+            decay: product of AdamW's decay factors, in [0, 1].
         """
         whole = self._whole * decay
         whole[self._kept] = self._table.weight.detach()

@@ -1,4 +1,4 @@
-"""The second and last training loop: a few epochs over labelled rows, and predictions in row order."""
+"""The fine-tuning loop: a few epochs over labelled rows, and predictions in row order."""
 
 from __future__ import annotations
 
@@ -20,17 +20,16 @@ from daybreak.evaluation.tasks.task_kind import Kind
 from daybreak.training.hardware.probe import choose_device
 
 WIDTHS = 8
-"""In half precision on a CPU, batches are padded to a multiple of this: torch prepares each new shape of a product
-first, which costs time and memory."""
+"""In half precision on a CPU, lengths are padded to a multiple of this: torch compiles a kernel for each new shape."""
 Show = Callable[[float, float], None]
-"""Called after each step with the share of the work that is done and the loss of that batch."""
+"""Called after each step with the fraction of the work that is done and the loss of the batch."""
 
 
 def rate_fraction(step: int, steps: int, warmup: int, shape: str) -> float:
-    """Share of the peak learning rate at ``step`` (from 0): linear up over ``warmup`` steps, then down to 0.
+    """Return the fraction of the peak learning rate at ``step`` (from 0): linear warm-up, then decay to 0.
 
     Args:
-        shape: of the way down: ``linear``, or ``cosine`` for half a wave.
+        shape: shape of the decay, ``linear`` or ``cosine``.
     """
     if step < warmup:
         return (step + 1) / warmup
@@ -39,11 +38,11 @@ def rate_fraction(step: int, steps: int, warmup: int, shape: str) -> float:
 
 
 def layer_scales(model: Any, decay: float) -> dict[str, float]:
-    """Share of the learning rate for each parameter of a stock model, lower for layers nearer to the input.
+    """Return the factor of the learning rate for each parameter, smaller for layers nearer to the input.
 
-    As _get_layer_lrs in model/optimization.py of google-research/electra has it: ``decay ** (n + 2 - depth)`` with n
-    layers, where the embeddings have depth 0, layer i (from 0) has i + 1, and the task's head n + 2. The depth between,
-    n + 1, is theirs that come after the layers and before the head: a last norm, BERT's pooler.
+    Follows _get_layer_lrs in model/optimization.py of google-research/electra: ``decay ** (n + 2 - depth)`` for n
+    layers, with depth 0 for the embeddings, i + 1 for layer i (from 0), n + 1 for modules between the layers and the
+    head (a last norm, BERT's pooler) and n + 2 for the head.
     """
     names = [name for name, _ in model.named_parameters()]
     inside = [name for name in names if name.startswith(f"{model.base_model_prefix}.")]
@@ -51,7 +50,7 @@ def layer_scales(model: Any, decay: float) -> dict[str, float]:
     layers = max(layer.values(), default=-1) + 1
     scales = dict.fromkeys(names, 1.0)
     between = 0
-    for name in inside:  # in the order of the way through the model
+    for name in inside:  # in forward order
         if name in layer:
             between = layers + 1
         scales[name] = decay ** (layers + 2 - (layer[name] + 1 if name in layer else between))
@@ -59,9 +58,9 @@ def layer_scales(model: Any, decay: float) -> dict[str, float]:
 
 
 def parameter_groups(model: Any, weight_decay: float, layer_decay: float = 1.0) -> list[dict[str, Any]]:
-    """What learns, for an optimizer: matrices decay, norms and biases, which have one dimension, do not.
+    """Return the optimizer's parameter groups: matrices have weight decay, norms and biases have not.
 
-    Each group's ``scale`` is its share of the learning rate.
+    Each group's ``scale`` is its factor of the learning rate.
     """
     scales = layer_scales(model, layer_decay)
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
@@ -72,17 +71,17 @@ def parameter_groups(model: Any, weight_decay: float, layer_decay: float = 1.0) 
     return [{"params": found, "weight_decay": decay, "scale": scale} for (decay, scale), found in groups.items()]
 
 
-def set_dropout(model: nn.Module, share: float) -> None:
-    """Give every dropout layer this share. A model that was built without some of them stays without."""
+def set_dropout(model: nn.Module, probability: float) -> None:
+    """Set the probability of every dropout layer that the model has."""
     for module in model.modules():
         if isinstance(module, nn.Dropout):
-            module.p = share
+            module.p = probability
 
 
 def freeze(model: Any) -> None:
-    """Leave learning to the head: the encoder keeps its weights and drops nothing.
+    """Freeze the encoder and turn off its dropout, so that only the head learns.
 
-    A pooler counts as head wherever it is: pretraining without sentence pairs leaves it random.
+    A pooler counts as part of the head: pretraining without sentence pairs leaves it random.
     """
     encoder = getattr(model, model.base_model_prefix)
     encoder.eval()
@@ -91,7 +90,7 @@ def freeze(model: Any) -> None:
 
 
 def epoch_batches(lengths: Sequence[int], batch: int, drop_last: bool, generator: torch.Generator) -> list[list[int]]:
-    """The batches of one epoch; with ``drop_last`` all are full, and the rows left out are drawn, not the longest."""
+    """Return the batches of one epoch; ``drop_last`` drops randomly chosen rows so that all batches are full."""
     if not drop_last or len(lengths) <= batch:
         return training_batches(lengths, batch, generator)
     kept = torch.randperm(len(lengths), generator=generator)[: len(lengths) // batch * batch].tolist()
@@ -100,16 +99,16 @@ def epoch_batches(lengths: Sequence[int], batch: int, drop_last: bool, generator
 
 
 def autocast(device: torch.device, kind: Kind) -> torch.autocast:
-    """bfloat16 where a GPU computes in it and the kind of task allows it.
+    """Return an autocast context: bfloat16 on a GPU that supports it, if the kind of task allows it.
 
-    On a CPU everything stays float32: without matrix units, bfloat16 is slower there.
+    It is off on a CPU, where autocast is slower.
     """
     fits = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
     return torch.autocast(device.type, torch.bfloat16, enabled=fits and not kind.exact)
 
 
 def compute_precision(model: Any, kind: Kind, protocol: Protocol) -> str:
-    """The arithmetic in which ``fine_tune`` trains on this machine: ``float32`` or ``bfloat16``."""
+    """Return the precision of ``fine_tune`` on this machine: ``float32`` or ``bfloat16``."""
     device = choose_device()
     if device.type != "cpu":
         return "bfloat16" if autocast(device, kind)._enabled else "float32"
@@ -117,7 +116,7 @@ def compute_precision(model: Any, kind: Kind, protocol: Protocol) -> str:
 
 
 class Batches:
-    """Batches of one part of a task as one model takes them: a BERT tokenizer makes token types, not all know them."""
+    """The batches of one part of a task, with the inputs that the model's forward method accepts."""
 
     def __init__(self, model: Any, kind: Kind, padding: Padding, rows: EncodedRows):
         taken = inspect.signature(model.forward).parameters
@@ -144,10 +143,10 @@ def fine_tune(
     seed: int,
     show: Show,
 ) -> float:
-    """Train ``model`` in place with AdamW; ``seed`` draws the order of the batches.
+    """Train ``model`` in place with AdamW; ``seed`` determines the order of the batches.
 
     Returns:
-        The mean loss of the last epoch; not finite when training diverged.
+        The mean loss of the last epoch; not finite if training diverged.
     """
     fast = compute_precision(model, kind, protocol) == "bfloat16" and choose_device().type == "cpu"
     few = UsedRows(model, rows) if protocol.precision == "fast" and shrinks(model, protocol) else None
@@ -197,7 +196,7 @@ def fine_tune(
 
 @torch.inference_mode()
 def predict(model: Any, kind: Kind, padding: Padding, rows: EncodedRows) -> list[np.ndarray]:
-    """What the model says of each sample, in the order of ``rows``; in float32 everywhere."""
+    """Return the model's output for each sample, in the order of ``rows``, in float32."""
     model.eval()
     batches = Batches(model, kind, padding, rows)
     found: list[np.ndarray] = [np.empty(0)] * len(rows)

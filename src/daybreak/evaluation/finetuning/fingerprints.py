@@ -1,4 +1,4 @@
-"""What a cell is known by: digests of all that decides its numbers, for it is used again only where they agree."""
+"""Fingerprints of fine-tuning runs: a finished run is reused only if everything that its numbers depend on is equal."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from daybreak.evaluation.protocols.protocol import Protocol, Setting
 from daybreak.evaluation.tasks.task import Task
 
 LATER_FIELDS = ("by_type", "heads", "both_orders", "precision")
-"""Fields of a protocol that did not exist when the first cells were written."""
+"""Fields of a protocol that did not exist when the first runs were written."""
 
 
 def digest(paths: Sequence[Path]) -> str:
-    """SHA-256 of the files' contents, in this order."""
+    """Return the SHA-256 of the files' contents, in this order."""
     total = hashlib.sha256()
     for path in paths:
         with path.open("rb") as file:
@@ -30,46 +30,46 @@ def digest(paths: Sequence[Path]) -> str:
 
 
 def model_digest(folder: Path, random: bool) -> str:
-    """Of what a model is made of; without its weights where they are not used."""
+    """Return the digest of a model's files; ``random`` leaves out the weights, which are then not used."""
     endings = (".json", ".txt", ".model") + (() if random else (".safetensors", ".bin"))
     own = ("results.json", "probes.json")
     return digest(sorted(path for path in folder.iterdir() if path.suffix in endings and path.name not in own))
 
 
 def task_digest(task: Task) -> str:
-    """Of a task's labelled rows and how they are read; not of what is only said about them: its name, its headline."""
-    told = {
+    """Return the digest of a task's labelled files and how they are read. Its name and metric do not count."""
+    described = {
         "files": {name: digest([path]) for name, path in task.files.items()},
         "read": [task.kind, task.text, task.choices, task.label, task.header, task.format, task.labels],
     }
-    return _of(told)
+    return _digest_of(described)
 
 
-def hidden_digest(task: Task) -> str:
-    """Of the unlabelled files that a submission answers; they decide no score."""
-    return _of([[file.name, file.text, file.format, digest([file.path])] for file in task.hidden])
+def unlabelled_digest(task: Task) -> str:
+    """Return the digest of a task's unlabelled files, which no score depends on."""
+    return _digest_of([[file.name, file.text, file.format, digest([file.path])] for file in task.unlabelled])
 
 
-def _of(told: object) -> str:
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+def _digest_of(value: object) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def fingerprint(model: str, rows: str, protocol: Protocol, setting: Setting, seed: int, random: bool) -> str:
-    """Of everything that decides a cell's numbers, software included; the number of threads and the device are not in.
+    """Return the digest of everything that a run's numbers depend on, software included, threads and device excluded.
 
     Args:
         model, rows: digests of the model and of the task.
-        random: the weights are drawn, not loaded.
+        random: the weights are random, not loaded.
     """
     import tokenizers
     import transformers
 
-    # What a protocol says about other tasks, other settings, and what is made of the cells, changes no cell.
+    # Settings of other tasks, and how runs are summarized, change no run.
     elsewhere: dict[str, Any] = {"own": (), "by_type": (), "reported": "", "selection": "", "starts": ()}
     alone = dataclasses.replace(protocol, name="", epochs=(), rates=(), batch=0, seeds=0, **elsewhere)
-    # A field that was added later counts only where it is set: cells of before keep their fingerprints.
+    # A later field counts only if it is set, so that earlier runs keep their fingerprints.
     unset = {name for name in LATER_FIELDS if getattr(alone, name) == getattr(Protocol, name)}
-    told = {
+    identity = {
         "software": [__version__, torch.__version__, transformers.__version__, tokenizers.__version__],
         "model": [model, random],
         "rows": rows,
@@ -77,4 +77,4 @@ def fingerprint(model: str, rows: str, protocol: Protocol, setting: Setting, see
         "setting": to_dict(setting),
         "seed": seed,
     }
-    return _of(told)
+    return _digest_of(identity)

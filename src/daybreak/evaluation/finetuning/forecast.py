@@ -1,4 +1,4 @@
-"""How long an evaluation will take, from a few of its own training steps: said before it begins."""
+"""Estimate how long an evaluation takes, from a few of its own training steps."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ import torch
 
 from daybreak.core.formatting import check_price
 from daybreak.core.terminal import duration
-from daybreak.evaluation.finetuning.cells import EncodedTask, Job, fresh_model, using_threads
 from daybreak.evaluation.finetuning.finetune import Batches, fine_tune
+from daybreak.evaluation.finetuning.jobs import EncodedTask, FinetuningJob, initial_model, using_threads
 from daybreak.evaluation.protocols.protocol import Setting
 from daybreak.evaluation.tasks.batches import EncodedRows, prediction_batches, training_batches
 from daybreak.evaluation.tasks.kinds import kind_of
 from daybreak.training.hardware.probe import choose_device
 
 PROBES = 3
-"""Timed training steps of each task, after one that warms up."""
+"""Number of timed training steps for each task, after one warm-up step."""
 START_SECONDS = 10
-"""Until a worker has imported what it needs."""
+"""Time that a worker process needs for its imports."""
 
 
-def cell_seconds(job: Job, rows: EncodedTask) -> float:
-    """Seconds that filling this cell takes on an idle machine, loading included.
+def job_seconds(job: FinetuningJob, rows: EncodedTask) -> float:
+    """Estimate the seconds of this job on an idle machine, loading included.
 
-    Times PROBES steps on a batch of median length, and one prediction of it; every other batch is taken to cost what
-    its padded tokens say.
+    Times PROBES training steps and one prediction on a batch of median length. The cost of every other batch is
+    assumed to be proportional to its padded tokens.
     """
     with using_threads(job.threads):
-        return _cell_seconds(job, rows)
+        return _estimate(job, rows)
 
 
-def _cell_seconds(job: Job, rows: EncodedTask) -> float:
+def _estimate(job: FinetuningJob, rows: EncodedTask) -> float:
     kind = kind_of(job.task)
     started = time.monotonic()
-    model = fresh_model(job, rows).to(choose_device())
+    model = initial_model(job, rows).to(choose_device())
     loading = time.monotonic() - started
     lengths = rows.train.lengths
     epoch = training_batches(lengths, job.setting.batch, torch.Generator().manual_seed(0))
@@ -46,7 +46,7 @@ def _cell_seconds(job: Job, rows: EncodedTask) -> float:
     def timed(steps: int) -> float:
         began = time.monotonic()
         setting = Setting(steps, job.setting.rate, len(few))
-        fine_tune(model, kind, rows.padding, few, job.protocol, setting, 0, lambda share, loss: None)
+        fine_tune(model, kind, rows.padding, few, job.protocol, setting, 0, lambda fraction, loss: None)
         return time.monotonic() - began
 
     timed(1)
@@ -57,17 +57,17 @@ def _cell_seconds(job: Job, rows: EncodedTask) -> float:
         kind.answers(model(**Batches(model, kind, rows.padding, few).inputs(range(len(few)))))
     per_token = (time.monotonic() - began) / tokens[median]
     training = job.setting.epochs * step * (0.5 * len(epoch) + 0.5 * sum(tokens) / tokens[median])
-    judged = [*rows.parts.values(), *rows.hidden.values()]
+    parts = [*rows.parts.values(), *rows.unlabelled.values()]
     predicting = per_token * sum(
         len(indices) * max(part.lengths[i] for i in indices)
-        for part in judged
+        for part in parts
         for indices in prediction_batches(part.lengths)
     )
     return loading + training + predicting
 
 
 def _only(rows: EncodedRows, indices: Sequence[int]) -> EncodedRows:
-    """The encoded rows of these samples."""
+    """Return the encoded rows of these samples."""
     return EncodedRows(
         {name: [values[i] for i in indices] for name, values in rows.features.items()},
         [rows.targets[i] for i in indices],
@@ -78,19 +78,19 @@ def _only(rows: EncodedRows, indices: Sequence[int]) -> EncodedRows:
 
 
 def waiting_seconds(seconds: float, fine_tunings: int, workers: int) -> float:
-    """How long one waits for fine-tunings that take ``seconds`` one after the other, ``workers`` of them at a time."""
+    """Return the duration of fine-tunings that take ``seconds`` one after the other, if ``workers`` run at a time."""
     return START_SECONDS + max(seconds / workers, seconds / fine_tunings) if workers > 1 else seconds
 
 
 def forecast_line(seconds: float, fine_tunings: int, workers: int, price: float | None) -> str:
-    """What is about to be spent, in words.
+    """Describe the time and the cost of fine-tunings.
 
     Args:
-        seconds: that one waits for all fine-tunings.
-        price: of an hour of this machine, in any currency.
+        seconds: duration of all fine-tunings.
+        price: price of an hour of this machine, in any currency.
 
     Raises:
-        UserError: there is no such price.
+        UserError: the price is negative or not finite.
     """
     check_price(price)
     side = f", {workers} at a time" if workers > 1 else ""

@@ -1,4 +1,4 @@
-"""Classification heads of Daybreak's own, for encoders that learn little from a stock head.
+"""Daybreak's own classification heads, for encoders that learn little with a stock head.
 
 B sequences, L tokens, D hidden_size, C outputs.
 """
@@ -16,13 +16,13 @@ HEADS = ("stock", "mean", "cls", "segments", "towers", "segments+towers")
 
 
 def masked_mean(states: Tensor, mask: Tensor) -> Tensor:
-    """Mean over the positions where ``mask`` [B, L] is true: [B, L, D] -> [B, D]; zeros where there is none."""
+    """Return the mean over the positions where ``mask`` [B, L] is true: [B, L, D] -> [B, D]; zeros if there is none."""
     weights = mask.to(states.dtype)[:, :, None]
     return (states * weights).sum(1) / weights.sum(1).clamp(min=1)
 
 
 def compared(first: Tensor, second: Tensor) -> list[Tensor]:
-    """The features of a pair of vectors [B, D]: u, v, |u - v| and u * v.
+    """Return the features of a pair of vectors [B, D]: u, v, |u - v| and u * v.
 
     Source: InferSent (Conneau et al. 2017, arXiv:1705.02364, section 3.1).
     """
@@ -30,10 +30,10 @@ def compared(first: Tensor, second: Tensor) -> list[Tensor]:
 
 
 class PooledClassifier(nn.Module):
-    """An encoder and a head of two layers on pooled states: what ``HEADS`` names, in float32.
+    """An encoder with a float32 head of two layers on pooled states; ``head`` is a name of ``HEADS``.
 
-    ``mean`` and ``cls`` pool the sequence. ``segments`` adds, for pairs, the means over the tokens of each text as
-    ``compared`` joins them. ``towers`` takes these means from each text encoded alone.
+    ``mean`` and ``cls`` pool the sequence. For pairs, ``segments`` adds ``compared`` means over the tokens of each
+    text, and ``towers`` uses the means of each text encoded alone.
     """
 
     base_model_prefix = "encoder"

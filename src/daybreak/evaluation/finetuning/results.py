@@ -1,6 +1,6 @@
 """results.json: one entry for each protocol, task and model (its name, with or without pretraining).
 
-A new measurement replaces the older one. Files from before models had names are read: their entries have the name "".
+A new result replaces the older one. In files of early versions models have the name "".
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from daybreak.schemas.tasks import TaskResult
 
 
 def read_results(path: Path) -> list[TaskResult]:
-    """What ``path`` holds; an empty list when there is no such file.
+    """Return the results in ``path``; an empty list if there is no file.
 
-    A damaged file is renamed to results.json.damaged: each fine-tuning has a file of its own in ``cells``, so that
-    evaluating again restores its result in seconds.
+    A damaged file is renamed to results.json.damaged. Every fine-tuning also has its own file, so evaluating again
+    restores the results in seconds.
     """
     if not path.exists():
         return []
@@ -35,7 +35,7 @@ def read_results(path: Path) -> list[TaskResult]:
 
 
 def merge_result(path: Path, result: TaskResult) -> None:
-    """Put ``result`` into the file, in one step; others may do so at the same time."""
+    """Put ``result`` into the file atomically; other processes may do so at the same time."""
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         with contextlib.suppress(OSError):  # a file system without locks

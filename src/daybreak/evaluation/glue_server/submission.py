@@ -1,44 +1,51 @@
-"""The 11 files that gluebenchmark.com takes in one zip.
+"""Write and check the 11 files that gluebenchmark.com takes in one zip.
 
 Each file is tab-separated with the header ``index<TAB>prediction`` and one row for each row of the task's unlabelled
-test file, in its order (Wang et al. 2019, arXiv:1804.07461, and the server's own instructions). Five tasks are answered
-by 0 and 1 and not by names of labels, which is where files of transformers' ``run_glue`` fail.
+test file, in its order (Wang et al. 2019, arXiv:1804.07461, and the server's instructions). The server expects 0 and 1
+for five tasks, not label names; the files of transformers' ``run_glue`` have names there.
 """
 
 from __future__ import annotations
 
 import math
 import os
+import re
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from daybreak.core.errors import UserError
+from daybreak.core.errors import UserError, reason
 from daybreak.core.files import make_folder, write_text
-from daybreak.schemas.tasks import Cell
+from daybreak.core.serialization import nearest
+from daybreak.schemas.tasks import FinetuningRun
 
-if TYPE_CHECKING:  # it loads scikit-learn, which a check of files need not wait for
+if TYPE_CHECKING:  # the module loads scikit-learn, which a check of files does not need
     from daybreak.evaluation.tasks.task import Task
 
 HEADER = "index\tprediction"
 ARCHIVE = "submission.zip"
 LEAST, MOST = 0.0, 5.0
-"""Of STS-B; the server refuses a file with a number outside."""
+"""Range of STS-B scores; the server refuses a file with a number outside it."""
 DATE = (1980, 1, 1, 0, 0, 0)
-"""Of every file in the zip, so that equal answers make equal bytes."""
+"""Date of every file in the zip, so that equal predictions give equal bytes."""
+LARGEST = 2**26
+"""Largest file that is read, in bytes; the longest correct file, QQP's, has about 4 million."""
+MAX_UNKNOWN = 10
+"""Files that do not belong to a submission are listed up to this number."""
+NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 @dataclass(frozen=True)
-class AnswerFile:
-    """One file of a submission."""
+class PredictionFile:
+    """The format of one file of a submission."""
 
     rows: int
     values: tuple[tuple[str, str], ...]
-    """(name of a label, what the file says for it); empty where the file holds numbers."""
+    """(label name, value in the file); empty if the file holds numbers."""
     filler: str
-    """For every row of a task that was not run: the server wants all files."""
+    """Value of every row of a task without predictions; the server requires all files."""
 
 
 def _same(*names: str) -> tuple[tuple[str, str], ...]:
@@ -48,72 +55,74 @@ def _same(*names: str) -> tuple[tuple[str, str], ...]:
 _INFERENCE = _same("entailment", "neutral", "contradiction")
 _BINARY_INFERENCE = _same("entailment", "not_entailment")
 FILES = {
-    "CoLA": AnswerFile(1063, (("unacceptable", "0"), ("acceptable", "1")), "0"),
-    "SST-2": AnswerFile(1821, (("negative", "0"), ("positive", "1")), "0"),
-    "MRPC": AnswerFile(1725, (("not_equivalent", "0"), ("equivalent", "1")), "0"),
-    "STS-B": AnswerFile(1379, (), "2.500"),
-    "MNLI-m": AnswerFile(9796, _INFERENCE, "entailment"),
-    "MNLI-mm": AnswerFile(9847, _INFERENCE, "entailment"),
-    "QNLI": AnswerFile(5463, _BINARY_INFERENCE, "entailment"),
-    "QQP": AnswerFile(390965, (("not_duplicate", "0"), ("duplicate", "1")), "0"),
-    "RTE": AnswerFile(3000, _BINARY_INFERENCE, "entailment"),
-    # The majority of this test is not_entailment, which is 0 here and the other way round than in QNLI and RTE.
-    "WNLI": AnswerFile(146, (("not_entailment", "0"), ("entailment", "1")), "0"),
-    "AX": AnswerFile(1104, _INFERENCE, "entailment"),
+    "CoLA": PredictionFile(1063, (("unacceptable", "0"), ("acceptable", "1")), "0"),
+    "SST-2": PredictionFile(1821, (("negative", "0"), ("positive", "1")), "0"),
+    "MRPC": PredictionFile(1725, (("not_equivalent", "0"), ("equivalent", "1")), "0"),
+    "STS-B": PredictionFile(1379, (), "2.500"),
+    "MNLI-m": PredictionFile(9796, _INFERENCE, "entailment"),
+    "MNLI-mm": PredictionFile(9847, _INFERENCE, "entailment"),
+    "QNLI": PredictionFile(5463, _BINARY_INFERENCE, "entailment"),
+    "QQP": PredictionFile(390965, (("not_duplicate", "0"), ("duplicate", "1")), "0"),
+    "RTE": PredictionFile(3000, _BINARY_INFERENCE, "entailment"),
+    # Most rows of this test file are not_entailment. Unlike in QNLI and RTE, 0 means not_entailment.
+    "WNLI": PredictionFile(146, (("not_entailment", "0"), ("entailment", "1")), "0"),
+    "AX": PredictionFile(1104, _INFERENCE, "entailment"),
 }
-"""By name without its ending."""
+"""By file name without ``.tsv``."""
 
 
-def chosen_answers(
-    found: Sequence[tuple[Task, Sequence[Cell]]],
+# ---------------------------------------------------------------- writing
+
+
+def best_predictions(
+    found: Sequence[tuple[Task, Sequence[FinetuningRun]]],
 ) -> tuple[dict[str, list[float]], dict[str, tuple[str, ...]], list[str]]:
-    """Take for each task the answers of the fine-tuning with the best headline on dev; of equal ones the first.
+    """Return for each task the predictions of the run with the best dev score; the first of equal ones.
 
     Args:
-        found: tasks, each with its cells; several settings may be among them.
+        found: tasks with their runs, which may have different settings.
 
     Returns:
-        Answers and label names by file, as ``write_submission`` wants them, and a sentence a task about its choice.
+        Predictions and label names by file, as ``write_submission`` takes them, and a sentence about each choice.
     """
-    answers: dict[str, list[float]] = {}
+    predictions: dict[str, list[float]] = {}
     labels: dict[str, tuple[str, ...]] = {}
-    told = []
-    for task, cells in found:
-        able = [cell for cell in cells if cell.hidden]
-        if not able:
+    messages = []
+    for task, runs in found:
+        candidates = [run for run in runs if run.predictions]
+        if not candidates:
             continue
 
-        def dev(cell: Cell, metric: str = task.metric) -> float:
-            value = cell.scores[metric]
-            return -math.inf if math.isnan(value) else value
+        def dev_score(run: FinetuningRun, metric: str = task.metric) -> float:
+            return -math.inf if math.isnan(run.scores[metric]) else run.scores[metric]
 
-        best = max(able, key=dev)
-        answers |= best.hidden
-        labels |= {name: tuple(label for _, label in task.labels) for name in best.hidden}
-        told.append(
+        best = max(candidates, key=dev_score)
+        predictions |= best.predictions
+        labels |= {name: tuple(label for _, label in task.labels) for name in best.predictions}
+        messages.append(
             f"{task.name}: seed {best.seed} of {best.protocol} ({best.epochs} epochs, rate {best.learning_rate:g}), "
-            f"the best of {len(able)} on dev with {task.metric} {best.scores[task.metric]:.3f}, "
-            f"answers {', '.join(f'{name}.tsv' for name in best.hidden)}."
+            f"the best of {len(candidates)} on dev with {task.metric} {best.scores[task.metric]:.3f}, "
+            f"answers {', '.join(f'{name}.tsv' for name in best.predictions)}."
         )
-    return answers, labels, told
+    return predictions, labels, messages
 
 
 def write_submission(
-    folder: Path, answers: Mapping[str, Sequence[float]], labels: Mapping[str, Sequence[str]]
+    folder: Path, predictions: Mapping[str, Sequence[float]], labels: Mapping[str, Sequence[str]]
 ) -> list[str]:
-    """Write the 11 files and ``submission.zip`` with all of them into ``folder``; older ones there are replaced.
+    """Write the 11 files and ``submission.zip`` into ``folder``, in place of older ones.
 
     Args:
-        answers: by name of file, class ids in test order; numbers for STS-B, which are clipped to [0, 5].
-        labels: by name of file, names of the labels in the order of those ids. The names decide what is written.
+        predictions: by file name, class ids in test order; numbers for STS-B, which are clipped to [0, 5].
+        labels: by file name, label names in the order of the class ids. The names decide what is written.
 
     Returns:
-        A sentence for each file that holds filler, because there were no answers for it.
+        A sentence for each file that holds filler.
 
     Raises:
-        UserError: there are too few or too many answers, one is no number, or a label is none of the server's.
+        UserError: the number of predictions is wrong, one is not finite, or the server does not know a label.
     """
-    texts = {name: _text(name, answers.get(name), labels.get(name, ())) for name in FILES}
+    texts = {name: _file_text(name, predictions.get(name), labels.get(name, ())) for name in FILES}
     make_folder(folder)
     for name, text in texts.items():
         write_text(folder / f"{name}.tsv", text)
@@ -127,37 +136,187 @@ def write_submission(
     return [
         f"{name}.tsv is filler, {file.filler} in every row: there are no answers for it."
         for name, file in FILES.items()
-        if name not in answers
+        if name not in predictions
     ]
 
 
 def check_rows(name: str, rows: int) -> None:
-    """Refuse a test file of so many rows.
+    """Check the number of rows of a test file.
 
     Raises:
-        UserError: the server wants another number.
+        UserError: the server expects another number.
     """
     if rows != FILES[name].rows:
         raise UserError(
             f"{name}.tsv takes {FILES[name].rows:,} answers, and {rows:,} are there.",
-            "Answer the test file as GLUE distributes it, whole and in its order.",
+            "Use the complete test file as GLUE distributes it.",
         )
 
 
-def _text(name: str, answers: Sequence[float] | None, labels: Sequence[str]) -> str:
+def _file_text(name: str, predictions: Sequence[float] | None, labels: Sequence[str]) -> str:
     file = FILES[name]
-    values = [file.filler] * file.rows if answers is None else _values(name, answers, labels)
+    values = [file.filler] * file.rows if predictions is None else _values(name, predictions, labels)
     return "".join(f"{line}\n" for line in (HEADER, *(f"{index}\t{value}" for index, value in enumerate(values))))
 
 
-def _values(name: str, answers: Sequence[float], labels: Sequence[str]) -> list[str]:
-    """What the file says for each answer."""
-    check_rows(name, len(answers))
-    if not all(math.isfinite(answer) for answer in answers):
+def _values(name: str, predictions: Sequence[float], labels: Sequence[str]) -> list[str]:
+    check_rows(name, len(predictions))
+    if not all(map(math.isfinite, predictions)):
         raise UserError(f"An answer for {name}.tsv is no number.", "Fine-tune again: the model has diverged.")
-    told = dict(FILES[name].values)
-    if not told:
-        return [f"{min(MOST, max(LEAST, answer)):.3f}" for answer in answers]
-    if unknown := [label for label in labels if label not in told]:
-        raise UserError(f"{name}.tsv has no answer for the label '{unknown[0]}'.", f"The labels are {', '.join(told)}.")
-    return [told[labels[int(answer)]] for answer in answers]
+    known = dict(FILES[name].values)
+    if not known:
+        return [f"{min(MOST, max(LEAST, value)):.3f}" for value in predictions]
+    if unknown := [label for label in labels if label not in known]:
+        raise UserError(
+            f"{name}.tsv has no answer for the label '{unknown[0]}'.", f"The labels are {', '.join(known)}."
+        )
+    return [known[labels[int(value)]] for value in predictions]
+
+
+# ---------------------------------------------------------------- checking
+
+
+def check(path: Path) -> list[str]:
+    """Return the faults of a submission, a folder or a zip: sentences with file, line and remedy.
+
+    No fault means that the server can read the files.
+
+    Raises:
+        UserError: there is nothing at ``path``, or it cannot be read.
+    """
+    faults, unknown, seen = [], [], set()
+    try:
+        for place, content in _folder(path) if path.is_dir() else _archive(path):
+            name = place.rpartition("/")[2].removesuffix(".tsv")
+            if not place:
+                return [str(content)]
+            if name not in FILES or not place.endswith(".tsv"):
+                meant = nearest(place, [f"{name}.tsv" for name in FILES])
+                unknown.append(f"'{_shown(place)}' is none of the 11 files.{meant} Rename it or take it out.")
+            elif name in seen:
+                faults.append(f"{name}.tsv is there twice. Take one of them out.")
+            else:
+                seen.add(name)
+                if "/" in place:
+                    faults.append(f"'{_shown(place)}' lies in a folder. Put {name}.tsv at the root of the zip.")
+                faults += [content] if isinstance(content, str) else file_faults(name, content)
+    except OSError as error:
+        raise UserError(f"Cannot read '{path}': {error.strerror or error}.", "Check the path.") from None
+    if (more := len(unknown) - MAX_UNKNOWN) > 0:
+        unknown[MAX_UNKNOWN:] = [f"{more} more files are none of the 11. Take them out."]
+    missing = [name for name in FILES if name not in seen]
+    return [
+        *unknown,
+        *faults,
+        *(f"{name}.tsv is missing. Add it; a task that was not run needs filler." for name in missing),
+    ]
+
+
+def _folder(path: Path) -> Iterator[tuple[str, bytes | str]]:
+    """Yield (path, content or fault) of the files of a folder and its subfolders, without ``submission.zip``."""
+    below = [child for child in sorted(path.iterdir()) if child.is_dir()]
+    for file in [file for folder in (path, *below) for file in sorted(folder.iterdir()) if file.is_file()]:
+        if (place := file.relative_to(path).as_posix()) != ARCHIVE:
+            yield place, _too_large(place) if file.stat().st_size > LARGEST else file.read_bytes()
+
+
+def _archive(path: Path) -> Iterator[tuple[str, bytes | str]]:
+    """Yield (path, content or fault) of the files of a zip; ("", fault) if it cannot be read."""
+    with path.open("rb") as file:
+        try:
+            archive = zipfile.ZipFile(file)
+            entries = [entry for entry in archive.infolist() if not entry.is_dir()]
+        except Exception as error:  # a damaged archive raises many types
+            yield "", f"'{path.name}' is no zip that can be read ({reason(error)}). Zip the 11 files again."
+            return
+        for entry in entries:
+            place = _shown(entry.filename)
+            content: bytes | str
+            try:
+                content = _too_large(place) if entry.file_size > LARGEST else archive.read(entry)
+            except Exception as error:  # damaged, or a password
+                content = f"'{place}' cannot be unpacked ({reason(error)}). Zip the 11 files again, without a password."
+            yield entry.filename, content
+
+
+def _too_large(place: str) -> str:
+    return f"'{place}' has more than {LARGEST // 2**20} MB. Write index and prediction only."
+
+
+def file_faults(name: str, content: bytes) -> list[str]:
+    """Return the faults of one file; a fault of many lines appears once, with its first line."""
+    file = FILES[name]
+    if not content.strip():
+        return [f"{name}.tsv is empty. Write '{_shown(HEADER)}' and {file.rows:,} rows."]
+    if content.startswith(b"\xef\xbb\xbf"):
+        return [f"{name}.tsv begins with a byte order mark, line 1. Save it as UTF-8 without one."]
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        return [f"{name}.tsv, line {line}, is not UTF-8. Save it as UTF-8 without a byte order mark."]
+    lines = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
+    by_kind: dict[str, list[str]] = {}
+    faults = []
+    rows = lines[1:]
+    if lines[0] != HEADER:
+        wrong = f"{name}.tsv, line 1: the header is '{_shown(lines[0])}'. Write '{_shown(HEADER)}'"
+        faults.append(f"{wrong}, with a tab.")
+        rows = lines if lines[0].partition("\t")[0] == "0" else rows
+    first = len(lines) - len(rows) + 1
+    for kind, number, sentence in _row_faults(file, rows, first):
+        by_kind.setdefault(kind, []).append(f"{name}.tsv, line {number}: {sentence}")
+    for sentences in by_kind.values():
+        more = f" So it is in {len(sentences) - 1:,} more lines." if len(sentences) > 1 else ""
+        faults.append(sentences[0] + more)
+    if len(rows) != file.rows:
+        faults.append(
+            f"{name}.tsv, line {len(lines)}, is its last: {len(rows):,} row{'' if len(rows) == 1 else 's'}. "
+            f"Write {file.rows:,}, one for each row of the test file."
+        )
+    return faults
+
+
+def _row_faults(file: PredictionFile, rows: Sequence[str], first: int) -> Iterator[tuple[str, int, str]]:
+    """Yield (kind of fault, line, sentence); ``first`` is the line of the first row."""
+    seen: dict[str, int] = {}
+    for row, line in enumerate(rows):
+        number = row + first
+        cells = line.split("\t")
+        if len(cells) != 2:
+            comma = "a comma" if "," in line and len(cells) == 1 else f"{len(cells) - 1} tabs"
+            yield "columns", number, f"'{_shown(line)}' has {comma}. Put one tab between index and prediction."
+            continue
+        index, value = cells
+        if index in seen:
+            yield "twice", number, f"index '{_shown(index)}' stood in line {seen[index]} already. Give each row one."
+        elif index != str(row):
+            wanted = f"Number the rows 0 to {file.rows - 1} in the order of the test file"
+            yield "order", number, f"the index is '{_shown(index)}' where {row} is due. {wanted}."
+        seen.setdefault(index, number)
+        if fault := _value_fault(file, value):
+            yield fault[0], number, fault[1]
+
+
+def _value_fault(file: PredictionFile, value: str) -> tuple[str, str] | None:
+    """Return (kind of fault, sentence) about a value, or None."""
+    shown = _shown(value)
+    if not file.values:
+        if not NUMBER.fullmatch(value):
+            return "number", f"'{shown}' is no number. Write one between {LEAST:g} and {MOST:g}, such as 3.250."
+        if not LEAST <= float(value) <= MOST:
+            return "range", f"{shown} is outside of {LEAST:g} to {MOST:g}. Clip it: the server refuses the file."
+        return None
+    allowed = [answer for _, answer in file.values]
+    if value in allowed:
+        return None
+    if value in dict(file.values):
+        mapped = " and ".join(f"{answer} for {name}" for name, answer in file.values)
+        return "name", f"'{shown}' is the name of a label. Write {mapped}."
+    return "label", f"'{shown}' is no answer of this task. Write {' or '.join(allowed)}."
+
+
+def _shown(text: str) -> str:
+    """Shorten text and escape its control characters."""
+    text = text if len(text) <= 40 else text[:37] + "..."
+    return text.encode("unicode_escape").decode("ascii")

@@ -1,1 +1,1 @@
-"""Measure a model without fine-tuning it."""
+"""Probes of a model without fine-tuning."""

@@ -1,4 +1,4 @@
-"""Held-out sentences with one word hidden, and what the model guesses: the demonstration that a user can read."""
+"""Fill-mask examples: held-out sentences with one masked word and the model's predictions."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from daybreak.core.encoder import Encoder
 from daybreak.schemas.run import FillMask, SpecialIds
 
 WORDS = (8, 26)
-"""Shortest and longest sentence shown, in words."""
+"""Shortest and longest sentence, in words."""
 CHARACTERS = (8, 60)
-"""The same for scripts without spaces between words, in wide characters."""
+"""Shortest and longest sentence of scripts without spaces between words, in wide characters."""
 GUESSES = 5
 PASSAGE = 160
 """Tokens read from the stream for each sentence."""
@@ -30,14 +30,14 @@ def fill_mask(
     special: SpecialIds = SpecialIds(),
     longest: int | None = None,
 ) -> list[FillMask]:
-    """Hide one whole word in each of up to ``count`` sentences spread over ``stream`` and let the model guess it.
+    """Mask one whole word in each of up to ``count`` sentences spread over ``stream``, and predict it.
 
     The model is put into eval mode.
 
     Args:
-        stream: held-out token ids, as the shards hold them (at most a few million).
-        special: what the special ids are in that tokenizer.
-        longest: most positions of a row; longer sentences are passed over. None for no limit.
+        stream: held-out token ids (at most a few million).
+        special: the special ids of the tokenizer.
+        longest: longest sequence that the model takes; longer sentences are skipped. None for no limit.
     """
     model.eval()
     examples = []
@@ -53,7 +53,7 @@ def fill_mask(
 
 
 def _sentence(tokenizer: Tokenizer, ids: np.ndarray, special: SpecialIds, longest: int) -> tuple[list[int], int] | None:
-    """Return the ids of the first full sentence of the passage and the place of the word to hide, or None."""
+    """Return the ids of the first full sentence of the passage and the position of the word to mask, or None."""
     text = tokenizer.decode([int(i) for i in ids if i not in (special.cls, special.sep)])
     for sentence in re.split(r"(?<=[.!?]) |(?<=[\u3002\uff01\uff1f])", text)[1:-1]:
         sentence = sentence.strip()
@@ -69,7 +69,7 @@ def _sentence(tokenizer: Tokenizer, ids: np.ndarray, special: SpecialIds, longes
 
 
 def _is_shown(sentence: str) -> bool:
-    """Whether a sentence begins with a word and is neither short nor long."""
+    """Return whether a sentence begins with a word and has a suitable length."""
     words, wide = sentence.split(), sum(map(_is_wide, sentence))
     if 2 * wide > len(sentence.replace(" ", "")):
         return CHARACTERS[0] <= wide <= CHARACTERS[1]
@@ -77,14 +77,14 @@ def _is_shown(sentence: str) -> bool:
 
 
 def _is_wide(character: str) -> bool:
-    """Whether it is a letter of Chinese, Japanese or Korean (East Asian width W), often a word by itself."""
+    """Return whether a character is a Chinese, Japanese or Korean letter (East Asian width W)."""
     return character.isalpha() and unicodedata.east_asian_width(character) == "W"
 
 
 def _is_word(sentence: str, start: int, stop: int) -> bool:
-    """Whether these characters, of one token, are a whole word of at least four letters, or wide letters alone.
+    """Return whether a token is a whole word of at least four letters, or wide letters only.
 
-    Judged by the text, for tokenizers mark their pieces in different ways; some count the space before a word in.
+    Uses the text, because tokenizers mark word starts in different ways; some include the preceding space.
     """
     word = sentence[start:stop].strip()
     if word and all(map(_is_wide, word)):
@@ -95,12 +95,12 @@ def _is_word(sentence: str, start: int, stop: int) -> bool:
 
 def _guess(model: Encoder, tokenizer: Tokenizer, ids: list[int], place: int, special: SpecialIds) -> FillMask:
     answer = tokenizer.decode([ids[place]]).strip()
-    hidden = [*ids[:place], special.mask, *ids[place + 1 :]]
+    masked = [*ids[:place], special.mask, *ids[place + 1 :]]
     device = next(model.parameters()).device
-    row = torch.tensor([[special.cls, *hidden, special.sep]], device=device)
+    row = torch.tensor([[special.cls, *masked, special.sep]], device=device)
     with torch.inference_mode():
-        chances = model.logits(row, torch.tensor([[place + 1]], device=device))[0, 0].float().softmax(dim=-1)
-    best = chances.topk(GUESSES)
+        probabilities = model.logits(row, torch.tensor([[place + 1]], device=device))[0, 0].float().softmax(dim=-1)
+    best = probabilities.topk(GUESSES)
     return FillMask(
         text=f"{tokenizer.decode(ids[:place])} [MASK] {tokenizer.decode(ids[place + 1 :]).strip()}".strip(),
         answer=answer,

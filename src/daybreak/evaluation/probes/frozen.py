@@ -1,4 +1,4 @@
-"""A model as it came, with nothing trained on top: an encoder's states layer by layer, or its masked-LM head."""
+"""Frozen models: the states of an encoder layer by layer, or its masked-LM head."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from daybreak.evaluation.tasks.batches import check_ids
 from daybreak.training.hardware.probe import choose_device
 
 BATCH_TOKENS = 4096
-"""Tokens that go through the model at a time."""
+"""Tokens per batch."""
 
 Show = Callable[[float], None]
-"""Called with the share of the work that is done."""
+"""Called with the fraction of the work that is done."""
 
 
 @dataclass(frozen=True)
 class FrozenModel:
-    """A stock model in eval mode and float32, with what belongs to it."""
+    """A stock model in eval mode and float32, with its tokenizer."""
 
     model: Any
     tokenizer: Any
     layers: int
-    """Blocks of the encoder."""
+    """Number of layers of the encoder."""
     length: int
-    """Longest row that the model's files speak of: the trained length, for an export of ours."""
+    """Longest sequence according to the model's files; for Daybreak's exports the training length."""
 
     @property
     def device(self) -> torch.device:
@@ -55,25 +55,25 @@ class FrozenModel:
 
 
 def load_encoder(folder: Path) -> FrozenModel:
-    """The bare encoder of a Hugging Face folder, or of one with a head, which is left behind.
+    """Load the encoder of a Hugging Face folder, without its head.
 
     Raises:
-        UserError: config, tokenizer or weights cannot be used, or the model needs foreign code.
+        UserError: config, tokenizer or weights cannot be used, or the model needs other code.
     """
     return _load(folder, "", "the encoder")
 
 
 def load_masked_model(folder: Path) -> FrozenModel:
-    """The encoder with its masked-LM head.
+    """Load the encoder with its masked-LM head.
 
     Raises:
-        UserError: as ``load_encoder``; or the folder has no such head, or its tokenizer lacks a token that rows need.
+        UserError: as ``load_encoder``, the folder has no such head, or its tokenizer lacks a special token.
     """
     found = _load(folder, "ForMaskedLM", "the encoder or its masked-LM head")
     for role in ("cls", "sep", "mask"):
         if getattr(found.tokenizer, f"{role}_token_id") is None:
             raise UserError(
-                f"The tokenizer in '{folder}' names no {role}_token, which rows with hidden tokens need.",
+                f"The tokenizer in '{folder}' names no {role}_token, which masked language modelling needs.",
                 "Name it in tokenizer_config.json, or use the folder of a masked language model.",
             )
     return found
@@ -84,44 +84,44 @@ def _load(folder: Path, head: str, part: str) -> FrozenModel:
     with reading(folder, "model"):
         model, report = read_weights(folder, model_class(config, head), config)
     check_complete(folder, report["missing_keys"], part)
-    # Some encoders, those with relative positions among them, name no longest row.
-    told = [getattr(config, "max_position_embeddings", None), tokenizer.model_max_length, longest_row(model)]
-    length = min(rows for rows in told if rows is not None)
+    # Encoders with relative positions may have no maximum.
+    limits = [getattr(config, "max_position_embeddings", None), tokenizer.model_max_length, longest_row(model)]
+    length = min(limit for limit in limits if limit is not None)
     return FrozenModel(model.eval().to(choose_device()), tokenizer, config.num_hidden_layers, length)
 
 
 def part_of(show: Show, done: int, parts: int) -> Show:
-    """What to call with the share of one of several equal parts, ``done`` of which are finished."""
-    return lambda share: show((done + share) / parts)
+    """Return the progress callback of one of several equal parts, of which ``done`` are finished."""
+    return lambda fraction: show((done + fraction) / parts)
 
 
 def longest_row(model: Any) -> int | None:
-    """Most tokens that the model's table of positions has room for; None where it has no table (rotary, sinusoid)."""
+    """Return the size of the model's table of positions; None if it has no table (rotary, sinusoid)."""
     for name, module in model.named_modules():
         if isinstance(module, nn.Embedding) and "position" in name:
-            # RoBERTa counts its positions from behind the padding id.
+            # RoBERTa's positions start after the padding id.
             return module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1)
     return None
 
 
 @torch.inference_mode()
 def pooled_states(
-    frozen: FrozenModel, texts: Sequence[str], length: int, show: Show = lambda share: None
+    frozen: FrozenModel, texts: Sequence[str], length: int, show: Show = lambda fraction: None
 ) -> np.ndarray:
-    """The mean of each layer's states over all tokens of a text, [CLS] and [SEP] among them.
+    """Return the mean of each layer's states over all tokens of a text, [CLS] and [SEP] included.
 
-    That is what sentence-transformers pools (Reimers and Gurevych 2019, arXiv:1908.10084, section 3). Only texts of
-    equally many tokens share a batch, so that there is no padding for any layer to see.
+    This is the pooling of sentence-transformers (Reimers and Gurevych 2019, arXiv:1908.10084, section 3). A batch holds
+    texts of equal length only, so there is no padding.
 
     Args:
-        texts: N of them.
-        length: tokens of a text at most, special ones included; it loses its end.
+        texts: N texts.
+        length: most tokens of a text, special tokens included.
 
     Returns:
-        float32[layers + 1, N, D]: first the embeddings, last what the encoder gives, after its last norm.
+        float32[layers + 1, N, D]: the embeddings first, the encoder's output (after its last norm) last.
 
     Raises:
-        UserError: the tokenizer makes ids that the model does not know.
+        UserError: the tokenizer makes ids outside the embedding table.
     """
     taken = inspect.signature(frozen.model.forward).parameters
     made = dict(frozen.tokenizer(list(texts), truncation=True, max_length=length))
@@ -148,7 +148,7 @@ def pooled_states(
 
 
 def _equally_long(rows: Sequence[Sequence[int]]) -> Iterator[list[int]]:
-    """Every index once, in batches of about BATCH_TOKENS tokens whose rows have one length."""
+    """Yield every index once, in batches of about BATCH_TOKENS tokens with rows of equal length."""
     by_length: dict[int, list[int]] = defaultdict(list)
     for index, row in enumerate(rows):
         by_length[len(row)].append(index)

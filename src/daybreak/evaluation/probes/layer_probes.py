@@ -1,4 +1,4 @@
-"""A linear model on each layer's frozen states: what the encoder knows, and where (Alain and Bengio 2016)."""
+"""Layer-by-layer probes of a frozen encoder: linear models (Alain and Bengio 2016) and similarity of sentence pairs."""
 
 from __future__ import annotations
 
@@ -11,65 +11,67 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from daybreak.core.errors import UserError
-from daybreak.evaluation.finetuning.cells import training_subset
+from daybreak.evaluation.finetuning.jobs import training_subset
 from daybreak.evaluation.probes.frozen import FrozenModel, Show, part_of, pooled_states
+from daybreak.evaluation.scoring.metrics import regression_scores
 from daybreak.evaluation.tasks.batches import EncodedRows
 from daybreak.evaluation.tasks.kinds import kind_of
 from daybreak.evaluation.tasks.task import LabelledRows, Task, TaskRows
-from daybreak.schemas.probes import LayerProbe, LayerScore
+from daybreak.schemas.probes import LayerProbe, LayerScore, SimilarityProbe, SimilarityScore
 
 KINDS_PROBED = ("classification", "regression")
 CLASSIFICATION_C = 0.01
-"""Inverse strength of the logistic regression's penalty, scikit-learn's C, on standardised features."""
+"""scikit-learn's C, the inverse regularization of the logistic regression, on standardized features."""
 REGRESSION_ALPHA = 1000.0
-"""Strength of the ridge regression's penalty, likewise."""
+"""Regularization of the ridge regression, on standardized features."""
 NEVER = -700.0
-"""Logarithm of the chance of a label that the training rows do not have; its exponential is still above 0."""
+"""Log-probability of a label that the training rows lack; its exponential is still above 0."""
+COSINE_DIGITS = 9
+"""Decimals of a cosine, so that equal sentences are ties whatever the rounding."""
 
 
 def check_probed(task: Task) -> None:
-    """Refuse a task whose answer is not one label or number for a text.
+    """Check that a task has one label or number per text.
 
     Raises:
-        UserError: it is such a task.
+        UserError: it has not.
     """
     if task.kind not in KINDS_PROBED:
         raise UserError(
-            f"Task '{task.name}' is of the kind {task.kind}, which no linear probe on pooled states can answer.",
+            f"Task '{task.name}' is of the kind {task.kind}, which linear probes do not support.",
             f"Probe tasks of {' or '.join(KINDS_PROBED)}, or fine-tune on this one with daybreak evaluate.",
         )
 
 
 def probed_rows(data: TaskRows, most: int) -> LabelledRows:
-    """The training rows that the probes learn from: the first ``most`` of the shuffle that fine-tuning takes too.
+    """Return the training rows of the probes: the first ``most`` of the shuffle that fine-tuning uses.
 
     Raises:
-        UserError: they all have one label.
+        UserError: they all have the same label.
     """
     rows = training_subset(data.train, most)
     if data.task.kind == "classification" and len(set(rows.targets)) < 2:
         raise UserError(
-            f"The {len(rows)} training rows of '{data.task.name}' to probe with all have the label "
-            f"'{data.labels[rows.targets[0]]}'.",
+            f"The {len(rows)} training rows of '{data.task.name}' all have the label '{data.labels[rows.targets[0]]}'.",
             "Take more with --rows.",
         )
     return rows
 
 
 def probe_layers(frozen: FrozenModel, data: TaskRows, train: LabelledRows, length: int, show: Show) -> LayerProbe:
-    """Fit one linear model a layer on ``train`` and evaluate each on the whole dev file.
+    """Fit one linear model per layer on ``train`` and evaluate it on the dev file.
 
     Args:
-        length: tokens of a text at most.
+        length: maximum number of tokens of a text.
     """
     task, kind = data.task, kind_of(data.task)
-    known = text_features(frozen, train.texts, length, part_of(show, 0, 2))
-    asked = text_features(frozen, data.dev.texts, length, part_of(show, 1, 2))
-    judged = EncodedRows({}, data.dev.targets, [], data.dev)
+    train_features = text_features(frozen, train.texts, length, part_of(show, 0, 2))
+    dev_features = text_features(frozen, data.dev.texts, length, part_of(show, 1, 2))
+    dev = EncodedRows({}, data.dev.targets, [], data.dev)
     layers = []
-    for layer, (features, questions) in enumerate(zip(known, asked, strict=True)):
+    for layer, (features, questions) in enumerate(zip(train_features, dev_features, strict=True)):
         answers = list(_answers(task.kind, features, train.targets, questions, len(data.labels)))
-        table = kind.evaluate(judged, answers, data.labels)
+        table = kind.evaluate(dev, answers, data.labels)
         layers.append(LayerScore(layer=layer, score=kind.score(table, data.labels)[task.metric]))
     return LayerProbe(
         task=task.name,
@@ -83,10 +85,10 @@ def probe_layers(frozen: FrozenModel, data: TaskRows, train: LabelledRows, lengt
 
 
 def text_features(frozen: FrozenModel, texts: Sequence[tuple[str, ...]], length: int, show: Show) -> np.ndarray:
-    """What the linear models see, float32[layers + 1, N, F]: the mean-pooled states of each text.
+    """Return the features float32[layers + 1, N, F]: the mean-pooled states of each text.
 
-    Of two texts u and v, each read alone, it is [|u - v|, u * v], as in SentEval (Conneau and Kiela 2018,
-    arXiv:1803.05449, section 3): a linear model cannot compare what was pooled together.
+    For two texts u and v, encoded separately, they are [|u - v|, u * v] as in SentEval (Conneau and Kiela 2018,
+    arXiv:1803.05449, section 3).
     """
     columns = list(zip(*texts))
     pooled = [
@@ -99,8 +101,8 @@ def text_features(frozen: FrozenModel, texts: Sequence[tuple[str, ...]], length:
 
 
 def _answers(kind: str, states: np.ndarray, targets: list[Any], questions: np.ndarray, labels: int) -> np.ndarray:
-    """float64[rows, labels] of log chances, or float64[rows, 1] of numbers."""
-    # In float64, for the solver's sake; standardised, so that one penalty suits layers of any scale.
+    """Return log-probabilities float64[rows, labels], or numbers float64[rows, 1]."""
+    # Standardized, so that one regularization fits layers of any scale.
     states, questions = states.astype(np.float64), questions.astype(np.float64)
     if kind == "regression":
         ridge = make_pipeline(StandardScaler(), Ridge(alpha=REGRESSION_ALPHA)).fit(states, targets)
@@ -108,6 +110,38 @@ def _answers(kind: str, states: np.ndarray, targets: list[Any], questions: np.nd
         return numbers
     head = LogisticRegression(C=CLASSIFICATION_C, max_iter=1000, random_state=0)
     logistic = make_pipeline(StandardScaler(), head).fit(states, targets)
-    chances = np.full((len(questions), labels), NEVER)
-    chances[:, logistic.classes_] = logistic.predict_log_proba(questions)
-    return chances
+    log_probabilities = np.full((len(questions), labels), NEVER)
+    log_probabilities[:, logistic.classes_] = logistic.predict_log_proba(questions)
+    return log_probabilities
+
+
+def rates_pairs(task: Task) -> bool:
+    """Return whether the task has a number for each pair of texts, as STS-B has."""
+    return task.kind == "regression" and len(task.text) == 2
+
+
+def probe_similarity(frozen: FrozenModel, data: TaskRows, length: int, show: Show) -> SimilarityProbe:
+    """Correlate cosine similarities with the numbers of the dev file, layer by layer, without training.
+
+    Args:
+        data: a task for which ``rates_pairs`` is true.
+        length: maximum number of tokens of a sentence.
+    """
+    sentences = list(dict.fromkeys(text for texts in data.dev.texts for text in texts))
+    place = {sentence: index for index, sentence in enumerate(sentences)}
+    pairs = np.array([[place[text] for text in texts] for texts in data.dev.texts])
+    layers = []
+    for layer, states in enumerate(pooled_states(frozen, sentences, length, show).astype(np.float64)):
+        scores = [
+            regression_scores(data.dev.targets, cosines(each[pairs[:, 0]], each[pairs[:, 1]]).tolist())["spearman"]
+            for each in (states, states - states.mean(axis=0))
+        ]
+        layers.append(SimilarityScore(layer=layer, spearman=scores[0], centred=scores[1]))
+    return SimilarityProbe(task=data.task.name, pairs=len(pairs), layers=layers)
+
+
+def cosines(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Return float64[N]: the cosine between row i of ``one`` and of ``other``, both [N, D]; 0 for a zero vector."""
+    sizes = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
+    products = (one * other).sum(axis=1)
+    return np.divide(products, sizes, out=np.zeros(len(one)), where=sizes > 0).round(COSINE_DIGITS)

@@ -1,7 +1,7 @@
-"""Held-out text with tokens hidden: what a masked language model guesses, how often rightly, and how sure it is.
+"""Accuracy, loss and calibration of a masked language model on held-out text.
 
-Counted by how common the token is, by where it stands in its row, by the row's length, and by the guess's confidence.
-N tokens of text, K of them hidden; ids and places are int64.
+The scores are also given by token frequency, by position, by sequence length and by confidence. N tokens of text, K of
+them masked; ids and positions are int64.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from daybreak.evaluation.scoring.metrics import BINS, bin_of, calibration_error
 from daybreak.evaluation.tasks.batches import check_ids
 from daybreak.schemas.probes import BucketScore, CalibrationBin, MaskedWords, RowLength
 
-SHARE = 0.15
-"""Of the tokens, special ones left out."""
+MASKED_FRACTION = 0.15
+"""Fraction of the tokens that is masked, special tokens excluded."""
 SEED = 15_000_001
-"""Draws which are hidden; no seed of pretraining or of its held-out evaluation."""
+"""Seed of the masked positions, different from the seeds of pretraining and its held-out evaluation."""
 MOST_TOKENS = 1 << 17
-"""Tokens that are read of a text, from its beginning: some 20,000 hidden ones, in a minute on a CPU if small."""
+"""Most tokens of a text, read from its beginning: about 20,000 masked ones, a minute on a CPU for a small model."""
 LONGEST_ROW = 2048
-"""Rows are never longer, whatever a model allows: attention's cost grows with their square."""
-STRETCHES = (1, 2, 4)
-"""Times the trained length, as far as positions have no table."""
+"""Longest sequence, because the cost of attention grows with the square of the length."""
+LENGTH_FACTORS = (1, 2, 4)
+"""Multiples of the trained length to test, if the model has no table of positions."""
 RANKS = ((1, 10), (11, 100), (101, 1000), (1001, 10_000), (10_001, None))
 FIRST_POSITIONS = 16
 """Width of the first range of positions; each later one reaches to twice the end of the one before."""
 CONFIDENCE = 0.95
-"""Of the intervals."""
+"""Confidence level of the intervals."""
 
 Range = tuple[int, int | None]
 """First and last, both included; None for no end."""
@@ -42,34 +42,34 @@ Range = tuple[int, int | None]
 
 @dataclass(frozen=True)
 class HeldOutText:
-    """Text as a stream of ids, each document closed by the separator, as prepared data hold it."""
+    """Text as a stream of token ids; the separator ends each document."""
 
     name: str
     ids: np.ndarray
     """int64[N]."""
     training_counts: np.ndarray | None
-    """Occurrences of each id in the text that the model was trained on; None where that is not known."""
+    """Count of each id in the training text; None if it is not known."""
 
 
 @dataclass(frozen=True)
 class Guesses:
-    """What became of each hidden token; arrays over K."""
+    """The predictions for the masked tokens; arrays over K."""
 
     right: np.ndarray
     """bool."""
     losses: np.ndarray
     """float64, nats."""
     confidences: np.ndarray
-    """float64, the chance of the best guess."""
+    """float64, the probability of the prediction."""
     positions: np.ndarray
-    """In the row; the token that opens it has position 0."""
+    """Position in the sequence; the first token has position 0."""
 
 
 def token_stream(tokenizer: Any, texts: Iterable[str]) -> np.ndarray:
     """Encode documents until there are MOST_TOKENS ids, int64."""
     found: list[int] = []
     for text in texts:
-        # verbose=False: a document may be longer than a row. A special token that the text spells out is text.
+        # verbose=False, because a document may be longer than a sequence. Special tokens in the text are plain text.
         made = tokenizer(text, add_special_tokens=False, split_special_tokens=True, verbose=False)
         found += [*made["input_ids"], tokenizer.sep_token_id]
         if len(found) >= MOST_TOKENS:
@@ -77,33 +77,33 @@ def token_stream(tokenizer: Any, texts: Iterable[str]) -> np.ndarray:
     return np.array(found[:MOST_TOKENS], dtype=np.int64)
 
 
-def hidden_places(ids: np.ndarray, special: Sequence[int]) -> np.ndarray:
-    """Where SHARE of the tokens that are not special stand, drawn with SEED, each at most once, in rising order.
+def masked_positions(ids: np.ndarray, special: Sequence[int]) -> np.ndarray:
+    """Return the positions to mask: MASKED_FRACTION of the tokens that are not special, drawn with SEED, sorted.
 
     Raises:
-        UserError: there are too few to hide one.
+        UserError: there are too few tokens to mask one.
     """
     words = np.flatnonzero(~np.isin(ids, list(special)))
-    count = round(SHARE * len(words))
+    count = round(MASKED_FRACTION * len(words))
     if count == 0:
-        raise UserError(f"The text has {len(words)} tokens, too few to hide some.", "Give more text with --text.")
+        raise UserError(f"The text has {len(words)} tokens, too few to mask some.", "Give more text with --text.")
     return np.sort(np.random.default_rng(SEED).permutation(words)[:count])
 
 
 def probe_masked_words(frozen: FrozenModel, text: HeldOutText, show: Show) -> MaskedWords:
-    """Hide SHARE of the tokens of ``text``, each by the mask token and at most once, and evaluate the guesses.
+    """Mask MASKED_FRACTION of the tokens of ``text`` and evaluate the predictions.
 
-    A row is the tokenizer's [CLS] and the next tokens of the stream, over the borders of documents, as in Daybreak's
-    own pretraining. Longer rows than trained are tried where the model's positions have no table.
+    A sequence is [CLS] and the next tokens of the stream, across document borders, as in Daybreak's pretraining.
+    Sequences longer than the trained length are also tested if the model has no table of positions.
 
     Args:
         frozen: from ``load_masked_model``.
 
     Raises:
-        UserError: the text has too few tokens, or ids that the model does not know.
+        UserError: the text has too few tokens, or ids outside the embedding table.
     """
     special = frozen.tokenizer.all_special_ids
-    places = hidden_places(text.ids, special)
+    places = masked_positions(text.ids, special)
     check_ids([text.ids.tolist()], frozen.vocabulary)
     lengths = row_lengths(frozen.length, longest_row(frozen.model), len(text.ids))
     runs = [
@@ -128,19 +128,19 @@ def probe_masked_words(frozen: FrozenModel, text: HeldOutText, show: Show) -> Ma
 
 
 def row_lengths(trained: int, table: int | None, tokens: int) -> list[int]:
-    """How long the rows are made, in rising order: the trained length first, and what text, table and cost allow."""
+    """Return the sequence lengths to test: the trained length, and multiples that text, table and cost allow."""
     first = min(trained, LONGEST_ROW)
     most = LONGEST_ROW if table is None else min(LONGEST_ROW, table)
-    wanted = [times * trained for times in STRETCHES[1:]]
+    wanted = [times * trained for times in LENGTH_FACTORS[1:]]
     return [first, *(length for length in wanted if length <= most and length - 1 <= tokens)]
 
 
 def guess(frozen: FrozenModel, ids: np.ndarray, places: np.ndarray, length: int, show: Show) -> Guesses:
-    """Cut the stream into rows of ``length`` tokens, the last one perhaps shorter, and guess what is hidden."""
+    """Split the stream into sequences of ``length`` tokens, the last one possibly shorter, and predict."""
     width = length - 1
-    hidden = np.zeros(len(ids), bool)
-    hidden[places] = True
-    shown = np.where(hidden, frozen.tokenizer.mask_token_id, ids)
+    is_masked = np.zeros(len(ids), bool)
+    is_masked[places] = True
+    shown = np.where(is_masked, frozen.tokenizer.mask_token_id, ids)
     rows = max(1, BATCH_TOKENS // length)
     whole = len(ids) // width * width
     starts = [*range(0, whole, rows * width), *([whole] if whole < len(ids) else [])]
@@ -148,8 +148,8 @@ def guess(frozen: FrozenModel, ids: np.ndarray, places: np.ndarray, length: int,
     for start, stop in zip(starts, [*starts[1:], len(ids)]):
         across = min(width, stop - start)
         batch = _opened(shown[start:stop].reshape(-1, across), frozen.tokenizer.cls_token_id)
-        asked = _opened(hidden[start:stop].reshape(-1, across), False)
-        parts.append(_judged(frozen, batch, asked, ids[start:stop][hidden[start:stop]]))
+        masked = _opened(is_masked[start:stop].reshape(-1, across), False)
+        parts.append(_evaluate(frozen, batch, masked, ids[start:stop][is_masked[start:stop]]))
         show(stop / len(ids))
     right, losses, confidences = (np.concatenate(found) for found in zip(*parts))
     return Guesses(right, losses, confidences, positions=places % width + 1)
@@ -160,18 +160,18 @@ def _opened(rows: np.ndarray, first: int | bool) -> np.ndarray:
 
 
 @torch.inference_mode()
-def _judged(
-    frozen: FrozenModel, rows: np.ndarray, asked: np.ndarray, answers: np.ndarray
+def _evaluate(
+    frozen: FrozenModel, rows: np.ndarray, masked: np.ndarray, answers: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Right, losses and confidences of the positions that ``asked`` marks, row by row."""
-    where = torch.from_numpy(asked).to(frozen.device)
+    """Return right, losses and confidences of the positions where ``masked`` is true, row by row."""
+    where = torch.from_numpy(masked).to(frozen.device)
 
-    def keep_asked(module: Any, inputs: Any, outputs: Any) -> Any:
+    def keep_masked(module: Any, inputs: Any, outputs: Any) -> Any:
         outputs.last_hidden_state = outputs.last_hidden_state[where][None]
         return outputs
 
-    # The head sees the asked positions only: of a small model it is most of the work, and 85 % of it would be in vain.
-    hook = frozen.model.base_model.register_forward_hook(keep_asked)
+    # Apply the head to the masked positions only: it is most of the work of a small model.
+    hook = frozen.model.base_model.register_forward_hook(keep_masked)
     try:
         logits = frozen.model(input_ids=torch.from_numpy(rows).to(frozen.device)).logits[0].float()
     finally:
@@ -186,7 +186,7 @@ def _judged(
 
 
 def token_ranks(counts: np.ndarray, special: Sequence[int]) -> np.ndarray:
-    """int64[V]: 1 for the most frequent id and so on; the lower id first among ties; special ids last."""
+    """Return int64[V]: rank 1 for the most frequent id; ties by id; special ids last."""
     counts = counts.astype(np.int64)
     counts[[id for id in special if id < len(counts)]] = -1
     ranks = np.empty(len(counts), np.int64)
@@ -195,7 +195,7 @@ def token_ranks(counts: np.ndarray, special: Sequence[int]) -> np.ndarray:
 
 
 def position_ranges(length: int) -> list[Range]:
-    """0-15, 16-31, 32-63, 64-127 and so on, up to the last position of a row of ``length`` tokens."""
+    """Return the ranges 0-15, 16-31, 32-63, 64-127 and so on up to ``length``."""
     found: list[Range] = []
     first, after = 0, FIRST_POSITIONS
     while first < length:
@@ -205,13 +205,13 @@ def position_ranges(length: int) -> list[Range]:
 
 
 def interval(right: int, count: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share (Wilson 1927): right answers out of ``count``, at least 1."""
+    """Return Wilson's 95 % interval (Wilson 1927) of ``right`` out of ``count``, at least 1."""
     found = binomtest(right, count).proportion_ci(CONFIDENCE, method="wilson")
     return float(found.low), float(found.high)
 
 
 def bucket_scores(values: np.ndarray, ranges: Sequence[Range], guesses: Guesses) -> list[BucketScore]:
-    """Score the guesses whose value lies in each range; ranges without any are left out."""
+    """Score the predictions in each range of ``values``; empty ranges are left out."""
     scores = []
     for first, last in ranges:
         inside = (values >= first) & (values <= (np.inf if last is None else last))
@@ -226,7 +226,7 @@ def bucket_scores(values: np.ndarray, ranges: Sequence[Range], guesses: Guesses)
 
 
 def calibration_bins(confidences: np.ndarray, right: np.ndarray) -> list[CalibrationBin]:
-    """The bins behind ``metrics.calibration_error``: BINS of equal width, upper ends included; empty ones left out."""
+    """Return the bins of ``metrics.calibration_error`` without the empty ones."""
     numbers = bin_of(confidences)
     return [
         CalibrationBin(

@@ -1,8 +1,7 @@
-"""Search in held-out documents without labels: does the encoder find the passage that a span stood next to?
+"""Zero-shot retrieval on held-out documents: find the passage that preceded a query in its document.
 
-A query is a span that stands shortly after its passage in the same document, with no word in common by position. BM25
-(Robertson and Zaragoza 2009) is the baseline that needs no network. The pairs are those of the inverse cloze task
-(Lee et al., arXiv 1906.00300) with a gap between the two spans.
+A query is a span that stands shortly after its passage. The pairs are those of the inverse cloze task (Lee et al.,
+arXiv:1906.00300) with a gap between the two spans. The baseline is BM25 (Robertson and Zaragoza 2009).
 
 N passages and queries, D hidden size.
 """
@@ -19,13 +18,14 @@ from tokenizers import Tokenizer
 
 from daybreak.core.encoder import Encoder
 from daybreak.evaluation.probes.bm25 import bm25_scores, standardised
+from daybreak.evaluation.probes.heldout import document_bounds, padded_batch
 from daybreak.schemas.run import RankerScore, Retrieval, RetrievalExample, SpecialIds
 from daybreak.training.objectives.finish import embed
 
 PASSAGE_WORDS, GAP_WORDS, QUERY_WORDS = 60, 5, 20
 PASSAGES = 600
 FEWEST = 50
-"""Passages below which a recall says nothing."""
+"""Fewest passages for which a recall is reported."""
 EXAMPLES = 3
 BATCH = 50
 MOST_TOKENS = 128
@@ -42,23 +42,22 @@ def measure_retrieval(
     special: SpecialIds = SpecialIds(),
     longest: int | None = None,
 ) -> Retrieval | None:
-    """Rank the passages of held-out documents for spans that stand near them: BM25, dense, and both together.
+    """Rank the passages for each query with BM25, with the encoder, and with both together.
 
     The passages are the same for every model on the same data. The model is put into eval mode.
 
     Args:
         stream: held-out token ids.
-        document_ends: for each document, the position in ``stream`` just past its separator; those past its end are
-            left out.
+        document_ends: for each document, the position in ``stream`` just past its separator.
         special: the special ids of the tokenizer.
-        longest: most positions of a sequence; None for no limit.
+        longest: longest sequence that the model takes; None for no limit.
 
     Returns:
-        None where fewer than FEWEST documents are long enough, or the package bm25s is missing.
+        None if fewer than FEWEST documents are long enough, or the package bm25s is missing.
     """
     if importlib.util.find_spec("bm25s") is None:
         return None
-    begun = time.monotonic()
+    started = time.monotonic()
     pairs = passages_and_queries(_texts(tokenizer, stream, document_ends, special))
     if len(pairs) < FEWEST:
         return None
@@ -80,14 +79,14 @@ def measure_retrieval(
             )
             for i in shown
         ],
-        seconds=time.monotonic() - begun,
+        seconds=time.monotonic() - started,
     )
 
 
 def passages_and_queries(texts: Sequence[str]) -> list[tuple[str, str]]:
-    """Draw one passage of PASSAGE_WORDS and the QUERY_WORDS that stand GAP_WORDS after it from each text long enough.
+    """Return (passage, query) from each text that is long enough: a query starts GAP_WORDS after its passage.
 
-    At most PASSAGES of them, from texts spread evenly; a function of the texts alone.
+    At most PASSAGES pairs, from evenly spread texts. The result depends only on the texts.
     """
     whole = PASSAGE_WORDS + GAP_WORDS + QUERY_WORDS
     split = [words for words in (text.split() for text in texts) if len(words) >= whole]
@@ -102,8 +101,7 @@ def passages_and_queries(texts: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def _texts(tokenizer: Tokenizer, stream: np.ndarray, document_ends: np.ndarray, special: SpecialIds) -> list[str]:
-    ends = document_ends[document_ends <= len(stream)].astype(np.int64)
-    starts = np.concatenate([[0], ends[:-1]])
+    starts, ends = document_bounds(stream, document_ends)
     fewest = PASSAGE_WORDS + GAP_WORDS + QUERY_WORDS  # a word has a token or more
     return [
         tokenizer.decode([int(i) for i in stream[start:end] if i not in (special.cls, special.sep)])
@@ -115,10 +113,10 @@ def _texts(tokenizer: Tokenizer, stream: np.ndarray, document_ends: np.ndarray, 
 def embed_texts(
     model: Encoder, tokenizer: Tokenizer, texts: Sequence[str], *, special: SpecialIds = SpecialIds(), length: int
 ) -> np.ndarray:
-    """Return float32 [N, D] of unit length: what the SentenceTransformer of the export computes, in float32.
+    """Return unit vectors float32[N, D]: what the SentenceTransformer of the export computes, in float32.
 
     Args:
-        length: most positions of a sequence, [CLS] and [SEP] included.
+        length: maximum number of tokens, [CLS] and [SEP] included.
     """
     encodings = tokenizer.encode_batch(list(texts), add_special_tokens=False)
     return embed_ids(model, [encoding.ids[: length - 2] for encoding in encodings], special=special)
@@ -140,25 +138,21 @@ def embed_ids(model: Encoder, texts: Sequence[Sequence[int]], *, special: Specia
     order = np.argsort([len(row) for row in rows], kind="stable")
     with torch.inference_mode(), torch.autocast(device.type, enabled=False):
         for start in range(0, len(rows), BATCH):
-            places = order[start : start + BATCH]
-            sizes = np.array([len(rows[i]) for i in places])
-            ids = np.full((len(places), int(sizes.max())), special.pad, np.int64)
-            for row, i in zip(ids, places, strict=True):
-                row[: len(rows[i])] = rows[i]
-            attend = torch.from_numpy(np.arange(ids.shape[1]) < sizes[:, None]).to(device)
-            states = model.states(torch.from_numpy(ids).to(device), attend=attend)
-            vectors[places] = embed(states, attend).cpu().numpy()
+            batch = order[start : start + BATCH]
+            ids, attend = padded_batch([rows[i] for i in batch], special.pad, device)
+            states = model.states(ids, attend=attend)
+            vectors[batch] = embed(states, attend).cpu().numpy()
     return vectors
 
 
 def ranks_of_partners(scores: np.ndarray) -> np.ndarray:
-    """Float64 [N]: where passage i stands for query i, from 1; of passages with equal scores, the middle."""
+    """Return float64[N]: the rank of passage i for query i, from 1; equal scores share the mean rank."""
     own = np.diag(scores)[:, None]
     return 1.0 + (scores > own).sum(axis=1) + ((scores == own).sum(axis=1) - 1) / 2
 
 
 def ranker_score(name: str, ranks: np.ndarray, baseline: np.ndarray) -> RankerScore:
-    """Mean reciprocal rank and recall, each with a 95 % bootstrap interval over queries; against the baseline's too."""
+    """Return mean reciprocal rank and recall with 95 % bootstrap intervals over queries, also of the gain over BM25."""
     metrics = {"mrr": lambda of: 1 / of, "recall_1": lambda of: of <= 1, "recall_10": lambda of: of <= 10}
     drawn = np.random.default_rng(SEED).integers(0, len(ranks), (RESAMPLES, len(ranks)))
 

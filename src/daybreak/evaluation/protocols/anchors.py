@@ -1,11 +1,11 @@
-"""Published GLUE averages, each to stand beside an average of the same convention and protocol, and nowhere else.
+"""Published GLUE averages, each comparable only with an average of the same convention and protocol.
 
-Only what was read in a paper, a model card, a repository or a thread of its authors is here, nothing from memory. Left
-out, because they are of no convention that Daybreak computes: averages of test files (BERT's, the leaderboard's), of
-unstated metrics, of settings searched per task, and those whose tasks name F1 where the convention has accuracy.
+All numbers come from papers, model cards, repositories or threads of their authors. Not included, because Daybreak does
+not compute their conventions: averages of test files (BERT's, the leaderboard's), of unstated metrics, of settings
+searched per task, and with F1 where the convention has accuracy.
 
-Those of the Cramming paper's convention also have their compute as that paper counts it, where it or the authors'
-cards tell the hardware and the time, and the peak rate of the hardware is known from the paper's own numbers.
+Anchors of the Cramming paper's convention also have their compute as that paper counts it, if hardware and time are
+published and the paper's own numbers give the peak rate of the hardware.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from daybreak.evaluation.protocols.conventions import CONVENTIONS, Convention, a
 from daybreak.schemas.tasks import Average, TaskResult
 
 COMPUTED = "cramming"
-"""The convention whose anchors have their compute."""
+"""The convention whose anchors have a compute estimate."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Capacity:
-    """What the devices of a pretraining could have computed in its time; no count of what was computed.
+    """The peak compute of the devices in the pretraining time, not the compute that was used.
 
     Geiping and Goldstein 2022, arXiv:2212.14034: peak rate of the tensor cores x seconds x devices.
     """
@@ -30,7 +30,7 @@ class Capacity:
     exaflop: float
     """10^18 operations."""
     how: str
-    """Devices, time and rate."""
+    """Devices, time and peak rate."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,30 +43,30 @@ class Anchor:
     average: float
     """In [0, 1], as ``Average.value``."""
     numbers: dict[str, float]
-    """As ``Average.numbers``; empty where the average alone is published."""
+    """As ``Average.numbers``; empty if only the average is published."""
     source: str
     capacity: Capacity | None = None
-    """None where the sources do not tell it."""
+    """None if the sources do not state it."""
 
 
 def anchors_for(average: Average) -> list[Anchor]:
-    """The published averages that ``average`` may be compared with, best first; none unless it is comparable."""
+    """Return the published averages that are comparable with ``average``, best first."""
     fitting = [anchor for anchor in ANCHORS if average.comparable and anchor.convention == average.convention]
     return sorted(fitting, key=lambda anchor: -anchor.average)
 
 
 def computed() -> list[Anchor]:
-    """The anchors that have their compute, the least first."""
+    """Return the anchors with a compute estimate, in ascending order of compute."""
     found = [(anchor.capacity.exaflop, -anchor.average, anchor) for anchor in ANCHORS if anchor.capacity]
     return [anchor for _, _, anchor in sorted(found, key=lambda entry: entry[:2])]
 
 
 def standing(results: Iterable[TaskResult]) -> tuple[float | None, str]:
-    """Where a pretrained model stands among the anchors that have their compute.
+    """Return a pretrained model's average for the comparison with the anchors that have a compute estimate.
 
     Returns:
-        Its average in [0, 1], as the convention counts, where all of it is there under the convention's protocol; else
-        None, and in words what is lacking. Both are empty where no task of the convention was evaluated.
+        The average in [0, 1] and "", if all its numbers exist under the convention's protocol; else None and what is
+        missing. The text is empty if no task of the convention was evaluated.
     """
     convention = CONVENTIONS[COMPUTED]
     tasks = dict(convention.numbers)
@@ -82,9 +82,9 @@ def standing(results: Iterable[TaskResult]) -> tuple[float | None, str]:
         return None, _lacking(convention, under)
     if not found:
         return None, ""
-    told = len({result.task for result in found})
+    count = len({result.task for result in found})
     protocols = " and ".join(dict.fromkeys(result.protocol for result in found))
-    return None, f"{told} of the {len(tasks)} tasks, under {protocols} and none under {convention.protocol}"
+    return None, f"{count} of the {len(tasks)} tasks, under {protocols} and none under {convention.protocol}"
 
 
 def _lacking(convention: Convention, results: Sequence[TaskResult]) -> str:
@@ -97,7 +97,7 @@ def _lacking(convention: Convention, results: Sequence[TaskResult]) -> str:
 
 
 def _anchors(convention: str, columns: Sequence[str], *rows: tuple[str, str, float, tuple[float, ...]]) -> list[Anchor]:
-    """Anchors from (model, source, average, one number a column or none) in points of 100."""
+    """Return anchors from (model, source, average, one number per column or none) in percent."""
     return [
         Anchor(
             convention=convention,

@@ -1,6 +1,6 @@
-"""What publications call a GLUE average: the same results give numbers that lie points apart, so each has its name.
+"""GLUE averages as publications compute them. The conventions differ by points on the same results, so each has a name.
 
-An average exists where all its numbers are there, under one protocol, of one model. A part of a task is not the task.
+An average needs all its numbers, from one model under one protocol. A subset of a task does not count as the task.
 """
 
 from __future__ import annotations
@@ -13,32 +13,32 @@ from daybreak.evaluation.protocols.known_protocols import PROTOCOLS
 from daybreak.schemas.tasks import Average, TaskResult
 
 Number = tuple[str, tuple[str, ...]]
-"""(task, metrics on dev): one of the numbers that are averaged is the mean of these metrics of the task."""
+"""(task, metrics on dev): one averaged number, the mean of these metrics of the task."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Convention:
-    """How one publication counts."""
+    """How one publication computes its average."""
 
     name: str
     source: str
     numbers: tuple[Number, ...]
-    """The average is their mean."""
+    """The average is the mean of these numbers."""
     value: Callable[[Sequence[float]], float]
-    """Which value of the seeds stands for a task."""
+    """Summary over seeds: mean or median."""
     value_name: str
     protocol: str | None
-    """The protocol whose results may stand beside the publication's own; None: no dev results may."""
+    """The protocol whose results are comparable with the published ones; None if no dev results are."""
 
     @property
     def what(self) -> str:
-        """How it counts, in words."""
+        """A description of the average."""
         tasks = len({task for task, _ in self.numbers})
-        told = ", ".join(map(number_name, self.numbers))
-        return f"mean of {len(self.numbers)} numbers of {tasks} tasks on dev ({told}), {self.value_name} of the seeds"
+        names = ", ".join(map(number_name, self.numbers))
+        return f"mean of {len(self.numbers)} numbers of {tasks} tasks on dev ({names}), {self.value_name} of the seeds"
 
     def average(self, results: dict[str, TaskResult]) -> Average | None:
-        """The average over one model's results under one protocol, by task; None where a number is missing."""
+        """Return the average of one model's results under one protocol, by task; None if a number is missing."""
         if any(task not in results or set(metrics) - results[task].scores.keys() for task, metrics in self.numbers):
             return None
         numbers = {}
@@ -73,11 +73,11 @@ SIZES = {
 }
 """Rows of train and dev (Wang et al. 2019, arXiv:1804.07461, and the ``nyu-mll/glue`` data set)."""
 WHOLE = 0.999
-"""Share of them that a file must have: a few lines of QQP and MNLI are malformed, and left out by some."""
+"""Fraction of the rows that a file must have: some copies omit a few malformed lines of QQP and MNLI."""
 
 
 def _as_published(result: TaskResult) -> bool:
-    """Whether a result has the protocol's seeds and was made of the whole task."""
+    """Return whether a result has the protocol's number of seeds and the whole task's rows."""
     train, dev = SIZES[result.task]
     enough = len(result.seeds) >= PROTOCOLS[result.protocol].seeds_of(result.task)
     return enough and result.train_rows >= WHOLE * train and result.dev_rows >= WHOLE * dev
@@ -95,7 +95,7 @@ _ALIKE: tuple[Number, ...] = (
     ("qnli", ("accuracy",)),
     ("rte", ("accuracy",)),
 )
-"""Counted alike by all."""
+"""The same in all conventions."""
 _TWO_MNLI: tuple[Number, ...] = (("mnli", ("accuracy",)), ("mnli", ("mismatched_accuracy",)))
 _ONE_MNLI: Number = ("mnli", ("accuracy", "mismatched_accuracy"))
 _BOTH: tuple[Number, ...] = (("mrpc", ("accuracy", "f1")), ("qqp", ("accuracy", "f1")))
@@ -157,9 +157,9 @@ CONVENTIONS = {
 
 
 def averages(results: Iterable[TaskResult]) -> list[Average]:
-    """Each average that the results give, model by model and protocol by protocol, in the order of CONVENTIONS.
+    """Return all averages of the results by model and protocol, in the order of CONVENTIONS.
 
-    Results of one name that came from other weights are other models.
+    Results with the same model name but other weights belong to different models.
     """
     groups: dict[tuple[str, ...], dict[str, TaskResult]] = {}
     for result in results:

@@ -1,4 +1,4 @@
-"""The protocols: how a model is fine-tuned, so that two numbers under one name mean the same thing."""
+"""The built-in fine-tuning protocols. Scores are comparable only under the same protocol."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from daybreak.evaluation.protocols.protocol import Own, Protocol
 PROTOCOLS = {
     protocol.name: protocol
     for protocol in (
-        # Ours, to be done in minutes on a CPU.
+        # Daybreak's default, which takes minutes on a CPU.
         Protocol(
             name="quick",
             train_rows=2000,
@@ -21,9 +21,8 @@ PROTOCOLS = {
             weight_decay=0.01,
             clip=1.0,
         ),
-        # For encoders of width 128 to 512 that are trained in minutes or hours. Head and rate were chosen
-        # at width 128, on training rows that the fine-tuning did not see, never on dev (docs/protocols.md);
-        # the rates of wider models are those of quick.
+        # For encoders of hidden size 128 to 512 that train in minutes or hours. Head and rate were selected at hidden
+        # size 128 on held-out training rows, never on dev (docs/protocols.md); other rates are those of quick.
         Protocol(
             name="small",
             train_rows=2000,

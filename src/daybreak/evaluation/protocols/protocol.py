@@ -1,4 +1,4 @@
-"""What a protocol is: how the one fine-tuning loop is set, and which of several settings a task takes."""
+"""The type of a fine-tuning protocol, and the settings that it gives each task."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from daybreak.evaluation.tasks.task import Task, task_type
 
 _Value = TypeVar("_Value")
 FROZEN_RATE = 1e-3
-"""Peak learning rate of a head on a frozen encoder, unless one is given; Beltagy et al. 2019 take it for a BiLSTM."""
+"""Default peak learning rate of a head on a frozen encoder; Beltagy et al. 2019 use it for a BiLSTM."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One way in which a protocol fine-tunes a model on a task."""
+    """One set of hyperparameters of a fine-tuning."""
 
     epochs: int
     rate: float
     """Peak learning rate."""
     batch: int
     weight_decay: float | None = None
-    """In place of the protocol's, where the task has its own."""
+    """Weight decay of this task, if it differs from the protocol's."""
 
     def __str__(self) -> str:
         return f"{_epochs(self.epochs)}, rate {_power(self.rate)}"
@@ -32,7 +32,7 @@ class Setting:
 
 @dataclass(frozen=True, kw_only=True)
 class Own:
-    """What a protocol does otherwise for one task; None is as for the others."""
+    """The settings of one task that differ from the protocol's; None keeps the protocol's."""
 
     epochs: int | None = None
     rate: float | None = None
@@ -43,58 +43,58 @@ class Own:
 
 @dataclass(frozen=True, kw_only=True)
 class Protocol:
-    """How the one fine-tuning loop is set: AdamW, rows shuffled by seed, scores after the last epoch."""
+    """The settings of the fine-tuning loop: AdamW, rows shuffled by seed, scores after the last epoch."""
 
     name: str
     train_rows: int | None = None
-    """At most this many rows of the train file: the first of a shuffle that is the same for every seed. None: all."""
+    """Most training rows, the first of a shuffle that is the same for every seed. None: all."""
     epochs: tuple[int, ...]
     batch: int
     length: int
-    """Tokens a row at most, special tokens included; less where the model takes less."""
+    """Most tokens of a sequence, special tokens included; less if the model takes less."""
     rates: tuple[tuple[int, tuple[float, ...]], ...]
-    """(width, peak learning rates): a model takes the entry with the largest width that is not above its own."""
+    """(hidden size, peak learning rates): the entry with the largest hidden size up to the model's applies."""
     warmup: float
-    """Share of the steps in which the learning rate rises linearly."""
+    """Fraction of the steps with linear warm-up."""
     shape: str = "linear"
-    """How the learning rate then falls to 0: ``linear``, or ``cosine`` for half a wave."""
+    """Shape of the decay to 0: ``linear`` or ``cosine``."""
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
-    """Of AdamW."""
+    """Epsilon of AdamW."""
     weight_decay: float
     """Decoupled, times the learning rate, on matrices only: not on norms and biases."""
     layer_decay: tuple[tuple[int, float], ...] = ()
-    """(width, factor), read as ``rates``: a layer learns slower by it than the one above. Empty: all alike."""
+    """(hidden size, factor), read like ``rates``: layer-wise decay of the learning rate. Empty: none."""
     clip: float | None
-    """Largest norm of the gradient; None for any."""
+    """Largest norm of the gradient; None for no clipping."""
     dropout: float | None = None
-    """Of every dropout layer that the model has; None leaves each as the model's config says."""
+    """Probability of every dropout layer of the model; None keeps the config's."""
     drop_last: bool = False
-    """Leave out of each epoch the rows that do not fill a batch, other ones each time."""
+    """Leave out of each epoch the rows that do not fill a batch, other rows each time."""
     own: tuple[tuple[str, Own], ...] = ()
-    """(task family, what is otherwise there)."""
+    """(task family, its settings)."""
     reported: str = "dev"
-    """The part of the headline number: dev, or test where the task has a labelled test file."""
+    """The reported part: dev, or test if the task has a labelled test file."""
     selection: str = "best"
-    """Which of several settings counts: ``best``, or ``shortest`` (``selection.choose``)."""
+    """Which of several settings is reported: ``best`` or ``shortest`` (``task_evaluation.select_setting``)."""
     starts: tuple[tuple[str, str], ...] = ()
-    """(task, task whose fine-tuned model it starts from, first seed's); the others start from the model itself."""
+    """(task, task whose fine-tuned model of the first seed it starts from); other tasks start from the model."""
     seeds: int = 3
-    """Fine-tunings of each task, unless the user says otherwise."""
+    """Default number of fine-tunings of each task."""
     frozen: bool = False
-    """Train the head alone; the encoder stays as it is, dropout off."""
+    """Train the head only, with the encoder frozen and its dropout off."""
     by_type: tuple[tuple[str, Own], ...] = ()
-    """(task type, what is otherwise there); the types are those of ``tasks.task_type``. ``own`` comes before it."""
+    """(task type, its settings) with the types of ``tasks.task_type``. ``own`` takes precedence."""
     heads: tuple[tuple[str, str], ...] = ()
-    """(task type, a name of ``heads.HEADS``); the others have the stock head."""
+    """(task type, a name of ``heads.HEADS``); other types have the stock head."""
     both_orders: bool = False
-    """Train on both orders of each pair whose order means nothing, and average the answers over both."""
+    """Train on both orders of symmetric pairs, and average the outputs over both."""
     precision: str = "float32"
-    """Arithmetic of training on a CPU: ``float32``, or ``fast`` for bfloat16 where that is measured to be faster.
+    """Arithmetic of training on a CPU: ``float32``, or ``fast`` for bfloat16 if it is measured to be faster.
     Predictions are always computed in float32."""
 
     def for_task(self, task: Task) -> Protocol:
-        """The protocol as one task takes it: its one head, and both orders only where its pairs have none."""
+        """Return the protocol of one task: with its head only, and ``both_orders`` only if the task is symmetric."""
         name = dict(self.heads).get(task_type(task))
         return dataclasses.replace(
             self,
@@ -103,11 +103,11 @@ class Protocol:
         )
 
     def head_of(self, task: Task) -> str:
-        """The head for a task, a name of ``heads.HEADS``."""
+        """Return the head of a task, a name of ``heads.HEADS``."""
         return dict(self.heads).get(task_type(task), "stock")
 
     def settings(self, width: int, family: str, type: str = "") -> list[Setting]:
-        """Every epoch count with every rate for a task and a model of this width. Of several, dev chooses one."""
+        """Return all combinations of epochs and rates for a task and a hidden size; the dev score selects one."""
         own = self._own(family, type)
         return [
             Setting(epochs, rate, own.batch or self.batch, own.weight_decay)
@@ -116,20 +116,20 @@ class Protocol:
         ]
 
     def seeds_of(self, family: str) -> int:
-        """Fine-tunings of a task of this family, unless the user says otherwise."""
+        """Return the default number of fine-tunings of a task of this family."""
         return self._own(family).seeds or self.seeds
 
     def decay_of(self, setting: Setting) -> float:
-        """The weight decay under ``setting``."""
+        """Return the weight decay of a setting."""
         return self.weight_decay if setting.weight_decay is None else setting.weight_decay
 
     def layer_decay_at(self, width: int) -> float:
-        """The factor between neighbouring layers of a model of this width; 1.0 where all learn alike."""
+        """Return the layer-wise decay factor for a hidden size; 1.0 for none."""
         return _fitting(self.layer_decay, width) if self.layer_decay else 1.0
 
     def recorded(self, setting: Setting, width: int) -> dict[str, float]:
-        """What a result says of how it came about: the numbers of ``setting`` and of the protocol at this width."""
-        told = {
+        """Return the hyperparameters that a result records."""
+        found = {
             "learning_rate": setting.rate,
             "epochs": setting.epochs,
             "batch": setting.batch,
@@ -143,15 +143,15 @@ class Protocol:
             "dropout": self.dropout,
             "most_train_rows": self.train_rows,
         }
-        return {name: value for name, value in told.items() if value is not None}
+        return {name: value for name, value in found.items() if value is not None}
 
     def changed(
         self, epochs: int | None = None, rate: float | None = None, rows: int | None = None, frozen: bool = False
     ) -> Protocol:
-        """The protocol with one epoch count, one peak learning rate, another number of training rows, a frozen encoder.
+        """Return the protocol with other epochs, peak learning rate or training rows, or with a frozen encoder.
 
-        The changes hold for every task and become part of the name, so that nothing passes for the protocol that is
-        none. Where ``rows`` is 0, all are taken. With a frozen encoder the rate is FROZEN_RATE, unless one is given.
+        The changes apply to every task and become part of the name. ``rows`` 0 means all rows. With a frozen encoder
+        the default rate is FROZEN_RATE.
 
         Raises:
             UserError: a value is out of range.
@@ -182,12 +182,12 @@ class Protocol:
     def _own(self, family: str, type: str = "") -> Own:
         """What holds for the family, and where that says nothing, for the type."""
         general, special = dict(self.by_type).get(type, Own()), dict(self.own).get(family, Own())
-        said = {name: value for name, value in vars(special).items() if value is not None}
-        return dataclasses.replace(general, **said)
+        changes = {name: value for name, value in vars(special).items() if value is not None}
+        return dataclasses.replace(general, **changes)
 
 
 def _fitting(table: tuple[tuple[int, _Value], ...], width: int) -> _Value:
-    """The entry with the largest width that is not above ``width``, or the first."""
+    """Return the entry with the largest hidden size up to ``width``, or the first."""
     return ([value for least, value in table if least <= width] or [table[0][1]])[-1]
 
 

@@ -1,4 +1,4 @@
-"""What a list of predictions is worth: scikit-learn and scipy do the counting, a constant answer never gives NaN."""
+"""Metrics of predictions from scikit-learn and scipy; constant predictions never give NaN."""
 
 from __future__ import annotations
 
@@ -10,28 +10,27 @@ from scipy import stats
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef, roc_auc_score
 
 TWO_LABELS = ("f1", "auc")
-"""Exist for two labels only; label id 1 is the positive one."""
+"""Metrics for two labels only; label id 1 is the positive one."""
 METRICS = {
     "classification": ("accuracy", "macro_f1", "micro_f1", "mcc", *TWO_LABELS),
     "regression": ("pearson", "spearman"),
 }
-"""By kind of task. With one label a row, ``micro_f1`` equals accuracy; it is there under the name that papers use."""
+"""Metrics by kind of task. With one label per row, ``micro_f1`` equals accuracy; papers use both names."""
 
 
 def classification_scores(
     classes: int, targets: Sequence[float], answers: Sequence[float], leads: Sequence[float] | None = None
 ) -> dict[str, float]:
-    """Every metric of classification, by name.
+    """Return every metric of classification, by name.
 
     Args:
         classes: number of labels.
-        targets, answers: class ids, one a row, at least one row.
-        leads: for two labels, how much speaks for label id 1, one number a row: its chance, or anything that orders
-            rows as its chance does; ``auc`` exists only with it.
+        targets, answers: class ids, one per row, at least one row.
+        leads: for two labels, a score of label id 1 per row, such as its probability; required for ``auc``.
 
     Returns:
-        Shares in [0, 1]; ``mcc`` (Matthews 1975) in [-1, 1], 0.0 where either side is constant. ``auc``, the area under
-        the ROC curve, is 0.5 where all rows have one label.
+        Fractions in [0, 1]; ``mcc`` (Matthews 1975) in [-1, 1], 0.0 if either side is constant. ``auc``, the area under
+        the ROC curve, is 0.5 if all rows have one label.
     """
     scores = {
         "accuracy": float(accuracy_score(targets, answers)),
@@ -47,7 +46,7 @@ def classification_scores(
 
 
 def regression_scores(targets: Sequence[float], answers: Sequence[float]) -> dict[str, float]:
-    """Both correlations of numbers, one a row, in [-1, 1]; 0.0 where either side is constant."""
+    """Return both correlations, in [-1, 1]; 0.0 if either side is constant."""
     return {
         "pearson": _correlation(stats.pearsonr, targets, answers),
         "spearman": _correlation(stats.spearmanr, targets, answers),
@@ -55,7 +54,7 @@ def regression_scores(targets: Sequence[float], answers: Sequence[float]) -> dic
 
 
 def _matthews(targets: Sequence[float], answers: Sequence[float]) -> float:
-    # scikit-learn warns where one label is all there is; its answer, 0.0, is the one that we want.
+    # scikit-learn also returns 0.0 here, with a warning.
     if len(set(targets)) < 2 or len(set(answers)) < 2:
         return 0.0
     return float(matthews_corrcoef(targets, answers))
@@ -65,16 +64,16 @@ def _correlation(function, targets: Sequence[float], answers: Sequence[float]) -
     if len(set(targets)) < 2 or len(set(answers)) < 2:
         return 0.0
     with warnings.catch_warnings():
-        # A nearly constant answer is a finding about the model, not about the input.
+        # Nearly constant predictions are a property of the model, not an error in the input.
         warnings.simplefilter("ignore", stats.DegenerateDataWarning)
         value = float(function(targets, answers).statistic)
     return value if np.isfinite(value) else 0.0
 
 
 def most_frequent(targets: Sequence[int], metric: str = "") -> int:
-    """The best class id that ignores the text: the most frequent one (ties: the lowest).
+    """Return the best constant class id: the most frequent one (ties: the lowest).
 
-    For the metric f1 it is label id 1, however rare: never giving it scores 0.
+    For the metric f1 it is label id 1, because any other constant scores 0.
     """
     return 1 if metric == "f1" else int(np.bincount(targets).argmax())
 
@@ -83,16 +82,16 @@ BINS = 15
 
 
 def bin_of(confidences: np.ndarray) -> np.ndarray:
-    """int64[N]: which of BINS bins of equal width over [0, 1], from 0; a bin's upper end belongs to it."""
+    """Return int64[N]: the bin of each value, of BINS bins of equal width over [0, 1]; upper ends are included."""
     return np.clip(np.ceil(confidences * BINS).astype(int) - 1, 0, BINS - 1)
 
 
 def calibration_error(confidences: np.ndarray, right: np.ndarray) -> float:
-    """Expected calibration error (Guo et al. 2017, arXiv:1706.04599, equation 5) over BINS bins of equal width.
+    """Return the expected calibration error (Guo et al. 2017, arXiv:1706.04599, equation 5) over BINS bins.
 
     Args:
-        confidences: float[rows] in [0, 1], the chance of the given answer.
-        right: bool[rows], whether it was the target.
+        confidences: float[rows] in [0, 1], the probability of the prediction.
+        right: bool[rows], whether the prediction is correct.
 
     Returns:
         The mean distance between confidence and accuracy within a bin, weighted by rows, in [0, 1].

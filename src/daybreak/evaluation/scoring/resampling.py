@@ -1,15 +1,14 @@
-"""Is one model better than another? A paired bootstrap over the judged rows and seeds that cells keep.
+"""Compare two models with a paired bootstrap over rows and seeds.
 
-Both models answered the same rows, so most of what makes a row hard is common to both and cancels in the difference
-(the paired bootstrap of Koehn 2004 and of Berg-Kirkpatrick et al. 2012). Each resample draws as many rows as there are,
-with replacement, the same for both models and all seeds, and as many seeds as there are, the same for both; each metric
-is counted again on what was drawn. The interval is the percentile one (Efron and Tibshirani 1993, chapter 13).
+Both models predict the same rows, so the difficulty of a row cancels in the difference (Koehn 2004; Berg-Kirkpatrick
+et al. 2012). Each resample draws rows with replacement, the same for both models and all seeds, and seeds, the same
+for both, and computes the metric again. The interval is the percentile interval (Efron and Tibshirani 1993, ch. 13).
 
-Three limits. A bootstrap sees no more seeds than were run: with one, the interval speaks of the rows alone; with three
-whose own spread is as large as that of the rows, it covers the true difference about 90 times in 100, not 95 (simulated
-for a test). Where seeds hardly differ it is wider than it need be, since the chance in single answers is drawn twice,
-with rows and with seeds (Owen 2007, the pigeonhole bootstrap). And the rows are taken for a sample of the task's texts;
-of another task nothing is said.
+Limits: a bootstrap knows only the seeds that were run. With one seed the interval covers only the rows. With three
+seeds whose spread equals that of the rows, it covers the true difference about 90 times in 100 instead of 95
+(simulated in a test). If seeds hardly differ it is too wide, because noise in single predictions is drawn with rows and
+with seeds (Owen 2007, the pigeonhole bootstrap). It treats the rows as a sample of the task's texts and says nothing
+about other tasks.
 """
 
 from __future__ import annotations
@@ -19,35 +18,42 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from daybreak.core.errors import UserError
-from daybreak.schemas.tasks import Cell, Comparison
+from daybreak.schemas.tasks import Comparison, FinetuningRun
 
 RESAMPLES = 2000
 SEED = 0
-"""Draws rows and seeds: the same question has the same answer."""
+"""Seed of the resamples."""
 INTERVAL = (0.025, 0.975)
 AT_ONCE = 50_000
-"""Entries of the largest array (rows x resamples) in memory: 0.4 MB, which stays in a cache."""
+"""Entries of the largest array (rows x resamples): 0.4 MB, which fits a CPU cache."""
 
 Recount = Callable[[np.ndarray], np.ndarray]
-"""float64[R, B]: how often each of R rows was drawn in each of B resamples -> the metric, float64[B]."""
+"""From how often each of R rows was drawn in each of B resamples, float64[R, B], to the metric, float64[B]."""
 
 
 def compare(
-    a: Sequence[Cell], b: Sequence[Cell], model_a: str, model_b: str, *, kind: str, metric: str, classes: int = 0
+    a: Sequence[FinetuningRun],
+    b: Sequence[FinetuningRun],
+    model_a: str,
+    model_b: str,
+    *,
+    kind: str,
+    metric: str,
+    classes: int = 0,
 ) -> Comparison:
-    """Model B against model A on one task and protocol, on the seeds that both have.
+    """Compare model B with model A on one task and protocol, on the seeds that both have.
 
     Args:
-        a, b: one cell a seed, of one setting each.
-        model_a, model_b: names of the models, for the answer.
-        kind: of the task, a name of ``kinds.KINDS``.
-        metric: as in ``TaskResult.metric``: a prefix ``test_`` or ``mismatched_`` names the part that is judged.
+        a, b: one run per seed, each with one setting.
+        model_a, model_b: names of the models.
+        kind: kind of the task, a name of ``kinds.KINDS``.
+        metric: as in ``TaskResult.metric``: a prefix ``test_`` or ``mismatched_`` names the part that is table.
         classes: number of the task's labels.
 
     Raises:
-        UserError: no seed is common, the models were not judged on the same rows, or the metric cannot be recounted.
+        UserError: there is no common seed, the models were evaluated on different rows, or rows do not give the metric.
     """
-    first, second = ({cell.seed: cell for cell in cells} for cells in (a, b))
+    first, second = ({run.seed: run for run in runs} for runs in (a, b))
     seeds = sorted(first.keys() & second.keys())
     if not seeds:
         raise UserError(
@@ -81,22 +87,22 @@ def compare(
 
 
 def _differences(counts: list[list[Recount]], rows: int) -> np.ndarray:
-    """float64[RESAMPLES]: mean of B less mean of A, over the seeds drawn, on the rows drawn."""
-    chance = np.random.default_rng(SEED)
+    """Return float64[RESAMPLES]: mean of B minus mean of A over the drawn seeds, on the drawn rows."""
+    rng = np.random.default_rng(SEED)
     seeds = len(counts[0])
-    drawn = chance.multinomial(seeds, np.full(seeds, 1 / seeds), RESAMPLES) / seeds
+    drawn = rng.multinomial(seeds, np.full(seeds, 1 / seeds), RESAMPLES) / seeds
     found = []
     step = max(1, AT_ONCE // rows)
     for start in range(0, RESAMPLES, step):
-        weights = _row_counts(chance, min(step, RESAMPLES - start), rows)
+        weights = _row_counts(rng, min(step, RESAMPLES - start), rows)
         by_seed = np.stack([there(weights) - here(weights) for here, there in zip(*counts)], axis=1)
         found.append((by_seed * drawn[start : start + step]).sum(axis=1))
     return np.concatenate(found)
 
 
-def _row_counts(chance: np.random.Generator, resamples: int, rows: int) -> np.ndarray:
-    """float64[rows, resamples]: how often each row comes in each resample."""
-    places = chance.integers(0, rows, (rows, resamples)) * resamples + np.arange(resamples)
+def _row_counts(rng: np.random.Generator, resamples: int, rows: int) -> np.ndarray:
+    """Return float64[rows, resamples]: how often each row was drawn in each resample."""
+    places = rng.integers(0, rows, (rows, resamples)) * resamples + np.arange(resamples)
     return np.bincount(places.ravel(), minlength=rows * resamples).reshape(rows, resamples).astype(np.float64)
 
 
@@ -107,58 +113,56 @@ def _part(metric: str) -> tuple[str, str]:
     return "dev", metric
 
 
-def _table(cell: Cell, part: str) -> np.ndarray:
-    if not cell.judged.get(part):
-        raise UserError(
-            f"The cells of {cell.task} keep no judged {part} rows of {cell.model_name}.", "Evaluate it again."
-        )
-    return np.asarray(cell.judged[part], dtype=np.float64)
+def _table(run: FinetuningRun, part: str) -> np.ndarray:
+    if not run.scored_rows.get(part):
+        raise UserError(f"The runs of {run.task} keep no {part} rows of {run.model_name}.", "Evaluate it again.")
+    return np.asarray(run.scored_rows[part], dtype=np.float64)
 
 
 def _check_same_rows(kind: str, tables: Sequence[np.ndarray]) -> None:
     if len({len(table) for table in tables}) > 1:
         sizes = " and ".join(f"{size:,}" for size in sorted({len(table) for table in tables}))
         raise UserError(
-            f"The two models were judged on different numbers of rows, {sizes}.", "Evaluate both on the same files."
+            f"The two models were evaluated on different numbers of rows, {sizes}.", "Evaluate both on the same files."
         )
-    first, *others = (_asked(kind, table) for table in tables)
+    first, *others = (_targets(kind, table) for table in tables)
     if any(not np.array_equal(other, first) for other in others):
         raise UserError(
-            "The two models were judged on rows with different targets.", "Evaluate both on the same files."
+            "The two models were evaluated on rows with different targets.", "Evaluate both on the same files."
         )
 
 
-def _asked(kind: str, table: np.ndarray) -> np.ndarray:
-    """What does not hang on the model; of answers to questions nothing is kept but how good they are."""
+def _targets(kind: str, table: np.ndarray) -> np.ndarray:
+    """Return the columns that do not depend on the model; none for question answering, which keeps only scores."""
     if kind == "qa":
         return table[:, :0]
     return table[:, 2::3] if kind == "tokens" else table[:, 0]
 
 
-def recount(kind: str, metric: str, judged: np.ndarray, classes: int = 0) -> Recount:
-    """How ``metric`` is counted from any resample of ``judged`` (columns as ``Kind.judged`` of that kind has them).
+def recount(kind: str, metric: str, table: np.ndarray, classes: int = 0) -> Recount:
+    """Return the function that computes ``metric`` on any resample of ``table`` (columns as in ``Kind.columns``).
 
     Raises:
-        UserError: this metric of this kind has no way to be counted from rows.
+        UserError: the metric cannot be computed from rows.
     """
-    targets, answers = judged[:, 0], judged[:, 1]
+    targets, answers = table[:, 0], table[:, 1]
     match kind, metric:
         case "regression", "pearson":
             return _pearson(targets, answers)
         case "regression", "spearman":
             return _spearman(targets, answers)
         case "classification", "auc":
-            return _area(targets, judged[:, 2])
+            return _area(targets, table[:, 2])
         case ("classification", "accuracy" | "micro_f1") | ("choice", "accuracy"):
             return _mean(targets == answers)
         case "classification", "f1" | "macro_f1" | "mcc":
             return _from_counts(_FROM_COUNTS[metric], targets.astype(int), answers.astype(int), classes)
         case "tokens", "span_f1" | "span_precision" | "span_recall" | "token_macro_f1":
-            return _of_tokens(metric, judged)
+            return _of_tokens(metric, table)
         case "qa", "exact" | "f1":
-            return _mean(judged[:, ("exact", "f1").index(metric)])
+            return _mean(table[:, ("exact", "f1").index(metric)])
     raise UserError(
-        f"The metric {metric} of a task of the kind {kind} cannot be counted again from resampled rows.",
+        f"The metric {metric} of a task of the kind {kind} cannot be computed on resampled rows.",
         "Compare by the table of results.",
     )
 
@@ -168,7 +172,7 @@ def _mean(values: np.ndarray) -> Recount:
 
 
 def _ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
-    """0 where nothing is below."""
+    """Return the ratio; 0 where the denominator is 0."""
     return np.divide(above, below, out=np.zeros_like(above), where=below > 0)
 
 
@@ -178,7 +182,7 @@ def _from_counts(
     answers: np.ndarray,
     classes: int,
 ) -> Recount:
-    """A metric that hangs on three counts of each class, float64[C, B]: rows that have it, were given it, and both."""
+    """Return a metric of three counts per class, float64[C, B]: target, predicted, and both."""
     every = np.eye(classes)
     gold, given = every[:, targets], every[:, answers]
     both = gold * given
@@ -194,7 +198,7 @@ def _macro_f1(gold: np.ndarray, given: np.ndarray, both: np.ndarray) -> np.ndarr
 
 
 def _matthews(gold: np.ndarray, given: np.ndarray, both: np.ndarray) -> np.ndarray:
-    """For any number of classes (Gorodkin 2004); 0 where either side is constant."""
+    """Return the correlation for any number of classes (Gorodkin 2004); 0 where either side is constant."""
     rows = gold.sum(axis=0)
     shared = both.sum(axis=0) * rows - (gold * given).sum(axis=0)
     own = (rows**2 - (gold**2).sum(axis=0)) * (rows**2 - (given**2).sum(axis=0))
@@ -204,10 +208,10 @@ def _matthews(gold: np.ndarray, given: np.ndarray, both: np.ndarray) -> np.ndarr
 _FROM_COUNTS = {"f1": _positive_f1, "macro_f1": _macro_f1, "mcc": _matthews}
 
 
-def _of_tokens(metric: str, judged: np.ndarray) -> Recount:
-    """From the sums of correct, predicted and gold spans, or of such words type by type."""
-    types = judged.shape[1] // 6
-    columns = np.ascontiguousarray(judged.T)
+def _of_tokens(metric: str, table: np.ndarray) -> Recount:
+    """Compute from the sums of correct, predicted and gold spans, or of words by type."""
+    types = table.shape[1] // 6
+    columns = np.ascontiguousarray(table.T)
 
     def count(drawn: np.ndarray) -> np.ndarray:
         sums = (columns @ drawn).reshape(types, 2, 3, -1)
@@ -228,7 +232,7 @@ def _pearson(x: np.ndarray, y: np.ndarray) -> Recount:
     def count(drawn: np.ndarray) -> np.ndarray:
         mean_x, mean_y, square_x, square_y, product = columns @ drawn / len(x)
         own_x, own_y = square_x - mean_x**2, square_y - mean_y**2
-        # What rounding leaves of the variance of a constant is none.
+        # A constant has a variance near 0 because of rounding.
         own = np.where((own_x > 1e-12 * square_x) & (own_y > 1e-12 * square_y), own_x * own_y, 0)
         return _ratio(product - mean_x * mean_y, np.sqrt(own))
 
@@ -267,9 +271,9 @@ def _ranks(values: np.ndarray) -> Recount:
     return count
 
 
-def _area(targets: np.ndarray, chances: np.ndarray) -> Recount:
+def _area(targets: np.ndarray, leads: np.ndarray) -> Recount:
     """Area under the ROC curve (Mann and Whitney 1947); 0.5 where all rows drawn have one label."""
-    ranks = _ranks(chances)
+    ranks = _ranks(leads)
 
     def count(drawn: np.ndarray) -> np.ndarray:
         positive = drawn * targets[:, None]

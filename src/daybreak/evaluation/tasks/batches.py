@@ -1,4 +1,4 @@
-"""Samples of similar length side by side, so that little is padded; the caller's order is never lost."""
+"""Batches of samples of similar length, so that little is padded."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from daybreak.core.errors import UserError
 from daybreak.evaluation.tasks.task import LabelledRows
 
 CHUNK_BATCHES = 50
-"""Samples are sorted by length within chunks of this many batches: little padding, and a fresh order each epoch."""
+"""Samples are sorted by length within chunks of this many batches, which keeps some randomness in every epoch."""
 PREDICTION_BATCH = 64
 
 
 @dataclass(frozen=True)
 class EncodedRows:
-    """Rows as samples of token ids. A row is one sample, or several: the windows of a long text."""
+    """Rows as samples of token ids. A row is one sample, or several windows of a long text."""
 
     features: dict[str, list[Any]]
-    """One entry a sample for each input that the tokenizer makes: integers, or lists of them for several sequences."""
+    """One entry per sample for each input of the tokenizer: integers, or lists of them for several sequences."""
     targets: list[Any]
-    """One entry a sample."""
+    """One entry per sample."""
     lengths: list[int]
     """Tokens of each sample's longest sequence."""
     rows: LabelledRows
-    """What the samples were made of."""
+    """The rows before encoding."""
     notes: list[Any] = field(default_factory=list)
-    """One entry a sample, for the kind that made it: which row it is of, where its words begin."""
+    """One entry per sample with what its kind needs, such as the row of a window or the first tokens of the words."""
 
     def __len__(self) -> int:
         """Number of samples."""
@@ -38,7 +38,7 @@ class EncodedRows:
 
 
 def joined(first: EncodedRows, second: EncodedRows) -> EncodedRows:
-    """The samples of both, which have the same inputs."""
+    """Concatenate the samples of two, which have the same inputs."""
     return EncodedRows(
         {name: values + second.features[name] for name, values in first.features.items()},
         first.targets + second.targets,
@@ -50,13 +50,13 @@ def joined(first: EncodedRows, second: EncodedRows) -> EncodedRows:
 
 @dataclass(frozen=True)
 class Padding:
-    """How a tokenizer pads, without its slowness."""
+    """The padding of a tokenizer; faster than the tokenizer's own method."""
 
     values: dict[str, int]
-    """What to pad each input with."""
+    """Padding value of each input."""
     left: bool
     multiple: int = 1
-    """Widths are rounded up to a multiple of this, but not above ``most``."""
+    """Lengths are rounded up to a multiple of this, but not above ``most``."""
     most: int = 0
 
     @classmethod
@@ -72,7 +72,7 @@ class Padding:
 
 
 def padded(sequences: Sequence[Sequence[int]], value: int, left: bool = False, width: int = 0) -> torch.Tensor:
-    """The sequences as one rectangle, int64[len(sequences), L]; L is the longest or ``width``, if more."""
+    """Return the padded sequences, int64[len(sequences), L]; L is the longest length, or ``width`` if larger."""
     longest = max(width, max(map(len, sequences)))
     rectangle = np.full((len(sequences), longest), value, dtype=np.int64)
     for row, sequence in zip(rectangle, sequences):
@@ -84,10 +84,10 @@ def padded(sequences: Sequence[Sequence[int]], value: int, left: bool = False, w
 
 
 def check_ids(sequences: Sequence[Sequence[int]], vocabulary: int) -> None:
-    """Refuse ids that the model's embedding table of ``vocabulary`` rows does not have.
+    """Check that all ids are below ``vocabulary``, the size of the model's embedding table.
 
     Raises:
-        UserError: there is one.
+        UserError: an id is too large.
     """
     largest = max((max(ids) for ids in sequences if ids), default=0)
     if largest >= vocabulary:
@@ -98,7 +98,7 @@ def check_ids(sequences: Sequence[Sequence[int]], vocabulary: int) -> None:
 
 
 def training_batches(lengths: Sequence[int], batch: int, generator: torch.Generator) -> list[list[int]]:
-    """One epoch: every index once, batches of similar length, in random order."""
+    """Return the batches of one epoch: every index once, similar lengths within a batch, in random order."""
     order = torch.randperm(len(lengths), generator=generator).tolist()
     chunk = CHUNK_BATCHES * batch
     batches = []
@@ -109,6 +109,6 @@ def training_batches(lengths: Sequence[int], batch: int, generator: torch.Genera
 
 
 def prediction_batches(lengths: Sequence[int]) -> list[list[int]]:
-    """Every index once, sorted by length."""
+    """Return batches with every index once, sorted by length."""
     order = sorted(range(len(lengths)), key=lambda index: lengths[index])
     return [order[i : i + PREDICTION_BATCH] for i in range(0, len(order), PREDICTION_BATCH)]

@@ -1,4 +1,4 @@
-"""Multiple choice: which of a row's endings is the right one, as in SWAG (Zellers et al. 2018, arXiv:1808.05326)."""
+"""Multiple choice, as in SWAG (Zellers et al. 2018, arXiv:1808.05326)."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from daybreak.core.errors import UserError
 from daybreak.evaluation.scoring.metrics import most_frequent
 from daybreak.evaluation.tasks.batches import EncodedRows, Padding, check_ids
 from daybreak.evaluation.tasks.sequences import OneOfSeveral, confidence_of, confidence_scores
-from daybreak.evaluation.tasks.tables import place, read_cells, shown
+from daybreak.evaluation.tasks.tables import location, read_table, shown
 from daybreak.evaluation.tasks.task import LabelledRows, Task, TaskRows, assembled
 
 
 class Choice(OneOfSeveral):
-    """The number of the right choice, from 0; one score a choice.
+    """The index of the right choice, from 0; the head gives one score per choice.
 
-    A row's texts are its context and then its choices, every row with equally many. With two context columns the second
-    begins every choice, as in SWAG: (first, second + " " + choice).
+    A row's texts are its context and its choices; every row has the same number of choices. With two context columns,
+    the second is the start of every choice, as in SWAG: (first, second + " " + choice).
     """
 
     name: ClassVar[str] = "choice"
     metrics: ClassVar[tuple[str, ...]] = ("accuracy",)
     headline = "accuracy"
     head = "ForMultipleChoice"
-    judged = ("target", "answer", "confidence", "surprise")
-    """The confidence is the answer's chance in [0, 1], the surprise that of the target in nats."""
+    columns = ("target", "answer", "confidence", "nll")
+    """The confidence is the probability of the prediction; nll is the negative log-likelihood of the target in nats."""
 
     def load(self, task: Task) -> TaskRows:
         read = {path: _read(task, path) for path in task.files.values()}
@@ -37,12 +37,12 @@ class Choice(OneOfSeveral):
         return assembled(task, (), rows, sum(skipped for _, skipped in read.values()))
 
     def configure(self, config: Any, labels: Sequence[str]) -> None:
-        """Nothing: the head gives one score a choice, whatever their number."""
+        """Do nothing: the head does not depend on the number of choices."""
 
     def encode(self, tokenizer: Any, rows: LabelledRows, length: int, vocabulary: int) -> EncodedRows:
-        """The context loses its last tokens first; a choice that would leave it none is cut too, the longer one first.
+        """Truncate the context; if a choice alone is too long, truncate the longer of the two texts first.
 
-        A sample holds one sequence for each choice.
+        A sample holds one sequence per choice.
         """
         pairs = [(texts[0], choice) for texts in rows.texts for choice in texts[1:]]
         room = length - tokenizer.num_special_tokens_to_add(pair=True)
@@ -70,7 +70,7 @@ class Choice(OneOfSeveral):
         )
 
     def collate(self, padding: Padding, rows: EncodedRows, indices: Sequence[int]) -> dict[str, torch.Tensor]:
-        """int64[samples, choices, longest] of each input."""
+        """Return each input as int64[samples, choices, longest]."""
         found = {}
         for name, values in rows.features.items():
             flat = [sequence for index in indices for sequence in values[index]]
@@ -81,27 +81,27 @@ class Choice(OneOfSeveral):
         columns = (rows.targets, *confidence_of(np.stack(answers).astype(np.float64), rows.targets))
         return np.stack(columns, axis=1).astype(np.float64)
 
-    def constant(self, data: TaskRows, judged: LabelledRows) -> np.ndarray:
-        table = np.full((len(judged), len(self.judged)), np.nan)
-        table[:, 0], table[:, 1] = judged.targets, most_frequent(data.train.targets)
+    def constant(self, data: TaskRows, rows: LabelledRows) -> np.ndarray:
+        table = np.full((len(rows), len(self.columns)), np.nan)
+        table[:, 0], table[:, 1] = rows.targets, most_frequent(data.train.targets)
         return table
 
-    def score(self, judged: np.ndarray, labels: Sequence[str]) -> dict[str, float]:
-        """Also ``calibration_error`` and ``surprise``, less of which is better, where chances are known."""
-        accuracy = float((judged[:, 0] == judged[:, 1]).mean())
-        return {"accuracy": accuracy, **confidence_scores(*judged.T)}
+    def score(self, scored: np.ndarray, labels: Sequence[str]) -> dict[str, float]:
+        """Return the metrics; with probabilities also ``calibration_error`` and ``nll``, where less is better."""
+        accuracy = float((scored[:, 0] == scored[:, 1]).mean())
+        return {"accuracy": accuracy, **confidence_scores(*scored.T)}
 
 
 def _read(task: Task, path: Path) -> tuple[LabelledRows, int]:
-    """The rows, and how many lacked a cell."""
-    cells = read_cells(path, (*task.text, *task.choices, task.label), format=task.format, header=task.header)
+    """Return the rows, and the number of rows that lack a value."""
+    cells = read_table(path, (*task.text, *task.choices, task.label), format=task.format, header=task.header)
     known = {str(number): number for number in range(len(task.choices))}
     targets = []
     for line, row in zip(cells.lines, cells.rows):
         label = row[-1].strip()
         if label not in known:
             raise UserError(
-                f"{place(path, line)} has the label {shown(label)}, which is no number from 0 to {len(known) - 1}.",
+                f"{location(path, line)} has the label {shown(label)}, which is no number from 0 to {len(known) - 1}.",
                 "Give the number of the right choice, counted from 0.",
             )
         targets.append(known[label])
@@ -109,6 +109,6 @@ def _read(task: Task, path: Path) -> tuple[LabelledRows, int]:
 
 
 def _texts(row: tuple[str, ...], contexts: int) -> tuple[str, ...]:
-    """The context, then each choice with what begins it."""
+    """Return the context, then each choice with its start."""
     begins = " ".join((*row[1:contexts], ""))
     return (row[0], *(begins + choice for choice in row[contexts:]))

@@ -1,8 +1,8 @@
-"""Tagged sentences from CoNLL files: a word a line, its columns separated by tabs or spaces, a blank line between
-sentences, and ``-DOCSTART-`` lines, which are no words, between documents.
+"""Read tagged sentences from CoNLL files.
 
-Where a line has a tab, only tabs separate. Tags may be IOB2, IOB1, or the mixture of both that some published files
-hold (``spans.spans`` reads them all); other schemes, such as BIOES, are refused.
+A line holds one word with columns separated by tabs, or by spaces if the line has no tab. A blank line ends a sentence;
+``-DOCSTART-`` lines separate documents. Tags may be IOB1, IOB2 or a mixture (``spans.spans`` reads all of them); other
+schemes, such as BIOES, are refused.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TAG = re.compile("O|[BI]-.+")
 
 @dataclass(frozen=True)
 class Sentence:
-    """One or more words with their tags, as the file has them, and the 1-based line of the first."""
+    """The words of a sentence, their tags as in the file, and the 1-based line of the first word."""
 
     words: tuple[str, ...]
     tags: tuple[str, ...]
@@ -34,9 +34,9 @@ def read_sentences(path: Path, word: int, tag: int) -> list[Sentence]:
     """Read the columns ``word`` and ``tag`` (0-based) of a CoNLL file. A byte order mark is dropped.
 
     Raises:
-        UserError: the file is missing, is no UTF-8, holds no sentence, or a line lacks a column or has no such tag.
+        UserError: the file is missing, not UTF-8 or empty, or a line lacks a column or has an unknown tag.
     """
-    # Only line feeds end lines: a stray carriage return must not cut a word in two.
+    # Only line feeds end lines: a stray carriage return must not split a word.
     with readable(path), path.open(encoding="utf-8-sig", newline="\n") as file:
         found = list(_sentences(file, path, word, tag))
     if not found:

@@ -1,4 +1,4 @@
-"""The kinds of tasks that there are."""
+"""All kinds of tasks."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ KINDS: dict[str, Kind] = {
 
 
 def kind_of(task: Task) -> Kind:
+    """Return the kind of a task."""
     return KINDS[task.kind]
 
 
@@ -22,6 +23,6 @@ def load_task(task: Task) -> TaskRows:
     """Read a task's files.
 
     Raises:
-        UserError: a file cannot be used, a label is unknown or no number, or there is nothing to tell apart.
+        UserError: a file cannot be used, a label is unknown or not a number, or all rows have the same label.
     """
     return kind_of(task).load(task)

@@ -1,37 +1,192 @@
-"""The tasks that are known by name, and their files in a folder of the user's."""
+"""The built-in tasks, GLUE's and SciBERT's, and how their files are found in the user's folder.
+
+GLUE (Wang et al. 2019, arXiv:1804.07461): label names and their order follow the data set ``nyu-mll/glue``. The files
+have two layouts with the same rows: .tsv files as GLUE distributes them, one folder per task, and .parquet files as on
+the Hugging Face Hub. Columns are found by header name because their order differs between copies; only CoLA's labelled
+files have no header. The diagnostic set AX has no training data: the model of MNLI predicts it.
+
+SciBERT's tasks (Beltagy et al. 2019, arXiv:1903.10676, section 3): paths below the folder ``data`` of its repository.
+Labels have the names in the files, sorted; tags of named entities become IOB2.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from daybreak.core.errors import UserError
 from daybreak.core.serialization import nearest
-from daybreak.evaluation.tasks.glue_tasks import GLUE, GLUE_ON_HUB
-from daybreak.evaluation.tasks.scibert_tasks import SCIBERT
-from daybreak.evaluation.tasks.task import Hidden, Task
+from daybreak.evaluation.tasks.task import Task, UnlabelledFile
+
+Columns = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Entry:
+    """One GLUE task in both layouts."""
+
+    name: str
+    folder: str
+    """Folder of the original files."""
+    text: Columns
+    label: str | int
+    unlabelled: tuple[tuple[str, str], ...]
+    """(file of a submission, split that it answers)."""
+    metric: str
+    names: tuple[str, ...] = ()
+    """Label names in the order of the hub; none for regression."""
+    named: bool = False
+    """The original files hold label names; otherwise ids, as the hub does."""
+    header: bool = True
+    """Whether the original labelled files have a header."""
+    unlabelled_text: Columns = ()
+    hub_text: Columns = ()
+    """Both as ``text`` if empty."""
+    genres: tuple[str, str] = ("", "")
+    """Suffixes of the dev splits with the genres of train, and with other genres."""
+    diagnostic: bool = False
+    symmetric: bool = False
+
+
+# fmt: off
+_TABLE = (
+    _Entry(name="cola", folder="CoLA", text=(3,), label=1, header=False, metric="mcc", unlabelled=(("CoLA", "test"),),
+           unlabelled_text=("sentence",), hub_text=("sentence",), names=("unacceptable", "acceptable")),
+    _Entry(name="sst2", folder="SST-2", text=("sentence",), label="label", metric="accuracy",
+           unlabelled=(("SST-2", "test"),), names=("negative", "positive")),
+    _Entry(name="mrpc", folder="MRPC", text=("#1 String", "#2 String"), label="Quality", metric="f1", symmetric=True,
+           unlabelled=(("MRPC", "test"),), hub_text=("sentence1", "sentence2"),
+           names=("not_equivalent", "equivalent")),
+    _Entry(name="qqp", folder="QQP", text=("question1", "question2"), label="is_duplicate", metric="f1", symmetric=True,
+           unlabelled=(("QQP", "test"),), names=("not_duplicate", "duplicate")),
+    _Entry(name="stsb", folder="STS-B", text=("sentence1", "sentence2"), label="score", metric="spearman",
+           symmetric=True, unlabelled=(("STS-B", "test"),)),
+    _Entry(name="mnli", folder="MNLI", text=("sentence1", "sentence2"), label="gold_label", metric="accuracy",
+           hub_text=("premise", "hypothesis"), genres=("_matched", "_mismatched"), diagnostic=True, named=True,
+           unlabelled=(("MNLI-m", "test_matched"), ("MNLI-mm", "test_mismatched")),
+           names=("entailment", "neutral", "contradiction")),
+    _Entry(name="qnli", folder="QNLI", text=("question", "sentence"), label="label", metric="accuracy", named=True,
+           unlabelled=(("QNLI", "test"),), names=("entailment", "not_entailment")),
+    _Entry(name="rte", folder="RTE", text=("sentence1", "sentence2"), label="label", metric="accuracy", named=True,
+           unlabelled=(("RTE", "test"),), names=("entailment", "not_entailment")),
+    # Unlike in QNLI and RTE, 1 means entailment.
+    _Entry(name="wnli", folder="WNLI", text=("sentence1", "sentence2"), label="label", metric="accuracy",
+           unlabelled=(("WNLI", "test"),), names=("not_entailment", "entailment")),
+)
+# fmt: on
+_PARTS = {
+    "qqp-subset": ("QQP/train_subset.tsv", "QQP/dev_subset.tsv", None),
+    "mnli-subset": ("MNLI/train_subset.tsv", "MNLI/dev_matched.tsv", "MNLI/dev_mismatched_sample.tsv"),
+    "qnli-subset": ("QNLI/train_subset.tsv", "QNLI/dev.tsv", None),
+}
+"""Published subsets of tasks. A score on a subset is not the task's score, so each has its own name."""
+_DIAGNOSTIC = ("diagnostic/diagnostic.tsv", "diagnostic/AX.tsv", "AX.tsv")
+"""File names of the diagnostic set."""
+
+
+def _original(entry: _Entry, name: str, train: str, dev: str, mismatched: str | None) -> Task:
+    values = entry.names if entry.named else tuple(str(index) for index in range(len(entry.names)))
+    text = entry.unlabelled_text or entry.text
+    files = [UnlabelledFile(file, Path(entry.folder, f"{split}.tsv"), text) for file, split in entry.unlabelled]
+    files += [UnlabelledFile("AX", Path(path), text) for path in _DIAGNOSTIC if entry.diagnostic]
+    return Task(
+        name=name,
+        family=entry.name,
+        train=Path(train),
+        dev=Path(dev),
+        mismatched=Path(mismatched) if mismatched else None,
+        unlabelled=tuple(files),
+        text=entry.text,
+        label=entry.label,
+        header=entry.header,
+        kind="classification" if entry.names else "regression",
+        metric=entry.metric,
+        labels=tuple(zip(values, entry.names)),
+        symmetric=entry.symmetric,
+    )
+
+
+def _distributed(entry: _Entry) -> Task:
+    matched, mismatched = (f"{entry.folder}/dev{genres}.tsv" for genres in entry.genres)
+    other = mismatched if mismatched != matched else None
+    return _original(entry, entry.name, f"{entry.folder}/train.tsv", matched, other)
+
+
+def _on_hub(entry: _Entry) -> Task:
+    text = entry.hub_text or entry.text
+    paths = [(file, Path(entry.name, f"{split}.parquet")) for file, split in entry.unlabelled]
+    paths += [("AX", Path("ax/test.parquet"))] if entry.diagnostic else []
+    matched, mismatched = (Path(entry.name, f"validation{genres}.parquet") for genres in entry.genres)
+    return dataclasses.replace(
+        _distributed(entry),
+        train=Path(entry.name, "train.parquet"),
+        dev=matched,
+        mismatched=mismatched if mismatched != matched else None,
+        unlabelled=tuple(UnlabelledFile(name, path, text, "parquet") for name, path in paths),
+        text=text,
+        label="label",
+        header=True,
+        format="parquet",
+        labels=tuple((str(index), name) for index, name in enumerate(entry.names)),
+    )
+
+
+_ENTRIES = {entry.name: entry for entry in _TABLE}
+GLUE = {
+    **{entry.name: _distributed(entry) for entry in _TABLE},
+    **{name: _original(_ENTRIES[name.removesuffix("-subset")], name, *files) for name, files in _PARTS.items()},
+}
+"""GLUE as it is distributed, with paths below the user's folder. One of several unlabelled files of a name exists."""
+GLUE_ON_HUB = {entry.name: _on_hub(entry) for entry in _TABLE}
+"""GLUE as on the hub; ``train.parquet`` also stands for ``train-00000-of-00001.parquet``."""
+
+
+def _scibert(folder: str, name: str, **fields: object) -> Task:
+    files = {part: Path(folder, name, f"{part}.txt") for part in ("train", "dev", "test")}
+    return Task(name=name, **files, **fields)  # type: ignore[arg-type]
+
+
+ENTITIES = {
+    name: _scibert("ner", name, text=(0,), label=3, kind="tokens", metric="span_f1", header=False, format="conll")
+    for name in ("bc5cdr", "JNLPBA", "NCBI-disease", "sciie")
+}
+TEXTS = {
+    name: _scibert("text_classification", name, text=("text",), label="label", metric=metric, format="jsonl")
+    for name, metric in (
+        ("sci-cite", "macro_f1"),
+        ("citation_intent", "macro_f1"),
+        # Relations between two entities, which the text marks as << one >> and [[ the other ]].
+        ("chemprot", "micro_f1"),
+        ("sciie-relation-extraction", "macro_f1"),
+    )
+}
+SCIBERT = {**ENTITIES, **TEXTS}
 
 KNOWN = {**GLUE, **SCIBERT}
 TASK_LISTS = {
-    # What public averages are made of; WNLI, whose dev contradicts its train, is asked for by name.
+    # WNLI, whose dev file contradicts its training file, is not part of public averages.
     "glue": ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte"),
     "glue5": ("cola", "sst2", "mrpc", "stsb", "rte"),
 }
 
 
+# ---------------------------------------------------------------- finding the files
+
+
 def spelled_out(names: Sequence[str]) -> list[str]:
-    """Put the tasks of each list, such as glue5, in the place of its name."""
+    """Replace each list, such as glue5, by its tasks."""
     return [each for name in names for each in TASK_LISTS.get(name, (name,))]
 
 
 def known_task(name: str, task_dir: Path | None) -> Task:
-    """Return the task ``name`` with its files under ``task_dir``, as they are distributed, or else as on the hub.
+    """Return the task ``name`` with its files below ``task_dir``, in the original layout or that of the hub.
 
-    Of its unlabelled files it has those that are there.
+    Only the unlabelled files that exist are included.
 
     Raises:
-        UserError: the name is unknown, no folder was given, or it lacks one of the task's labelled files.
+        UserError: the name is unknown, no folder was given, or a labelled file is missing.
     """
     layouts = _layouts(name)
     wanted = [_spellings(layout.train)[-1] for layout in layouts]
@@ -43,7 +198,7 @@ def known_task(name: str, task_dir: Path | None) -> Task:
         )
     for layout in layouts:
         if _find(task_dir, layout.train) is not None:
-            return _placed(layout, task_dir)
+            return _with_files(layout, task_dir)
     shown = f"'{wanted[0]}'" if len(wanted) == 1 else "neither " + " nor ".join(f"'{path}'" for path in wanted)
     raise UserError(
         f"Task '{name}' needs its files, and '{task_dir}' holds {'no ' if len(wanted) == 1 else ''}{shown}.",
@@ -52,16 +207,14 @@ def known_task(name: str, task_dir: Path | None) -> Task:
 
 
 def files_of(names: Sequence[str]) -> list[str]:
-    """Every file that ``known_task`` looks for, below the folder, with * for what may vary; .toml names have none.
+    """Return the files that ``known_task`` looks for, as patterns below the folder; none for .toml names.
 
     Raises:
         UserError: a name is unknown.
     """
-    files: list[str] = []
-    for layout in (layout for name in names if not name.endswith(".toml") for layout in _layouts(name)):
-        paths = [*layout.files.values(), *(hidden.path for hidden in layout.hidden)]
-        files += [spelling for path in paths for spelling in _spellings(path)]
-    return list(dict.fromkeys(files))
+    layouts = [layout for name in names if not name.endswith(".toml") for layout in _layouts(name)]
+    paths = [path for each in layouts for path in (*each.files.values(), *(file.path for file in each.unlabelled))]
+    return list(dict.fromkeys(spelling for path in paths for spelling in _spellings(path)))
 
 
 def _layouts(name: str) -> list[Task]:
@@ -74,47 +227,46 @@ def _layouts(name: str) -> list[Task]:
     return [KNOWN[name], *([GLUE_ON_HUB[name]] if name in GLUE_ON_HUB else [])]
 
 
-def _placed(task: Task, folder: Path) -> Task:
-    """The task with the paths of its files, which lie below ``folder``."""
+def _with_files(task: Task, folder: Path) -> Task:
+    """Return the task with the full paths of its files."""
     found: dict[str, Path] = {}
     for part, path in task.files.items():
-        place = _find(folder, path)
-        if place is None:
+        file = _find(folder, path)
+        if file is None:
             raise UserError(
                 f"Task '{task.name}' needs '{folder / _spellings(path)[-1]}', which does not exist.",
                 "Complete that folder, or name another one with --task-dir.",
             )
-        found[part] = place
-    hidden: dict[str, Hidden] = {}
-    for file in task.hidden:
-        place = _find(folder, file.path)
-        if place is not None:
-            hidden.setdefault(file.name, dataclasses.replace(file, path=place))
-    return dataclasses.replace(task, **found, hidden=tuple(hidden.values()))  # type: ignore[arg-type]
+        found[part] = file
+    unlabelled: dict[str, UnlabelledFile] = {}
+    for each in task.unlabelled:
+        if (file := _find(folder, each.path)) is not None:
+            unlabelled.setdefault(each.name, dataclasses.replace(each, path=file))
+    return dataclasses.replace(task, **found, unlabelled=tuple(unlabelled.values()))  # type: ignore[arg-type]
 
 
 def _find(folder: Path, path: Path) -> Path | None:
-    """The one file of that name.
+    """Return the only file of that name, or None.
 
     Raises:
-        UserError: it is there in several pieces, or the folder cannot be read.
+        UserError: the file is split into several, or the folder cannot be read.
     """
     for spelling in _spellings(path):
         try:
-            pieces = sorted(file for file in folder.glob(spelling) if file.is_file())
+            files = sorted(file for file in folder.glob(spelling) if file.is_file())
         except OSError as error:
             raise UserError(f"Cannot look into '{folder}': {error.strerror or error}.", "Check the path.") from None
-        if len(pieces) > 1:
+        if len(files) > 1:
             raise UserError(
-                f"'{folder / spelling}' stands for {len(pieces)} files, and a task reads one.", "Join them into one."
+                f"'{folder / spelling}' stands for {len(files)} files, and a task reads one.", "Join them into one."
             )
-        if pieces:
-            return pieces[0]
+        if files:
+            return files[0]
     return None
 
 
 def _spellings(path: Path) -> list[str]:
-    """``train.parquet`` is called train-00000-of-00001.parquet on the hub."""
+    """Return the names of a file; ``train.parquet`` is called train-00000-of-00001.parquet on the hub."""
     if path.suffix != ".parquet":
         return [path.as_posix()]
     return [path.as_posix(), f"{path.with_suffix('').as_posix()}-*.parquet"]

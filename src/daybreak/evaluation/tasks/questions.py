@@ -1,4 +1,4 @@
-"""Extractive question answering: the piece of a context that answers a question, as in SQuAD."""
+"""Extractive question answering, as in SQuAD: the answer is a span of the context."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from daybreak.evaluation.tasks.task_kind import Kind
 
 NO_ANSWER = "no answer"
 OVERLAP = 128
-"""Tokens of context that a window shares with the one before it: a third of the length where that is less."""
+"""Tokens of context that neighbouring windows share; at most a third of the length."""
 LONGEST_QUESTION = 64
-"""Tokens that are read of a question (Devlin et al. 2018's code); a third of what the length leaves, if less."""
+"""Most tokens of a question (Devlin et al. 2018's code); at most a third of the room in a sequence."""
 LONGEST_ANSWER = 30
-"""Tokens of an answer that is given (Devlin et al. 2018's code)."""
+"""Most tokens of a predicted answer (Devlin et al. 2018's code)."""
 SHORTEST_LENGTH = 32
 ENCODED_AT_ONCE = 1_000
-"""Rows; a tokenizer's positions of a whole SQuAD as Python objects would fill the memory of a small machine."""
+"""Rows per call of the tokenizer: the offsets of all of SQuAD as Python objects would fill a small memory."""
 
 
 @dataclass(frozen=True)
@@ -39,25 +39,25 @@ class Window:
     first: int
     """Position in the sample of the window's first token of context."""
     spans: np.ndarray
-    """int32[tokens of context, 2]: where each begins and ends in the context's characters."""
+    """int32[tokens of context, 2]: start and end of each token in characters of the context."""
 
 
 class Questions(Kind):
-    """A span of the context: cross-entropy over positions for its first and its last token, their mean.
+    """The loss is the mean cross-entropy over positions of the first and the last token of the answer.
 
-    A context that is too long becomes several windows. In a window that lacks the answer, or holds only a part of it,
-    the first token is the target, as it is where there is no answer at all (Devlin et al. 2018, section 4.3). The
-    answer given is the best span of at most LONGEST_ANSWER tokens over all windows of a row.
+    A long context is split into several windows. In a window without the complete answer the target is the first
+    token, as for a question without an answer (Devlin et al. 2018, section 4.3). The prediction is the best span of at
+    most LONGEST_ANSWER tokens over all windows of a row.
 
-    If some training rows have no answer, the task's labels are (NO_ANSWER,), and the empty answer is given where the
-    first token beats every span in the window that is least sure of having none.
+    If some training rows have no answer, the task's labels are (NO_ANSWER,), and the prediction is empty if the
+    lowest score of the first token over the windows is higher than that of every span.
     """
 
     name: ClassVar[str] = "qa"
     metrics: ClassVar[tuple[str, ...]] = ("f1", "exact")
     headline = "f1"
     head = "ForQuestionAnswering"
-    judged = ("exact", "f1")
+    columns = ("exact", "f1")
 
     def load(self, task: Task) -> TaskRows:
         read = {path: _read(task, path) for path in task.files.values()}
@@ -68,14 +68,14 @@ class Questions(Kind):
         return data if all(data.train.targets) else dataclasses.replace(data, labels=(NO_ANSWER,))
 
     def configure(self, config: Any, labels: Sequence[str]) -> None:
-        """Stock heads have as many outputs a token as labels: a start and an end."""
+        """Set two outputs per token: start and end."""
         config.num_labels = 2
 
     def encode(self, tokenizer: Any, rows: LabelledRows, length: int, vocabulary: int) -> EncodedRows:
-        """A question that is longer than LONGEST_QUESTION loses its end, the context nothing."""
+        """Truncate questions to LONGEST_QUESTION tokens, and split long contexts into windows."""
         if not tokenizer.is_fast:
             raise UserError(
-                "The model's tokenizer does not tell where in the text its tokens stand.",
+                "The model's tokenizer does not give the character offsets of its tokens.",
                 "Use a model with a tokenizer.json.",
             )
         if length < SHORTEST_LENGTH:
@@ -94,7 +94,7 @@ class Questions(Kind):
     def _encode_some(
         self, tokenizer: Any, rows: LabelledRows, chosen: range, length: int, encoded: EncodedRows
     ) -> None:
-        """Add the windows of the ``chosen`` rows to ``encoded``."""
+        """Append the windows of the ``chosen`` rows to ``encoded``."""
         limit = min(LONGEST_QUESTION, (length - tokenizer.num_special_tokens_to_add(pair=True)) // 3)
         overlap = min(OVERLAP, length // 3)
         found = tokenizer(
@@ -121,14 +121,14 @@ class Questions(Kind):
             encoded.targets.extend(_targets(list(own), rows.targets[index], overlap))
 
     def collate(self, padding: Padding, rows: EncodedRows, indices: Sequence[int]) -> dict[str, torch.Tensor]:
-        """Padded on the right, whatever the tokenizer does: targets and answers are positions from the left."""
+        """Pad on the right, because targets and predictions are positions from the left."""
         return {
             name: padded([values[index] for index in indices], padding.values.get(name, 0))
             for name, values in rows.features.items()
         }
 
     def targets(self, rows: EncodedRows, indices: Sequence[int], width: int) -> torch.Tensor:
-        """int64[samples, 2]: first and last token."""
+        """Return int64[samples, 2]: first and last token."""
         return torch.tensor([rows.targets[index] for index in indices])
 
     def loss(self, outputs: Any, targets: torch.Tensor) -> torch.Tensor:
@@ -136,7 +136,7 @@ class Questions(Kind):
         return (start + functional.cross_entropy(outputs.end_logits.float(), targets[:, 1])) / 2
 
     def answers(self, outputs: Any) -> list[np.ndarray]:
-        """float32[2, longest] for each sample: of being the first token, of being the last."""
+        """Return float32[2, longest] per sample: start and end logits."""
         return list(torch.stack([outputs.start_logits, outputs.end_logits], dim=1).float().cpu().numpy())
 
     def evaluate(self, rows: EncodedRows, answers: Sequence[np.ndarray], labels: Sequence[str]) -> np.ndarray:
@@ -145,7 +145,7 @@ class Questions(Kind):
         return np.array([score_answer(text, texts) for text, texts in zip(given, right)], dtype=np.float64)
 
     def given(self, rows: EncodedRows, answers: Sequence[np.ndarray], labels: Sequence[str]) -> list[str]:
-        """The answer to each row, a piece of its context; empty for none."""
+        """Return the predicted answer of each row, a part of its context; empty for no answer."""
         best = [(-np.inf, "")] * len(rows.rows)
         none = [np.inf] * len(rows.rows)
         for window, logits in zip(rows.notes, answers, strict=True):
@@ -158,23 +158,23 @@ class Questions(Kind):
         may_have_none = NO_ANSWER in labels
         return ["" if may_have_none and empty > sure else text for empty, (sure, text) in zip(none, best)]
 
-    def constant(self, data: TaskRows, judged: LabelledRows) -> np.ndarray:
-        """Of the empty answer."""
-        right = ([answer.text for answer in target] for target in judged.targets)
+    def constant(self, data: TaskRows, rows: LabelledRows) -> np.ndarray:
+        """Score the empty answer."""
+        right = ([answer.text for answer in target] for target in rows.targets)
         return np.array([score_answer("", texts) for texts in right], dtype=np.float64)
 
-    def score(self, judged: np.ndarray, labels: Sequence[str]) -> dict[str, float]:
-        return {"f1": float(judged[:, 1].mean()), "exact": float(judged[:, 0].mean())}
+    def score(self, scored: np.ndarray, labels: Sequence[str]) -> dict[str, float]:
+        return {"f1": float(scored[:, 1].mean()), "exact": float(scored[:, 0].mean())}
 
 
 def best_span(logits: np.ndarray) -> tuple[float, int, int]:
-    """The span of at most LONGEST_ANSWER tokens with the largest sum of its first and its last token's logits.
+    """Return the span of at most LONGEST_ANSWER tokens with the largest sum of start and end logit.
 
     Args:
-        logits: float[2, n] of being the first and of being the last, n at least 1.
+        logits: float[2, n], start and end logits, n at least 1.
 
     Returns:
-        The sum, and the two positions; the earliest of equal ones.
+        The sum and the two positions; the earliest of equal ones.
     """
     beyond = np.full(LONGEST_ANSWER - 1, -np.inf, dtype=logits.dtype)
     ends = np.lib.stride_tricks.sliding_window_view(np.concatenate([logits[1], beyond]), LONGEST_ANSWER)
@@ -189,7 +189,7 @@ def _read(task: Task, path: Path) -> tuple[LabelledRows, int]:
 
 
 def _cut(tokenizer: Any, questions: list[str], limit: int) -> list[str]:
-    """The questions without what follows their first ``limit`` tokens."""
+    """Truncate the questions to ``limit`` tokens."""
     found = tokenizer(questions, add_special_tokens=False, truncation=False, return_offsets_mapping=True)
     return [
         question if len(spans) <= limit else question[: spans[limit - 1][1]]
@@ -198,8 +198,8 @@ def _cut(tokenizer: Any, questions: list[str], limit: int) -> list[str]:
 
 
 def _targets(windows: Sequence[Window], answers: Sequence[Answer], overlap: int) -> Iterator[tuple[int, int]]:
-    """For each window of a row the tokens of its first answer, or (0, 0) where they are not all there."""
-    # The tokens of the whole context, each once: the windows of a row share ``overlap`` of them with the one before.
+    """Yield for each window of a row the first and last token of its first answer, or (0, 0) if it is incomplete."""
+    # All tokens of the context, each once.
     parts = [window.spans[overlap if number else 0 :] for number, window in enumerate(windows)]
     spans = np.concatenate(parts)
     begins, ends = -1, -1

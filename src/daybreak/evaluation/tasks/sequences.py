@@ -1,4 +1,4 @@
-"""One answer for one text or a pair of texts: a label, or a number."""
+"""Classification and regression of a text or a pair of texts."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from daybreak.evaluation.scoring.metrics import (
     regression_scores,
 )
 from daybreak.evaluation.tasks.batches import EncodedRows, check_ids
-from daybreak.evaluation.tasks.tables import read_cells
+from daybreak.evaluation.tasks.tables import read_table
 from daybreak.evaluation.tasks.task import LabelledRows, Task, TaskRows, load_table
 from daybreak.evaluation.tasks.task_kind import Kind
 
 
 class OneOfSeveral(Kind):
-    """A class id a sample, of one logit for each class: cross-entropy."""
+    """Kinds with one logit per class and a class id as target, trained with cross-entropy."""
 
     def targets(self, rows: EncodedRows, indices: Sequence[int], width: int) -> torch.Tensor:
         return torch.tensor([rows.targets[index] for index in indices])
@@ -41,13 +41,13 @@ class _Sequences(Kind):
     def load(self, task: Task) -> TaskRows:
         return load_table(task)
 
-    def unlabelled(self, task: Task, name: str) -> LabelledRows:
-        (found,) = (hidden for hidden in task.hidden if hidden.name == name)
-        cells = read_cells(found.path, found.text, format=found.format, header=True, whole=True)
+    def load_unlabelled(self, task: Task, name: str) -> LabelledRows:
+        (found,) = (file for file in task.unlabelled if file.name == name)
+        cells = read_table(found.path, found.text, format=found.format, header=True, whole=True)
         return LabelledRows(list(cells.rows), [0] * len(cells.rows))
 
     def encode(self, tokenizer: Any, rows: LabelledRows, length: int, vocabulary: int) -> EncodedRows:
-        """Pairs that are too long lose tokens from the longer text first."""
+        """Truncate pairs from the longer text first."""
         columns = [list(column) for column in zip(*rows.texts)]
         features = dict(tokenizer(*columns, truncation="longest_first", max_length=length))
         ids = features["input_ids"]
@@ -56,10 +56,10 @@ class _Sequences(Kind):
 
 
 def with_pair_features(rows: EncodedRows, tokenizer: Any, length: int, head: str) -> EncodedRows:
-    """The samples of pairs with the inputs that ``head``, a name of ``heads.HEADS``, needs beside the stock ones.
+    """Add the inputs that ``head``, a name of ``heads.HEADS``, needs for pairs.
 
-    ``segments`` is 1 and 2 on the tokens of the two texts and 0 elsewhere. ``first_ids`` and ``second_ids`` hold each
-    text alone, with special tokens, at most ``length`` tokens.
+    ``segments`` is 1 and 2 on the tokens of the two texts and 0 elsewhere. ``first_ids`` and ``second_ids`` are the
+    tokens of each text alone, with special tokens, at most ``length``.
     """
     columns = [list(column) for column in zip(*rows.rows.texts)]
     features = dict(rows.features)
@@ -76,7 +76,7 @@ def with_pair_features(rows: EncodedRows, tokenizer: Any, length: int, head: str
 
 
 def confidence_of(logits: np.ndarray, targets: Sequence[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """For each row the answer, its chance, and the surprise of the target in nats.
+    """Return for each row the predicted class, its probability, and the negative log-likelihood of the target in nats.
 
     Args:
         logits: float64[R, C].
@@ -89,62 +89,62 @@ def confidence_of(logits: np.ndarray, targets: Sequence[int]) -> tuple[np.ndarra
 
 
 def confidence_scores(
-    targets: np.ndarray, answers: np.ndarray, confidence: np.ndarray, surprise: np.ndarray
+    targets: np.ndarray, answers: np.ndarray, confidence: np.ndarray, nll: np.ndarray
 ) -> dict[str, float]:
-    """Metrics of which less is better, from float64[R] each; none where the answers came without chances."""
+    """Return calibration error and mean negative log-likelihood from float64[R] each; empty without probabilities."""
     if np.isnan(confidence).any():
         return {}
     error = calibration_error(confidence, targets == answers)
-    return {"calibration_error": error, "surprise": float(surprise.mean())}
+    return {"calibration_error": error, "nll": float(nll.mean())}
 
 
 class Classification(OneOfSeveral, _Sequences):
-    """A label a row."""
+    """One label per row."""
 
     name: ClassVar[str] = "classification"
     metrics = METRICS["classification"]
     headline = "accuracy"
-    judged = ("target", "answer", "lead of label id 1", "confidence", "surprise")
-    """The lead is over label id 0, in nats; the confidence is the answer's chance, in [0, 1]; the surprise is that of
-    the target, in nats."""
+    columns = ("target", "answer", "lead of label id 1", "confidence", "nll")
+    """The lead is the logit difference to label id 0; the confidence is the probability of the prediction; nll is the
+    negative log-likelihood of the target in nats."""
 
     def configure(self, config: Any, labels: Sequence[str]) -> None:
         super().configure(config, labels)
         config.problem_type = "single_label_classification"
 
     def evaluate(self, rows: EncodedRows, answers: Sequence[np.ndarray], labels: Sequence[str]) -> np.ndarray:
-        # Of two labels the lead orders rows as the chance does. Chances of sure answers would all be 1 when rounded,
-        # and lose the order that the area under the curve needs.
+        # For two labels the lead orders rows like the probability. Probabilities near 1 would lose their order when
+        # they are rounded, and the area under the ROC curve needs it.
         logits = np.stack(answers).astype(np.float64)
-        best, confidence, surprise = confidence_of(logits, rows.targets)
-        columns = (rows.targets, best, logits[:, 1] - logits[:, 0], confidence, surprise)
+        best, confidence, nll = confidence_of(logits, rows.targets)
+        columns = (rows.targets, best, logits[:, 1] - logits[:, 0], confidence, nll)
         return np.stack(columns, axis=1).astype(np.float64)
 
-    def constant(self, data: TaskRows, judged: LabelledRows) -> np.ndarray:
+    def constant(self, data: TaskRows, rows: LabelledRows) -> np.ndarray:
         answer = most_frequent(data.train.targets, data.task.metric)
-        table = np.full((len(judged), len(self.judged)), np.nan)
-        table[:, 0], table[:, 1], table[:, 2] = judged.targets, answer, answer == 1
+        table = np.full((len(rows), len(self.columns)), np.nan)
+        table[:, 0], table[:, 1], table[:, 2] = rows.targets, answer, answer == 1
         return table
 
-    def score(self, judged: np.ndarray, labels: Sequence[str]) -> dict[str, float]:
-        """Also ``calibration_error`` and ``surprise``, less of which is better, where chances are known."""
-        targets, answers = judged[:, 0].astype(int).tolist(), judged[:, 1].astype(int).tolist()
-        leads = judged[:, 2].tolist() if len(labels) == 2 else None
+    def score(self, scored: np.ndarray, labels: Sequence[str]) -> dict[str, float]:
+        """Return the metrics; with probabilities also ``calibration_error`` and ``nll``, where less is better."""
+        targets, answers = scored[:, 0].astype(int).tolist(), scored[:, 1].astype(int).tolist()
+        leads = scored[:, 2].tolist() if len(labels) == 2 else None
         return classification_scores(len(labels), targets, answers, leads) | confidence_scores(
-            *judged[:, [0, 1, 3, 4]].T
+            *scored[:, [0, 1, 3, 4]].T
         )
 
-    def decided(self, answers: Sequence[np.ndarray]) -> list[float]:
+    def predictions(self, answers: Sequence[np.ndarray]) -> list[float]:
         return np.stack(answers).argmax(axis=1).astype(float).tolist()
 
 
 class Regression(_Sequences):
-    """A number a row: mean squared error of one output."""
+    """One number per row, trained with the mean squared error."""
 
     name: ClassVar[str] = "regression"
     metrics = METRICS["regression"]
     headline = "spearman"
-    judged = ("target", "answer")
+    columns = ("target", "answer")
     exact = True
 
     def configure(self, config: Any, labels: Sequence[str]) -> None:
@@ -155,7 +155,7 @@ class Regression(_Sequences):
         return torch.tensor([rows.targets[index] for index in indices], dtype=torch.float32)
 
     def loss(self, outputs: Any, targets: torch.Tensor) -> torch.Tensor:
-        # squeeze(-1), not squeeze(): a last batch of one row must stay a batch.
+        # squeeze(-1), because squeeze() would also remove the batch dimension of a single row.
         return functional.mse_loss(outputs.logits.float().squeeze(-1), targets)
 
     def evaluate(self, rows: EncodedRows, answers: Sequence[np.ndarray], labels: Sequence[str]) -> np.ndarray:
@@ -163,12 +163,12 @@ class Regression(_Sequences):
             [np.asarray(rows.targets, dtype=np.float64), np.stack(answers)[:, 0].astype(np.float64)], axis=1
         )
 
-    def constant(self, data: TaskRows, judged: LabelledRows) -> np.ndarray:
+    def constant(self, data: TaskRows, rows: LabelledRows) -> np.ndarray:
         answer = statistics.fmean(data.train.targets)
-        return np.stack([np.asarray(judged.targets, dtype=np.float64), np.full(len(judged), answer)], axis=1)
+        return np.stack([np.asarray(rows.targets, dtype=np.float64), np.full(len(rows), answer)], axis=1)
 
-    def score(self, judged: np.ndarray, labels: Sequence[str]) -> dict[str, float]:
-        return regression_scores(judged[:, 0].tolist(), judged[:, 1].tolist())
+    def score(self, scored: np.ndarray, labels: Sequence[str]) -> dict[str, float]:
+        return regression_scores(scored[:, 0].tolist(), scored[:, 1].tolist())
 
-    def decided(self, answers: Sequence[np.ndarray]) -> list[float]:
+    def predictions(self, answers: Sequence[np.ndarray]) -> list[float]:
         return np.stack(answers)[:, 0].astype(float).tolist()

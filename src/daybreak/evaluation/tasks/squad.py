@@ -1,7 +1,7 @@
-"""Questions about a text whose answers are pieces of it: SQuAD's files (Rajpurkar et al. 2016, 2018), and its measure.
+"""Read files in the format of SQuAD (Rajpurkar et al. 2016, 2018), and compute its exact match and F1.
 
-Every file is read as if a stranger had written it. A row whose answer does not stand in its context where the file says
-is skipped and counted; a file in which that happens often, or whose form is another, is refused.
+A row whose answer is not in the context at the stated position is skipped and counted. A file with too many such rows,
+or with another structure, is refused.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ROW_FORM = 'Give each row {"text": [...], "answer_start": [...]}, empty lists wh
 
 @dataclass(frozen=True)
 class Answer:
-    """A piece of the context: ``context[start : start + len(text)] == text``."""
+    """A part of the context: ``context[start : start + len(text)] == text``."""
 
     text: str
     start: int
@@ -36,18 +36,18 @@ class Question:
     question: str
     context: str
     answers: tuple[Answer, ...]
-    """All that count as right; none where the context holds no answer."""
+    """All correct answers; empty if the context holds no answer."""
 
 
 def read_questions(path: Path, columns: Sequence[str | int], format: str) -> tuple[list[Question], int]:
-    """The usable rows of a file, in its order, and the number of the others.
+    """Return the usable rows of a file, in file order, and the number of skipped rows.
 
     Args:
         columns: question, context and answers by name, for jsonl and parquet.
         format: squad (SQuAD's .json, version 1.1 or 2), jsonl or parquet.
 
     Raises:
-        UserError: the file is missing, is of another form, or too many of its rows are unusable.
+        UserError: the file is missing, has another structure, or too many unusable rows.
     """
     with readable(path):
         if format == "squad":
@@ -62,7 +62,7 @@ def read_questions(path: Path, columns: Sequence[str | int], format: str) -> tup
     check_skipped(
         len(usable),
         skipped,
-        f"questions in '{path}' are empty, or have an answer that does not stand where the file says",
+        f"questions in '{path}' are empty, or have an answer that is not at the stated position",
         "Count an answer's start in characters of the context, from 0.",
     )
     return usable, skipped
@@ -80,25 +80,25 @@ def _parsed(text: str, path: Path, where: str) -> Any:
         raise UserError(f"{where or 'The text'} of '{path}' is no JSON: {reason(error)}.", "Mend the file.") from None
 
 
-def _squad_rows(path: Path, told: Any) -> Iterator[Question]:
-    for article, part in _listed(path, "", told, "data"):
+def _squad_rows(path: Path, content: Any) -> Iterator[Question]:
+    for article, part in _listed(path, "", content, "data"):
         for paragraph, inner in _listed(path, article, part, "paragraphs"):
             context = _text(path, paragraph, inner, "context")
-            for place, asked in _listed(path, paragraph, inner, "qas"):
-                question = _text(path, place, asked, "question")
-                impossible = asked.get("is_impossible", False)
+            for place, item in _listed(path, paragraph, inner, "qas"):
+                question = _text(path, place, item, "question")
+                impossible = item.get("is_impossible", False)
                 if not isinstance(impossible, bool):
                     raise _unfit(path, f"{place}.is_impossible is neither true nor false", FORM)
                 answers = [
                     Answer(_text(path, where, answer, "text"), _start(path, where, answer.get("answer_start")))
-                    for where, answer in _listed(path, place, asked, "answers")
+                    for where, answer in _listed(path, place, item, "answers")
                 ]
                 # Version 2 lists the plausible answers of an impossible question elsewhere, but not every copy does.
                 yield Question(question, context, () if impossible else tuple(answers))
 
 
 def _listed(path: Path, place: str, holder: Any, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The objects of the list ``key``, each with its place in the file."""
+    """Yield the objects of the list ``key`` with their paths in the file."""
     where = f"{place}.{key}".lstrip(".")
     if not isinstance(holder, dict) or not isinstance(holder.get(key), list):
         raise _unfit(path, f"{where} is no list", FORM)
@@ -117,7 +117,7 @@ def _json_rows(path: Path) -> Iterator[tuple[str, Any]]:
 
 def _parquet_rows(path: Path, columns: Sequence[str | int]) -> Iterator[tuple[str, Any]]:
     with parquet_of(path) as file:
-        # A name that is missing is told by the row that lacks it.
+        # _row reports a missing column.
         there = [str(column) for column in columns if column in file.schema_arrow.names]
         number = 0
         for batch in file.iter_batches(columns=there):
@@ -148,7 +148,7 @@ def _row(path: Path, place: str, row: Any, columns: Sequence[str]) -> Question:
 
 
 def _text(path: Path, place: str, holder: dict[str, Any], key: str) -> str:
-    """Half of a surrogate pair is no text that a tokenizer takes."""
+    """Return a string; half of a surrogate pair is refused because tokenizers refuse it."""
     value = holder.get(key)
     if not isinstance(value, str) or re.search("[\ud800-\udfff]", value):
         raise _unfit(path, f"{place} has a '{key}' that is no text", "Give each of them as text.")
@@ -166,23 +166,24 @@ def _unfit(path: Path, fault: str, remedy: str) -> UserError:
 
 
 def normalised(text: str) -> str:
-    """Lower case, without punctuation (ASCII's) and articles, single spaces: the official scripts' order of steps."""
+    """Return lower-case text without ASCII punctuation and articles, with single spaces, as the official scripts do."""
     bare = "".join(letter for letter in text.lower() if letter not in string.punctuation)
     return " ".join(re.sub(r"\b(a|an|the)\b", " ", bare).split())
 
 
 def score_answer(given: str, answers: Sequence[str]) -> tuple[float, float]:
-    """(exact match, F1 of words) in [0, 1], each the best over ``answers``, as the official script of version 2 counts.
+    """Return (exact match, F1 of words) in [0, 1], each the best over ``answers``, as the script of SQuAD 2 does.
 
-    Answers of which normalisation leaves nothing do not count; without any, the empty answer is the right one.
+    Answers that are empty after normalization do not count; if none is left, the empty answer is correct.
     """
     right = [normalised(answer) for answer in answers if normalised(answer)] or [""]
-    told = normalised(given)
-    return max(float(told == answer) for answer in right), max(_f1(told.split(), answer.split()) for answer in right)
+    prediction = normalised(given)
+    exact = max(float(prediction == answer) for answer in right)
+    return exact, max(_f1(prediction.split(), answer.split()) for answer in right)
 
 
-def _f1(told: list[str], answer: list[str]) -> float:
-    if not told or not answer:
-        return float(told == answer)
-    shared = (Counter(told) & Counter(answer)).total()
-    return 2 * shared / (len(told) + len(answer))
+def _f1(prediction: list[str], answer: list[str]) -> float:
+    if not prediction or not answer:
+        return float(prediction == answer)
+    common = (Counter(prediction) & Counter(answer)).total()
+    return 2 * common / (len(prediction) + len(answer))

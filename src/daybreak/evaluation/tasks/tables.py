@@ -1,7 +1,7 @@
-"""Labelled rows from .tsv, .csv, .jsonl and .parquet files, as text cells of the columns that were asked for.
+"""Read text columns from .tsv, .csv, .jsonl and .parquet files.
 
-Rows that lack one of these cells are skipped and counted, as loaders of the original GLUE files have always done;
-a file in which that happens often is refused.
+Rows that lack a value are skipped and counted, as loaders of the original GLUE files do; a file with too many of them
+is refused.
 """
 
 from __future__ import annotations
@@ -20,38 +20,38 @@ from daybreak.core.errors import UserError, reason
 from daybreak.core.serialization import nearest
 
 FORMATS = ("tsv", "csv", "jsonl", "parquet")
-SKIPPED_SHARE = 0.1
-"""A file with a larger share of unusable rows is refused."""
+SKIPPED_FRACTION = 0.1
+"""A file with a larger fraction of unusable rows is refused."""
 SHOWN, MANY = 60, 20
-"""A sentence shows so many characters of a value, and so many columns of a file."""
+"""Most characters of a value, and most columns of a file, in a message."""
 
 Columns = Sequence[str | int]
 Numbered = Iterator[tuple[int, list[str | None]]]
-"""(1-based line number, the asked cells, None for each that is not there); no cells at all for an empty line."""
+"""(1-based line number, values of the requested columns, None for a missing one); an empty list for an empty line."""
 
 
 @dataclass(frozen=True)
-class Cells:
-    """The chosen cells of each usable row, in the order of the file."""
+class TableRows:
+    """The requested values of each usable row, in file order."""
 
     rows: list[tuple[str, ...]]
     lines: list[int]
-    """Their line numbers, from 1; in .parquet, which has no lines, row numbers."""
+    """Line numbers from 1; row numbers for .parquet."""
     skipped: int
 
 
-def read_cells(path: Path, columns: Columns, *, format: str, header: bool, whole: bool = False) -> Cells:
+def read_table(path: Path, columns: Columns, *, format: str, header: bool, whole: bool = False) -> TableRows:
     """Read ``columns`` (names, or 0-based numbers) of a table.
 
-    Tab-separated files are read without quoting (GLUE has unbalanced quotes), comma-separated ones with it. A byte
-    order mark is dropped. In .jsonl every line is an object and columns are its keys.
+    Tab-separated files are read without quoting (GLUE has unbalanced quotes), comma-separated files with quoting. A
+    byte order mark is dropped. In .jsonl every line is an object whose keys are the columns.
 
     Args:
-        whole: for a file whose rows are answered by their number: an empty cell stays, as empty text, and a line that
-            lacks a cell is refused rather than skipped.
+        whole: keep all rows, for a file whose rows are identified by number: an empty value is empty text, and a
+            missing value is an error.
 
     Raises:
-        UserError: the file is missing, is no such table, lacks a column, holds no usable row or too many unusable ones.
+        UserError: the file is missing, not a table, lacks a column, or has too many unusable rows.
     """
     with readable(path):
         if format == "parquet":
@@ -78,7 +78,7 @@ def read_cells(path: Path, columns: Columns, *, format: str, header: bool, whole
 
 @contextmanager
 def readable(path: Path) -> Iterator[None]:
-    """Turn what goes wrong while a file is read into one sentence."""
+    """Turn errors while a file is read into UserErrors."""
     try:
         yield
     except OSError as error:
@@ -90,25 +90,25 @@ def readable(path: Path) -> Iterator[None]:
 
 
 def check_skipped(usable: int, skipped: int, fault: str, remedy: str) -> None:
-    """Refuse a file of which no row is usable, or too many are not; a single one is always forgiven.
+    """Check that enough rows of a file are usable; one unusable row is always allowed.
 
     Args:
-        fault: what is wrong with those that are not, after "3 of the 9 " and without a full stop.
+        fault: describes the unusable rows; follows "3 of the 9 " in the message, without a full stop.
 
     Raises:
-        UserError: that is so.
+        UserError: no row is usable, or too many are not.
     """
     total = usable + skipped
-    if not usable or (skipped > 1 and skipped > SKIPPED_SHARE * total):
+    if not usable or (skipped > 1 and skipped > SKIPPED_FRACTION * total):
         raise UserError(f"{skipped} of the {total} {fault}.", remedy)
 
 
-def place(path: Path, number: int) -> str:
-    """How a sentence about a row begins; ``number`` is one of ``Cells.lines``."""
+def location(path: Path, number: int) -> str:
+    """Return ``Line 3 of 'PATH'`` for a message; ``number`` is one of ``TableRows.lines``."""
     return f"{'Row' if path.suffix == '.parquet' else 'Line'} {number} of '{path}'"
 
 
-def _gathered(lines: Numbered, whole: bool, path: Path, columns: Columns) -> Cells:
+def _gathered(lines: Numbered, whole: bool, path: Path, columns: Columns) -> TableRows:
     rows: list[tuple[str, ...]] = []
     numbers: list[int] = []
     skipped = empty_line = 0
@@ -118,7 +118,7 @@ def _gathered(lines: Numbered, whole: bool, path: Path, columns: Columns) -> Cel
             continue
         if whole and (empty_line or None in row):
             raise UserError(
-                f"{place(path, empty_line or number)} lacks a value for one of {_listed(columns)}, "
+                f"{location(path, empty_line or number)} lacks a value for one of {_listed(columns)}, "
                 "and every row of this file has to be answered.",
                 "Restore the file as it was published.",
             )
@@ -128,11 +128,11 @@ def _gathered(lines: Numbered, whole: bool, path: Path, columns: Columns) -> Cel
             numbers.append(number)
         else:
             skipped += 1
-    return Cells(rows, numbers, skipped)
+    return TableRows(rows, numbers, skipped)
 
 
 def shown(value: object) -> str:
-    """A value from a file as a sentence can hold it: in quotes, on one line, cut where it is long."""
+    """Return a value in quotes for a message, on one line and shortened."""
     text = repr(str(value))
     return text if len(text) <= SHOWN else f"{text[: SHOWN - 4]}...{text[-1]}"
 
@@ -164,7 +164,7 @@ def _read_lines(lines: Iterator[tuple[int, list[str]]], path: Path, columns: Col
 
 
 def _positions(path: Path, columns: Columns, first: list[str], header: bool) -> list[int]:
-    """Turn names and numbers into 0-based positions, judged by the first line of the file."""
+    """Return the 0-based positions of the columns, from the first line of the file."""
     names = [name.strip() for name in first]
     positions = []
     for column in columns:
@@ -213,19 +213,19 @@ def _read_objects(file: TextIO, path: Path, columns: Columns) -> Numbered:
 
 
 def _as_text(value: object) -> str | None:
-    """Text as it is, numbers and truth values as JSON writes them; None for null, lists, objects, half characters."""
+    """Return text unchanged, numbers and booleans as JSON; None for null, lists, objects and broken surrogates."""
     if isinstance(value, str):
-        # JSON can spell half of a surrogate pair, which is no text and which tokenizers choke on.
+        # JSON can hold half of a surrogate pair, which tokenizers refuse.
         return value if value.isascii() or value.encode("utf-8", "ignore").decode() == value else None
     return json.dumps(value) if isinstance(value, (int, float)) else None
 
 
 @contextmanager
 def parquet_of(path: Path) -> Iterator[Any]:
-    """A parquet file, open, as pyarrow's ``ParquetFile``.
+    """Open a parquet file as pyarrow's ``ParquetFile``.
 
     Raises:
-        UserError: pyarrow is not installed, or the file turns out to be damaged or no parquet.
+        UserError: pyarrow is not installed, or the file is damaged or not parquet.
     """
     try:
         import pyarrow
@@ -256,7 +256,7 @@ def _read_parquet(path: Path, columns: Columns) -> Numbered:
 
 
 def _values(column: Any) -> list[Any]:
-    """Python values; a float32 as the shortest number that stands for it, 3.8 and not 3.799999952316284."""
+    """Return Python values; a float32 becomes the shortest equal number, 3.8 and not 3.799999952316284."""
     values = column.to_pylist()
     if str(column.type) != "float":
         return values

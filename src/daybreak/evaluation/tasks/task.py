@@ -1,4 +1,4 @@
-"""What a task is, and the rows of any task with labels turned into targets."""
+"""Tasks, and their rows with labels as targets."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ import numpy as np
 from daybreak.core.errors import UserError
 from daybreak.core.serialization import nearest
 from daybreak.evaluation.scoring.metrics import TWO_LABELS
-from daybreak.evaluation.tasks.tables import Cells, place, read_cells, shown
+from daybreak.evaluation.tasks.tables import TableRows, location, read_table, shown
 
 SPLIT_SEED = 0
-DEV_SHARE = 0.1
-"""Without a dev file, this share of the training rows is held out, drawn with SPLIT_SEED."""
+DEV_FRACTION = 0.1
+"""Fraction of the training rows that is held out, drawn with SPLIT_SEED, if there is no dev file."""
 
 
 @dataclass(frozen=True)
-class Hidden:
+class UnlabelledFile:
     """An unlabelled file."""
 
     name: str
-    """Of the submission's file that answers it, without its ending."""
+    """Name of the submission file with its predictions, without ``.tsv``."""
     path: Path
     text: tuple[str | int, ...]
     format: str = "tsv"
@@ -33,49 +33,49 @@ class Hidden:
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """Where the rows of a task lie and what its labels mean."""
+    """The files of a task, their columns and the meaning of the labels."""
 
     name: str
     train: Path
     dev: Path | None
     test: Path | None = None
-    """A labelled file that is scored with the models that dev is scored with; it decides nothing."""
+    """A labelled file that is scored with the same models as dev; it selects nothing."""
     mismatched: Path | None = None
-    """A second labelled dev file, of other genres; likewise."""
-    hidden: tuple[Hidden, ...] = ()
-    """Unlabelled files to answer for a submission."""
+    """A second labelled dev file, of other genres; it selects nothing either."""
+    unlabelled: tuple[UnlabelledFile, ...] = ()
+    """Unlabelled files to predict for a submission."""
     family: str = ""
-    """The task whose settings a protocol uses; the name itself when empty. A part of a task names the whole here."""
+    """The task whose protocol settings apply, if not the task itself: a subset of a task names the whole task."""
     text: tuple[str | int, ...]
-    """The columns of the text, by name or 0-based number: one, or two for pairs."""
+    """The text columns by name or 0-based number: one, or two for pairs."""
     choices: tuple[str | int, ...] = ()
-    """The columns of the possible endings of a multiple choice."""
+    """The columns of the choices of a multiple-choice task."""
     label: str | int
     kind: str = "classification"
     """A name of ``kinds.KINDS``."""
     metric: str
-    """The headline metric, one that the kind has."""
+    """The headline metric, one of the kind's metrics."""
     header: bool = True
     format: str = "tsv"
     labels: tuple[tuple[str, str], ...] = ()
-    """(value in the file, name), in id order. Empty: the values found in train, sorted, are the names."""
+    """(value in the file, name) in the order of the class ids. Empty: the sorted values in the training file."""
     symmetric: bool = False
-    """The two texts of a pair may change places without changing the label."""
+    """Swapping the two texts of a pair does not change the label."""
 
     @property
     def whole(self) -> str:
-        """The name of the task that this is, or is a part of; protocols look it up."""
+        """The name of the task, or of the whole task for a subset."""
         return self.family or self.name
 
     @property
     def files(self) -> dict[str, Path]:
-        """The labelled files that there are, by part."""
+        """The labelled files by part."""
         found = {"train": self.train, "dev": self.dev, "test": self.test, "mismatched": self.mismatched}
         return {part: path for part, path in found.items() if path is not None}
 
 
 def task_type(task: Task) -> str:
-    """``single`` or ``pair`` for a label, ``number`` for a number; for other kinds the kind's own name."""
+    """Return ``single`` or ``pair`` for classification, ``number`` for regression, else the name of the kind."""
     if task.kind == "regression":
         return "number"
     if task.kind == "classification":
@@ -85,7 +85,7 @@ def task_type(task: Task) -> str:
 
 @dataclass(frozen=True)
 class LabelledRows:
-    """Rows ready to encode: the texts of each (or its words, for tokens), and what is asked about them."""
+    """Rows ready to encode: texts (for token classification, words) and targets."""
 
     texts: list[tuple[str, ...]]
     targets: list[Any]
@@ -94,39 +94,40 @@ class LabelledRows:
         return len(self.texts)
 
     def swapped(self) -> LabelledRows:
-        """Each pair the other way round."""
+        """Return the rows with the two texts of each pair swapped."""
         return LabelledRows([texts[::-1] for texts in self.texts], self.targets)
 
     def take(self, indices: Sequence[int]) -> LabelledRows:
+        """Return the rows at ``indices``."""
         return LabelledRows([self.texts[i] for i in indices], [self.targets[i] for i in indices])
 
 
 @dataclass(frozen=True)
 class TaskRows:
-    """A task with its rows in memory."""
+    """A task with its rows."""
 
     task: Task
     labels: tuple[str, ...]
-    """Names in id order; empty for regression."""
+    """Label names in the order of the class ids; empty for regression."""
     train: LabelledRows
     dev: LabelledRows
     test: LabelledRows | None
     mismatched: LabelledRows | None
     skipped: int
-    """Rows of all files that lacked a text or a label."""
+    """Number of rows in all files that lack a text or a label."""
 
     @property
     def parts(self) -> dict[str, LabelledRows]:
-        """What is scored, dev first; the names of the others are prefixes of their metrics."""
+        """The scored parts, dev first; the names of the others are prefixes of their metrics."""
         others = {"test": self.test, "mismatched": self.mismatched}
         return {"dev": self.dev, **{name: rows for name, rows in others.items() if rows is not None}}
 
 
 def load_table(task: Task) -> TaskRows:
-    """Read the files of a task whose labels stand in a column, and turn labels into targets.
+    """Read the files of a task with a label column.
 
     Raises:
-        UserError: a file cannot be used, a label is unknown or no number, or there is nothing to tell apart.
+        UserError: a file cannot be used, a label is unknown or not a number, or all rows have the same label.
     """
     read = {path: _read(task, path) for path in task.files.values()}
     known, names = ({}, ()) if task.kind == "regression" else _known_labels(task, read[task.train])
@@ -135,10 +136,10 @@ def load_table(task: Task) -> TaskRows:
 
 
 def assembled(task: Task, labels: tuple[str, ...], rows: Mapping[Path, LabelledRows], skipped: int) -> TaskRows:
-    """A task with the rows of its files; if it has no dev file, some training rows are held out.
+    """Return the task with the rows of its files; without a dev file, some training rows are held out.
 
     Raises:
-        UserError: there are too few to hold some out.
+        UserError: there are too few rows to hold some out.
     """
     train, dev = (rows[task.train], rows[task.dev]) if task.dev else _split(rows[task.train], task)
     return TaskRows(
@@ -152,12 +153,12 @@ def assembled(task: Task, labels: tuple[str, ...], rows: Mapping[Path, LabelledR
     )
 
 
-def _read(task: Task, path: Path) -> Cells:
-    return read_cells(path, (*task.text, task.label), format=task.format, header=task.header)
+def _read(task: Task, path: Path) -> TableRows:
+    return read_table(path, (*task.text, task.label), format=task.format, header=task.header)
 
 
-def _known_labels(task: Task, train: Cells) -> tuple[dict[str, int], tuple[str, ...]]:
-    """Values in the files -> class ids, and the names of the ids."""
+def _known_labels(task: Task, train: TableRows) -> tuple[dict[str, int], tuple[str, ...]]:
+    """Return the class id of each label value, and the names of the ids."""
     values = [value for value, _ in task.labels] or _sorted_labels({row[-1].strip() for row in train.rows})
     names = tuple(name for _, name in task.labels) or tuple(values)
     if len(names) < 2:
@@ -174,23 +175,23 @@ def _known_labels(task: Task, train: Cells) -> tuple[dict[str, int], tuple[str, 
 
 
 def _split(rows: LabelledRows, task: Task) -> tuple[LabelledRows, LabelledRows]:
-    """Hold out DEV_SHARE of ``rows`` (at least one), drawn with SPLIT_SEED and kept in file order."""
+    """Hold out DEV_FRACTION of ``rows`` (at least one), drawn with SPLIT_SEED and kept in file order."""
     if len(rows) < 2:
         raise UserError(f"'{task.train}' holds one row, too few to hold some out.", "Give more rows or a dev file.")
-    held = max(1, round(DEV_SHARE * len(rows)))
+    held = max(1, round(DEV_FRACTION * len(rows)))
     order = np.random.default_rng(SPLIT_SEED).permutation(len(rows))
     return rows.take(sorted(order[held:].tolist())), rows.take(sorted(order[:held].tolist()))
 
 
 def _sorted_labels(values: set[str]) -> list[str]:
-    """Numbers by value, everything else by spelling."""
+    """Sort numbers by value, other labels alphabetically."""
     try:
         return sorted(values, key=lambda value: (float(value), value))
     except ValueError:
         return sorted(values)
 
 
-def _rows(task: Task, path: Path, cells: Cells, known: dict[str, int]) -> LabelledRows:
+def _rows(task: Task, path: Path, cells: TableRows, known: dict[str, int]) -> LabelledRows:
     texts = [row[:-1] for row in cells.rows]
     labels = [row[-1].strip() for row in cells.rows]
     if task.kind == "regression":
@@ -199,7 +200,8 @@ def _rows(task: Task, path: Path, cells: Cells, known: dict[str, int]) -> Labell
         if label not in known:
             names = ", ".join(shown(value) for value in list(known)[:8]) + (", ..." if len(known) > 8 else "")
             raise UserError(
-                f"{place(path, line)} has the label {shown(label)}, which is none of {names}.{nearest(label, known)}",
+                f"{location(path, line)} has the label {shown(label)}, which is none of {names}."
+                f"{nearest(label, known)}",
                 "Correct the label, or add training rows that have it.",
             )
     return LabelledRows(texts, [known[label] for label in labels])
@@ -212,7 +214,7 @@ def _number(path: Path, line: int, label: str) -> float:
         value = math.nan
     if not math.isfinite(value):
         raise UserError(
-            f"{place(path, line)} has the label {shown(label)}, which is no number.",
+            f"{location(path, line)} has the label {shown(label)}, which is no number.",
             'Correct it, or set kind = "classification".',
         )
     return value

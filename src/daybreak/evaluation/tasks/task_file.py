@@ -1,4 +1,4 @@
-"""A task of one's own, described in a TOML file:
+"""Read a task that the user describes in a TOML file:
 
 name    = "tickets"               # default: the name of the file
 train   = "train.csv"             # paths are relative to the TOML file
@@ -52,15 +52,15 @@ KEYS = ("name", "train", "dev", "test", "text", "choices", "label", "header", "m
 REQUIRED = ("train", "text", "label")
 SQUAD = {"text": ["question", "context"], "label": "answers"}
 KIND_FORMATS = {"tokens": ("conll",), "qa": ("squad", "jsonl", "parquet")}
-"""What other kinds than those of tables are read from."""
+"""File formats of the kinds that do not use tables."""
 
 
 def read_task_file(path: Path) -> Task:
     """Read a task from TOML.
 
     Raises:
-        UserError: the file is missing or no TOML, a key is unknown or missing, a value does not fit, or a file that it
-            names is not there.
+        UserError: the file is missing or not TOML, a key is unknown or missing, a value is invalid, or a named file
+            does not exist.
     """
     values = _parsed(path)
     for key in values:
@@ -69,8 +69,8 @@ def read_task_file(path: Path) -> Task:
     kind = KINDS[_one_of(path, values, "kind", tuple(KINDS), "classification")]
     format = _format(path, values, kind.name)
     if format == "squad":
-        if told := [key for key in SQUAD if key in values]:
-            raise _unfit(path, f"has {told[0]}, which a file of SQuAD does not need.", f"Remove {told[0]}.")
+        if given := [key for key in SQUAD if key in values]:
+            raise _unfit(path, f"has {given[0]}, which a file of SQuAD does not need.", f"Remove {given[0]}.")
         values = {**values, **SQUAD}
     for key in REQUIRED:
         if key not in values:

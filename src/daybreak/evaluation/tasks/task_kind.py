@@ -1,8 +1,8 @@
-"""What tells one kind of task from another: a class per kind, and one training loop for all.
+"""The interface of a kind of task; one training loop serves all kinds.
 
-The way of a task: ``load`` its files into rows, ``encode`` the rows into samples of token ids, ``collate`` samples into
-a batch, ``loss`` to train, ``answers`` to predict, ``evaluate`` the answers row by row, ``score`` the rows. What is
-judged is kept (numbers, never text), so that scores can be counted again from any resample of the rows.
+``load`` reads the files into rows, ``encode`` turns rows into samples of token ids, ``collate`` makes a batch, ``loss``
+trains, ``answers`` predicts, ``evaluate`` compares the predictions with the targets row by row, and ``score`` computes
+the metrics. The values of ``evaluate`` are kept (numbers, never text), so scores can be computed on resampled rows.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ class Kind(ABC):
     """One kind of task. R rows; N samples; C labels."""
 
     name: ClassVar[str]
-    """As task files and results spell it."""
+    """Name in task files and results."""
     metrics: ClassVar[tuple[str, ...]]
-    """What may be a task's headline; more is better for each."""
+    """Possible headline metrics; higher is better."""
     headline: ClassVar[str]
-    """The one of them that is taken where a task names none."""
+    """Default headline metric."""
     head: ClassVar[str]
-    """The stock classes with such an output, after the family's name: ``ForSequenceClassification``."""
-    judged: ClassVar[tuple[str, ...]] = ()
-    """Names of the columns of ``evaluate``, where their number does not depend on the task."""
+    """Suffix of the transformers class with such a head: ``ForSequenceClassification``."""
+    columns: ClassVar[tuple[str, ...]] = ()
+    """Names of the columns of ``evaluate``, if their number does not depend on the task."""
     exact: ClassVar[bool] = False
-    """Wants float32 where others compute in bfloat16: 8 bits are too few for a number that is judged by its rank."""
+    """Always train in float32: the precision of bfloat16 is too low for a rank correlation."""
 
     @abstractmethod
     def load(self, task: Task) -> TaskRows:
@@ -42,29 +42,29 @@ class Kind(ABC):
             UserError: a file cannot be used, or there is nothing to learn in it.
         """
 
-    def unlabelled(self, task: Task, name: str) -> LabelledRows:
-        """The rows of the file ``name`` of ``task.hidden``, in file order, none left out; their targets are 0.
+    def load_unlabelled(self, task: Task, name: str) -> LabelledRows:
+        """Return all rows of the unlabelled file ``name`` in file order, with 0 as targets.
 
         Raises:
-            NotImplementedError: no task of this kind has such files.
+            NotImplementedError: this kind has no such files.
         """
         raise NotImplementedError(f"{self.name} has no answers for a submission")
 
     def configure(self, config: Any, labels: Sequence[str]) -> None:
-        """Write into a transformers config what the head must know."""
+        """Set the fields of a transformers config that the head needs."""
         config.id2label = dict(enumerate(labels))
         config.label2id = {name: index for index, name in enumerate(labels)}
 
     @abstractmethod
     def encode(self, tokenizer: Any, rows: LabelledRows, length: int, vocabulary: int) -> EncodedRows:
-        """Tokenize once for all seeds and epochs, at most ``length`` tokens a sequence, special tokens included.
+        """Tokenize the rows to at most ``length`` tokens per sequence, special tokens included.
 
         Raises:
-            UserError: an id lies outside the model's embedding table of ``vocabulary`` rows.
+            UserError: a token id is not below ``vocabulary``, the size of the model's embedding table.
         """
 
     def collate(self, padding: Padding, rows: EncodedRows, indices: Sequence[int]) -> dict[str, torch.Tensor]:
-        """The model's inputs for these samples, padded to the longest."""
+        """Return the model inputs of these samples, padded to the longest."""
         return {name: padding.pad(name, [values[index] for index in indices]) for name, values in rows.features.items()}
 
     @abstractmethod
@@ -73,28 +73,28 @@ class Kind(ABC):
 
     @abstractmethod
     def loss(self, outputs: Any, targets: torch.Tensor) -> torch.Tensor:
-        """Mean loss of a batch, from the stock model's outputs."""
+        """Return the mean loss of a batch from the model's outputs."""
 
     def answers(self, outputs: Any) -> list[np.ndarray]:
-        """What the stock model says of each sample of a batch, float32; padding may hang on."""
+        """Return the model's output for each sample of a batch, float32, possibly with padding."""
         return list(outputs.logits.float().cpu().numpy())
 
     @abstractmethod
     def evaluate(self, rows: EncodedRows, answers: Sequence[np.ndarray], labels: Sequence[str]) -> np.ndarray:
-        """float64[R, k]: for each row what the scores are counted from; ``answers`` has one entry a sample."""
+        """Return float64[R, k], the values of each row that scores are computed from; ``answers`` is per sample."""
 
     @abstractmethod
-    def constant(self, data: TaskRows, judged: LabelledRows) -> np.ndarray:
-        """As ``evaluate``, of the answer that suits the training rows best and ignores the text."""
+    def constant(self, data: TaskRows, rows: LabelledRows) -> np.ndarray:
+        """Return what ``evaluate`` returns for the best constant prediction."""
 
     @abstractmethod
-    def score(self, judged: np.ndarray, labels: Sequence[str]) -> dict[str, float]:
-        """Every metric, from any selection of judged rows."""
+    def score(self, scored: np.ndarray, labels: Sequence[str]) -> dict[str, float]:
+        """Return every metric of any selection of the rows of ``evaluate``."""
 
-    def decided(self, answers: Sequence[np.ndarray]) -> list[float]:
-        """One class id or number a row, for a submission.
+    def predictions(self, answers: Sequence[np.ndarray]) -> list[float]:
+        """Return one class id or number per row for a submission.
 
         Raises:
-            NotImplementedError: the answer of this kind is no single number.
+            NotImplementedError: a prediction of this kind is not a single number.
         """
         raise NotImplementedError(f"{self.name} has no answers for a submission")

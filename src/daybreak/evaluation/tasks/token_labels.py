@@ -1,4 +1,4 @@
-"""A tag for each word: named entities, and whatever else are spans of words."""
+"""Token classification, such as named entity recognition: one tag per word."""
 
 from __future__ import annotations
 
@@ -20,38 +20,38 @@ from daybreak.evaluation.tasks.task import LabelledRows, Task, TaskRows, assembl
 from daybreak.evaluation.tasks.task_kind import Kind
 
 IGNORED = -100
-"""The target of a piece that is not asked."""
+"""Target of tokens that have no tag."""
 
 
 @dataclass(frozen=True)
 class FirstPieces:
-    """Where the words of a sample begin: W words have a piece within its length."""
+    """The first token of each word of a sample; W words have a token within its length."""
 
     words: np.ndarray
-    """int64[W], rising: which words of the sentence."""
+    """int64[W], rising: indices of the words in the sentence."""
     places: np.ndarray
-    """int64[W]: where in the padded row, counted from its end (-1 is the last) where padding stands on the left."""
+    """int64[W]: positions in the padded row, negative (from the end) if the tokenizer pads on the left."""
 
 
 class TokenLabels(Kind):
-    """A row is a sentence: its texts are words, its target a class id a word.
+    """A row is a sentence: its texts are words, its target is a class id per word.
 
-    The first piece of a word carries its tag (Devlin et al. 2018, arXiv:1810.04805, section 5.3); other pieces are not
-    asked. A word without a piece, because its sentence was cut or the tokenizer drops it, is answered with O.
+    The first token of a word carries its tag (Devlin et al. 2018, arXiv:1810.04805, section 5.3); other tokens are
+    ignored. The prediction for a word without a token (truncated, or dropped by the tokenizer) is O.
     """
 
     name: ClassVar[str] = "tokens"
     metrics = ("span_f1", "span_precision", "span_recall", "token_macro_f1")
-    """The first three over the spans of all types together, as seqeval's f1_score and its kin; the last is the mean
-    over types of the F1 of words, however these are cut into spans."""
+    """The first three count the spans of all types together, like seqeval's f1_score; the last is the macro F1 of words
+    over types, whatever their spans."""
     headline = "span_f1"
     head = "ForTokenClassification"
 
     def load(self, task: Task) -> TaskRows:
-        """Read CoNLL files. The labels are O and the IOB2 tags of every type in train, whatever scheme the files use.
+        """Read CoNLL files. The labels are O and the IOB2 tags of every type in the training file.
 
         Raises:
-            UserError: a file cannot be used, train has no span, or another file has a type that train lacks.
+            UserError: a file cannot be used, the training file has no span, or another file has a new type.
         """
         word, tag = task.text[0], task.label
         assert isinstance(word, int) and isinstance(tag, int)
@@ -66,14 +66,13 @@ class TokenLabels(Kind):
         return assembled(task, labels, rows, skipped=0)
 
     def encode(self, tokenizer: Any, rows: LabelledRows, length: int, vocabulary: int) -> EncodedRows:
-        """Sentences that are too long lose their last words (their first, where the tokenizer cuts on the left).
+        """Tokenize the words joined by single spaces, and find the words again by character offsets.
 
-        The words are joined by single spaces and found again by their place in that text. Tokenized one by one, words
-        would lose the space before them, which is part of a piece in byte-level vocabularies.
+        Tokenizing words one by one would lose the space that is part of a token in byte-level vocabularies.
         """
         if not tokenizer.is_fast:
             raise UserError(
-                "The model's tokenizer does not tell which word a piece is of.",
+                "The model's tokenizer does not give the word of each token.",
                 "Put a tokenizer.json into the model's folder, or use another model.",
             )
         texts = [" ".join(words) for words in rows.texts]
@@ -85,7 +84,7 @@ class TokenLabels(Kind):
         return EncodedRows(features, list(rows.targets), [len(row) for row in ids], rows, notes)
 
     def targets(self, rows: EncodedRows, indices: Sequence[int], width: int) -> torch.Tensor:
-        """int64[len(indices), width], IGNORED wherever no word begins."""
+        """Return int64[len(indices), width] with IGNORED where no word begins."""
         table = np.full((len(indices), width), IGNORED, dtype=np.int64)
         for row, index in zip(table, indices):
             first = rows.notes[index]
@@ -93,15 +92,15 @@ class TokenLabels(Kind):
         return torch.from_numpy(table)
 
     def loss(self, outputs: Any, targets: torch.Tensor) -> torch.Tensor:
-        """Mean over words; 0 for a batch in which no word has a piece."""
+        """Return the mean over words; 0 for a batch in which no word has a token."""
         logits = outputs.logits.float().flatten(0, 1)
         total = functional.cross_entropy(logits, targets.flatten(), ignore_index=IGNORED, reduction="sum")
         return total / (targets != IGNORED).sum().clamp(min=1)
 
     def evaluate(self, rows: EncodedRows, answers: Sequence[np.ndarray], labels: Sequence[str]) -> np.ndarray:
-        """float64[R, 6 T] for T types in the order of their names.
+        """Return float64[R, 6 T] for T types in alphabetical order.
 
-        For each type: spans correct, predicted and gold; words correct, predicted and gold.
+        For each type: correct, predicted and gold spans; correct, predicted and gold words.
         """
         decided = []
         for target, first, answer in zip(rows.targets, rows.notes, answers, strict=True):
@@ -110,13 +109,13 @@ class TokenLabels(Kind):
             decided.append(ids.tolist())
         return _counted(rows.targets, decided, labels)
 
-    def constant(self, data: TaskRows, judged: LabelledRows) -> np.ndarray:
-        """Every word is O: nothing is found, and every score is 0."""
+    def constant(self, data: TaskRows, rows: LabelledRows) -> np.ndarray:
+        """Predict O for every word; every score is 0."""
         outside = data.labels.index(OUTSIDE)
-        return _counted(judged.targets, [[outside] * len(target) for target in judged.targets], data.labels)
+        return _counted(rows.targets, [[outside] * len(target) for target in rows.targets], data.labels)
 
-    def score(self, judged: np.ndarray, labels: Sequence[str]) -> dict[str, float]:
-        totals = judged.sum(axis=0).reshape(len(_types(labels)), 2, 3)
+    def score(self, scored: np.ndarray, labels: Sequence[str]) -> dict[str, float]:
+        totals = scored.sum(axis=0).reshape(len(_types(labels)), 2, 3)
         precision, recall, f1 = rates(totals[:, 0].sum(axis=0))
         _, _, of_words = rates(totals[:, 1])
         return dict(zip(self.metrics, (float(f1), float(precision), float(recall), float(of_words.mean()))))

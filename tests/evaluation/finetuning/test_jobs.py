@@ -12,15 +12,14 @@ import numpy as np
 import pytest
 import torch
 
-from daybreak.core.errors import UserError
-from daybreak.evaluation.finetuning import cells, fingerprints
-from daybreak.evaluation.finetuning.cells import Job, fill
-from daybreak.evaluation.finetuning.fingerprints import fingerprint, hidden_digest, model_digest, task_digest
-from daybreak.evaluation.finetuning.measure import Measurement, keeping
+from daybreak.evaluation.finetuning import fingerprints, jobs
+from daybreak.evaluation.finetuning.fingerprints import fingerprint, model_digest, task_digest, unlabelled_digest
+from daybreak.evaluation.finetuning.jobs import FinetuningJob, run_job
+from daybreak.evaluation.finetuning.task_evaluation import TaskEvaluation
 from daybreak.evaluation.protocols.known_protocols import PROTOCOLS
 from daybreak.evaluation.protocols.protocol import Own, Protocol, Setting
 from daybreak.evaluation.tasks.kinds import load_task
-from daybreak.evaluation.tasks.task import Hidden, Task
+from daybreak.evaluation.tasks.task import Task, UnlabelledFile
 from daybreak.evaluation.tasks.task_file import read_task_file
 
 PROTOCOL = PROTOCOLS["quick"].changed(epochs=1, rows=32)
@@ -38,16 +37,16 @@ def task(write_task: Callable[..., Path]) -> Task:
     return read_task_file(write_task(ROWS, ROWS[:7]))
 
 
-def measured(model: Path, task: Task, **changes: object) -> Measurement:
-    usual = Measurement(
+def measured(model: Path, task: Task, **changes: object) -> TaskEvaluation:
+    usual = TaskEvaluation(
         folder=model, model_name="toy", data=load_task(task), protocol=PROTOCOL, seeds=1, untrained=False, threads=1,
-        hidden=False, cells=model.parent / "cells", weights="",
+        unlabelled=False, cells=model.parent / "cells", weights="",
     )  # fmt: skip
     return replace(usual, **changes)  # type: ignore[arg-type]
 
 
-def job_of(model: Path, task: Task, **changes: object) -> Job:
-    return measured(model, task, **changes).jobs()[0]
+def job_of(model: Path, task: Task, **changes: object) -> FinetuningJob:
+    return measured(model, task, **changes).all_jobs()[0]
 
 
 def rewrite(path: Path, change: Callable[[str], str]) -> None:
@@ -56,31 +55,24 @@ def rewrite(path: Path, change: Callable[[str], str]) -> None:
 
 def test_a_filled_cell_is_read_and_not_filled_again(model: Path, task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
     job = job_of(model, task)
-    cell = fill(job)
+    cell = run_job(job)
     written = job.file.stat().st_mtime_ns
-    monkeypatch.setattr(cells, "fine_tune", None)
-    again = fill(job_of(model, task))
+    monkeypatch.setattr(jobs, "fine_tune", None)
+    again = run_job(job_of(model, task))
     assert job.file.stat().st_mtime_ns == written
     assert (again.scores, again.seconds, again.threads) == (cell.scores, cell.seconds, 1)
-    assert again.judged == cell.judged
+    assert again.scored_rows == cell.scored_rows
 
 
 def test_scores_can_be_counted_again_from_the_file(model: Path, task: Task) -> None:
-    cell = fill(job_of(model, task))
-    kind = cells.kind_of(task)
-    assert kind.score(np.array(cell.judged["dev"]), ["a", "b"]) == pytest.approx(cell.scores, abs=1e-5)
-
-
-@pytest.mark.parametrize("side", ["train", "dev"])
-def test_another_row_makes_a_cell_unusable(model: Path, task: Task, side: str) -> None:
-    fill(job_of(model, task))
-    rewrite(task.train.with_name(f"weather-{side}.tsv"), lambda text: text.replace("sun", "warm", 1))
-    assert job_of(model, task).finished() is None
+    cell = run_job(job_of(model, task))
+    kind = jobs.kind_of(task)
+    assert kind.score(np.array(cell.scored_rows["dev"]), ["a", "b"]) == pytest.approx(cell.scores, abs=1e-5)
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
 def test_another_model_makes_a_cell_unusable(model: Path, task: Task, name: str) -> None:
-    fill(job_of(model, task))
+    run_job(job_of(model, task))
     (model / "README.md").write_text("a card decides nothing")
     (model / "results.json").write_text("[]")
     assert job_of(model, task).finished() is not None
@@ -97,24 +89,6 @@ def test_weights_that_are_not_used_decide_nothing(model: Path, task: Task) -> No
     assert model_digest(model, random=True) != before
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"text": ("label",)},
-        {"label": "text0"},
-        {"kind": "regression"},
-        {"header": False},
-        {"format": "jsonl"},
-        {"labels": (("b", "b"), ("a", "a"))},
-        {"labels": (("a", "no"), ("b", "yes"))},
-        {"choices": ("text0",)},
-        {"dev": None},
-    ],
-)
-def test_reading_the_same_rows_otherwise_makes_a_cell_unusable(task: Task, change: dict[str, object]) -> None:
-    assert task_digest(replace(task, **change)) != task_digest(task)  # type: ignore[arg-type]
-
-
 def test_the_part_that_a_file_is_counts(task: Task) -> None:
     digests = {
         task_digest(task),
@@ -128,13 +102,13 @@ def test_the_part_that_a_file_is_counts(task: Task) -> None:
 
 def test_unlabelled_files_count_for_themselves_alone(task: Task) -> None:
     files = [
-        Hidden("A", task.train, ("text0",)),
-        Hidden("A", task.train, ("label",)),
-        Hidden("B", task.train, ("text0",)),
-        Hidden("A", task.dev or task.train, ("text0",)),
+        UnlabelledFile("A", task.train, ("text0",)),
+        UnlabelledFile("A", task.train, ("label",)),
+        UnlabelledFile("B", task.train, ("text0",)),
+        UnlabelledFile("A", task.dev or task.train, ("text0",)),
     ]
-    asked = [replace(task, hidden=(file,)) for file in files]
-    assert len({hidden_digest(task), *map(hidden_digest, asked)}) == 5
+    asked = [replace(task, unlabelled=(file,)) for file in files]
+    assert len({unlabelled_digest(task), *map(unlabelled_digest, asked)}) == 5
     assert {task_digest(each) for each in asked} == {task_digest(task)}
 
 
@@ -181,8 +155,8 @@ DAMAGES: list[Callable[[str], str]] = [
     lambda text: "",
     lambda text: "[]",
     lambda text: "null",
-    lambda text: text.replace('"judged":{', '"judged":{"test":5,'),
-    lambda text: text.replace('"scores":{', '"scores":[{').replace('},"judged"', '}],"judged"'),
+    lambda text: text.replace('"scored_rows":{', '"scored_rows":{"test":5,'),
+    lambda text: text.replace('"scores":{', '"scores":[{').replace('},"scored_rows"', '}],"scored_rows"'),
     lambda text: text.replace('"threads":1', '"threads":"one"'),
     lambda text: text.replace('"fingerprint":"', '"fingerprint":"0'),
 ]
@@ -190,55 +164,32 @@ DAMAGES: list[Callable[[str], str]] = [
 
 def test_a_torn_or_changed_file_is_filled_again(model: Path, task: Task) -> None:
     job = job_of(model, task)
-    cell = fill(job)
+    cell = run_job(job)
     whole = job.file.read_text("utf-8")
     for number, damage in enumerate(DAMAGES):
         job.file.write_text(damage(whole), "utf-8")
         assert damage(whole) != whole and job.finished() is None, number
-    assert fill(job).scores == cell.scores
+    assert run_job(job).scores == cell.scores
     assert job.finished() is not None
 
 
 def test_answers_for_a_submission_are_made_when_they_are_asked_for(model: Path, task: Task) -> None:
     unlabelled = task.train.with_name("hidden.tsv")
     unlabelled.write_text("index\ttext0\n0\tsun sun\n1\train\n2\t\n")
-    task = replace(task, hidden=(Hidden("W", unlabelled, ("text0",)),))
-    without = fill(job_of(model, task))
-    assert without.hidden == {}
-    job = job_of(model, task, hidden=True)
+    task = replace(task, unlabelled=(UnlabelledFile("W", unlabelled, ("text0",)),))
+    without = run_job(job_of(model, task))
+    assert without.predictions == {}
+    job = job_of(model, task, unlabelled=True)
     assert job.finished() is None
-    assert len(fill(job).hidden["W"]) == 3
+    assert len(run_job(job).predictions["W"]) == 3
     assert job_of(model, task).finished() is not None, "more than is asked for is enough"
 
 
 def test_a_cell_whose_model_is_wanted_has_it_beside_it(model: Path, task: Task) -> None:
     job = job_of(model, task)
-    cell = fill(job)
-    kept = keeping(job)
+    cell = run_job(job)
+    kept = job.keeping_model()
     assert kept.finished() is None
-    assert fill(kept).scores == cell.scores
+    assert run_job(kept).scores == cell.scores
     assert kept.keep is not None and (kept.keep / "model.safetensors").is_file()
     assert kept.finished() is not None
-
-
-def test_the_caller_keeps_its_threads(model: Path, task: Task) -> None:
-    seen = []
-    torch.set_num_threads(3)
-    job = replace(job_of(model, task), threads=2)
-    assert fill(job, lambda share, loss: seen.append(torch.get_num_threads())).threads == 2
-    assert set(seen) == {2}
-    assert torch.get_num_threads() == 3
-    with pytest.raises(UserError):
-        fill(replace(job, folder=model / "nowhere", seed=9, file=job.file.with_name("other.json")))
-    assert torch.get_num_threads() == 3
-
-
-def test_a_cell_of_forty_thousand_rows_is_a_small_file(
-    model: Path, task: Task, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    many = np.random.default_rng(0).normal(size=(40_430, 5))
-    monkeypatch.setattr(type(cells.kind_of(task)), "evaluate", lambda self, rows, answers, labels: many)
-    monkeypatch.setattr(type(cells.kind_of(task)), "score", lambda self, judged, labels: {"accuracy": 0.5})
-    job = job_of(model, task)
-    fill(job)
-    assert job.file.stat().st_size < 5e6

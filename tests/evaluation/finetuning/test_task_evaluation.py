@@ -19,12 +19,12 @@ from safetensors.torch import load_file
 from daybreak.commands.evaluate import evaluate
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json
-from daybreak.evaluation.finetuning import cells, forecast
+from daybreak.evaluation.finetuning import forecast, jobs
 from daybreak.evaluation.finetuning.classifier import build_classifier
 from daybreak.evaluation.finetuning.results import read_results
 from daybreak.evaluation.protocols import known_protocols as protocols
 from daybreak.evaluation.tasks.kinds import KINDS
-from daybreak.schemas.tasks import Cell
+from daybreak.schemas.tasks import FinetuningRun
 
 Start = Callable[..., "subprocess.Popen[str]"]
 WriteTask = Callable[..., Path]
@@ -72,14 +72,6 @@ def test_a_killed_evaluation_ends_with_the_table_it_would_have_had(
     assert table(out) == table(tmp_path / "whole")
 
 
-def test_fresh_does_everything_again_with_the_same_table(encoder: Path, weather: Path, tmp_path: Path) -> None:
-    evaluate(encoder, [str(weather)], seeds=2, out=tmp_path, **QUICK)
-    before, done = table(tmp_path), cell_files(tmp_path)
-    evaluate(encoder, [str(weather)], seeds=2, out=tmp_path, overwrite=True, **QUICK)
-    assert len(done) == 2 and not set(done.values()) & set(cell_files(tmp_path).values())
-    assert table(tmp_path) == before
-
-
 def children_of(process: int) -> list[psutil.Process]:
     return [child for child in psutil.Process(process).children() if "popen_loky" in " ".join(child.cmdline())]
 
@@ -98,33 +90,7 @@ def test_no_worker_outlives_a_killed_evaluation(encoder: Path, weather: Path, tm
     _, living = psutil.wait_procs(workers, timeout=60)
     assert living == []
     for file in cell_files(out):
-        read_json(file, Cell)
-
-
-def test_a_stopped_evaluation_says_how_to_go_on(encoder: Path, weather: Path, tmp_path: Path, start: Start) -> None:
-    out = tmp_path / "out"
-    begun = on_one_core(start, "evaluate", encoder, "--tasks", weather, "--seeds", 500, *QUICK_FLAGS, "--out", out)
-    while begun.poll() is None and not cell_files(out):
-        time.sleep(0.02)
-    begun.terminate()
-    err = begun.communicate(timeout=120)[1]
-    assert begun.returncode == 143
-    assert err.splitlines()[-1] == "daybreak: stopped; the same command resumes."
-    assert "Traceback" not in err
-    for file in cell_files(out):
-        read_json(file, Cell)
-
-
-def test_divergence_in_a_process_is_one_sentence(
-    encoder: Path, weather: Path, tmp_path: Path, daybreak: Callable[..., subprocess.CompletedProcess[str]]
-) -> None:
-    done = daybreak(
-        "evaluate", encoder, "--tasks", weather, "--seeds", 2, "--epochs", 1, "--rate", "1e30", "--workers", 2,
-        "--out", tmp_path / "out",
-    )  # fmt: skip
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
-    assert "Fine-tuning on 'weather' with seed 0 diverged (1 epoch, rate 1e30)." in done.stderr
+        read_json(file, FinetuningRun)
 
 
 @pytest.fixture
@@ -188,11 +154,11 @@ def test_a_task_starts_from_the_encoder_of_another(
 
     def unwatched(*arguments: object) -> object:
         with monkeypatch.context() as patch:
-            patch.setattr(cells, "build_classifier", real)
-            return cells.fresh_model(*arguments)  # type: ignore[arg-type]
+            patch.setattr(jobs, "build_classifier", real)
+            return jobs.initial_model(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(cells, "build_classifier", watched)
-    monkeypatch.setattr(forecast, "fresh_model", unwatched)
+    monkeypatch.setattr(jobs, "build_classifier", watched)
+    monkeypatch.setattr(forecast, "initial_model", unwatched)
     out = tmp_path / "out"
     again = partial(evaluate, encoder, tasks, protocol="passing-on", out=out, untrained=untrained)
     results = again(save=tmp_path / "kept")
@@ -215,18 +181,6 @@ def test_a_task_starts_from_the_encoder_of_another(
     next(path for path in written if path.parent.parent.name == "b").unlink()
     assert [r.scores for r in again()] == [r.scores for r in results]
     assert [folder for folder, _ in built] == [start]
-
-
-def test_a_start_that_learned_otherwise_makes_later_cells_unusable(
-    encoder: Path, write_task: WriteTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    transferring(monkeypatch)
-    tasks = [str(write_task(ROWS, ROWS[:9], name=name)) for name in ("a", "b")]
-    evaluate(encoder, tasks, protocol="passing-on", out=tmp_path)
-    before = cell_files(tmp_path)
-    write_task([*ROWS, ("sun sun", "a")], ROWS[:9], name="a")
-    evaluate(encoder, tasks, protocol="passing-on", out=tmp_path)
-    assert not set(before.values()) & set(cell_files(tmp_path).values())
 
 
 def test_a_task_whose_start_is_not_asked_for(

@@ -1,0 +1,242 @@
+"""One fine-tuning job: a model, a task, a setting and a seed. Its run is kept in a file of its own."""
+
+from __future__ import annotations
+
+import functools
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from daybreak.core.errors import UserError
+from daybreak.core.files import read_json, write_text
+from daybreak.core.serialization import to_dict
+from daybreak.evaluation.finetuning.classifier import build_classifier, load_config, load_tokenizer, save_classifier
+from daybreak.evaluation.finetuning.finetune import Show, compute_precision, fine_tune, predict
+from daybreak.evaluation.protocols.protocol import Protocol, Setting
+from daybreak.evaluation.tasks.batches import EncodedRows, Padding, joined
+from daybreak.evaluation.tasks.kinds import kind_of, load_task
+from daybreak.evaluation.tasks.sequences import with_pair_features
+from daybreak.evaluation.tasks.task import LabelledRows, Task, TaskRows
+from daybreak.schemas.tasks import FinetuningRun
+from daybreak.training.hardware.probe import choose_device
+
+SUBSET_SEED = 0
+"""Seed of the training subset of a protocol; every seed and every model uses the same rows."""
+PADDING_OFFSET_FAMILIES = (
+    "camembert", "longformer", "mpnet", "roberta", "roberta-prelayernorm", "xlm-roberta", "xmod",
+)  # fmt: skip
+"""Model types whose position table begins with rows up to the padding id, which no token uses."""
+DIGITS = 6
+"""Decimals of each value of ``FinetuningRun.scored_rows``; the scores are computed before rounding."""
+_ONE_AT_A_TIME = threading.Lock()
+"""A cluster worker may run jobs in several threads, which share one random generator."""
+
+
+def training_subset(rows: LabelledRows, count: int | None) -> LabelledRows:
+    """Return the first ``count`` rows (None: all) of a shuffle with SUBSET_SEED."""
+    order = np.random.default_rng(SUBSET_SEED).permutation(len(rows))
+    return rows.take(order[:count].tolist())
+
+
+@dataclass(frozen=True)
+class EncodedTask:
+    """The tokenized rows of a task."""
+
+    data: TaskRows
+    padding: Padding
+    train: EncodedRows
+    parts: dict[str, EncodedRows]
+    """The labelled parts to evaluate, dev first."""
+    unlabelled: dict[str, EncodedRows]
+    """The rows to predict for a submission, by name of its file."""
+    swapped: dict[str, EncodedRows] = field(default_factory=dict)
+    """Parts and unlabelled rows with the two texts swapped, if the protocol uses both orders."""
+
+
+def max_sequence_length(config: Any, tokenizer: Any, protocol: Protocol) -> int:
+    """Return the largest number of tokens that protocol, model and tokenizer allow."""
+    # Encoders with relative positions may have no maximum.
+    longest = getattr(config, "max_position_embeddings", protocol.length)
+    if config.model_type in PADDING_OFFSET_FAMILIES:
+        longest -= config.pad_token_id + 1
+    return int(min(protocol.length, longest, tokenizer.model_max_length))
+
+
+def encode_task(folder: Path, data: TaskRows, protocol: Protocol, unlabelled: bool = False) -> EncodedTask:
+    """Tokenize the rows with the tokenizer in ``folder``; the unlabelled files only if ``unlabelled``.
+
+    Raises:
+        UserError: config or tokenizer cannot be loaded, or they do not fit each other.
+    """
+    config, tokenizer = load_config(folder), load_tokenizer(folder)
+    length = max_sequence_length(config, tokenizer, protocol)
+    kind = kind_of(data.task)
+    head, both = protocol.head_of(data.task), protocol.both_orders and data.task.symmetric
+
+    def encoded(rows: LabelledRows) -> EncodedRows:
+        found = kind.encode(tokenizer, rows, length, config.vocab_size)
+        return with_pair_features(found, tokenizer, length, head) if len(data.task.text) == 2 else found
+
+    train = training_subset(data.train, protocol.train_rows)
+    names = [file.name for file in data.task.unlabelled] if unlabelled else []
+    to_predict = {name: kind.load_unlabelled(data.task, name) for name in names}
+    return EncodedTask(
+        data,
+        Padding.of(tokenizer),
+        train=joined(encoded(train), encoded(train.swapped())) if both else encoded(train),
+        parts={name: encoded(rows) for name, rows in data.parts.items()},
+        unlabelled={name: encoded(rows) for name, rows in to_predict.items()},
+        swapped={name: encoded(rows.swapped()) for name, rows in (data.parts | to_predict).items()} if both else {},
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinetuningJob:
+    """The input of one fine-tuning, which a worker process can run."""
+
+    folder: Path
+    """The model folder."""
+    model_name: str
+    task: Task
+    protocol: Protocol
+    setting: Setting
+    seed: int
+    """Draws the new head (with ``random``: every weight), dropout and the order of the batches."""
+    untrained: bool
+    """The result is reported as that of an untrained model."""
+    random: bool
+    """Draw every weight. False for a job that starts from another task's fine-tuned model."""
+    threads: int
+    unlabelled: bool
+    """Also predict the unlabelled files."""
+    file: Path
+    """Where the run is kept."""
+    unlabelled_digest: str
+    """Digest of the unlabelled files, if they are predicted."""
+    source: str
+    """Digests of the files of the model and the task: the key of the cache of encoded rows."""
+    fingerprint: str
+    keep: Path | None = None
+    """Save the fine-tuned model in this folder."""
+
+    def finished(self) -> FinetuningRun | None:
+        """Return the kept run if it has the same fingerprint and everything that this job asks for."""
+        if not self.file.is_file() or (self.keep and not self.keep.is_dir()):
+            return None
+        try:
+            run: FinetuningRun = read_json(self.file, FinetuningRun)
+        except UserError:
+            return None  # an older version or an edited file: run the job again
+        predicted = not self.unlabelled or run.unlabelled_digest == self.unlabelled_digest
+        return run if run.fingerprint == self.fingerprint and predicted else None
+
+    def keeping_model(self) -> FinetuningJob:
+        """Return the same job with its model saved beside its file."""
+        return replace(self, keep=self.file.with_name(f"model-{self.fingerprint[:16]}"))
+
+
+def run_job(job: FinetuningJob, show: Show = lambda fraction, loss: None) -> FinetuningRun:
+    """Fine-tune, evaluate and write the job's file, or read the file if the job is finished.
+
+    Raises:
+        UserError: the folder cannot be loaded, its tokenizer does not fit, or training diverged.
+    """
+    if (run := job.finished()) is not None:
+        return run
+    with _ONE_AT_A_TIME, using_threads(job.threads):
+        return _run(job, show)
+
+
+@contextmanager
+def using_threads(count: int) -> Iterator[None]:
+    """Set the number of CPU threads of torch, and restore it afterwards."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _run(job: FinetuningJob, show: Show) -> FinetuningRun:
+    started = time.monotonic()
+    rows = encoded_task(job)
+    kind, labels = kind_of(job.task), rows.data.labels
+    device = choose_device()
+    model = initial_model(job, rows).to(device)
+    precision = compute_precision(model, kind, job.protocol)
+    loss = fine_tune(model, kind, rows.padding, rows.train, job.protocol, job.setting, job.seed, show)
+
+    def outputs_of(part: str, encoded: EncodedRows) -> list[np.ndarray]:
+        outputs = predict(model, kind, rows.padding, encoded)
+        if part not in rows.swapped:
+            return outputs
+        return [(a + b) / 2 for a, b in zip(outputs, predict(model, kind, rows.padding, rows.swapped[part]))]
+
+    outputs = {part: outputs_of(part, encoded) for part, encoded in rows.parts.items()}
+    if not np.isfinite(loss) or not all(np.isfinite(output).all() for part in outputs.values() for output in part):
+        raise UserError(
+            f"Fine-tuning on '{job.task.name}' with seed {job.seed} diverged ({job.setting}).",
+            "Check that the model's weights are sound, or lower the learning rate.",
+        )
+    scored_rows = {part: kind.evaluate(encoded, outputs[part], labels) for part, encoded in rows.parts.items()}
+    run = FinetuningRun(
+        fingerprint=job.fingerprint,
+        protocol=job.protocol.name,
+        task=job.task.name,
+        model="untrained" if job.untrained else "pretrained",
+        model_name=job.model_name,
+        epochs=job.setting.epochs,
+        learning_rate=job.setting.rate,
+        batch=job.setting.batch,
+        seed=job.seed,
+        scores={
+            name if part == "dev" else f"{part}_{name}": value
+            for part, table in scored_rows.items()
+            for name, value in kind.score(table, labels).items()
+        },
+        scored_rows={part: np.round(table, DIGITS).tolist() for part, table in scored_rows.items()},
+        predictions={name: kind.predictions(outputs_of(name, encoded)) for name, encoded in rows.unlabelled.items()},
+        unlabelled_digest=job.unlabelled_digest,
+        device=torch.cuda.get_device_name() if device.type == "cuda" else "CPU",
+        threads=job.threads,
+        precision=precision,
+        seconds=time.monotonic() - started,
+    )
+    if job.keep is not None:
+        save_classifier(model, job.folder, job.keep)
+    if replace(job, keep=None).finished() is not None:
+        return run  # repeated only to save its model: results refer to the file on disk
+    job.file.parent.mkdir(parents=True, exist_ok=True)
+    write_text(job.file, json.dumps(to_dict(run), separators=(",", ":")) + "\n")
+    return run
+
+
+def initial_model(job: FinetuningJob, rows: EncodedTask) -> Any:
+    """Return the model of a job before fine-tuning, with the head that the protocol gives the task."""
+    head, labels = job.protocol.head_of(job.task), rows.data.labels
+    pair = len(job.task.text) == 2
+    model = build_classifier(job.folder, kind_of(job.task), labels, job.seed, job.random, head, pair)
+    if head != "stock" and job.task.kind == "regression":
+        with torch.no_grad():  # start at the mean of the training targets
+            model.classifier.bias.fill_(float(np.mean(rows.train.targets)))
+    return model
+
+
+def encoded_task(job: FinetuningJob) -> EncodedTask:
+    """Return the tokenized rows of a job's task."""
+    return _encoded_task(job.folder, job.task, job.protocol, job.unlabelled, job.source)
+
+
+@functools.lru_cache(maxsize=2)
+def _encoded_task(folder: Path, task: Task, protocol: Protocol, unlabelled: bool, source: str) -> EncodedTask:
+    """Cached, because a worker runs the jobs of one task one after the other; ``source`` detects changed files."""
+    return encode_task(folder, load_task(task), protocol, unlabelled)

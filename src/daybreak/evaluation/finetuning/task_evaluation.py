@@ -1,0 +1,367 @@
+"""Evaluate a model on one task under one protocol: its fine-tuning jobs, and the result that their runs give."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import re
+import shutil
+import statistics
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import sklearn
+
+from daybreak.core.errors import TooLate, UserError
+from daybreak.core.files import make_folder, read_json, replace_folder, write_json
+from daybreak.core.terminal import duration, working
+from daybreak.evaluation.baselines.bag_of_words import VERSION, bag_of_words
+from daybreak.evaluation.finetuning.classifier import load_config, load_tokenizer
+from daybreak.evaluation.finetuning.fingerprints import fingerprint, model_digest, task_digest, unlabelled_digest
+from daybreak.evaluation.finetuning.forecast import forecast_line, job_seconds, waiting_seconds
+from daybreak.evaluation.finetuning.jobs import (
+    SUBSET_SEED,
+    FinetuningJob,
+    encoded_task,
+    max_sequence_length,
+    run_job,
+    training_subset,
+)
+from daybreak.evaluation.finetuning.parallel import resource_errors, run_jobs
+from daybreak.evaluation.protocols.protocol import Protocol, Setting
+from daybreak.evaluation.tasks.kinds import kind_of
+from daybreak.evaluation.tasks.task import LabelledRows, Task, TaskRows, task_type
+from daybreak.schemas.tasks import FinetuningRun, SettingTried, TaskResult, spread
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskEvaluation:
+    """One task under one protocol, and the folder of its finished runs.
+
+    Seed i draws the new head (with ``untrained``: every weight), dropout and the order of the batches. All seeds use
+    the same training rows. If the protocol has several settings, the dev score selects one; the test file does not.
+    """
+
+    folder: Path
+    """The model folder."""
+    model_name: str
+    data: TaskRows
+    protocol: Protocol
+    seeds: int
+    untrained: bool
+    threads: int = 1
+    """CPU threads of each fine-tuning."""
+    unlabelled: bool
+    """Also predict the unlabelled files."""
+    cells: Path
+    weights: str
+    """Digest of the evaluated model."""
+    chained: bool = False
+    """``folder`` is the fine-tuned model of another task."""
+    baselines: bool = True
+    """Also fit the bag-of-words baseline."""
+    jobs: tuple[FinetuningJob, ...] = ()
+    """Set by ``planned``, as are the next two."""
+    remaining: int = 0
+    """Jobs that are not finished."""
+    seconds: float = 0.0
+    """Estimated time of the remaining jobs, one after the other."""
+
+    @property
+    def train_rows(self) -> int:
+        """Number of training rows of each fine-tuning."""
+        return min(len(self.data.train), self.protocol.train_rows or len(self.data.train))
+
+    @property
+    def is_start(self) -> bool:
+        """Whether other tasks of the protocol start from this task's model."""
+        return self.data.task.whole in dict(self.protocol.starts).values()
+
+    def all_jobs(self) -> tuple[FinetuningJob, ...]:
+        """Return the jobs, setting by setting and seed by seed.
+
+        Raises:
+            UserError: the config cannot be loaded.
+        """
+        task = _with_absolute_paths(self.data.task)
+        protocol = self.protocol.for_task(task)
+        settings = protocol.settings(load_config(self.folder).hidden_size, task.whole, task_type(task))
+        random = self.untrained and not self.chained
+        unlabelled = unlabelled_digest(task) if self.unlabelled else ""
+        model, rows = model_digest(self.folder, random), task_digest(task)
+        side = "untrained" if self.untrained else "pretrained"
+        cells = self._folder / _slug(f"{self.model_name}-{side}")
+        return tuple(
+            FinetuningJob(
+                folder=self.folder.resolve(),
+                model_name=self.model_name,
+                task=task,
+                protocol=protocol,
+                setting=setting,
+                seed=seed,
+                untrained=self.untrained,
+                random=random,
+                threads=self.threads,
+                unlabelled=self.unlabelled,
+                unlabelled_digest=unlabelled,
+                file=cells.resolve() / f"{_slug(str(setting))}-seed-{seed}.json",
+                source=f"{model} {rows} {unlabelled}",
+                fingerprint=fingerprint(model, rows, protocol, setting, seed, random),
+            )
+            for setting in settings
+            for seed in range(self.seeds)
+        )
+
+    def planned(self, *, overwrite: bool = False, keep: bool = False) -> TaskEvaluation:
+        """Return this evaluation with its jobs and an estimate of their time.
+
+        The estimate runs a few training steps, which also shows whether the model and the rows fit each other.
+
+        Args:
+            overwrite: remove the runs of earlier calls.
+            keep: save the model of the first seed. With several settings, ``keep_model`` does so later.
+
+        Raises:
+            UserError: config, tokenizer or weights cannot be used, or do not fit each other.
+        """
+        jobs = self.all_jobs()
+        if keep and len(jobs) == self.seeds:
+            jobs = (jobs[0].keeping_model(), *jobs[1:])
+        if overwrite:
+            for job in jobs:
+                job.file.unlink(missing_ok=True)
+        remaining = [job for job in jobs if job.finished() is None]
+        seconds = 0.0
+        if remaining:
+            epochs = sum(job.setting.epochs for job in remaining)
+            with resource_errors(remaining[0]):
+                seconds = job_seconds(remaining[0], encoded_task(remaining[0])) * epochs / remaining[0].setting.epochs
+        return replace(self, jobs=jobs, remaining=len(remaining), seconds=seconds)
+
+    def result(self, runs: Sequence[FinetuningRun]) -> TaskResult:
+        """Return the result of the runs of ``jobs``."""
+        data, metric = self.data, self.data.task.metric
+        by_setting: dict[Setting, list[FinetuningRun]] = {}
+        for job, run in zip(self.jobs, runs, strict=True):
+            by_setting.setdefault(job.setting, []).append(run)
+        tried = [_tried(setting, found, metric) for setting, found in by_setting.items()]
+        index = select_setting(tried, self.protocol.selection)
+        setting, chosen = list(by_setting.items())[index]
+        scores = {name: [run.scores[name] for run in chosen] for name in chosen[0].scores}
+        part = "test" if self.protocol.reported == "test" and data.test is not None else "dev"
+        headline = metric if part == "dev" else f"test_{metric}"
+        kind = kind_of(data.task)
+        train = training_subset(data.train, self.protocol.train_rows)
+        constant = kind.constant(replace(data, train=train), data.parts[part])
+        words, words_rows = self._bag_of_words(train) if self.baselines else ({}, 0)
+        return TaskResult(
+            protocol=self.protocol.name,
+            task=data.task.name,
+            model="untrained" if self.untrained else "pretrained",
+            model_name=self.model_name,
+            weights=self.weights,
+            kind=data.task.kind,
+            metric=headline,
+            scores=scores,
+            seeds=list(range(self.seeds)),
+            mean=statistics.fmean(scores[headline]),
+            spread=spread(scores[headline]),
+            selection=selection_words(setting, len(tried), self.seeds, self.protocol.selection),
+            train_rows=self.train_rows,
+            dev_rows=len(data.dev),
+            test_rows=len(data.test) if data.test else 0,
+            mismatched_rows=len(data.mismatched) if data.mismatched else 0,
+            baseline=kind.score(constant, data.labels)[metric],
+            bag_of_words=words,
+            bag_of_words_rows=words_rows,
+            settings=self._settings(setting),
+            settings_tried=tried if len(tried) > 1 else [],
+            labels=list(data.labels),
+            hardware=" and ".join(sorted({run.hardware for run in runs})),
+            seconds=sum(run.seconds for run in runs),
+        )
+
+    @property
+    def _folder(self) -> Path:
+        return self.cells / _slug(self.protocol.name) / _slug(self.data.task.name)
+
+    def _bag_of_words(self, train: LabelledRows) -> tuple[dict[str, float], int]:
+        """Return the scores of the bag-of-words baseline and the number of its training rows.
+
+        A file beside the runs keeps them for all models that use the same rows.
+        """
+        task, kind = self.data.task, kind_of(self.data.task)
+        file = self._folder / "bag-of-words.json"
+        identity = {
+            "software": [VERSION, sklearn.__version__],
+            "rows": task_digest(task),
+            "train_rows": self.train_rows,
+            "metric": task.metric,
+        }
+        if file.is_file():
+            with contextlib.suppress(UserError, TypeError, AttributeError, KeyError, ValueError):  # edited by hand
+                kept = read_json(file)
+                if {name: kept.get(name) for name in identity} == identity:
+                    return {name: float(score) for name, score in kept["scores"].items()}, int(kept["fitted_rows"])
+        found = bag_of_words(kind, self.data, train)
+        scores = {
+            name if part == "dev" else f"{part}_{name}": score
+            for part, table in (found.scored_rows if found else {}).items()
+            for name, score in kind.score(table, self.data.labels).items()
+        }
+        rows = found.rows if found else 0
+        make_folder(file.parent)
+        write_json(file, {**identity, "scores": scores, "fitted_rows": rows})
+        return scores, rows
+
+    def _settings(self, setting: Setting) -> dict[str, float]:
+        subset = {} if self.protocol.train_rows is None else {"subset_seed": SUBSET_SEED}
+        config = load_config(self.folder)
+        length = max_sequence_length(config, load_tokenizer(self.folder), self.protocol)
+        return {**self.protocol.recorded(setting, config.hidden_size), "length": length, **subset}
+
+
+def _with_absolute_paths(task: Task) -> Task:
+    files: dict[str, Any] = {name: path.resolve() for name, path in task.files.items()}
+    unlabelled = tuple(replace(file, path=file.path.resolve()) for file in task.unlabelled)
+    return replace(task, **files, unlabelled=unlabelled)
+
+
+def _slug(name: str) -> str:
+    """Return a folder name; if characters had to change, a checksum keeps different names apart."""
+    slug = re.sub(r"[^\w.-]+", "-", name).strip("-")
+    return slug if slug == name else f"{slug}-{zlib.crc32(name.encode()):08x}"
+
+
+# ---------------------------------------------------------------- which of several settings is reported
+
+
+def _tried(setting: Setting, runs: Sequence[FinetuningRun], metric: str) -> SettingTried:
+    dev = [run.scores[metric] for run in runs]
+    return SettingTried(
+        epochs=setting.epochs, learning_rate=setting.rate, dev=dev, mean=statistics.fmean(dev), spread=spread(dev)
+    )
+
+
+def select_setting(tried: Sequence[SettingTried], rule: str) -> int:
+    """Return the index of the selected setting, by the mean dev score over seeds; the first of equal ones.
+
+    Args:
+        rule: ``best``, or ``shortest`` (SciBERT): among the settings within one standard deviation of the best
+            setting's mean (its own deviation), the one with the fewest epochs, then with the highest mean.
+    """
+    best = max(tried, key=lambda one: one.mean)
+    if rule == "best":
+        return list(tried).index(best)
+    near = [index for index, one in enumerate(tried) if one.mean >= best.mean - best.spread]
+    return min(near, key=lambda index: (tried[index].epochs, -tried[index].mean))
+
+
+def selection_words(chosen: Setting, tried: int, seeds: int, rule: str) -> str:
+    """Describe how the reported numbers were selected."""
+    if tried == 1:
+        return "after the last epoch"
+    over = f"the mean of {seeds} seeds" if seeds > 1 else "one seed"
+    which = "the best on dev" if rule == "best" else "the fewest epochs within one deviation of the best on dev"
+    return f"{chosen}: of {tried} settings {which}, {over}; after the last epoch"
+
+
+# ---------------------------------------------------------------- several tasks
+
+
+def total_work(evaluations: Sequence[TaskEvaluation]) -> tuple[int, int]:
+    """Return the number of fine-tunings and of training rows, counted once per epoch."""
+    count = rows = 0
+    for each in evaluations:
+        settings = each.protocol.settings(0, each.data.task.whole, task_type(each.data.task))
+        count += len(settings) * each.seeds
+        rows += each.train_rows * sum(setting.epochs for setting in settings) * each.seeds
+    return count, rows
+
+
+def stages(evaluations: Sequence[TaskEvaluation]) -> Iterator[list[TaskEvaluation]]:
+    """Yield the evaluations that start from the model, then those that start from another task's fine-tuned model.
+
+    Raises:
+        UserError: a task starts from a task that is missing.
+    """
+    starts = dict(evaluations[0].protocol.starts)
+    second = [each for each in evaluations if each.data.task.whole in starts]
+    first = [each for each in evaluations if each not in second]
+    sources = {each.data.task.whole: each for each in first} | {each.data.task.name: each for each in first}
+    for each in second:
+        if (needed := starts[each.data.task.whole]) not in sources:
+            name = each.data.task.name
+            raise UserError(
+                f"Under the protocol {each.protocol.name}, {name} starts from a model that learned {needed}.",
+                f"Add {needed} to --tasks, or choose another protocol.",
+            )
+    if first:
+        yield first
+    if second:
+        # all_jobs() reads all files of a task, so it is called once per start.
+        needed_starts = {starts[each.data.task.whole] for each in second}
+        kept = {start: sources[start].all_jobs()[0].keeping_model().keep for start in needed_starts}
+        chained = []
+        for each in second:
+            start = starts[each.data.task.whole]
+            folder, learned = kept[start], sources[start].data.task.name
+            assert folder is not None
+            # If only a part of the task was learned, the name of the protocol says so.
+            name = each.protocol.name if learned == start else f"{each.protocol.name}, from {learned}"
+            chained.append(replace(each, folder=folder, chained=True, protocol=replace(each.protocol, name=name)))
+        yield chained
+
+
+def planned_from(evaluation: TaskEvaluation, folder: Path) -> TaskEvaluation:
+    """Plan a chained evaluation; if its starting model does not exist yet, with the model in ``folder`` instead."""
+    if not evaluation.folder.is_dir():
+        evaluation = replace(evaluation, folder=folder, chained=False)
+    return evaluation.planned()
+
+
+def forecast(planned: Sequence[TaskEvaluation], workers: int, price: float | None, within: float | None) -> str:
+    """Describe how long the remaining jobs take; empty if none remain.
+
+    Raises:
+        TooLate: it is more than ``within`` seconds.
+    """
+    remaining = sum(each.remaining for each in planned)
+    if not remaining:
+        return ""
+    seconds = waiting_seconds(sum(each.seconds for each in planned), remaining, workers)
+    if within is not None and seconds > within:
+        raise TooLate(
+            f"{remaining} fine-tunings take about {duration(seconds)} and {duration(within)} are left.",
+            "Evaluate later: daybreak evaluate RUN.",
+        )
+    return forecast_line(seconds, remaining, workers, price)
+
+
+def run_all(
+    planned: Sequence[TaskEvaluation], workers: int, backend: str
+) -> Iterator[tuple[TaskEvaluation, list[FinetuningRun]]]:
+    """Yield each planned evaluation with its runs as soon as they are finished."""
+    with working("Fine-tuning") as work:
+        runs = run_jobs([job for each in planned for job in each.jobs], workers, backend, work)
+        for each in planned:
+            yield each, list(itertools.islice(runs, len(each.jobs)))
+
+
+def keep_model(evaluation: TaskEvaluation, result: TaskResult, target: Path) -> None:
+    """Move the model of the first seed of the selected setting to ``target``."""
+    chosen = (result.settings["epochs"], result.settings["learning_rate"])
+    first = next(job for job in evaluation.jobs if (job.setting.epochs, job.setting.rate) == chosen)
+    job = first.keeping_model()
+    with working(f"{result.task}, model to keep") as work, resource_errors(job):
+        run_job(job, lambda fraction, loss: work.show(fraction, f"loss {loss:.3f}"))
+    assert job.keep is not None
+    staged = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    shutil.copytree(job.keep, staged)
+    replace_folder(staged, target)
+    if not evaluation.is_start:
+        shutil.rmtree(job.keep)
