@@ -98,7 +98,7 @@ def called(command: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple
     for run in ("mine", "albert"):
         (folder / "runs" / run).mkdir(parents=True)
         write_json(folder / "runs" / run / "recipe.json", resolved(load_recipe("mini")))
-    cli._dispatch(words)
+    cli.dispatch(words)
     assert len(found) == 1
     args, kwargs = found[0]
     return args, kwargs

@@ -62,7 +62,7 @@ class Here:
 
     def __init__(self, command: list[str], **_: object):
         assert command[1:3] == ["-m", "daybreak"] and command[3] in ("pretrain", "evaluate")
-        cli._dispatch(command[3:])
+        cli.dispatch(command[3:])
         self.returncode = 0
 
     def poll(self) -> int:
@@ -99,7 +99,7 @@ def shorten(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     monkeypatch.setattr("daybreak.pretraining.planning.PROBE_SECONDS", 0.0)
     monkeypatch.setattr("daybreak.pretraining.run_end.check_parity", lambda *_, **__: PASSED)
-    monkeypatch.setattr("daybreak.commands.export.check_parity", lambda *_, **__: PASSED)
+    monkeypatch.setattr("daybreak.exporting.parity.check_parity", lambda *_, **__: PASSED)
     monkeypatch.setattr("daybreak.pretraining.run_end.CLEARLY", -100.0)
     monkeypatch.setattr("daybreak.training.hardware.probe.choose_device", lambda: torch.device("cpu"))
     labels = ["__label__fi", "__label__sv"]
@@ -153,7 +153,7 @@ def check_left(words: list[str], said: str) -> None:
             table = value_of(words, "--export")
             assert Path(table).is_file() if table else "holds " in said or " document " in said
         case "verify":
-            assert "come out the same bit for bit" in said
+            assert "are equal bit for bit" in said
         case "record":
             kind = STUDY_FILE if (Path(words[1]) / STUDY_FILE).is_file() else "record.json"
             assert list(Path("records").glob(f"*/{kind}"))
@@ -168,7 +168,7 @@ def check_left(words: list[str], said: str) -> None:
             page = Path(value_of(words, "--out") or f"{words[1]}/report.{value_of(words, '--format') or 'html'}")
             assert page.is_file() and str(page) in said
         case "plan" | "status" | "recipes" | "check-submission" as verb:
-            promised = {"plan": "Chosen: ", "status": "state ", "check-submission": "fit to submit"}
+            promised = {"plan": "Chosen: ", "status": "state ", "check-submission": "is a valid submission"}
             recipe = Path(words[1]).stem.replace("_", "-") if words[1:] else "daybreak-tiny"
             assert promised.get(verb, recipe) in said
         case "init-task":

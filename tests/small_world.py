@@ -68,10 +68,10 @@ def write_world(folder: Path) -> None:
         path.write_text(sentences(chance, 300))
     _write_files(folder, chance)
     _write_tasks(folder, chance)
-    cli._dispatch(words("prepare", folder / "texts" / "my_texts", "--out", folder / "data"))
+    cli.dispatch(words("prepare", folder / "texts" / "my_texts", "--out", folder / "data"))
     run = folder / "run"
-    cli._dispatch(words("pretrain", "mini", "--data", folder / "data", "--out", run))
-    cli._dispatch(words("evaluate", run, "--tasks", folder / "my_task.toml"))
+    cli.dispatch(words("pretrain", "mini", "--data", folder / "data", "--out", run))
+    cli.dispatch(words("evaluate", run, "--tasks", folder / "my_task.toml"))
     shutil.copytree(folder / "data", run / "data")  # as ``daybreak run`` leaves it
     _write_tokens(folder)
     _write_models(folder)

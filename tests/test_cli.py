@@ -13,12 +13,15 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from daybreak import __version__, cli
+from daybreak.commands import run
 from daybreak.core.errors import Interrupted, UserError
 from daybreak.recipe import recipe_names
+from daybreak.schemas.old_names import FLAGS, PREPARE_FLAGS
 
 GOLDEN = Path(__file__).with_name("golden") / "flags.txt"
 Refused = Callable[..., str]
@@ -49,6 +52,21 @@ def flags() -> str:
 def test_the_flags_are_those_on_record(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "400")
     assert flags() == GOLDEN.read_text(), "If the change is meant: python tests/test_cli.py --write"
+
+
+def test_help_imports_torch_only_for_the_commands_with_a_recipe() -> None:
+    script = """
+import sys
+from daybreak.cli import COMMANDS, dispatch
+for command in sorted({*COMMANDS} - {"pretrain", "run"}):
+    try:
+        dispatch([command, "--help"])
+    except SystemExit as left:
+        assert not left.code
+    assert not {"torch", "transformers"} & set(sys.modules), command
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_help_names_every_verb_and_the_first_command() -> None:
@@ -89,21 +107,21 @@ def test_an_unknown_flag_gets_the_nearest(arguments: tuple[str, ...], near: str,
     [
         (("run", "tinny"), "There is no recipe 'tinny'. Did you mean 'tiny'?"),
         (("run", "tiny", "--batch", "many"), "many"),
-        (("run", "tiny", "my_texts", "--budget", "1m"), "'my_texts' stands there without a flag. Write --corpus my_"),
-        (("run", "."), "'.' is no recipe. Write daybreak run tiny --corpus ., if that is meant."),
-        (("pretrain", "mini", "data/mine"), "'data/mine' stands there without a flag. Write --data data/mine, if"),
-        (("run", "tiny", "--corpus", "text.txt"), "A corpus needs a budget. Add one, for a first look --budget 15m."),
+        (("run", "tiny", "my_texts", "--budget", "1m"), "'my_texts' follows no option. Did you mean --corpus my_"),
+        (("run", "."), "'.' is not a recipe. Did you mean daybreak run tiny --corpus .?"),
+        (("pretrain", "mini", "data/mine"), "'data/mine' follows no option. Did you mean --data data/mine?"),
+        (("run", "tiny", "--corpus", "text.txt"), "A corpus needs a budget. Add one, such as --budget 15m for"),
         (("run", "--budget", "11m"), "at most 10 minutes"),
         (("run", "base"), "at most 10 minutes"),
         (("run", "--budget", ""), "empty"),
         (("run", "--budget", "often"), "'often' is no budget"),
         (("run", "tiny", "--budget", "1m", "--corpus", "/nowhere/at/all.txt", "--out", "OUT"), "/nowhere/at/all.txt"),
-        (("prepare", "--out", "OUT"), "No text was named"),
+        (("prepare", "--out", "OUT"), "No text is given"),
         (("pretrain",), "--data"),
         (("verify", "/nowhere"), "/nowhere"),
-        (("report",), "No run folder was named"),
+        (("report",), "No run folder is given"),
         (("status", "/nowhere"), "/nowhere"),
-        (("export", "/nowhere", "--out", "OUT"), "is no run folder"),
+        (("export", "/nowhere", "--out", "OUT"), "is neither a run folder nor a model"),
         (("evaluate", "/nowhere", "--tasks", "cola"), "There is no model folder '/nowhere'"),
         (("recipes", "smal"), "Did you mean 'small'?"),
     ],
@@ -118,17 +136,17 @@ def test_what_cannot_work_ends_with_2_and_a_remedy(
 
 def test_exit_codes_tell_what_happened(monkeypatch: pytest.MonkeyPatch) -> None:
     def ending(error: BaseException) -> tuple[int, str]:
-        def verb(_: list[str]) -> None:
+        def main(_: list[str]) -> None:
             raise error
 
-        monkeypatch.setattr(cli, "_status", verb)
+        monkeypatch.setattr("daybreak.commands.status.main", main)
         return said("status", "run")
 
-    assert ending(Interrupted(15)) == (143, "daybreak: stopped; the same command goes on from here.\n")
+    assert ending(Interrupted(15)) == (143, "daybreak: stopped; the same command resumes.\n")
     assert ending(Interrupted(2))[0] == 130
     assert ending(KeyboardInterrupt())[0] == 130
     code, text = ending(MemoryError())
-    assert code == 2 and text.startswith("daybreak: the memory is full.") and "Traceback" not in text
+    assert code == 2 and text.startswith("daybreak: out of memory.") and "Traceback" not in text
     assert ending(BrokenPipeError()) == (1, "")  # daybreak status RUN | head -1
     code, text = ending(ZeroDivisionError("of ours"))
     assert code == 1 and "Traceback" in text and "this is a bug in Daybreak" in text
@@ -138,22 +156,56 @@ def test_work_that_lost_its_reader_says_that_it_stopped(monkeypatch: pytest.Monk
     def prepare(_: list[str]) -> None:
         raise BrokenPipeError
 
-    monkeypatch.setattr(cli, "_prepare", prepare)
+    monkeypatch.setattr("daybreak.commands.prepare.main", prepare)
     code, text = said("prepare", "texts", "--out", "data")
-    assert code == 1 and text.endswith("read no more, so it stopped; the same command goes on.\n")
+    assert code == 1 and text.endswith("its output was closed; the same command resumes.\n")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [(["--steps", "own.py"], ["--filters", "own.py"]), (["--case=web"], ["--preset=web"])]
+)
+def test_an_old_flag_works_and_names_its_successor(
+    old: list[str], new: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    received: list[list[str]] = []
+    monkeypatch.setattr("daybreak.commands.prepare.main", received.append)
+    cli.dispatch(["prepare", "text", "--out", "data", *old])
+    assert received == [["text", "--out", "data", *new]]
+    before, after = (words[0].partition("=")[0] for words in (old, new))
+    assert capsys.readouterr().err == f"daybreak: {before} is now {after}.\n"
+
+
+def test_old_flags_of_a_recipe_are_parsed_into_its_current_fields(monkeypatch: pytest.MonkeyPatch) -> None:
+    received: list[Any] = []
+    monkeypatch.setattr("daybreak.commands.pretrain.pretrain", lambda recipe, **options: received.append(recipe))
+    old = "--clip 0.5 --model.width 32 --model.heads 2 --later.start 0.8 --later.length 64 --no-recompute"
+    cli.dispatch(["pretrain", "tiny", "--data", "data", *old.split()])
+    (recipe,) = received
+    assert (recipe.max_grad_norm, recipe.model.hidden_size, recipe.phase2.start) == (0.5, 32, 0.8)
+    assert recipe.phase2.length == 64 and not recipe.gradient_checkpointing
+
+
+def test_every_current_name_of_an_old_flag_exists() -> None:
+    current = {line.split()[1] for line in GOLDEN.read_text().splitlines()}
+    assert ({*FLAGS.values(), *PREPARE_FLAGS.values()} - {"--no-overwrite"}) - current <= OPTIONAL
+    assert not {*FLAGS} & current
+
+
+OPTIONAL = {"--rows.short-fraction", "--rows.random-fraction"}
+"""Flags of recipes other than tiny, whose flags are on record."""
 
 
 def test_recipes_are_listed_and_shown_in_full() -> None:
     code, text = said("recipes")
     assert code == 0 and [line.split()[0] for line in text.splitlines()[::2]] == recipe_names()
     assert "Geiping and Goldstein 2022 (arXiv 2212.14034), final code of JonasGeiping/cramming; published" in text
-    assert "Daybreak's own; measured" in text and "; not yet measured" in text
+    assert "Daybreak's own; measured" in text and "; not measured yet" in text
     code, text = said("recipes", "bert-8gb", "--size", "mini")
     assert code == 0 and "rows.mask_padding = true, originally false:" in text
     code, text = said("recipes", "crammed")
     assert code == 0 and "120 million parameters" in text
     code, text = said("recipes", "mini")
-    assert code == 0 and "Promise:" in text and '"kind": "ModernEncoder"' in text and '"fingerprint"' in text
+    assert code == 0 and "Measured:" in text and '"kind": "ModernEncoder"' in text and '"fingerprint"' in text
 
 
 def test_a_recipe_file_brings_the_flags_of_its_own_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,9 +231,9 @@ recipe = replace(load_recipe("tiny"), name="mine", schedule=Steady())
 
 
 def test_a_recipe_after_the_corpus_gets_the_remedy() -> None:
-    with pytest.raises(UserError, match="Name the recipe first: daybreak run tiny"):
-        cli._refuse_swallowed_recipe(("texts", "tiny"))
-    cli._refuse_swallowed_recipe(("texts",))
+    with pytest.raises(UserError, match="Put the recipe first: daybreak run tiny"):
+        run._refuse_recipe_in_corpus(("texts", "tiny"))
+    run._refuse_recipe_in_corpus(("texts",))
 
 
 @pytest.mark.parametrize(
@@ -196,7 +248,7 @@ def test_a_recipe_after_the_corpus_gets_the_remedy() -> None:
 )
 def test_a_value_out_of_range_is_refused_in_words(flag: str, words: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=re.escape(words)):
-        cli._dispatch(["pretrain", "tiny", "--data", str(tmp_path), *flag.split()])
+        cli.dispatch(["pretrain", "tiny", "--data", str(tmp_path), *flag.split()])
 
 
 if __name__ == "__main__":

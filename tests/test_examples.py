@@ -119,7 +119,7 @@ def test_stopped_it_goes_on_as_if_it_had_not_been(
     run = tmp_path / "run"
     asked = [*words(name, data, shape), "--out", run]
     assert command(*asked) == 143 and len(read_trace(run / "trace.jsonl")) == STOPPED + 1
-    monkeypatch.setattr("daybreak.commands.export.check_parity", lambda *_, **__: passed)
+    monkeypatch.setattr("daybreak.exporting.parity.check_parity", lambda *_, **__: passed)
     export(run, out=tmp_path / "now", data=data)  # the newest checkpoint, before the end
     assert (tmp_path / "now" / "model.safetensors").stat().st_size == len(bits(trained[name]))
     monkeypatch.setattr(loop, "take_step", step)

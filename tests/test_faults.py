@@ -241,7 +241,7 @@ def test_a_signal_of_a_scheduler_saves_and_the_same_command_goes_on(
     wait_for(lambda: steps(run) >= 20, process)
     process.send_signal(number)
     _, said = process.communicate(timeout=60)
-    assert process.returncode == 128 + number and "the same command goes on" in said and "Traceback" not in said
+    assert process.returncode == 128 + number and "the same command resumes" in said and "Traceback" not in said
     saved = steps(run)
     assert checkpoints(run)[-1].name == f"step-{saved:09d}"
     done = daybreak(*command)

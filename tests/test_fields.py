@@ -179,34 +179,39 @@ def unread_with(planted: str, file: str, name: str, sources: dict[str, str]) -> 
 # ---------------------------------------------------------------- flags
 
 
-def unread_flags(source: str) -> list[str]:
-    """``Class.flag`` of the flags that the command line offers and that nothing there reads.
+def unread_flags(source: str, shared: str) -> list[str]:
+    """``Class.option`` of the options that a command's file declares and that nothing reads.
 
-    A flag is read as ``asked.flag``, by name (getattr, or of the words as they were typed), or with all the others.
+    An option is read as ``options.name``, by its name in a string, also in the file that commands share, or with all
+    others (``keywords(...)``).
     """
     tree = ast.parse(source)
-    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
-    passed_on = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Call)}
-    told = set().union(*(strings(node) for node in functions))
-    asked = {
+    functions = [node for node in ast.parse(shared).body if isinstance(node, ast.FunctionDef)]
+    functions += [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "keywords"]
+    # keywords(options, Group) reads the group; keywords(parse(Class, ...)) reads the class with all above it.
+    passed_on = {name for call in calls for part in call.args for name in names(part)}
+    classes = dataclasses_of(tree)
+    whole = {name for call in calls if len(call.args) == 1 for name in names(call) & classes.keys()}
+    passed_on |= whole.union(*(bases(classes[name]) for name in whole))
+    read = {
         found.attr
         for found in ast.walk(tree)
-        if isinstance(found, ast.Attribute) and ast.unparse(found.value) in ("asked", "self")
+        if isinstance(found, ast.Attribute) and ast.unparse(found.value).endswith("options")
     }
-    assert "asked.shared()" in passed_on
-    unread = []
-    for function in functions:
-        whole = {ast.unparse(node) for node in ast.walk(function) if isinstance(node, ast.Call)}
-        for node in ast.walk(function):
-            for flag in fields(node) if isinstance(node, ast.ClassDef) and "vars(asked)" not in whole else ():
-                if flag not in asked | strings(function) and typed(flag) not in told:
-                    unread.append(f"{node.name}.{flag}")
-    return unread
+    read |= set().union(*(strings(node) for node in functions))
+    return [
+        f"{name}.{field}"
+        for name, node in classes.items()
+        if name.endswith("Options") and name not in passed_on
+        for field, annotation in fields(node).items()
+        if field not in read and not {typed(given) for given in {field, *strings(annotation)}} & read
+    ]
 
 
-def typed(flag: str) -> str:
-    """The word with which a flag is typed; ``from_`` is --from, for ``from`` is no name in Python."""
-    return f"--{flag.strip('_').replace('_', '-')}"
+def typed(name: str) -> str:
+    """The option as it is typed."""
+    return f"--{name.replace('_', '-')}"
 
 
 def strings(node: ast.AST) -> set[str]:
@@ -215,15 +220,16 @@ def strings(node: ast.AST) -> set[str]:
 
 
 def test_every_flag_is_read(sources: dict[str, str]) -> None:
-    assert unread_flags(sources["cli.py"]) == []
+    shared = sources["commands/options.py"]
+    assert [flag for file in sorted(verb_files()) for flag in unread_flags(sources[file], shared)] == []
 
 
 @pytest.mark.parametrize("verb", ["Run", "Pretrain", "Verify", "Export", "Report", "Status"])
 def test_a_planted_flag_is_found(verb: str, sources: dict[str, str]) -> None:
-    head = f"    class {verb}:\n"
-    assert sources["cli.py"].count(head) == 1
-    changed = sources["cli.py"].replace(head, f"{head}        planted: int = 0\n")
-    assert unread_flags(changed) == [f"{verb}.planted"]
+    source = sources[f"commands/{verb.lower()}.py"]
+    (head,) = [line for line in source.splitlines() if line.startswith(f"class {verb}Options")]
+    changed = source.replace(head, f"{head}\n    planted: int = 0\n")
+    assert unread_flags(changed, sources["commands/options.py"]) == [f"{verb}Options.planted"]
 
 
 # ---------------------------------------------------------------- parameters

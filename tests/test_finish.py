@@ -75,7 +75,7 @@ def test_a_run_that_was_stopped_in_its_finish_goes_on_and_verifies(
     }
     assert left("verify", run, "--data", data) == 0
     said = re.sub(r"\s+", " ", capsys.readouterr().out)
-    assert f"Verified: steps 0 to 40 of '{run}' come out the same bit for bit (40 recorded gradient norms" in said
+    assert f"Verified: steps 0 to 40 of '{run}' are equal bit for bit (40 recorded gradient norms" in said
     AutoModelForMaskedLM.from_pretrained(run / "model")
     if importlib.util.find_spec("sentence_transformers"):
         from sentence_transformers import SentenceTransformer

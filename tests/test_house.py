@@ -187,10 +187,10 @@ def test_libraries_stay_in_their_rooms() -> None:
         for library in {name.split(".")[0] for name in imports(module)} - {"daybreak"} - sys.stdlib_module_names:
             core_keeps_out = room(module) in {"core", "schemas"} and library not in CORE_LIBRARIES
             must_be_fast = within(module, TORCH_FREE) and library in {"torch", "transformers"}
-            parses_arguments = library == "tyro" and room(module) != "cli"
+            parses_arguments = library == "tyro" and room(module) != "commands"
             if core_keeps_out or must_be_fast or parses_arguments:
                 strange.append(f"{module} -> {library}")
-        if "argparse" in set(imports(module)) and room(module) != "cli":
+        if "argparse" in set(imports(module)):
             strange.append(f"{module} -> argparse")
     assert strange == []
 

@@ -86,7 +86,7 @@ def test_stopped_on_two_processes_a_run_goes_on_with_one(processes: Any, data: P
     words = ["-m", "daybreak", "pretrain", str(file), "--data", str(data), "--out", str(run)]
     saved = processes.stop_at(processes.launch(2, *words), run, 30, log)
     assert 30 < saved < 240
-    assert "the same command goes on" in " ".join(log.read_text().split())
+    assert "The same command resumes" in " ".join(log.read_text().split())
     assert read_json(run / "decisions.json", Decisions).changes == []
 
     summary = pretrain.pretrain(recipe, data=data, out=run)

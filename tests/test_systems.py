@@ -138,7 +138,7 @@ def test_the_second_phase_is_entered(
     assert config["model_max_length"] == 160
     command("verify", run, "--data", tales)
     said = capsys.readouterr().out
-    assert "the exported model: equal, 20 of 20 steps." in said and "come out the same bit for bit" in said
+    assert "the exported model: equal, 20 of 20 steps." in said and "are equal bit for bit" in said
 
 
 @pytest.mark.usefixtures("ungated")

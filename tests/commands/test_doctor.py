@@ -61,7 +61,7 @@ def test_a_package_that_is_missing_or_too_old_is_a_fault(
     pretend(monkeypatch, **versions)
     assert not doctor()
     said = capsys.readouterr().out
-    assert words in said and said.endswith("1 fault: mend it first.\n")
+    assert words in said and said.endswith("1 fault: fix it first.\n")
 
 
 def test_a_missing_extra_is_only_noted(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -75,8 +75,8 @@ def test_a_missing_extra_is_only_noted(monkeypatch: pytest.MonkeyPatch, capsys: 
     ("cards", "torch", "well", "words"),
     [
         (["H100 (70 of 78 GiB free)"], "2.13.0+cu130", True, "H100 (70 of 78 GiB free), driver 580.1."),
-        (["H100 (70 of 78 GiB free)"], "2.13.0+cpu", False, "torch 2.13.0+cpu is built for processors. Install torch"),
-        ([], "2.13.0", True, "No NVIDIA GPU: runs use the processor."),
+        (["H100 (70 of 78 GiB free)"], "2.13.0+cpu", False, "torch 2.13.0+cpu is built for CPUs. Install torch"),
+        ([], "2.13.0", True, "No NVIDIA GPU: runs use the CPU."),
     ],
 )
 def test_what_is_said_of_a_gpu(
@@ -91,7 +91,7 @@ def test_what_is_said_of_a_gpu(
 
 def test_a_folder_that_cannot_be_written_is_noted(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert doctor(tmp_path / "nowhere")
-    assert "cannot be written: no such file or directory. Name another folder with --out." in capsys.readouterr().out
+    assert "cannot be written: no such file or directory. Choose another folder with --out." in capsys.readouterr().out
 
 
 def test_torch_is_tried_when_asked_for(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

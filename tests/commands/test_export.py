@@ -69,7 +69,7 @@ def test_of_a_run_that_averages_its_weights_the_mean_is_given_but_for_the_best(
 ) -> None:
     """The end of such a run has the mean; its best checkpoint was judged without."""
     passed = read_json(finished / "summary.json", Summary).parity
-    monkeypatch.setattr("daybreak.commands.export.check_parity", lambda *_, **__: passed)
+    monkeypatch.setattr("daybreak.exporting.parity.check_parity", lambda *_, **__: passed)
     run = Path(shutil.copytree(finished, tmp_path / "run"))
     (run / "summary.json").unlink()
     place = run / ("best" if best else "checkpoints")
@@ -96,7 +96,7 @@ def test_the_best_checkpoint_can_be_taken_in_place_of_the_end(finished: Path, da
 
 def test_what_cannot_be_exported_is_refused(finished: Path, data: Path, refused: Refused, tmp_path: Path) -> None:
     out = tmp_path / "model"
-    assert "is no run folder" in refused("export", tmp_path, "--out", out)
+    assert "is neither a run folder nor a model" in refused("export", tmp_path, "--out", out)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").touch()
     assert "is not empty" in refused("export", finished, "--out", tmp_path / "full")
@@ -105,7 +105,7 @@ def test_what_cannot_be_exported_is_refused(finished: Path, data: Path, refused:
     (run / "summary.json").unlink()
     assert "no checkpoint yet" in refused("export", run, "--out", out, "--data", data)
     assert "no prepared data" in refused("export", run, "--out", out)
-    assert "keeps no best checkpoint" in refused("export", finished, "--best", "--out", out, "--data", data)
+    assert "has no best checkpoint" in refused("export", finished, "--best", "--out", out, "--data", data)
     assert not out.exists()
 
 

@@ -10,10 +10,10 @@ import torch
 from safetensors.torch import save_file
 from transformers import AutoModelForMaskedLM, BertConfig, BertForMaskedLM
 
-from daybreak.commands import export as exporting
 from daybreak.commands.export import export
 from daybreak.core.errors import UserError
 from daybreak.data.tokenizers.tokenizer import WordPiece, save_tokenizer
+from daybreak.exporting import parity
 from daybreak.exporting.hugging_face import write_model_folder
 from daybreak.exporting.parity import REFUSED
 from daybreak.models.crammed import CrammedEncoder
@@ -48,7 +48,7 @@ def test_a_stock_bert_comes_out_with_the_same_logits(tokenizer: Path, tmp_path: 
     rows = torch.randint(5, ids(tokenizer), (3, 30))
     again = AutoModelForMaskedLM.from_pretrained(out).eval()
     assert (again(rows).logits - stock(rows).logits).abs().max() < 1e-4
-    with pytest.raises(UserError, match="for a crammed BERT"):
+    with pytest.raises(UserError, match="applies to a crammed BERT"):
         export(tmp_path / "stock", out=tmp_path / "other", attend_padding=True)
 
 
@@ -63,13 +63,13 @@ def test_a_crammed_model_attends_to_padding_by_choice(
     model = shape.build(ids(tokenizer))
     write_model_folder(source, model=model, shape=shape, tokenizer=tokenizer, length=24, vocabulary=ids(tokenizer))
     judged: list[Path] = []
-    gate = exporting.check_parity
+    gate = parity.check_parity
 
     def watching(folder: Path, **facts: object) -> object:
         judged.append(folder)
         return gate(folder, **facts)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(exporting, "check_parity", watching)
+    monkeypatch.setattr(parity, "check_parity", watching)
     for choice, kept in ((None, True), (False, False)):
         out = export(source, out=tmp_path / f"out-{choice}", attend_padding=choice)
         assert json.loads((out / "config.json").read_text())["attend_padding"] is kept
@@ -78,7 +78,7 @@ def test_a_crammed_model_attends_to_padding_by_choice(
 
 
 def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no run folder and no model"):
+    with pytest.raises(UserError, match="neither a run folder nor a model"):
         export(tmp_path, out=tmp_path / "out")
     (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
     save_file({"weight": torch.zeros(1)}, tmp_path / "model.safetensors")

@@ -98,7 +98,7 @@ def test_other_delimiters_get_a_copy_with_commas(
     out = init_task(table)
     task = read_task_file(out)
     assert task.train.name == "german-commas.csv" and len(load_task(task).train.targets) == 36
-    assert "a copy of german.csv with commas for" in capsys.readouterr().out
+    assert "a copy of german.csv with commas in place of" in capsys.readouterr().out
 
 
 def test_objects_and_their_missing_fields(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_each_decision_is_printed_with_its_reason(tmp_path: Path, capsys: pytest
     assert "label   'label', by its name: pos (20), neg (20)" in said
     assert "text    'text', by its name" in said
     assert "kind    classification: the label has 2 different values" in said
-    assert "metric  accuracy: always answering the most frequent label scores 50%" in said
+    assert "metric  accuracy: always predicting the most frequent label scores 50%" in said
     assert f"daybreak evaluate MODEL --tasks {tmp_path / 'plain.toml'}" in said
 
 
@@ -131,16 +131,16 @@ def test_each_decision_is_printed_with_its_reason(tmp_path: Path, capsys: pytest
     [
         ("empty.csv", b"", "is empty"),
         ("blank.csv", b"\xef\xbb\xbf \n\n", "is empty"),
-        ("header.csv", b"text,label\n", "header and no rows"),
+        ("header.csv", b"text,label\n", "header but no rows"),
         ("one.csv", b"text\nhello there\nand so on\n", "has one column"),
         ("utf16.csv", "text,label\n".encode("utf-16"), "is not UTF-8"),
         ("latin.csv", "text,label\ncaf\u00e9,a\n".encode("latin-1"), "is not UTF-8"),
-        ("zero.csv", b"text,label\nab\0c,a\n", "zero bytes"),
+        ("zero.csv", b"text,label\nab\0c,a\n", "null bytes"),
         ("unlike.csv", b"".join(b"some words number %d,other words %d\n" % (i, i) for i in range(30)), "like a label"),
-        ("numbers.csv", b"".join(b"%d,%d\n" % (i % 2, i % 3) for i in range(30)), "but the label holds text"),
+        ("numbers.csv", b"".join(b"%d,%d\n" % (i % 2, i % 3) for i in range(30)), "besides the label contains text"),
         ("twice.csv", b"text,text,label\na b,c d,1\n", "same name"),
-        ("words.txt", b"hello", "is no .csv"),
-        ("odd.jsonl", b"[1]\n", "is no JSON object"),
+        ("words.txt", b"hello", "is not a .csv"),
+        ("odd.jsonl", b"[1]\n", "is not a JSON object"),
         ("fake.parquet", b"PAR1", "cannot be read as parquet"),
         ("missing.csv", None, "No such file"),
     ],

@@ -80,7 +80,7 @@ def test_the_plan_is_written_and_told(
     for words in ("Chosen: ", "Cost: 0.60", "Twice the time", "Disk", f"--data {data} --budget 30m", "H100"):
         assert words in said
     text = made.candidates[0]
-    assert f"the text is read {text.tokens / made.text_tokens:.0f} times" in said or made.chosen != text.recipe
+    assert f"the run takes {text.tokens / made.text_tokens:.0f} epochs" in said or made.chosen != text.recipe
     assert 0 < text.training_seconds < 1800 - 8 and text.tokens == text.tokens_per_second * text.training_seconds
 
 
@@ -100,13 +100,11 @@ def test_a_plan_says_what_a_budget_buys_in_tasks(
     assert one.tasks[0].score == pytest.approx(0.6 + gap / 50, abs=1e-4) and one.tasks[1].score is None
     said = capsys.readouterr().out
     assert "After fine-tuning (protocol quick, points of 100 with 90 % intervals, from 4 recorded runs): sst2" in said
-    assert (
-        f"Not measured there: far (measured 50.00 to 60.00 nats below the unigram baseline, not at {gap:.2f})." in said
-    )
+    assert f"No forecast for far: measured 50.00 to 60.00 nats below the unigram baseline, not at {gap:.2f}." in said
     views = replace(named("tiny")[0], rows=ViewRows())
     (one,) = plan.plan(data=data, budget="30m", recipes=[views]).candidates
     assert [task.score for task in one.tasks] == [None, None]
-    assert "Not measured there: sst2, far (no line for a model that compares segments)." in capsys.readouterr().out
+    assert "No forecast for sst2, far: no line for a model that compares segments." in capsys.readouterr().out
 
 
 def test_the_disk_of_a_plan_is_what_a_run_asks_for(
@@ -144,7 +142,7 @@ def test_what_the_law_does_not_know_is_said_and_not_chosen(data: Path, law: Law,
 
 
 @pytest.mark.parametrize(
-    ("budget", "words"), [("1000steps", "is no time"), ("9s", "too short"), ("soon", "is no budget")]
+    ("budget", "words"), [("1000steps", "is not a time"), ("9s", "too short"), ("soon", "is no budget")]
 )
 def test_what_cannot_be_planned(data: Path, law: Law, timed: list[str], budget: str, words: str) -> None:
     with pytest.raises(UserError, match=words):

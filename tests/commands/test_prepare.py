@@ -115,7 +115,7 @@ def test_sentences_are_recorded_where_the_input_has_one_a_line(
         for place, sentence in enumerate(sentences)
     ]
     assert sorted(found) == sorted(wanted)
-    assert "120 documents (documents parted by blank lines)" in capsys.readouterr().out
+    assert "120 documents (documents separated by blank lines)" in capsys.readouterr().out
 
 
 def test_text_and_records_together(corpus: Path, tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_lines_left_out_are_counted_and_said(corpus: Path, tmp_path: Path, capsy
         file.write("{torn\n")
     manifest = prepare([corpus], tmp_path / "data", tokenizer=SMALL)
     assert manifest.skipped == {"malformed lines": 1}
-    assert f"Left out: 1 malformed lines, the first in '{corpus}' line 301." in capsys.readouterr().out
+    assert f"Skipped: 1 malformed lines, the first in '{corpus}' line 301." in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("kept", "what"), [(0, "The input"), (1 << 20, "corpus.jsonl'")])

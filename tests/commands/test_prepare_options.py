@@ -67,7 +67,7 @@ def test_documents_are_cut_into_chunks_when_asked(
     corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     manifest = prepare([corpus], tmp_path / "data", tokenizer=SMALL, chunk_characters=120)
-    assert "(one document a record, in chunks of about 120 characters)" in capsys.readouterr().out
+    assert "(one document per record, in chunks of about 120 characters)" in capsys.readouterr().out
     assert manifest.train.documents + manifest.heldout.documents > 1000
     assert set(manifest.skipped) == {"chunks under 29 characters"}
     with pytest.raises(UserError, match="A chunk of -1 characters holds no text"):
@@ -94,7 +94,7 @@ def test_a_tokenizer_is_taken_over_and_compared(
     own = prepare([corpus], tmp_path / "own", tokenizer=SMALL, compare=str(tmp_path / "data/tokenizer"))
     vocabulary = load_tokenizer(tmp_path / "own/tokenizer").get_vocab()
     assert own.overlap is not None and 0 < own.overlap <= 10 / (len(vocabulary) - 5)
-    assert f"Tokenizer: {own.overlap:.1%} of its pieces are in" in capsys.readouterr().out
+    assert f"Tokenizer: {own.overlap:.1%} of its tokens are also in" in capsys.readouterr().out
     assert own.special == SpecialIds()
 
 

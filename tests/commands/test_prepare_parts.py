@@ -263,7 +263,7 @@ def test_a_full_disk_keeps_what_is_done(tmp_path: Path, monkeypatch: pytest.Monk
 
     with monkeypatch.context() as patch:
         patch.setattr("daybreak.data.pipeline.encoding.join", lambda *_, **__: full())
-        with pytest.raises(UserError, match=r"is full. Free some space and give the same command again: what is done"):
+        with pytest.raises(UserError, match=r"is full. Free disk space and run the same command again: finished parts"):
             prepare([text], tmp_path / "data", tokenizer=SMALL)
     assert left_over(tmp_path) == [".data.preparing"]
     prepare([text], tmp_path / "data", tokenizer=SMALL)

@@ -111,9 +111,9 @@ def test_numbers_that_are_none_are_refused_before_anything_is_read(tmp_path: Pat
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        (Preprocessing(epochs=(0.0, 0.0001)), "No text is left to train on"),
+        (Preprocessing(epochs=(0.0, 0.0001)), "No training text is left"),
         (Preprocessing(weights=(1.0, 5000.0)), "--weights cannot be"),
-        (Preprocessing(weights=(0.001, 1000.0)), r"b.jsonl' would be read .* times for its weight|No text is left"),
+        (Preprocessing(weights=(0.001, 1000.0)), r"b.jsonl' would be read .* times for its weight|No training text"),
     ],
 )
 def test_a_mixture_without_sense_is_refused(tmp_path: Path, asked: Preprocessing, said: str) -> None:

@@ -135,7 +135,7 @@ def test_stopped_and_killed_runs_go_on_and_equal_their_replay(
     wait_for_step(run, 60, first)
     first.send_signal(signal.SIGTERM)
     _, said = first.communicate(timeout=60)
-    assert first.returncode == 143 and "the same command goes on" in said and "Traceback" not in said
+    assert first.returncode == 143 and "the same command resumes" in said and "Traceback" not in said
     saved = len(read_trace(run / "trace.jsonl"))
     assert (run / "checkpoints" / f"step-{saved:09d}").is_dir()
 
@@ -161,7 +161,7 @@ def test_stopped_and_killed_runs_go_on_and_equal_their_replay(
     again = daybreak("verify", run, "--data", data)
     assert again.returncode == 0, again.stderr
     assert "the exported model: equal, 600 of 600 steps." in again.stdout
-    assert f"Verified: steps 0 to 600 of '{run}' come out the same bit for bit" in again.stdout
+    assert f"Verified: steps 0 to 600 of '{run}' are equal bit for bit" in again.stdout
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++: torch compiles for a CPU with it")
@@ -181,7 +181,7 @@ def test_a_compiled_run_goes_on_compiled_and_equals_its_replay(
     decisions = read_json(run / "decisions.json", Decisions)
     assert decisions.compiled and not decisions.changes
     again = daybreak("verify", run, "--data", data)
-    assert f"Verified: steps 0 to 60 of '{run}' come out the same bit for bit" in again.stdout, again.stderr
+    assert f"Verified: steps 0 to 60 of '{run}' are equal bit for bit" in again.stdout, again.stderr
 
 
 def test_ctrl_c_saves_and_leaves(start: Start, data: Path, shape: list[str], tmp_path: Path) -> None:

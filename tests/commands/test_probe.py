@@ -95,8 +95,8 @@ def test_what_is_wrong_is_said_in_one_sentence_before_anything_is_measured(
     def measured(*arguments: object) -> None:
         raise AssertionError("something was measured")
 
-    for name in ("probe_layers", "probe_similarity", "probe_masked_words"):
-        monkeypatch.setattr(f"daybreak.commands.probe.{name}", measured)
+    for name in ("layer_probes.probe_layers", "embeddings.probe_similarity", "masked_words.probe_masked_words"):
+        monkeypatch.setattr(f"daybreak.evaluation.probes.{name}", measured)
     model, out = finished / "model", tmp_path / "out"
     short = tmp_path / "short.txt"
     short.write_text("the\n")
@@ -116,7 +116,7 @@ def test_what_is_wrong_is_said_in_one_sentence_before_anything_is_measured(
         probe(model, tasks=tasks, text=[str(tmp_path / "missing.txt")], out=out)
     with pytest.raises(UserError, match="tokens, too few to hide some"):
         probe(model, tasks=tasks, text=[str(short)], out=out)
-    with pytest.raises(UserError, match="cannot be mixed with other text"):
+    with pytest.raises(UserError, match="cannot be combined with other text"):
         probe(model, text=[str(short), str(data)], out=out)
     with pytest.raises(UserError, match="is not a folder"):
         probe(model, tasks=tasks, out=short)

@@ -142,7 +142,7 @@ def change(path: Path, **values: Any) -> None:
 @pytest.mark.parametrize(
     ("tampered", "words"),
     [
-        (lambda run: flip(run / "model" / "model.safetensors"), "does not come out as recorded"),
+        (lambda run: flip(run / "model" / "model.safetensors"), "differs from its records"),
         (lambda run: change(run / "summary.json", validation__loss=1.0), "the held-out loss is"),
         (lambda run: change(run / "summary.json", validation__accuracy=0.9), "the held-out accuracy is"),
         (lambda run: change(run / "summary.json", steps=41), "tells of 41 steps"),
@@ -185,7 +185,7 @@ def verified(last: int) -> Verified:
 @pytest.mark.parametrize(
     ("made", "words"),
     [
-        ({"ended": False}, "is not finished. Give its command again, and record it then."),
+        ({"ended": False}, "is not finished. Finish it with the same command first."),
         ({"passed": False}, "did not pass the parity gate (logits differ by 0.4): it has no result."),
         ({"seconds": 184.0}, "ended 3.1 s after its budget of 3m, where RULES.md allows 1.8 s."),
         ({"seconds": 178.0}, "ended 2.9 s before its budget of 3m"),
@@ -207,9 +207,9 @@ def test_a_name_is_one_folder_and_taken_once(write_run: WriteRun, tmp_path: Path
     for name, taken in (("first", f"{day}-first"), ("", f"{day}-tiny-3m-seed-3")):
         (records / taken).mkdir(parents=True)
         said = " ".join(refused("record", run, "--out", records, *(["--name", name] if name else [])).split())
-        assert f"There is a record '{records / taken}', and records are never edited. Give another --name." in said
+        assert f"The record '{records / taken}' exists, and records are never edited. Choose another --name." in said
     said = " ".join(refused("record", run, "--out", records, "--name", "../mini wiki").split())
-    assert "'../mini wiki' is no name for a record. Write it like 'mini-wiki'." in said
+    assert "'../mini wiki' is not a valid record name. Use a name such as 'mini-wiki'." in said
     assert "is no run folder" in refused("record", tmp_path, "--out", records)
     assert len(list(records.iterdir())) == 2
 

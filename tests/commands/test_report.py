@@ -336,7 +336,7 @@ def test_hostile_text_is_only_text(write_run, tmp_path):
 
 
 def test_what_cannot_be_reported_is_refused(write_run, tmp_path):
-    with pytest.raises(UserError, match="No run folder was named"):
+    with pytest.raises(UserError, match="No run folder is given"):
         report([], tmp_path / "report.html")
     with pytest.raises(UserError, match="holds no recipe"):
         report([tmp_path], tmp_path / "report.html")
@@ -354,7 +354,7 @@ def test_the_command_on_the_page_trains_the_same_again(write_run, tmp_path, monk
     monkeypatch.setattr(
         "daybreak.commands.pretrain.pretrain", lambda recipe, **more: seen.append((recipe, more["out"]))
     )
-    cli._dispatch(shlex.split(command[1]))
+    cli.dispatch(shlex.split(command[1]))
     assert seen == [(wanted, Path(f"{run}-again"))]
 
 

@@ -98,7 +98,7 @@ def test_from_text_to_report_without_a_network(corpus: Path, shape: list[str], t
     assert examples and all("[MASK]" in example.text and len(example.guesses) == 5 for example in examples)
     page = (out / "report.html").read_text()
     assert page.lower().startswith("<!doctype html>")
-    assert (out / "report.html").as_uri() in first.stdout and "one word hidden" in first.stdout
+    assert (out / "report.html").as_uri() in first.stdout and "one masked word" in first.stdout
     sentence = baseline_sentence(results)
     assert (
         sentence in " ".join(first.stdout.split())
@@ -115,7 +115,7 @@ def test_from_text_to_report_without_a_network(corpus: Path, shape: list[str], t
     before = [path.stat().st_mtime_ns for path in kept]
     second = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, check=False)
     assert second.returncode == 0, second.stderr
-    assert "is ready" in second.stdout and "finished already" in second.stdout
+    assert "is ready" in second.stdout and "is finished" in second.stdout
     assert [path.stat().st_mtime_ns for path in kept] == before
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from daybreak import cli
 from daybreak.commands import evaluate, run
 from daybreak.core.deadline import Deadline
 from daybreak.core.errors import TooLate, UserError
@@ -26,8 +25,8 @@ def ahead(seconds: float) -> Deadline:
 def test_pretraining_gets_what_is_left_but_for_the_rest(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     alone, beside = (Budget.parse(run._budget_by(ahead(36_000), folder, tasks)).amount for tasks in (False, True))
-    assert alone == pytest.approx(36_000 * (1 - run.AFTER_SHARE), abs=2)
-    assert beside == pytest.approx(alone * (1 - run.TASKS_SHARE), abs=2)
+    assert alone == pytest.approx(36_000 * (1 - run.END_FRACTION), abs=2)
+    assert beside == pytest.approx(alone * (1 - run.TASKS_FRACTION), abs=2)
     assert Budget.parse(run._budget_by(ahead(300), folder, False)).amount == pytest.approx(300 - 45, abs=2)
     with pytest.raises(UserError, match="Give a later --deadline"):
         run._budget_by(ahead(30), folder, False)
@@ -45,7 +44,7 @@ def test_seeds_are_left_out_when_it_becomes_late(
     asked: list[tuple[int, bool]] = []
 
     def fine_tune(folder: Path, tasks: Any, *, seeds: int, untrained: bool, within: float, **_: Any) -> None:
-        assert 0 < within < 600 / run.LATE
+        assert 0 < within < 600 / run.FORECAST_MARGIN
         if seeds == 2 and untrained:
             raise TooLate("2 fine-tunings take about 9m and 4m are left.", "Evaluate later.")
         asked.append((seeds, untrained))
@@ -53,7 +52,7 @@ def test_seeds_are_left_out_when_it_becomes_late(
     monkeypatch.setattr(evaluate, "evaluate", fine_tune)
     run._evaluate_by(ahead(600), RunFolder(tmp_path), ["cola"], None, 3)
     assert asked == [(1, False), (1, True), (2, False)]
-    assert "Seed 2 of 3 is left out" in capsys.readouterr().out
+    assert "Fine-tuning stops after 1 of 3 seeds." in capsys.readouterr().out
 
 
 def test_no_baselines_reaches_every_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,12 +97,12 @@ def test_a_text_and_a_time_are_enough(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr("daybreak.pretraining.planning.size_for", size_for)
     words = ["--corpus", "x.txt", "--budget", "20m"]
-    assert cli._with_size(words) == (["mini", *words], Path("runs/chosen")) and asked == ["20m"]
+    assert run._with_size(words) == (["mini", *words], Path("runs/chosen")) and asked == ["20m"]
     (tmp_path / "runs" / "chosen").mkdir(parents=True)
     write_json(tmp_path / "runs" / "chosen" / "recipe.json", {})
-    assert cli._with_size(words) == (["runs/chosen", *words], Path("runs/chosen")) and asked == ["20m"]
+    assert run._with_size(words) == (["runs/chosen", *words], Path("runs/chosen")) and asked == ["20m"]
     again = [*words, "--overwrite"]
-    assert cli._with_size(again)[0][0] == "mini"
+    assert run._with_size(again)[0][0] == "mini"
     for mine in (
         ["tiny", *words],
         [*words, "--size", "tiny"],
@@ -111,6 +110,6 @@ def test_a_text_and_a_time_are_enough(tmp_path: Path, monkeypatch: pytest.Monkey
         ["--budget", "3m"],
         [*words, "--help"],
     ):
-        assert cli._with_size(mine) == (mine, None)
+        assert run._with_size(mine) == (mine, None)
     steps = ["--corpus", "x.txt", "--budget", "100steps", "--out", "elsewhere"]
-    assert cli._with_size(steps) == (steps, None)
+    assert run._with_size(steps) == (steps, None)

@@ -34,7 +34,7 @@ def test_a_run_in_progress(write_run):
         said = lines(status(run))
     assert said["run"].endswith("recipe tiny, seed 1")
     assert re.fullmatch(r"running, last heartbeat [0-9]+s ago", said["state"])
-    assert said["budget"] == "3m asked, 2m 03s used (70%), about 51s left"
+    assert said["budget"] == "3m, 2m 03s used (70%), about 51s left"
     assert said["training"].startswith("masked stage, step 698, 2.86 million tokens, ")
     assert "below the unigram baseline" in said["held out"]
     assert "export" not in said
@@ -69,7 +69,7 @@ def test_resumes_are_counted_in_words(write_run, resumes, words):
 
 def test_a_run_in_its_first_seconds_is_starting(tmp_path):
     (tmp_path / ".data.preparing").mkdir()
-    assert lines(status(tmp_path))["state"].startswith("starting: text is being prepared")
+    assert lines(status(tmp_path))["state"].startswith("starting: preparing text")
     (tmp_path / "notes.txt").touch()
     with pytest.raises(UserError, match="is no run folder"):
         status(tmp_path)
@@ -91,7 +91,7 @@ def test_a_silent_run_whose_process_is_there_is_not_called_stopped(write_run):
     run = write_run(ended=False)
     age(RunFolder(run).trace, 300)
     with alone_in(run):
-        assert "though its process is there: stuck, or busy with one thing" in lines(status(run))["state"]
+        assert "but its process is alive: stuck, or in a long operation" in lines(status(run))["state"]
 
 
 def test_the_causal_stage_is_named(write_run):
@@ -105,7 +105,7 @@ def test_a_finished_run(write_run):
     age(RunFolder(run).summary, 7200)
     said = lines(status(run))
     assert said["state"] == "ended 2h 00m ago"
-    assert said["budget"] == "3m asked, 179 s charged"
+    assert said["budget"] == "3m, 179 s used"
     assert said["export"] == f"{run / 'model'}, parity passed"
 
 
@@ -117,7 +117,7 @@ def test_a_run_that_has_just_started(tmp_path):
     (tmp_path / "recipe.json").write_text('{"name": "tiny", "budget": "3m", "seed": 1}')
     with alone_in(tmp_path):
         said = lines(status(tmp_path))
-    assert said["state"].startswith("starting") and said["budget"] == "3m asked, nothing trained yet"
+    assert said["state"].startswith("starting") and said["budget"] == "3m, no training step yet"
 
 
 def test_a_folder_that_is_no_run(tmp_path):
@@ -126,7 +126,7 @@ def test_a_folder_that_is_no_run(tmp_path):
 
 
 def test_an_uneventful_run_says_nothing_of_its_course(write_run):
-    assert not {"course", "machine", "watchdog"} & set(lines(status(write_run(ended=False))))
+    assert not {"changes", "machine", "watchdog"} & set(lines(status(write_run(ended=False))))
 
 
 def test_a_night_with_troubles(write_run):
@@ -150,10 +150,10 @@ def test_a_night_with_troubles(write_run):
     (folder.stacks / "rank-1.txt").write_text("where it stands")
     age(folder.stacks / "rank-1.txt", 90)
     said = lines(status(folder.path))
-    assert said["course"] == (
-        "2 steps dropped; 1 change before; at step 600 b; at step 1,200 resumed on 2 processes; "
+    assert said["changes"] == (
+        "2 steps dropped; 1 earlier change; at step 600 b; at step 1,200 resumed on 2 processes; "
         "at step 1,800 out of memory: 16 rows at a time"
     )
     assert said["machine"].startswith("processor 25%, load 2.0, memory 3.0 GiB, 5.0 GiB free; disk 50.0 GiB free; ")
     assert said["machine"].endswith("Some GPU 93% busy, 30.0 of 40.0 GiB, 310 W")
-    assert said["watchdog"] == f"wrote where each process stands, 1m 30s ago: {folder.stacks / 'rank-1.txt'}"
+    assert said["watchdog"] == f"wrote stack traces 1m 30s ago: {folder.stacks / 'rank-1.txt'}"

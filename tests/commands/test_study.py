@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 from fake_studies import SMALL, fake_cells
 
-from daybreak.cli import _variant
-from daybreak.commands.study import Variant, study
+from daybreak.commands.study import read_variant, study
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json
 from daybreak.core.run_folder import RunFolder
@@ -25,7 +24,7 @@ from daybreak.reporting.study_table import study_text
 from daybreak.schemas.run import Summary
 from daybreak.schemas.studies import Study
 from daybreak.studies.cell_runner import Place
-from daybreak.studies.experiment import heldout_sets, settled
+from daybreak.studies.experiment import Variant, heldout_sets, settled
 from daybreak.training.phases import SecondPhase
 
 # ---------------------------------------------------------------- what is refused, before anything trains
@@ -38,9 +37,9 @@ from daybreak.training.phases import SecondPhase
         (("tiny", "tiny"), "The name of the variant 'tiny' does not tell it from the others."),
         (("tiny", "tinny"), "The variant 'tinny': There is no recipe 'tinny'. Did you mean 'tiny'?"),
         (("tiny", "mini --lenght 64"), "--length"),
-        (("tiny", "b=tiny --seed 3"), "The variant 'b' cannot have --seed: the study gives it."),
+        (("tiny", "b=tiny --seed 3"), "The variant 'b' cannot have --seed: the study sets it."),
         (("tiny", "b=tiny --budget=3h"), "cannot have --budget"),
-        (("tiny", "b="), "names no recipe"),
+        (("tiny", "b="), "has no recipe"),
         (("tiny", "b='tiny"), "Correct its quotes."),
         (
             ("tiny", "b=tiny --max-grad-norm -1"),
@@ -87,12 +86,12 @@ def test_runs_from_different_starts_are_not_compared() -> None:
 
 
 def test_a_variant_is_read_as_pretrain_reads_it(tmp_path: Path) -> None:
-    found = _variant("high=mini --optimizer.lr 2e-3 --batch 8", tmp_path)
+    found = read_variant("high=mini --optimizer.lr 2e-3 --batch 8", tmp_path)
     mini = load_recipe("mini")
     assert found.name == "high" and found.words == ("mini", "--optimizer.lr", "2e-3", "--batch", "8")
     assert found.recipe == replace(mini, batch=8, optimizer=replace(mini.optimizer, lr=2e-3))
-    assert _variant("mini --optimizer.lr=2e-3", tmp_path).name == "mini --optimizer.lr=2e-3"
-    assert _variant("bert-8gb --size mini", tmp_path).recipe == load_recipe("bert-8gb", size="mini")
+    assert read_variant("mini --optimizer.lr=2e-3", tmp_path).name == "mini --optimizer.lr=2e-3"
+    assert read_variant("bert-8gb --size mini", tmp_path).recipe == load_recipe("bert-8gb", size="mini")
 
 
 # ---------------------------------------------------------------- goes on

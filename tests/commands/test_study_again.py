@@ -11,8 +11,7 @@ import pytest
 from fake_studies import NAMES, write_texts
 from small_texts import small_text
 
-from daybreak.cli import _variant
-from daybreak.commands import study_data as module
+from daybreak.commands.study import read_variant
 from daybreak.commands.study_data import Preparation, study_data
 from daybreak.core.errors import UserError
 from daybreak.data.filters.deduplication import DROPPED
@@ -43,7 +42,7 @@ def test_data_of_other_settings_is_begun_anew(
     shape: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A try that was refused leaves data of its own tokenizer and threshold."""
-    texts, recipe = write_texts(tmp_path), _variant(f"tiny {' '.join(shape)}", tmp_path).recipe
+    texts, recipe = write_texts(tmp_path), read_variant(f"tiny {' '.join(shape)}", tmp_path).recipe
     made: list[Path] = []
 
     def stop(*_: object, **__: object) -> None:
@@ -61,7 +60,7 @@ def test_data_of_other_settings_is_begun_anew(
             texts, seeds=1, recipe=recipe, out=tmp_path / "out", budget="20steps", threads=1, preparation=how
         )  # fmt: skip
 
-    monkeypatch.setattr(module, "play", stop)
+    monkeypatch.setattr("daybreak.studies.experiment.play", stop)
     with pytest.raises(UserError, match="has no text left when filtered"):
         prepare(0.01, cased=False)
     left = open_shards(tmp_path / "out" / "data" / "tales-raw").manifest.tokenizer

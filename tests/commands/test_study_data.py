@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from fake_studies import NAMES, write_texts
 
-from daybreak.cli import _named_texts, _variant
-from daybreak.commands.study_data import Preparation, _place_for, _variants, study_data
+from daybreak.commands.study import read_variant
+from daybreak.commands.study_data import Preparation, _data_folder, _named_texts, _variants, study_data
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json
 from daybreak.core.run_folder import RunFolder
@@ -191,7 +191,7 @@ def test_only_the_order_differs_where_rows_are_sorted() -> None:
     assert rows_of("raw", "filtered", "sorted", "deduplicated") == [packed, packed, ordered, ordered]
     assert rows_of("raw", "sorted", recipe=replace(TINY, rows=ordered)) == [packed, ordered]
     assert rows_of("raw", "filtered") == [TINY.rows, TINY.rows]
-    with pytest.raises(UserError, match="are not sorted"):
+    with pytest.raises(UserError, match="does not sort"):
         rows_of("raw", "sorted", order="shuffled")
     with pytest.raises(UserError, match="no order of rows"):
         rows_of("raw", "sorted", order="stops")
@@ -202,16 +202,16 @@ def test_only_the_order_differs_where_rows_are_sorted() -> None:
 def test_texts_have_names() -> None:
     assert _named_texts(("a=x.txt", "b=y=z.txt", "a=w.txt")) == {"a": ["x.txt", "w.txt"], "b": ["y=z.txt"]}
     for wrong in ("x.txt", "=x.txt", "a="):
-        with pytest.raises(UserError, match="is no NAME=TEXT"):
+        with pytest.raises(UserError, match="is not NAME=TEXT"):
             _named_texts((wrong,))
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((), "No text was named."),
+        ((), "No text is given."),
         (("a=nowhere.txt",), "The source 'a': There is no 'nowhere.txt'."),
-        (("a/b=nowhere.txt",), "'a/b' cannot be the name of a source."),
+        (("a/b=nowhere.txt",), "'a/b' is not a valid name of a source."),
         (("a=nowhere.txt", "--recipe", "tinny"), "There is no recipe 'tinny'."),
         (("a=nowhere.txt", "--preprocessings", "raw"), "Write raw first"),
         (("a=nowhere.txt", "--seeds", "0"), "0 seeds are no study."),
@@ -245,7 +245,7 @@ def test_from_text_to_verdicts(
     monkeypatch.setattr("daybreak.studies.experiment.train_cell", train)
     out = tmp_path / "out"
     asked: dict[str, Any] = dict(
-        recipe=_variant(f"tiny {' '.join(shape)}", tmp_path).recipe,
+        recipe=read_variant(f"tiny {' '.join(shape)}", tmp_path).recipe,
         out=out,
         budget="20steps",
         threads=1,
@@ -268,7 +268,7 @@ def test_from_text_to_verdicts(
     told = (out / "study-data.md").read_text()
     assert "| judged on tales | judged on mixed |" in told and "mixed, sorted (B) against mixed, raw (A)" in told
     assert (tmp_path / "log.md").read_text().splitlines()[2].endswith("tales, mixed x raw, sorted, 20steps each")
-    with pytest.raises(UserError, match="was begun on other text"):
+    with pytest.raises(UserError, match="was started on other text"):
         study_data({"tales": texts["tales"]}, seeds=1, **asked)
 
 
@@ -278,15 +278,15 @@ def test_what_another_put_into_the_folder_is_not_deleted(texts: dict[str, list[s
     own.parent.mkdir()
     own.write_text("years of work")
     plain = Preparation(preprocessings=("raw", "filtered"))
-    with pytest.raises(UserError, match="holds other files"):
+    with pytest.raises(UserError, match="contains other files"):
         study_data(texts, recipe=TINY, out=tmp_path, budget="20steps", threads=1, preparation=plain)
     assert own.read_text() == "years of work"
 
 
 def test_what_a_try_with_other_text_left_gives_way(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    assert _place_for("one", data) == data
+    assert _data_folder("one", data) == data
     (data / "tales-raw").mkdir()
-    assert _place_for("one", data) == data and (data / "tales-raw").is_dir()
-    assert _place_for("two", data) == data and [path.name for path in data.iterdir()] == ["identity.json"]
+    assert _data_folder("one", data) == data and (data / "tales-raw").is_dir()
+    assert _data_folder("two", data) == data and [path.name for path in data.iterdir()] == ["identity.json"]
     assert [path.name for path in tmp_path.iterdir()] == ["data"]

@@ -18,7 +18,7 @@ from scipy import stats
 
 from daybreak.commands.record import record
 from daybreak.commands.report import report
-from daybreak.commands.study import Variant, study
+from daybreak.commands.study import study
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json, write_json
 from daybreak.core.run_folder import RunFolder
@@ -29,6 +29,7 @@ from daybreak.studies import cell_tasks
 from daybreak.studies import experiment as experiment
 from daybreak.studies.cell_runner import Cell, Place
 from daybreak.studies.cell_tasks import CellTasks, choose_tasks, with_scores
+from daybreak.studies.experiment import Variant
 from daybreak.studies.paired_losses import compare_scores
 
 TASK = """name = "{name}"
@@ -179,7 +180,7 @@ def test_a_finished_study_is_given_tasks_and_keeps_its_cells(
     assert ["b", "3", "4.000 +- 0.000", *["70.1 +- 0.1"] * 3] in rows
     assert "light (accuracy), b (B) against a (A): B is better. B's score less A's: +10.0 points" in told
     assert "B is better" in (tmp_path / "log.md").read_text()
-    with pytest.raises(UserError, match=r"has tasks, and this command names none. Add --tasks light,dark"):
+    with pytest.raises(UserError, match=r"has tasks, but this command has none. Add --tasks light,dark"):
         study(seeds=3, **asked_of(data, place.out))
 
 

@@ -21,9 +21,9 @@ from safetensors.torch import load_file, save_file
 
 from daybreak.cli import main
 from daybreak.commands import pretrain
-from daybreak.commands.verify import first_difference
 from daybreak.core.files import read_json
 from daybreak.core.serialization import to_dict
+from daybreak.pretraining.replay import first_difference
 from daybreak.schemas.run import Decisions, StepRecord
 from daybreak.training import loop
 from daybreak.training.clock import BudgetClock, Tick, read_trace
@@ -114,7 +114,7 @@ def test_a_finished_run_verifies_and_is_left_as_it_is(run: Path, data: Path, cap
     said = re.sub(r"\s+", " ", capsys.readouterr().out)
     kept = "before-decay/step-000000016: equal, 16 of 40 steps. before-end/step-000000036: equal, 36 of 40 steps."
     assert f"{kept} the exported model: equal, 40 of 40 steps." in said
-    assert f"Verified: steps 0 to 40 of '{run}' come out the same bit for bit" in said
+    assert f"Verified: steps 0 to 40 of '{run}' are equal bit for bit" in said
     assert "recorded gradient norms and 3 sets of weights)." in said
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
 
@@ -209,7 +209,7 @@ def test_a_changed_bit_of_a_checkpoint_is_found_and_named(
 ) -> None:
     flip(run / file, name)
     said = re.sub(r"\s+", " ", refused("verify", run, "--data", data))
-    assert "does not come out as recorded" in said and f"'{name}' differs from {file}, by at most" in said
+    assert "differs from its records" in said and f"'{name}' differs from {file}, by at most" in said
     assert "Its records or its data were changed." in said and "Verified" not in said
 
 
@@ -267,7 +267,7 @@ def test_a_changed_byte_of_the_text_is_found_by_the_name_of_its_file(
 def test_what_cannot_be_verified_is_refused(run: Path, data: Path, refused: Refused, tmp_path: Path) -> None:
     assert "no prepared data" in refused("verify", run)
     assert "no prepared data" in refused("verify", run, "--data", tmp_path / "nothing")
-    assert "is no run folder" in refused("verify", tmp_path, "--data", data)
+    assert "is not a run folder" in refused("verify", tmp_path, "--data", data)
     (run / "summary.json").unlink()
     for kept in ("before-decay", "before-end"):
         shutil.rmtree(run / kept)
@@ -353,7 +353,7 @@ def test_after_a_change_of_processes_the_last_steps_verify(
     (change,) = read_json(run / "decisions.json", Decisions).changes
     assert change.world_size == 1
     said = re.sub(r"\s+", " ", refused("verify", run, "--data", data))
-    assert "The number of processes changed on the way (1, 2)" in said
+    assert "The number of processes changed during the run (1, 2)" in said
     assert f"after step {change.step} can be equal" in said and "--last" in said
     assert change.step < 720
     assert f"Verified: steps 720 to 800 of '{run}'" in verified(run, "--last", 80)

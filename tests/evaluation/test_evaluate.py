@@ -70,7 +70,7 @@ def test_what_is_printed_of_one_seed_a_saved_model_and_a_rerun(
     assert f"Classifier: {tmp_path / 'clf'}  (" in said
     assert "+-" not in said and "1 seed," in said and "nothing new" not in said
     evaluate(encoder, [str(weather)], seeds=1, out=tmp_path)
-    assert "nothing new to fine-tune (" in capsys.readouterr().out
+    assert "all fine-tunings were finished (" in capsys.readouterr().out
 
 
 def test_a_saved_classifier_is_stock_and_scores_the_same(encoder: Path, weather: Path, tmp_path: Path) -> None:
@@ -257,7 +257,7 @@ def test_bad_input_is_refused_before_any_training(
     (tmp_path / "file").write_text("kept")
     (tmp_path / "full").mkdir()
     (tmp_path / "full/letter.txt").write_text("kept")
-    monkeypatch.setattr("daybreak.commands.evaluate.Measurement", None)
+    monkeypatch.setattr("daybreak.evaluation.finetuning.measure.Measurement", None)
     arguments = {"model": encoder, "tasks": [str(weather)], "out": tmp_path / "out", **change}
     for name in {"model", "out", "save"} & set(change):
         arguments[name] = tmp_path / str(change[name])

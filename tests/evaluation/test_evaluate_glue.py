@@ -54,12 +54,12 @@ def test_a_submission_without_answers_or_with_two_is_refused_before_any_work(
     encoder: Path, weather: Path, glue: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     upload = tmp_path / "upload"
-    with pytest.raises(UserError, match="None of these tasks has a test file"):
+    with pytest.raises(UserError, match="None of these tasks has a GLUE test file"):
         evaluate(encoder, [str(weather)], out=tmp_path, submission=upload)
     (cola,) = find_tasks(["cola"], glue)
     part = replace(cola, name="cola-part", family="cola")
-    monkeypatch.setattr("daybreak.commands.evaluate.find_tasks", lambda *_: [cola, part])
-    with pytest.raises(UserError, match="Both cola and cola-part would answer the test file of cola"):
+    monkeypatch.setattr("daybreak.evaluation.model_source.find_tasks", lambda *_: [cola, part])
+    with pytest.raises(UserError, match="Both cola and cola-part predict the test file of cola"):
         evaluate(encoder, ["cola", "cola-part"], task_dir=glue, out=tmp_path, submission=upload)
     monkeypatch.undo()
     test = glue / "CoLA/test.tsv"
@@ -82,8 +82,8 @@ def test_an_average_is_said_when_its_last_task_comes(
     evaluate(encoder, ["cola"], task_dir=glue, seeds=1, out=tmp_path, workers=1)
     said = capsys.readouterr().out
     mean_of_nine, mean_of_eight = 100 * (8 * 0.5 + cola.mean) / 9, 100 * (7 * 0.5 + cola.mean) / 8
-    assert f"Average as cramming counts (pretrained): {mean_of_nine:.1f}, mean of 9 numbers" in said
-    assert f"Average as electra counts (pretrained): {mean_of_eight:.1f}, mean of 8 numbers" in said
+    assert f"Average as in cramming (pretrained): {mean_of_nine:.1f}, mean of 9 numbers" in said
+    assert f"Average as in electra (pretrained): {mean_of_eight:.1f}, mean of 8 numbers" in said
     assert "leaderboard" not in said, "WNLI is not there"
     assert len(read_results(tmp_path / "results.json")) == 8
 
@@ -107,5 +107,5 @@ def test_a_model_of_images_and_texts_is_refused(encoder: Path, weather: Path, tm
 
 
 def test_results_and_models_never_share_a_folder(encoder: Path, weather: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="holds results"):
+    with pytest.raises(UserError, match="contains results"):
         evaluate(encoder, [str(weather)], out=tmp_path / "here", save=tmp_path / "here")

@@ -57,7 +57,8 @@ def arch(
 ) -> Any:
     """What matters of the published architecture file, as config.json holds it; changes name a group by ``__``."""
     found: dict[str, Any] = {
-        "num_transformer_layers": layers, "hidden_size": hidden_size, "intermed_size": intermediate_size, "hidden_dropout_prob": 0.1,
+        "num_transformer_layers": layers, "hidden_size": hidden_size, "intermed_size": intermediate_size,
+        "hidden_dropout_prob": 0.1,
         "norm": "LayerNorm", "norm_eps": 1e-12, "norm_scheme": "pre", "nonlin": "GELUglu", "tie_weights": True,
         "decoder_bias": False, "loss": "cross-entropy", "init": {"type": "normal", "std": 0.02}, "num_labels": None,
         "ffn_layer_frequency": 1, "skip_head_transform": True, "use_bias": False, "final_norm": True,

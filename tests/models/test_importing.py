@@ -164,7 +164,7 @@ def test_a_missing_or_damaged_shard_is_refused(tmp_path: Path) -> None:
         ({"hidden_size": 32}, "size mismatch"),
         ({"hidden_size": "wide"}, "does not fit"),
         ({"num_hidden_layers": 3}, "lacks"),
-        ({"num_hidden_layers": 1}, "no place"),
+        ({"num_hidden_layers": 1}, "no part of a BERT"),
         ({"vocab_size": 41}, "size mismatch"),
     ],
 )

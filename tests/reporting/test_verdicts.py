@@ -88,7 +88,7 @@ def test_what_cannot_be_compared_says_why(write_results, tmp_path, capsys):
     assert said in capsys.readouterr().out and said in text
     for file in RunFolder(a).cells.rglob("*.json"):
         file.unlink()
-    assert "The cells behind it are not in" in words(report([a, b], tmp_path / "report.html").read_text())
+    assert "Its cells are not in" in words(report([a, b], tmp_path / "report.html").read_text())
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,29 @@
-"""The commands of the command line, one module each."""
+"""The commands of ``daybreak``: one file each, with its options (a dataclass), ``main`` and the function that does it.
+
+To add a command, add a file ``commands/NAME.py`` with a function ``main(arguments)`` and a line here. The files are
+imported when their command is called. None but ``pretrain`` and ``run``, whose options depend on a recipe, may import
+torch before the options are parsed.
+"""
+
+COMMANDS = {
+    "run": "Prepare, pretrain, evaluate and report in one go.",
+    "prepare": "Turn text into a tokenizer and token shards.",
+    "plan": "Forecast what a budget reaches on this machine and text, and choose the model size.",
+    "pretrain": "Train a model on prepared data and export it. The same command resumes.",
+    "export": "Write a run's newest checkpoint as a Hugging Face folder.",
+    "evaluate": "Fine-tune a model on GLUE and your own tasks; writes results.json.",
+    "init-task": "Write the task file of a table of labelled rows from its columns.",
+    "probe": "Measure what the layers of a model encode, without fine-tuning; writes probes.json.",
+    "search": "Find passages of a run's own text with its model, with BM25 or both.",
+    "verify": "Repeat the recorded steps of a run and compare the weights bit for bit.",
+    "record": "Verify a finished run, or take a finished study, and add it to the records.",
+    "leaderboard": "Rank the records by budget class, as a Markdown page.",
+    "study": "Compare recipes at equal training time, with confidence intervals.",
+    "study-data": "Compare sources of text and their preprocessing at equal training time.",
+    "report": "Write one self-contained HTML page about one run, or compare several.",
+    "check-submission": "Check files for gluebenchmark.com before you upload them.",
+    "status": "Show the progress of a run from another shell.",
+    "recipes": "List the recipes, or show one in full.",
+    "doctor": "Check this machine and installation for problems.",
+}
+"""Name -> what ``daybreak --help`` says of it."""

@@ -1,24 +1,40 @@
-"""Verb: whether a folder or zip of predictions is what the GLUE server takes, whoever made it."""
+"""Command ``check-submission``: check a folder or zip of predictions for the GLUE server, from any program."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from tyro.conf import Positional
+
+from daybreak.commands.options import parse
 from daybreak.core.errors import UserError
 from daybreak.core.terminal import say
 from daybreak.evaluation.glue_server.submission_check import check
 
 
+@dataclass(frozen=True, kw_only=True)
+class CheckSubmissionOptions:
+    path: Positional[Path]
+    """Folder or zip file of the submission."""
+
+
+def main(arguments: Sequence[str]) -> None:
+    options = parse(CheckSubmissionOptions, "check-submission", arguments)
+    check_submission(options.path)
+
+
 def check_submission(path: Path) -> None:
-    """Say that ``path`` is fit to submit, or every fault that it has.
+    """Print every problem of the submission in ``path``, or that it has none.
 
     Raises:
-        UserError: it has faults, or there is nothing to read.
+        UserError: the submission has problems, or cannot be read.
     """
-    faults = check(path)
-    for fault in faults:
-        say(fault)
-    if faults:
-        number = f"{len(faults)} fault{'s' if len(faults) > 1 else ''}"
-        raise UserError(f"'{path}' is not fit to submit: {number}.", "Mend what is named above.")
-    say(f"'{path}' is fit to submit: 11 files, every row there.")
+    problems = check(path)
+    for problem in problems:
+        say(problem)
+    if problems:
+        number = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
+        raise UserError(f"'{path}' is not a valid submission: {number}.", "Correct the problems listed above.")
+    say(f"'{path}' is a valid submission: 11 files, all rows present.")

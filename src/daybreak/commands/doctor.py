@@ -1,4 +1,4 @@
-"""Command: what this machine is, what is installed and what stands in the way, one sentence each with its remedy."""
+"""Command ``doctor``: check this machine and installation, with a remedy for each problem."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import platform
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from daybreak import __version__
+from daybreak.commands.options import parse
 from daybreak.core.extras import EXTRAS, REQUIRED, install_hint
 from daybreak.core.locks import who_holds
 from daybreak.core.process import processor_name, usable_cores
@@ -23,41 +24,55 @@ from daybreak.core.terminal import say, working
 OK, NOTE, FAULT = "ok", "note", "fault"
 OLDEST_PYTHON = (3, 11)
 LITTLE_MEMORY, LITTLE_DISK = 3e9, 5e9
-"""Bytes below which a default run may not fit."""
+"""Bytes below which a default run may fail."""
 DRIVER = Path("/proc/driver/nvidia/version")
 CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
+@dataclass(frozen=True, kw_only=True)
+class DoctorOptions:
+    folder: Path = Path(".")
+    """Folder for runs."""
+    torch: bool = False
+    """Also import torch, which takes seconds, and multiply matrices on the device that a run would use."""
+
+
+def main(arguments: Sequence[str]) -> None:
+    options = parse(DoctorOptions, "doctor", arguments)
+    if not doctor(options.folder, with_torch=options.torch):
+        raise SystemExit(2)
+
+
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     state: str
-    """OK; NOTE for what costs speed or a feature; FAULT for what makes Daybreak unusable."""
+    """OK; NOTE: slower, or a feature is missing; FAULT: Daybreak cannot run."""
     subject: str
     sentence: str
     remedy: str = ""
 
 
 def doctor(folder: Path = Path(), *, with_torch: bool = False) -> bool:
-    """Print what was found; return whether Daybreak can be used here.
+    """Print the result of each check; return whether Daybreak can run here.
 
     Args:
-        folder: where runs would be written.
-        with_torch: import torch, which takes seconds, and compute on the device that it chooses.
+        folder: the folder for runs.
+        with_torch: import torch, which takes seconds, and compute on the device that a run would use.
     """
     found = [*_software(), *_machine(), *_gpu(), *_disk(folder), *_extras()]
     if with_torch:
         with working("Importing torch"):
             found.append(_torch())
     else:
-        found.append(Finding(OK, "arithmetic", "Not tried.", "Add --torch to import torch and multiply matrices."))
+        found.append(Finding(OK, "arithmetic", "Not tested.", "Add --torch to import torch and multiply matrices."))
     width = max(len(each.subject) for each in found)
     for each in found:
         say(f"{each.state:5}  {each.subject:{width}}  {' '.join(filter(None, (each.sentence, each.remedy)))}")
     faults = sum(each.state == FAULT for each in found)
     say()
-    say(f"{faults} faults: mend them first." if faults > 1 else "1 fault: mend it first." if faults else "Ready.")
+    say(f"{faults} faults: fix them first." if faults > 1 else "1 fault: fix it first." if faults else "Ready.")
     return not faults
 
 
@@ -78,7 +93,7 @@ def _software() -> Iterator[Finding]:
 
 
 def _installed(requirement: str) -> tuple[str, str]:
-    """The package of a requirement, and what is wrong with it in words; empty where it is installed as required."""
+    """Return the package of a requirement and its problem; empty if a matching version is installed."""
     from packaging.requirements import Requirement
 
     wanted = Requirement(requirement)
@@ -100,23 +115,23 @@ def _version(package: str) -> str | None:
 def _machine() -> Iterator[Finding]:
     cores, total, free = usable_cores(), *_memory()
     yield Finding(OK, "processor", f"{processor_name()}, {cores} usable core{'s' if cores > 1 else ''}.")
-    told = f"{free / 2**30:.1f} of {total / 2**30:.1f} GiB are free."
+    message = f"{free / 2**30:.1f} of {total / 2**30:.1f} GiB are free."
     if free < LITTLE_MEMORY:
-        yield Finding(NOTE, "memory", told, "Close other programs, or train the recipe tiny.")
+        yield Finding(NOTE, "memory", message, "Close other programs, or train the recipe tiny.")
     else:
-        yield Finding(OK, "memory", told)
+        yield Finding(OK, "memory", message)
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     if load > cores:
         yield Finding(
             NOTE,
             "load",
-            f"{load:.1f} processes want {cores} cores.",
-            "End what else computes: it slows runs.",
+            f"{load:.1f} processes share {cores} cores.",
+            "Stop other programs: they slow runs down.",
         )
 
 
 def _memory() -> tuple[int, int]:
-    """Total and available bytes, no more than the container allows."""
+    """Return total and available bytes, within the limit of the container."""
     import psutil
 
     memory = psutil.virtual_memory()
@@ -132,33 +147,31 @@ def _gpu() -> Iterator[Finding]:
     cards, driver = _cards()
     built_for_cpu = "+cpu" in (_version("torch") or "")
     if hidden:
-        yield Finding(
-            NOTE, "gpu", "CUDA_VISIBLE_DEVICES is empty, so runs use the processor.", "Unset it to use a GPU."
-        )
+        yield Finding(NOTE, "gpu", "CUDA_VISIBLE_DEVICES is empty, so runs use the CPU.", "Unset it to use a GPU.")
     elif not cards and not DRIVER.exists():
-        yield Finding(OK, "gpu", "No NVIDIA GPU: runs use the processor.")
+        yield Finding(OK, "gpu", "No NVIDIA GPU: runs use the CPU.")
     elif built_for_cpu:
         yield Finding(
             FAULT,
             "gpu",
-            f"{', '.join(cards) or 'An NVIDIA GPU'} is here, but torch {_version('torch')} is built for processors.",
-            "Install torch for CUDA (https://pytorch.org/get-started), or set CUDA_VISIBLE_DEVICES= to go without.",
+            f"{', '.join(cards) or 'An NVIDIA GPU'} is installed, but torch {_version('torch')} is built for CPUs.",
+            "Install torch for CUDA (https://pytorch.org/get-started), or set CUDA_VISIBLE_DEVICES= to use the CPU.",
         )
     elif not cards:
         yield Finding(
-            NOTE, "gpu", "There is an NVIDIA driver, and no GPU answers.", "Try nvidia-smi; a reboot may be due."
+            NOTE, "gpu", "There is an NVIDIA driver, but no GPU responds.", "Run nvidia-smi; a reboot may help."
         )
     else:
         yield Finding(OK, "gpu", f"{', '.join(cards)}, driver {driver}.")
 
 
 def _cards() -> tuple[list[str], str]:
-    """Names of the NVIDIA GPUs with their memory, and the driver's version; nothing where there is no driver."""
+    """Return the names of the NVIDIA GPUs with their memory, and the driver version; empty without a driver."""
     try:
         import pynvml
 
         pynvml.nvmlInit()
-    except Exception:  # NVMLError is no common base in all versions, and the library itself may be missing
+    except Exception:  # the base class of errors differs between versions, and the library may be missing
         return [], ""
     try:
         handles = [pynvml.nvmlDeviceGetHandleByIndex(number) for number in range(pynvml.nvmlDeviceGetCount())]
@@ -189,16 +202,16 @@ def _disk(folder: Path) -> Iterator[Finding]:
             pass
     except OSError as error:
         why = os.strerror(error.errno or 0).lower()
-        yield Finding(NOTE, "disk", f"'{place}' cannot be written: {why}.", "Name another folder with --out.")
+        yield Finding(NOTE, "disk", f"'{place}' cannot be written: {why}.", "Choose another folder with --out.")
         return
-    told = f"{free / 1e9:.1f} GB are free in '{place}'."
+    message = f"{free / 1e9:.1f} GB are free in '{place}'."
     if free < LITTLE_DISK:
-        yield Finding(NOTE, "disk", told, "Free some, or name a folder on another disk with --out.")
+        yield Finding(NOTE, "disk", message, "Free disk space, or choose a folder on another disk with --out.")
     else:
-        yield Finding(OK, "disk", told)
+        yield Finding(OK, "disk", message)
     if who_holds(place) is None:
         yield Finding(
-            NOTE, "locks", f"The file system of '{place}' has no locks.", "Start only one command in a run folder."
+            NOTE, "locks", f"The file system of '{place}' has no locks.", "Start only one command per run folder."
         )
 
 
@@ -212,20 +225,20 @@ def _extras() -> Iterator[Finding]:
 
 
 def _listed(problems: dict[str, str]) -> str:
-    """What is wrong with each package; those that are missing in one clause."""
+    """Join the problems of packages; the missing ones in one clause."""
     missing = [name for name, problem in problems.items() if problem.endswith("is not installed")]
     others = [problem for name, problem in problems.items() if name not in missing]
     return "; ".join([*others, *([f"{', '.join(missing)} not installed"] if missing else [])])
 
 
 def _torch() -> Finding:
-    """Import torch and multiply matrices on the device that a run would choose."""
+    """Import torch and multiply matrices on the device that a run would use."""
     try:
         from daybreak.training.hardware.probe import choose_device, matmul_rates
 
         device = choose_device()
         rates = ", ".join(f"{rate:,.0f} GFLOP/s in {name}" for name, rate in matmul_rates(device).items())
-    except Exception as error:  # whatever a broken installation raises
+    except Exception as error:  # a broken installation raises anything
         line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        return Finding(FAULT, "arithmetic", f"torch cannot compute here: {line}", "Install torch again.")
+        return Finding(FAULT, "arithmetic", f"torch cannot compute here: {line}", "Reinstall torch.")
     return Finding(OK, "arithmetic", f"torch multiplies matrices on {device.type}: {rates}.")

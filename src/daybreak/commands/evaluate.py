@@ -1,44 +1,77 @@
-"""Verb: a model -> results.json. GLUE, SciBERT's tasks, and tasks of one's own."""
+"""Command ``evaluate``: fine-tune a model on GLUE, SciBERT's tasks and your own, and write results.json."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from tyro.conf import Positional
+
+from daybreak.commands.options import CommaSeparated, TaskDirOptions, keywords, parse
 from daybreak.core.errors import UserError
 from daybreak.core.files import make_folder
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.terminal import duration, say
-from daybreak.evaluation.finetuning.classifier import check_save_folder, parameter_count
-from daybreak.evaluation.finetuning.fanout import BACKENDS, obeying_signals, thread_count, worker_count
-from daybreak.evaluation.finetuning.fingerprints import model_digest
-from daybreak.evaluation.finetuning.measure import Measurement
-from daybreak.evaluation.finetuning.plans import (
-    Plan,
-    amount,
-    filled,
-    forecast,
-    foreseen,
-    is_start,
-    keep_model,
-    make_plan,
-    waves,
-)
 from daybreak.evaluation.finetuning.results import merge_result, read_results
 from daybreak.evaluation.glue_server.submission import ARCHIVE, check_rows, chosen_answers, write_submission
-from daybreak.evaluation.model_source import ModelSource, find_model, find_tasks
-from daybreak.evaluation.protocols.conventions import averages
-from daybreak.evaluation.protocols.known_protocols import find_protocol
-from daybreak.evaluation.protocols.protocol import Protocol
-from daybreak.evaluation.tasks.kinds import kind_of, load_task
-from daybreak.evaluation.tasks.task import Task, TaskRows
-from daybreak.exporting.card import write_card
 from daybreak.schemas.tasks import Cell, TaskResult
 
+if TYPE_CHECKING:
+    from daybreak.evaluation.finetuning.measure import Measurement
+    from daybreak.evaluation.finetuning.plans import Plan
+    from daybreak.evaluation.model_source import ModelSource
+    from daybreak.evaluation.protocols.protocol import Protocol
+    from daybreak.evaluation.tasks.task import Task, TaskRows
 
-@obeying_signals()
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateOptions(TaskDirOptions):
+    """Each option except ``model`` and ``tasks`` is a keyword of ``evaluate``."""
+
+    model: Positional[Path]
+    """Hugging Face folder or run folder."""
+    tasks: CommaSeparated
+    """Names such as cola, glue, glue5, bc5cdr or sci-cite, or paths of .toml files."""
+    protocol: str = "quick"
+    """Fine-tuning protocol: quick, small, cramming, electra, transfer, bert or scibert."""
+    epochs: int | None = None
+    """Epochs instead of the protocol's; the result is then labelled as changed."""
+    rate: float | None = None
+    """Peak learning rate instead of the protocol's."""
+    rows: int | None = None
+    """Training examples instead of the protocol's number; 0 for all."""
+    frozen: bool = False
+    """Train only the head and freeze the encoder."""
+    seeds: int | None = None
+    """Fine-tuning seeds per task. Defaults to the protocol's."""
+    out: Path | None = None
+    """Folder for results.json. Defaults to the model's folder."""
+    save: Path | None = None
+    """Save the model of the first seed here, as a Hugging Face classifier."""
+    submission: Path | None = None
+    """Write a submission for gluebenchmark.com to this folder."""
+    untrained: bool = False
+    """Fine-tune the same architecture from random weights, to measure the value of pretraining."""
+    workers: int | None = None
+    """Parallel fine-tunings. Defaults to one per GPU or CPU core; required for a cluster."""
+    backend: str = "processes"
+    """processes on this machine, or a ray or dask cluster."""
+    price: float | None = None
+    """Price of an hour of this machine; the forecast then includes the cost."""
+    overwrite: bool = False
+    """Repeat all fine-tunings, including finished ones."""
+    baselines: bool = True
+    """Also fit the bag-of-words baseline on the same training examples."""
+
+
+def main(arguments: Sequence[str]) -> None:
+    options = keywords(parse(EvaluateOptions, "evaluate", arguments))
+    evaluate(options.pop("model"), options.pop("tasks"), **options)
+
+
 def evaluate(
     model: Path,
     tasks: Sequence[str],
@@ -63,89 +96,99 @@ def evaluate(
 ) -> list[TaskResult]:
     """Fine-tune a model on tasks, with seeds 0 to ``seeds`` - 1, and write the scores to ``results.json``.
 
-    Everything that can be wrong with the input is checked before the first fine-tuning. Each fine-tuning has a file of
-    its own in ``cells`` beside ``results.json``: called again after a kill, only the missing ones are done. Several
-    models can share one folder.
+    The input is checked before the first fine-tuning. Each fine-tuning has its own file in ``cells`` beside
+    ``results.json``, so the same call after an interruption runs only the missing ones. Several models can share one
+    folder.
 
     Args:
         model: a Hugging Face folder of an encoder, or a run folder.
         tasks: names of GLUE's and SciBERT's tasks or of lists of them, paths of .toml files.
-        task_dir: the folder under which the files of tasks by name lie as they are distributed, or hf://nyu-mll/glue.
+        task_dir: the folder of the files of named tasks as distributed, or hf://nyu-mll/glue.
         protocol: a name of ``protocols.PROTOCOLS``.
-        epochs, rate, rows, frozen: one epoch count, one peak learning rate, another number of training rows (0 for
-            all), or an encoder that does not learn, in place of the protocol's; the result is then not under the
-            protocol's name, but under one that says so.
-        seeds: fine-tunings of each task and setting; as many as the protocol has when None.
+        epochs, rate, rows, frozen: the number of epochs, the peak learning rate, the number of training examples (0 for
+            all), or a frozen encoder, instead of the protocol's; the protocol's name in the result then says so.
+        seeds: fine-tunings of each task and setting; the protocol's number when None.
         out: the folder of ``results.json``; by default the run folder, or the model's own.
-        save: keep the model of the first seed here, as a stock classifier; with several tasks, each in a folder of
-            its name below.
-        submission: answer GLUE's test files too, by the seed that is best on dev, and write what the server takes here.
-        untrained: fine-tune the same shape with random weights instead: what is learned without pretraining.
-        workers: fine-tunings at a time; one a GPU or a CPU core when None.
-        backend: processes of this machine, or a ray or dask cluster through joblib.
-        price: of an hour of this machine; the forecast then says what the evaluation will cost.
-        within: seconds that it may take; where the forecast says more, nothing is begun.
-        overwrite: do every fine-tuning again.
-        baselines: fit the bag-of-words baseline on the same training rows too.
+        save: save the model of the first seed here, as a Hugging Face classifier; with several tasks, each in a
+            subfolder of its name.
+        submission: also predict GLUE's test files, with the best seed on dev, and write the submission here.
+        untrained: fine-tune the same architecture from random weights instead.
+        workers: parallel fine-tunings; one per GPU or CPU core when None.
+        backend: processes on this machine, or a ray or dask cluster through joblib.
+        price: price of an hour of this machine; the forecast then includes the cost.
+        within: longest time in seconds; if the forecast is longer, nothing is started.
+        overwrite: repeat every fine-tuning.
+        baselines: also fit the bag-of-words baseline on the same training examples.
 
     Returns:
         The results of this call, in the order of ``tasks``.
 
     Raises:
-        UserError: for anything in the input that the user can mend.
-        Interrupted: a signal came; the same call goes on from what is done.
+        UserError: the input cannot be used.
+        TooLate: the forecast time is longer than ``within``.
+        Interrupted: a signal was received; the same call resumes.
     """
-    subject = find_model(model)
-    chosen = find_protocol(protocol).changed(epochs, rate, rows, frozen)
-    if seeds is not None and seeds < 1:
-        raise UserError(f"{seeds} seeds are too few.", "Use at least 1; 3 make a claim.")
-    if backend not in BACKENDS:
-        raise UserError(f"There is no backend '{backend}'.", f"Use one of: {', '.join(BACKENDS)}.")
-    found = find_tasks(tasks, task_dir)
-    if submission is not None:
-        _check_answered(found, submission)
-    results_file = RunFolder(make_folder(out or subject.usual)).results
-    read_results(results_file)
-    if save is not None:
-        _check_stock(found, chosen)
-    targets = _save_folders(found, save, results_file)
-    weights = model_digest(subject.folder, random=False)
-    measured = [
-        Measurement(
-            folder=subject.folder,
-            model_name=subject.name,
-            data=load_task(task),
-            protocol=chosen,
-            seeds=seeds or chosen.seeds_of(task.whole),
-            untrained=untrained,
-            hidden=submission is not None,
-            cells=RunFolder(results_file.parent).cells,
-            weights=weights,
-            baselines=baselines,
-        )
-        for task in found
-    ]
-    at_once = worker_count(*amount(measured), parameter_count(subject.folder), workers, backend)
-    results, answered = {}, []
-    for plan, cells in _carried_out(measured, at_once, backend, price, within, overwrite, targets):
-        result = plan.measurement.result(plan.jobs, cells)
-        merge_result(results_file, result)
-        if target := targets.get(result.task):
-            keep_model(plan, result, target)
-        say(_line(result, plan.measurement.data, filled=plan.left > 0))
-        if target:
-            head = kind_of(plan.measurement.data.task).head
-            say(f"Classifier: {target}  (transformers.AutoModel{head}.from_pretrained(...) loads it)")
-        results[result.task] = result
-        answered.append((plan.measurement.data.task, cells))
-    _conclude(subject, results_file, list(results.values()))
-    if submission is not None:
-        _submit(submission, answered)
-    return [results[task.name] for task in found]
+    from daybreak.evaluation.finetuning.classifier import parameter_count
+    from daybreak.evaluation.finetuning.fanout import BACKENDS, obeying_signals, worker_count
+    from daybreak.evaluation.finetuning.fingerprints import model_digest
+    from daybreak.evaluation.finetuning.measure import Measurement
+    from daybreak.evaluation.finetuning.plans import amount, keep_model
+    from daybreak.evaluation.model_source import find_model, find_tasks
+    from daybreak.evaluation.protocols.known_protocols import find_protocol
+    from daybreak.evaluation.tasks.kinds import kind_of, load_task
+
+    with obeying_signals():
+        source = find_model(model)
+        chosen = find_protocol(protocol).changed(epochs, rate, rows, frozen)
+        if seeds is not None and seeds < 1:
+            raise UserError(f"{seeds} seeds are too few.", "Use at least 1; 3 or more allow a comparison.")
+        if backend not in BACKENDS:
+            raise UserError(f"There is no backend '{backend}'.", f"Use one of: {', '.join(BACKENDS)}.")
+        found = find_tasks(tasks, task_dir)
+        if submission is not None:
+            _check_submission(found, submission)
+        results_file = RunFolder(make_folder(out or source.usual)).results
+        read_results(results_file)
+        if save is not None:
+            _check_stock(found, chosen)
+        targets = _save_folders(found, save, results_file)
+        weights = model_digest(source.folder, random=False)
+        measurements = [
+            Measurement(
+                folder=source.folder,
+                model_name=source.name,
+                data=load_task(task),
+                protocol=chosen,
+                seeds=seeds or chosen.seeds_of(task.whole),
+                untrained=untrained,
+                hidden=submission is not None,
+                cells=RunFolder(results_file.parent).cells,
+                weights=weights,
+                baselines=baselines,
+            )
+            for task in found
+        ]
+        parallel = worker_count(*amount(measurements), parameter_count(source.folder), workers, backend)
+        results, predicted = {}, []
+        for plan, cells in _run_plans(measurements, parallel, backend, price, within, overwrite, targets):
+            result = plan.measurement.result(plan.jobs, cells)
+            merge_result(results_file, result)
+            if target := targets.get(result.task):
+                keep_model(plan, result, target)
+            say(_line(result, plan.measurement.data, filled=plan.left > 0))
+            if target:
+                head = kind_of(plan.measurement.data.task).head
+                say(f"Classifier: {target}  (transformers.AutoModel{head}.from_pretrained(...) loads it)")
+            results[result.task] = result
+            predicted.append((plan.measurement.data.task, cells))
+        _conclude(source, results_file, list(results.values()))
+        if submission is not None:
+            _submit(submission, predicted)
+        return [results[task.name] for task in found]
 
 
-def _carried_out(
-    measured: Sequence[Measurement],
+def _run_plans(
+    measurements: Sequence[Measurement],
     workers: int,
     backend: str,
     price: float | None,
@@ -153,86 +196,95 @@ def _carried_out(
     overwrite: bool,
     saved: Collection[str],
 ) -> Iterator[tuple[Plan, list[Cell]]]:
-    """Fill the cells of each measurement, those first from whose models others start; say before what it will take."""
+    """Print a forecast and run the fine-tunings; tasks that others start from come first."""
+    from daybreak.evaluation.finetuning.fanout import thread_count
+    from daybreak.evaluation.finetuning.plans import filled, forecast, foreseen, is_start, make_plan, waves
 
     def planned(wave: Sequence[Measurement]) -> list[Plan]:
         return [make_plan(each, overwrite, keep=each.data.task.name in saved or is_start(each)) for each in wave]
 
-    now, *later = waves([replace(each, threads=thread_count(workers, backend)) for each in measured])
+    now, *later = waves([replace(each, threads=thread_count(workers, backend)) for each in measurements])
     plans = planned(now)
-    expected = [foreseen(each, measured[0].folder) for wave in later for each in wave]
-    if told := forecast([*plans, *expected], workers, price, within):
-        say(told)
+    expected = [foreseen(each, measurements[0].folder) for wave in later for each in wave]
+    if message := forecast([*plans, *expected], workers, price, within):
+        say(message)
     yield from filled(plans, workers, backend)
     for wave in later:
         yield from filled(planned(wave), workers, backend)
 
 
-def _conclude(subject: ModelSource, results_file: Path, new: Sequence[TaskResult]) -> None:
-    """Say the averages that the new results complete, and bring the model's card up to date."""
-    here = read_results(results_file)
-    touched = {(result.protocol, result.model_name, result.model) for result in new}
-    for average in averages(here):
-        if (average.protocol, average.model_name, average.model) in touched:
-            say(f"Average as {average.convention} counts ({average.model}): {100 * average.value:.1f}, {average.what}.")
-    if subject.run and results_file == subject.run.results and subject.run.summary.exists():
-        write_card(subject.run, here, averages(here))
+def _conclude(source: ModelSource, results_file: Path, new: Sequence[TaskResult]) -> None:
+    """Print the averages that include new results, and update the model card of a run."""
+    from daybreak.evaluation.protocols.conventions import averages
+    from daybreak.exporting.card import write_card
+
+    results = read_results(results_file)
+    changed = {(result.protocol, result.model_name, result.model) for result in new}
+    for average in averages(results):
+        if (average.protocol, average.model_name, average.model) in changed:
+            say(f"Average as in {average.convention} ({average.model}): {100 * average.value:.1f}, {average.what}.")
+    if source.run and results_file == source.run.results and source.run.summary.exists():
+        write_card(source.run, results, averages(results))
 
 
-def _check_answered(tasks: Sequence[Task], folder: Path) -> None:
-    """A submission has one answer for each row of each test file.
+def _check_submission(tasks: Sequence[Task], folder: Path) -> None:
+    """Check that a submission can contain one prediction for each row of each test file.
 
     Raises:
-        UserError: none of the tasks has one, two would answer the same, one is not as GLUE has it, or ``folder`` cannot
-            be written.
+        UserError: no task has a test file, two tasks have the same one, a test file differs from GLUE's, or ``folder``
+            cannot be written.
     """
+    from daybreak.evaluation.tasks.kinds import kind_of
+
     if not any(task.hidden for task in tasks):
-        raise UserError("None of these tasks has a test file of GLUE.", "Leave --submission out, or add such a task.")
+        raise UserError("None of these tasks has a GLUE test file.", "Leave --submission out, or add a GLUE task.")
     whole: dict[str, str] = {}
     for task in tasks:
         if task.hidden and whole.setdefault(task.whole, task.name) != task.name:
             raise UserError(
-                f"Both {whole[task.whole]} and {task.name} would answer the test file of {task.whole}.", "Name one."
+                f"Both {whole[task.whole]} and {task.name} predict the test file of {task.whole}.", "Give only one."
             )
         for file in task.hidden:
             check_rows(file.name, len(kind_of(task).unlabelled(task, file.name)))
     make_folder(folder)
 
 
-def _submit(folder: Path, answered: Sequence[tuple[Task, Sequence[Cell]]]) -> None:
-    answers, labels, told = chosen_answers(answered)
-    for line in told + write_submission(folder, answers, labels):
+def _submit(folder: Path, predicted: Sequence[tuple[Task, Sequence[Cell]]]) -> None:
+    answers, labels, messages = chosen_answers(predicted)
+    for line in messages + write_submission(folder, answers, labels):
         say(line)
     say(f"Submission: {folder / ARCHIVE}")
 
 
 def _check_stock(tasks: Sequence[Task], protocol: Protocol) -> None:
-    """Only a stock head can be saved as a class that transformers loads.
+    """Check that transformers has a class for the head of each task, which saving needs.
 
     Raises:
-        UserError: the protocol gives one of the tasks a head of Daybreak's own.
+        UserError: the protocol gives a task Daybreak's own head.
     """
     for task in tasks:
         if protocol.head_of(task) != "stock":
             raise UserError(
-                f"Under the protocol {protocol.name}, {task.name} has a head that transformers has no class for.",
+                f"Under the protocol {protocol.name}, {task.name} has a head without a class in transformers.",
                 "Leave --save out, or choose --protocol quick.",
             )
 
 
 def _save_folders(tasks: list[Task], save: Path | None, results_file: Path) -> dict[str, Path]:
-    """Where the model of each task goes.
+    """Return the folder for the saved model of each task.
 
     Raises:
-        UserError: what is there would be lost.
+        UserError: a folder contains files that would be lost.
     """
+    from daybreak.evaluation.finetuning.classifier import check_save_folder
+
     if save is None:
         return {}
     folders = {tasks[0].name: save} if len(tasks) == 1 else {task.name: save / task.name for task in tasks}
     for folder in folders.values():
         check_save_folder(folder)
         if RunFolder(folder).cells.exists() or results_file.resolve().is_relative_to(folder.resolve()):
-            raise UserError(f"'{folder}' holds results.", "Choose another folder with --save.")
+            raise UserError(f"'{folder}' contains results.", "Choose another folder with --save.")
         make_folder(folder.parent)
     return folders
 
@@ -241,16 +293,16 @@ def _line(result: TaskResult, data: TaskRows, *, filled: bool) -> str:
     other = result.scores.get(f"mismatched_{result.metric}")
     seeds = len(result.seeds)
     spread = f" +- {result.spread:.3f}" if seeds > 1 else ""
-    told = [
+    parts = [
         f"{result.task} ({result.model}): {result.metric} {result.mean:.3f}{spread}",
         f"median {result.median:.3f} of {seeds} seeds" if seeds > 1 else "1 seed",
         f"mismatched {statistics.fmean(other):.3f}" if other else "",
-        f"constant answer {result.baseline:.3f}",
-        f"bag of words {result.bag_of_words[result.metric]:.3f}" if result.bag_of_words else "no bag of words",
+        f"constant prediction {result.baseline:.3f}",
+        f"bag of words {result.bag_of_words[result.metric]:.3f}" if result.bag_of_words else "no bag-of-words baseline",
         result.bag_of_words_part,
-        f"{result.train_rows:,} train and {result.judged_rows:,} {result.reported} rows",
-        f"{data.skipped} rows skipped" if data.skipped else "",
+        f"{result.train_rows:,} train and {result.judged_rows:,} {result.reported} examples",
+        f"{data.skipped} examples skipped" if data.skipped else "",
         result.selection if result.settings_tried else "",
-        duration(result.seconds) if filled else f"nothing new to fine-tune ({duration(result.seconds)} earlier)",
+        duration(result.seconds) if filled else f"all fine-tunings were finished ({duration(result.seconds)})",
     ]
-    return ", ".join(filter(None, told))
+    return ", ".join(filter(None, parts))

@@ -1,37 +1,56 @@
-"""Verb: a run's newest checkpoint, or a published one -> a Hugging Face folder that passed the parity gate."""
+"""Command ``export``: write a run's newest checkpoint, or a published model, as a Hugging Face folder."""
 
 from __future__ import annotations
 
 import tempfile
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-import torch
+from tyro.conf import Positional
 
-from daybreak.core.batch import Batch
+from daybreak.commands.options import RecipeFileOptions, RunDataOptions, load_recipe_file, parse
 from daybreak.core.errors import UserError
 from daybreak.core.files import make_folder
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.terminal import say
-from daybreak.data.sequences.shards import open_shards
-from daybreak.data.tokenizers.tokenizer_import import Existing
-from daybreak.exporting.hugging_face import copy_model_folder, write_model_folder
-from daybreak.exporting.onnx import FILE, check_onnx_installed, write_onnx
-from daybreak.exporting.parity import REFUSED, check_parity, verdict
-from daybreak.models.crammed import CrammedEncoder
-from daybreak.models.importing import load_pretrained
-from daybreak.pretraining.run_start import refuse_other_tokenizer
-from daybreak.pretraining.setup import VALIDATION_LENGTH, heldout_validation, sample_text
-from daybreak.recipe import load_recipe
-from daybreak.training import checkpoint
-from daybreak.training.averaging import RunningAverage
-from daybreak.training.clock import Tick
-from daybreak.training.validation import Validation
 
 PROBE_ROWS = 16
 SAMPLE = "The river was quiet that evening, and nobody spoke of the long way home."
-"""For the tokenizer's round trip, where there is no text of a run."""
+"""Text for the tokenizer's round trip where no run provides one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions(RunDataOptions, RecipeFileOptions):
+    run: Positional[Path]
+    """Run folder; or a published model of a supported family, to convert it to Daybreak's layout."""
+    out: Path
+    """Folder for the model."""
+    attend_padding: bool | None = None
+    """For a published crammed BERT: whether tokens attend to padding. Defaults to how it was trained."""
+    best: bool = False
+    """Export the checkpoint with the best interim validation instead of the newest."""
+    onnx: bool = False
+    """Also write onnx/model.onnx and check it in ONNX Runtime; needs the extra serve."""
+    push_to_hub: str = ""
+    """owner/name of a private model on the Hugging Face hub to upload the folder to. It contains none of your text."""
+
+
+def main(arguments: Sequence[str]) -> None:
+    options = parse(ExportOptions, "export", arguments)
+    load_recipe_file(options.recipe)
+    folder = export(
+        options.run,
+        out=options.out,
+        data=options.data,
+        attend_padding=options.attend_padding,
+        best=options.best,
+        onnx=options.onnx,
+    )
+    if options.push_to_hub:
+        from daybreak.exporting.hub import push_to_hub
+
+        push_to_hub(folder, options.push_to_hub, kind="model")
 
 
 def export(
@@ -43,23 +62,27 @@ def export(
     best: bool = False,
     onnx: bool = False,
 ) -> Path:
-    """Write the model of ``run`` to ``out``: the finished one, or the newest checkpoint of a run under way.
+    """Write the model of ``run`` to ``out``: the finished model, or the newest checkpoint of an unfinished run.
 
     Args:
-        run: a run folder; or a model folder, such as a published checkpoint of crammed BERT in its own layout, which
-            is written in ours: for the CPU, without autocast, with heads that work.
-        data: the run's prepared data, for its tokenizer and held-out rows; ``run/data`` when None.
-        attend_padding: of a crammed BERT, whether words look at padding; None for as it was trained.
-        best: the checkpoint of the best interim validation in place of the newest.
-        onnx: also write ``onnx/model.onnx``, unless the folder was refused; it needs the packages of the extra serve.
+        run: a run folder; or a model folder, such as a published checkpoint of crammed BERT in its original layout,
+            which is converted to Daybreak's: it runs on the CPU without autocast and its heads load.
+        data: the run's prepared data, for its tokenizer and held-out text; ``run/data`` when None.
+        attend_padding: for a crammed BERT, whether tokens attend to padding; None for as it was trained.
+        best: export the checkpoint with the best interim validation instead of the newest.
+        onnx: also write ``onnx/model.onnx``, unless the parity check failed; needs the packages of the extra serve.
 
     Raises:
         UserError: the folder is neither, has nothing to export, or ``out`` is not empty; a package for ONNX is missing,
-            or ONNX Runtime does not compute what torch does (the folder is then there without it).
+            or ONNX Runtime and torch disagree (the folder is then written without ONNX).
     """
+    from daybreak.exporting.hugging_face import copy_model_folder
+    from daybreak.exporting.onnx import FILE, check_onnx_installed, write_onnx
+    from daybreak.exporting.parity import REFUSED
+
     source = RunFolder(run)
     if not source.recipe.exists() and not (run / "config.json").is_file():
-        raise UserError(f"'{run}' is no run folder and no model.", "Name one, such as runs/tiny.")
+        raise UserError(f"'{run}' is neither a run folder nor a model.", "Name one, such as runs/tiny.")
     if out.exists() and any(make_folder(out).iterdir()):
         raise UserError(f"'{out}' is not empty.", "Choose another --out.")
     if onnx:
@@ -69,41 +92,53 @@ def export(
         _export_model(run, out, attend_padding)
     elif attend_padding is not None:
         raise UserError(
-            "--attend-padding is for a published checkpoint.", "Leave it out: a run knows how it was trained."
+            "--attend-padding applies to published models only.", "Leave it out: a run records how it was trained."
         )
     elif source.summary.exists() and not best:
         if not source.model.is_dir():
             raise UserError(
-                f"'{run}' is a finished run without its model, as records are.", "Export it where it was trained."
+                f"'{run}' is a finished run without its model, such as a record.", "Export it where it was trained."
             )
         copy_model_folder(source.model, out)
         say(f"Copied the finished model to {out}.")
     else:
         _export_checkpoint(source, source.best if best else source.checkpoints, out, data or run / "data")
     if onnx and not (out / REFUSED).exists():
-        found = write_onnx(out)
+        written = write_onnx(out)
         say(
-            f"{FILE}: ONNX Runtime {found.runtime} gives the same last hidden states "
-            f"(largest difference {found.largest_difference:.1e}, allowed {found.tolerance:.1e})."
+            f"{FILE}: ONNX Runtime {written.runtime} gives the same last hidden states "
+            f"(largest difference {written.largest_difference:.1e}, tolerance {written.tolerance:.1e})."
         )
     return out
 
 
 def _export_checkpoint(source: RunFolder, checkpoints: Path, out: Path, data: Path) -> None:
+    import torch
+
+    from daybreak.data.sequences.shards import open_shards
+    from daybreak.exporting.hugging_face import write_model_folder
+    from daybreak.exporting.parity import check_parity, verdict
+    from daybreak.pretraining.run_start import refuse_other_tokenizer
+    from daybreak.pretraining.setup import heldout_validation, sample_text
+    from daybreak.recipe import load_recipe
+    from daybreak.training import checkpoint
+    from daybreak.training.averaging import RunningAverage
+    from daybreak.training.clock import Tick
+
     recipe = load_recipe(source.recipe)
     shards = open_shards(data)
     refuse_other_tokenizer(source, shards)
     model = recipe.model.build(shards.manifest.vocabulary)
-    # What the run would end with now; its best model was judged, and chosen, without the average.
+    # The model that the run would export now. The best checkpoint was validated without the average.
     average = RunningAverage(recipe.average, model) if recipe.average.fraction and checkpoints != source.best else None
     progress, _ = checkpoint.load_newest(checkpoints, model, recipe.optimizer.build(model), average)
     if progress is None and checkpoints == source.best:
         raise UserError(
-            f"'{source.path}' keeps no best checkpoint: it had no interim validation, or its end is the best.",
+            f"'{source.path}' has no best checkpoint: it had no interim validation, or its end is the best.",
             "Leave --best out.",
         )
     if progress is None:
-        raise UserError(f"The run in '{source.path}' has no checkpoint yet.", "Wait for its first, or start it.")
+        raise UserError(f"The run in '{source.path}' has no checkpoint yet.", "Wait for the first one.")
     if average:
         average.put_in(model)
     validation = heldout_validation(recipe, shards, data, torch.device("cpu"))
@@ -118,7 +153,7 @@ def _export_checkpoint(source: RunFolder, checkpoints: Path, out: Path, data: Pa
         special=shards.manifest.special,
     )
     model.eval()
-    seen = validation.measure(
+    validated = validation.measure(
         model,
         rows=validation.rows,
         step=progress.step,
@@ -126,26 +161,38 @@ def _export_checkpoint(source: RunFolder, checkpoints: Path, out: Path, data: Pa
         tick=Tick(progress.elapsed, 0.0),
         final=False,
     )
-    say(f"Step {progress.step:,}: held-out loss {seen.loss:.3f}, masked accuracy {seen.accuracy:.1%}.")
+    say(f"Step {progress.step:,}: held-out loss {validated.loss:.3f}, masked accuracy {validated.accuracy:.1%}.")
     parity = check_parity(
         out,
         model=model,
         shape=recipe.model,
         length=length,
         validation=validation,
-        accuracy=seen.accuracy,
+        accuracy=validated.accuracy,
         text=sample_text(shards, data),
     )
     say(verdict(parity))
 
 
 def _export_model(folder: Path, out: Path, attend_padding: bool | None) -> None:
-    """Read a model of a known family, whatever its layout, and write it in ours."""
+    """Read a model of a supported family in any layout, and write it in Daybreak's."""
+    import numpy as np
+    import torch
+
+    from daybreak.core.batch import Batch
+    from daybreak.data.tokenizers.tokenizer_import import Existing
+    from daybreak.exporting.hugging_face import write_model_folder
+    from daybreak.exporting.parity import check_parity, verdict
+    from daybreak.models.crammed import CrammedEncoder
+    from daybreak.models.importing import load_pretrained
+    from daybreak.pretraining.setup import VALIDATION_LENGTH
+    from daybreak.training.validation import Validation
+
     found = load_pretrained(folder)
     shape, model = found.shape, found.model
     if attend_padding is not None:
         if not isinstance(shape, CrammedEncoder):
-            raise UserError("--attend-padding is for a crammed BERT.", "Leave it out.")
+            raise UserError("--attend-padding applies to a crammed BERT only.", "Leave it out.")
         shape = replace(shape, attend_padding=attend_padding)
         model = shape.build(found.model.vocabulary)
         model.load_state_dict(found.model.state_dict())
@@ -165,14 +212,14 @@ def _export_model(folder: Path, out: Path, attend_padding: bool | None) -> None:
             vocabulary=model.vocabulary,
             special=found.special,
         )
-    seen = validation.evaluate(model)
+    validated = validation.evaluate(model)
     parity = check_parity(
         out,
         model=model,
         shape=shape,
         length=shape.longest or VALIDATION_LENGTH,
         validation=validation,
-        accuracy=seen.accuracy,
+        accuracy=validated.accuracy,
         text=SAMPLE,
     )
     say(verdict(parity))

@@ -1,4 +1,4 @@
-"""Command: a table of labelled rows -> the TOML file of a task, by looking at its columns."""
+"""Command ``init-task``: write the TOML task file of a table of labelled rows from its columns."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tyro.conf import Positional
+
+from daybreak.commands.options import parse
 from daybreak.core.errors import UserError
 from daybreak.core.files import make_folder, write_text
 from daybreak.core.terminal import say
-from daybreak.evaluation.tasks.kinds import load_task
-from daybreak.evaluation.tasks.known_tasks import KNOWN, TASK_LISTS
 from daybreak.evaluation.tasks.tables import parquet_of, readable
-from daybreak.evaluation.tasks.task_file import read_task_file
 
 ROWS = 20_000
-"""Rows that are looked at."""
+"""Largest number of rows to read."""
 DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 LABELS = "label labels class category target sentiment intent topic tag queue stars rating score y gold answer".split()
 TEXTS = "text sentence content body document review comment message tweet title description question premise".split()
@@ -35,21 +35,36 @@ IDS = "id idx index uid guid row number no".split()
 ENDINGS = re.compile(r"(?P<stem>choice|ending|option|sol|solution|answer)[ _-]?(?P<number>\d)", re.IGNORECASE)
 MOST_CLASSES = 100
 FEW_VALUES = 20
-"""Whole numbers with at most so many different values are taken for classes."""
+"""Largest number of different whole numbers that are taken for classes."""
 SKEWED = 0.8
-"""Share of the most frequent label from which accuracy says little."""
+"""Frequency of the most frequent label above which macro F1 replaces accuracy."""
 NAME_WORDS = 4
-"""Most words of a column's name."""
+"""Largest number of words in a column's name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InitTaskOptions:
+    table: Positional[Path]
+    """A .csv, .tsv, .jsonl or .parquet file with one example per row."""
+    out: Path | None = None
+    """Task file to write. Defaults to the table's path with the extension .toml."""
+    overwrite: bool = False
+    """Replace an existing task file."""
+
+
+def main(arguments: Sequence[str]) -> None:
+    options = parse(InitTaskOptions, "init-task", arguments)
+    init_task(options.table, options.out, overwrite=options.overwrite)
 
 
 @dataclass(frozen=True)
 class Column:
-    """What can be said of a column from its cells."""
+    """A column of a table, with statistics of its cells."""
 
     key: str | int
     """Its name, or its 0-based number in a file without a header."""
     cells: list[str]
-    """Of the rows that were looked at, stripped, in their order; empty ones too."""
+    """Stripped values of the rows that were read, in order; empty ones too."""
     filled: list[str] = field(init=False)
     counts: Counter[str] = field(init=False)
 
@@ -63,7 +78,7 @@ class Column:
 
     @property
     def words(self) -> float:
-        """Mean number of words; text without spaces counts a word for four characters."""
+        """Mean number of words; a text without spaces counts one word per 12 characters."""
         sizes = [max(len(cell.split()), len(cell) / 12) for cell in self.filled]
         return sum(sizes) / max(1, len(sizes))
 
@@ -77,13 +92,13 @@ class Column:
 
     @property
     def is_id(self) -> bool:
-        """Whether it only numbers or names the rows."""
+        """Whether the column only numbers or names the rows."""
         every = len(self.counts) == len(self.filled) > 1
         return every and (self.name in IDS or self.name.endswith("_id") or (self.is_whole and _counts_up(self.filled)))
 
     @property
     def may_be_label(self) -> bool:
-        """Whether its values come again often enough, and are short enough, to be classes."""
+        """Whether its values are repeated often enough, and short enough, to be classes."""
         classes, rows = len(self.counts), len(self.filled)
         return 2 <= classes <= min(MOST_CLASSES, max(2, rows // 2)) and self.words <= NAME_WORDS
 
@@ -103,74 +118,77 @@ class Table:
 
 @dataclass
 class Choice:
-    """What was decided, with the reasons."""
+    """The columns and settings of the task, with reasons."""
 
     text: list[Column]
     label: Column
     kind: str = "classification"
     metric: str = "accuracy"
     choices: list[Column] = field(default_factory=list)
-    why: dict[str, str] = field(default_factory=dict)
-    """By the key of the task file."""
+    reasons: dict[str, str] = field(default_factory=dict)
+    """Key of the task file -> reason for its value."""
 
 
 def init_task(table: Path, out: Path | None = None, *, overwrite: bool = False) -> Path:
-    """Write the task file for a table of labelled rows and print each decision with its reason.
+    """Write the task file of a table of labelled rows and print each decision with its reason.
 
-    A file that is separated by semicolons, bars or quoted tabs is copied with commas beside the task file, for
+    A table that is separated by semicolons, bars or quoted tabs is copied with commas beside the task file, because
     ``evaluate`` reads commas.
 
     Args:
-        table: .csv, .tsv, .jsonl or .parquet, one example a row.
+        table: .csv, .tsv, .jsonl or .parquet, one example per row.
         out: the task file; beside the table by default.
-        overwrite: replace ``out`` where it exists.
+        overwrite: replace ``out`` if it exists.
 
     Returns:
-        The path of the task file, which ``evaluate`` is known to accept.
+        The path of the task file, checked to load in ``evaluate``.
 
     Raises:
         UserError: the table cannot be read or has no rows, no column looks like text or like a label, or ``out``
             exists.
     """
+    from daybreak.evaluation.tasks.kinds import load_task
+    from daybreak.evaluation.tasks.task_file import read_task_file
+
     out = out or table.with_suffix(".toml")
     if out.exists() and not overwrite:
-        raise UserError(f"'{out}' exists already.", "Name another file with --out, or replace it with --overwrite.")
+        raise UserError(f"'{out}' exists already.", "Choose another file with --out, or replace it with --overwrite.")
     if out.suffix != ".toml":
-        raise UserError(f"'{out}' is no .toml file.", "Let its name end with .toml.")
+        raise UserError(f"'{out}' is not a .toml file.", "Choose a name that ends with .toml.")
     found = read_table(table)
     chosen = choose(found, table)
     make_folder(out.parent)
-    train, why = table, ""
+    train, reason = table, f"the {found.format} file"
     if found.format == "csv" and found.delimiter != ",":
         train = out.with_name(f"{table.stem}-commas.csv")
         if train.exists() and not overwrite:
             raise UserError(f"'{train}' exists already.", "Move it away, or replace it with --overwrite.")
         _copy_with_commas(table, found.delimiter, train)
-        why = f"a copy of {table.name} with commas for {DELIMITERS[found.delimiter]}"
-    chosen.why["train"] = why or f"the {found.format} file that was named"
+        reason = f"a copy of {table.name} with commas in place of {DELIMITERS[found.delimiter]}"
+    chosen.reasons["train"] = reason
     write_text(out, toml(_task_name(out.stem), train, out.parent, found, chosen))
     try:
         load_task(read_task_file(out))
     except UserError as error:
         out.unlink()
-        raise UserError(f"'{table}' does not make a task: {error.sentence}", error.remedy) from None
-    for key, reason in chosen.why.items():
+        raise UserError(f"'{table}' cannot be used as a task: {error.sentence}", error.remedy) from None
+    for key, reason in chosen.reasons.items():
         say(f"{key:8}{reason}")
     say(f"Task file: {out}. Check it, then: daybreak evaluate MODEL --tasks {out}")
     return out
 
 
 def read_table(path: Path) -> Table:
-    """Read the first rows of a table and find its delimiter and whether it has a header.
+    """Read the first rows of a table; detect its delimiter and whether it has a header.
 
     Raises:
-        UserError: it is missing, empty, no UTF-8 or of another form, or has fewer than two columns.
+        UserError: it is missing, empty, not UTF-8 or of another format, or has fewer than two columns.
     """
     ending = path.suffix.lower().lstrip(".")
     if ending not in ("csv", "tsv", "jsonl", "parquet"):
         raise UserError(
-            f"'{path}' is no .csv, .tsv, .jsonl or .parquet file.",
-            "Save it as one; the task file for CoNLL or SQuAD is written by hand (docs/own_task.md).",
+            f"'{path}' is not a .csv, .tsv, .jsonl or .parquet file.",
+            "Convert it; for CoNLL or SQuAD, write the task file by hand (docs/own_task.md).",
         )
     with readable(path):
         if ending == "parquet":
@@ -180,7 +198,7 @@ def read_table(path: Path) -> Table:
         with path.open(encoding="utf-8-sig", newline="") as file:
             text = file.read()
     if "\0" in text:
-        raise UserError(f"'{path}' holds zero bytes: it is binary, or UTF-16 text.", "Save it as UTF-8 text.")
+        raise UserError(f"'{path}' contains null bytes: it is binary, or UTF-16 text.", "Save it as UTF-8 text.")
     if not text.strip():
         raise UserError(f"'{path}' is empty.", "Give a file with at least a few labelled rows.")
     if ending == "jsonl":
@@ -193,13 +211,13 @@ def read_table(path: Path) -> Table:
     width = Counter(map(len, rows)).most_common(1)[0][0]
     if width < 2:
         raise UserError(
-            f"'{path}' has one column, and a task needs text and a label.",
-            "Check its delimiter: commas, semicolons, tabs and vertical bars are known.",
+            f"'{path}' has one column, but a task needs text and a label.",
+            "Check its delimiter: comma, semicolon, tab or vertical bar.",
         )
     header = _has_header(rows, width)
     body = [row for row in rows[header:] if len(row) >= width]
     if not body:
-        raise UserError(f"'{path}' holds a header and no rows.", "Give a file with at least a few labelled rows.")
+        raise UserError(f"'{path}' has a header but no rows.", "Give a file with at least a few labelled rows.")
     keys: list[Any] = [name.strip() for name in rows[0][:width]] if header else list(range(width))
     columns = [Column(key, [row[number].strip() for row in body]) for number, key in enumerate(keys)]
     return Table(columns, header, form, delimiter)
@@ -211,7 +229,7 @@ def _rows(text: str, delimiter: str, quoting: Any = csv.QUOTE_MINIMAL, most: int
 
 
 def _delimiter(text: str) -> str:
-    """The delimiter that cuts most rows into the same number of fields, two or more."""
+    """Return the delimiter that splits most rows into the same number of fields, at least two."""
 
     def evenness(delimiter: str) -> tuple[float, int]:
         try:
@@ -225,7 +243,7 @@ def _delimiter(text: str) -> str:
 
 
 def _has_header(rows: Sequence[Sequence[str]], width: int) -> bool:
-    """Whether the first row names the columns: short distinct names, unlike what stands below them."""
+    """Return whether the first row is a header: short distinct names that differ from the values below."""
     first = [cell.strip() for cell in rows[0]]
     if len(first) != width or not all(first) or any(map(_is_number, first)):
         return False
@@ -251,13 +269,13 @@ def _objects(path: Path, text: str) -> Iterator[dict[str, Any]]:
         except (ValueError, RecursionError):
             value = None
         if not isinstance(value, dict):
-            raise UserError(f"Line {number} of '{path}' is no JSON object.", "Write one object a line.")
+            raise UserError(f"Line {number} of '{path}' is not a JSON object.", "Write one object per line.")
         yield value
 
 
 def _of_objects(path: Path, rows: Sequence[dict[str, Any]], form: str) -> Table:
     if not rows:
-        raise UserError(f"'{path}' holds no rows.", "Give a file with at least a few labelled rows.")
+        raise UserError(f"'{path}' has no rows.", "Give a file with at least a few labelled rows.")
     names = [name for name in rows[0] if not isinstance(rows[0][name], dict | list)]
     columns = [Column(name, [_cell(row.get(name)) for row in rows]) for name in names]
     if len(columns) < 2:
@@ -272,26 +290,26 @@ def _cell(value: Any) -> str:
 
 
 def choose(table: Table, path: Path) -> Choice:
-    """Decide which columns are text and label, and of which kind the task is.
+    """Choose the text and label columns and the kind of the task.
 
     Raises:
-        UserError: no column looks like a label, or none like text.
+        UserError: no column looks like a label, or none looks like text.
     """
     names = [str(column.key) for column in table.columns]
     if len(set(names)) < len(names):
         raise UserError(f"Two columns of '{path}' have the same name.", "Rename one of them.")
     columns = [column for column in table.columns if column.filled]
-    label, why = _label(columns, path)
+    label, reason = _label(columns, path)
     rest = [column for column in columns if column is not label and not column.is_id]
-    chosen = Choice(text=[], label=label, why={"label": why})
+    chosen = Choice(text=[], label=label, reasons={"label": reason})
     if endings := _endings(rest, label):
         chosen.kind, chosen.choices = "choice", endings
-        chosen.why["kind"] = f"choice: the label numbers the columns {', '.join(map(str, endings))}"
+        chosen.reasons["kind"] = f"choice: the label is the number of one of the columns {', '.join(map(str, endings))}"
         rest = [column for column in rest if column not in endings]
-    chosen.text, chosen.why["text"] = _text(rest, path)
+    chosen.text, chosen.reasons["text"] = _text(rest, path)
     if chosen.kind == "classification":
-        chosen.kind, chosen.why["kind"] = _kind(label)
-    chosen.metric, chosen.why["metric"] = _metric(chosen.kind, label)
+        chosen.kind, chosen.reasons["kind"] = _kind(label)
+    chosen.metric, chosen.reasons["metric"] = _metric(chosen.kind, label)
     return chosen
 
 
@@ -304,12 +322,12 @@ def _label(columns: Sequence[Column], path: Path) -> tuple[Column, str]:
     classes = [column for column in usable if column.may_be_label]
     if classes:
         best = min(reversed(classes), key=lambda column: (column.words > 1.5, len(column.counts) > FEW_VALUES))
-        return best, f"{best}, a short value that comes again: {_values(best)}"
+        return best, f"{best}, short repeated values: {_values(best)}"
     numbers = [column for column in usable if column.is_numeric and len(column.counts) > 1]
     if numbers:
         return numbers[-1], f"{numbers[-1]}, the last column of numbers: {_values(numbers[-1])}"
     raise UserError(
-        f"No column of '{path}' looks like a label: none has values that come again, and none has numbers.",
+        f"No column of '{path}' looks like a label: none has repeated values or numbers.",
         "Write the task file by hand (docs/own_task.md).",
     )
 
@@ -321,7 +339,7 @@ def _values(column: Column) -> str:
 
 
 def _endings(columns: Sequence[Column], label: Column) -> list[Column]:
-    """Columns such as ending0 to ending3 of which the label gives the number; none where there are none."""
+    """Return columns such as ending0 to ending3 if the label is the number of one of them, else none."""
     numbered = [(column, match) for column in columns if (match := ENDINGS.fullmatch(column.name))]
     stems = {match["stem"].lower() for _, match in numbered}
     found = [column for column, match in sorted(numbered, key=lambda pair: int(pair[1]["number"]))]
@@ -336,20 +354,20 @@ def _text(columns: Sequence[Column], path: Path) -> tuple[list[Column], str]:
             return [by_name[first], by_name[second]], f"{by_name[first]} and {by_name[second]}, a pair by their names"
     texts = [column for column in columns if not column.is_numeric]
     if not texts:
-        raise UserError(f"No column of '{path}' but the label holds text.", "Give a table with a column of text.")
+        raise UserError(f"No column of '{path}' besides the label contains text.", "Use a table with a text column.")
     named = [column for name in TEXTS for column in texts if column.name == name]
     longest = sorted(texts, key=lambda column: -column.words)
     if not named and len(longest) > 1 and longest[1].words >= max(2.0, longest[0].words / 4):
         pair = [column for column in texts if column in longest[:2]]
-        return pair, f"{pair[0]} and {pair[1]}, the two columns of text" + _left(texts, pair)
+        return pair, f"{pair[0]} and {pair[1]}, the two text columns" + _unused(texts, pair)
     best = named[0] if named else longest[0]
-    why = "by its name" if named else f"the longest text ({best.words:.0f} words)"
-    return [best], f"{best}, {why}" + _left(texts, [best])
+    reason = "by its name" if named else f"the longest text ({best.words:.0f} words)"
+    return [best], f"{best}, {reason}" + _unused(texts, [best])
 
 
-def _left(texts: Sequence[Column], taken: Sequence[Column]) -> str:
-    left = [str(column) for column in texts if column not in taken]
-    return f"; not used: {', '.join(left)}" if left else ""
+def _unused(texts: Sequence[Column], used: Sequence[Column]) -> str:
+    unused = [str(column) for column in texts if column not in used]
+    return f"; not used: {', '.join(unused)}" if unused else ""
 
 
 def _kind(label: Column) -> tuple[str, str]:
@@ -357,30 +375,30 @@ def _kind(label: Column) -> tuple[str, str]:
     if not label.is_numeric:
         return "classification", f"classification: the label has {count} different values"
     if label.is_whole and count <= FEW_VALUES:
-        why = f"classification: the label has {count} different whole numbers; write regression if they measure"
-        return "classification", why
+        reason = f"classification: the label has {count} different whole numbers (for a scale, write regression)"
+        return "classification", reason
     return "regression", f"regression: the label has {count:,} different numbers"
 
 
 def _metric(kind: str, label: Column) -> tuple[str, str]:
     if kind == "regression":
-        return "spearman", "spearman: whether the order of the numbers is right"
-    share = label.counts.most_common(1)[0][1] / len(label.filled)
-    if kind == "classification" and share > SKEWED:
-        return "macro_f1", f"macro_f1: {share:.0%} of the rows have one label, so accuracy says little"
-    return "accuracy", f"accuracy: always answering the most frequent label scores {share:.0%}"
+        return "spearman", "spearman: rank correlation"
+    fraction = label.counts.most_common(1)[0][1] / len(label.filled)
+    if kind == "classification" and fraction > SKEWED:
+        return "macro_f1", f"macro_f1: {fraction:.0%} of the rows have the same label, so accuracy is uninformative"
+    return "accuracy", f"accuracy: always predicting the most frequent label scores {fraction:.0%}"
 
 
 def toml(name: str, train: Path, folder: Path, table: Table, chosen: Choice) -> str:
-    """The text of the task file."""
+    """Return the text of the task file."""
     try:
-        place = train.resolve().relative_to(folder.resolve()).as_posix()
+        train_path = train.resolve().relative_to(folder.resolve()).as_posix()
     except ValueError:
-        place = str(train.resolve())
+        train_path = str(train.resolve())
     text = [column.key for column in chosen.text]
     lines = {
         "name": name,
-        "train": place,
+        "train": train_path,
         "text": text if len(text) > 1 else text[0],
         "choices": [column.key for column in chosen.choices],
         "label": chosen.label.key,
@@ -391,13 +409,15 @@ def toml(name: str, train: Path, folder: Path, table: Table, chosen: Choice) -> 
     }
     if not chosen.choices:
         del lines["choices"]
-    # A string of JSON is one of TOML.
-    return "# Written by daybreak init-task. Without a dev file a tenth of train is held out.\n" + "".join(
+    # A JSON string is also a TOML string.
+    return "# Written by daybreak init-task. Without a dev file, 10 % of train is held out.\n" + "".join(
         f"{key:8}= {json.dumps(value, ensure_ascii=False)}\n" for key, value in lines.items()
     )
 
 
 def _task_name(stem: str) -> str:
+    from daybreak.evaluation.tasks.known_tasks import KNOWN, TASK_LISTS
+
     name = re.sub(r"[^\w.-]+", "-", stem).lstrip(".-") or "task"
     return f"my-{name}" if name in KNOWN or name in TASK_LISTS else name
 

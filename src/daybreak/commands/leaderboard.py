@@ -1,41 +1,59 @@
-"""Verb: a folder of records -> the page of the speedrun: what a fixed time buys, class by class."""
+"""Command ``leaderboard``: rank the records by budget class, as a Markdown page."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from tyro.conf import Positional
+
+from daybreak.commands.options import parse
 from daybreak.core.errors import UserError
 from daybreak.core.files import make_folder, read_json, write_text
 from daybreak.core.run_folder import RunFolder
 from daybreak.reporting.leaderboard_table import Filed, page
 from daybreak.schemas.records import RECORD_FILE, Record
-from daybreak.studies.record_writer import describe
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeaderboardOptions:
+    records: Positional[Path] = Path("records")
+    """Folder of all records."""
+    out: Path | None = None
+    """File for the page. By default the page is printed."""
+
+
+def main(arguments: Sequence[str]) -> None:
+    options = parse(LeaderboardOptions, "leaderboard", arguments)
+    text = leaderboard(options.records, options.out)
+    print(options.out or text)
 
 
 def leaderboard(records: Path, out: Path | None = None) -> str:
-    """The board of all runs filed in ``records``, as Markdown; the same records give the same page.
+    """Return the leaderboard of all runs in ``records`` as Markdown; the same records give the same page.
 
-    A folder that ``daybreak record`` made is read from its record.json. One that was filed before there was such a file
-    is read from the run's own files, and gets no place. Everything else in the folder is no run.
+    A folder that ``daybreak record`` wrote is read from its record.json. A record from before that file existed is read
+    from the run's own files and gets no rank. Other folders are ignored.
 
     Args:
-        out: a file to write it to as well; its links lead from there.
+        out: a file to write the page to as well; links are relative to its folder.
 
     Raises:
         UserError: there is no such folder, or a record in it is damaged.
     """
     if not records.is_dir():
-        raise UserError(f"There is no folder '{records}'.", "Name the one that daybreak record files into.")
+        raise UserError(f"There is no folder '{records}'.", "Name the folder that daybreak record writes to.")
     start = out.parent if out else Path()
     found = [
-        Filed(name=folder.name, link=f"{_link(folder, start)}/", record=read)
+        Filed(name=folder.name, link=f"{_link(folder, start)}/", record=record)
         for folder in sorted(records.iterdir())
-        if not folder.name.startswith(".") and (read := _read(folder))
+        if not folder.name.startswith(".") and (record := _read(folder))
     ]
     rules = Path(os.path.abspath(records)).parent / "RULES.md"
-    told = f"[RULES.md]({_link(rules, start)}#the-speedrun)" if rules.is_file() else "RULES.md"
-    text = page(found, rules=told, records=f"[the records]({_link(records, start)}/)")
+    rules_link = f"[RULES.md]({_link(rules, start)}#the-speedrun)" if rules.is_file() else "RULES.md"
+    text = page(found, rules=rules_link, records=f"[the records]({_link(records, start)}/)")
     if out:
         make_folder(out.parent)
         write_text(out, text)
@@ -47,8 +65,12 @@ def _link(path: Path, start: Path) -> str:
 
 
 def _read(folder: Path) -> Record | None:
-    """The record in ``folder``; None where it holds no run."""
+    """Return the record in ``folder``, or None if the folder holds no run."""
     if (folder / RECORD_FILE).is_file():
-        filed: Record = read_json(folder / RECORD_FILE, Record)
-        return filed
-    return describe(RunFolder(folder)) if RunFolder(folder).recipe.is_file() else None
+        record: Record = read_json(folder / RECORD_FILE, Record)
+        return record
+    if not RunFolder(folder).recipe.is_file():
+        return None
+    from daybreak.studies.record_writer import describe
+
+    return describe(RunFolder(folder))

@@ -1,9 +1,9 @@
-"""Verb: any text -> tokenizer + token shards, and an account of the text.
+"""Command ``prepare``: turn text into a tokenizer and token shards, with a report about the text.
 
-The text is read twice, part by part, and never kept: the first reading cleans, evaluates documents, spots copies and
-samples text for the tokenizer; the second encodes. (A case of steps may need a further reading, and says so.) What a
-part gave lies in a folder beside ``out`` until all is done, so that a preparation that was killed goes on where it was;
-for that, disk for the tokens is needed twice. What comes out depends neither on the number of workers nor on kills.
+The text is read twice, part by part, and never stored. The first pass cleans and scores documents, finds duplicates and
+samples text for the tokenizer; the second pass encodes. (A preset may need another pass, and the output says so.) The
+results of each part are kept in a folder beside ``out`` until the end, so that a killed preparation resumes; this needs
+disk space for the tokens twice. The result depends neither on the number of workers nor on interruptions.
 """
 
 from __future__ import annotations
@@ -13,22 +13,27 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Annotated, Any
 
+import tyro
 from tokenizers import Tokenizer
+from tyro.conf import Positional, arg
 
+from daybreak.commands.options import SizeOptions, keywords, parse, value_of
 from daybreak.core.errors import UserError
 from daybreak.core.files import replace_folder, write_json
 from daybreak.core.process import usable_cores
+from daybreak.core.serialization import nearest, to_dict
 from daybreak.core.special_tokens import special_ids
 from daybreak.core.terminal import say, working, working_through
 from daybreak.data.filters.contamination import EvaluationText
 from daybreak.data.filters.filter import Context, DocumentFilter, Filter
 from daybreak.data.filters.near_duplicates import NearDuplicates
 from daybreak.data.pipeline import encoding, first_pass, resuming
-from daybreak.data.pipeline.cluster import Cluster, end_earlier, over_parts_on
+from daybreak.data.pipeline.cluster import LOCAL, Cluster, Slurm, chosen_workers, end_earlier, over_parts_on
 from daybreak.data.pipeline.corpus import Corpus, bundled
 from daybreak.data.pipeline.corpus_facts import count, quality_on, report
 from daybreak.data.pipeline.first_pass import KEPT_BYTES, FirstPass, decide
@@ -38,19 +43,122 @@ from daybreak.data.pipeline.tokenizer_quality import warn_of_folding
 from daybreak.data.pipeline.workers import over_parts, released
 from daybreak.data.readers.documents import choose_rule
 from daybreak.data.readers.inputs import ByteCounter, find_files, spool_stdin
+from daybreak.data.tokenizers.byte_bpe import ByteBPE
 from daybreak.data.tokenizers.tokenizer import (
     TokenizerConfig,
+    WordPiece,
     load_tokenizer,
     overlap,
     tokenizer_fingerprint,
     vocabulary_size,
 )
+from daybreak.data.tokenizers.tokenizer_import import Existing
 from daybreak.data.tokenizers.tokenizer_making import TrainedTokenizer
 from daybreak.schemas.corpus import CORPUS_FILE
 from daybreak.schemas.run import SHARD_FORMAT, Manifest, Source
 
 FEW_HELDOUT = 5
-"""Held-out documents below which a loss says little of other text."""
+"""Number of held-out documents below which the held-out loss is unreliable."""
+TOKENIZERS: dict[str, type[WordPiece | ByteBPE]] = {"WordPiece": WordPiece, "ByteBPE": ByteBPE}
+"""Values of --tokenizer-kind."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextOptions:
+    """How text is read."""
+
+    document: str = "auto"
+    """What one document of a text file is: file, line, blank-line or auto. Defaults to the recipe's, else auto."""
+    split_sentences: bool = False
+    """Split prose into sentences, for recipes that predict the next sentence. Defaults to the recipe's."""
+    chunk_characters: int = 0
+    """Split documents at spaces into chunks of about this many characters, each a document; 0 keeps them whole.
+    Defaults to the recipe's, else 0."""
+    text_field: str = "text"
+    """Field of a record, or column of a table, that contains the text."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparationOptions(TextOptions):
+    """How text is read, filtered and mixed: the options that every command with text as input takes."""
+
+    preprocessing: Annotated[Preprocessing, arg(name="")] = AS_IT_IS
+    workers: int = 0
+    """Processes that read text in parallel; 0 for one per core. The result does not depend on it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrepareOptions(PreparationOptions, SizeOptions):
+    text: Positional[tuple[str, ...]]
+    """Files, folders or globs: .txt .md .jsonl .csv .tsv .parquet .html, Wikipedia dumps, datatrove's .ds;
+    hf://owner/name; - for standard input."""
+    out: Path
+    """Folder for the tokenizer and the shards."""
+    recipe: str = ""
+    """Use the tokenizer and document settings of this recipe. The other options override them."""
+    tokenizer_kind: str = ""
+    """Tokenizer type: WordPiece or ByteBPE. Defaults to the recipe's, else WordPiece."""
+    tokenizer: TokenizerConfig = field(default_factory=WordPiece)
+    tokenizer_from: str = ""
+    """Use the tokenizer of this model folder instead of training one; for .ds files, the tokenizer that made them."""
+    compare: str = ""
+    """Tokenizer folder to compare with: prints the fraction of tokens that both vocabularies contain."""
+    on: str = LOCAL
+    """Where to read text: local, or ray or slurm for --workers tasks on a cluster with a shared disk."""
+    slurm: Slurm = field(default_factory=Slurm)
+    push_to_hub: str = ""
+    """owner/name of a private data set on the Hugging Face hub to upload the result to; needs --with-text."""
+    with_text: bool = False
+    """Allow the upload of the text: prepared tokens contain it."""
+
+
+def main(arguments: Sequence[str]) -> None:
+    defaults = PrepareOptions(text=tyro.MISSING, out=tyro.MISSING, **_defaults(arguments))
+    options = parse(PrepareOptions, "prepare", arguments, defaults)
+    if not options.text:
+        raise UserError("No text is given.", "Put the files first: daybreak prepare TEXT... --out DATA.")
+    if options.push_to_hub and not options.with_text:
+        raise UserError("Prepared tokens contain the text.", "Add --with-text if it may leave this machine.")
+    prepare(
+        options.text,
+        options.out,
+        tokenizer=options.tokenizer,
+        compare=options.compare,
+        workers=chosen_workers(options.on, options.workers, options.slurm),
+        preprocessing=options.preprocessing,
+        **keywords(options, TextOptions),
+    )
+    if options.push_to_hub:
+        from daybreak.exporting.hub import push_to_hub
+
+        push_to_hub(options.out, options.push_to_hub, kind="dataset", with_text=options.with_text)
+
+
+def _defaults(arguments: Sequence[str]) -> dict[str, Any]:
+    """Return the defaults that --recipe, --tokenizer-kind and --tokenizer-from give to other options.
+
+    Raises:
+        UserError: one of them names something unknown.
+    """
+    recipe, kind = value_of("--recipe", arguments), value_of("--tokenizer-kind", arguments)
+    defaults: dict[str, Any] = {}
+    if recipe:
+        from daybreak.recipe import load_recipe
+
+        found = load_recipe(recipe, size=value_of("--size", arguments), faithful="--faithful" in arguments)
+        defaults = {"tokenizer": found.tokenizer, **to_dict(found.texts)}
+    if kind:
+        if kind not in TOKENIZERS:
+            raise UserError(
+                f"There is no tokenizer type '{kind}'.{nearest(kind, TOKENIZERS)}", f"Use {' or '.join(TOKENIZERS)}."
+            )
+        size = {"vocabulary": defaults["tokenizer"].vocabulary} if defaults else {}
+        defaults["tokenizer"] = TOKENIZERS[kind](**size)
+    if model := value_of("--tokenizer-from", arguments):
+        from daybreak.exporting.hub import local_folder
+
+        defaults["tokenizer"] = Existing(folder=str(local_folder(model)))
+    return defaults
 
 
 def prepare(
@@ -66,22 +174,24 @@ def prepare(
     preprocessing: Preprocessing = AS_IT_IS,
     workers: int | Cluster = 0,
 ) -> Manifest:
-    """Make the data folder ``out`` from text; one that was made from the same files and settings is kept.
+    """Make the data folder ``out`` from text, unless it was made from the same files and settings before.
 
     Args:
-        inputs: files, folders, globs, data sets (``hf://owner/name[@revision][:config/split]``); see ``data/inputs``.
+        inputs: files, folders, globs, data sets (``hf://owner/name[@revision][:config/split]``); see
+            ``data/readers/inputs``.
         out: the data folder; absent, empty, or made by an earlier call with the same arguments.
-        tokenizer: what to train on the text, or to take over.
+        tokenizer: the tokenizer to train on the text, or an existing one.
         document: what one document of plain text is: auto, file, line or blank-line.
-        text_field: the field of a record, or the column of a table, with its text.
-        split_sentences: cut prose into sentences, so that their ends are recorded (see ``data/sentences``).
-        chunk_characters: cut documents at spaces into documents of about this length; 0 leaves them whole.
-        compare: a tokenizer folder; how many pieces the two vocabularies share is said and recorded.
-        preprocessing: how the text is cleaned and mixed.
-        workers: processes that read parts side by side, 0 for as many as there are cores; or a cluster that does it.
+        text_field: the field of a record, or column of a table, that contains the text.
+        split_sentences: split prose into sentences and record their ends.
+        chunk_characters: split documents at spaces into documents of about this length; 0 keeps them whole.
+        compare: a tokenizer folder; the fraction of tokens in both vocabularies is printed and recorded.
+        preprocessing: how the text is filtered and mixed.
+        workers: processes that read parts in parallel, 0 for one per core; or a cluster.
 
     Raises:
-        UserError: the inputs cannot be used, or ``out`` cannot be written or holds something else. Nothing is left.
+        UserError: the inputs cannot be used, or ``out`` cannot be written or contains something else. ``out`` is then
+            unchanged.
     """
     started, given, steps = time.monotonic(), [str(one) for one in inputs], preprocessing.all_filters()
     preprocessing.check(len(inputs), trains=isinstance(tokenizer, TrainedTokenizer))
@@ -109,26 +219,26 @@ def prepare(
         show_beginning(files, of_tokens)
         parts = bundled(files, rule, together=not preprocessing.mixes)
         corpus = Corpus(parts, rule, text_field, split_sentences, chunk_characters, of_tokens)
-        order = Order(corpus, preprocessing, steps, given, tokenizer, identity, compare, workers or usable_cores())
-        manifest = _make_at(final, order, started)
+        job = Job(corpus, preprocessing, steps, given, tokenizer, identity, compare, workers or usable_cores())
+        manifest = _make_at(final, job, started)
     say(f"Data: {_figures(manifest)}, {manifest.seconds:.1f} s.")
     if manifest.heldout.documents < FEW_HELDOUT:
         say(
-            f"Held-out losses will rest on {manifest.heldout.documents} "
-            f"document{'s' if manifest.heldout.documents > 1 else ''} alone: give more documents, or cut long ones "
-            "with --chunk-characters."
+            f"Warning: held-out losses are unreliable with {manifest.heldout.documents} held-out "
+            f"document{'s' if manifest.heldout.documents > 1 else ''}. Add documents, or split long ones with "
+            "--chunk-characters."
         )
     return manifest
 
 
 @dataclass(frozen=True)
-class Order:
-    """What is asked for."""
+class Job:
+    """Inputs and settings of one preparation."""
 
     corpus: Corpus
     preprocessing: Preprocessing
     steps: tuple[Filter, ...]
-    """All that the preprocessing takes."""
+    """The steps of the preprocessing."""
     inputs: list[str]
     tokenizer: TokenizerConfig
     identity: str
@@ -136,14 +246,14 @@ class Order:
     workers: int | Cluster
 
 
-def _make_at(final: Path, order: Order, started: float) -> Manifest:
+def _make_at(final: Path, job: Job, started: float) -> Manifest:
     beside = final.with_name(f".{final.name}.preparing")
     end_earlier(beside)
-    if isinstance(order.workers, Cluster):
-        order.workers.check()
+    if isinstance(job.workers, Cluster):
+        job.workers.check()
     try:
-        with resuming.work_folder(beside, order.identity) as work, released():
-            manifest = _make(order, work, started)
+        with resuming.work_folder(beside, job.identity) as work, released():
+            manifest = _make(job, work, started)
             replace_folder(work / "data", final)
             return manifest
     except OSError as error:
@@ -151,7 +261,7 @@ def _make_at(final: Path, order: Order, started: float) -> Manifest:
             raise
         raise UserError(
             f"The disk of '{final}' is full.",
-            f"Free some space and give the same command again: what is done is kept in '{beside.name}'.",
+            f"Free disk space and run the same command again: finished parts are kept in '{beside.name}'.",
         ) from None
 
 
@@ -163,16 +273,16 @@ def _figures(manifest: Manifest) -> str:
     )
 
 
-def _make(order: Order, work: Path, started: float) -> Manifest:
-    """All of it, stage after stage; each stage finds what an earlier try has left of it."""
-    corpus, found = order.corpus, _first_pass(order, work)
-    _report(order, found)
-    folder, made, shared = _tokenizer(order, found, work)
+def _make(job: Job, work: Path, started: float) -> Manifest:
+    """Run all stages; each one reuses the results that an interrupted call left."""
+    corpus, found = job.corpus, _first_pass(job, work)
+    _report(job, found)
+    folder, made, shared = _tokenizer(job, found, work)
     vocabulary = vocabulary_size(made)
     quality = quality_on(found, made)  # may refuse it, and does so before the text is read once more
-    facts = count(found, order.steps)
-    epochs = epochs_of(order.preprocessing, order.inputs, facts.kept)
-    job = encoding.EncodingJob(
+    facts = count(found, job.steps)
+    epochs = epochs_of(job.preprocessing, job.inputs, facts.kept)
+    settings = encoding.EncodingJob(
         corpus=corpus,
         tokenizer=folder,
         special=special_ids(made, folder),
@@ -183,7 +293,7 @@ def _make(order: Order, work: Path, started: float) -> Manifest:
         epochs=tuple(epochs[corpus.sources(number)[0]] for number in range(len(corpus.parts))),
     )
     encoded = work / "encoded"
-    deque(_over_parts(order, "Encoding", partial(encoding.encode_part, job, encoded), encoded), maxlen=0)
+    deque(_over_parts(job, "Encoding", partial(encoding.encode_part, settings, encoded), encoded), maxlen=0)
     resuming.refuse_changed(corpus.files)
     data = work / "data"
     shutil.rmtree(data, ignore_errors=True)
@@ -192,19 +302,19 @@ def _make(order: Order, work: Path, started: float) -> Manifest:
         encoded, len(corpus.parts), data, vocabulary=vocabulary, sentences=corpus.sentences
     )
     if not train.tokens:
-        raise UserError("No text is left to train on.", "Give an input that has some an epoch or a weight above 0.")
+        raise UserError("No training text is left.", "Raise --epochs or --weights of an input that contains text.")
     seconds = round(time.monotonic() - started, 3)
-    told = report(
-        order.preprocessing, found, facts, density, epochs, quality=quality,
-        config=order.tokenizer, tokens=train.tokens + heldout.tokens, seconds=seconds,
+    corpus_report = report(
+        job.preprocessing, found, facts, density, epochs, quality=quality,
+        config=job.tokenizer, tokens=train.tokens + heldout.tokens, seconds=seconds,
     )  # fmt: skip
-    write_json(data / CORPUS_FILE, told)
-    if told.advice:
-        say(f"Vocabulary: {told.advice.recommended:,} would suit this text. {told.advice.why}")
+    write_json(data / CORPUS_FILE, corpus_report)
+    if advice := corpus_report.advice:
+        say(f"Vocabulary: {advice.recommended:,} tokens suit this text. {advice.why}")
     manifest = Manifest(
         format=SHARD_FORMAT,
         tokenizer=tokenizer_fingerprint(folder),
-        tokenizer_kind=type(order.tokenizer).__name__,
+        tokenizer_kind=type(job.tokenizer).__name__,
         vocabulary=vocabulary,
         token_bytes=encoding.token_bytes(vocabulary),
         document_rule=corpus.rule_name,
@@ -216,91 +326,90 @@ def _make(order: Order, work: Path, started: float) -> Manifest:
         skipped=found.skips.counts,
         characters=found.characters,
         seconds=seconds,
-        inputs_fingerprint=order.identity,
-        special=job.special,
+        inputs_fingerprint=job.identity,
+        special=settings.special,
         overlap=shared,
     )
     write_json(data / "manifest.json", manifest)
     return manifest
 
 
-def _tokenizer(order: Order, found: FirstPass, work: Path) -> tuple[Path, Tokenizer, float | None]:
-    """Make it, and say what is to be known of it; return its folder, itself, and what ``compare`` has of its pieces."""
+def _tokenizer(job: Job, found: FirstPass, work: Path) -> tuple[Path, Tokenizer, float | None]:
+    """Make the tokenizer; return its folder, itself, and the fraction of its tokens that ``compare`` contains."""
     with working("Making the tokenizer"):
-        folder = resuming.made_once(work / "tokenizer", lambda to: order.tokenizer.make(found.sample, to))
+        folder = resuming.made_once(work / "tokenizer", lambda to: job.tokenizer.make(found.sample, to))
     made = load_tokenizer(folder)
     warn_of_folding(made, found.letters, found.sample)
-    shared = overlap(made, load_tokenizer(Path(order.compare))) if order.compare else None
+    shared = overlap(made, load_tokenizer(Path(job.compare))) if job.compare else None
     if shared is not None:
-        say(f"Tokenizer: {shared:.1%} of its pieces are in '{order.compare}' too.")
+        say(f"Tokenizer: {shared:.1%} of its tokens are also in '{job.compare}'.")
     return folder, made, shared
 
 
-def _first_pass(order: Order, work: Path) -> FirstPass:
-    """The first reading; before it another one, where a step needs a tokenizer of the text as it came."""
-    corpus, steps = order.corpus, order.steps
+def _first_pass(job: Job, work: Path) -> FirstPass:
+    """Run the first pass; before it, one for a tokenizer of the unfiltered text if a step needs it."""
+    corpus, steps = job.corpus, job.steps
     judging = tuple(step for step in steps if isinstance(step, DocumentFilter) and not isinstance(step, EvaluationText))
     evaluation = next((step.index() for step in steps if isinstance(step, EvaluationText)), None)
-    # Pairs of sentences need a second document to draw a random one from, also among the held-out ones.
+    # Random sentence pairs need a second document, in the held-out split too.
     least = 2 if corpus.sentences else 1
     context = Context()
     if any(step.needs_tokenizer for step in steps):
-        before = first_pass.FirstPassJob(corpus=corpus)
-        _first_pass_parts(order, "Reading for a first tokenizer", before, work / "before")
+        unfiltered = first_pass.FirstPassJob(corpus=corpus)
+        _first_pass_parts(job, "Reading for a first tokenizer", unfiltered, work / "before")
         unprocessed = decide(work / "before", len(corpus.parts), least=least)
         with working("Making a first tokenizer"):
-            first = resuming.made_once(work / "first", lambda to: order.tokenizer.make(unprocessed.sample, to))
+            first = resuming.made_once(work / "first", lambda to: job.tokenizer.make(unprocessed.sample, to))
         context = Context(tokenizer=first)
-    job = first_pass.FirstPassJob(
+    settings = first_pass.FirstPassJob(
         corpus=corpus,
         filters=judging,
         context=context,
         evaluation=evaluation,
-        remove=order.preprocessing.remove_evaluation,
+        remove=job.preprocessing.remove_evaluation,
         near=work / "near" if any(isinstance(step, NearDuplicates) for step in steps) else None,
-        show_text=order.preprocessing.show_text,
+        show_text=job.preprocessing.show_text,
         keep=0 if corpus.sentences or corpus.has_tokens else KEPT_BYTES // max(1, len(corpus.parts)),
     )
-    _first_pass_parts(order, "Reading", job, work / "survey")
+    _first_pass_parts(job, "Reading", settings, work / "survey")
     items = evaluation.counts if evaluation else ()
-    return decide(work / "survey", len(corpus.parts), least=least, signatures=job.near, evaluation_items=items)
+    return decide(work / "survey", len(corpus.parts), least=least, signatures=settings.near, evaluation_items=items)
 
 
-def _first_pass_parts(order: Order, label: str, job: first_pass.FirstPassJob, folder: Path) -> None:
-    with closing(_over_parts(order, label, partial(first_pass.first_pass_part, job, folder), folder)) as parts:
+def _first_pass_parts(job: Job, label: str, settings: first_pass.FirstPassJob, folder: Path) -> None:
+    with closing(_over_parts(job, label, partial(first_pass.first_pass_part, settings, folder), folder)) as parts:
         first_pass.keep_tidy(folder, parts)
 
 
-def _over_parts(order: Order, label: str, task: Callable[[ByteCounter, int], int], results: Path) -> Generator[int]:
-    """Do ``task`` for every part, into ``results``, and say how far it is; yield the parts as they are done."""
-    parts, byte_counter = order.corpus.parts, ByteCounter()
+def _over_parts(job: Job, label: str, task: Callable[[ByteCounter, int], int], results: Path) -> Generator[int]:
+    """Run ``task`` on every part, into ``results``, with a progress bar; yield the parts as they finish."""
+    parts, byte_counter = job.corpus.parts, ByteCounter()
     of_file = Counter(part.file for bundle in parts for part in bundle)
     sizes = [sum(part.file.bytes / of_file[part.file] for part in bundle) for bundle in parts]
-    done, todo, numbers, workers = [0.0], partial(task, byte_counter), range(len(parts)), order.workers
+    done, todo, numbers, workers = [0.0], partial(task, byte_counter), range(len(parts)), job.workers
     if isinstance(workers, Cluster):
         found = over_parts_on(workers, todo, numbers, results)
     else:
         found = over_parts(todo, numbers, workers, results.parent)
-    # Worker processes count in copies of ``byte_counter``.
-    with working_through(label, sum(sizes), lambda: max(done[0], byte_counter.bytes)):
+    with working_through(label, sum(sizes), lambda: max(done[0], byte_counter.bytes)):  # other processes have own meters
         for number in found:
             done[0] += sizes[number]
             yield number
 
 
-def _report(order: Order, found: FirstPass) -> None:
+def _report(job: Job, found: FirstPass) -> None:
     meaning = {
-        "file": "one document a file",
-        "line": "one document a line",
-        "blank-line": "documents parted by blank lines",
-        "record": "one document a record",
-        "page": "one document a page",
-        "article": "one document an article",
-        "document": "documents as their index parts them",
+        "file": "one document per file",
+        "line": "one document per line",
+        "blank-line": "documents separated by blank lines",
+        "record": "one document per record",
+        "page": "one document per page",
+        "article": "one document per article",
+        "document": "documents from the index",
     }
-    rules = " and ".join(meaning[name] for name in order.corpus.rule_name.split(" and "))
-    size = order.corpus.chunk_characters
+    rules = " and ".join(meaning[name] for name in job.corpus.rule_name.split(" and "))
+    size = job.corpus.chunk_characters
     cut = f", in chunks of about {size:,} characters" if size else ""
     say(f"Text: {found.offsets[-1]:,} documents ({rules}{cut}), {found.characters:,} characters.")
     for reason, skipped in found.skips.counts.items():
-        say(f"Left out: {skipped:,} {reason}, the first in {found.skips.first[reason]}.")
+        say(f"Skipped: {skipped:,} {reason}, the first in {found.skips.first[reason]}.")

@@ -1,18 +1,32 @@
-"""Verb: shards -> checkpoints -> exported model, within a budget that counts everything from the process' start."""
+"""Command ``pretrain``: train a model on prepared data and export it, within a budget that starts with the process."""
 
 from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
 
+import tyro
+from tyro.conf import arg
+
+from daybreak.commands.options import (
+    InitOptions,
+    RunOutOptions,
+    default_run_folder,
+    load_chosen_recipe,
+    parse,
+    split_recipe,
+)
 from daybreak.core import world as worlds
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json
 from daybreak.core.formatting import check_price
 from daybreak.core.locks import PATIENCE, alone_in
+from daybreak.core.process import process_started
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.terminal import say, working
 from daybreak.core.world import World
@@ -54,12 +68,48 @@ from daybreak.training.step import Training
 
 @dataclass(frozen=True, kw_only=True)
 class Watching:
-    """Who looks at a run while it goes on; nothing of it changes what is trained."""
+    """How a run is observed; no option changes the training."""
 
     track: tuple[str, ...] = ()
-    """Where the numbers go beside the run folder: wandb, tensorboard, trackio; each needs the extra track."""
+    """Also send metrics to wandb, tensorboard or trackio; needs the extra track."""
     price: float | None = None
-    """Of an hour of this machine, in any currency: the report says what the run cost."""
+    """Price of an hour of this machine, in any currency; the report then shows the cost of the run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainOptions(InitOptions, RunOutOptions):
+    recipe: Annotated[Recipe, arg(name="")]
+    data: Path
+    """Folder made by daybreak prepare."""
+    general: str = ""
+    """With --init: prepared general text, to measure how much of it the model forgets."""
+    from_: Annotated[Path | None, arg(name="from")] = None
+    """Continue this run from its last checkpoint before the learning rate decay; needs --extend."""
+    extend: str = ""
+    """Budget of the continuation: 8h, 2e9tok, 10000steps."""
+    recipe_file: Annotated[str, arg(name="recipe")] = ""
+    """Python file that defines the recipe's classes, for a run whose recipe uses your own."""
+    watching: Annotated[Watching, arg(name="")] = Watching()
+
+
+def main(arguments: Sequence[str]) -> None:
+    started = process_started()
+    options = parse_options(arguments)
+    pretrain(
+        options.recipe,
+        data=options.data,
+        out=options.out or default_run_folder(options.recipe.name),
+        overwrite=options.overwrite,
+        watching=options.watching,
+        started=started,
+    )
+
+
+def parse_options(arguments: Sequence[str]) -> PretrainOptions:
+    """Parse the arguments of ``pretrain``, which are also those of a variant of ``study``."""
+    name, rest = split_recipe("pretrain", "--data", arguments)
+    recipe = load_chosen_recipe("pretrain", name, rest)
+    return parse(PretrainOptions, "pretrain", rest, PretrainOptions(recipe=recipe, data=tyro.MISSING))
 
 
 def pretrain(
@@ -75,17 +125,18 @@ def pretrain(
 
     Args:
         data: folder made by ``prepare``.
-        overwrite: delete ``out`` first, once all that is asked for was looked at.
-        started: ``time.monotonic()`` from which the budget counts; now when None.
+        overwrite: delete ``out`` first, after the arguments are checked.
+        watching: trackers and the price of the machine.
+        started: ``time.monotonic()`` at which the budget starts; now when None.
 
     Returns:
-        The summary that is also written to ``out``; at once when the run is finished already. None on all processes
-        of a run but the first.
+        The summary that is also written to ``out``; immediately if the run is finished. None on all processes of a run
+        except the first.
 
     Raises:
-        UserError: what the user can mend, such as another recipe's folder, one that another process trains in, or a
-            budget below 20 steps.
-        Interrupted: a signal came; a checkpoint was saved and the same call goes on from it.
+        UserError: the arguments cannot be used: ``out`` belongs to another recipe or to a running process, or the
+            budget is below 20 steps, for example.
+        Interrupted: a signal was received; a checkpoint is saved and the same call resumes from it.
     """
     started = time.monotonic() if started is None else started
     recipe.check()
@@ -99,17 +150,17 @@ def pretrain(
         run.delete([data, *source_folders(recipe)])
     check_folder(run, recipe, shards)
     world = worlds.start()
-    with ExitStack() as alive:  # the heart beats until the processes have let go of each other: that may take seconds
+    with ExitStack() as alive:  # the heartbeat lasts until the processes have disconnected, which may take seconds
         try:
             finished, created = world.broadcast(run.summary.exists()), False
             if not finished:
                 step_tokens = recipe.global_batch(world.size) * recipe.length
                 calibration.refuse_few_steps(Budget.parse(recipe.budget), step_tokens)
                 created = _hold(run, world, alive)
-                check_folder(run, recipe, shards)  # once more: it is what the process that was waited for made of it
+                check_folder(run, recipe, shards)  # again: another process may have changed it meanwhile
                 finished = world.broadcast(run.summary.exists())
             if finished:
-                say(f"The run in '{out}' is finished already; --overwrite starts it again.")
+                say(f"The run in '{out}' is finished; --overwrite starts it again.")
                 return read_json(run.summary, Summary) if world.is_first else None
             order = PretrainingJob(recipe=recipe, shards=shards, data=data, run=run, started=started)
             return _pretrain(order, world, watching, alive, created)
@@ -118,15 +169,15 @@ def pretrain(
 
 
 def _hold(run: RunFolder, world: World, alive: ExitStack) -> bool:
-    """Let the first process hold the run folder for as long as ``alive``; return whether the folder is new.
+    """Lock the run folder for the first process until ``alive`` closes; return whether the folder is new.
 
     Raises:
-        UserError: on every process, where another command is at work in it, or it cannot be written.
+        UserError: on every process, if another command holds the folder or it cannot be written.
     """
     created = not run.path.exists()
     refused: UserError | None = None
     if world.is_first:
-        # The others wait for its answer, as long as a message may take.
+        # The other processes wait for the result, at most as long as a message may take.
         patience = PATIENCE if world.size == 1 else min(PATIENCE, worlds.timeout().total_seconds() / 2)
         try:
             alive.enter_context(alone_in(run.path, patience))
@@ -146,16 +197,16 @@ def _pretrain(
     try:
         if world.any(run.decisions.exists()) and fresh:
             raise UserError(
-                f"Another host holds the run '{run.path}', and that of the first process does not.",
-                "Copy the folder there, or start so that the host which holds it is the first.",
+                f"The run '{run.path}' is on another host than the first process.",
+                "Copy the folder to the first host, or start that host first.",
             )
         decisions = first_decisions(order.recipe, world) if fresh else _read_decisions(run, world)
         decisions = world.broadcast(decisions)
         use_device(decisions)
         if fresh and world.is_first:
-            shutil.rmtree(run.checkpoints, ignore_errors=True)  # of a start that was killed before it became a run
+            shutil.rmtree(run.checkpoints, ignore_errors=True)  # left by a start that was killed before its first step
         training, progress = setup_training(order, decisions, world)
-        if world.is_first and not fresh:  # before blocks are compiled again, which may take minutes
+        if world.is_first and not fresh:  # before compilation, which may take minutes
             alive.enter_context(closing(Heartbeat(run.heartbeat, training.clock.elapsed)))
         if world.is_first:
             size = checkpoint.bytes_of(training.model, training.average)
@@ -170,7 +221,7 @@ def _pretrain(
         if fresh and world.is_first:
             shutil.rmtree(run.path if created else run.checkpoints, ignore_errors=True)
         raise
-    # Steps that were only measured are part of the start.
+    # Steps run for measurement count as start time.
     saving = training.time_by_category["checkpoint"] - charged["checkpoint"]
     starting = max(0.0, time.monotonic() - order.started - saving)
     training.time_by_category.update(
@@ -181,14 +232,14 @@ def _pretrain(
         alive.enter_context(closing(Heartbeat(run.heartbeat, training.clock.elapsed)))
     try:
         progress = _train(training, progress, order, remote)
-        # Every rank holds the same weights; the first one speaks for all, and the others do not wait for it.
+        # All ranks hold the same weights, so the first one finishes alone and the others do not wait.
         summary = finish(order, training, progress, watching.price) if world.is_first else None
         if remote and summary:
             remote.on_validation(summary.validation)
         return summary
     finally:
         if remote:
-            remote.close()  # after the export: it may take some seconds
+            remote.close()  # after the export, because closing may take seconds
 
 
 def _remote(order: PretrainingJob, watching: Watching) -> Remote:
@@ -199,8 +250,8 @@ def _read_decisions(run: RunFolder, world: World) -> Decisions | None:
     return read_json(run.decisions, Decisions) if world.is_first else None
 
 
-def _prophet(order: PretrainingJob, training: Training) -> ForecastMonitor | None:
-    """Who forecasts the end of the run; None where the law does not speak of its recipe."""
+def _forecast_monitor(order: PretrainingJob, training: Training) -> ForecastMonitor | None:
+    """Return the monitor that forecasts the final loss, or None if the forecast does not support the recipe."""
     if why_no_forecast(order.recipe):
         return None
     shards, manifest, phase = order.shards, order.shards.manifest, training.phases[0]
@@ -210,14 +261,14 @@ def _prophet(order: PretrainingJob, training: Training) -> ForecastMonitor | Non
         tokens=epochs * phase.rows_per_epoch * phase.length,
         unique=manifest.train.tokens,
         unigram_loss=training.validation.unigram_loss,
-        pairs=read_json(path, ForecastLog).pairs  # counted by the process that began it
+        pairs=read_json(path, ForecastLog).pairs  # counted when the run started
         if path.exists()
         else pairs_log_fraction(shards.train, shards.heldout, shards.unigram_counts),
     )
     timed = order.budget.unit == "seconds"
     law = shipped_law()
     if isinstance(order.recipe.rows, ViewRows):
-        # The training loss on views is another quantity than the one whose usual course the law knows.
+        # The training loss on views differs from the loss whose usual course the law describes.
         law = replace(law, usual=[])
     return ForecastMonitor(law, run, pace_of(training.decisions).covered if timed else None, path)
 
@@ -225,10 +276,10 @@ def _prophet(order: PretrainingJob, training: Training) -> ForecastMonitor | Non
 def _train(
     training: Training, progress: checkpoint.Progress, order: PretrainingJob, remote: Remote | None
 ) -> checkpoint.Progress:
-    """Run the loop with its journal, its screen and whatever else watches."""
+    """Run the training loop with its journal and monitors."""
     run, budget, world = order.run, order.budget, training.world
     if world.is_first:
-        # A heartbeat before the first: what the start took is charged even if no step ever ends.
+        # Charge the time of the start even if no step finishes.
         starting = replace(progress, elapsed=training.clock.elapsed(), time_by_category=dict(training.time_by_category))
         checkpoint.charge(run.checkpoints, starting)
     with ExitStack() as stack:
@@ -241,15 +292,15 @@ def _train(
         page = stack.enter_context(closing(LivePage(run)))
         seconds = budget.amount - training.decisions.reserve_seconds if budget.unit == "seconds" else None
         work = stack.enter_context(working("Training"))
-        # What a model reaches that knows word frequencies and copies the answers that it is given.
+        # Loss of a unigram model that copies the tokens that it is given.
         plateau = training.validation.unigram_loss * (1 - training.objective.given)
-        prophet = _prophet(order, training)
-        remark = prophet.remark if prophet else str
-        others: list[Monitor] = [one for one in (prophet, remote) if one]
-        live, warner = Live(work, seconds, plateau, remark), Plateau(plateau, smaller_than(order.recipe))
-        monitors: list[Monitor] = [*others, live, warner, page]
+        forecast = _forecast_monitor(order, training)
+        remark = forecast.remark if forecast else str
+        optional: list[Monitor] = [monitor for monitor in (forecast, remote) if monitor]
+        live, warning = Live(work, seconds, plateau, remark), Plateau(plateau, smaller_than(order.recipe))
+        monitors: list[Monitor] = [*optional, live, warning, page]
         training = replace(training, journal=journal, monitors=monitors, telemetry=telemetry)
         progress = fit(training, progress)
-        telemetry.close()  # has the last half minute measured, which would be missing from the energy
+        telemetry.close()  # records the last half minute, so that its energy is counted
         observe_machine(training, progress, training.clock.elapsed())
         return progress

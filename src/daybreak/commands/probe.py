@@ -1,4 +1,4 @@
-"""Verb: a model -> probes.json, without any fine-tuning: what its layers know, and which words it can guess."""
+"""Command ``probe``: measure the layers and the masked-word predictions of a model, without fine-tuning."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from tyro.conf import Positional
+
+from daybreak.commands.options import CommaSeparated, TaskDirOptions, keywords, parse
 from daybreak.core.errors import UserError
 from daybreak.core.files import make_folder, write_json
 from daybreak.core.run_folder import RunFolder
@@ -15,25 +19,36 @@ from daybreak.data.readers.documents import Skips, choose_rule, read_documents
 from daybreak.data.readers.inputs import ByteCounter, find_files
 from daybreak.data.sequences.shards import Shards, open_shards
 from daybreak.data.tokenizers.tokenizer import tokenizer_fingerprint
-from daybreak.evaluation.model_source import find_model, find_tasks
-from daybreak.evaluation.probes.embeddings import probe_similarity, rates_pairs
-from daybreak.evaluation.probes.frozen import FrozenModel, load_encoder, load_masked_model
-from daybreak.evaluation.probes.layer_probes import check_probed, probe_layers, probed_rows
-from daybreak.evaluation.probes.masked_words import (
-    MOST_TOKENS,
-    HeldOutText,
-    hidden_places,
-    probe_masked_words,
-    token_stream,
-)
-from daybreak.evaluation.tasks.kinds import load_task
-from daybreak.evaluation.tasks.task import LabelledRows, Task, TaskRows
 from daybreak.schemas.probes import BucketScore, LayerProbe, MaskedWords, Probes, SimilarityProbe
 
-USUAL_TASKS = ("glue5",)
-"""What is probed where only the folder of the tasks is named."""
+if TYPE_CHECKING:
+    from daybreak.evaluation.probes.frozen import FrozenModel
+    from daybreak.evaluation.probes.masked_words import HeldOutText
+    from daybreak.evaluation.tasks.task import LabelledRows, Task, TaskRows
+
+DEFAULT_TASKS = ("glue5",)
+"""Tasks if only the folder of the task files is given."""
 LENGTH = 128
-"""Tokens of a task's row at most; less where the model takes less."""
+"""Most tokens of an example; fewer if the model takes fewer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeOptions(TaskDirOptions):
+    model: Positional[Path]
+    """Hugging Face folder or run folder."""
+    tasks: CommaSeparated = ()
+    """Tasks that a linear model predicts from each layer. Defaults to glue5 if only --task-dir is given."""
+    text: tuple[str, ...] = ()
+    """Held-out text, or one folder of prepared data. Defaults to the run's own."""
+    rows: int = 2000
+    """Largest number of training examples per task."""
+    out: Path | None = None
+    """Folder for probes.json. Defaults to the model's folder."""
+
+
+def main(arguments: Sequence[str]) -> None:
+    options = keywords(parse(ProbeOptions, "probe", arguments))
+    probe(options.pop("model"), **options)
 
 
 def probe(
@@ -45,48 +60,52 @@ def probe(
     out: Path | None = None,
     rows: int = 2000,
 ) -> Probes:
-    """Measure a model as it is, and write ``probes.json``, in place of an earlier one.
+    """Measure a model without fine-tuning and write ``probes.json``, replacing an earlier one.
 
-    Each task of labels or numbers is read off each layer by a linear model; where pairs are rated, as in STS-B, also
-    by the cosine of the two sentences, without training. Held-out text with hidden tokens says which words the model
-    can guess. Everything that can be wrong with the input is checked before the first measurement.
+    For each classification or regression task, a linear model is fitted on the outputs of each layer. Tasks that rate
+    pairs, such as STS-B, are also scored by the cosine of the two sentences, without training. On held-out text, tokens
+    are masked and predicted. The input is checked before the first measurement.
 
     Args:
         model: a Hugging Face folder of an encoder, or a run folder.
         tasks: names of known tasks or lists of them, paths of .toml files; glue5 when only ``task_dir`` is given.
         task_dir: the folder under which the files of tasks by name lie as they are distributed, or hf://owner/name.
-        text: held-out text for the masked words: what ``prepare`` reads, or one folder of prepared data, of which the
-            held-out split is read. When empty, the data inside the run folder; without these there is no such part.
+        text: held-out text for the masked words: what ``prepare`` reads, or one folder of prepared data, whose
+            held-out split is used. Defaults to the data in the run folder; without any, this part is skipped.
         out: the folder of ``probes.json``; by default the run folder, or the model's own.
-        rows: training rows of each task that the linear models learn from, at most.
+        rows: largest number of training examples per task.
 
     Raises:
-        UserError: for anything in the input that the user can mend.
+        UserError: the input cannot be used.
     """
+    from daybreak.evaluation.model_source import find_model, find_tasks
+    from daybreak.evaluation.probes.embeddings import rates_pairs
+    from daybreak.evaluation.probes.frozen import load_encoder, load_masked_model
+
     started = time.monotonic()
     if rows < 1:
-        raise UserError(f"{rows} training rows are too few.", "Use at least 1 with --rows; 2000 by default.")
-    subject = find_model(model)
-    names = tasks or (USUAL_TASKS if task_dir else ())
+        raise UserError(f"{rows} training rows are too few.", "Use at least 1 with --rows; the default is 2000.")
+    source = find_model(model)
+    names = tasks or (DEFAULT_TASKS if task_dir else ())
     jobs = _load_tasks(find_tasks(names, task_dir) if names else [], rows)
-    source = _find_text(subject.run, text, subject.folder)
-    if not jobs and source is None:
+    text_source = _find_text(source.run, text, source.folder)
+    if not jobs and text_source is None:
         raise UserError(
-            f"There is nothing to probe '{model}' with.", "Name held-out text with --text, or tasks with --task-dir."
+            f"There is nothing to probe '{model}' with.", "Give held-out text with --text, or tasks with --task-dir."
         )
-    file = RunFolder(make_folder(out or subject.usual)).probes
-    encoder = load_encoder(subject.folder) if jobs else None
-    masked = load_masked_model(subject.folder) if source else None
-    heldout = _held_out(masked, source) if masked and source else None
+    file = RunFolder(make_folder(out or source.usual)).probes
+    encoder = load_encoder(source.folder) if jobs else None
+    masked = load_masked_model(source.folder) if text_source else None
+    heldout = _held_out(masked, text_source) if masked and text_source else None
     if heldout is None:
-        say("No held-out text was named with --text, so no words are hidden.")
+        say("Masked words are not probed: there is no held-out text. Give some with --text.")
     layer_probes = [_probe_task(encoder, job) for job in jobs] if encoder else []
     similarity = [_probe_pairs(encoder, job) for job in jobs if rates_pairs(job.data.task)] if encoder else []
     words = _probe_words(masked, heldout) if masked and heldout else None
     loaded = encoder or masked
     assert loaded is not None
     probes = Probes(
-        model_name=subject.name,
+        model_name=source.name,
         layer_count=loaded.layers,
         layer_probes=layer_probes,
         similarity=similarity,
@@ -105,6 +124,9 @@ class _Job:
 
 
 def _load_tasks(tasks: Sequence[Task], rows: int) -> list[_Job]:
+    from daybreak.evaluation.probes.layer_probes import check_probed, probed_rows
+    from daybreak.evaluation.tasks.kinds import load_task
+
     for task in tasks:
         check_probed(task)
     loaded = [load_task(task) for task in tasks]
@@ -112,45 +134,51 @@ def _load_tasks(tasks: Sequence[Task], rows: int) -> list[_Job]:
 
 
 @dataclass(frozen=True)
-class _Source:
-    """Where held-out text is found, and what is known of the training text."""
+class _TextSource:
+    """Held-out text, and the prepared data with the token counts of the training text."""
 
     files: Sequence[str]
-    """The text itself; empty where it is the held-out split of the data."""
+    """Text files; empty if the text is the held-out split of the data."""
     data: Shards | None
-    """The prepared data of the text, or of the run, whose words the model was trained on."""
+    """Prepared data that contain the text, or the run's own."""
 
 
-def _find_text(run: RunFolder | None, text: Sequence[str], folder: Path) -> _Source | None:
-    """None where there is no text.
+def _find_text(run: RunFolder | None, text: Sequence[str], folder: Path) -> _TextSource | None:
+    """Return the held-out text, or None if there is none.
 
     Raises:
-        UserError: the text is in prepared data that were made with another tokenizer than the model's.
+        UserError: the prepared data were made with another tokenizer than the model's.
     """
     given = [Path(each) for each in text if (Path(each) / "manifest.json").is_file()]
     if given and len(text) > 1:
         raise UserError(
-            f"'{given[0]}' is a folder of prepared data, which cannot be mixed with other text.",
-            "Name it alone with --text.",
+            f"'{given[0]}' is a folder of prepared data, which cannot be combined with other text.",
+            "Give it alone with --text.",
         )
     files = () if given else text
     own = run.path / "data" if run else None
     data = given[0] if given else own
     if data is None or not (data / "manifest.json").is_file():
-        return _Source(files, None) if files else None
+        return _TextSource(files, None) if files else None
     shards = open_shards(data)
     if shards.manifest.tokenizer == tokenizer_fingerprint(folder):
-        return _Source(files, shards)
+        return _TextSource(files, shards)
     if files:
-        return _Source(files, None)  # what is counted in other tokens says nothing of the model's
+        return _TextSource(files, None)  # the counts of another tokenizer do not apply
     raise UserError(
         f"The data in '{data}' were made with another tokenizer than that of '{folder}'.",
-        "Name the text itself, .txt or .jsonl, with --text.",
+        "Give the text itself (.txt or .jsonl) with --text.",
     )
 
 
-def _held_out(masked: FrozenModel, source: _Source) -> HeldOutText:
-    """The text as ids, checked to be long enough."""
+def _held_out(masked: FrozenModel, source: _TextSource) -> HeldOutText:
+    """Return the text as token ids.
+
+    Raises:
+        UserError: the text is too short.
+    """
+    from daybreak.evaluation.probes.masked_words import MOST_TOKENS, HeldOutText, hidden_places, token_stream
+
     if source.data is not None and not source.files:
         split = source.data.heldout
         ids = split.read(0, min(MOST_TOKENS, len(split))).astype("int64")
@@ -165,17 +193,21 @@ def _held_out(masked: FrozenModel, source: _Source) -> HeldOutText:
 
 
 def _probe_task(encoder: FrozenModel, job: _Job) -> LayerProbe:
+    from daybreak.evaluation.probes.layer_probes import probe_layers
+
     with working(f"Layers, {job.data.task.name}") as work:
         found = probe_layers(encoder, job.data, job.train, min(LENGTH, encoder.length), work.show)
     say(
         f"{found.task}: {found.metric} by layer {_row([layer.score for layer in found.layers])}, best "
-        f"{found.best.score:.3f} at layer {found.best.layer}; constant answer {found.constant:.3f}, "
+        f"{found.best.score:.3f} at layer {found.best.layer}; constant prediction {found.constant:.3f}, "
         f"{found.train_rows:,} train and {found.dev_rows:,} dev rows"
     )
     return found
 
 
 def _probe_pairs(encoder: FrozenModel, job: _Job) -> SimilarityProbe:
+    from daybreak.evaluation.probes.embeddings import probe_similarity
+
     with working(f"Similarity, {job.data.task.name}") as work:
         found = probe_similarity(encoder, job.data, min(LENGTH, encoder.length), work.show)
     say(
@@ -190,14 +222,16 @@ def _row(scores: Sequence[float]) -> str:
 
 
 def _probe_words(masked: FrozenModel, text: HeldOutText) -> MaskedWords:
+    from daybreak.evaluation.probes.masked_words import probe_masked_words
+
     with working("Masked words") as work:
         words = probe_masked_words(masked, text, work.show)
     lengths = "; ".join(
-        f"{run.length} tokens a row: {run.accuracy:.3f} ({run.low:.3f} to {run.high:.3f}), loss {run.loss:.3f}"
+        f"{run.length} tokens per sequence: {run.accuracy:.3f} ({run.low:.3f} to {run.high:.3f}), loss {run.loss:.3f}"
         for run in words.lengths
     )
     say(
-        f"Masked words ({words.text}, {words.tokens:,} tokens, {words.lengths[0].count:,} hidden): accuracy at "
+        f"Masked words ({words.text}, {words.tokens:,} tokens, {words.lengths[0].count:,} masked): accuracy at "
         f"{lengths}; most frequent word {words.constant:.3f}"
     )
     ranks = ", ".join(f"{_range(bucket)} {bucket.accuracy:.3f}" for bucket in words.frequency)

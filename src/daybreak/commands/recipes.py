@@ -1,32 +1,55 @@
-"""Command ``recipes``: the list of recipes, or one recipe with its size, cost, deviations and values."""
+"""Command ``recipes``: list the recipes, or show one in full with its size, cost and deviations from the original."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from tyro.conf import Positional
+
+from daybreak.commands.options import SizeOptions, parse
 from daybreak.core.formatting import count
 from daybreak.core.serialization import to_dict
-from daybreak.pretraining.flops import flops_per_token, meta_model, vocabulary_of
-from daybreak.recipe import Recipe, load_recipe, recipe_names, resolved, shipped_recipe
+
+if TYPE_CHECKING:
+    from daybreak.recipe import Recipe
 
 SCALED = ("optimizer.lr", "phase2.lr", "model.init_std")
 """Fields that --size scales with the hidden size, unless --faithful is given."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class RecipesOptions(SizeOptions):
+    name: Positional[str] = ""
+    """Recipe to show in full. Without it, all recipes are listed."""
+
+
+def main(arguments: Sequence[str]) -> None:
+    options = parse(RecipesOptions, "recipes", arguments)
+    print(described(options.name, size=options.size, faithful=options.faithful) if options.name else catalogue())
+
+
 def catalogue() -> str:
-    """Two lines for each recipe: its name and summary; its source, and whether it is published, measured or neither."""
+    """Return two lines for each recipe: name and summary; source and status."""
+    from daybreak.recipe import recipe_names, shipped_recipe
+
     return "\n".join(
-        f"{name:16} {shipped_recipe(name).description.splitlines()[0]}\n{'':16} {_source(name)}; {_standing(name)}"
+        f"{name:16} {shipped_recipe(name).description.splitlines()[0]}\n{'':16} {_source(name)}; {_status(name)}"
         for name in recipe_names()
     )
 
 
 def described(source: str, *, size: str = "", faithful: bool = False) -> str:
-    """Describe a recipe: what it is, what it costs, where it deviates from the original and why, and every value.
+    """Return a recipe in full: summary, cost, deviations from the original with reasons, and every value.
 
     Raises:
         UserError: there is no such recipe.
     """
+    from daybreak.pretraining.flops import flops_per_token, vocabulary_of
+    from daybreak.recipe import load_recipe, recipe_names, resolved, shipped_recipe
+
     recipe = load_recipe(source, size=size, faithful=faithful)
     parts = []
     if recipe.name in recipe_names():
@@ -34,46 +57,51 @@ def described(source: str, *, size: str = "", faithful: bool = False) -> str:
     vocabulary = vocabulary_of(recipe)
     parts.append(
         f"{count(parameters(recipe))} parameters at a vocabulary of {vocabulary:,}; "
-        f"{count(flops_per_token(recipe, vocabulary))} floating-point operations a token of training at "
-        f"{recipe.length} positions."
+        f"{count(flops_per_token(recipe, vocabulary))} training FLOPs per token at {recipe.length} positions."
     )
-    if lines := deviations(recipe, size):
-        parts.append("\n".join(["Deviations from the original, with reasons:", *(f"- {line}" for line in lines)]))
+    if found := deviations(recipe, size):
+        parts.append("\n".join(["Deviations from the original, with reasons:", *(f"- {line}" for line in found)]))
     parts.append(json.dumps(resolved(recipe), indent=2))
     return "\n\n".join(parts)
 
 
 def parameters(recipe: Recipe) -> int:
-    """Number of parameters of the recipe's model at its vocabulary; no memory is allocated."""
+    """Return the number of trainable parameters of the recipe's model; no memory is allocated for them."""
+    from daybreak.pretraining.flops import meta_model, vocabulary_of
+
     return meta_model(recipe, vocabulary_of(recipe)).parameter_count()
 
 
 def deviations(recipe: Recipe, size: str) -> list[str]:
-    """List the deviations from the original with their reasons; a field with both of its values."""
+    """Return how the recipe differs from its original: a line for each field, or for a difference without a field."""
+    from daybreak.recipe import load_recipe, recipe_names, shipped_recipe
+
     reasons = shipped_recipe(recipe.name).deviations if recipe.name in recipe_names() else {}
     if not reasons:
         return []
     reasons = {**reasons, **dict.fromkeys(SCALED, "a narrow model needs larger values; --faithful keeps the paper's")}
-    ours = to_dict(recipe)
-    theirs = to_dict(load_recipe(recipe.name, size=size, faithful=True))
-    lines = []
-    for what, why in reasons.items():
-        mine, other = _value(ours, what), _value(theirs, what)
-        if mine is None and other is None:
-            lines.append(f"{what}: {why}")
-        elif mine != other:
-            lines.append(f"{what} = {json.dumps(mine)}, originally {json.dumps(other)}: {why}")
-    return lines
+    values = to_dict(recipe)
+    originals = to_dict(load_recipe(recipe.name, size=size, faithful=True))
+    found = []
+    for name, reason in reasons.items():
+        value, original = _value(values, name), _value(originals, name)
+        if value is None and original is None:
+            found.append(f"{name}: {reason}")
+        elif value != original:
+            found.append(f"{name} = {json.dumps(value)}, originally {json.dumps(original)}: {reason}")
+    return found
 
 
-def _value(plain: object, dotted: str) -> object:
+def _value(values: object, dotted: str) -> object:
     for name in dotted.split("."):
-        plain = plain.get(name) if isinstance(plain, dict) else None
-    return plain
+        values = values.get(name) if isinstance(values, dict) else None
+    return values
 
 
 def _source(name: str) -> str:
-    """The paper or other source that the description names."""
+    """Return the paper or other source that the recipe's docstring names first, else Daybreak."""
+    from daybreak.recipe import shipped_recipe
+
     for line in shipped_recipe(name).description.splitlines():
         word, _, source = line.partition(": ")
         if word in ("Paper", "Source"):
@@ -82,12 +110,14 @@ def _source(name: str) -> str:
 
 
 def results(name: str) -> str:
-    """The last lines of the description: what is published, what was measured and where, or neither."""
+    """Return the last lines of the description: published and measured results, or that there are none."""
+    from daybreak.recipe import shipped_recipe
+
     lines = shipped_recipe(name).description.splitlines()
     first = next(i for i, line in enumerate(lines) if line.startswith(("Published:", "Measured:", "Not measured")))
     return " ".join(lines[first:])
 
 
-def _standing(name: str) -> str:
-    """published, measured or not measured yet."""
+def _status(name: str) -> str:
+    """Return published, measured or not measured yet."""
     return results(name).partition(":")[0].lower().rstrip(".")

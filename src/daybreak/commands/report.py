@@ -1,18 +1,21 @@
-"""Verb: run folders -> one HTML page that opens anywhere, also offline, and a verdict on each task that two share."""
+"""Command ``report``: one self-contained HTML page about a run, or about several with a comparison on each task."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tyro.conf import Positional
+
+from daybreak.commands.options import parse
 from daybreak.core.errors import UserError
 from daybreak.core.files import make_folder, read_json, write_text
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.task_pairs import pair_results, several_models
-from daybreak.core.terminal import say
+from daybreak.core.terminal import open_in_browser, say
 from daybreak.evaluation.protocols.anchors import Anchor, anchors_for, computed, standing
 from daybreak.evaluation.protocols.conventions import averages
 from daybreak.evaluation.scoring.resampling import compare
@@ -27,31 +30,57 @@ from daybreak.schemas.tasks import Cell, Comparison, TaskResult
 FORMS = ("html", "md")
 
 
+@dataclass(frozen=True, kw_only=True)
+class ReportOptions:
+    runs: Positional[tuple[Path, ...]]
+    """Run folders, or folders with results.json. Several are plotted together and compared with the first. Or one
+    folder of prepared data, for a page about the text."""
+    out: Path | None = None
+    """File for the page. Defaults to report.html (or .md) in the first folder."""
+    format: str = "html"
+    """html, or md: text and tables without plots."""
+    text: bool = True
+    """Quote held-out sentences, and documents that were left out of a corpus."""
+    open: bool = False
+    """Open the page in the browser."""
+
+
+def main(arguments: Sequence[str]) -> None:
+    options = parse(ReportOptions, "report", arguments)
+    if not options.runs:
+        raise UserError("No run folder is given.", "Put it first: daybreak report RUN --out report.html.")
+    out = options.out or options.runs[0] / f"report.{options.format}"
+    page = report(options.runs, out, form=options.format, text=options.text)
+    print(page)
+    if options.open:
+        open_in_browser(page)
+
+
 def report(
     runs: Sequence[Path], out: Path, *, form: str = "html", text: bool = True, study: Study | None = None
 ) -> Path:
-    """Write the report of one run, of several laid over each other, or of a folder of prepared data; return its path.
+    """Write the report of one or several runs, or of a folder of prepared data; return its path.
 
-    Unfinished runs are welcome: the page says what they lack. A folder of results alone is one too. Each further folder
-    is compared with the first on every task that both have under one protocol; of a single one, the pretrained network
-    with the untrained. The verdicts are printed, a line a task.
+    Unfinished runs and folders with results alone are accepted: the page lists what is missing. Each further folder is
+    compared with the first on every task that both have under the same protocol; with a single folder, the pretrained
+    model is compared with the untrained one. The comparisons are printed, one line per task.
 
     Args:
-        form: html, or md for its words and tables without the plots.
-        text: whether the page may quote the text: held-out sentences, and what was left out of a corpus.
-        study: of its cells: the page shows the verdicts of the study, which pair pretraining seeds, in place of one for
-            each two runs.
+        form: html, or md for text and tables without plots.
+        text: whether the page may quote the text: held-out sentences, and documents left out of a corpus.
+        study: the study that the runs are cells of; its comparisons, which pair pretraining seeds, replace the
+            comparisons of runs.
 
     Raises:
-        UserError: no run was named, there is no such form, a folder is no run or holds a damaged file, or ``out``
+        UserError: no run is given, there is no such format, a folder is not a run or holds a damaged file, or ``out``
             cannot be written.
     """
     if not runs:
-        raise UserError("No run folder was named.", "Give at least one, as in `daybreak report runs/tiny`.")
+        raise UserError("No run folder is given.", "Name at least one, as in `daybreak report runs/tiny`.")
     if form not in FORMS:
-        raise UserError(f"'{form}' is no form of a report.", f"Choose {' or '.join(FORMS)}.")
+        raise UserError(f"'{form}' is not a report format.", f"Choose {' or '.join(FORMS)}.")
     if out.is_dir():
-        raise UserError(f"'{out}' is a folder.", "Name the file to write, as in `--out report.html`.")
+        raise UserError(f"'{out}' is a folder.", "Name a file, as in `--out report.html`.")
     if len(runs) == 1 and is_data_folder(runs[0]):
         return write_corpus_page(runs[0], out, form=form, text=text)
     read = told_apart([_with_averages(read_folder(path)) for path in dict.fromkeys(runs)])
@@ -68,7 +97,7 @@ def report(
 def _with_averages(run: RunRecords) -> RunRecords:
     found = [(average, [_published(anchor) for anchor in anchors_for(average)]) for average in averages(run.results)]
     glue, lacks = standing(run.results)
-    return dataclasses.replace(run, averages=found, glue=glue, glue_lacks=lacks)
+    return replace(run, averages=found, glue=glue, glue_lacks=lacks)
 
 
 def _published(anchor: Anchor) -> Published:
@@ -82,9 +111,9 @@ def _published(anchor: Anchor) -> Published:
     )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class _Side:
-    """One result, the name that the page gives its model, and where its cells may lie."""
+    """One side of a comparison: a result, the displayed name of its model, and its cells."""
 
     result: TaskResult
     name: str
@@ -92,7 +121,7 @@ class _Side:
 
 
 def _compared(runs: Sequence[RunRecords]) -> tuple[list[Comparison], list[str]]:
-    """What can be compared, and what cannot be with the reason."""
+    """Return the comparisons of runs, and a sentence for each that is not possible."""
     found: list[Comparison] = []
     unpaired: dict[tuple[str, str], list[str]] = {}
     for a, b in _pairs(runs):
@@ -108,11 +137,13 @@ def _compared(runs: Sequence[RunRecords]) -> tuple[list[Comparison], list[str]]:
                 classes=len(result.labels),
             )
         except UserError as error:
-            why = f"{b.name} against {a.name}", error.sentence
-            unpaired.setdefault(why, []).append(f"{result.task} ({result.protocol})")
+            pair_and_reason = f"{b.name} against {a.name}", error.sentence
+            unpaired.setdefault(pair_and_reason, []).append(f"{result.task} ({result.protocol})")
         else:
             found.append(one)
-    return found, [f"{pair}, not compared on {', '.join(on)}: {why}" for (pair, why), on in unpaired.items()]
+    return found, [
+        f"{pair}, not compared on {', '.join(tasks)}: {reason}" for (pair, reason), tasks in unpaired.items()
+    ]
 
 
 def _pairs(runs: Sequence[RunRecords]) -> Iterator[tuple[_Side, _Side]]:
@@ -143,17 +174,17 @@ def _pretrained(run: RunRecords, files: _CellFiles) -> Iterator[_Side]:
 
 
 class _CellFiles:
-    """The cell files of a folder, each read once to learn what it is of."""
+    """The cell files of a folder, indexed by protocol, task and model."""
 
     def __init__(self, folder: Path):
         self.folder = RunFolder(folder).cells
         self._index: defaultdict[tuple[str, ...], list[Path]] | None = None
 
     def of(self, result: TaskResult) -> list[Cell]:
-        """The cells behind a result; not those of settings that were not chosen, nor those of older measurements.
+        """Return the cells of a result: those with its chosen settings and scores.
 
         Raises:
-            UserError: there is none.
+            UserError: there are none.
         """
         if self._index is None:
             self._index = self._indexed()
@@ -167,8 +198,8 @@ class _CellFiles:
             and cell.scores.get(result.metric) == scores.get(cell.seed, math.nan)
         ]
         if not found:
-            here = f"{self.folder.parent.name}/{self.folder.name}"  # the sentence stands on a page that is passed on
-            raise UserError(f"The cells behind it are not in '{here}'.", "Evaluate the model again.")
+            here = f"{self.folder.parent.name}/{self.folder.name}"  # not the full path: reports are shared
+            raise UserError(f"Its cells are not in '{here}'.", "Evaluate the model again.")
         return found
 
     def _indexed(self) -> defaultdict[tuple[str, ...], list[Path]]:
@@ -178,5 +209,5 @@ class _CellFiles:
                 cell = read_json(file)
                 index[tuple(cell[name] for name in ("protocol", "task", "model_name", "model"))].append(file)
             except (UserError, KeyError, TypeError):
-                continue  # torn, or of an older version: the next evaluation fills it again
+                continue  # incomplete or from an older version; the next evaluation writes it again
         return index

@@ -1,12 +1,29 @@
-"""Verb: all of it, in order: prepare, pretrain, evaluate, report. Each stage that is done already is passed over."""
+"""Command ``run``: prepare, pretrain, evaluate and report in one go. Finished stages are skipped."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
 
+from tyro.conf import arg
+
+from daybreak.commands import evaluate, prepare, pretrain, report
+from daybreak.commands.options import (
+    CommaSeparated,
+    InitOptions,
+    RunOutOptions,
+    TaskDirOptions,
+    default_run_folder,
+    load_chosen_recipe,
+    parse,
+    split_recipe,
+    value_of,
+)
+from daybreak.commands.prepare import PreparationOptions
+from daybreak.commands.pretrain import Watching
 from daybreak.core.deadline import Deadline
 from daybreak.core.errors import TooLate, UserError
 from daybreak.core.files import make_folder, read_json
@@ -15,26 +32,149 @@ from daybreak.core.recipe_file import read_recipe_file
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.serialization import from_dict, to_dict
 from daybreak.core.terminal import duration, open_in_browser, quiet, say, say_link
+from daybreak.data.pipeline.preprocessing import AS_IT_IS, Preprocessing
 from daybreak.data.readers.inputs import STDIN, find_files
 from daybreak.data.tokenizers.tokenizer_import import Existing
 from daybreak.pretraining.flops import meta_model
 from daybreak.pretraining.starting_points import source_folders
-from daybreak.recipe import Recipe
+from daybreak.recipe import FAMILY, Recipe, Texts, recipe_names
+from daybreak.reporting.headline import opening
 from daybreak.schemas.run import FillMask, Summary
 from daybreak.schemas.tasks import TaskResult
+from daybreak.training.clock import Budget
 from daybreak.training.monitoring.trackers import check_trackers
 
 SHOWN_EXAMPLES = 6
-AFTER_SECONDS = 45.0
-AFTER_SHARE = 0.02
-"""Kept back before a deadline for the parity gate, the examples and the report: so many seconds or this share of the
-time, whichever is more."""
-TASKS_SHARE = 0.25
-"""Of the time until a deadline, kept back for fine-tuning where there are tasks."""
-ANY_PIECES = 8
-"""Of a vocabulary: whether a shape can be built does not hang on it."""
-LATE = 1.3
-"""How much longer than forecast a fine-tuning may take before a deadline."""
+END_SECONDS = 45.0
+END_FRACTION = 0.02
+"""Time reserved before a deadline for the parity check, the examples and the report: the larger of these seconds and
+this fraction of the time left."""
+TASKS_FRACTION = 0.25
+"""Fraction of the time until a deadline that is reserved for fine-tuning if there are tasks."""
+ANY_VOCABULARY = 8
+"""Vocabulary size to check a model's shape with, which does not depend on it."""
+FORECAST_MARGIN = 1.3
+"""Factor by which a fine-tuning may exceed its forecast time before a deadline."""
+SMALL_HIDDEN_SIZE = 512
+"""Largest hidden size whose tasks are fine-tuned with the protocol ``small``."""
+DOCSTRING_SECONDS = 600
+"""Longest budget for the docstrings of the installed packages, which are a few million characters."""
+CHOSEN_FOLDER = "runs/chosen"
+"""Default run folder if Daybreak chooses the size, because its name is not known beforehand."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(PreparationOptions, InitOptions, RunOutOptions, TaskDirOptions):
+    recipe: Annotated[Recipe, arg(name="")]
+    corpus: tuple[str, ...] = ()
+    """Files, folders or globs of text, or hf://owner/name; see daybreak prepare. Defaults to the docstrings of the
+    packages installed on this machine."""
+    general: tuple[str, ...] = ()
+    """With --init: general text, to measure how much of it the model forgets."""
+    tasks: CommaSeparated = ()
+    """Tasks to fine-tune on after pretraining: cola,rte,glue5,my_task.toml."""
+    seeds: int = 3
+    """Fine-tuning seeds per task."""
+    baselines: bool = True
+    """Also fit the bag-of-words baseline of each task."""
+    watching: Annotated[Watching, arg(name="")] = Watching()
+    deadline: str = ""
+    """Time at which everything is done, 07:00 or 2026-11-23 07:00, instead of --budget."""
+    open: bool = False
+    """Open the report in the browser at the end."""
+
+
+def main(arguments: Sequence[str]) -> None:
+    arguments, out = _with_size(list(arguments))
+    name, rest = split_recipe("run", "--corpus", arguments)
+    recipe = load_chosen_recipe("run", name, rest)
+    options = parse(RunOptions, "run", rest, RunOptions(recipe=recipe, **to_dict(recipe.texts)))
+    _refuse_recipe_in_corpus(options.corpus)
+    _check_budget(options, rest)
+    run(
+        replace(options.recipe, texts=_chosen_texts(options, recipe.texts)),
+        out=options.out or out or default_run_folder(options.recipe.name),
+        corpus=options.corpus,
+        general=options.general,
+        text_field=options.text_field,
+        preprocessing=options.preprocessing,
+        workers=options.workers,
+        overwrite=options.overwrite,
+        tasks=options.tasks,
+        task_dir=options.task_dir,
+        seeds=options.seeds,
+        baselines=options.baselines,
+        watching=options.watching,
+        deadline=Deadline.parse(options.deadline) if options.deadline else None,
+        open_report=options.open,
+    )
+
+
+def _with_size(arguments: list[str]) -> tuple[list[str], Path | None]:
+    """Choose the size if the arguments have a corpus and a time but no recipe; an existing run keeps its size.
+
+    Returns:
+        The arguments with a recipe in front, and the run folder if ``--out`` does not name it.
+    """
+    time_given = value_of("--budget", arguments) or value_of("--deadline", arguments)
+    chosen = any(value_of(flag, arguments) for flag in ("--size", "--init", "--from"))
+    named = bool(arguments) and not arguments[0].startswith("-")
+    if named or chosen or not time_given or not value_of("--corpus", arguments) or {"-h", "--help"} & set(arguments):
+        return arguments, None
+    out = Path(value_of("--out", arguments) or CHOSEN_FOLDER)
+    if (out / "recipe.json").is_file() and "--overwrite" not in arguments:
+        return [str(out), *arguments], out
+    deadline = value_of("--deadline", arguments)
+    budget = Budget.parse(f"{max(1, round(Deadline.parse(deadline).left()))}s" if deadline else time_given)
+    if budget.unit != "seconds":
+        return arguments, None
+    from daybreak.pretraining.planning import size_for
+
+    size = size_for(budget).removeprefix(FAMILY)
+    say(
+        f"Size: {size}, with the lowest forecast loss for {deadline or time_given} on this machine "
+        "(daybreak run SIZE chooses another)."
+    )
+    return [size, *arguments], out
+
+
+def _chosen_texts(options: RunOptions, defaults: Texts) -> Texts:
+    """Return the recipe's text settings, overridden by those options that differ from their defaults."""
+    given = {name: getattr(options, name) for name in to_dict(defaults)}
+    changed = {name: value for name, value in given.items() if value != getattr(defaults, name)}
+    return replace(options.recipe.texts, **changed)
+
+
+def _refuse_recipe_in_corpus(corpus: Sequence[str]) -> None:
+    """Refuse ``run --corpus a.txt tiny``, where the recipe is parsed as another text."""
+    for word in corpus:
+        if not Path(word).exists() and {word, FAMILY + word} & set(recipe_names()):
+            raise UserError(
+                f"The recipe '{word}' is parsed as a text of --corpus.",
+                f"Put the recipe first: daybreak run {word} --corpus TEXT.",
+            )
+
+
+def _check_budget(options: RunOptions, arguments: Sequence[str]) -> None:
+    """Require a budget with a corpus, because the default is too small for most, and limit it without one.
+
+    Raises:
+        UserError: the budget is missing, too long, or given twice.
+    """
+    budgeted = any(argument.partition("=")[0] == "--budget" for argument in arguments)
+    if budgeted and options.deadline:
+        raise UserError("--deadline and --budget both set the length of the run.", "Give one of them.")
+    if options.corpus and not budgeted and not options.deadline:
+        raise UserError("A corpus needs a budget.", "Add one, such as --budget 15m for a first try.")
+    if options.deadline and not options.corpus:
+        raise UserError("--deadline needs a corpus.", "Add --corpus TEXT; without one, a run takes minutes.")
+    budget = Budget.parse(options.recipe.budget)
+    if not options.corpus and budget.unit == "seconds" and budget.amount > DOCSTRING_SECONDS:
+        raise UserError(
+            f"A budget of {budget.text} is too long without a corpus: the docstrings on this machine suffice for at "
+            "most 10 minutes.",
+            "Add --corpus TEXT, or give --budget 10m or less.",
+        )
 
 
 def run(
@@ -44,89 +184,84 @@ def run(
     corpus: Sequence[str | Path] = (),
     general: Sequence[str | Path] = (),
     text_field: str = "text",
+    preprocessing: Preprocessing = AS_IT_IS,
+    workers: int = 0,
     overwrite: bool = False,
     tasks: Sequence[str] = (),
     task_dir: str | Path | None = None,
     seeds: int = 3,
     baselines: bool = True,
-    track: Sequence[str] = (),
-    price: float | None = None,
+    watching: Watching = Watching(),
     deadline: Deadline | None = None,
     open_report: bool = False,
 ) -> Path:
     """Go from text to a tested encoder and its report.
 
     Args:
-        out: run folder; data go to ``out/data``. The same call again resumes.
-        corpus: what ``prepare`` reads; empty for the docstrings of the installed packages, with their own task.
-        general: text on which a continued model shows what it forgets; empty for none.
-        overwrite: delete ``out`` first, once all else that is asked for was looked at.
-        tasks: what to fine-tune on, with and without pretraining.
-        baselines: fit the bag-of-words baseline of each task too.
-        track, price: see ``pretrain.Watching``.
-        deadline: when everything is to be done. Pretraining then gets what preparation leaves, without a share for the
-            tasks; where that becomes late, seeds of the evaluation are left out, and never the export or the report.
+        out: run folder; the data go to ``out/data``. The same call resumes.
+        corpus: inputs of ``prepare``; empty for the docstrings of the installed packages, with a task of their own.
+        general: text to measure how much a continued model forgets; empty for none.
+        text_field, preprocessing, workers: see ``prepare``; ``preprocessing`` applies to ``corpus``.
+        overwrite: delete ``out`` first, after the arguments are checked.
+        tasks: tasks to fine-tune on, with and without pretraining.
+        task_dir: see ``evaluate``.
+        seeds: fine-tunings per task.
+        baselines: also fit the bag-of-words baseline of each task.
+        watching: trackers and the price of the machine.
+        deadline: when everything is done. Pretraining gets the time that preparation leaves, minus a reserve for the
+            tasks. If time runs out, evaluation seeds are skipped, but not the export or the report.
         open_report: open the report in the browser at the end.
 
     Returns:
         The path of the report.
     """
-    begun = time.monotonic()
+    started = time.monotonic()
     folder = RunFolder(out)
-    _check_asked(recipe, tasks, task_dir, seeds, track, price)
+    _check_arguments(recipe, tasks, task_dir, seeds, watching)
     if overwrite:
         folder.delete([*_files([*corpus, *general]), *source_folders(recipe)])
     say("1/4  Prepare: text to tokens")
     if not corpus:
         corpus, tasks = _docstrings(folder, tasks)
-    recipe = _prepare(recipe, out, corpus, general, text_field)
-    from daybreak.commands.pretrain import Watching, pretrain
-    from daybreak.commands.report import report
-    from daybreak.reporting.headline import opening
-
+    recipe = _prepare(recipe, out, corpus, general, text_field, preprocessing, workers)
     if deadline:
         recipe = replace(recipe, budget=_budget_by(deadline, folder, bool(tasks)))
     say(f"2/4  Pretrain: {recipe.name} for {recipe.budget}")
-    pretrain(recipe, data=out / "data", out=out, watching=Watching(track=tuple(track), price=price))
-    counted = f"{len(tasks)} task{'s' if len(tasks) > 1 else ''} with {seeds} seed{'s' if seeds > 1 else ''} each"
-    say(f"3/4  Evaluate: {counted if tasks else 'no task was named'}")
+    pretrain.pretrain(recipe, data=out / "data", out=out, watching=watching)
+    task_count = f"{len(tasks)} task{'s' if len(tasks) > 1 else ''} with {seeds} seed{'s' if seeds > 1 else ''} each"
+    say(f"3/4  Evaluate: {task_count if tasks else 'no tasks'}")
     if deadline:
-        report([out], folder.report)  # the one without results is there in time, whatever follows
+        report.report([out], folder.report)  # a report without results is ready in time
         _evaluate_by(deadline, folder, tasks, task_dir, seeds, baselines)
     else:
         _evaluate(folder, tasks, task_dir, seeds, baselines)
     say("4/4  Report")
     _show_examples(folder)
-    page = report([out], folder.report)
+    page = report.report([out], folder.report)
     code = ", trust_remote_code=True" if recipe.model.modelling_files() else ""
     results = read_json(folder.results, list[TaskResult]) if folder.results.exists() else []
     say(f"\n{opening(results, read_json(folder.summary, Summary).validation)}")
     say(f"\nModel   {folder.model}  (AutoModelForMaskedLM.from_pretrained(...{code}) loads it)")
     say_link("Report  ", page)
-    say(f"All of it took {duration(time.monotonic() - begun)}.")
+    say(f"Total time: {duration(time.monotonic() - started)}.")
     if open_report:
         open_in_browser(page)
     return page
 
 
-def _check_asked(
-    recipe: Recipe,
-    tasks: Sequence[str],
-    task_dir: str | Path | None,
-    seeds: int,
-    track: Sequence[str],
-    price: float | None,
+def _check_arguments(
+    recipe: Recipe, tasks: Sequence[str], task_dir: str | Path | None, seeds: int, watching: Watching
 ) -> None:
-    """What is wrong with it is said now: not when an older run is deleted, nor after the training.
+    """Check the arguments before an older run is deleted and before the training.
 
     Raises:
-        UserError: one of these cannot be.
+        UserError: one of them cannot be used.
     """
     recipe.check()
     recipe.refuse_without_origin()
-    meta_model(recipe, ANY_PIECES)
-    check_trackers(track)
-    check_price(price)
+    meta_model(recipe, ANY_VOCABULARY)
+    check_trackers(watching.track)
+    check_price(watching.price)
     if seeds < 1:
         raise UserError(f"{seeds} seeds are too few.", "Use at least 1; 3 make a claim.")
     if tasks:
@@ -136,7 +271,7 @@ def _check_asked(
 
 
 def _files(texts: Sequence[str | Path]) -> list[Path]:
-    """The files of the text, of which nothing is read from standard input.
+    """Return the files of the texts, without standard input.
 
     Raises:
         UserError: one is missing.
@@ -147,27 +282,38 @@ def _files(texts: Sequence[str | Path]) -> list[Path]:
 
 
 def _prepare(
-    recipe: Recipe, out: Path, corpus: Sequence[str | Path], general: Sequence[str | Path], text_field: str
+    recipe: Recipe,
+    out: Path,
+    corpus: Sequence[str | Path],
+    general: Sequence[str | Path],
+    text_field: str,
+    preprocessing: Preprocessing,
+    workers: int,
 ) -> Recipe:
-    """Prepare all text; return the recipe, with the place of the general text in it."""
-    from daybreak.commands.prepare import prepare
-
-    texts = to_dict(recipe.texts)
-    prepare(corpus, out / "data", tokenizer=recipe.tokenizer, text_field=text_field, **texts)
+    """Prepare the corpus and the general text; return the recipe with the path of the general data."""
+    prepare.prepare(
+        corpus,
+        out / "data",
+        tokenizer=recipe.tokenizer,
+        text_field=text_field,
+        preprocessing=preprocessing,
+        workers=workers,
+        **to_dict(recipe.texts),
+    )
     if not general:
         return recipe
-    same = Existing(folder=str(out / "data" / "tokenizer"))
-    prepare(general, out / "general", tokenizer=same, text_field=text_field)
+    tokenizer = Existing(folder=str(out / "data" / "tokenizer"))
+    prepare.prepare(general, out / "general", tokenizer=tokenizer, text_field=text_field, workers=workers)
     return replace(recipe, origin=replace(recipe.origin, general=str(out / "general")))
 
 
 def _docstrings(folder: RunFolder, tasks: Sequence[str]) -> tuple[list[Path], list[str]]:
-    """The built-in corpus, and its task in front of those that were asked for."""
+    """Write the docstring corpus; return its files, and its task followed by ``tasks``."""
     from daybreak.data.demo_corpus.docstrings import write_corpus
 
     found = write_corpus(make_folder(folder.path) / "corpus")
     say(
-        f"No corpus was named: using the docstrings of {len(found.packages)} installed packages "
+        f"No --corpus: using the docstrings of {len(found.packages)} installed packages "
         f"({found.documents:,} modules, {found.characters / 1e6:.1f}M characters)."
     )
     return [found.corpus], [str(found.task), *tasks]
@@ -181,47 +327,57 @@ def _evaluate(
     baselines: bool = True,
     within: Callable[[], float] | None = None,
 ) -> None:
-    """Fine-tune on each task that has no result of so many seeds, from the model and from random weights.
+    """Fine-tune the model and random weights on each task that has no result with ``seeds`` seeds.
 
     Args:
-        within: seconds that are left for both.
+        within: returns the seconds that are left for both.
 
     Raises:
-        TooLate: they would take longer.
+        TooLate: the forecast time is longer.
     """
     if not tasks:
         return
-    from daybreak.commands.evaluate import evaluate
     from daybreak.evaluation.finetuning.results import read_results
     from daybreak.evaluation.tasks.known_tasks import spelled_out
 
-    done = read_results(folder.results)
-    have = {(item.task, item.model) for item in done if item.protocol == "quick" and len(item.seeds) >= seeds}
+    results, protocol = read_results(folder.results), _protocol(folder)
+    done = {(item.task, item.model) for item in results if item.protocol == protocol and len(item.seeds) >= seeds}
     for untrained in (False, True):
         model = "untrained" if untrained else "pretrained"
-        left = [task for task in spelled_out(tasks) if (_task_name(task), model) not in have]
-        if left:
-            share = None if within is None else within() / (1 if untrained else 2)
-            evaluate(
-                folder.path, left, task_dir=task_dir, seeds=seeds, untrained=untrained, within=share,
+        missing = [task for task in spelled_out(tasks) if (_task_name(task), model) not in done]
+        if missing:
+            evaluate.evaluate(
+                folder.path,
+                missing,
+                task_dir=task_dir,
+                protocol=protocol,
+                seeds=seeds,
+                untrained=untrained,
+                within=None if within is None else within() / (1 if untrained else 2),
                 baselines=baselines,
-            )  # fmt: skip
+            )
+
+
+def _protocol(folder: RunFolder) -> str:
+    """Return the protocol ``small`` for the hidden sizes that it was made for, else ``quick``."""
+    hidden_size = read_json(folder.model / "config.json").get("hidden_size", SMALL_HIDDEN_SIZE + 1)
+    return "small" if hidden_size <= SMALL_HIDDEN_SIZE else "quick"
 
 
 def _budget_by(deadline: Deadline, folder: RunFolder, with_tasks: bool) -> str:
-    """The budget that ends in time; that of the run where it has begun.
+    """Return the pretraining budget that meets the deadline; an existing run keeps its own.
 
     Raises:
-        UserError: nothing of the time is left.
+        UserError: there is no time left.
     """
     if folder.recipe.exists():
         return str(read_recipe_file(folder.recipe)["budget"])
     left = deadline.left()
-    after = max(AFTER_SECONDS, AFTER_SHARE * left)
-    seconds = int((left - after) * (1.0 - (TASKS_SHARE if with_tasks else 0.0)))
+    reserve = max(END_SECONDS, END_FRACTION * left)
+    seconds = int((left - reserve) * (1.0 - (TASKS_FRACTION if with_tasks else 0.0)))
     if seconds <= 0:
-        raise UserError(f"Until {deadline.at:%H:%M} only {duration(left)} are left.", "Give a later --deadline.")
-    say(f"Until {deadline.at:%H:%M} there are {duration(left)}: a budget of {duration(seconds)} for pretraining.")
+        raise UserError(f"Only {duration(left)} are left until {deadline.at:%H:%M}.", "Give a later --deadline.")
+    say(f"{duration(left)} until {deadline.at:%H:%M}: pretraining gets a budget of {duration(seconds)}.")
     return f"{seconds}s"
 
 
@@ -233,14 +389,19 @@ def _evaluate_by(
     seeds: int,
     baselines: bool = True,
 ) -> None:
-    """Fine-tune with one seed more at a time, while that fits; what the forecast says may take LATE times as long."""
+    """Add one fine-tuning seed at a time until FORECAST_MARGIN times its forecast exceeds the time left."""
     for count in range(1, seeds + 1):
         try:
             _evaluate(
-                folder, tasks, task_dir, count, baselines, within=lambda: (deadline.left() - AFTER_SECONDS / 2) / LATE
+                folder,
+                tasks,
+                task_dir,
+                count,
+                baselines,
+                within=lambda: (deadline.left() - END_SECONDS / 2) / FORECAST_MARGIN,
             )
         except TooLate as late:
-            say(f"{late.sentence} Seed {count} of {seeds} is left out, with those after it.")
+            say(f"{late.sentence} Fine-tuning stops after {count - 1} of {seeds} seeds.")
             return
 
 
@@ -253,16 +414,17 @@ def _task_name(task: str) -> str:
 
 
 def _show_examples(folder: RunFolder) -> None:
-    """Print a few held-out sentences with a word hidden, each sentence once."""
+    """Print a few held-out sentences with one masked word, each sentence once."""
     found = [from_dict(FillMask, item) for item in read_json(folder.examples)]
     examples = list({(example.text, example.answer): example for example in found}.values())
     if not examples:
-        say("No held-out sentence is short and whole enough to hide a word in it and show the model's guesses.")
+        say("No held-out sentence is suitable to show the model's predictions of a masked word.")
         return
-    say("\nHeld-out sentences with one word hidden, and the model's guesses:")
+    say("\nHeld-out sentences with one masked word, and the model's predictions:")
     for example in examples[:SHOWN_EXAMPLES]:
         guesses = ", ".join(
-            f"{word} {chance:.0%}" for word, chance in zip(example.guesses, example.probabilities, strict=True)
+            f"{word} {probability:.0%}"
+            for word, probability in zip(example.guesses, example.probabilities, strict=True)
         )
         mark = "=" if example.guesses[0] == example.answer else " "
-        say(f"  {example.text}\n   {mark} was: {example.answer}   guesses: {guesses}")
+        say(f"  {example.text}\n   {mark} answer: {example.answer}   predictions: {guesses}")

@@ -1,15 +1,45 @@
-"""Command: words -> the passages of a run's own text that answer them, by the run's own model, BM25 or both."""
+"""Command ``search``: find passages of a run's own text with its model, with BM25 or both."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from tyro.conf import Positional
+
+from daybreak.commands.options import RunDataOptions, keywords, parse
 from daybreak.core.terminal import duration, say, working
 from daybreak.searching.index import export_parquet, require_pyarrow
-from daybreak.searching.query import SearchResult, check_query, open_search
+from daybreak.searching.query import Method, SearchResult, check_query, open_search
 
 __all__ = ["SearchResult", "search"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchOptions(RunDataOptions):
+    """Each option except ``run`` and ``words`` is a keyword of ``search``."""
+
+    run: Positional[Path]
+    """Run folder with an exported model."""
+    words: Positional[tuple[str, ...]] = ()
+    """The query. Without it, only the index is built."""
+    top: int = 10
+    """Number of passages to show."""
+    method: Method = "hybrid"
+    """hybrid, dense (vectors only) or bm25 (words only)."""
+    index: Path | None = None
+    """Folder of the index. Defaults to RUN/search."""
+    export: Path | None = None
+    """Write all passages and vectors to this Parquet file, for a vector database."""
+    rebuild: bool = False
+    """Build the index again."""
+
+
+def main(arguments: Sequence[str]) -> None:
+    options = keywords(parse(SearchOptions, "search", arguments))
+    search(options.pop("run"), " ".join(options.pop("words")), **options)
 
 
 def search(

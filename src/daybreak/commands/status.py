@@ -1,10 +1,15 @@
-"""Verb: how a run is doing, asked from another shell while it goes on, or after it."""
+"""Command ``status``: show the progress of a run, from another shell while it trains or after its end."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from tyro.conf import Positional
+
+from daybreak.commands.options import parse
 from daybreak.core.formatting import count, percent, significant
 from daybreak.core.locks import is_held
 from daybreak.core.run_folder import RunFolder
@@ -17,15 +22,26 @@ from daybreak.schemas.run import TraceRecord
 CHANGES_SHOWN = 3
 
 
+@dataclass(frozen=True, kw_only=True)
+class StatusOptions:
+    run: Positional[Path]
+    """Run folder."""
+
+
+def main(arguments: Sequence[str]) -> None:
+    options = parse(StatusOptions, "status", arguments)
+    print(status(options.run))
+
+
 def status(run: Path) -> str:
     """Return a few lines of text about a run: state, budget, stage, rates, losses.
 
     Raises:
-        UserError: ``run`` is no run folder, or one of its files is damaged.
+        UserError: ``run`` is not a run folder, or one of its files is damaged.
     """
     folder = RunFolder(run)
-    if not folder.recipe.is_file() and _begins(folder):
-        return f"run      {run}\nstate    {_BEGINNING}"
+    if not folder.recipe.is_file() and _is_starting(folder):
+        return f"run      {run}\nstate    {_STARTING}"
     found = read_run(run)
     trace = last_trace(folder.trace)
     lines = [
@@ -34,7 +50,7 @@ def status(run: Path) -> str:
         ("budget", _budget(found, first_trace(folder.trace), trace)),
         ("training", _training(found, trace)),
         ("held out", _heldout(found)),
-        ("course", _course(found)),
+        ("changes", _changes(found)),
         ("machine", machine_words(found.machine[-1]) if found.machine else ""),
         ("watchdog", _stacks(folder)),
         ("export", _export(found)),
@@ -43,16 +59,16 @@ def status(run: Path) -> str:
     return "\n".join(f"{name:<9}{words}" for name, words in lines if words)
 
 
-_BEGINNING = "starting: text is being prepared or steps are being timed; nothing is trained yet"
+_STARTING = "starting: preparing text or measuring step times; no training step yet"
 
 
-def _begins(folder: RunFolder) -> bool:
-    """Whether a run begins in the folder, which has no recipe yet."""
+def _is_starting(folder: RunFolder) -> bool:
+    """Return whether a run is starting in the folder, which has no recipe.json yet."""
     return folder.path.is_dir() and not folder.strange() and (is_held(folder.path) or any(folder.path.iterdir()))
 
 
 def _state(found: RunRecords, folder: RunFolder) -> str:
-    """Ended, running, stopped or silent."""
+    """Describe whether the run has ended, is running, was stopped or is silent."""
     if found.summary is not None:
         ago = duration(time.time() - folder.summary.stat().st_mtime)
         resumes = found.summary.resumes
@@ -61,25 +77,25 @@ def _state(found: RunRecords, folder: RunFolder) -> str:
     started = "running" if folder.trace.exists() else "starting"
     if found.stopped:
         ago = duration(found.silent)
-        return f"stopped, last heartbeat {ago} ago: no process here holds the run; the same command resumes it"
+        return f"stopped, last heartbeat {ago} ago: no process holds the run folder; the same command resumes it"
     if found.silent <= SILENCE:
         return f"{started}, last heartbeat {duration(found.silent)} ago"
     if is_held(folder.path):
-        return f"silent for {duration(found.silent)}, though its process is there: stuck, or busy with one thing"
+        return f"silent for {duration(found.silent)}, but its process is alive: stuck, or in a long operation"
     return f"silent for {duration(found.silent)}: stopped, killed or stuck; the same command resumes it"
 
 
 def _budget(found: RunRecords, first: TraceRecord | None, trace: TraceRecord | None) -> str:
     if found.summary is not None:
-        return f"{found.summary.budget} asked, {significant(found.summary.elapsed)} s charged"
-    asked = found.recipe.get("budget", "unknown")
+        return f"{found.summary.budget}, {significant(found.summary.elapsed)} s used"
+    budget = found.recipe.get("budget", "unknown")
     if first is None or trace is None or trace.progress <= first.progress:
-        return f"{asked} asked, nothing trained yet"
-    # Progress begins with the first step; in runs of earlier versions it began with the process.
+        return f"{budget}, no training step yet"
+    # Progress starts at the first step; in earlier versions it started with the process.
     left = (trace.elapsed - first.elapsed) * (1 - trace.progress) / (trace.progress - first.progress)
     of_training = " of training" if found.stopped else ""
     used = f"{duration(trace.elapsed)} used ({trace.progress:.0%})"
-    return f"{asked} asked, {used}, about {duration(left)}{of_training} left"
+    return f"{budget}, {used}, about {duration(left)}{of_training} left"
 
 
 def _training(found: RunRecords, trace: TraceRecord | None) -> str:
@@ -107,13 +123,13 @@ def _heldout(found: RunRecords) -> str:
     )
 
 
-def _course(found: RunRecords) -> str:
-    """What went otherwise than planned: steps without an update, and the last decisions in mid-course."""
-    told = [f"at step {change.step:,} {change.why}" for change in found.changes]
-    earlier = len(told) - CHANGES_SHOWN
+def _changes(found: RunRecords) -> str:
+    """Describe deviations from the plan: dropped steps, and the latest changes of settings during the run."""
+    changes = [f"at step {change.step:,} {change.why}" for change in found.changes]
+    earlier = len(changes) - CHANGES_SHOWN
     dropped = [dropped_words(found.dropped)] if found.dropped else []
-    before = [f"{earlier} change{'s' if earlier > 1 else ''} before"] if earlier > 0 else []
-    return "; ".join([*dropped, *before, *told[-CHANGES_SHOWN:]])
+    before = [f"{earlier} earlier change{'s' if earlier > 1 else ''}"] if earlier > 0 else []
+    return "; ".join([*dropped, *before, *changes[-CHANGES_SHOWN:]])
 
 
 def _stacks(folder: RunFolder) -> str:
@@ -121,7 +137,7 @@ def _stacks(folder: RunFolder) -> str:
     if not written:
         return ""
     ago = duration(time.time() - max(file.stat().st_mtime for file in written))
-    return f"wrote where each process stands, {ago} ago: {', '.join(str(file) for file in written[:8])}"
+    return f"wrote stack traces {ago} ago: {', '.join(str(file) for file in written[:8])}"
 
 
 def _export(found: RunRecords) -> str:

@@ -1,12 +1,18 @@
-"""Verb: A against B at equal clock, in turns, on pinned threads: who is better, and how sure that is."""
+"""Command ``study``: compare recipes at equal training time, with confidence intervals."""
 
 from __future__ import annotations
 
 import datetime
+import re
+import shlex
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from tyro.conf import Positional
+
+from daybreak.commands.options import CommaSeparated, TaskDirOptions, keywords, parse
 from daybreak.commands.report import report
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json, write_json, write_text
@@ -16,21 +22,80 @@ from daybreak.reporting.study_log import check_log, put_on_top
 from daybreak.reporting.study_table import log_entry, study_text
 from daybreak.schemas.studies import STUDY_FILE, Study, StudyCell
 from daybreak.studies.cell_runner import Place, held
-from daybreak.studies.cell_tasks import CellTasks, choose_tasks
-from daybreak.studies.experiment import (
-    Variant,
-    cells_of,
-    forecast,
-    heldout_sets,
-    named_apart,
-    play,
-    refuse_others,
-    settled,
-)
-from daybreak.studies.paired_losses import compare_all, compare_scores
-from daybreak.training.clock import Budget
 
-__all__ = ["Variant", "study"]
+if TYPE_CHECKING:
+    from daybreak.studies.cell_tasks import CellTasks
+    from daybreak.studies.experiment import Variant
+
+STUDY_OPTIONS = ("--data", "--out", "--budget", "--seed", "--overwrite", "--from", "--extend")
+"""Options of ``pretrain`` that a variant cannot have, because the study sets them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparisonOptions:
+    """The options of both studies."""
+
+    budget: str
+    """Budget of each run: 3m, 8h. Budgets in steps or tokens give no verdict, because times differ."""
+    seeds: int = 2
+    """Runs of each variant, or of each source and preprocessing. A verdict needs 3."""
+    out: Path
+    """Folder of the study. The same folder resumes; more --seeds add runs."""
+    threads: int = 0
+    """CPU threads of each run; 0 for one per usable core."""
+    repeat_void: bool = False
+    """Repeat runs that another process of this machine disturbed."""
+    question: str = ""
+    """Heading of the result and of the entry in --log."""
+    log: Path | None = None
+    """Markdown file, such as docs/log.md, that gets the result as its first entry."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyOptions(ComparisonOptions, TaskDirOptions):
+    variants: Positional[tuple[str, ...]]
+    """Two or more variants, each in quotes: a recipe with options of daybreak pretrain, optionally after a name:
+    "high=mini --optimizer.lr 4e-3"."""
+    data: Path
+    """Folder made by daybreak prepare, the same for all variants."""
+    tasks: CommaSeparated = ()
+    """Tasks of daybreak evaluate to fine-tune each model on: cola,rte. They can be added to a finished study."""
+    protocol: str = "quick"
+    """Fine-tuning protocol: quick, cramming, electra, transfer, bert or scibert."""
+    task_seeds: int | None = None
+    """Fine-tunings of each model on each task. Defaults to the protocol's number."""
+
+
+def main(arguments: Sequence[str]) -> None:
+    options = keywords(parse(StudyOptions, "study", arguments))
+    study([read_variant(text, options["data"]) for text in options.pop("variants")], **options)
+
+
+def read_variant(text: str, data: Path) -> Variant:
+    """Parse ``high=mini --optimizer.lr 4e-3`` into a name and a recipe, with the options of ``pretrain``.
+
+    Raises:
+        UserError: the quotes are wrong, there is no recipe, or an option is wrong or set by the study.
+    """
+    from daybreak.commands.pretrain import parse_options
+    from daybreak.studies.experiment import Variant
+
+    found = re.match(r"([^\s=/-][^\s=/]*)=(.*)", text, re.DOTALL)
+    name, flags = (found[1], found[2]) if found else (text, text)
+    try:
+        words = shlex.split(flags)
+    except ValueError as error:
+        raise UserError(f"The variant '{text}' cannot be parsed: {error}.", "Correct its quotes.") from None
+    if not words:
+        raise UserError(f"The variant '{text}' has no recipe.", 'Write "NAME=RECIPE OPTIONS".')
+    for word in words:
+        if (flag := word.partition("=")[0]) in STUDY_OPTIONS:
+            raise UserError(f"The variant '{name}' cannot have {flag}: the study sets it.", "Leave it out.")
+    try:
+        recipe = parse_options([*words, "--data", str(data)]).recipe
+    except UserError as error:
+        raise UserError(f"The variant '{name}': {error.sentence}", error.remedy) from None
+    return Variant(name=" ".join(name.split()), recipe=recipe, words=tuple(words))
 
 
 def study(
@@ -49,32 +114,33 @@ def study(
     protocol: str = "quick",
     task_seeds: int | None = None,
 ) -> Study:
-    """Pretrain every variant with every seed, in turns, and say of each two which is better and how sure that is.
+    """Pretrain every variant with every seed, alternating between variants, and compare each pair.
 
-    Every cell (variant x seed) is a process of its own that runs ``daybreak pretrain``, so its budget charges the
-    start of Python and the imports. The same call again keeps the finished cells and goes on with the one that was
-    stopped; a call with more seeds adds these.
+    Every cell (variant x seed) is a separate process of ``daybreak pretrain``, so its budget includes the start of
+    Python and the imports. The same call keeps finished cells and resumes an interrupted one; more seeds add cells.
 
     Args:
         variants: two or more; ``Variant(name="high", recipe=replace(load_recipe("mini"), ...))``.
         data: folder made by ``prepare``, the same for all.
-        out: folder for study.json, study.md, report.html and cells/, a run folder a cell.
-        budget: of each cell, as 3m or 8h; in steps or tokens no claim is made, for that is no equal clock.
-        seeds: 0, 1, ...; a claim needs three.
-        threads: of every cell; 0 for the usable cores.
-        repeat_void: run a cell once more that was disturbed.
+        out: folder for study.json, study.md, report.html and cells/, with one run folder per cell.
+        budget: of each cell, such as 3m or 8h; in steps or tokens there is no verdict, because times differ.
+        seeds: number of seeds: 0, 1, ...; a verdict needs three.
+        threads: CPU threads of every cell; 0 for the usable cores.
+        repeat_void: repeat cells that another process disturbed.
         question: heading of study.md and of the entry in ``log``.
-        log: a Markdown file that gets an entry above its others when all cells are done.
-        tasks: after its pretraining, and outside of its budget, each model is fine-tuned on these; a finished study
-            that is given tasks keeps its cells and adds the scores.
+        log: a Markdown file that gets the result as its first entry when all cells are finished.
+        tasks: tasks to fine-tune each model on after pretraining, outside its budget; given to a finished study, they
+            add scores to its cells.
         task_dir, protocol: see ``evaluate.evaluate``.
-        task_seeds: fine-tunings of each model on each task; as many as the protocol has when None.
+        task_seeds: fine-tunings of each model on each task; the protocol's number when None.
 
     Raises:
-        UserError: a variant, the data, the budget, a task or ``out`` cannot be used; said before the first cell
-            begins.
-        Interrupted: a signal came; the same call goes on.
+        UserError: a variant, the data, the budget, a task or ``out`` cannot be used; raised before the first cell.
+        Interrupted: a signal was received; the same call resumes.
     """
+    from daybreak.studies.cell_tasks import choose_tasks
+    from daybreak.studies.experiment import heldout_sets, named_apart, settled
+
     named_apart(variants)
     settings = settled(variants, budget, seeds, threads)
     heldout_sets(variants, data)
@@ -111,10 +177,17 @@ def _played(
     repeat_void: bool,
     tasks: CellTasks | None,
 ) -> Study:
-    """Run all cells; ``out`` tells at any time how far it is."""
+    """Run all cells; the files in ``out`` are updated after each."""
+    from daybreak.studies.experiment import cells_of, forecast, play, refuse_others
+    from daybreak.studies.paired_losses import compare_all, compare_scores
+    from daybreak.training.clock import Budget
+
     place = Place(out=out, budget=found.settings.budget, threads=found.settings.threads)
     with held(out) as lock:
-        _refuse_other(out, found)
+        if (out / STUDY_FILE).exists():
+            earlier = read_json(out / STUDY_FILE, Study)
+            refuse_others(out, earlier.settings, found.settings)
+            _refuse_other_data(out, earlier, found)
         names = [one.name for one in variants]
         cells = cells_of(variants, place, found.seeds, lambda _: data)
         forecast(cells, place, tasks)
@@ -137,16 +210,16 @@ def _played(
         return written(ended, finished=True)
 
 
-def _refuse_other(out: Path, now: Study) -> None:
-    """A study is gone on with under the settings and on the data that it began with."""
-    if not (out / STUDY_FILE).exists():
-        return
-    before = read_json(out / STUDY_FILE, Study)
-    refuse_others(out, before.settings, now.settings)
-    if (before.tokenizer, before.train_tokens) != (now.tokenizer, now.train_tokens):
-        raise UserError(f"The study in '{out}' was begun on other data.", "Name its own --data, or another --out.")
-    if before.tasks and not now.tasks:
+def _refuse_other_data(out: Path, earlier: Study, now: Study) -> None:
+    """Check that a study continues with its data and tasks.
+
+    Raises:
+        UserError: the data differ, or the tasks are missing.
+    """
+    if (earlier.tokenizer, earlier.train_tokens) != (now.tokenizer, now.train_tokens):
+        raise UserError(f"The study in '{out}' was started on other data.", "Give its --data, or another --out.")
+    if earlier.tasks and not now.tasks:
         raise UserError(
-            f"The study in '{out}' has tasks, and this command names none.",
-            f"Add --tasks {','.join(before.tasks.tasks)}.",
+            f"The study in '{out}' has tasks, but this command has none.",
+            f"Add --tasks {','.join(earlier.tasks.tasks)}.",
         )

@@ -1,7 +1,7 @@
-"""Verb: texts x what is done with them, at equal clock: what a filter, an order or deduplication is worth.
+"""Command ``study-data``: compare sources of text and their preprocessing at equal training time.
 
-The data experiment of Cramming (Geiping and Goldstein 2022, section 4.4) on one's own text. A cell is a source under a
-preprocessing, with a seed; each model is judged on the held-out text of every source.
+This is the data experiment of Cramming (Geiping and Goldstein 2022, section 4.4) on your own text. A cell is a source
+with a preprocessing and a seed; each model is evaluated on the held-out text of every source.
 """
 
 from __future__ import annotations
@@ -10,8 +10,13 @@ import datetime
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
+from tyro.conf import Positional, Suppress, arg
+
+from daybreak.commands.options import DEFAULT_RECIPE, CommaSeparated, keywords, parse, value_of
 from daybreak.commands.report import report
+from daybreak.commands.study import ComparisonOptions, read_variant
 from daybreak.core.errors import UserError
 from daybreak.core.files import make_folder, read_json, replace_folder, write_json, write_text
 from daybreak.core.process import usable_cores
@@ -26,39 +31,75 @@ from daybreak.data.sequences.sampler import PackedRows, StreamRows
 from daybreak.data.sequences.shards import open_shards
 from daybreak.data.sequences.views import ViewRows
 from daybreak.data.tokenizers.tokenizer import TokenizerConfig
-from daybreak.models.importing import FAMILIES, load_pretrained
-from daybreak.pretraining.setup import heldout_validation
-from daybreak.recipe import Recipe
+from daybreak.data.tokenizers.tokenizer_import import Existing
 from daybreak.reporting.study_log import check_log, put_on_top
 from daybreak.reporting.study_table import data_log_entry, data_study_text, data_variant
 from daybreak.schemas.studies import DATA_STUDY_FILE, DataStudy, LossComparison, StudyCell, StudySettings
 from daybreak.studies.cell_runner import Place, held, slug
-from daybreak.studies.experiment import Variant, agreed, cells_of, forecast, heldout_sets, play, refuse_others, settled
-from daybreak.studies.paired_losses import compare
-from daybreak.training.clock import Budget
-from daybreak.training.hardware import probe
 
-__all__ = ["Preparation", "study_data"]
+if TYPE_CHECKING:
+    from daybreak.recipe import Recipe
+    from daybreak.studies.experiment import Variant
 
 
 @dataclass(frozen=True, kw_only=True)
 class Preparation:
-    """How the texts are read and treated, beside what the recipe says of them."""
+    """How the texts are read and preprocessed, besides the settings of the recipe."""
 
-    preprocessings: tuple[str, ...] = TREATMENTS
-    """raw first, then filtered, sorted, deduplicated or some of them; each stands on those before it."""
+    preprocessings: CommaSeparated = TREATMENTS
+    """raw, then the preprocessings to compare with it: filtered, sorted, deduplicated. Each includes those before
+    it."""
     order: str = "full-stops"
-    """Of the rows where they are sorted: an order of ``PackedRows``."""
+    """Order of the sequences where they are sorted; see ``PackedRows``."""
     threshold: float = 0.25
-    """Of the filter: documents with so many tokens a character or more are left out; Cramming's value."""
-    tokenizer: TokenizerConfig | None = None
-    """In the recipe's place; trained on the training text of all sources, or taken over."""
+    """Tokens per character from which the filter removes a document; the default is Cramming's."""
+    tokenizer: Suppress[TokenizerConfig | None] = None
+    """Tokenizer to train on all sources, or an existing one, instead of the recipe's."""
     document: str = "auto"
-    """What one document of plain text is: auto, file, line or blank-line."""
+    """What one document of a text file is: file, line, blank-line or auto."""
     text_field: str = "text"
-    """The field of a record, or the column of a table, that holds its text."""
+    """Field of a record, or column of a table, that contains the text."""
     workers: int = 0
-    """Processes that read side by side; 0 for as many as there are cores."""
+    """Processes that read text in parallel; 0 for one per core. The result does not depend on it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyDataOptions(ComparisonOptions):
+    texts: Positional[tuple[str, ...]]
+    """NAME=TEXT: a source and a file, folder or glob of it. Repeat a name to add text to it."""
+    recipe: str = DEFAULT_RECIPE
+    """Recipe to train, in quotes with options of daybreak pretrain: "tiny --batch 8"."""
+    tokenizer_from: str = ""
+    """Use the tokenizer of this model folder instead of training one on all sources."""
+    preparation: Annotated[Preparation, arg(name="")] = Preparation()
+
+
+def main(arguments: Sequence[str]) -> None:
+    options = parse(StudyDataOptions, "study-data", arguments)
+    texts = _named_texts(options.texts)
+    trained = read_variant(options.recipe, Path("data"))
+    code = value_of("--recipe", trained.words) or (trained.words[0] if trained.words[0].endswith(".py") else "")
+    preparation = options.preparation
+    if options.tokenizer_from:
+        from daybreak.exporting.hub import local_folder
+
+        preparation = replace(preparation, tokenizer=Existing(folder=str(local_folder(options.tokenizer_from))))
+    study_data(texts, recipe=trained.recipe, code=code, preparation=preparation, **keywords(options, ComparisonOptions))
+
+
+def _named_texts(texts: Sequence[str]) -> dict[str, list[str]]:
+    """Group ``wiki=a.txt wiki=b.txt books=books/`` by name.
+
+    Raises:
+        UserError: a text has no name.
+    """
+    found: dict[str, list[str]] = {}
+    for word in texts:
+        name, mark, text = word.partition("=")
+        if not mark or not name or not text:
+            raise UserError(f"'{word}' is not NAME=TEXT.", "Give every text a name, as in wiki=wiki.jsonl.")
+        found.setdefault(name, []).append(text)
+    return found
 
 
 def study_data(
@@ -75,41 +116,46 @@ def study_data(
     log: Path | None = None,
     code: str = "",
 ) -> DataStudy:
-    """Pretrain ``recipe`` on every source under every preprocessing, in turns; compare on the same held-out text.
+    """Pretrain ``recipe`` on every source with every preprocessing and compare on the same held-out text.
 
-    The held-out documents of a source are set aside before any preprocessing. All share one tokenizer. Where rows are
-    sorted, the others are cut in the same way (``PackedRows``) and shuffled, so that only the order differs. The same
-    call again keeps what is done.
+    The held-out documents of a source are set aside before any preprocessing. All cells share one tokenizer. If one
+    preprocessing sorts sequences, the others pack them in the same way (``PackedRows``) and shuffle them, so that only
+    the order differs. The same call resumes.
 
     Args:
         texts: name of a source -> its files, folders or globs, see ``prepare``.
-        recipe: what is trained in every cell.
+        recipe: the recipe of every cell.
         out: folder for study-data.json, study-data.md, report.html, data/ and cells/.
         budget, seeds, threads, repeat_void, question, log: see ``study.study``.
-        code: of a recipe that holds classes of the user's, the Python file that defines them.
+        preparation: how the texts are read and preprocessed.
+        code: the Python file that defines the recipe's classes, if it uses your own.
 
     Raises:
         UserError: a text, the recipe, a preprocessing, the budget or ``out`` cannot be used.
-        Interrupted: a signal came; the same call goes on.
+        Interrupted: a signal was received; the same call resumes.
     """
+    from daybreak.studies.experiment import agreed, cells_of, forecast, heldout_sets, play, settled
+
     check_preprocessings(preparation.preprocessings)
     check_log(log)
     _check_names(texts)
     variants = _variants(texts, recipe, preparation, code)
     settings = settled(variants, budget, seeds, threads)
     with held(out) as lock:
-        begun = _prepared(texts, recipe, out, preparation, settings, question, seeds)
-        data = {data_variant(text.source, text.preprocessing): out / "data" / text.folder for text in begun.texts}
+        started = _prepared(texts, recipe, out, preparation, settings, question, seeds)
+        data = {data_variant(text.source, text.preprocessing): out / "data" / text.folder for text in started.texts}
         for one in variants:
             heldout_sets([one], data[one.name])
         place = Place(out=out, budget=budget, threads=settings.threads)
         cells = cells_of(variants, place, seeds, lambda one: data[one.name])
         forecast(cells, place)
-        evaluate = _Judge(begun, {one.name: agreed(one, budget) for one in variants}, out)
+        evaluator = _Evaluator(started, {one.name: agreed(one, budget) for one in variants}, out)
 
         def written(done: Sequence[StudyCell], finished: bool = False) -> DataStudy:
-            judged = [evaluate.everywhere(cell) for cell in done]
-            now = replace(begun, cells=judged, comparisons=_against_raw(begun, judged, budget), finished=finished)
+            evaluated = [evaluator.with_losses(cell) for cell in done]
+            now = replace(
+                started, cells=evaluated, comparisons=_against_raw(started, evaluated, budget), finished=finished
+            )
             write_json(out / DATA_STUDY_FILE, now)
             write_text(out / "study-data.md", data_study_text(now) + "\n")
             return now
@@ -125,28 +171,32 @@ def study_data(
 
 def _check_names(texts: Mapping[str, Sequence[str]]) -> None:
     if not texts:
-        raise UserError("No text was named.", "Write each as NAME=TEXT: daybreak study-data wiki=wiki/ --out OUT.")
+        raise UserError("No text is given.", "Write each as NAME=TEXT: daybreak study-data wiki=wiki/ --out OUT.")
     for name in texts:
         if slug(name) != name:
-            raise UserError(f"'{name}' cannot be the name of a source.", "Use letters, digits, dots and dashes.")
+            raise UserError(f"'{name}' is not a valid name of a source.", "Use letters, digits, dots and dashes.")
 
 
 def _variants(
     texts: Mapping[str, Sequence[str]], recipe: Recipe, preparation: Preparation, code: str = ""
 ) -> list[Variant]:
-    """Each source under each preprocessing; rows are cut in one way in all of them."""
+    """Return a variant for each source and preprocessing; all pack sequences in the same way."""
+    from daybreak.models.importing import FAMILIES
+    from daybreak.studies.experiment import Variant
+
     preprocessings = preparation.preprocessings
     if recipe.model.to_hugging_face(1, 1).get("model_type") not in FAMILIES:
         raise UserError(
-            f"The model {type(recipe.model).__name__}, once exported, cannot be read back to be judged on every text.",
-            "Compare the texts with a model that ships.",
+            f"An exported {type(recipe.model).__name__} cannot be loaded again for the evaluation on every text.",
+            "Use a recipe with one of Daybreak's models.",
         )
     ordered = PackedRows(order=preparation.order)
     if ordered.order == PackedRows().order:
-        raise UserError(f"Rows in the order '{ordered.order}' are not sorted.", "Give another --order.")
+        raise UserError(f"The order '{ordered.order}' does not sort the sequences.", "Choose another --order.")
     if SORTED in preprocessings and not isinstance(recipe.rows, StreamRows | PackedRows | ViewRows):
         raise UserError(
-            f"Rows of the kind {type(recipe.rows).__name__} cannot be sorted.", "Leave sorted out of --treatments."
+            f"Sequences of the type {type(recipe.rows).__name__} cannot be sorted.",
+            "Leave sorted out of --preprocessings.",
         )
     found = []
     for source in texts:
@@ -168,7 +218,9 @@ def _prepared(
     question: str,
     seeds: int,
 ) -> DataStudy:
-    """The study before its first cell; what was prepared earlier from the same texts is kept."""
+    """Prepare the texts and return the study before its first cell; data prepared from the same texts are kept."""
+    from daybreak.studies.experiment import refuse_others
+
     found = [
         find_text(
             name,
@@ -184,12 +236,12 @@ def _prepared(
     how = [preparation.preprocessings, preparation.threshold, config.identity()]
     identity = fingerprint([[text.name, text.identity] for text in found] + how)
     if (out / DATA_STUDY_FILE).exists():
-        before: DataStudy = read_json(out / DATA_STUDY_FILE, DataStudy)
-        if before.identity != identity:
-            raise UserError(f"The study in '{out}' was begun on other text.", "Name its own, or choose another --out.")
-        refuse_others(out, before.settings, settings)
-        return replace(before, seeds=seeds, question=question or before.question)
-    data = _place_for(identity, out / "data")
+        earlier: DataStudy = read_json(out / DATA_STUDY_FILE, DataStudy)
+        if earlier.identity != identity:
+            raise UserError(f"The study in '{out}' was started on other text.", "Give its texts, or another --out.")
+        refuse_others(out, earlier.settings, settings)
+        return replace(earlier, seeds=seeds, question=question or earlier.question)
+    data = _data_folder(identity, out / "data")
     with work_folder(out / ".preparing", identity) as work, released():
         sources, treated = make_texts(
             found,
@@ -218,28 +270,31 @@ def _prepared(
     return study
 
 
-def _place_for(identity: str, data: Path) -> Path:
-    """The folder of the prepared data, without what a try with other text or settings left in it.
+def _data_folder(identity: str, data: Path) -> Path:
+    """Return the folder for prepared data, cleared if it was made from other text or settings.
 
     Raises:
-        UserError: it holds what no study put there.
+        UserError: it contains files that are not from a study.
     """
     made_for = make_folder(data) / "identity.json"
     if not made_for.exists():
         if any(not path.name.startswith(".") for path in data.iterdir()):
             raise UserError(
-                f"'{data}' holds other files, and a study needs a folder of its own.", "Choose another --out."
+                f"'{data}' contains other files, but a study needs its own folder.", "Choose another --out."
             )
         write_json(made_for, identity)
     elif read_json(made_for) != identity:
         new = make_folder(data.with_name(f".{data.name}.new"))
         write_json(new / made_for.name, identity)
-        replace_folder(new, data)  # in one step: what a kill left without its name would look like another's
+        replace_folder(new, data)  # atomic, so that an interruption leaves no folder without its identity
     return data
 
 
 def _against_raw(study: DataStudy, cells: Sequence[StudyCell], budget: str) -> list[LossComparison]:
-    """Of each source every preprocessing against the raw text, on the source's own held-out text."""
+    """Compare every preprocessing of each source with its raw text, on the source's held-out text."""
+    from daybreak.studies.paired_losses import compare
+    from daybreak.training.clock import Budget
+
     found = []
     for source in study.sources:
         raw = {cell.seed: cell for cell in cells if cell.variant == data_variant(source.name, RAW)}
@@ -253,8 +308,8 @@ def _against_raw(study: DataStudy, cells: Sequence[StudyCell], budget: str) -> l
     return found
 
 
-class _Judge:
-    """Judges the models of finished cells on the held-out text of every source, each once."""
+class _Evaluator:
+    """Evaluates the models of finished cells on the held-out text of every source, each once."""
 
     def __init__(self, study: DataStudy, recipes: Mapping[str, Recipe], out: Path):
         self._recipes, self._out = recipes, out
@@ -262,8 +317,12 @@ class _Judge:
         self._data = {text.source: out / "data" / text.folder for text in reversed(study.texts)}
         self._known = {cell.folder: cell.others for cell in study.cells}
 
-    def everywhere(self, cell: StudyCell) -> StudyCell:
-        """The cell with its losses by source."""
+    def with_losses(self, cell: StudyCell) -> StudyCell:
+        """Return the cell with its held-out losses by source."""
+        from daybreak.models.importing import load_pretrained
+        from daybreak.pretraining.setup import heldout_validation
+        from daybreak.training.hardware import probe
+
         if cell.folder not in self._known:
             device = probe.choose_device()
             model = load_pretrained(RunFolder(self._out / cell.folder).model).model.to(device)

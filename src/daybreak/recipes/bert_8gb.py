@@ -5,7 +5,7 @@ Command: daybreak run bert-8gb --corpus TEXT --budget 100h; with the text of the
 --corpus hf://sradc/chunked-shuffled-wikipedia20220301en-bookcorpusopen@0e6fada2dd43136e4a3f637da41de2e596aee674
 Published: GLUE dev average 72.7 (mean of 9 numbers, metrics of some tasks not stated) on an RTX 3060 Ti; fine-tuned
 with the protocol bert-8gb.
-Measured: records/2026-11-21-systems-cramming.json (size mini, 8 minutes on two CPU cores, Wikipedia).
+Measured: records/2026-11-21-systems-cramming.json (size mini, 8 minutes on a CPU, Wikipedia).
 """
 
 from daybreak.data.sequences.chunks import ChunkRows

@@ -3,7 +3,7 @@
 Paper: Geiping and Goldstein 2022 (arXiv 2212.14034), first version; tag Last1.13release of JonasGeiping/cramming.
 Command: daybreak run crammed-legacy --corpus TEXT --budget 24h
 Published: GLUE dev 78.6 (mean of 9 numbers) in 24 h on an A6000.
-Measured: records/2026-11-21-systems-cramming.json (size mini, 8 minutes on two CPU cores, Wikipedia).
+Measured: records/2026-11-21-systems-cramming.json (size mini, 8 minutes on a CPU, Wikipedia).
 """
 
 from dataclasses import replace

@@ -27,8 +27,10 @@ class Rung:
     """One recipe of the ladder."""
 
     summary: str
+    number: int
+    """Number of the run in the original scripts."""
     run: str
-    """The run of the original scripts: its number, and its trunk, training and text."""
+    """Trunk, training and text of that run, by the names of its configuration files."""
     results: str
     corpus: str = "TEXT"
     deviations: dict[str, str]
@@ -39,14 +41,15 @@ class Rung:
         """What the docstring of a recipe file holds: summary, paper, command, results."""
         return (
             f"{self.summary}\n\n"
-            f"Paper: Geiping and Goldstein 2022 (arXiv 2212.14034), run {self.run}.\n"
+            f"Paper: Geiping and Goldstein 2022 (arXiv 2212.14034), run {self.number} of its scripts:\n"
+            f"{self.run}.\n"
             f"Command: daybreak run {name} --corpus {self.corpus} --budget 24h\n"
             f"{self.results}"
         )
 
 
 def _measured(part: int) -> str:
-    return f"Measured: records/2026-11-21-ladder-{part}.json (size mini, 3 minutes on two CPU cores, Wikipedia)."
+    return f"Measured: records/2026-11-21-ladder-{part}.json (size mini, 3 minutes on a CPU, Wikipedia)."
 
 
 def _run_1(name: str, size: str, faithful: bool) -> Recipe:
@@ -74,7 +77,8 @@ def _cosine(name: str, size: str, faithful: bool, *, batch: int) -> Recipe:
 RUNGS = {
     "ladder-01": Rung(
         summary="Rung 1: BERT with its original training for a day; the schedule does not finish.",
-        run="1 of its scripts: hf-bert-base with bert-original on books and Wikipedia, mixed precision",
+        number=1,
+        run="hf-bert-base with bert-original on books and Wikipedia, mixed precision",
         results=_measured(1),
         corpus=BOOKS,
         deviations=UNFINISHED,
@@ -82,7 +86,8 @@ RUNGS = {
     ),
     "ladder-02": Rung(
         summary="Rung 2: rung 1 in float32.",
-        run="2 of its scripts: hf-bert-base with bert-original on books and Wikipedia, float32",
+        number=2,
+        run="hf-bert-base with bert-original on books and Wikipedia, float32",
         results=_measured(1),
         corpus=BOOKS,
         deviations=UNFINISHED,
@@ -90,28 +95,32 @@ RUNGS = {
     ),
     "ladder-03": Rung(
         summary="Rung 3: the 24-hour BERT of Izsak et al., a large pre-norm model.",
-        run="3 of its scripts: crammed-large-izsak with bert-izsak",
+        number=3,
+        run="crammed-large-izsak with bert-izsak",
         results=_measured(1),
         deviations=AS_CRAMMED,
         build=lambda name, size, faithful: cramming.budget_linear(name, cramming.izsak(size, faithful), size, faithful),
     ),
     "ladder-04": Rung(
         summary="Rung 4: the final recipe of Cramming.",
-        run="4 of its scripts: crammed-bert with bert-o4, text filtered and sorted",
+        number=4,
+        run="crammed-bert with bert-o4, text filtered and sorted",
         results="Published: as in the recipe crammed.\n" + _measured(1),
         deviations=AS_CRAMMED,
         build=_final,
     ),
     "ladder-06": Rung(
         summary="Rung 6: rung 4 without torch.compile; the same as rung 4 where compiling does not pay, as on a CPU.",
-        run="6 of its scripts: crammed-bert with bert-o4, inductor not tuned",
+        number=6,
+        run="crammed-bert with bert-o4, inductor not tuned",
         results="Not measured yet.",
         deviations={**AS_CRAMMED, "compiling": "the original compiles without tuning; compile is off here"},
         build=lambda name, size, faithful: replace(_final(name, size, faithful), compile="off"),
     ),
     "ladder-07": Rung(
         summary="Rung 7: rung 4 on books and Wikipedia, not sorted; without --faithful it differs only in its text.",
-        run="7 of its scripts: crammed-bert with bert-o4 on bookcorpus-wikipedia",
+        number=7,
+        run="crammed-bert with bert-o4 on bookcorpus-wikipedia",
         results=_measured(1),
         corpus=BOOKS,
         deviations=UNSORTED,
@@ -119,28 +128,32 @@ RUNGS = {
     ),
     "ladder-08": Rung(
         summary="Rung 8: the crammed trunk with BERT's original training, its schedule fitted to the budget.",
-        run="8 of its scripts: crammed-bert with bert-original, budget-cosine, 6 % warmup",
+        number=8,
+        run="crammed-bert with bert-original, budget-cosine, 6 % warmup",
         results=_measured(2),
         deviations=AS_CRAMMED,
         build=_run_8,
     ),
     "ladder-09": Rung(
         summary="Rung 9: the crammed trunk with the training bert-base.",
-        run="9 of its scripts: crammed-bert with bert-base",
+        number=9,
+        run="crammed-bert with bert-base",
         results=_measured(2),
         deviations=AS_CRAMMED,
         build=lambda name, size, faithful: _cosine(name, size, faithful, batch=1536),
     ),
     "ladder-10": Rung(
         summary="Rung 10: rung 9 with 8192 sequences a step.",
-        run="10 of its scripts: crammed-bert with bert-base at batch 8192",
+        number=10,
+        run="crammed-bert with bert-base at batch 8192",
         results=_measured(2),
         deviations=AS_CRAMMED,
         build=lambda name, size, faithful: _cosine(name, size, faithful, batch=8192),
     ),
     "ladder-11": Rung(
         summary="Rung 11: the trunk of BERT-base with the final training.",
-        run="11 of its scripts: hf-bert-base with bert-o4",
+        number=11,
+        run="hf-bert-base with bert-o4",
         results=_measured(2),
         deviations=AS_CRAMMED,
         build=lambda name, size, faithful: cramming.final(
@@ -149,7 +162,8 @@ RUNGS = {
     ),
     "ladder-12": Rung(
         summary="Rung 12: the simple trunk with the final training.",
-        run="12 of its scripts: crammed-bert-simple with bert-o4",
+        number=12,
+        run="crammed-bert-simple with bert-o4",
         results=_measured(2),
         deviations=AS_CRAMMED,
         build=lambda name, size, faithful: cramming.final(
@@ -158,7 +172,8 @@ RUNGS = {
     ),
     "ladder-13": Rung(
         summary="Rung 13: BERT-base with BERT's original training, its schedule fitted to the budget.",
-        run="13 of its scripts: hf-bert-base with bert-original, budget-cosine, on the Pile",
+        number=13,
+        run="hf-bert-base with bert-original, budget-cosine, on the Pile",
         results=_measured(2),
         deviations=AS_CRAMMED,
         build=_run_13,

@@ -5,7 +5,7 @@ Command: daybreak run scibert --corpus TEXT --split-sentences --budget 24h; add 
 vocabulary and the weights of a general model (basevocab).
 Published: held-out masked accuracy 71.9 % and next-sentence accuracy 99.4 % after 800,000 steps on a TPU v3-8
 (allenai/scibert, issue 32).
-Measured: records/2026-11-21-systems-scibert.json (size mini, 8 minutes on two CPU cores, scientific text).
+Measured: records/2026-11-21-systems-scibert.json (size mini, 8 minutes on a CPU, scientific text).
 """
 
 from daybreak.data.sequences.sentence_pairs import SentencePairs

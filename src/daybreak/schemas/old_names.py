@@ -42,6 +42,7 @@ FLAGS = {
     "--no-fresh": "--no-overwrite",
     "--recompute": "--gradient-checkpointing",
     "--no-recompute": "--no-gradient-checkpointing",
+    "--treatments": "--preprocessings",
     "--later.start": "--phase2.start",
     "--later.length": "--phase2.length",
     "--later.batch": "--phase2.batch",

@@ -233,7 +233,7 @@ def test_no_baselines_leaves_the_bag_of_words_out(
     words = ["--tasks", str(weather), "--seeds", "1", "--epochs", "1", "--rows", "32", "--out", str(tmp_path)]
     with pytest.raises(SystemExit) as left:
         cli.main(["evaluate", str(encoder), *words, "--no-baselines"])
-    assert not left.value.code and "no bag of words" in capsys.readouterr().out
+    assert not left.value.code and "no bag-of-words baseline" in capsys.readouterr().out
     (result,) = read_results(tmp_path / "results.json")
     assert result.bag_of_words == {} and result.bag_of_words_rows == 0 and 0 < result.baseline < 1
 

@@ -109,7 +109,7 @@ def test_a_stopped_evaluation_says_how_to_go_on(encoder: Path, weather: Path, tm
     begun.terminate()
     err = begun.communicate(timeout=120)[1]
     assert begun.returncode == 143
-    assert err.splitlines()[-1] == "daybreak: stopped; the same command goes on from here."
+    assert err.splitlines()[-1] == "daybreak: stopped; the same command resumes."
     assert "Traceback" not in err
     for file in cell_files(out):
         read_json(file, Cell)

@@ -53,8 +53,8 @@ SHAPES = {
 
 
 def take(position: int, rows: int, progress: float = 0.0) -> Batch:
-    """Sequence p is a function of p: [CLS], 4 to 14 tokens, [SEP] and padding; every third pair is of document 0, every fifth
-    of none."""
+    """Sequence p is a function of p: [CLS], 4 to 14 tokens, [SEP] and padding; every third pair is of document 0, every
+    fifth of none."""
     places = np.arange(position, position + rows)
     ids = 5 + (places[:, None] * 7 + np.arange(LENGTH) * (3 + places[:, None] // 2)) % (VOCABULARY - 5)
     sizes = 6 + places * 5 % 11
@@ -63,7 +63,8 @@ def take(position: int, rows: int, progress: float = 0.0) -> Batch:
     ids[:, 0] = 2
     ids[np.arange(rows), sizes - 1] = 3
     pairs = places // 2
-    return Batch(ids=ids, attend=here < sizes[:, None], documents=np.where(pairs % 5 == 4, -1, np.where(pairs % 3, pairs, 0)))
+    documents = np.where(pairs % 5 == 4, -1, np.where(pairs % 3, pairs, 0))
+    return Batch(ids=ids, attend=here < sizes[:, None], documents=documents)
 
 
 def long_rows(position: int, rows: int, progress: float = 0.0) -> Batch:

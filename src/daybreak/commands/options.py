@@ -1,0 +1,226 @@
+"""What the commands share when they parse options: the parser, groups of options, and the recipe as first argument."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import tyro
+from tyro.conf import arg
+from tyro.constructors import PrimitiveConstructorSpec
+
+from daybreak.commands import COMMANDS
+from daybreak.core.errors import UserError
+
+if TYPE_CHECKING:
+    from daybreak.recipe import Recipe
+
+Options = TypeVar("Options")
+
+DEFAULT_RECIPE = "tiny"
+
+REQUIRES = {"--extend": "--from", "--general": "--init", "--new-vocabulary": "--init"}
+"""Options that need another one."""
+
+
+def split_names(names: str) -> tuple[str, ...]:
+    """``"cola, rte"`` -> ``("cola", "rte")``."""
+    return tuple(name.strip() for name in names.split(",") if name.strip())
+
+
+CommaSeparated = Annotated[
+    tuple[str, ...],
+    PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="NAME,NAME",
+        instance_from_str=lambda words: split_names(words[0]),
+        is_instance=lambda value: isinstance(value, tuple),
+        str_from_instance=lambda names: [",".join(names)],
+    ),
+]
+"""Type of an option with several names in one argument: ``--tasks cola,rte``."""
+
+
+# ---------------------------------------------------------------- options of several commands
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizeOptions:
+    """The variant of a recipe."""
+
+    size: str = ""
+    """Model size: tiny, mini, small, base or large. Defaults to the recipe's own."""
+    faithful: bool = False
+    """Keep the original values that Daybreak's version of the recipe changes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InitOptions(SizeOptions):
+    """The model that a run starts from."""
+
+    init: str = ""
+    """Continue pretraining this model: a run folder, or a Hugging Face folder or hub name of a BERT, ModernBERT or
+    crammed BERT."""
+    new_vocabulary: bool = False
+    """With --init: train a tokenizer on the text and initialize its embeddings from the old ones."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOutOptions:
+    """The run folder."""
+
+    out: Path | None = None
+    """Run folder. Defaults to runs/RECIPE. The same folder resumes the run."""
+    overwrite: bool = False
+    """Delete the run folder first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskDirOptions:
+    """The files of known tasks."""
+
+    task_dir: Annotated[str | None, arg(aliases=("--glue-dir",))] = None
+    """Folder of the task files as distributed: GLUE (CoLA/ ...), SciBERT's data (ner/ ...); or hf://nyu-mll/glue."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunDataOptions:
+    """The data of a run."""
+
+    data: Path | None = None
+    """Prepared data of the run. Defaults to RUN/data."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecipeFileOptions:
+    """The code of a run's recipe."""
+
+    recipe: str = ""
+    """Python file that defines the recipe's classes, for a run whose recipe uses your own."""
+
+
+# ---------------------------------------------------------------- parsing
+
+
+def parse(options: type[Options], command: str, arguments: Sequence[str], default: Any = None) -> Options:
+    """Parse ``arguments`` into the dataclass ``options``.
+
+    tyro prints a mistake with the nearest option name; the exit code is then 2.
+
+    Raises:
+        UserError: an argument is empty.
+        SystemExit: after ``--help`` (0) or a mistake (2).
+    """
+    if "" in arguments:  # nearly always an unset shell variable
+        raise UserError("One of the arguments is empty.", "Check the shell variables in the command.")
+    try:
+        parsed: Options = tyro.cli(
+            options, prog=f"daybreak {command}", args=arguments, default=default, description=COMMANDS[command]
+        )
+        return parsed
+    except SystemExit as exit_:
+        if exit_.code:
+            raise SystemExit(2) from None
+        raise
+
+
+def keywords(options: Any, group: type | None = None) -> dict[str, Any]:
+    """Options by name, as keyword arguments: all of them, or those that the dataclass ``group`` declares."""
+    return {field.name: getattr(options, field.name) for field in fields(group or options)}
+
+
+def value_of(flag: str, arguments: Sequence[str]) -> str:
+    """Return the value of a flag before parsing, because it decides which options exist; empty if it is absent."""
+    for position, argument in enumerate(arguments):
+        if argument == flag and position + 1 < len(arguments):
+            return arguments[position + 1]
+        if argument.startswith(flag + "="):
+            return argument.partition("=")[2]
+    return ""
+
+
+# ---------------------------------------------------------------- the recipe
+
+
+def split_recipe(command: str, flag: str, arguments: Sequence[str]) -> tuple[str, list[str]]:
+    """Split off the recipe, the first argument of a command unless that is an option.
+
+    Args:
+        command: ``run`` or ``pretrain``.
+        flag: the option that takes text or data, for the remedy where its name was forgotten.
+
+    Returns:
+        The recipe, empty if none is given, and the other arguments.
+
+    Raises:
+        UserError: a text or a data folder stands where a recipe or an option belongs.
+    """
+    from daybreak.recipe import FAMILY, recipe_names
+
+    given = bool(arguments) and not arguments[0].startswith("-")
+    recipe, rest = (arguments[0], list(arguments[1:])) if given else ("", list(arguments))
+    if rest and not rest[0].startswith("-"):
+        raise UserError(f"'{rest[0]}' follows no option.", f"Did you mean {flag} {rest[0]}?")
+    path = Path(recipe)
+    known = {recipe, FAMILY + recipe} & set(recipe_names()) or path.suffix in (".py", ".json")
+    if recipe and path.exists() and not known and not (path / "recipe.json").is_file():
+        raise UserError(f"'{recipe}' is not a recipe.", f"Did you mean daybreak {command} tiny {flag} {recipe}?")
+    return recipe, rest
+
+
+def load_chosen_recipe(command: str, name: str, arguments: Sequence[str]) -> Recipe:
+    """Load the recipe that ``arguments`` choose by name, size and starting point.
+
+    The options of a command include the recipe's fields, so the recipe is known before the others are parsed.
+
+    Raises:
+        UserError: there is no such recipe, or the options contradict each other.
+    """
+    from daybreak.recipe import load_recipe
+
+    given = {argument.partition("=")[0] for argument in arguments}
+    for flag, other in REQUIRES.items():
+        if flag in given and other not in given:
+            raise UserError(f"{flag} needs {other}.", f"Add {other}, or leave {flag} out.")
+    load_recipe_file(value_of("--recipe", arguments))
+    branch, init = value_of("--from", arguments), value_of("--init", arguments)
+    if branch:
+        from daybreak.pretraining.starting_points import extended
+
+        budget = value_of("--extend", arguments)
+        if not budget or name or init or {"--size", "--faithful"} & given:
+            raise UserError(
+                "--from continues a run with its own recipe and needs --extend.",
+                "Write daybreak pretrain --from RUN --extend 8h --data DATA --out RUN2.",
+            )
+        return extended(Path(branch), budget)
+    recipe = load_recipe(name or DEFAULT_RECIPE, size=value_of("--size", arguments), faithful="--faithful" in arguments)
+    if not init:
+        return recipe
+    from daybreak.exporting.hub import local_folder
+    from daybreak.pretraining.starting_points import continued
+
+    return continued(
+        recipe,
+        local_folder(init),
+        parent_name="" if Path(init).exists() else init,
+        new_vocabulary="--new-vocabulary" in arguments,
+        general=value_of("--general", arguments) if command == "pretrain" else "",
+    )
+
+
+def load_recipe_file(path: str) -> None:
+    """Load a recipe file, so that a run whose recipe uses the file's classes can be read; nothing if empty."""
+    if path:
+        from daybreak.recipe import load_recipe
+
+        load_recipe(path)
+
+
+def default_run_folder(recipe_name: str) -> Path:
+    """``daybreak-mini`` -> ``runs/mini``."""
+    from daybreak.recipe import FAMILY
+
+    return Path("runs") / recipe_name.removeprefix(FAMILY)

@@ -1,0 +1,257 @@
+"""Replay of a run's recorded steps, compared bit for bit with the weights that the run saved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
+from torch import Tensor
+
+from daybreak.core.errors import UserError
+from daybreak.core.files import read_json, read_json_lines
+from daybreak.core.run_folder import RunFolder
+from daybreak.core.terminal import say, working
+from daybreak.core.world import World
+from daybreak.pretraining.hardware_choices import compiled_everywhere
+from daybreak.pretraining.setup import PretrainingJob, build, build_training, first_progress
+from daybreak.recipe import Recipe, load_recipe
+from daybreak.schemas.changes import MachineRecord
+from daybreak.schemas.records import Verified
+from daybreak.schemas.run import Decisions, Environment, StepRecord, Summary, TraceRecord, ValidationRecord
+from daybreak.training import checkpoint
+from daybreak.training.changes import in_force
+from daybreak.training.checkpoint import Found
+from daybreak.training.clock import ReplayClock
+from daybreak.training.hardware import probe
+from daybreak.training.loop import fit
+from daybreak.training.monitoring.monitors import Live
+from daybreak.training.phases import with_microbatch
+from daybreak.training.step import Training
+
+FIXED_ORDER = 128
+"""Sequence length up to which torch's fused attention sums gradients in a fixed order on a GPU: one block of keys.
+With more blocks, they are added in the order in which they finish (FlashAttention-2, arXiv 2307.08691, section 3.1)."""
+
+
+@dataclass(frozen=True)
+class SavedWeights:
+    """Weights that the run saved after a step: a checkpoint or the exported model."""
+
+    step: int
+    name: str
+    path: Path
+    """Folder of the checkpoint, or the weight file of the exported model."""
+    exported: bool = False
+
+
+def find_weights(folder: RunFolder, trace: list[TraceRecord]) -> list[SavedWeights]:
+    """Return all saved weights of a run in order of steps, without incomplete checkpoints."""
+    found = []
+    for kept in (folder.branch, folder.best, folder.late, folder.checkpoints):
+        for path in kept.glob("step-*"):
+            step = checkpoint.step_of(path)
+            if step <= len(trace) and _is_complete(path):
+                found.append(SavedWeights(step, f"{kept.name}/{path.name}", path))
+    if folder.summary.exists():
+        found.append(SavedWeights(len(trace), "the exported model", folder.model / "model.safetensors", exported=True))
+    return sorted(found, key=lambda weights: (weights.step, weights.exported))
+
+
+def _is_complete(checkpoint_: Path) -> bool:
+    try:
+        for file in checkpoint_.glob("*.safetensors"):
+            with safe_open(file, framework="pt"):  # checks the header and the file size
+                pass
+    except (OSError, SafetensorError) as error:
+        say(f"Skipping an incomplete checkpoint: {checkpoint_.name} ({error})")
+        return False
+    return True
+
+
+def find_start(saved: list[SavedWeights], last: int, steps: int) -> Found | None:
+    """Return the newest checkpoint at least ``last`` steps before the end, or None for the start of the run."""
+    for weights in reversed(saved):
+        if not weights.exported and 0 < weights.step <= steps - last:
+            found, _ = checkpoint.newest(weights.path.parent, before=weights.step + 1)
+            if found and found.progress.step == weights.step:
+                return found
+    return None
+
+
+def check_world_size(decisions: Decisions, first: int, end: int, world: World) -> None:
+    """Check that the steps were trained by as many processes: another number sums gradients in another order.
+
+    Raises:
+        UserError: they were not.
+    """
+    steps = [first, *(change.step for change in decisions.changes if first < change.step < end)]
+    sizes = {in_force(decisions, step).world_size for step in steps}
+    if sizes == {world.size}:
+        return
+    if len(sizes) > 1:
+        since = max(step for step in steps[1:] if _processes_change(decisions, step))
+        raise UserError(
+            f"The number of processes changed during the run ({', '.join(map(str, sorted(sizes)))}).",
+            f"Only steps after step {since} can be verified: choose --last accordingly.",
+        )
+    raise UserError(
+        f"These steps were trained by {sizes.pop()} processes, not by {world.size}.",
+        "Start verify with as many processes as the run: torchrun --nproc-per-node N -m daybreak verify RUN.",
+    )
+
+
+def _processes_change(decisions: Decisions, step: int) -> bool:
+    return in_force(decisions, step).world_size != in_force(decisions, step - 1).world_size
+
+
+def replay(
+    order: PretrainingJob,
+    decisions: Decisions,
+    trace: list[TraceRecord],
+    start: Found | None,
+    saved: list[SavedWeights],
+    world: World,
+) -> Verified:
+    """Repeat the steps from ``start`` and compare with all saved weights on the way.
+
+    Raises:
+        UserError: something differs; the message names it.
+    """
+    parts = build(order.recipe, order.shards, order.data, decisions, init=start is None)
+    progress = checkpoint.load(start, *parts) if start else first_progress(order.recipe, *parts, world)
+    progress = progress.scaled_for(decisions.precision)
+    first = progress.step
+    unvalidated = replace(decisions, validation_marks=0)
+    training = build_training(order, parts, unvalidated, world, ReplayClock(trace), progress)
+    norms = Norms({line["step"]: line["gradient_norm"] for line in _step_lines(order.run)})
+    training = replace(training, run=None, record_seconds=0.0)
+    settings = in_force(decisions, first)
+    training = replace(training, phases=with_microbatch(training.phases, settings.microbatch))
+    if settings.compiled and not compiled_everywhere(training, progress):
+        raise UserError(
+            f"'{order.run.path}' was trained with torch.compile, which fails on this machine.",
+            "Verify the run where it was trained.",
+        )
+    total = saved[-1].step
+    with working("Verifying") as work:
+        monitors = (Live(work, None, training.validation.unigram_loss), norms) if world.is_first else ()
+        for weights in saved:
+            clock = ReplayClock(trace[: weights.step])
+            progress = fit(replace(training, clock=clock, monitors=monitors), progress)
+            differences = [norms.difference, _difference(order.recipe, training, weights)]
+            if weights.exported and not any(differences) and world.is_first:
+                differences.append(_validation_difference(order.run, training))
+            # Only the first rank knows the recorded norms.
+            if found := world.broadcast("; ".join(filter(None, differences))):
+                raise _difference_error(order.run, decisions, found)
+            say(f"{weights.name}: equal, {weights.step:,} of {total:,} steps.")
+    compared = f"{norms.compared:,} recorded gradient norms and {len(saved)} sets of weights"
+    say(f"Verified: steps {first:,} to {total:,} of '{order.run.path}' are equal bit for bit ({compared}).")
+    loss = read_json(order.run.summary, Summary).validation.loss if saved[-1].exported else None
+    if loss is not None:
+        say(f"The held-out loss of the exported model equals the recorded one: {loss:.3f} nats.")
+    names = [weights.name for weights in saved]
+    return Verified(first=first, last=total, gradient_norms=norms.compared, weights=names, loss=loss)
+
+
+def _step_lines(run: RunFolder) -> list[dict[str, Any]]:
+    return [line for line in read_json_lines(run.metrics) if line["type"] == "step"]
+
+
+class Norms:
+    """A monitor that compares gradient norms with the recorded ones."""
+
+    def __init__(self, recorded: dict[int, float]):
+        self._recorded = recorded
+        self.compared = 0
+        self.difference = ""
+        """Description of the first difference; empty while all norms are equal."""
+
+    def on_step(self, record: StepRecord) -> None:
+        known = self._recorded.get(record.step)
+        if known is None or self.difference:
+            return
+        self.compared += 1
+        if known != record.gradient_norm:
+            self.difference = (
+                f"the gradient norm at step {record.step:,} is {record.gradient_norm!r}, recorded {known!r}"
+            )
+
+    def on_validation(self, record: ValidationRecord) -> None:
+        """A replay has no interim validation."""
+
+    def on_machine(self, record: MachineRecord) -> None:
+        """Machine records are not compared."""
+
+
+def _difference(recipe: Recipe, training: Training, saved: SavedWeights) -> str:
+    """Describe the first tensor that differs from the saved weights; empty if all are equal."""
+    if saved.exported:
+        if training.average:
+            training.average.put_in(training.model)
+        return first_difference(recipe.model.export_weights(training.model), _read(saved.path), saved.name)
+    ours = {checkpoint.WEIGHTS: dict(checkpoint.unique_state(training.model))}
+    ours[checkpoint.MOMENTS] = checkpoint.optimizer_tensors(training.optimizer)
+    if training.average:
+        ours[checkpoint.AVERAGE] = training.average.tensors()
+    for file, tensors in ours.items():
+        if found := first_difference(tensors, _read(saved.path / file), f"{saved.name}/{file}"):
+            return found
+    return ""
+
+
+def _validation_difference(run: RunFolder, training: Training) -> str:
+    """Describe the first held-out number that differs from the recorded one; empty if all are equal."""
+    measured, recorded = training.validation.evaluate(training.model), read_json(run.summary, Summary).validation
+    for name in ("positions", "unigram_loss", "loss", "accuracy"):
+        found, known = getattr(measured, name), getattr(recorded, name)
+        if found != known:
+            return f"the held-out {name.replace('_', ' ')} is {found!r}, recorded {known!r}"
+    return ""
+
+
+def _read(file: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(file)
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"'{file}' cannot be read ({error}).", "Restore the file.") from None
+
+
+def first_difference(ours: dict[str, Tensor], theirs: dict[str, Tensor], where: str) -> str:
+    """Describe the first tensor that differs between ``ours`` and ``theirs``; empty if all are equal bit for bit."""
+    for name, tensor in ours.items():
+        other = theirs.get(name)
+        if other is None or other.shape != tensor.shape:
+            return f"'{name}' is not in {where} in this shape"
+        tensor = tensor.detach().cpu()
+        if not torch.equal(tensor.view(-1).view(torch.uint8), other.contiguous().view(-1).view(torch.uint8)):
+            apart = (tensor.double() - other.double()).abs().max().item()
+            return f"'{name}' differs from {where}, by at most {apart:.3g}"
+    if more := sorted(theirs.keys() - ours.keys()):
+        return f"'{more[0]}' is only in {where}"
+    return ""
+
+
+def _difference_error(run: RunFolder, decisions: Decisions, differences: str) -> UserError:
+    """Return the error of a replay that differs, with possible causes."""
+    environment = read_json(run.environment, Environment)
+    now = probe.describe(torch.device(decisions.device), environment.started)
+    names = ("torch", "device", "platform")
+    changed = [
+        f"{name} was {getattr(environment, name)} and is {getattr(now, name)}"
+        for name in names
+        if getattr(environment, name) != getattr(now, name)
+    ]
+    remedy = (
+        "Verify it where it was trained: " + "; ".join(changed) if changed else "Its records or its data were changed"
+    )
+    if decisions.device == "cuda" and load_recipe(run.path).longest_row > FIXED_ORDER:
+        remedy += f", or it is rounding: attention over more than {FIXED_ORDER} positions sums in any order on a GPU"
+    return UserError(
+        f"'{run.path}' differs from its records: {differences}.",
+        f"{remedy}.",
+    )
