@@ -26,7 +26,7 @@ from daybreak.training.clock import read_trace
 Daybreak = Callable[..., "subprocess.CompletedProcess[str]"]
 Start = Callable[..., "subprocess.Popen[str]"]
 
-SOON = "module.CHECKPOINT_SECONDS, module.CHECKPOINT_SHARE = 0.2, 1.0"
+SOON = "module.CHECKPOINT_SECONDS, module.CHECKPOINT_FRACTION = 0.2, 1.0"
 """Checkpoints so often that a test need not wait for one."""
 PATCH = """
 import importlib.abc, importlib.util, sys
