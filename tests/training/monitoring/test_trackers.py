@@ -233,7 +233,7 @@ def test_a_process_that_dies_is_one_sentence(
 ) -> None:
     fake(init="os.kill(os.getpid(), 9)")
     remote(run).close()
-    assert capsys.readouterr().out.count("its process ended by itself. The run goes on") == 1
+    assert capsys.readouterr().out.count("its process ended by itself. The run continues") == 1
 
 
 def test_a_machine_that_starts_no_process_harms_nobody(
