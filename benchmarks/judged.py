@@ -111,11 +111,11 @@ class JudgedClock(BudgetClock):
         self.watch = Stopwatch()
         super().__init__(*arguments, **settings, now=self.watch.now)
 
-    def tick(self, step: int, tokens: int, *, leaving: bool = False) -> Tick:
+    def tick(self, step: int, tokens: int, *, stopping: bool = False) -> Tick:
         if self.evaluate and self.training:
             with self.training.pause():
                 self.evaluate.look(self.training.model, self.elapsed(), step, tokens)
-        return super().tick(step, tokens, leaving=leaving)
+        return super().tick(step, tokens, stopping=stopping)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What several devices are told about the time that they spend on each other."""
+"""Messages about the communication time of several devices."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def test_devices_that_are_slower_than_one_are_said_so(
 ) -> None:
     """Of 100 s of steps: n devices that spend more than (n - 1) / n of it waiting were beaten by one alone."""
     summary: Summary = read_json(finished / "summary.json", Summary)
-    spent = {**summary.time_by_category, "train": 100.0 - seconds, "communicate": seconds}
-    run_end.warn_of_communication(replace(summary, time_by_category=spent), World(rank=0, size=devices))
-    told = capsys.readouterr().out
-    assert (f"on {devices} devices; {seconds:.0f}% of the time is communication" in told) == (devices > 1)
-    assert (f"{devices} devices are slower than one" in told) == slower
+    used = {**summary.time_by_category, "train": 100.0 - seconds, "communicate": seconds}
+    run_end.warn_of_communication(replace(summary, time_by_category=used), World(rank=0, size=devices))
+    received = capsys.readouterr().out
+    assert (f"on {devices} devices; {seconds:.0f}% of the time is communication" in received) == (devices > 1)
+    assert (f"{devices} devices are slower than one" in received) == slower

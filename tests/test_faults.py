@@ -26,7 +26,7 @@ from daybreak.training.clock import read_trace
 Daybreak = Callable[..., "subprocess.CompletedProcess[str]"]
 Start = Callable[..., "subprocess.Popen[str]"]
 
-SOON = "module.CHECKPOINT_SECONDS, module.CHECKPOINT_SHARE = 0.2, 1.0"
+SOON = "module.CHECKPOINT_SECONDS, module.CHECKPOINT_FRACTION = 0.2, 1.0"
 """Checkpoints so often that a test need not wait for one."""
 PATCH = """
 import importlib.abc, importlib.util, sys
@@ -209,8 +209,8 @@ def Settings(**given):
 @pytest.mark.parametrize(
     ("log", "finish", "told"),
     [
-        ("raise RuntimeError('the service is down')", "pass", "is given up: the service is down"),
-        ("time.sleep(1000)", "time.sleep(1000)", "does not finish and is left to itself"),
+        ("raise RuntimeError('the service is down')", "pass", "is disabled: the service is down"),
+        ("time.sleep(1000)", "time.sleep(1000)", "has not finished; its process continues"),
     ],
     ids=["raising", "hanging"],
 )
@@ -283,7 +283,7 @@ def test_a_run_that_was_stopped_for_a_while_is_charged_for_it_and_loses_nothing(
     wait_for(lambda: steps(run) >= len(before) + 20, process)
     process.send_signal(signal.SIGTERM)
     _, said = process.communicate(timeout=60)
-    assert process.returncode == 143 and "is left out" not in said, said
+    assert process.returncode == 143 and "is skipped" not in said, said
     trace = read_trace(run / "trace.jsonl")
     assert [record.step for record in trace] == list(range(len(trace))) and trace[: len(before)] == before
     late, now = max(pairwise(trace), key=lambda pair: pair[1].elapsed - pair[0].elapsed)

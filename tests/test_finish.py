@@ -131,4 +131,4 @@ def test_recipes_from_before_have_none(tmp_path: Path) -> None:
     plain = read_json(Path(__file__).with_name("golden") / "daybreak-tiny.json")
     del plain["finish"], plain["fingerprint"]
     (tmp_path / "recipe.json").write_text(json.dumps(plain))
-    assert not load_recipe(tmp_path).finish.ever
+    assert not load_recipe(tmp_path).finish.enabled

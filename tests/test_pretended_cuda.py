@@ -73,7 +73,8 @@ def test_a_run_is_halved_stopped_resumed_verified_and_evaluated(data: Path, tmp_
     assert json.loads((tmp_path / "found.json").read_text()) == {
         "stopped": 143, "resumed": 0, "verified": 0, "evaluated": 0,
     }, said  # fmt: skip
-    assert "Out of memory at step 10: going on with 4 rows" in said and "Resuming at step 2" in said
+    assert "Out of memory at step 10: continuing with a microbatch of 4 sequences" in said
+    assert "Resuming at step 2" in said
     decisions = json.loads((tmp_path / "run" / "decisions.json").read_text())
     assert decisions["device"] == "cuda" and list(decisions["step_seconds"]) == ["bfloat16"]
     assert [change["microbatch"] for change in decisions["changes"]] == [4]

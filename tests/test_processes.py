@@ -97,7 +97,7 @@ def test_stopped_on_two_processes_a_run_goes_on_with_one(processes: Any, data: P
     assert [record.step for record in read_trace(run / "trace.jsonl")] == list(range(240))
     assert summary and summary.resumes == 1
 
-    # One process in one go, which must be told the rows that the batch grows by.
+    # One process in one go, with an explicit unit of batch growth.
     unbroken = dataclasses.replace(recipe, ramp=Ramp(fraction=1.0, batch_multiple=4))
     alone = pretrain.pretrain(unbroken, data=data, out=tmp_path / "alone")
     assert alone and (summary.tokens, summary.rows) == (alone.tokens, alone.rows)

@@ -192,7 +192,7 @@ class Recipe:
             )
 
     def _check_finish(self) -> None:
-        if not self.finish.ever:
+        if not self.finish.enabled:
             return
         if self.objective.averages_rows:
             raise UserError(
@@ -214,8 +214,8 @@ class Recipe:
     @property
     def longest_row(self) -> int:
         """Positions of the longest sequences of the run."""
-        second = self.phase2.length if self.phase2.ever else 0
-        return max(self.length, second, self.finish.length if self.finish.ever else 0)
+        second = self.phase2.length if self.phase2.enabled else 0
+        return max(self.length, second, self.finish.length if self.finish.enabled else 0)
 
     def global_batch(self, devices: int) -> int:
         """Sequences of a step over ``devices`` devices."""

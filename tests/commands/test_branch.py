@@ -43,9 +43,9 @@ def command(*words: object) -> None:
     assert not left.value.code
 
 
-def kept(run: Path) -> checkpoint.Found:
+def kept(run: Path) -> checkpoint.Checkpoint:
     """The checkpoint from before the decay, which outlives the run."""
-    found, torn = checkpoint.newest(RunFolder(run).branch)
+    found, torn = checkpoint.read_newest(RunFolder(run).branch)
     assert found and not torn
     return found
 
@@ -192,7 +192,7 @@ def test_what_cannot_be_gone_on_with_is_refused(
     assert "Write daybreak pretrain --from" in refused("pretrain", "--from", finished, "--size=mini", *rest)
     assert "needs --from" in refused("pretrain", "daybreak-tiny", *rest)
     assert "too short" in refused("pretrain", "--from", finished, "--extend", "5steps", *rest[2:])
-    assert "is no budget" in refused("pretrain", "--from", finished, "--extend", "soon", *rest[2:])
+    assert "is not a budget" in refused("pretrain", "--from", finished, "--extend", "soon", *rest[2:])
     bare = tmp_path / "bare"
     shutil.copytree(finished, bare)
     shutil.rmtree(RunFolder(bare).branch)

@@ -142,7 +142,7 @@ def test_what_the_law_does_not_know_is_said_and_not_chosen(data: Path, law: Law,
 
 
 @pytest.mark.parametrize(
-    ("budget", "words"), [("1000steps", "is not a time"), ("9s", "too short"), ("soon", "is no budget")]
+    ("budget", "words"), [("1000steps", "is not a time"), ("9s", "too short"), ("soon", "is not a budget")]
 )
 def test_what_cannot_be_planned(data: Path, law: Law, timed: list[str], budget: str, words: str) -> None:
     with pytest.raises(UserError, match=words):

@@ -28,7 +28,7 @@ from daybreak.schemas.corpus import CorpusReport
 from daybreak.schemas.run import Decisions, Environment, Manifest, Parity, StepRecord, Summary, ValidationRecord
 from daybreak.training.clock import read_trace
 from daybreak.training.hardware import probe
-from daybreak.training.monitoring.heartbeat import EVERY, read_heartbeat
+from daybreak.training.monitoring.heartbeat import INTERVAL, read_heartbeat
 
 Daybreak = Callable[..., "subprocess.CompletedProcess[str]"]
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -236,7 +236,7 @@ def test_what_a_resume_does_before_its_first_step_is_charged_while_it_does_it(
     with pytest.raises(KeyboardInterrupt):
         pretrain.pretrain(small("40steps"), data=data, out=run.path)
     assert len(seen) == 3
-    assert read_heartbeat(run.heartbeat) >= seen[-1] - EVERY and not [
+    assert read_heartbeat(run.heartbeat) >= seen[-1] - INTERVAL and not [
         thread for thread in threading.enumerate() if thread.name == "heartbeat"
     ]
 

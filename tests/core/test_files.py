@@ -11,9 +11,9 @@ from daybreak.schemas.run import Parity, SpecialIds
 
 
 @pytest.mark.parametrize(
-    ("text", "cls", "said"),
+    ("text", "cls", "output"),
     [
-        ('{"pad": 0, "mask": "4"}', SpecialIds, "The field 'mask' holds '4', which is no int."),
+        ('{"pad": 0, "mask": "4"}', SpecialIds, "The field 'mask' holds '4', not int."),
         ('{"pad": 0, "msk": 4}', SpecialIds, "Unknown field 'msk'. Did you mean 'mask'?"),
         ('{"passed": true}', Parity, "The field 'checks' is missing."),
         ("{}", list[SpecialIds], "The content should be a list."),
@@ -21,23 +21,23 @@ from daybreak.schemas.run import Parity, SpecialIds
         ("[3]", list[SpecialIds], "The field '[0]' should be an object."),
     ],
 )
-def test_what_does_not_fit_is_told_with_the_file(text: str, cls: Any, said: str, tmp_path: Path) -> None:
+def test_what_does_not_fit_is_told_with_the_file(text: str, cls: Any, output: str, tmp_path: Path) -> None:
     path = tmp_path / "some.json"
     path.write_text(text)
     with pytest.raises(UserError) as caught:
         read_json(path, cls)
-    assert caught.value.sentence == f"'{path}': {said}"
+    assert caught.value.sentence == f"'{path}': {output}"
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "output"),
     [(None, "There is no 'some.json' in"), (b"{torn", "cannot be read"), (b"\xff", "cannot be read")],
 )
-def test_what_cannot_be_read_is_told_with_the_file(content: bytes | None, said: str, tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_told_with_the_file(content: bytes | None, output: str, tmp_path: Path) -> None:
     path = tmp_path / "some.json"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(UserError, match=said) as caught:
+    with pytest.raises(UserError, match=output) as caught:
         read_json(path)
     assert "some.json" in caught.value.sentence and str(tmp_path) in caught.value.sentence
 

@@ -45,16 +45,16 @@ def test_a_folder_is_held_by_one_process_and_a_kill_lets_go_of_it(tmp_path: Path
 
 
 @pytest.fixture
-def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What those who wait are told."""
-    told: list[str] = []
+def output(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Messages to waiting processes."""
+    received: list[str] = []
     monkeypatch.setattr(locks, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(locks, "say", told.append)
-    return told
+    monkeypatch.setattr(locks, "say", received.append)
+    return received
 
 
 @contextmanager
-def elsewhere(folder: Path, said: list[str], leave: Callable[[], object]) -> Iterator[None]:
+def elsewhere(folder: Path, output: list[str], leave: Callable[[], object]) -> Iterator[None]:
     """Another has ``folder``, until somebody waits for it; then it calls ``leave``, and lets go."""
     holding = threading.Event()
 
@@ -62,7 +62,7 @@ def elsewhere(folder: Path, said: list[str], leave: Callable[[], object]) -> Ite
         with alone_in(folder):
             holding.set()
             deadline = time.monotonic() + 30
-            while not said and time.monotonic() < deadline:
+            while not output and time.monotonic() < deadline:
                 time.sleep(0.01)
             leave()
 
@@ -73,19 +73,19 @@ def elsewhere(folder: Path, said: list[str], leave: Callable[[], object]) -> Ite
     thread.join()
 
 
-def test_who_waits_has_it_next(said: list[str], tmp_path: Path) -> None:
+def test_who_waits_has_it_next(output: list[str], tmp_path: Path) -> None:
     left: list[bool] = []
-    with elsewhere(tmp_path, said, lambda: left.append(True)), alone_in(tmp_path, 60.0):
+    with elsewhere(tmp_path, output, lambda: left.append(True)), alone_in(tmp_path, 60.0):
         assert left == [True]
-    assert said == [f"Another process is at work in '{tmp_path}': waiting for its end."]
+    assert output == [f"Another process is at work in '{tmp_path}': waiting for its end."]
 
 
-def test_a_folder_that_was_deleted_meanwhile_is_made_and_held_anew(said: list[str], tmp_path: Path) -> None:
+def test_a_folder_that_was_deleted_meanwhile_is_made_and_held_anew(output: list[str], tmp_path: Path) -> None:
     """As by a start that failed: its lock says nothing of the folder that is there now."""
     run = tmp_path / "run"
-    with elsewhere(run, said, lambda: shutil.rmtree(run)), alone_in(run, 60.0):
+    with elsewhere(run, output, lambda: shutil.rmtree(run)), alone_in(run, 60.0):
         assert is_held(run)
-    assert run.is_dir() and len(said) == 1
+    assert run.is_dir() and len(output) == 1
 
 
 def test_where_the_file_system_has_no_locks_everybody_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

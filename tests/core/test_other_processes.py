@@ -1,4 +1,4 @@
-"""A run's machine use in short, against sums that are counted plainly."""
+"""A summary of a run's machine use against directly counted sums."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def record(elapsed: float, kilowatt_hours: float | None = None, devices: tuple[D
 )
 def test_the_energy_of_all_processes_is_added(processes: list[list[int]], order: Any) -> None:
     records, expected, elapsed = [], 0, 0
-    for spent in processes:
+    for used in processes:
         meter = 0
         # The first reading of a process is too early for it to have used anything.
-        for amount in [0, *spent]:
+        for amount in [0, *used]:
             meter += amount
             records.append(record(elapsed, meter / 1000))
             records.append(record(elapsed + 0.5))
@@ -73,7 +73,7 @@ def test_a_summary_is_means_and_maxima(uses: list[list[DeviceUse]], cost: float)
         assert found.device_memory == sorted(use.memory for use in flat)[-1]
     else:
         assert (found.utilisation, found.device_memory) == (None, None)
-    told = sorted(use.temperature for use in flat if use.temperature is not None)
-    assert found.temperature == (told[-1] if told else None)
+    temperatures = sorted(use.temperature for use in flat if use.temperature is not None)
+    assert found.temperature == (temperatures[-1] if temperatures else None)
     assert found.kilowatt_hours is None
     assert found.cost == cost

@@ -1,4 +1,4 @@
-"""What ranks agree on, and what they are told when one of them is gone. Each rank runs this file: see its end."""
+"""Messages between ranks, and the error if one of them is lost. Each rank runs this file: see its end."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def agreed(world: World) -> None:
     vector = torch.tensor([1.0, rank])
     assert world.add(vector).tolist() == [2.0, 1.0] and vector.tolist() == [1.0, rank]
     for tensors in (TENSORS, {}):
-        held = world.spread(tensors if rank == 0 else None)
+        held = world.broadcast_tensors(tensors if rank == 0 else None)
         assert same(held, tensors)
 
 
@@ -52,19 +52,19 @@ def lost(world: World, number: int) -> None:
     """Rank 1 is sent a signal; rank 0 tells what it sees of that, and leaves."""
     if world.rank == 1:
         os.kill(os.getpid(), number)
-    begun = time.monotonic()
+    started = time.monotonic()
     try:
         for _ in range(3):
             world.agree(1.0)
-    except PeerLost as told:
+    except PeerLost as received:
         try:
             world.any(True)
         except PeerLost:
-            print(json.dumps({"said": told.sentence, "seconds": time.monotonic() - begun}))
+            print(json.dumps({"said": received.sentence, "seconds": time.monotonic() - started}))
 
 
 def ranks(*arguments: str) -> tuple[int, str]:
-    """Run this file as two ranks; return how rank 0 ended and what it said. Rank 1 is killed after that."""
+    """Run this file as two ranks; return the exit code and the output of rank 0. Rank 1 is killed after that."""
     from rendezvous import free_port  # this file is also run by itself, where it could not be found
 
     place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "CUDA_VISIBLE_DEVICES": ""}
@@ -74,12 +74,12 @@ def ranks(*arguments: str) -> tuple[int, str]:
         for rank in (0, 1)
     ]
     try:
-        said, _ = both[0].communicate(timeout=120)
+        output, _ = both[0].communicate(timeout=120)
     finally:
         for process in both:
             process.kill()
             process.communicate()
-    return both[0].returncode, said
+    return both[0].returncode, output
 
 
 def test_one_process_agrees_with_itself() -> None:
@@ -89,7 +89,7 @@ def test_one_process_agrees_with_itself() -> None:
     assert world.add(vector) is vector and world.sum(0.1) == 0.1
     assert world.agree(0.1, 2.0) == (0.1, 2.0) and world.broadcast("so") == "so"
     assert world.any(True) and not world.any(False)
-    assert same(world.spread(TENSORS), TENSORS)
+    assert same(world.broadcast_tensors(TENSORS), TENSORS)
     worlds.stop(world)
 
 
@@ -101,7 +101,7 @@ def test_what_an_earlier_start_left_in_the_store_is_never_read(late: int) -> Non
         with ThreadPoolExecutor(3) as pool:
             waiting = []
             for rank in sorted(range(3), key=lambda rank: rank == late):
-                waiting.append(pool.submit(worlds.met, store, rank, 3, timedelta(seconds=30)))
+                waiting.append(pool.submit(worlds.wait_for_ranks, store, rank, 3, timedelta(seconds=30)))
                 time.sleep(0.1)
             parts = [one.result() for one in waiting]
         for rank, part in enumerate(parts):
@@ -113,22 +113,22 @@ def test_what_an_earlier_start_left_in_the_store_is_never_read(late: int) -> Non
 def test_a_rank_that_never_comes_again_is_not_taken_for_the_one_that_came_before() -> None:
     store = dist.HashStore()
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda rank: worlds.met(store, rank, 2, timedelta(seconds=30)), range(2)))
+        list(pool.map(lambda rank: worlds.wait_for_ranks(store, rank, 2, timedelta(seconds=30)), range(2)))
     with pytest.raises(PeerLost, match="did not answer in time"):
-        worlds.met(store, 0, 2, timedelta(seconds=0.3))
+        worlds.wait_for_ranks(store, 0, 2, timedelta(seconds=0.3))
 
 
 def test_ranks_agree_and_a_killed_one_is_noticed_at_once() -> None:
-    code, said = ranks("agreed", str(int(signal.SIGKILL)))
-    found = json.loads(said)
+    code, output = ranks("agreed", str(int(signal.SIGKILL)))
+    found = json.loads(output)
     assert code == 0 and found["said"] == "Another process of this run ended."
     assert found["seconds"] < 30
 
 
 def test_a_silent_rank_is_given_up_after_the_time_that_was_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DAYBREAK_PEER_TIMEOUT", "3")
-    code, said = ranks(str(int(signal.SIGSTOP)))
-    found = json.loads(said)
+    code, output = ranks(str(int(signal.SIGSTOP)))
+    found = json.loads(output)
     assert code == 0 and found["said"] == "Another process of this run did not answer in time."
     assert 2.5 < found["seconds"] < 30
 

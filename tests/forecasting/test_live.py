@@ -15,7 +15,7 @@ from daybreak.forecasting.law import CENTRE, RunSpec
 from daybreak.forecasting.live import ForecastMonitor
 from daybreak.schemas.forecast import ForecastLog, Law
 from daybreak.schemas.run import StepRecord
-from daybreak.training.hardware.speed import Pace
+from daybreak.training.calibration import Pace
 
 INNER, TOKENS = SIZES[1], 6e6
 EVEN = Pace((1.0, 1.0, 1.0)).covered

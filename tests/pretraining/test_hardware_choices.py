@@ -23,11 +23,11 @@ from daybreak.pretraining.setup import PretrainingJob, setup_training
 from daybreak.recipe import load_recipe
 from daybreak.schemas.run import Decisions
 from daybreak.training import calibration, checkpoint
-from daybreak.training.changes import changed, in_force
 from daybreak.training.checkpoint import START, Progress
 from daybreak.training.hardware import probe
 from daybreak.training.objectives.finish import Finish
 from daybreak.training.ramp import Ramp
+from daybreak.training.recovery import current_change, with_change
 from daybreak.training.step import Training
 
 SMALL = ModernEncoder(layers=1, hidden_size=32, heads=2, intermediate_size=32)
@@ -160,8 +160,8 @@ def test_more_processes_than_a_step_has_rows_are_refused(data: Path, tmp_path: P
 def test_a_resume_forgets_what_was_decided_for_steps_that_are_lost(data: Path, tmp_path: Path) -> None:
     asked = order(data, tmp_path)
     training = begun(asked)
-    decisions = changed(training.decisions, 5, "out of memory", microbatch=4)
-    decisions = changed(decisions, 20, "diverged", rate=0.5, skip_to=400)
+    decisions = with_change(training.decisions, 5, "out of memory", microbatch=4)
+    decisions = with_change(decisions, 20, "diverged", rate=0.5, skip_to=400)
     write_json(asked.run.decisions, decisions)
     progress = replace(START, step=12, position=96)
     again = resume(replace(training, decisions=decisions), progress, asked.run)
@@ -170,7 +170,7 @@ def test_a_resume_forgets_what_was_decided_for_steps_that_are_lost(data: Path, t
     assert again.phases[0].microbatch == 4  # also for a step that is only tried, to compile
     # And on two processes what held goes on to hold.
     both = resume(replace(training, decisions=decisions, world=World(size=2)), progress, asked.run)
-    held = in_force(both.decisions, 12)
+    held = current_change(both.decisions, 12)
     assert (held.step, held.microbatch, held.world_size, held.rate) == (12, 4, 2, 1.0)
 
 
@@ -183,14 +183,14 @@ def test_threads_are_those_of_the_run_and_of_other_processes_their_own(data: Pat
     assert torch.get_num_threads() == 2
     torch.set_num_threads(1)
     other = resume(replace(training, decisions=decisions, world=World(size=2)), START, asked.run)
-    assert torch.get_num_threads() == 1 and in_force(other.decisions, 0).threads == 1
+    assert torch.get_num_threads() == 1 and current_change(other.decisions, 0).threads == 1
 
 
 def test_a_run_folder_that_is_gone_on_with_holds_its_first_checkpoint(data: Path, tmp_path: Path) -> None:
     """Measuring leaves one at step 0, which a run that is killed at once resumes from."""
     asked = order(data, tmp_path)
     begun(asked)
-    found, torn = checkpoint.newest(asked.run.checkpoints)
+    found, torn = checkpoint.read_newest(asked.run.checkpoints)
     assert found is not None and (found.progress.step, torn) == (0, [])
 
 
@@ -205,7 +205,7 @@ def test_processes_that_are_killed_before_their_first_step_are_charged(data: Pat
         resumed_training, progress = setup_training(late, training.decisions, World())
         assert progress.elapsed == pytest.approx(7.0 + 5.0 * earlier, abs=1.0)  # what came before this process
         assert resumed_training.clock.elapsed() == pytest.approx(12.0 + 5.0 * earlier, abs=1.0)
-    found, _ = checkpoint.newest(asked.run.checkpoints)
+    found, _ = checkpoint.read_newest(asked.run.checkpoints)
     assert found is not None and found.progress.elapsed == pytest.approx(22.0, abs=1.0)
     assert sum(found.progress.time_by_category.values()) == pytest.approx(15.0, abs=1.0)
 

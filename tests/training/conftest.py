@@ -154,7 +154,7 @@ def journaled(made: Training, progress: Progress = START) -> Progress:
     """Run to the end with records in the run's folder; decisions.json is there even where nothing changed."""
     assert made.run
     journal = Journal(made.run)
-    journal.decided(made.decisions)
+    journal.write_decisions(made.decisions)
     try:
         return fit(replace(made, journal=journal), progress)
     finally:
@@ -183,7 +183,7 @@ def checkpoint_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """The worst case for going back: the newest checkpoints are all of weights that are ill already."""
     monkeypatch.setattr(os, "fsync", lambda _: None)  # nothing here cuts the power
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
-    monkeypatch.setattr(loop, "CHECKPOINT_SHARE", 1e9)
+    monkeypatch.setattr(loop, "CHECKPOINT_FRACTION", 1e9)
 
 
 @pytest.fixture(scope="session")

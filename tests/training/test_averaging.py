@@ -28,22 +28,22 @@ def layer() -> nn.Linear:
 def walk(module: nn.Module, average: RunningAverage, first: int, last: int) -> None:
     """Steps ``first`` to ``last`` of a run of STEPS, as the loop takes them: the weights of a step, then the mean."""
     for step in range(first, last + 1):
-        chance = torch.Generator().manual_seed(step)
+        rng = torch.Generator().manual_seed(step)
         with torch.no_grad():
             for parameter in module.parameters():
-                parameter.add_(torch.randn(parameter.shape, generator=chance))
+                parameter.add_(torch.randn(parameter.shape, generator=rng))
         average.update(step, (step - 1) / STEPS)
 
 
 @settings(max_examples=60, deadline=None)
-@given(share=st.floats(0, 1), every=st.integers(1, 50))
-def test_it_is_the_mean_of_the_snapshots_that_count(share: float, every: int) -> None:
+@given(fraction=st.floats(0, 1), every=st.integers(1, 50))
+def test_it_is_the_mean_of_the_snapshots_that_count(fraction: float, every: int) -> None:
     module, reference = layer(), layer()
-    average = RunningAverage(Averaging(fraction=share, every=every), module)
+    average = RunningAverage(Averaging(fraction=fraction, every=every), module)
     snapshots = []
     for step in range(1, STEPS + 1):
         walk(module, average, step, step)
-        if share > 0 and (step - 1) / STEPS >= 1 - share and step % every == 0:
+        if fraction > 0 and (step - 1) / STEPS >= 1 - fraction and step % every == 0:
             snapshots.append([parameter.detach().double().numpy() for parameter in module.parameters()])
             snapshots[-1] = [array.copy() for array in snapshots[-1]]
     average.put_in(reference)
@@ -137,7 +137,7 @@ def test_it_is_stored_with_the_recipe() -> None:
 
 @pytest.mark.parametrize(
     ("fields", "named"),
-    [({"share": 1.5}, "share is 1.5"), ({"share": -0.1}, "share is -0.1"), ({"every": 0}, "every is 0")],
+    [({"fraction": 1.5}, "fraction is 1.5"), ({"fraction": -0.1}, "fraction is -0.1"), ({"every": 0}, "every is 0")],
 )
 def test_settings_that_mean_nothing_are_refused(fields: dict[str, float], named: str) -> None:
     with pytest.raises(UserError, match=named):

@@ -48,7 +48,7 @@ def training(**changes: Any) -> Training:
         for length in LENGTHS
     )
     optimizer = types.SimpleNamespace(zero_grad=lambda **_: None)
-    values |= {"finish": Finish(), "begin": 0.0}
+    values |= {"finish": Finish(), "objective_start": 0.0}
     values |= {"phases": phases, "world": World(), "device": torch.device("cpu"), "optimizer": optimizer}
     return Training(**{**values, **changes})
 
@@ -58,7 +58,7 @@ def _room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibration, "_free_bytes", lambda: 1e12)
 
 
-@pytest.mark.parametrize(("fixed", "each", "share", "best", "tried"), [
+@pytest.mark.parametrize(("fixed", "each", "device_batch", "best", "tried"), [
     (1.0, 0.0, 64, 64, [8, 16, 32, 64]),  # the more the better, up to what a device's share holds
     (1.0, 0.0, 100, 64, [8, 16, 32, 64]),
     (0.0, 1.0, 64, 8, [8, 16]),  # nothing to win
@@ -66,10 +66,10 @@ def _room(monkeypatch: pytest.MonkeyPatch) -> None:
     (1.0, 1.0, 5, 5, [5]),
 ])  # fmt: skip
 def test_it_doubles_while_that_pays(
-    fixed: float, each: float, share: int, best: int, tried: list[int], monkeypatch: pytest.MonkeyPatch
+    fixed: float, each: float, device_batch: int, best: int, tried: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device = Device(monkeypatch, fixed=fixed, each=each)
-    assert calibration.fastest_microbatch(training(), checkpoint.START, share) == best
+    assert calibration.fastest_microbatch(training(), checkpoint.START, device_batch) == best
     assert device.tried == tried
 
 
@@ -77,7 +77,7 @@ def test_it_stops_where_memory_does(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     device = Device(monkeypatch, fixed=1.0, each=0.0, memory=20)
     assert calibration.fastest_microbatch(training(), checkpoint.START, 512) == 16
     assert device.tried == [8, 16, 32]
-    assert "32 rows at a time do not fit into this device's memory." in capsys.readouterr().out
+    assert "A microbatch of 32 sequences does not fit into this device's memory." in capsys.readouterr().out
 
 
 def test_it_halves_where_the_first_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +88,7 @@ def test_it_halves_where_the_first_does_not_fit(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_device_that_holds_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     Device(monkeypatch, fixed=1.0, each=0.0, memory=0)
-    with pytest.raises(UserError, match="Not even a single row fits"):
+    with pytest.raises(UserError, match="Not even a single sequence fits"):
         calibration.fastest_microbatch(training(), checkpoint.START, 64)
 
 
@@ -209,7 +209,7 @@ def test_a_checkpoint_is_expected_to_hold_the_optimizers_memory() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "device", "budget", "worth"),
+    ("setting", "device", "budget", "worth"),
     [
         ("auto", "cuda", "6m", True),
         ("auto", "cuda", "5m", False),
@@ -219,5 +219,5 @@ def test_a_checkpoint_is_expected_to_hold_the_optimizers_memory() -> None:
         ("off", "cuda", "24h", False),
     ],
 )
-def test_compiling_must_be_repaid(asked: str, device: str, budget: str, worth: bool) -> None:
-    assert calibration.worth_compiling(asked, torch.device(device), Budget.parse(budget)) == worth
+def test_compiling_must_be_repaid(setting: str, device: str, budget: str, worth: bool) -> None:
+    assert calibration.worth_compiling(setting, torch.device(device), Budget.parse(budget)) == worth

@@ -1,4 +1,4 @@
-"""Decisions in mid-course: which one holds, what a new one replaces, and what a resume forgets."""
+"""Changes during a run: which one is in force, what a new one replaces, and what a resume drops."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from daybreak.core.serialization import from_dict, to_dict
 from daybreak.schemas.changes import Change
 from daybreak.schemas.run import Decisions
-from daybreak.training.changes import changed, cut, in_force
+from daybreak.training.recovery import current_change, with_change, without_changes_after
 
 STEPS = 30
 PLAIN = Decisions(
@@ -47,9 +47,12 @@ def naive(course: Course) -> list[dict[str, Any]]:
 def test_what_holds_for_a_step_is_the_last_decision_up_to_it(course: Course) -> None:
     decisions = PLAIN
     for kind, step, values in course:
-        decisions = changed(decisions, step, "why", **values) if kind == "changed" else cut(decisions, step)
+        if kind == "changed":
+            decisions = with_change(decisions, step, "why", **values)
+        else:
+            decisions = without_changes_after(decisions, step)
     for step, expected in enumerate(naive(course)):
-        held = in_force(decisions, step)
+        held = current_change(decisions, step)
         assert {name: getattr(held, name) for name in expected} == expected
     steps = [change.step for change in decisions.changes]
     assert steps == sorted(set(steps))  # in order, one a step
@@ -58,23 +61,23 @@ def test_what_holds_for_a_step_is_the_last_decision_up_to_it(course: Course) -> 
 
 
 def test_without_changes_the_start_holds() -> None:
-    held = in_force(PLAIN, 10**9)
+    held = current_change(PLAIN, 10**9)
     assert (held.step, held.microbatch, held.world_size, held.threads) == (0, 64, 1, 2)
     assert (held.rate, held.skip_to) == (1.0, None)
 
 
 def test_rows_are_passed_over_once() -> None:
     """The jump belongs to its step: a later decision must not jump again, one at the same step must still."""
-    jumped = changed(PLAIN, 5, "diverged", rate=0.5, skip_to=80)
-    assert in_force(jumped, 5).skip_to == 80
-    later = changed(jumped, 9, "out of memory", microbatch=32)
+    jumped = with_change(PLAIN, 5, "diverged", rate=0.5, skip_to=80)
+    assert current_change(jumped, 5).skip_to == 80
+    later = with_change(jumped, 9, "out of memory", microbatch=32)
     assert later.changes[1] == Change(step=9, why="out of memory", microbatch=32, world_size=1, threads=2, rate=0.5)
-    same = changed(jumped, 5, "out of memory", microbatch=32)
+    same = with_change(jumped, 5, "out of memory", microbatch=32)
     assert same.changes == [replace(jumped.changes[0], why="out of memory", microbatch=32)]
-    assert cut(later, 8) == jumped and cut(later, 4) == PLAIN
+    assert without_changes_after(later, 8) == jumped and without_changes_after(later, 4) == PLAIN
 
 
 def test_nothing_that_was_decided_before_is_touched() -> None:
-    first = changed(PLAIN, 5, "one", rate=0.5)
-    changed(first, 3, "two", rate=0.25)
+    first = with_change(PLAIN, 5, "one", rate=0.5)
+    with_change(first, 3, "two", rate=0.25)
     assert PLAIN.changes == [] and [change.why for change in first.changes] == ["one"]

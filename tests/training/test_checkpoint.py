@@ -36,7 +36,7 @@ def train(model: ModernBert, optimizer: torch.optim.Optimizer, steps: int = 3) -
 
 
 def at(step: int) -> Progress:
-    spent = {"start": 1.25, "train": 0.1 + 0.2}
+    used = {"start": 1.25, "train": 0.1 + 0.2}
     return Progress(
         step=step,
         position=8 * step,
@@ -44,7 +44,7 @@ def at(step: int) -> Progress:
         targets=9 * step,
         elapsed=1 / 3,
         resumes=2,
-        time_by_category=spent,
+        time_by_category=used,
     )
 
 
@@ -187,7 +187,7 @@ def names(folder: Path) -> list[int]:
 
 
 def test_of_a_run_that_leaves_out_steps_one_from_before_stays(tmp_path: Path) -> None:
-    """Steps 4, 5 ... are left out: 3 is the newest that was followed by a good step."""
+    """Steps 4, 5 ... are skipped: 3 is the newest one before a good step."""
     model, optimizer = fresh(1)
     kept = []
     for step, recent in ((2, 0), (3, 0), (4, 0), (5, 0b1), (6, 0b11), (7, 0b111), (8, 0b1111)):
@@ -199,7 +199,7 @@ def test_of_a_run_that_leaves_out_steps_one_from_before_stays(tmp_path: Path) ->
     assert names(tmp_path) == [3, 8, 10]
     checkpoint.save(tmp_path, at(40), model, optimizer)
     assert names(tmp_path) == [10, 40]
-    # Of those that are kept one at a time there is only one.
+    # Milestones keep only one checkpoint.
     checkpoint.save(tmp_path / "best", ill(4, 0), model, optimizer, keep=1)
     checkpoint.save(tmp_path / "best", ill(6, 0b11), model, optimizer, keep=1)
     assert names(tmp_path / "best") == [6]
@@ -210,11 +210,11 @@ def test_the_newest_before_a_step_is_found(tmp_path: Path) -> None:
     for step in (3, 7, 12):
         checkpoint.save(tmp_path, at(step), model, optimizer, keep=9)
     for before, expected in ((13, 12), (12, 7), (7, 3), (4, 3)):
-        found, torn = checkpoint.newest(tmp_path, before=before)
+        found, torn = checkpoint.read_newest(tmp_path, before=before)
         assert found is not None and found.progress == at(expected) and torn == []
-    assert checkpoint.newest(tmp_path, before=3) == (None, [])
+    assert checkpoint.read_newest(tmp_path, before=3) == (None, [])
     (tmp_path / "step-000000007" / "model.safetensors").unlink()
-    found, torn = checkpoint.newest(tmp_path, before=12)
+    found, torn = checkpoint.read_newest(tmp_path, before=12)
     assert found is not None and found.progress == at(3) and torn[0].startswith("step-000000007")
 
 
@@ -233,7 +233,7 @@ def test_the_average_comes_back_with_the_weights(tmp_path: Path) -> None:
         train(model, optimizer, 1)
         average.update(step, 1.0)
     checkpoint.save(tmp_path, at(3), model, optimizer, average)
-    found, torn = checkpoint.newest(tmp_path)
+    found, torn = checkpoint.read_newest(tmp_path)
     assert found is not None and torn == []
     other, theirs = fresh(2)
     again = RunningAverage(Averaging(fraction=1.0, every=1), other)

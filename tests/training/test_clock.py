@@ -45,7 +45,7 @@ def test_other_texts_are_refused_with_examples(text: str) -> None:
 
 
 class Time:
-    """A time that moves when told."""
+    """A clock that advances on request."""
 
     now = 1_000.0
 
@@ -119,7 +119,7 @@ def test_a_rank_obeys_the_first_ones_clock_and_reserve() -> None:
     clock = BudgetClock(Budget.parse("110s"), Deaf(rank=1, size=2), started=1_000.0, first_step_at=20.0, now=Time())
     clock.keep_back(37.0)
     tick = clock.tick(0, 0)
-    assert (tick.elapsed, tick.progress, tick.leaving) == (50.0, 30 / 80, True)
+    assert (tick.elapsed, tick.progress, tick.stopping) == (50.0, 30 / 80, True)
     begins = BudgetClock(Budget.parse("110s"), Deaf(rank=1, size=2), started=900.0, now=Time())
     assert begins.tick(0, 0).progress == 0.0 and begins.first_step_at == 50.0  # the first rank's, not its own 100
 
@@ -128,29 +128,29 @@ def test_what_was_heard_in_a_step_is_the_next_ticks_time_and_no_others() -> None
     world = Deaf(rank=1, size=2)
     clock = BudgetClock(Budget.parse("110s"), world, started=1_000.0, first_step_at=0.0, now=Time())
     before = Deaf.messages
-    assert clock.voice(True) == (0.0, 0.0, True)
-    clock.hear([20.0, 10.0, 0.0])
+    assert clock.payload(True) == (0.0, 0.0, True)
+    clock.receive([20.0, 10.0, 0.0])
     assert clock.tick(1, 0) == Tick(20.0, 0.2, False) and Deaf.messages == before
     assert clock.tick(1, 0) == Tick(50.0, 0.5, True) and Deaf.messages == before + 1
 
 
 @given(st.floats(0, 1e9), st.floats(0, 1e9), st.integers(1, 64), st.integers(0, 63))
 def test_the_sum_of_all_voices_is_the_first_ranks_numbers(elapsed: float, kept: float, size: int, asked: int) -> None:
-    def voice(rank: int) -> tuple[float, ...]:
+    def payload(rank: int) -> tuple[float, ...]:
         world = World(rank=rank, size=size + 1)
         started = 1_000.0 - elapsed if rank == 0 else 3.0
         clock = BudgetClock(Budget.parse("1d"), world, started=started, reserve=kept + rank, now=Time())
-        return clock.voice(rank == asked)
+        return clock.payload(rank == asked)
 
-    voices = torch.tensor([voice(rank) for rank in range(size + 1)], dtype=torch.float64)
+    voices = torch.tensor([payload(rank) for rank in range(size + 1)], dtype=torch.float64)
     assert voices.sum(dim=0).tolist() == [1_000.0 - (1_000.0 - elapsed), kept, float(asked <= size)]
 
 
 def test_one_process_says_and_hears_nothing() -> None:
     clock = BudgetClock(Budget.parse("100s"), World(), started=990.0, now=Time())
-    assert clock.voice(True) == ()
-    clock.hear([])
-    assert clock.tick(0, 0) == Tick(10.0, 0.0, False) and clock.tick(0, 0, leaving=True).leaving
+    assert clock.payload(True) == ()
+    clock.receive([])
+    assert clock.tick(0, 0) == Tick(10.0, 0.0, False) and clock.tick(0, 0, stopping=True).stopping
 
 
 def test_a_recorded_run_is_repeated_bit_for_bit() -> None:

@@ -15,10 +15,10 @@ from daybreak.core.serialization import from_dict, to_dict
 from daybreak.training.checkpoint import START, Progress
 from daybreak.training.guard import (
     FIRST_SCALE,
-    GROWS_AFTER,
+    GROWTH_INTERVAL,
     LARGEST_SCALE,
-    SETTLED,
-    TOO_MANY,
+    MAX_BAD_STEPS,
+    SETTLING_STEPS,
     WINDOW,
     Health,
     LossScale,
@@ -36,12 +36,12 @@ def after(losses: list[float], norms: list[float] | None = None, health: Health 
 
 
 def falling(start: float, end: float, steps: int, noise: float, seed: int) -> list[float]:
-    chance = np.random.default_rng(seed)
-    course = end + (start - end) * np.exp(-5 * np.arange(steps) / steps)
-    return [float(loss) for loss in course + chance.normal(0, noise, steps)]
+    rng = np.random.default_rng(seed)
+    curve = end + (start - end) * np.exp(-5 * np.arange(steps) / steps)
+    return [float(loss) for loss in curve + rng.normal(0, noise, steps)]
 
 
-@pytest.mark.parametrize("seen", [0, 5, SETTLED, 5_000])
+@pytest.mark.parametrize("seen", [0, 5, SETTLING_STEPS, 5_000])
 @pytest.mark.parametrize(
     ("loss", "norm"), [(math.nan, 1.0), (math.inf, 1.0), (5.0, math.nan), (5.0, math.inf), (-math.inf, math.nan)]
 )
@@ -62,14 +62,14 @@ def test_no_ordinary_step_is_bad(start: float, end: float, steps: int, noise: fl
     """Losses that fall with noise, and norms that scatter by a factor of three about their usual one."""
     norms = norm * np.exp(np.random.default_rng(seed).normal(0, 0.4, steps))
     health = after(falling(start, end, steps, noise, seed), norms.tolist())
-    assert health.dropped == 0 and not health.is_ill
+    assert health.dropped == 0 and not health.has_diverged
 
 
-@given(st.floats(0.5, 6.0), st.integers(SETTLED, 300), st.integers(0, 99))
+@given(st.floats(0.5, 6.0), st.integers(SETTLING_STEPS, 300), st.integers(0, 99))
 def test_a_change_of_stage_is_no_explosion(end: float, steps: int, seed: int) -> None:
     """From next-token prediction to masked words: the loss jumps to word frequencies' 7.3, the norm a hundredfold.
 
-    Of text that repeats itself the next token is forecast nearly for certain.
+    For repetitive text the next token is almost certain.
     """
     health = after(falling(9.0, end, steps, 0.1, seed), [0.2] * steps, Health().in_stage("causal"))
     assert health.in_stage("causal") == health
@@ -95,7 +95,7 @@ def test_an_explosion_is_bad() -> None:
 
 def test_a_young_run_may_do_what_it_likes_but_overflow() -> None:
     health = after([10.0, 4e3, 7.0] * 6, [1.0, 9e5, 2.0] * 6)
-    assert health.seen < SETTLED and not health.is_bad(1e6, 1e9, CLIP)
+    assert health.seen < SETTLING_STEPS and not health.is_bad(1e6, 1e9, CLIP)
 
 
 def test_slow_growth_is_caught_for_the_lowest_loss_counts() -> None:
@@ -108,28 +108,28 @@ def test_slow_growth_is_caught_for_the_lowest_loss_counts() -> None:
 
 
 @given(st.lists(st.sampled_from("good bad overflow".split()), max_size=120))
-def test_a_run_is_ill_after_too_many_bad_steps_in_the_window(course: list[str]) -> None:
+def test_a_run_is_ill_after_too_many_bad_steps_in_the_window(steps: list[str]) -> None:
     health = Health()
-    for place, kind in enumerate(course, start=1):
+    for place, kind in enumerate(steps, start=1):
         health = {"good": health.after_good(5.0, 1.0), "bad": health.after_bad(), "overflow": health.after_overflow()}[
             kind
         ]
-        assert health.is_ill == (course[max(0, place - WINDOW) : place].count("bad") >= TOO_MANY)
-        assert health.dropped == place - course[:place].count("good")
-        assert health.seen == course[:place].count("good")
+        assert health.has_diverged == (steps[max(0, place - WINDOW) : place].count("bad") >= MAX_BAD_STEPS)
+        assert health.dropped == place - steps[:place].count("good")
+        assert health.seen == steps[:place].count("good")
 
 
 @given(st.lists(st.sampled_from("good bad overflow".split()), max_size=60))
-def test_the_first_bad_step_is_known(course: list[str]) -> None:
+def test_the_first_bad_step_is_known(steps: list[str]) -> None:
     """Checkpoints before it were followed by a step that went well or at least not badly."""
     health = Health()
-    for kind in course:
+    for kind in steps:
         health = {"good": health.after_good(5.0, 1.0), "bad": health.after_bad(), "overflow": health.after_overflow()}[
             kind
         ]
-    recent = range(max(0, len(course) - WINDOW), len(course))
-    expected = next((step for step in recent if course[step] == "bad"), len(course))
-    assert replace(START, step=len(course), health=health).first_bad == expected
+    recent = range(max(0, len(steps) - WINDOW), len(steps))
+    expected = next((step for step in recent if steps[step] == "bad"), len(steps))
+    assert replace(START, step=len(steps), health=health).first_bad == expected
 
 
 def test_the_usual_is_a_running_mean() -> None:
@@ -157,7 +157,9 @@ def test_the_usual_is_a_running_mean() -> None:
         lowest=st.floats(0, 1e6),
         log_norm=st.floats(-70, 70),
     ),
-    scale=st.builds(LossScale, factor=st.sampled_from([2.0**n for n in range(25)]), good=st.integers(0, GROWS_AFTER)),
+    scale=st.builds(
+        LossScale, factor=st.sampled_from([2.0**n for n in range(25)]), good=st.integers(0, GROWTH_INTERVAL)
+    ),
     best=st.none() | st.floats(0, 100),
     late=st.none() | st.floats(0.9, 1),
 )
@@ -176,7 +178,7 @@ def test_progress_of_an_earlier_version_is_healthy() -> None:
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_only_float16_has_a_loss_scale(precision: str) -> None:
     scale = LossScale.first(precision)
-    for _ in range(3 * GROWS_AFTER):
+    for _ in range(3 * GROWTH_INTERVAL):
         scale = scale.after_good()
     assert scale == LossScale() and scale.factor == 1.0 and not scale.can_shrink
     assert LossScale.first("float16").factor == FIRST_SCALE
@@ -184,15 +186,15 @@ def test_only_float16_has_a_loss_scale(precision: str) -> None:
 
 def test_the_loss_scale_grows_after_good_steps_up_to_its_largest() -> None:
     scale, factors = LossScale(factor=LARGEST_SCALE / 4), []
-    for _ in range(4 * GROWS_AFTER):
+    for _ in range(4 * GROWTH_INTERVAL):
         scale = scale.after_good()
         factors.append(scale.factor)
     changes = [place + 1 for place in range(1, len(factors)) if factors[place] != factors[place - 1]]
-    assert changes == [GROWS_AFTER, 2 * GROWS_AFTER] and factors[-1] == LARGEST_SCALE
+    assert changes == [GROWTH_INTERVAL, 2 * GROWTH_INTERVAL] and factors[-1] == LARGEST_SCALE
 
 
 def test_the_loss_scale_halves_down_to_two_and_counts_anew() -> None:
-    scale = replace(LossScale.first("float16"), good=GROWS_AFTER - 1)
+    scale = replace(LossScale.first("float16"), good=GROWTH_INTERVAL - 1)
     halvings = 0
     while scale.can_shrink:
         scale, halvings = scale.after_overflow(), halvings + 1

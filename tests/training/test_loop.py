@@ -116,7 +116,7 @@ def decisions(**changes: Any) -> Decisions:
 def step(made: Training, progress: Progress, at: float) -> tuple[Progress, float, float]:
     """A step that is taken: (progress after it, loss, norm)."""
     found = take_step(made, progress, at)
-    assert found.taken
+    assert found.updated
     return found.progress, found.loss, found.norm
 
 
@@ -166,7 +166,7 @@ def test_the_step_is_the_gradient_of_the_mean_over_targets(tmp_path: Path) -> No
     assert_near([b - a for b, a in zip(before, weights(made))], list(expected), 1e-6)
 
 
-@pytest.mark.parametrize(("max_grad_norm", "factor"), [(1e-3, True), (1e3, False)])
+@pytest.mark.parametrize(("clip", "factor"), [(1e-3, True), (1e3, False)])
 def test_large_gradients_are_clipped_and_small_ones_are_not(tmp_path: Path, clip: float, factor: bool) -> None:
     made = training(tmp_path, max_grad_norm=clip)
     made = replace(made, optimizer=torch.optim.SGD(made.model.parameters(), lr=1.0))
@@ -269,7 +269,7 @@ def test_validating_changes_nothing(tmp_path: Path) -> None:
 
 def test_checkpoints_come_at_their_interval_and_hold_the_sums(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
-    monkeypatch.setattr(loop, "CHECKPOINT_SHARE", 1e9)
+    monkeypatch.setattr(loop, "CHECKPOINT_FRACTION", 1e9)
     made = training(tmp_path)
     fit(made, checkpoint.START)
     assert sorted(path.name for path in folder_of(made).iterdir()) == ["step-000000029", "step-000000030"]

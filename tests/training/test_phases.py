@@ -24,7 +24,7 @@ from daybreak.training.loop import fit
 from daybreak.training.monitoring.journal import Journal
 from daybreak.training.objectives.masked import Masked
 from daybreak.training.optim.optimizers import AdamW
-from daybreak.training.phases import LossHistory, Phase, SecondPhase, begins, scheduled
+from daybreak.training.phases import LossHistory, Phase, SecondPhase, schedule_progress, second_phase_starts
 from daybreak.training.ramp import Ramp
 from daybreak.training.schedule import Trapezoid
 from daybreak.training.step import Training
@@ -44,7 +44,7 @@ def rows_of(length: int) -> Any:
 
 
 class Seen:
-    """Which rows were asked for, by phase."""
+    """Requested sequences by phase."""
 
     def __init__(self) -> None:
         self.lengths: list[int] = []
@@ -59,13 +59,13 @@ class Seen:
         return Phase(take=take, length=length, rows_per_epoch=500, batch=batch, microbatch=4)
 
 
-def training(folder: Path, seen: Seen, later: SecondPhase, **changes: Any) -> Training:
+def training(folder: Path, seen: Seen, second: SecondPhase, **changes: Any) -> Training:
     torch.manual_seed(0)
     model = ModernEncoder(layers=1, hidden_size=16, heads=2, intermediate_size=12, init_std=0.2).build(VOCABULARY)
     parts: dict[str, Any] = {
         "model": model, "optimizer": AdamW(lr=1e-2).build(model), "objective": Masked(),
         "schedule": Trapezoid(warmup=0.0, decay=0.5), "phases": (seen.phase(12, 8), seen.phase(24, 4)),
-        "phase2": later, "ramp": Ramp(), "clock": BudgetClock(Budget.parse(f"{STEPS}steps"), World(), started=0.0),
+        "phase2": second, "ramp": Ramp(), "clock": BudgetClock(Budget.parse(f"{STEPS}steps"), World(), started=0.0),
         "world": World(), "max_grad_norm": 1.0, "seed": 0, "device": torch.device("cpu"), "average": None,
         "validation": Validation(rows_of(12)(9_000, 8), np.ones(VOCABULARY, np.uint64), torch.device("cpu")),
         "data_parallel": DataParallel(model, World()), "run": RunFolder(folder), "journal": None, "monitors": (),
@@ -104,8 +104,8 @@ class Stop(Exception):
 
 
 def test_a_run_stopped_in_the_second_phase_goes_on_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    later = SecondPhase(start=0.5, length=24, lr=1e-3)
-    whole = training(tmp_path / "whole", Seen(), later)
+    second = SecondPhase(start=0.5, length=24, lr=1e-3)
+    whole = training(tmp_path / "whole", Seen(), second)
     fit(whole, checkpoint.START)
 
     def stopping(position: int, rows: int, progress: float = 0.0) -> Batch:
@@ -113,13 +113,13 @@ def test_a_run_stopped_in_the_second_phase_goes_on_there(tmp_path: Path, monkeyp
             raise Stop
         return rows_of(24)(position, rows)
 
-    part = training(tmp_path / "part", Seen(), later)
+    part = training(tmp_path / "part", Seen(), second)
     part = replace(part, phases=(part.phases[0], replace(part.phases[1], take=stopping)))
     with monkeypatch.context() as patch, pytest.raises(Stop):
         patch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
-        patch.setattr(loop, "CHECKPOINT_SHARE", 1e9)
+        patch.setattr(loop, "CHECKPOINT_FRACTION", 1e9)
         fit(part, checkpoint.START)
-    rest = training(tmp_path / "part", Seen(), later)
+    rest = training(tmp_path / "part", Seen(), second)
     progress, torn = checkpoint.load_newest(tmp_path / "part" / "checkpoints", rest.model, rest.optimizer)
     assert progress is not None and torn == []
     assert progress.step == 20 and progress.second_from == pytest.approx(0.5)
@@ -143,19 +143,21 @@ def test_the_second_phase_begins_at_its_share_or_when_the_loss_is_flat() -> None
         falling = falling.add(at, 8.0 - step / 100)
         flat = flat.add(at, 6.0 if at > 0.1 else 8.0 - 20 * at)
     assert not falling.flat and flat.flat
-    assert not begins(SecondPhase(start=0.5), flat, 0.39, 7.0) and begins(SecondPhase(start=0.5), falling, 0.5, 7.0)
-    assert begins(SecondPhase(start=0.9, when_flat=True), flat, 0.39, 7.0)
-    assert not begins(SecondPhase(start=0.9, when_flat=True), falling, 0.39, 7.0)
-    assert not begins(SecondPhase(), flat, 0.99, 7.0)
+    assert not second_phase_starts(SecondPhase(start=0.5), flat, 0.39, 7.0)
+    assert second_phase_starts(SecondPhase(start=0.5), falling, 0.5, 7.0)
+    assert second_phase_starts(SecondPhase(start=0.9, when_flat=True), flat, 0.39, 7.0)
+    assert not second_phase_starts(SecondPhase(start=0.9, when_flat=True), falling, 0.39, 7.0)
+    assert not second_phase_starts(SecondPhase(), flat, 0.99, 7.0)
 
 
 def test_a_flat_loss_on_the_unigram_plateau_does_not_start_the_second_phase() -> None:
     losses = LossHistory()
     for step in range(400):
         losses = losses.add(step / 1000, 6.3 if step < 100 else 6.2)
-    later = SecondPhase(start=0.9, when_flat=True)
-    assert losses.flat and not begins(later, losses, 0.39, 6.25) and begins(later, losses, 0.39, 6.5)
-    assert begins(later, losses, 0.9, 6.25)  # the plateau does not delay the start that the recipe names
+    second = SecondPhase(start=0.9, when_flat=True)
+    assert losses.flat and not second_phase_starts(second, losses, 0.39, 6.25)
+    assert second_phase_starts(second, losses, 0.39, 6.5)
+    assert second_phase_starts(second, losses, 0.9, 6.25)  # the plateau does not delay the start that the recipe names
 
 
 def test_the_history_survives_json_and_holds_hundredths() -> None:
@@ -170,9 +172,9 @@ def test_the_history_survives_json_and_holds_hundredths() -> None:
 
 def test_each_phase_sees_its_own_schedule_from_0_to_1() -> None:
     fresh, same = SecondPhase(start=0.8, lr=1e-3), SecondPhase(start=0.8)
-    assert scheduled(fresh, None, 0.4) == pytest.approx(0.5)
-    assert scheduled(fresh, 0.8, 0.8) == 0.0 and scheduled(fresh, 0.8, 1.0) == 1.0
-    assert scheduled(same, None, 0.4) == 0.4 and scheduled(same, 0.8, 0.9) == 0.9
+    assert schedule_progress(fresh, None, 0.4) == pytest.approx(0.5)
+    assert schedule_progress(fresh, 0.8, 0.8) == 0.0 and schedule_progress(fresh, 0.8, 1.0) == 1.0
+    assert schedule_progress(same, None, 0.4) == 0.4 and schedule_progress(same, 0.8, 0.9) == 0.9
 
 
 @pytest.mark.parametrize("wrong", [{"start": 0.0}, {"start": 1.1}, {"batch": -1}, {"lr": -1e-3}, {"length": 4}])

@@ -78,7 +78,7 @@ class Spiked(Objective):
 
 
 def gradient(made: Training, progress: Progress) -> torch.Tensor:
-    """Of the mean over targets, all parameters in a row, unscaled."""
+    """Gradient of the mean over targets, all parameters concatenated, unscaled."""
     count = accumulate(made, progress, 0.1, 8).targets
     parts = [parameter.grad for parameter in made.model.parameters()]
     made.optimizer.zero_grad()
@@ -125,14 +125,14 @@ def test_an_overflow_halves_the_scale_and_leaves_out_the_step(tmp_path: Path, to
     while True:
         outcome = take_step(made, progress, 0.1)
         progress = outcome.progress
-        if outcome.taken:
+        if outcome.updated:
             break
         factors.append(progress.scale.factor)
         assert outcome.loss == pytest.approx(4.0, abs=1.5)
         assert all(torch.equal(a, b) for a, b in zip(before, toy.weights(made), strict=True))
     assert factors == [512, 256, 128, 64]
     assert progress.scale == LossScale(factor=64.0, good=1)
-    # No illness, however many there were, but steps that were left out; their rows are passed over.
+    # Overflows are no divergence, whatever their number, but skipped steps; their sequences are consumed.
     assert (progress.health.dropped, progress.health.recent, progress.health.seen) == (4, 0, 1)
     assert (progress.step, progress.position) == (5, 40)
 
@@ -156,7 +156,7 @@ def test_a_loss_that_explodes_is_not_the_scales_fault(tmp_path: Path, toy: Any, 
 
 
 def test_the_scale_grows_after_good_steps(tmp_path: Path, toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard, "GROWS_AFTER", 10)
+    monkeypatch.setattr(guard, "GROWTH_INTERVAL", 10)
     done = fit(toy.training(tmp_path, precision="float16"), HALF)
     assert done.scale == LossScale(factor=8 * 1024.0) and done.health.dropped == 0
 
@@ -196,9 +196,9 @@ class Ending(Objective):
 
 def test_a_resume_and_a_replay_are_exact(tmp_path: Path, toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """With overflows, a growing scale and an exploding step on both sides of the cut."""
-    monkeypatch.setattr(guard, "GROWS_AFTER", 7)
+    monkeypatch.setattr(guard, "GROWTH_INTERVAL", 7)
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
-    monkeypatch.setattr(loop, "CHECKPOINT_SHARE", 1e9)
+    monkeypatch.setattr(loop, "CHECKPOINT_FRACTION", 1e9)
     objective = Steep(inner=Spiked(inner=toy.Neighbours(), times=1e3), slope=128.0)
 
     first = replace(START, scale=LossScale.first("float16"))

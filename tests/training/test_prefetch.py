@@ -1,4 +1,4 @@
-"""Rows that are read ahead are those that would have been read: used only where they were made for what is asked."""
+"""Prefetched sequences equal those loaded on request, and are used only for a matching request."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def test_damaged_rows_fail_when_they_are_asked_for() -> None:
         raise UserError("The file was changed.", "Prepare it again.")
 
     prefetch, good = Prefetch(), Batch(ids=np.zeros((1, 2), np.int64))
-    prefetch.begin(1, damaged)
+    prefetch.start(1, damaged)
     assert prefetch.take(2, lambda: good) is good  # rows 1 are never asked for
-    prefetch.begin(3, damaged)
+    prefetch.start(3, damaged)
     with pytest.raises(UserError):
         prefetch.take(3, lambda: good)

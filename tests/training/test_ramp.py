@@ -38,14 +38,14 @@ def test_without_a_ramp_the_batch_is_what_it_is() -> None:
 @given(
     full=st.integers(1, 10_000),
     batch_multiple=st.integers(1, 600),
-    share=st.floats(0.01, 1),
+    fraction=st.floats(0.01, 1),
     progress=st.floats(0, 1),
     later=st.floats(0, 1),
 )
 def test_it_grows_in_whole_quanta_up_to_the_batch(
-    full: int, batch_multiple: int, share: float, progress: float, later: float
+    full: int, batch_multiple: int, fraction: float, progress: float, later: float
 ) -> None:
-    ramp, unit = Ramp(fraction=share), min(batch_multiple, full)
+    ramp, unit = Ramp(fraction=fraction), min(batch_multiple, full)
     progress, later = sorted((progress, later))
     rows = ramp.rows(full, progress, 0, batch_multiple)
     assert rows % unit == 0 and unit <= rows <= full // unit * unit
@@ -55,7 +55,13 @@ def test_it_grows_in_whole_quanta_up_to_the_batch(
 
 @pytest.mark.parametrize(
     "fields",
-    [{"share": 1.2}, {"share": -0.1}, {"microbatches": -1}, {"batch_multiple": -1}, {"share": 0.5, "microbatches": 9}],
+    [
+        {"fraction": 1.2},
+        {"fraction": -0.1},
+        {"microbatches": -1},
+        {"batch_multiple": -1},
+        {"fraction": 0.5, "microbatches": 9},
+    ],
 )
 def test_settings_that_mean_nothing_are_refused(fields: dict[str, float]) -> None:
     with pytest.raises(UserError, match="--ramp"):

@@ -21,13 +21,13 @@ from daybreak.core.run_folder import RunFolder
 from daybreak.schemas.run import Decisions, StepRecord
 from daybreak.training import checkpoint, loop
 from daybreak.training.averaging import Averaging, RunningAverage
-from daybreak.training.changes import changed
 from daybreak.training.checkpoint import START, Progress
 from daybreak.training.clock import Clock, Tick, read_trace
 from daybreak.training.loop import fit
 from daybreak.training.monitoring.journal import cut_back
 from daybreak.training.objectives.objective import Objective
 from daybreak.training.phases import Phase
+from daybreak.training.recovery import with_change
 from daybreak.training.schedule import Schedule, Trapezoid
 from daybreak.training.step import Training, take_step
 
@@ -73,7 +73,7 @@ def test_a_step_that_is_left_out_leaves_weights_and_moments_as_they_are(tmp_path
     before, moments = toy.weights(made), checkpoint.optimizer_tensors(made.optimizer)
     moments = {name: tensor.clone() for name, tensor in moments.items()}
     outcome = take_step(made, progress, 0.5)
-    assert not outcome.taken and (outcome.progress.step, outcome.progress.position) == (3, 24)
+    assert not outcome.updated and (outcome.progress.step, outcome.progress.position) == (3, 24)
     assert all(torch.equal(a, b) for a, b in zip(before, toy.weights(made), strict=True))
     after = checkpoint.optimizer_tensors(made.optimizer)
     assert moments and all(torch.equal(tensor, after[name]) for name, tensor in moments.items())
@@ -81,7 +81,7 @@ def test_a_step_that_is_left_out_leaves_weights_and_moments_as_they_are(tmp_path
 
 
 def test_rows_that_are_ill_are_passed_over(tmp_path: Path, toy: Any) -> None:
-    """Rows 96 to 131 cannot be learned: five steps are left out, then the run goes on behind them."""
+    """Sequences 96 to 131 give no finite loss: five steps are skipped, then the run continues after them."""
     sick = toy.Poisoned(inner=toy.Neighbours(), first=96, last=131)
     watched = toy.Recorded(toy.training(tmp_path / "run", objective=sick))
     made = watched.training
@@ -117,7 +117,7 @@ class Jump(Schedule):
 
 def test_going_back_beyond_a_change_of_processes_keeps_those_that_are_there(tmp_path: Path, toy: Any) -> None:
     made = toy.training(tmp_path, objective=toy.Poisoned(inner=toy.Neighbours(), first=96, last=131))
-    toy.journaled(replace(made, decisions=changed(made.decisions, 14, "resumed", world_size=3, threads=5)))
+    toy.journaled(replace(made, decisions=with_change(made.decisions, 14, "resumed", world_size=3, threads=5)))
     (change,) = read_json(RunFolder(tmp_path).decisions, Decisions).changes
     assert (change.step, change.world_size, change.threads, change.rate) == (11, 3, 5, 0.5)
 
@@ -235,8 +235,8 @@ class Stop(Clock):
     def __init__(self, made: Training, step: int):
         self._inner, self._step = made.clock, step
 
-    def tick(self, step: int, tokens: int, *, leaving: bool = False) -> Tick:
-        found = self._inner.tick(step, tokens, leaving=leaving)
+    def tick(self, step: int, tokens: int, *, stopping: bool = False) -> Tick:
+        found = self._inner.tick(step, tokens, stopping=stopping)
         return Tick(found.elapsed, 1.0) if step >= self._step else found
 
     def elapsed(self) -> float:

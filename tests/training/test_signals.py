@@ -1,4 +1,4 @@
-"""Leaving when asked to, and coming back as if nothing had been."""
+"""A signal stops a run, and a resume continues it without a difference."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from daybreak.core.errors import Interrupted
 from daybreak.core.run_folder import RunFolder
 from daybreak.training import checkpoint
 from daybreak.training.loop import fit
-from daybreak.training.signals import OBEYED, Signals
+from daybreak.training.signals import HANDLED, Signals
 
 
 @pytest.fixture(autouse=True)
 def _attended() -> Iterator[None]:
     """As in a terminal, wherever these tests run: under nohup SIGHUP is ignored."""
-    old = {number: signal.signal(number, signal.SIG_DFL) for number in OBEYED}
+    old = {number: signal.signal(number, signal.SIG_DFL) for number in HANDLED}
     yield
     for number, handler in old.items():
         signal.signal(number, handler)
 
 
-@pytest.mark.parametrize("number", OBEYED)
+@pytest.mark.parametrize("number", HANDLED)
 def test_a_signal_saves_and_leaves_and_the_rest_gives_the_same_weights(tmp_path: Path, toy: Any, number: int) -> None:
     whole = toy.training(tmp_path / "whole")
     fit(whole, checkpoint.START)
@@ -41,11 +41,11 @@ def test_a_signal_saves_and_leaves_and_the_rest_gives_the_same_weights(tmp_path:
 
     made = toy.training(tmp_path / "part")
     made = replace(made, phases=(replace(made.phases[0], take=interrupting),))
-    before = [signal.getsignal(each) for each in OBEYED]
+    before = [signal.getsignal(each) for each in HANDLED]
     with pytest.raises(Interrupted) as stop:
         fit(made, checkpoint.START)
     assert stop.value.exit_code == 128 + number
-    assert [signal.getsignal(each) for each in OBEYED] == before
+    assert [signal.getsignal(each) for each in HANDLED] == before
     again = toy.training(tmp_path / "part")
     progress, torn = checkpoint.load_newest(RunFolder(tmp_path / "part").checkpoints, again.model, again.optimizer)
     assert progress is not None and progress.step == 12 and torn == []
@@ -54,7 +54,7 @@ def test_a_signal_saves_and_leaves_and_the_rest_gives_the_same_weights(tmp_path:
 
 
 def test_under_nohup_only_a_closed_terminal_is_ignored() -> None:
-    for number in OBEYED:
+    for number in HANDLED:
         signal.signal(number, signal.SIG_IGN)
     with Signals() as signals:
         os.kill(os.getpid(), signal.SIGHUP)

@@ -83,9 +83,9 @@ def test_a_resumed_run_goes_on_where_it_was(tmp_path: Path, toy: Any) -> None:
     toy.journaled(whole)
     part = slow(toy, tmp_path / "part", start=4.0, budget="40s")
     with pytest.raises(Interrupted):
-        toy.journaled(replace(part, clock=leaving(part.clock, at=12)))
+        toy.journaled(replace(part, clock=stopping(part.clock, at=12)))
     run = RunFolder(tmp_path / "part")
-    found, _ = checkpoint.newest(run.checkpoints)
+    found, _ = checkpoint.read_newest(run.checkpoints)
     assert found and (found.progress.step, found.progress.elapsed, found.progress.first_step_at) == (12, 16.0, 4.0)
     rest = slow(toy, tmp_path / "part", start=0.0, budget="40s", progress=found.progress)
     checkpoint.load(found, rest.model, rest.optimizer)
@@ -93,10 +93,10 @@ def test_a_resumed_run_goes_on_where_it_was(tmp_path: Path, toy: Any) -> None:
     assert read_trace(run.trace) == read_trace(tmp_path / "whole" / "trace.jsonl") and toy.equal(whole, rest)
 
 
-def leaving(clock: Clock, *, at: int) -> Clock:
-    """The same clock, asked to leave before step ``at``."""
+def stopping(clock: Clock, *, at: int) -> Clock:
+    """The same clock with a stop signal before step ``at``."""
     inner = clock.tick
-    clock.tick = lambda step, tokens, *, leaving=False: inner(step, tokens, leaving=step == at)  # type: ignore[method-assign]
+    clock.tick = lambda step, tokens, *, stopping=False: inner(step, tokens, stopping=step == at)  # type: ignore[method-assign]
     return clock
 
 
@@ -108,5 +108,5 @@ def test_a_run_of_an_earlier_version_keeps_its_schedule(tmp_path: Path, toy: Any
     plain = json.loads(newest.read_text())
     assert plain.pop("first_step_at") is not None
     newest.write_text(json.dumps(plain))
-    found, _ = checkpoint.newest(RunFolder(tmp_path).checkpoints)
+    found, _ = checkpoint.read_newest(RunFolder(tmp_path).checkpoints)
     assert found and found.progress.first_step_at == 0.0

@@ -52,8 +52,8 @@ from daybreak.recipe import Recipe, resolved, smaller_than
 from daybreak.schemas.forecast import ForecastLog
 from daybreak.schemas.run import Decisions, Summary
 from daybreak.training import calibration, checkpoint
+from daybreak.training.calibration import pace_of
 from daybreak.training.clock import Budget
-from daybreak.training.hardware.speed import pace_of
 from daybreak.training.loop import fit, observe_machine
 from daybreak.training.monitoring.disk import check_room
 from daybreak.training.monitoring.heartbeat import Heartbeat

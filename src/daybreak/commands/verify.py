@@ -54,8 +54,8 @@ def verify(run: Path, *, data: Path | None = None, last: int = 0) -> Verified:
     from daybreak.pretraining.run_start import refuse_other_data
     from daybreak.pretraining.setup import PretrainingJob
     from daybreak.recipe import load_recipe
-    from daybreak.training.changes import in_force
     from daybreak.training.clock import read_trace
+    from daybreak.training.recovery import current_change
 
     folder = RunFolder(run)
     if not folder.recipe.is_file():
@@ -79,7 +79,7 @@ def verify(run: Path, *, data: Path | None = None, last: int = 0) -> Verified:
         if not later:
             raise UserError(f"'{run}' has no later checkpoint and no exported model.", "Resume the run first.")
         check_world_size(decisions, first, later[-1].step, world)
-        torch.set_num_threads(in_force(decisions, first).threads)
+        torch.set_num_threads(current_change(decisions, first).threads)
         return replay(order, decisions, trace, start, later, world)
     finally:
         worlds.stop(world)

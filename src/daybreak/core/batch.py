@@ -1,6 +1,6 @@
-"""What the data wing hands to training: rows of ids, and what must be known about their positions.
+"""Batches of token ids, passed from the data folder to training with what training needs about their positions.
 
-B rows, L positions. The arrays are numpy's where they are made and torch's where they are used.
+B sequences, L positions. The arrays are numpy arrays where they are created and torch tensors where they are used.
 """
 
 from __future__ import annotations
@@ -13,38 +13,38 @@ from daybreak.schemas.run import SpecialIds
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """Rows as a model reads them, before anything is masked."""
+    """Sequences as a model reads them, before masking."""
 
     ids: Any
     """int64 [B, L]."""
     attend: Any = None
-    """bool [B, L], False for padding that nobody may look at; None when all positions are seen."""
+    """bool [B, L], False for padding outside the attention mask; None if all positions are attended."""
     types: Any = None
-    """int64 [B, L], 0 for the first segment and 1 for the second; None when rows have no segments."""
+    """int64 [B, L], 0 for the first segment and 1 for the second; None without segments."""
     follows: Any = None
-    """int64 [B], the next-sentence label of BERT: 0 when the second segment follows the first in its text, 1 when it
-    was drawn from another; None when rows have no segments."""
+    """int64 [B], the next-sentence label of BERT: 0 if the second segment follows the first in its text, 1 if it was
+    drawn from another; None without segments."""
     continues: Any = None
-    """bool [B, L], True for a piece that goes on a word (``##``); None unless whole words are masked."""
+    """bool [B, L], True for a token that continues a word (``##``); None unless whole words are masked."""
     documents: Any = None
-    """int64 [B], the number of the passage that a sequence is a span of; None unless sequences are pairs of spans."""
+    """int64 [B], the number of the passage of which a sequence is a span; None unless sequences are pairs of spans."""
     special: SpecialIds = SpecialIds()
-    """What the special ids are in these rows."""
+    """The special ids in these sequences."""
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def part(self, start: int, stop: int) -> Batch:
-        """Rows [start, stop)."""
+        """Sequences [start, stop)."""
         return self._each(lambda array: array[start:stop])
 
     def on(self, device: Any) -> Batch:
-        """The same with torch tensors on ``device``; a GPU copies them when its queue comes to it."""
+        """The batch as torch tensors on ``device``; a GPU copies them asynchronously."""
         return self.ready_for(device)._each(lambda tensor: tensor.to(device, non_blocking=True))
 
     def ready_for(self, device: Any) -> Batch:
-        """The same with torch tensors in the processor's memory, pinned where ``device`` is a GPU."""
-        import torch  # here, so that preparing data never loads it
+        """The batch as torch tensors in CPU memory, pinned if ``device`` is a GPU."""
+        import torch  # local import, so that data preparation never loads torch
 
         def ready(array: Any) -> Any:
             tensor = torch.as_tensor(array)

@@ -1,4 +1,4 @@
-"""A moment by which everything is to be done."""
+"""Deadlines: a point in time by which all work must end."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ class Deadline:
     """In local time."""
 
     def left(self) -> float:
-        """Seconds until then; negative when it has passed."""
+        """Seconds until the deadline; negative after it."""
         return self.at.timestamp() - time.time()
 
     @staticmethod
     def parse(text: str, now: datetime | None = None) -> Deadline:
-        """Read ``07:00``, the next time that the clock shows it, or ``2026-11-23 07:00``.
+        """Parse ``07:00``, the next such time of day, or ``2026-11-23 07:00``.
 
         Raises:
-            UserError: it is neither, or lies in the past.
+            UserError: the text has another form, or the time has passed.
         """
         now = now or datetime.now()
         text = text.strip()

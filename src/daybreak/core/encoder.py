@@ -1,6 +1,6 @@
-"""What training asks of a model, so that neither wing has to know the other.
+"""The interface between models and training, so that neither folder imports the other.
 
-B rows, L positions, K chosen positions a row, D hidden_size, V vocabulary.
+B sequences, L positions, K chosen positions of a sequence, D hidden_size, V vocabulary.
 """
 
 from __future__ import annotations
@@ -27,11 +27,13 @@ class Encoder(nn.Module, ABC):
     vocabulary: int
     hidden_size: int
     blocks: nn.ModuleList
-    """The layers of the trunk, first to last: called through ``run_block``, they get plain tensors and a flag."""
+    """The layers of the model, first to last: called through ``run_block``, they get plain tensors and a flag."""
     gradient_checkpointing: bool = False
-    """Gradient checkpointing (arXiv 1604.06174): keep only what enters a block, and run it again on the way back."""
+    """Gradient checkpointing (arXiv 1604.06174): store only the input of a block, and run it again in the backward
+    pass."""
     compiled: Callable[..., Tensor] | None = None
-    """Calls a block by compiled code, while training only; takes what ``called`` takes. None calls it as written."""
+    """Calls a block by compiled code, during training only, with the arguments of ``called``. None calls it
+    uncompiled."""
 
     @abstractmethod
     def states(
@@ -43,13 +45,13 @@ class Encoder(nn.Module, ABC):
         attend: Tensor | None = None,
         types: Tensor | None = None,
     ) -> Tensor:
-        """Return what the last layer leaves.
+        """Return the hidden states of the last layer.
 
         Args:
             ids: int64 [B, L].
-            slots: int64 [B, K], positions whose states are wanted; all of them when None.
-            causal: let each position see itself and its left only.
-            attend: bool [B, L], False for padding; None when nothing is padded.
+            slots: int64 [B, K], positions whose states are returned; None for all of them.
+            causal: let each position attend only to itself and to positions before it.
+            attend: bool [B, L], False for padding; None if nothing is padded.
             types: int64 [B, L], segments 0 and 1; None for all 0. Ignored by models without segments.
 
         Returns:
@@ -58,7 +60,7 @@ class Encoder(nn.Module, ABC):
 
     @abstractmethod
     def transform(self, states: Tensor) -> Tensor:
-        """Turn states [..., D] into what the decoder reads, of the same shape: the head without its decoder."""
+        """Turn states [..., D] into the decoder's input, of the same shape: the head without its decoder."""
 
     @property
     @abstractmethod
@@ -74,7 +76,7 @@ class Encoder(nn.Module, ABC):
         attend: Tensor | None = None,
         types: Tensor | None = None,
     ) -> Tensor:
-        """Return what the decoder reads: [B, K, D], or [B, L, D] without ``slots``."""
+        """Return the decoder's input: [B, K, D], or [B, L, D] without ``slots``."""
         return self.transform(self.states(ids, slots, causal=causal, attend=attend, types=types))
 
     def logits(
@@ -86,42 +88,43 @@ class Encoder(nn.Module, ABC):
     def run_block(
         self, block: nn.Module, x: Tensor, mask: Tensor | None, causal: bool, slots: Tensor | None, *tables: Tensor
     ) -> Tensor:
-        """Call a block; while training, by compiled code and once more for its gradients, where that is asked.
+        """Call a block: during training by compiled code and with gradient checkpointing, if these are enabled.
 
-        Run again, dropout draws the same, so the gradients are those of a plain call to the last bit.
+        The repeated forward pass draws the same dropout, so the gradients equal those of a plain call to the last bit.
 
         Args:
             x: [B, L, D].
-            mask: bool [1 or B, 1, L or K, L] of who sees whom; None for everyone, or as ``causal`` says.
-            slots: int64 [B, K], positions whose states are wanted; all of them when None.
-            tables: what else the architecture's blocks read.
+            mask: bool [1 or B, 1, L or K, L], True where a position attends to another; None for all, or as ``causal``
+                sets.
+            slots: int64 [B, K], positions whose states are returned; None for all of them.
+            tables: other inputs of the architecture's blocks.
 
         Returns:
             [B, K, D], or [B, L, D] without ``slots``.
         """
-        # Judging has shapes of its own and comes seldom: compiling for them would not pay.
+        # Evaluation has other shapes and is rare: compiling for it would not pay off.
         call = self.compiled if self.training and self.compiled else called
         if self.gradient_checkpointing and self.training and torch.is_grad_enabled():
             return checkpoint(call, block, x, mask, causal, slots, *tables, use_reentrant=False)
         return call(block, x, mask, causal, slots, *tables)
 
     def parts(self, name: str) -> int:
-        """How many matrices of equal shape the parameter ``name`` stacks along its first dimension."""
+        """Number of matrices of equal shape that the parameter ``name`` stacks along its first dimension."""
         return 1
 
     def next_logits(self, states: Tensor) -> Tensor:
-        """Return the next-sentence logits [B, 2] from the states [B, D] of each row's first position."""
+        """Return the next-sentence logits [B, 2] from the states [B, D] of each sequence's first position."""
         raise NotImplementedError
 
     def parameter_count(self) -> int:
-        """Trainable numbers, shared ones counted once."""
+        """Number of trainable parameters, shared ones counted once."""
         return sum(parameter.numel() for parameter in self.parameters())
 
 
 def called(
     block: nn.Module, x: Tensor, mask: Tensor | None, causal: bool, slots: Tensor | None, *tables: Tensor
 ) -> Tensor:
-    """Call a block as it is written; the arguments are those of ``Encoder.run_block``."""
+    """Call a block uncompiled; the arguments are those of ``Encoder.run_block``."""
     return block(x, mask, causal, slots, *tables)
 
 
@@ -135,19 +138,19 @@ class EncoderConfig(Component):
 
     @abstractmethod
     def to_hugging_face(self, vocabulary: int, length: int, special: SpecialIds = SpecialIds()) -> dict[str, Any]:
-        """Return the ``config.json`` of the class for this shape, trained at ``length`` positions."""
+        """Return the ``config.json`` of the exported class for this shape, trained at ``length`` positions."""
 
     @abstractmethod
     def export_weights(self, model: Encoder) -> dict[str, Tensor]:
         """Return the state dict of that class, each tensor contiguous float32 on the CPU."""
 
     def modelling_files(self) -> dict[str, Path]:
-        """Return the code that must travel with the weights, file name -> our copy; none for a stock class."""
+        """Return the code files exported with the weights, file name -> Daybreak's copy; none for a stock class."""
         return {}
 
     @property
     def longest(self) -> int | None:
-        """Most positions that a row may have; None without such a limit."""
+        """Maximum number of positions of a sequence; None without a limit."""
         return None
 
     @property
@@ -157,7 +160,7 @@ class EncoderConfig(Component):
 
 
 def check_positive(**values: float) -> None:
-    """Raise UserError for the first of these fields of --model that is no number above 0."""
+    """Raise UserError for the first of these fields of --model that is not a number above 0."""
     for name, value in values.items():
         if not 0 < value < math.inf:
             raise UserError(f"--model.{name.replace('_', '-')} is {value:g}.", "Give a number above 0.")
@@ -165,16 +168,16 @@ def check_positive(**values: float) -> None:
 
 @dataclass(frozen=True)
 class LossSum:
-    """A loss before its division: gradients over microbatches and ranks add up, and are divided once."""
+    """A loss before its division: gradients over microbatches and ranks are summed, and divided once."""
 
     sum: Tensor
     """Scalar with gradient: nats summed over the targets."""
     count: int
     """Number of targets."""
     masked: Tensor | None = None
-    """Of ``sum``, what the masked words cost, where it holds more than that; no gradient. What a run reports."""
+    """The masked-LM part of ``sum``, if ``sum`` has other parts; no gradient. This is the reported loss."""
     embeddings: Tensor | None = None
-    """[B, D] of unit length, with gradient: the sequences' embeddings, where they were asked for."""
+    """[B, D] of unit length, with gradient: the embeddings of the sequences, if requested."""
 
 
 def exported(state: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -183,7 +186,7 @@ def exported(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def special_entries(special: SpecialIds) -> dict[str, int]:
-    """What every ``config.json`` says of the special ids; stock defaults lie beyond a small vocabulary."""
+    """The special ids for ``config.json``; stock defaults lie beyond a small vocabulary."""
     return {
         "pad_token_id": special.pad,
         "cls_token_id": special.cls,

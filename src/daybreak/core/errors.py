@@ -1,21 +1,21 @@
-"""What can go wrong: the user can mend it, the world ended the run, or, by any other exception, it is our bug.
+"""Errors: the user can correct it, an event ended the run, or (any other exception) it is a bug in Daybreak.
 
 Exception
   +-- UserError    one sentence, one remedy, exit code 2
-  |     +-- TooLate  what was asked for does not fit into the time that is left
-  +-- Interrupted  a signal asked us to leave; state is saved; exit code 128 + signal
-  +-- PeerLost     another process of the run is gone; this one can only save and leave
+  |     +-- TooLate  the request does not fit into the time that is left
+  +-- Interrupted  a signal stopped the run; its state is saved; exit code 128 + signal
+  +-- PeerLost     another process of the run is gone; this one can only save and exit
 """
 
 from __future__ import annotations
 
 
 class UserError(Exception):
-    """A fault that the user can mend: printed as one sentence and one remedy, without a traceback.
+    """An error that the user can correct: printed as one sentence and one remedy, without a traceback.
 
     Args:
-        sentence: what is wrong, naming the file, field or value. Ends with a full stop.
-        remedy: what to do about it, as an instruction. Ends with a full stop.
+        sentence: what is wrong, with the name of the file, field or value. Ends with a full stop.
+        remedy: an instruction to correct it. Ends with a full stop.
     """
 
     def __init__(self, sentence: str, remedy: str):
@@ -28,11 +28,11 @@ class UserError(Exception):
 
 
 class TooLate(UserError):
-    """What was asked for does not fit into the time that is left; nothing of it was begun."""
+    """The request does not fit into the time that is left; no part of it was started."""
 
 
 class Interrupted(Exception):
-    """Raised after a signal was obeyed and everything worth keeping is on disk."""
+    """Raised after a signal, when everything worth keeping is on disk."""
 
     def __init__(self, signal_number: int):
         super().__init__(f"stopped by signal {signal_number}")
@@ -44,10 +44,10 @@ class Interrupted(Exception):
 
 
 class PeerLost(Exception):
-    """Another process of this run ended or is cut off: nothing can be agreed on any more.
+    """Another process of this run ended or is cut off, so the ranks can no longer communicate.
 
     Args:
-        sentence: what is known of it. Ends with a full stop.
+        sentence: description of the loss. Ends with a full stop.
     """
 
     def __init__(self, sentence: str):
@@ -56,5 +56,5 @@ class PeerLost(Exception):
 
 
 def reason(error: Exception) -> str:
-    """The first line of what a library says went wrong, without its full stop: fit to stand inside a sentence."""
+    """The first line of a library's error message without its full stop, for use inside a sentence."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0].strip().rstrip(".")

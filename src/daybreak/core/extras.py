@@ -1,6 +1,6 @@
-"""The optional packages: which extra holds what, what it is for, and how to install it.
+"""Optional packages: the extra of each package, its purpose, and how to install it.
 
-The name ``daybreak`` on the package index is not ours, so messages name the packages themselves.
+The name ``daybreak`` on the package index belongs to another project, so messages name the packages themselves.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ REQUIRED = (
     "bm25s>=0.3,<0.4",
     "nvidia-ml-py>=12",
 )
-"""What Daybreak always needs, as in pyproject.toml."""
+"""Required packages, as in pyproject.toml."""
 
 EXTRAS: dict[str, tuple[str, tuple[str, ...]]] = {
     "hub": ("reads hf:// data sets and .parquet files", ("datasets>=4", "pyarrow>=18")),
@@ -44,6 +44,6 @@ EXTRAS: dict[str, tuple[str, tuple[str, ...]]] = {
 
 
 def install_hint(extra: str, *packages: str) -> str:
-    """The instruction that installs an extra, or only those of its requirements that begin with ``packages``."""
+    """The instruction that installs an extra, or only those of its requirements that start with ``packages``."""
     wanted = [each for each in EXTRAS[extra][1] if not packages or each.startswith(packages)]
     return f"Install what is missing: pip install {' '.join(repr(each) for each in wanted)}."

@@ -1,4 +1,4 @@
-"""Writing files so that a kill, a full disk or a second reader never meets half of one."""
+"""File access that is safe against kills, full disks and concurrent readers: no file is visible half written."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from daybreak.core.serialization import from_dict, to_dict
 
 
 def make_folder(path: Path) -> Path:
-    """Create ``path`` with its parents and check that we may write in it.
+    """Create ``path`` with its parents and check that it is writable.
 
     Raises:
         UserError: the path is a file, or cannot be created or written.
@@ -35,10 +35,10 @@ def make_folder(path: Path) -> Path:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace ``path`` by ``text`` in one step: readers see the old file or the new one, never half.
+    """Replace ``path`` by ``text`` atomically: readers see the old file or the new one, never a part.
 
     Raises:
-        UserError: the disk is full or refuses.
+        UserError: the disk is full or cannot be written.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -51,12 +51,12 @@ def write_text(path: Path, text: str) -> None:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise UserError(
-            f"'{path}' cannot be written ({reason(error)}).", "Free disk space or mend the permissions, and go on."
+            f"'{path}' cannot be written ({reason(error)}).", "Free disk space or correct the permissions."
         ) from None
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a dataclass or plain value as indented JSON, in one step."""
+    """Write a dataclass or plain value as indented JSON, atomically."""
     write_text(path, json.dumps(to_dict(value), indent=2, ensure_ascii=False) + "\n")
 
 
@@ -64,7 +64,7 @@ def read_json(path: Path, cls: Any = None) -> Any:
     """Read JSON; with ``cls``, rebuild that dataclass.
 
     Raises:
-        UserError: the file, which is named, is missing, is no JSON, or does not fit ``cls``.
+        UserError: the file is missing, is not JSON, or does not fit ``cls``; the message names the file.
     """
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
@@ -81,13 +81,13 @@ def read_json(path: Path, cls: Any = None) -> Any:
 
 
 def read_json_lines(path: Path, *, skip_damaged: bool = False) -> Iterator[Any]:
-    """Yield each complete line of a .jsonl file, nothing where there is none; a last line torn by a kill is left out.
+    """Yield each complete line of a .jsonl file, nothing if there is no file; an incomplete last line is skipped.
 
     Args:
-        skip_damaged: leave out lines that are no JSON object, for records on which nothing else depends.
+        skip_damaged: skip lines that are not JSON objects, for records that nothing else depends on.
 
     Raises:
-        UserError: a line, which is named, is no JSON.
+        UserError: a line is not JSON; the message names the line.
     """
     if not path.exists():
         return
@@ -109,7 +109,7 @@ def read_json_lines(path: Path, *, skip_damaged: bool = False) -> Iterator[Any]:
 
 
 def replace_folder(new: Path, final: Path) -> None:
-    """Move the finished folder ``new`` to ``final`` by renames; an older ``final`` gives way and is removed."""
+    """Move the finished folder ``new`` to ``final`` by renames; an older ``final`` is removed."""
     old = final.with_name(f".{final.name}.old")
     shutil.rmtree(old, ignore_errors=True)
     if final.exists():

@@ -1,4 +1,4 @@
-"""Numbers as people read them: in the report, on the model card and in ``daybreak status``."""
+"""Number formatting for the report, the model card and ``daybreak status``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def count(number: float) -> str:
 
 
 def compact(number: float) -> str:
-    """For the columns of a table: ``1234567`` -> ``1.23M``; ``52300`` -> ``52.3k``; ``812`` -> ``812``."""
+    """Format for table columns: ``1234567`` -> ``1.23M``; ``52300`` -> ``52.3k``; ``812`` -> ``812``."""
     for size, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if number >= size:
             return f"{significant(number / size)}{letter}"
@@ -41,22 +41,22 @@ def significant(number: float, digits: int = 3) -> str:
     return f"{number:,.{min(max(places, 0), 12)}f}"
 
 
-def percent(share: float) -> str:
-    """A share in [0, 1] as a percentage with one decimal: ``19.3 %``."""
-    return f"{100 * share:.1f} %"
+def percent(fraction: float) -> str:
+    """Format a fraction in [0, 1] as a percentage with one decimal: ``19.3 %``."""
+    return f"{100 * fraction:.1f} %"
 
 
 def score(value: float) -> str:
-    """A task score, a share or a correlation, times 100 with one decimal, as GLUE tables print it."""
+    """Format a task score, a fraction or a correlation, times 100 with one decimal, as in GLUE tables."""
     return f"{100 * value:.1f}"
 
 
 def signed(value: float, places: int = 2) -> str:
-    """With its sign, also for gains: ``+1.20``, ``-0.35``."""
+    """Format with a sign, also for gains: ``+1.20``, ``-0.35``."""
     return f"{value:+.{places}f}"
 
 
 def check_price(price: float | None) -> None:
-    """Raise UserError unless ``price``, of an hour of a machine in any currency, is one, or None."""
+    """Raise UserError unless ``price``, of an hour of a machine in any currency, is a valid price, or None."""
     if price is not None and not 0 <= price < math.inf:
         raise UserError(f"{price} is no price.", "Say with --price what an hour of this machine costs.")

@@ -1,4 +1,4 @@
-"""One process at a time: locks that the kernel lets go of when their process ends, also by kill -9."""
+"""Locks between processes; the kernel releases them when their process ends, also after kill -9."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from daybreak.core.files import make_folder
 from daybreak.core.terminal import say
 
 PATIENCE = 60.0
-"""Seconds that a process which was told to end has to save itself."""
+"""Seconds that a process has to save its state after a signal to stop."""
 POLL_SECONDS = 0.25
 
 
 def locked(file: int, patience: float = 0.0, waiting: str = "") -> bool:
-    """Lock an open file or folder for as long as it is open; return whether it is ours after ``patience`` seconds.
+    """Lock an open file or folder while it is open; return whether this process has the lock after ``patience``
+    seconds.
 
-    True also where the file system has no locks.
+    Also True on a file system without locks.
 
     Args:
-        waiting: said where another process has it.
+        waiting: message to print while another process has the lock.
     """
-    deadline, told = time.monotonic() + patience, False
+    deadline, announced = time.monotonic() + patience, False
     while True:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -36,52 +37,52 @@ def locked(file: int, patience: float = 0.0, waiting: str = "") -> bool:
                 return False
         except OSError:  # a file system without locks
             return True
-        if not told:
+        if not announced:
             say(waiting)
-            told = True
+            announced = True
         time.sleep(POLL_SECONDS)
 
 
 @contextmanager
 def alone_in(folder: Path, patience: float = 0.0) -> Iterator[None]:
-    """Hold ``folder``, made where it is missing, alone. The lock is on the folder itself: no file of it tells of that.
+    """Hold ``folder`` exclusively, created if missing. The lock is on the folder itself and leaves no file.
 
     Raises:
         UserError: another process holds it and does not end within ``patience`` seconds, or it cannot be written.
     """
     deadline, busy = time.monotonic() + patience, f"Another process is at work in '{folder}'"
     while True:
-        opened = os.open(make_folder(folder), os.O_RDONLY)
+        descriptor = os.open(make_folder(folder), os.O_RDONLY)
         try:
-            if not locked(opened, deadline - time.monotonic(), f"{busy}: waiting for its end."):
+            if not locked(descriptor, deadline - time.monotonic(), f"{busy}: waiting for its end."):
                 raise UserError(f"{busy}.", "Wait for it, or end it and give the same command again.")
-            if folder.exists() and os.path.samestat(os.fstat(opened), folder.stat()):
+            if folder.exists() and os.path.samestat(os.fstat(descriptor), folder.stat()):
                 yield
                 return
         finally:
-            os.close(opened)  # also of a folder that who held it has deleted: then there is a new one
+            os.close(descriptor)  # also after another process deleted the folder: then the next attempt opens a new one
 
 
 def who_holds(folder: Path) -> bool | None:
-    """Whether a process is ``alone_in`` the folder; None where that cannot be told, as on a file system without locks.
+    """Whether a process is ``alone_in`` the folder; None if unknown, as on a file system without locks.
 
-    A network file system may keep locks to each host: False then says nothing of processes on other hosts.
+    A network file system may keep locks per host: False then does not cover processes on other hosts.
     """
     try:
-        opened = os.open(folder, os.O_RDONLY)
+        descriptor = os.open(folder, os.O_RDONLY)
     except OSError:
         return None
     try:
-        fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     except OSError:
         return None
     finally:
-        os.close(opened)
+        os.close(descriptor)
     return False
 
 
 def is_held(folder: Path) -> bool:
-    """Whether a process is known to be ``alone_in`` the folder; False also where nobody can tell."""
+    """Whether a process is known to be ``alone_in`` the folder; False also if unknown."""
     return who_holds(folder) is True

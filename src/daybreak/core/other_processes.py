@@ -1,4 +1,4 @@
-"""Who else is using this machine: the load, and the processor time that others take. What makes a measurement void."""
+"""Load of other processes on this machine, which can invalidate a measurement."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from typing import Any
 from daybreak.schemas.studies import MachineLoad
 
 BUSY = 0.5
-"""A one-minute load this far above the number of cores voids a measurement (RULES.md)."""
+"""A one-minute load this far above the number of cores invalidates a measurement (RULES.md)."""
 QUIET = 0.1
-"""Cores: others who use less are no neighbours, and a high load is the measured process' own."""
+"""Cores: other processes below this use do not disturb, and a high load comes from the measured process itself."""
 
 
 def load() -> list[float]:
@@ -25,38 +25,38 @@ def load() -> list[float]:
 
 
 def busy_seconds(stat: Path = Path("/proc/stat")) -> float | None:
-    """Seconds of processor time spent by all processes since the machine started, on the cores that we may use.
+    """Processor seconds of all processes since the machine started, on the cores that this process may use.
 
-    None where the system does not tell.
+    None if the system does not report it.
     """
     try:
-        ours = {f"cpu{number}" for number in os.sched_getaffinity(0)}
-        found = 0
+        allowed = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+        ticks_used = 0
         for line in stat.read_text(encoding="ascii").splitlines():
             name, *ticks = line.split()
-            if name in ours:
+            if name in allowed:
                 # user nice system idle iowait irq softirq ... (proc(5)); time as a guest is within that of users.
                 user, nice, system, _, _, irq, softirq = map(int, ticks[:7])
-                found += user + nice + system + irq + softirq
-        return found / os.sysconf("SC_CLK_TCK")
+                ticks_used += user + nice + system + irq + softirq
+        return ticks_used / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, AttributeError):
         return None
 
 
 def own_seconds() -> float:
-    """Seconds of processor time of this process and of all below it that have ended."""
+    """Processor seconds of this process and of all its ended children."""
     uses = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(use.ru_utime + use.ru_stime for use in uses)
 
 
 class OtherProcesses:
-    """The processes of this machine that are neither this one nor started by it, from now on."""
+    """The processes of this machine other than this one and its children, from now on."""
 
     def __init__(self) -> None:
         self._begun, self._busy, self._own = time.monotonic(), busy_seconds(), own_seconds()
 
     def cores(self) -> float | None:
-        """How many cores they have used since, on average; None where the system does not tell."""
+        """Average number of cores that they have used since; None if the system does not report it."""
         now = busy_seconds()
         if self._busy is None or now is None:
             return None
@@ -65,27 +65,28 @@ class OtherProcesses:
 
 
 def why_void(turn: MachineLoad, *, cores: int, threads: int) -> str:
-    """Say in words who disturbed a process that computed with ``threads`` threads; empty if nobody did.
+    """Reason why a measurement with ``threads`` threads is invalid; empty if it is valid.
 
-    Load counts whoever computes, the measured process as well: its threads stay within the cores, so only others lift
-    a load above cores + BUSY. Where the system tells how much time the others had, two faults of that rule are mended.
-    A load that no other process explains is the process' own (threads that wait for the disk, the clean process of the
-    parity gate). And a one-minute mean is slow: in a cell of seconds it hides a neighbour who takes a core away.
+    The load includes the measured process itself. Its threads stay within the cores, so only other processes raise the
+    load above cores + BUSY. If the processor time of other processes is known, the rule is refined in two ways. A load
+    that no other process explains comes from the measured process (threads that wait for the disk, the clean process of
+    the parity gate) and is accepted. And because a one-minute mean is slow, a short measurement is invalid if other
+    processes used a core in it.
     """
     peak = max([turn.before[0], turn.most, *turn.after[:1]])
-    told = f"the load was {peak:.1f} on {cores} cores"
+    high_load = f"the load was {peak:.1f} on {cores} cores"
     if turn.others is None:
-        return told if peak > cores + BUSY else ""
+        return high_load if peak > cores + BUSY else ""
     if turn.others + threads > cores + BUSY:
         return f"others used {turn.others:.1f} of {cores} cores"
-    return told if peak > cores + BUSY and turn.others > QUIET else ""
+    return high_load if peak > cores + BUSY and turn.others > QUIET else ""
 
 
 # ---------------------------------------------------------------- what was seen, a line at a time
 
 
 def note(path: Path, event: str, **more: Any) -> None:
-    """Append the load of this moment to a .jsonl file: what a kill leaves still tells of the time before.
+    """Append the current load to a .jsonl file, so that a killed process leaves its readings.
 
     Args:
         event: start, look or end, of a process.
@@ -102,7 +103,7 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def read_loads(path: Path) -> list[MachineLoad]:
-    """One for each process that a cell took; empty where nobody watched."""
+    """One record for each process of a cell; empty if the load was not recorded."""
     groups: list[list[dict[str, Any]]] = []
     for line in _lines(path):
         if line["event"] == "start" or not groups:

@@ -1,4 +1,4 @@
-"""This process: when it began, so that a budget can count its imports, and the cores that it may use."""
+"""This process: its start time, so that a budget includes its imports, its memory, and the cores that it may use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def process_started() -> float:
-    """Return the ``time.monotonic()`` of this process' birth; now where the system does not tell."""
+    """Return the ``time.monotonic()`` of this process' start; the current time if the system does not report it."""
     try:
         fields = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         ticks = int(fields[19])  # field 22 of proc(5), counted after the command's name
@@ -21,10 +21,9 @@ def process_started() -> float:
 
 
 def status_bytes(name: str) -> int | None:
-    """A line of this process' proc(5) status in bytes: VmRSS, what is in memory now; VmHWM, the most that ever was.
+    """An entry of this process' proc(5) status in bytes: VmRSS, the current memory; VmHWM, the peak memory.
 
-    Unlike ``ru_maxrss`` it does not begin with the memory of the process that started this one. None where the system
-    does not tell.
+    Unlike ``ru_maxrss`` it does not start with the memory of the parent process. None if the system does not report it.
     """
     try:
         lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
@@ -34,17 +33,17 @@ def status_bytes(name: str) -> int | None:
 
 
 def peak_bytes() -> int:
-    """The most memory that this process has held."""
+    """The peak memory of this process."""
     return status_bytes("VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def usable_cores() -> int:
-    """How many cores this process may use, of those that the machine has."""
+    """Number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def processor_name() -> str:
-    """The processor's model name as Linux gives it, elsewhere what Python knows."""
+    """The processor's model name on Linux, elsewhere the name that Python reports."""
     try:
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):

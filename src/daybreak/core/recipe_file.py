@@ -1,4 +1,4 @@
-"""recipe.json as plain values, for readers that do not need the recipe's classes."""
+"""recipe.json as plain values, for code that does not need the recipe's classes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from daybreak.core.serialization import fingerprint
 from daybreak.schemas.old_names import current_recipe
 
 EXTRAS = ("fingerprint", "own_kinds")
-"""What recipe.json holds beside the fields of the recipe."""
+"""Keys of recipe.json that are not fields of the recipe."""
 
 
 def without_extras(recipe: dict[str, Any]) -> dict[str, Any]:
@@ -20,7 +20,7 @@ def without_extras(recipe: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_edited(recipe: dict[str, Any]) -> bool:
-    """Whether the file was changed by hand: its fingerprint does not match its fields."""
+    """Whether the file was edited by hand: its fingerprint does not match its fields."""
     return "fingerprint" in recipe and recipe["fingerprint"] != fingerprint(without_extras(recipe))
 
 
@@ -30,7 +30,7 @@ def read_recipe_file(path: Path) -> dict[str, Any]:
     The fingerprint of a file with older names is computed again, unless the file was edited.
 
     Raises:
-        UserError: the file is missing, is no JSON, or holds no recipe.
+        UserError: the file is missing, is not JSON, or holds no recipe.
     """
     recipe = read_json(path)
     if not isinstance(recipe, dict):

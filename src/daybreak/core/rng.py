@@ -1,4 +1,4 @@
-"""Random numbers as a function of (seed, row, slot): nothing to save, nothing to restore, the same on every device."""
+"""Random numbers as a function of (seed, row, slot): no state to save or restore, and the same on every device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The names of the files in a run folder: the only place that spells them."""
+"""File names in a run folder; no other file spells them."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from daybreak.core.locks import PATIENCE, alone_in
 from daybreak.schemas.corpus import CORPUS_FILE
 
 _BEGINNINGS = {"checkpoints", "stacks", "environment.json", "data.json", CORPUS_FILE}
-"""What a killed start may leave that has not come to recipe.json."""
+"""Files that a killed start may leave before it writes recipe.json."""
 _PREPARED = {"data": "manifest.json", "general": "manifest.json", "corpus": "docstrings.jsonl"}
-"""Folders of text that ``daybreak run`` makes, and the file by which they are known for ours."""
+"""Text folders that ``daybreak run`` creates, and the file that identifies each as such."""
 _PREPARING = (".data.", ".general.")
-"""How the names of folders begin in which such text is being prepared."""
+"""Name prefixes of folders in which such text is being prepared."""
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Paths inside one run folder. Creates nothing."""
+    """Paths inside one run folder. It creates nothing."""
 
     path: Path
 
@@ -43,7 +43,7 @@ class RunFolder:
 
     @property
     def heartbeat(self) -> Path:
-        """The seconds charged at this moment; only while the run is not finished."""
+        """The seconds charged so far; exists only while the run is not finished."""
         return self.path / "heartbeat"
 
     @property
@@ -65,7 +65,7 @@ class RunFolder:
 
     @property
     def branch(self) -> Path:
-        """The checkpoint from before the decay; it stays when the run has ended."""
+        """The checkpoint from before the decay; it stays after the run."""
         return self.path / "before-decay"
 
     @property
@@ -75,12 +75,12 @@ class RunFolder:
 
     @property
     def late(self) -> Path:
-        """A checkpoint from near the end, from which ``daybreak verify`` runs the last steps again; it stays."""
+        """A checkpoint from near the end, from which ``daybreak verify`` repeats the last steps; it stays."""
         return self.path / "before-end"
 
     @property
     def stacks(self) -> Path:
-        """Where each process stood when no step ended for too long."""
+        """Stacks of each process at a time when no step ended for too long."""
         return self.path / "stacks"
 
     @property
@@ -93,7 +93,7 @@ class RunFolder:
 
     @property
     def forecast(self) -> Path:
-        """What the run was expected to reach, at its start and on its way."""
+        """The expected results of the run, at its start and during it."""
         return self.path / "forecast.json"
 
     @property
@@ -106,7 +106,7 @@ class RunFolder:
 
     @property
     def cells(self) -> Path:
-        """One file for each fine-tuning behind the results."""
+        """One file for each fine-tuning run behind the results."""
         return self.path / "cells"
 
     @property
@@ -129,20 +129,20 @@ class RunFolder:
 
     @property
     def corpus(self) -> Path:
-        """A copy of the data folder's account of the text, without paths and examples."""
+        """A copy of the data folder's statistics of the text, without paths and examples."""
         return self.path / CORPUS_FILE
 
     def delete(self, needed: Iterable[Path] = ()) -> None:
-        """Remove the folder with all it holds, and only what looks like a run.
+        """Remove the folder with its content, but only if it looks like a run.
 
-        Without a recipe that is a folder with nothing in it but what a run begins with: a project of the user's may
-        have a folder called data, too.
+        Without a recipe that is a folder that holds only files of a run's start: a project of the user may have a
+        folder called data, too.
 
         Args:
-            needed: files and folders that the next run starts from.
+            needed: files and folders that the next run needs.
 
         Raises:
-            UserError: the folder holds something else, or some of ``needed``, or another process is at work in it.
+            UserError: the folder holds something else, or some of ``needed``, or another process is working in it.
         """
         for path in needed:
             if path.resolve().is_relative_to(self.path.resolve()):
@@ -159,7 +159,7 @@ class RunFolder:
                 shutil.rmtree(self.path, ignore_errors=True)
 
     def strange(self) -> list[str]:
-        """Names of what is in the folder that no run begins with: somebody else's, where there is no recipe."""
+        """Names in the folder that no run creates before its recipe."""
         inside = self.path.iterdir() if self.path.is_dir() else ()
         return sorted(path.name for path in inside if not _begins_a_run(path))
 

@@ -1,7 +1,7 @@
-"""Frozen dataclasses <-> plain JSON values, exact in both directions.
+"""Conversion between frozen dataclasses and plain JSON values, exact in both directions.
 
 A component (model, objective, optimizer, schedule ...) is stored with its ``kind``, the class name, so that the
-abstract type in a field finds its final class again. The set of kinds is closed: the subclasses that are imported.
+abstract type of a field resolves to its concrete class. The valid kinds are the imported subclasses.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from daybreak.schemas.old_names import FIELDS
 
 
 class UnknownKind(UserError):
-    """A component whose class is not among those that are imported."""
+    """A component whose class is not among the imported ones."""
 
 
 class Component(ABC):  # noqa: B024 (its subclasses have the methods)
-    """Marks an abstract configuration class; its final subclasses are stored with their ``kind``.
+    """Base of abstract configuration classes; their concrete subclasses are stored with their ``kind``.
 
-    One that lacks an abstract method cannot be made: a class of a user's is refused in its own file, not in mid-course.
+    A class without one of the abstract methods cannot be instantiated, so the error appears when the user's file runs
+    and not during training.
     """
 
 
@@ -50,7 +51,7 @@ def to_dict(value: Any) -> Any:
 
 
 def flat(value: Any, name: str = "") -> list[tuple[str, Any]]:
-    """The dotted names and the values of what stands in nested dicts: ``[('optimizer.lr', 0.001), ...]``."""
+    """Dotted names and values of nested dicts: ``[('optimizer.lr', 0.001), ...]``."""
     if not isinstance(value, dict):
         return [(name, value)]
     return [pair for key, item in value.items() for pair in flat(item, f"{name}.{key}" if name else str(key))]
@@ -71,7 +72,7 @@ def from_dict(cls: Any, value: Any, where: str = "") -> Any:
     wanted = {tuple: list, list: list, dict: dict}.get(origin) if origin else None
     if wanted is not None and not isinstance(value, wanted):
         what = "an object" if wanted is dict else "a list"
-        raise UserError(f"{_called(where)} should be {what}.", "Mend or delete that file.")
+        raise UserError(f"{_called(where)} should be {what}.", "Correct or delete that file.")
     if origin is tuple:
         return tuple(from_dict(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(value))
     if origin is list:
@@ -83,7 +84,7 @@ def from_dict(cls: Any, value: Any, where: str = "") -> Any:
     if cls is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if cls is not Any and (not isinstance(value, cls) or (cls is int and isinstance(value, bool))):
-        raise UserError(f"{_called(where)} holds {value!r}, which is no {cls.__name__}.", "Mend or delete that file.")
+        raise UserError(f"{_called(where)} holds {value!r}, not {cls.__name__}.", "Correct or delete that file.")
     return value
 
 
@@ -93,7 +94,7 @@ def _called(where: str) -> str:
 
 def _dataclass_from_dict(cls: Any, value: Any, where: str) -> Any:
     if not isinstance(value, dict):
-        raise UserError(f"{_called(where)} should be an object.", "Mend or delete that file.")
+        raise UserError(f"{_called(where)} should be an object.", "Correct or delete that file.")
     value = dict(value)
     if issubclass(cls, Component):
         kinds = {kind.__name__: kind for kind in _final_subclasses(cls)}
@@ -124,15 +125,15 @@ def _dataclass_from_dict(cls: Any, value: Any, where: str) -> Any:
 
 @functools.cache
 def _hints(cls: type) -> dict[str, Any]:
-    """Types of the fields, looked up once: a long run has many thousand records of one type."""
+    """Types of the fields, cached because a long run has many thousand records of one type."""
     return typing.get_type_hints(cls)
 
 
 def _final_subclasses(cls: Any) -> list[Any]:
-    """The kinds below ``cls``; a class of a user's below one of ours does not make ours abstract."""
+    """The concrete kinds below ``cls``; a user's subclass of a Daybreak class does not make that class abstract."""
     below = type.__subclasses__(cls)
-    ours = [kind for kind in below if kind.__module__.startswith("daybreak.")]
-    found: list[Any] = [cls] if dataclasses.is_dataclass(cls) and not ours else []
+    daybreak_kinds = [kind for kind in below if kind.__module__.startswith("daybreak.")]
+    found: list[Any] = [cls] if dataclasses.is_dataclass(cls) and not daybreak_kinds else []
     for subclass in below:
         found += _final_subclasses(subclass)
     return found

@@ -1,4 +1,4 @@
-"""Which ids of a vocabulary are special: read off what stands beside a tokenizer, ours or anybody's."""
+"""Special token ids of a vocabulary, from the files beside a tokenizer."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from daybreak.core.files import read_json
 from daybreak.schemas.run import SpecialIds
 
 USUAL = {role.name: f"[{role.name.upper()}]" for role in fields(SpecialIds)}
-"""What a token is for -> how BERT's tokenizers and ours write it."""
+"""Role of a special token -> its text in the tokenizers of BERT and Daybreak."""
 
 
 class Vocabulary(Protocol):
-    """A ``tokenizers.Tokenizer``, as far as it is asked here."""
+    """The part of ``tokenizers.Tokenizer`` that is used here."""
 
     def token_to_id(self, token: str) -> int | None: ...
 
 
 def special_ids(tokenizer: Vocabulary, folder: Path) -> SpecialIds:
-    """Find the special ids: of the tokens that the configuration files in ``folder`` name, else of [PAD] and so on.
+    """Find the special ids from the configuration files in ``folder``, else from [PAD] and so on.
 
     Raises:
         UserError: one is missing.
@@ -30,9 +30,9 @@ def special_ids(tokenizer: Vocabulary, folder: Path) -> SpecialIds:
     named: dict[str, Any] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         with contextlib.suppress(UserError):  # not every tokenizer has both, and [PAD] and so on are tried without them
-            said = read_json(folder / name)
-            named |= said if isinstance(said, dict) else {}
-    found: dict[str, int] = {}
+            content = read_json(folder / name)
+            named |= content if isinstance(content, dict) else {}
+    ids: dict[str, int] = {}
     for role, usual in USUAL.items():
         token = named.get(f"{role}_token")
         token = token.get("content") if isinstance(token, dict) else token
@@ -43,5 +43,5 @@ def special_ids(tokenizer: Vocabulary, folder: Path) -> SpecialIds:
                 f"The tokenizer in '{folder}' has no {token or usual} token.",
                 f"Use one with {', '.join(USUAL.values())}, or name its own in tokenizer_config.json.",
             )
-        found[role] = id
-    return SpecialIds(**found)
+        ids[role] = id
+    return SpecialIds(**ids)

@@ -1,4 +1,4 @@
-"""What pretraining was worth: results with it beside results of the same shape without it."""
+"""Effect of pretraining: results with it beside results of the same shape without it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from daybreak.core.formatting import score
 from daybreak.schemas.tasks import CLAIM_SEEDS, TaskResult
 
 NAMED = 5
-"""Most things that a sentence lists."""
+"""Maximum number of names in a sentence."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskPair:
-    """One task and model under one protocol, with and without pretraining; either side may not have been run."""
+    """One task and model under one protocol, with and without pretraining; either side may be missing."""
 
     protocol: str
     task: str
@@ -30,14 +30,14 @@ class TaskPair:
 
     @property
     def gain(self) -> float | None:
-        """Difference of the means of the headline metric, in its own unit; None where one side is missing."""
+        """Difference of the means of the headline metric, in its own unit; None if one side is missing."""
         if self.pretrained is None or self.untrained is None:
             return None
         return self.pretrained.mean - self.untrained.mean
 
     @property
     def verdict(self) -> str:
-        """The gain weighed against the seed spread, in words; empty where one side is missing."""
+        """Comparison of the gain with the seed spread, in words; empty if one side is missing."""
         if self.gain is None or self.pretrained is None or self.untrained is None:
             return ""
         if min(len(self.pretrained.seeds), len(self.untrained.seeds)) < 2:
@@ -47,7 +47,7 @@ class TaskPair:
 
 
 def pair_results(results: Iterable[TaskResult]) -> list[TaskPair]:
-    """Bring the two results of each task and model together, in the order in which they first appear."""
+    """Pair the two results of each task and model, in the order of their first appearance."""
     found: dict[tuple[str, str, str], dict[str, TaskResult]] = {}
     for result in results:
         found.setdefault((result.protocol, result.task, result.model_name), {})[result.model] = result
@@ -104,7 +104,7 @@ def baseline_sentence(results: Iterable[TaskResult], who: str = "This encoder") 
 
 
 def _names(results: Sequence[TaskResult]) -> dict[tuple[str, str, str, str], str]:
-    """What each result is called: its task, and with several protocols or models these too."""
+    """The name of each result: its task, with the protocol or model if there are several."""
     protocols, models = ({getattr(each, what) for each in results} for what in ("protocol", "model_name"))
     return {
         each.key: each.task
@@ -121,11 +121,11 @@ def _against(result: TaskResult) -> str:
 
 
 def _listed(names: Sequence[str]) -> str:
-    """``a``, ``a and b``, ``a, b and c``; of more than NAMED the first ones and how many others."""
+    """``a``, ``a and b``, ``a, b and c``; for more than NAMED the first ones and the number of others."""
     shown = list(names) if len(names) <= NAMED else [*names[: NAMED - 1], f"{len(names) - NAMED + 1} others"]
     return " and ".join(filter(None, [", ".join(shown[:-1]), *shown[-1:]]))
 
 
 def several_models(pairs: Iterable[TaskPair]) -> bool:
-    """Whether the pairs are of more than one model, so that each must be named."""
+    """Whether the pairs belong to more than one model, so that each must be named."""
     return len({pair.model_name for pair in pairs}) > 1

@@ -1,4 +1,4 @@
-"""What the user sees while a command works: a live line on a terminal, plain lines in a log or a pipe."""
+"""Terminal output while a command works: a live line on a terminal, plain lines in a log or a pipe."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rich.style import Style
 from rich.text import Text
 
 PLAIN_INTERVAL = 10.0
-"""Seconds between two plain lines about the same work."""
+"""Minimum seconds between two plain lines about the same work."""
 SHOW_SECONDS = 0.5
 
 console = Console(soft_wrap=True, highlight=False)
@@ -27,7 +27,7 @@ console = Console(soft_wrap=True, highlight=False)
 def say(line: str = "") -> None:
     """Print one line for the user; of several processes of one run only the first prints.
 
-    A log on a full or broken disk does not stop the work: the output is given up, and stderr says so once.
+    A log on a full or broken disk does not stop the work: output is disabled, and stderr reports this once.
 
     Raises:
         BrokenPipeError: the reader of the output is gone.
@@ -48,7 +48,7 @@ def say(line: str = "") -> None:
 
 
 def discard_output() -> None:
-    """Send standard output nowhere, with what is still buffered: otherwise Python fails to flush it at its exit."""
+    """Redirect standard output to the null device, so that Python does not fail to flush its buffer at exit."""
     with suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
@@ -56,7 +56,8 @@ def discard_output() -> None:
 
 
 def say_link(label: str, path: Path) -> None:
-    """Print the address of a file as a file:// URI: a link in terminals that know OSC 8, text in all others."""
+    """Print the address of a file as a file:// URI: a link in terminals that support OSC 8, plain text in all
+    others."""
     uri = path.resolve().as_uri()
     if os.environ.get("RANK", "0") != "0":
         return
@@ -67,7 +68,7 @@ def say_link(label: str, path: Path) -> None:
 
 
 def open_in_browser(path: Path) -> None:
-    """Open a file in the user's browser, or say that there is none."""
+    """Open a file in the user's browser, or print that there is none."""
     import webbrowser
 
     if not webbrowser.open(path.resolve().as_uri()):
@@ -76,7 +77,7 @@ def open_in_browser(path: Path) -> None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Say nothing meanwhile."""
+    """Suppress output within the context."""
     before, console.quiet = console.quiet, True
     try:
         yield
@@ -95,8 +96,8 @@ def duration(seconds: float) -> str:
 
 
 class Work(Protocol):
-    def show(self, share: float, note: str = "") -> None:
-        """Say how far the work is: ``share`` in [0, 1] and a short note such as a rate or a loss."""
+    def show(self, fraction: float, note: str = "") -> None:
+        """Show the progress: ``fraction`` in [0, 1] and a short note such as a rate or a loss."""
 
 
 class _LiveWork:
@@ -104,8 +105,8 @@ class _LiveWork:
         self._bars = bars
         self._task = bars.add_task(label, total=1.0, note="")
 
-    def show(self, share: float, note: str = "") -> None:
-        self._bars.update(self._task, completed=share, note=note)
+    def show(self, fraction: float, note: str = "") -> None:
+        self._bars.update(self._task, completed=fraction, note=note)
 
 
 class _PlainWork:
@@ -113,15 +114,15 @@ class _PlainWork:
         self._label = label
         self._next = time.monotonic() + PLAIN_INTERVAL
 
-    def show(self, share: float, note: str = "") -> None:
+    def show(self, fraction: float, note: str = "") -> None:
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + PLAIN_INTERVAL
-            say(f"{self._label}: {share:4.0%}  {note}")
+            say(f"{self._label}: {fraction:4.0%}  {note}")
 
 
 @contextmanager
 def working(label: str) -> Iterator[Work]:
-    """Show one piece of work while it lasts."""
+    """Show the progress of one piece of work within the context."""
     if not console.is_terminal:
         yield _PlainWork(label)
         return
@@ -132,14 +133,15 @@ def working(label: str) -> Iterator[Work]:
 
 @contextmanager
 def working_through(label: str, total: float, done: Callable[[], float]) -> Iterator[None]:
-    """Show, while it lasts, how many bytes of ``total`` are ``done()``, which another thread asks now and then."""
-    begun, ended = time.monotonic(), threading.Event()
+    """Show the progress of ``done()`` bytes out of ``total`` within the context; another thread calls ``done``
+    repeatedly."""
+    started, ended = time.monotonic(), threading.Event()
 
     def show(work: Work) -> None:
         while not ended.wait(SHOW_SECONDS):
-            share, passed = min(1.0, done() / max(1.0, total)), time.monotonic() - begun
-            left = f", {duration(passed / share - passed)} left" if share > 0 else ""
-            work.show(share, f"{share * total / 1e6:,.0f} of {total / 1e6:,.0f} MB{left}")
+            fraction, passed = min(1.0, done() / max(1.0, total)), time.monotonic() - started
+            left = f", {duration(passed / fraction - passed)} left" if fraction > 0 else ""
+            work.show(fraction, f"{fraction * total / 1e6:,.0f} of {total / 1e6:,.0f} MB{left}")
 
     with working(label) as work:
         thread = threading.Thread(target=show, args=[work], daemon=True)

@@ -1,4 +1,4 @@
-"""Python files of the user's: a recipe, or steps of the preparation. What goes wrong in one is told with its line."""
+"""Import of a user's Python files: a recipe, or preparation steps. Errors are reported with their line."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from daybreak.core.errors import UserError, reason
 
 
 def import_file(path: Path, code: bytes, prefix: str) -> ModuleType:
-    """Run a Python file, and return what it defines.
+    """Run a Python file, and return its module.
 
     Args:
-        code: what is in the file. It is compiled here, so that no older byte code can stand in for it, and none is left
-            beside it.
-        prefix: the module is called that and the file's name; another of the same name takes its place.
+        code: content of the file. It is compiled here, so that no old byte code is used and none is written.
+        prefix: the module's name is the prefix and the file's name; an existing module of this name is replaced.
 
     Raises:
-        UserError: it raises an exception; the line is named.
+        UserError: the file raises an exception; the message names the line.
     """
     specification = importlib.util.spec_from_file_location(f"{prefix}_{path.stem}", path)
     if specification is None:
@@ -37,9 +36,10 @@ def import_file(path: Path, code: bytes, prefix: str) -> ModuleType:
 
 
 def read_code(path: Path) -> bytes:
-    """
+    """Read the content of a Python file.
+
     Raises:
-        UserError: there is no such file, or it cannot be read.
+        UserError: the file does not exist or cannot be read.
     """
     try:
         return path.read_bytes()
@@ -49,14 +49,14 @@ def read_code(path: Path) -> bytes:
 
 
 def cause(error: BaseException, path: Path) -> str:
-    """What went wrong in the file ``path``, and in which of its lines, fit to stand inside a sentence."""
-    line, said = None, reason(error) if isinstance(error, Exception) else str(error)
+    """The error in the file ``path`` and its line, for use inside a sentence."""
+    line, message = None, reason(error) if isinstance(error, Exception) else str(error)
     if isinstance(error, SyntaxError) and error.filename == str(path):
-        line, said = error.lineno, error.msg
+        line, message = error.lineno, error.msg
     trace = error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == str(path):
             line = trace.tb_lineno
         trace = trace.tb_next
     name = type(error).__name__
-    return (f"line {line}: " if line else "") + (name if said in ("", name) else f"{name}: {said}")
+    return (f"line {line}: " if line else "") + (name if message in ("", name) else f"{name}: {message}")

@@ -1,11 +1,11 @@
-"""The ranks of one run and what they agree on. One process is a world of size 1 and needs no backend.
+"""World: the ranks of one run and their messages. One process is a world of size 1 and needs no backend.
 
-A peer that ends closes its connections, and the others know at once. One that is cut off says nothing: what gives it
-up is the time that a message may take, TIMEOUT, or DAYBREAK_PEER_TIMEOUT seconds from the environment. Either way
-every message here raises PeerLost. Numbers and decisions travel by gloo between processors, also where gradients
-travel by NCCL between GPUs: a GPU that waits inside NCCL cannot be interrupted, so whoever is about to wait for one
-should exchange a message here first. Where that message came too early, NCCL's own watchdog ends the process after
-the same time (TORCH_NCCL_ASYNC_ERROR_HANDLING=3, torch's default), and torchrun starts it again.
+A peer that ends closes its connections, so the others notice at once. A peer that is cut off is detected by the timeout
+of a message, TIMEOUT, or DAYBREAK_PEER_TIMEOUT seconds from the environment. In both cases every message here raises
+PeerLost. Numbers and decisions are sent by gloo between CPUs, even if gradients are sent by NCCL between GPUs: a GPU
+that waits inside NCCL cannot be interrupted, so a rank should exchange a message here before such a wait. If that
+message came too early, NCCL's own watchdog ends the process after the same time (TORCH_NCCL_ASYNC_ERROR_HANDLING=3,
+torch's default), and torchrun starts it again.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from torch import Tensor
 from daybreak.core.errors import PeerLost, UserError
 
 TIMEOUT = timedelta(minutes=5)
-"""A process that did not answer for so long is given up."""
+"""Time after which a process that does not answer counts as lost."""
 TIMEOUT_VARIABLE = "DAYBREAK_PEER_TIMEOUT"
-"""Environment variable: seconds in the place of TIMEOUT."""
+"""Environment variable with seconds that replace TIMEOUT."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class World:
     """The ranks of a run. All ranks call the same methods in the same order.
 
     Raises:
-        PeerLost: by every method, where another rank ended or is cut off. No method can be called after that.
+        PeerLost: by every method, if another rank ended or is cut off. No method can be called after that.
     """
 
     rank: int = 0
@@ -48,7 +48,7 @@ class World:
         return self.rank == 0
 
     def agree(self, *values: float) -> tuple[float, ...]:
-        """Return rank 0's float64 values on every rank: the only way a clock or a decision may spread."""
+        """Return rank 0's float64 values on every rank; clocks and decisions must spread in this way."""
         if self.size == 1:
             return values
         shared = torch.tensor(values, dtype=torch.float64)
@@ -62,30 +62,30 @@ class World:
             return value
         box = [value]
         with peers():
-            # Named, for it would be the GPU where there is one.
+            # Explicit, because the default is the GPU if there is one.
             dist.broadcast_object_list(box, src=0, device=torch.device("cpu"))
         return box[0]
 
-    def spread(self, tensors: dict[str, Tensor] | None) -> dict[str, Tensor]:
-        """Return rank 0's tensors, on the CPU, on every rank: hosts need not share a disk.
+    def broadcast_tensors(self, tensors: dict[str, Tensor] | None) -> dict[str, Tensor]:
+        """Return rank 0's tensors, on the CPU, on every rank: hosts need no shared disk.
 
         Args:
-            tensors: on rank 0 what is spread; elsewhere ignored.
+            tensors: the tensors to send on rank 0; ignored on other ranks.
         """
         if self.size == 1:
             return tensors or {}
         if not self.is_first or tensors is None:
             tensors = {}
-        kinds = self.broadcast({name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()})
-        held = {}
-        for name, (shape, dtype) in kinds.items():
-            held[name] = tensors[name].cpu().contiguous() if self.is_first else torch.empty(shape, dtype=dtype)
+        layouts = self.broadcast({name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()})
+        received = {}
+        for name, (shape, dtype) in layouts.items():
+            received[name] = tensors[name].cpu().contiguous() if self.is_first else torch.empty(shape, dtype=dtype)
             with peers():
-                dist.broadcast(held[name], src=0)
-        return held
+                dist.broadcast(received[name], src=0)
+        return received
 
     def any(self, flag: bool) -> bool:
-        """Return whether any rank holds True."""
+        """Return whether the flag is True on any rank."""
         if self.size == 1:
             return flag
         shared = torch.tensor(int(flag))
@@ -98,7 +98,7 @@ class World:
         return float(self.add(torch.tensor(value, dtype=torch.float64)))
 
     def add(self, vector: Tensor) -> Tensor:
-        """Return the sum of a small tensor over all ranks, where it lies; ``vector`` itself is left alone."""
+        """Return the sum of a small tensor over all ranks, on its device; ``vector`` itself does not change."""
         if self.size == 1:
             return vector
         total = vector.clone()
@@ -109,65 +109,65 @@ class World:
 
 @contextmanager
 def peers() -> Iterator[None]:
-    """Turn what torch says of a lost peer into PeerLost. Only messages between ranks belong inside."""
+    """Turn torch's errors about a lost peer into PeerLost. Use it only around messages between ranks."""
     try:
         yield
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:
-        # Nobody waits any longer for what the peer still owed: neither this process' end nor a GPU's queue.
+        # Abort pending messages, so that neither the end of this process nor a GPU's queue waits for them.
         abort()
         how = "did not answer in time" if re.search("timed? ?out", str(error), re.IGNORECASE) else "ended"
         raise PeerLost(f"Another process of this run {how}.") from error
 
 
 def timeout() -> timedelta:
-    """How long a message may take.
+    """Time limit of a message.
 
     Raises:
-        UserError: DAYBREAK_PEER_TIMEOUT is no number of seconds.
+        UserError: DAYBREAK_PEER_TIMEOUT is not a number of seconds.
     """
-    told = os.environ.get(TIMEOUT_VARIABLE)
-    if told is None:
+    text = os.environ.get(TIMEOUT_VARIABLE)
+    if text is None:
         return TIMEOUT
     try:
-        found = timedelta(seconds=float(told))
+        limit = timedelta(seconds=float(text))
     except (ValueError, OverflowError):
-        found = timedelta(0)
-    if found < timedelta(seconds=1):
-        raise UserError(f"{TIMEOUT_VARIABLE} cannot be '{told}'.", "Give seconds, 1 or more, or leave it unset.")
-    return found
+        limit = timedelta(0)
+    if limit < timedelta(seconds=1):
+        raise UserError(f"{TIMEOUT_VARIABLE} cannot be '{text}'.", "Give seconds, 1 or more, or leave it unset.")
+    return limit
 
 
 def start() -> World:
-    """Join the world that torchrun describes in the environment, or be alone.
+    """Join the world that torchrun describes in the environment, or return a world of one process.
 
     Raises:
-        PeerLost: not all ranks came.
+        PeerLost: not all ranks joined.
     """
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
         return World()
     patience = timeout()
     with peers():
-        # Some take long to load: only once all are there does the time for a message count.
+        # Ranks load at different speeds: the time limit of messages applies only after all have joined.
         store, rank, _ = next(dist.rendezvous("env://", timeout=max(TIMEOUT, patience)))
-        store = met(store, rank, size, max(TIMEOUT, patience))
+        store = wait_for_ranks(store, rank, size, max(TIMEOUT, patience))
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=patience)
     return World(rank=rank, size=size)
 
 
-def met(store: dist.Store, rank: int, size: int, patience: timedelta) -> dist.Store:
-    """Wait until all ranks are there; return a part of ``store`` that nobody has written to.
+def wait_for_ranks(store: dist.Store, rank: int, size: int, patience: timedelta) -> dist.Store:
+    """Wait until all ranks have joined; return a part of ``store`` that no process has written to.
 
-    torchrun keeps one store over its restarts, and what a process of the last start wrote there (the address at which
-    it listened) would be taken for its successor's. Restarts are counted by each host for itself, so their number
-    cannot tell the starts apart: every process draws a name, rank 0 puts those that it finds on a list, a name of the
-    last start perhaps among them, and renews the list until all who are on it have seen it.
+    torchrun keeps one store over its restarts, so a value of an earlier process (the address at which it listened)
+    would be taken for that of its successor. Each host counts restarts separately, so this number cannot tell the
+    starts apart. Instead every process draws a name. Rank 0 lists the names that it finds, which may include old ones,
+    and updates the list until all processes on it have confirmed it.
 
     Raises:
-        PeerLost: not all ranks came.
+        PeerLost: not all ranks joined.
     """
     name, deadline = uuid.uuid4().hex, time.monotonic() + patience.total_seconds()
     store.set(f"daybreak {rank}", name)
@@ -185,13 +185,13 @@ def met(store: dist.Store, rank: int, size: int, patience: timedelta) -> dist.St
 
 
 def stop(world: World) -> None:
-    """Leave the world, however the run ended. Nobody is waited for: what the ranks owed each other is behind them."""
+    """Leave the world, however the run ended. This waits for no other rank."""
     if world.size > 1 and dist.is_initialized():
         abort()
         dist.destroy_process_group()
 
 
 def abort() -> None:
-    """Give up all messages under way, on this rank."""
+    """Abort all pending messages of this rank."""
     if dist.is_initialized() and dist.group.WORLD is not None:
         dist.group.WORLD.abort()

@@ -18,13 +18,13 @@ from daybreak.pretraining.setup import PretrainingJob, heldout_losses
 from daybreak.recipe import Recipe, load_recipe
 from daybreak.schemas.run import Decisions
 from daybreak.training import calibration
-from daybreak.training.changes import changed, cut, in_force, uncompiled
 from daybreak.training.checkpoint import START, Progress
 from daybreak.training.hardware import microbatch_cache, probe
 from daybreak.training.hardware.compiling import try_compiled
 from daybreak.training.hardware.data_parallel import DataParallel
 from daybreak.training.phases import with_batch_multiple, with_microbatch
-from daybreak.training.step import NotCompiled, TooManyRows, Training, accumulate, no_room
+from daybreak.training.recovery import current_change, with_change, without_changes_after, without_compilation
+from daybreak.training.step import CompilationFailed, MicrobatchTooLarge, Training, accumulate, out_of_memory_error
 
 LAW_RECIPE = "mini"
 """Recipe of the runs that the scaling law was fitted to."""
@@ -82,21 +82,21 @@ def resume(training: Training, progress: Progress, run: RunFolder) -> Training:
     differently, so the result is the same up to the order of summation.
     """
     world = training.world
-    decisions = cut(training.decisions, progress.step)
-    current = in_force(decisions, progress.step)
+    decisions = without_changes_after(training.decisions, progress.step)
+    current = current_change(decisions, progress.step)
     if current.world_size != world.size:
         fewest = min(training.rows_of_step(START, 0.0), *(phase.batch for phase in training.phases))
         _check_batch(fewest, world)
         say(f"Resuming with {world.size} processes instead of {current.world_size}; the batch stays the same.")
         why = f"resumed on {world.size} instead of {current.world_size} processes"
-        decisions = changed(decisions, progress.step, why, world_size=world.size, threads=torch.get_num_threads())
-    torch.set_num_threads(in_force(decisions, progress.step).threads)
+        decisions = with_change(decisions, progress.step, why, world_size=world.size, threads=torch.get_num_threads())
+    torch.set_num_threads(current_change(decisions, progress.step).threads)
     if decisions != training.decisions and world.is_first:
         write_json(run.decisions, decisions)
-    phases = with_microbatch(training.phases, in_force(decisions, progress.step).microbatch)
+    phases = with_microbatch(training.phases, current_change(decisions, progress.step).microbatch)
     training = replace(training, phases=phases, decisions=decisions)
-    if in_force(decisions, progress.step).compiled and not compiled_everywhere(training, progress):
-        decisions = uncompiled(decisions, progress.step)
+    if current_change(decisions, progress.step).compiled and not compiled_everywhere(training, progress):
+        decisions = without_compilation(decisions, progress.step)
         if world.is_first:
             write_json(run.decisions, decisions)
     return replace(training, decisions=decisions)
@@ -151,7 +151,7 @@ def compiled_everywhere(training: Training, progress: Progress) -> bool:
     failed = try_compiled(training.model, lambda: _dry_step(training, progress))
     if training.world.any(failed is not None):
         training.model.compiled = None
-    training.data_parallel.renew()
+    training.data_parallel.rebuild()
     return training.model.compiled is not None
 
 
@@ -167,9 +167,9 @@ def _with_costs(training: Training, start: Progress, precisions: Sequence[str]) 
     while True:
         try:
             return training, calibration.measure_costs(training, start, precisions)
-        except TooManyRows:
+        except MicrobatchTooLarge:
             training = _with_rows(training, training.decisions.microbatch // 2)
-        except NotCompiled:
+        except CompilationFailed:
             training.model.compiled = None
             training = replace(training, decisions=replace(training.decisions, compiled=False))
 
@@ -177,7 +177,7 @@ def _with_costs(training: Training, start: Progress, precisions: Sequence[str]) 
 def _with_rows(training: Training, rows: int) -> Training:
     """Return the training with this microbatch, which is also the step of a growing batch."""
     if not rows:
-        raise no_room()
+        raise out_of_memory_error()
     phases = with_batch_multiple(with_microbatch(training.phases, rows), training.world.size)
     return replace(training, phases=phases, decisions=replace(training.decisions, microbatch=rows))
 

@@ -27,7 +27,7 @@ from daybreak.pretraining.hardware_choices import first_decisions, why_no_foreca
 from daybreak.pretraining.setup import PretrainingJob, setup_training
 from daybreak.recipe import Recipe, load_recipe
 from daybreak.schemas.forecast import Candidate
-from daybreak.training.calibration import FEWEST_STEPS, VALIDATION_SHARE
+from daybreak.training.calibration import MIN_STEPS, VALIDATION_FRACTION
 from daybreak.training.checkpoint import Progress
 from daybreak.training.clock import Budget, reserve_for
 from daybreak.training.hardware import probe
@@ -130,7 +130,7 @@ def _scaled(last: tuple[Speed, float], flops: float) -> Speed:
 
 def _candidate(recipe: Recipe, cost: int, speed: Speed, vocabulary: int, about: RunSpec, budget: Budget) -> Candidate:
     model = meta_model(recipe, vocabulary)
-    seconds = max(0.0, budget.amount * (1.0 - VALIDATION_SHARE) - speed.start - speed.end)
+    seconds = max(0.0, budget.amount * (1.0 - VALIDATION_FRACTION) - speed.start - speed.end)
     candidate = Candidate(
         recipe=recipe.name,
         parameters=model.parameter_count(),
@@ -143,7 +143,7 @@ def _candidate(recipe: Recipe, cost: int, speed: Speed, vocabulary: int, about: 
     )
     if reason := why_no_forecast(recipe):
         return replace(candidate, trouble=f"no forecast: {reason}")
-    if seconds < FEWEST_STEPS * speed.step:
+    if seconds < MIN_STEPS * speed.step:
         return replace(candidate, trouble="the budget is too short for it")
     loss = predict_loss(shipped_law(), replace(about, inner=candidate.inner, tokens=candidate.tokens))
     views = isinstance(recipe.rows, ViewRows) and recipe.rows.fraction > 0

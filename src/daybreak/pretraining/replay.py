@@ -23,13 +23,13 @@ from daybreak.schemas.changes import MachineRecord
 from daybreak.schemas.records import Verified
 from daybreak.schemas.run import Decisions, Environment, StepRecord, Summary, TraceRecord, ValidationRecord
 from daybreak.training import checkpoint
-from daybreak.training.changes import in_force
-from daybreak.training.checkpoint import Found
+from daybreak.training.checkpoint import Checkpoint
 from daybreak.training.clock import ReplayClock
 from daybreak.training.hardware import probe
 from daybreak.training.loop import fit
 from daybreak.training.monitoring.monitors import Live
 from daybreak.training.phases import with_microbatch
+from daybreak.training.recovery import current_change
 from daybreak.training.step import Training
 
 FIXED_ORDER = 128
@@ -72,11 +72,11 @@ def _is_complete(checkpoint_: Path) -> bool:
     return True
 
 
-def find_start(saved: list[SavedWeights], last: int, steps: int) -> Found | None:
+def find_start(saved: list[SavedWeights], last: int, steps: int) -> Checkpoint | None:
     """Return the newest checkpoint at least ``last`` steps before the end, or None for the start of the run."""
     for weights in reversed(saved):
         if not weights.exported and 0 < weights.step <= steps - last:
-            found, _ = checkpoint.newest(weights.path.parent, before=weights.step + 1)
+            found, _ = checkpoint.read_newest(weights.path.parent, before=weights.step + 1)
             if found and found.progress.step == weights.step:
                 return found
     return None
@@ -89,7 +89,7 @@ def check_world_size(decisions: Decisions, first: int, end: int, world: World) -
         UserError: they were not.
     """
     steps = [first, *(change.step for change in decisions.changes if first < change.step < end)]
-    sizes = {in_force(decisions, step).world_size for step in steps}
+    sizes = {current_change(decisions, step).world_size for step in steps}
     if sizes == {world.size}:
         return
     if len(sizes) > 1:
@@ -105,14 +105,14 @@ def check_world_size(decisions: Decisions, first: int, end: int, world: World) -
 
 
 def _processes_change(decisions: Decisions, step: int) -> bool:
-    return in_force(decisions, step).world_size != in_force(decisions, step - 1).world_size
+    return current_change(decisions, step).world_size != current_change(decisions, step - 1).world_size
 
 
 def replay(
     order: PretrainingJob,
     decisions: Decisions,
     trace: list[TraceRecord],
-    start: Found | None,
+    start: Checkpoint | None,
     saved: list[SavedWeights],
     world: World,
 ) -> Verified:
@@ -129,7 +129,7 @@ def replay(
     training = build_training(order, parts, unvalidated, world, ReplayClock(trace), progress)
     norms = Norms({line["step"]: line["gradient_norm"] for line in _step_lines(order.run)})
     training = replace(training, run=None, record_seconds=0.0)
-    settings = in_force(decisions, first)
+    settings = current_change(decisions, first)
     training = replace(training, phases=with_microbatch(training.phases, settings.microbatch))
     if settings.compiled and not compiled_everywhere(training, progress):
         raise UserError(

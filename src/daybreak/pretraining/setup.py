@@ -35,7 +35,7 @@ from daybreak.training.objectives.masked import Masked
 from daybreak.training.phases import Phase, with_batch_multiple, with_microbatch
 from daybreak.training.prefetch import Prefetch
 from daybreak.training.step import Training
-from daybreak.training.validation import ROWS, OwnRows, Validation
+from daybreak.training.validation import ROWS, RecipeHeldOut, Validation
 
 VALIDATION_LENGTH = 128
 """Length of the held-out sequences that every recipe is evaluated on, if its model is trained on so many positions."""
@@ -66,10 +66,10 @@ class PretrainingJob:
 def setup_training(job: PretrainingJob, decisions: Decisions, world: World) -> tuple[Training, checkpoint.Progress]:
     """Build every part of a run and load the newest checkpoint."""
     recipe, run = job.recipe, job.run
-    newest, torn = checkpoint.newest(run.checkpoints) if world.is_first else (None, [])
+    newest, torn = checkpoint.read_newest(run.checkpoints) if world.is_first else (None, [])
     for name in torn:
         say(f"Skipping an incomplete checkpoint: {name}")
-    newest = checkpoint.agreed(newest, world)
+    newest = checkpoint.broadcast(newest, world)
     parts = build(recipe, job.shards, job.data, decisions, init=newest is None)
     progress = checkpoint.load(newest, *parts) if newest else first_progress(recipe, *parts, world)
     progress, heartbeat = _resumed(job, progress, world)
@@ -148,7 +148,7 @@ def build_training(
         journal=None,
         monitors=(),
         time_by_category={use: progress.time_by_category.get(use, 0.0) for use in USES},
-        begin=recipe.origin.begin,
+        objective_start=recipe.origin.begin,
         prefetch=Prefetch() if device.type == "cuda" else None,
         continues=continuation_table(load_tokenizer(job.data / "tokenizer")) if recipe.objective.whole_words else None,
     )
@@ -165,7 +165,7 @@ def first_progress(
     if not recipe.origin.branch:
         return checkpoint.START
     branch = RunFolder(Path(recipe.origin.branch)).branch
-    start = checkpoint.agreed(checkpoint.newest(branch)[0] if world.is_first else None, world)
+    start = checkpoint.broadcast(checkpoint.read_newest(branch)[0] if world.is_first else None, world)
     if start is None:
         raise UserError(
             f"'{recipe.origin.branch}' holds no checkpoint from before its decay.",
@@ -211,13 +211,13 @@ def _phases(recipe: Recipe, shards: Shards, data: Path, decisions: Decisions) ->
         say(warning)
     second = recipe.phase2
     plans = [(sampler(recipe, shards.train, shards, data, recipe.length), recipe.length, decisions.batch)]
-    if second.ever:
+    if second.enabled:
         longer = sampler(recipe, shards.train, shards, data, second.length)
         plans.append((longer, second.length, second.batch or decisions.batch))
     finish = finish_on(recipe, shards)
-    if recipe.finish.ever and not finish.ever:
+    if recipe.finish.enabled and not finish.enabled:
         say("The text is one document, so the run has no embedding finish: --document sets where documents end.")
-    if finish.ever:
+    if finish.enabled:
         spans = SpanSampler(
             shards.train,
             finish.length,
@@ -250,7 +250,7 @@ def finish_on(recipe: Recipe, shards: Shards) -> Finish:
     A run that is nothing but a finish keeps it, and is refused on such a text.
     """
     finish = recipe.finish
-    if not finish.ever or finish.start == 0 or passages(shards.train) >= FEWEST_PASSAGES:
+    if not finish.enabled or finish.start == 0 or passages(shards.train) >= FEWEST_PASSAGES:
         return finish
     return Finish()
 
@@ -272,7 +272,7 @@ def sample_text(shards: Shards, data: Path) -> str:
 
 def heldout_validation(recipe: Recipe, shards: Shards, data: Path, device: torch.device) -> Validation:
     """Return the held-out evaluation: the same positions for all recipes, and OWN_ROWS of the recipe's own kind."""
-    trained = recipe.model.longest or (recipe.phase2.length if recipe.phase2.ever else 0)
+    trained = recipe.model.longest or (recipe.phase2.length if recipe.phase2.enabled else 0)
     length = max(recipe.length, min(VALIDATION_LENGTH, trained))
     heldout = StreamRows().build(shards.heldout, length, recipe.seed, shards.manifest.special)
     own = None
@@ -282,7 +282,7 @@ def heldout_validation(recipe: Recipe, shards: Shards, data: Path, device: torch
         if recipe.objective.whole_words:
             table: np.ndarray = continuation_table(load_tokenizer(data / "tokenizer"))
             batch = replace(batch, continues=table[batch.ids])
-        own = OwnRows(recipe.objective, batch.on(device))
+        own = RecipeHeldOut(recipe.objective, batch.on(device))
     return Validation(heldout.in_order(min(ROWS, heldout.rows_per_epoch)), shards.unigram_counts, device, own)
 
 

@@ -90,7 +90,7 @@ def extended(source: Path, budget: str) -> Recipe:
         raise UserError(
             f"The learning rate of '{source}' never decays, so the run cannot be extended.", "Start a new run."
         )
-    newest, _ = checkpoint.newest(run.branch)
+    newest, _ = checkpoint.read_newest(run.branch)
     if newest is None or newest.progress.branched_at is None:
         raise UserError(
             f"'{source}' holds no checkpoint from before its decay.",

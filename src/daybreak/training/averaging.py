@@ -1,4 +1,4 @@
-"""The mean of a run's weights over its end, in place of the last ones."""
+"""Weight averaging over the end of a run."""
 
 from __future__ import annotations
 
@@ -11,36 +11,37 @@ from daybreak.core.errors import UserError
 
 COUNT = "count"
 MEAN = "mean."
-"""What precedes a parameter's name in a checkpoint."""
+"""Prefix of parameter names in a checkpoint."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Averaging:
-    """Which weights count: LAWA (arXiv 2209.14981) over the end of the run, a Polyak-Ruppert average of its tail."""
+    """Which weights are averaged: LAWA (arXiv 2209.14981) over the end of the run, a Polyak-Ruppert average of its
+    tail."""
 
     fraction: float = 0.0
-    """Share of the run, at its end, whose weights are averaged; 0 for none."""
+    """Fraction of the run, at its end, whose weights are averaged; 0 for no averaging."""
     every: int = 10
-    """Optimizer steps from one that counts to the next."""
+    """Optimizer steps between two averaged weights."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.fraction <= 1:
             raise UserError(
-                f"--average.fraction is {self.fraction:g}, but it is a share of the run.", "Give a number in [0, 1]."
+                f"--average.fraction is {self.fraction:g}, but it is a fraction of the run.", "Give a number in [0, 1]."
             )
         if self.every < 1:
             raise UserError(f"--average.every is {self.every}.", "Give a count of steps, at least 1.")
 
     def counts(self, step: int, progress: float) -> bool:
-        """Whether the weights after ``step`` steps, at that share of the run, are part of the mean."""
+        """Whether the weights after ``step`` steps, at this progress, are part of the mean."""
         return self.fraction > 0 and progress >= 1.0 - self.fraction and step % self.every == 0
 
 
 class RunningAverage:
-    """The mean so far, each weight counting the same: float32, on the device of the parameters.
+    """Mean of the weights so far, each with the same weight: float32, on the device of the parameters.
 
-    Nothing is kept, and no memory used, before the first step that counts. What counts is a function of steps and
-    progress alone, so a replay averages the same weights.
+    It uses no memory before the first averaged step. Which steps are averaged is a function of step and progress alone,
+    so a replay averages the same weights.
     """
 
     def __init__(self, averaging: Averaging, model: nn.Module):
@@ -51,7 +52,7 @@ class RunningAverage:
 
     @torch.no_grad()
     def update(self, step: int, progress: float) -> None:
-        """Take in the model's weights as they are after ``step`` steps, if these count."""
+        """Add the model's weights after ``step`` steps to the mean, if this step is averaged."""
         if not self._averaging.counts(step, progress):
             return
         weights = {name: parameter.detach().float() for name, parameter in self._model.named_parameters()}
@@ -63,11 +64,11 @@ class RunningAverage:
             torch._foreach_lerp_(means, list(weights.values()), 1.0 / self._count)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return what a checkpoint holds of it: how many weights have counted, and their means."""
+        """Return the tensors for a checkpoint: the number of averaged weights, and their means."""
         return {COUNT: torch.tensor(self._count), **{MEAN + name: mean for name, mean in self._means.items()}}
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
-        """Undo ``tensors``, forgetting what was there."""
+        """Load the result of ``tensors``, replacing the current mean."""
         self._count = int(tensors[COUNT])
         place = {name: parameter.device for name, parameter in self._model.named_parameters()}
         self._means = {
@@ -78,7 +79,7 @@ class RunningAverage:
 
     @torch.no_grad()
     def put_in(self, model: nn.Module) -> None:
-        """Give ``model`` the mean for its weights; it keeps its own where no step has counted."""
+        """Replace the weights of ``model`` by the mean; they stay unchanged if no step was averaged."""
         if self._count:
             for name, parameter in model.named_parameters():
                 parameter.copy_(self._means[name])

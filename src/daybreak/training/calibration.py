@@ -1,4 +1,5 @@
-"""Choices that come from measuring, made once at a run's first start and obeyed ever after."""
+"""Measurements before the first step, and the choices that follow from them; every later start uses the same
+choices."""
 
 from __future__ import annotations
 
@@ -7,8 +8,9 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
+import numpy as np
+import psutil
 import torch
 
 from daybreak.core.errors import UserError
@@ -17,30 +19,51 @@ from daybreak.core.terminal import duration, say
 from daybreak.schemas.run import Decisions
 from daybreak.training.checkpoint import START, Progress
 from daybreak.training.clock import Budget, Tick, reserve_for
-from daybreak.training.hardware.speed import COURSE, pace_of
 from daybreak.training.loop import save
 from daybreak.training.phases import with_microbatch
-from daybreak.training.step import Training, accumulate, no_room, update
+from daybreak.training.step import Training, accumulate, out_of_memory_error, update
 
 PRECISIONS = ("auto", "float32", "bfloat16", "float16")
-FEWEST_STEPS = 20
-VALIDATION_SHARE = 0.02
-"""Of a time budget, for all validations together."""
+MIN_STEPS = 20
+VALIDATION_FRACTION = 0.02
+"""Fraction of a time budget for all validations together."""
 MARKS = 10
 PROBE_ROWS = 32
 PROBE_STEP_ROWS = 32
-"""Fewest rows of a device's share that a step is timed on; a larger share takes proportionally longer."""
+"""Fewest sequences of a device on which a step is timed; a larger batch is extrapolated."""
 TRIALS = 3
-SMALLEST = 8
-PAYS = 1.02
-"""A microbatch twice as large must be this much faster."""
-COMPILE_FROM = 360.0
-"""Seconds of a budget from which compiling, about a minute without a cache, is repaid: by a model of its kernels (no
-device has been measured) an eager step of the flagship takes a third longer."""
+FIRST_MICROBATCH = 8
+MIN_SPEEDUP = 1.02
+"""Required speed-up of a microbatch of twice the size."""
+MIN_COMPILE_SECONDS = 360.0
+"""Budget in seconds from which compilation, about a minute without a cache, pays off. An eager step of the flagship
+takes a third longer by a model of its kernels; no device has been measured."""
 MANY_EPOCHS = 4.0
-"""Up to about so many passes text is nearly as good as new (arXiv 2305.16264)."""
-SMALLEST_INTERIM = 32
-"""Rows below which an interim validation says too little."""
+"""Up to about this number of passes, repeated text is nearly as good as new text (arXiv 2305.16264)."""
+MIN_INTERIM_ROWS = 32
+"""Fewest sequences of a useful interim validation."""
+
+MEASURED_AT = (0.0, 0.5, 1.0)
+"""Progress values at which a step is timed; the speed between them is interpolated linearly."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Speed over the progress of a run, measured before the first step."""
+
+    speeds: tuple[float, ...]
+    """Steps per second at MEASURED_AT."""
+
+    def covered(self, progress: float) -> float:
+        """Steps up to ``progress`` (0 to 1) in a run of one second."""
+        points = sorted({*(point for point in MEASURED_AT if point < progress), 0.0, progress})
+        return float(np.trapezoid(np.interp(points, MEASURED_AT, self.speeds), points))
+
+
+def pace_of(decisions: Decisions) -> Pace:
+    """The measured pace; constant for runs of earlier versions, which measured only the end."""
+    seconds = decisions.course_seconds or [decisions.step_seconds[decisions.precision]] * len(MEASURED_AT)
+    return Pace(tuple(1.0 / step for step in seconds))
 
 
 @dataclass(frozen=True)
@@ -49,47 +72,47 @@ class Costs:
 
     step: dict[str, float]
     """By precision, at the end of the run."""
-    course: list[float]
-    """At COURSE, in the fastest precision."""
+    by_progress: list[float]
+    """At MEASURED_AT, in the fastest precision."""
     row: float
-    """Of validation."""
+    """Per sequence of validation."""
     save: float
     first: float
-    """Share of a step's rows that the first step has: below 1 where the batch grows."""
+    """Fraction of the full batch in the first step: below 1 with a batch ramp."""
 
 
-def fastest_microbatch(training: Training, start: Progress, share: int) -> int:
-    """Return how many rows a device should handle at a time: doubled from SMALLEST while that fits and pays.
+def fastest_microbatch(training: Training, start: Progress, device_batch: int) -> int:
+    """Return the fastest microbatch of one device: doubled from FIRST_MICROBATCH while it fits and gets faster.
 
-    In place of the old advice to fill the memory by hand: more than is fastest brings nothing.
+    A larger microbatch than the fastest one has no benefit, even if it fits into the memory.
     """
-    best, best_rate, rows = 0, 0.0, min(SMALLEST, share)
+    best, best_rate, rows = 0, 0.0, min(FIRST_MICROBATCH, device_batch)
     before = peak_bytes()
-    while rows <= share:
+    while rows <= device_batch:
         trial = replace(training, phases=with_microbatch(training.phases, rows))
-        seconds = _trials(trial, start, rows * training.world.size)
+        seconds = _fastest_trial(trial, start, rows * training.world.size)
         if seconds == math.inf:
             torch.cuda.empty_cache()
-            say(f"{rows} rows at a time do not fit into this device's memory.")
+            say(f"A microbatch of {rows} sequences does not fit into this device's memory.")
             if best or rows == 1:
                 break
             rows //= 2
             continue
         (rate,) = training.world.agree(rows / seconds)
-        if rate < best_rate * PAYS:
+        if rate < best_rate * MIN_SPEEDUP:
             break
         best, best_rate = rows, rate
-        # The next one takes about twice what this one took; a CPU has no out-of-memory error but a dead process.
+        # The next one needs about twice as much memory; a CPU process without memory is killed and raises no error.
         if training.world.any(training.device.type == "cpu" and 2 * (peak_bytes() - before) > _free_bytes() / 2):
             break
         rows *= 2
     if best == 0:
-        raise no_room()
+        raise out_of_memory_error()
     return best
 
 
-def _trials(training: Training, start: Progress, rows: int) -> float:
-    """Seconds of the fastest of TRIALS steps; infinity where one rank has no room, and then on all of them."""
+def _fastest_trial(training: Training, start: Progress, rows: int) -> float:
+    """Seconds of the fastest of TRIALS steps; infinity on all ranks if one of them runs out of memory."""
     try:
         return min(_time_rows(training, start, rows) for _ in range(TRIALS))
     except torch.OutOfMemoryError:
@@ -97,19 +120,15 @@ def _trials(training: Training, start: Progress, rows: int) -> float:
 
 
 def _free_bytes() -> float:
-    """Memory that can still be had on this machine; without limit where the system does not tell."""
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
-    except (OSError, StopIteration):
-        return math.inf
+    """Available memory of this machine."""
+    return float(psutil.virtual_memory().available)
 
 
 def measure_costs(training: Training, start: Progress, precisions: Sequence[str]) -> Costs:
     """Time a step in each of ``precisions``, a small validation and a checkpoint.
 
-    The first of each warms up and does not count. The checkpoint at step 0 stays: a run that is killed in its first
-    seconds has one to resume from.
+    The first run of each is a warm-up and does not count. The checkpoint at step 0 stays, so that a run killed in its
+    first seconds can resume.
     """
     step, updates, moments = {}, {}, 0
     for precision in precisions:
@@ -118,18 +137,18 @@ def measure_costs(training: Training, start: Progress, precisions: Sequence[str]
         step[precision] = min(_time_step(trial, start, 1.0, updates[precision]) for _ in range(TRIALS))
     fastest = min(step, key=lambda name: step[name])
     trial = replace(training, decisions=replace(training.decisions, precision=fastest))
-    earlier = [min(_time_step(trial, start, at, updates[fastest]) for _ in range(2)) for at in COURSE[:-1]]
+    earlier = [min(_time_step(trial, start, at, updates[fastest]) for _ in range(2)) for at in MEASURED_AT[:-1]]
     row = min(_time_row(training, start) for _ in range(2))
     first = training.rows_of_step(start, 0.0) / training.phase(start, 0.0).batch
     saving = save(training, start) * _growth_of_a_checkpoint(training, moments)
-    return Costs(step=step, course=[*earlier, step[fastest]], row=row, save=saving, first=first)
+    return Costs(step=step, by_progress=[*earlier, step[fastest]], row=row, save=saving, first=first)
 
 
 def _growth_of_a_checkpoint(training: Training, moments: int) -> float:
-    """By what factor a checkpoint will be larger than now: an optimizer that has moved nothing remembers nothing.
+    """Ratio of the later size of a checkpoint to its current size; the optimizer has no state before its first step.
 
     Args:
-        moments: bytes that the optimizer will remember.
+        moments: bytes of the optimizer's later state.
     """
     weights = sum(parameter.numel() * parameter.element_size() for parameter in training.model.parameters())
     rest = weights * (2 if training.average else 1)
@@ -142,9 +161,9 @@ def _bytes_remembered(optimizer: torch.optim.Optimizer) -> int:
 
 
 def _time_step(training: Training, start: Progress, at: float, fixed: float) -> float:
-    """Of a step with all its rows and an update of ``fixed`` seconds, as it is when the share ``at`` is over.
+    """Seconds of a step with a full batch and an update of ``fixed`` seconds, at progress ``at``.
 
-    Timed on whole microbatches: rows of another number would be compiled once more.
+    It is timed on whole microbatches: another number of sequences would need another compilation.
     """
     at = min(at, training.before_finish)
     phase = training.phase(start, at)
@@ -161,9 +180,9 @@ def _time_rows(training: Training, start: Progress, rows: int, at: float = 1.0) 
 
 
 def _time_update(training: Training) -> tuple[float, int]:
-    """Seconds of an update that moves nothing, for gradient and rate are 0, and bytes that the optimizer remembers.
+    """Seconds of an update with zero gradient and zero rate, and the bytes of the optimizer's state.
 
-    Both are forgotten afterwards.
+    The state and the rates are restored afterwards.
     """
     optimizer = training.optimizer
     state, rates = optimizer.state, [group["lr"] for group in optimizer.param_groups]
@@ -173,7 +192,7 @@ def _time_update(training: Training) -> tuple[float, int]:
             group["lr"] = 0.0
             for parameter in group["params"]:
                 parameter.grad = torch.zeros_like(parameter)
-        update(training)  # the first makes room for what the optimizer remembers
+        update(training)  # the first one allocates the optimizer's state
         return _timed(training, lambda: update(training)), _bytes_remembered(optimizer)
     finally:
         optimizer.zero_grad(set_to_none=True)
@@ -183,49 +202,49 @@ def _time_update(training: Training) -> tuple[float, int]:
 
 
 def _timed(training: Training, work: Callable[[], object]) -> float:
-    """Seconds of ``work`` alone: a GPU's queue is empty before and after it."""
-    _wait_for(training.device)
-    begun = time.monotonic()
+    """Seconds of ``work`` alone: the GPU's queue is empty before and after it."""
+    _synchronize(training.device)
+    started = time.monotonic()
     work()
-    _wait_for(training.device)
-    return time.monotonic() - begun
+    _synchronize(training.device)
+    return time.monotonic() - started
 
 
-def _wait_for(device: torch.device) -> None:
+def _synchronize(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def _time_row(training: Training, start: Progress) -> float:
     rows, validation = min(PROBE_ROWS, training.validation.rows), training.validation
-    training.model.eval()  # as it will be judged: dropout and compiled blocks are for training
+    training.model.eval()  # as in validation: dropout and compiled blocks are for training only
     validation.measure(training.model, rows=rows, step=start.step, tokens=0, tick=Tick(0.0, 0.0), final=False)
     training.model.train()
     return validation.row_seconds
 
 
 def decide(decisions: Decisions, budget: Budget, costs: Costs, rows: int, final: float, elapsed: float) -> Decisions:
-    """Complete ``decisions`` with the faster precision, the reserve and the plan of validations.
+    """Complete ``decisions`` with the fastest precision, the reserve and the plan of validations.
 
     Args:
-        rows: of the final validation.
-        final: seconds that it takes.
-        elapsed: seconds already charged.
+        rows: sequences of the final validation.
+        final: seconds of the final validation.
+        elapsed: seconds charged so far.
 
     Raises:
-        UserError: the budget does not give FEWEST_STEPS steps.
+        UserError: the budget is too short for MIN_STEPS steps.
     """
     precision = min(costs.step, key=lambda name: costs.step[name])
     step_seconds = {name: round(seconds, 4) for name, seconds in costs.step.items()}
-    course = [round(seconds, 6) for seconds in costs.course]
-    decisions = replace(decisions, precision=precision, step_seconds=step_seconds, course_seconds=course)
+    by_progress = [round(seconds, 6) for seconds in costs.by_progress]
+    decisions = replace(decisions, precision=precision, step_seconds=step_seconds, course_seconds=by_progress)
     if budget.unit != "seconds":
         return replace(decisions, reserve_seconds=0.0, validation_rows=rows, validation_marks=MARKS)
     reserve = reserve_for(validation=final, save=costs.save, step=costs.step[precision])
     _refuse_short(budget, elapsed, reserve, costs.step[precision] * costs.first)
-    room = VALIDATION_SHARE * budget.amount - final
+    room = VALIDATION_FRACTION * budget.amount - final
     affordable = int(max(0.0, room) / costs.row)
-    unit = min(SMALLEST_INTERIM, rows)
+    unit = min(MIN_INTERIM_ROWS, rows)
     marks = min(MARKS, affordable // unit)
     interim = min(rows, affordable // marks // unit * unit) if marks else rows
     return replace(decisions, reserve_seconds=reserve, validation_rows=interim, validation_marks=marks)
@@ -233,45 +252,45 @@ def decide(decisions: Decisions, budget: Budget, costs: Costs, rows: int, final:
 
 def _refuse_short(budget: Budget, elapsed: float, reserve: float, step: float) -> None:
     left = budget.amount - elapsed - reserve
-    if left < FEWEST_STEPS * step:
-        needed = elapsed + reserve + FEWEST_STEPS * step
+    if left < MIN_STEPS * step:
+        needed = elapsed + reserve + MIN_STEPS * step
         raise UserError(
-            f"A budget of {budget.text} is too short: starting, {FEWEST_STEPS} steps and saving take about "
+            f"A budget of {budget.text} is too short: starting, {MIN_STEPS} steps and saving take about "
             f"{duration(needed + 0.5)} on this machine.",
             f"Give at least --budget {max(1, round(needed * 1.5 + 0.5))}s.",
         )
 
 
 def expected_epochs(training: Training, budget: Budget, elapsed: float) -> float:
-    """How often what is left of a run will read its text, at the speed that was measured.
+    """Expected passes over the text in the rest of the run, at the measured speed.
 
     Args:
-        elapsed: seconds already charged.
+        elapsed: seconds charged so far.
     """
     decisions, phase = training.decisions, training.phase(START, 0.0)
     if budget.unit == "seconds":
-        begun = elapsed if training.clock.first_step_at is None else training.clock.first_step_at
-        seconds, pace = budget.amount - decisions.reserve_seconds - begun, pace_of(decisions)
-        ahead = pace.covered(1.0) - pace.covered(min(1.0, (elapsed - begun) / seconds))
-        steps = (1.0 - VALIDATION_SHARE) * seconds * ahead
+        started = elapsed if training.clock.first_step_at is None else training.clock.first_step_at
+        seconds, pace = budget.amount - decisions.reserve_seconds - started, pace_of(decisions)
+        ahead = pace.covered(1.0) - pace.covered(min(1.0, (elapsed - started) / seconds))
+        steps = (1.0 - VALIDATION_FRACTION) * seconds * ahead
     else:
         steps = budget.amount / (1 if budget.unit == "steps" else phase.batch * phase.length)
     return steps * phase.batch / phase.rows_per_epoch
 
 
-def worth_compiling(asked: str, device: torch.device, budget: Budget) -> bool:
-    """Whether to try torch.compile: where it is asked for, or by itself on a GPU with time to repay it."""
-    if asked != "auto":
-        return asked == "on"
-    return device.type == "cuda" and (budget.unit != "seconds" or budget.amount >= COMPILE_FROM)
+def worth_compiling(setting: str, device: torch.device, budget: Budget) -> bool:
+    """Whether to try torch.compile: if requested, or automatically on a GPU with enough time."""
+    if setting != "auto":
+        return setting == "on"
+    return device.type == "cuda" and (budget.unit != "seconds" or budget.amount >= MIN_COMPILE_SECONDS)
 
 
 def refuse_few_steps(budget: Budget, tokens_per_step: int) -> None:
-    """Raise UserError for a token or step budget below FEWEST_STEPS steps."""
+    """Raise UserError for a token or step budget below MIN_STEPS steps."""
     per_step = {"steps": 1, "tokens": tokens_per_step}.get(budget.unit)
-    if per_step and budget.amount < FEWEST_STEPS * per_step:
+    if per_step and budget.amount < MIN_STEPS * per_step:
         unit = "steps" if budget.unit == "steps" else "tok"
         raise UserError(
-            f"A budget of {budget.text} is too short for {FEWEST_STEPS} steps.",
-            f"Give at least --budget {FEWEST_STEPS * per_step}{unit}.",
+            f"A budget of {budget.text} is too short for {MIN_STEPS} steps.",
+            f"Give at least --budget {MIN_STEPS * per_step}{unit}.",
         )

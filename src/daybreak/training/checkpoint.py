@@ -1,4 +1,4 @@
-"""Checkpoints: written beside, renamed into place, found again newest first; safetensors and JSON, never pickle."""
+"""Checkpoints as safetensors and JSON, without pickle; each is written to a temporary folder and renamed into place."""
 
 from __future__ import annotations
 
@@ -25,51 +25,52 @@ WEIGHTS, MOMENTS, AVERAGE = "model.safetensors", "optimizer.safetensors", "avera
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """Where a run stands at a step border; with the trace this is all that a resume needs beside the tensors."""
+    """State of a run between two steps; with the trace and the tensors it is all that a resume needs."""
 
     step: int
-    """Optimizer steps done."""
+    """Completed optimizer steps."""
     position: int
-    """The next row; a branched run goes on where its parent stood."""
+    """Position of the next sequence; a branched run continues the count of its parent."""
     tokens: int
     targets: int
     elapsed: float
     """Seconds charged when the checkpoint was written."""
     resumes: int
-    """Processes that ended before the budget did."""
+    """Processes that ended before the end of the budget."""
     time_by_category: dict[str, float]
-    """Seconds by use, see ``Summary.time_by_category``."""
+    """Seconds by category, see ``Summary.time_by_category``."""
     second_from: float | None = None
-    """Progress at which the second phase began; None before, and in a run of one phase."""
+    """Progress at which the second phase started; None before, and in a run of one phase."""
     losses: LossHistory = LossHistory()
     branched_at: float | None = None
-    """Progress at which the checkpoint before the decay was kept; None before."""
+    """Progress of the checkpoint before the decay; None before it is written."""
     first: int = 0
-    """``position`` at the run's first step: above 0 where it goes on from before another's decay."""
+    """``position`` at the run's first step: above 0 for a run that branched off another one."""
     health: Health = Health()
     scale: LossScale = LossScale()
     best: float | None = None
-    """Lowest held-out loss of an interim validation, of the checkpoint that is kept for it; None before."""
+    """Lowest held-out loss of an interim validation with a saved checkpoint; None before."""
     reserve: float = 0.0
-    """Seconds kept back for the end, as measured lately."""
+    """Seconds reserved for the end, from the latest measurements."""
     late_at: float | None = None
-    """Progress at which the checkpoint near the end was kept, for ``daybreak verify``; None before."""
+    """Progress of the checkpoint near the end, for ``daybreak verify``; None before it is written."""
     first_step_at: float | None = 0.0
-    """Seconds charged when the first step began, at progress 0; None before it. Runs of earlier versions, whose
-    schedules count from the start of the process, go on with 0."""
+    """Seconds charged when the first step starts, at progress 0; None before it. Runs of earlier versions count
+    progress from the start of the process and continue with 0."""
 
     @property
     def rows(self) -> int:
-        """Rows that this run read itself."""
+        """Sequences that this run has read itself."""
         return self.position - self.first
 
     @property
     def first_bad(self) -> int:
-        """The first bad one of the last steps, this step if none: earlier checkpoints were followed by a good one."""
+        """The first bad step in the recent window, this step if there is none; earlier checkpoints precede a good
+        step."""
         return self.step - self.health.recent.bit_length()
 
     def scaled_for(self, precision: str) -> Progress:
-        """At step 0, where it is saved before the precision is chosen, with the loss scale to begin with."""
+        """The progress with the initial loss scale at step 0, which is saved before the precision is chosen."""
         return self if self.step else replace(self, scale=LossScale.first(precision))
 
 
@@ -79,7 +80,7 @@ START = Progress(
 
 
 def bytes_of(model: Encoder, average: RunningAverage | None = None) -> int:
-    """Roughly how large a checkpoint is: the weights, two moments of each, and their average where there is one."""
+    """Approximate size of a checkpoint: the weights, two moments of each, and their average if there is one."""
     weights = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
     return weights * (4 if average else 3)
 
@@ -93,10 +94,10 @@ def save(
     *,
     keep: int = KEEP,
 ) -> Path:
-    """Write ``folder/step-N`` in one step and drop all but the newest ``keep``.
+    """Write ``folder/step-N`` atomically and delete all but the newest ``keep``.
 
-    Of a run that leaves out steps the newest one that was followed by a good step stays too, where ``keep`` is 2 or
-    more: it may be needed to go back to.
+    After skipped steps the newest checkpoint that precedes a good step stays too, if ``keep`` is 2 or more: the run may
+    roll back to it.
 
     Raises:
         UserError: the disk is full or not writable; earlier checkpoints stay.
@@ -104,8 +105,8 @@ def save(
     final = folder_of(folder, progress.step)
     temporary = folder / f".{final.name}.tmp"
     try:
-        for torn in folder.glob(".step-*"):  # a kill left it, and nobody else would ever clear its gigabytes away
-            shutil.rmtree(torn, ignore_errors=True)
+        for leftover in folder.glob(".step-*"):  # left by a kill; nothing else deletes them
+            shutil.rmtree(leftover, ignore_errors=True)
         temporary.mkdir(parents=True)
         save_file(dict(unique_state(model)), temporary / WEIGHTS)
         save_file(optimizer_tensors(optimizer), temporary / MOMENTS)
@@ -120,7 +121,7 @@ def save(
         shutil.rmtree(temporary, ignore_errors=True)
         raise UserError(
             f"The checkpoint at step {progress.step} cannot be written in '{folder}' ({error}).",
-            "Free disk space or mend the permissions, then give the same command to go on from the last one.",
+            "Free disk space or correct the permissions, then run the same command to continue from the last one.",
         ) from None
     paths = sorted(folder.glob("step-*"))
     good = [path for path in paths if keep > 1 and step_of(path) < progress.first_bad][-1:]
@@ -131,112 +132,112 @@ def save(
 
 
 def folder_of(folder: Path, step: int) -> Path:
-    """Where the checkpoint of a step lies in ``folder``."""
+    """Path of the checkpoint of a step in ``folder``."""
     return folder / f"step-{step:09d}"
 
 
 def charge(folder: Path, progress: Progress) -> None:
-    """Put ``progress`` in the place of what the checkpoint at its step says.
+    """Replace the saved progress of the checkpoint at this step.
 
-    A resume cuts the trace, which holds the last heartbeat, so what it charges must be on disk before: otherwise a
-    second kill, before the next step, would give the time back.
+    A resume cuts the trace, which holds the last heartbeat, so the time it charges must be on disk first. Otherwise a
+    second kill before the next step would refund this time.
     """
     path = folder_of(folder, progress.step)
-    if path.is_dir():  # all may be torn, and the run begins again
+    if path.is_dir():  # if no checkpoint is readable, the run starts again
         write_json(path / "progress.json", progress)
 
 
 @dataclass(frozen=True)
-class Found:
-    """A checkpoint that is whole, in memory."""
+class Checkpoint:
+    """A complete checkpoint in memory."""
 
     progress: Progress
     weights: dict[str, torch.Tensor]
     moments: dict[str, torch.Tensor]
     average: dict[str, torch.Tensor]
-    """Empty where nothing is averaged."""
+    """Empty without averaging."""
 
 
 def step_of(path: Path) -> int:
-    """The step of a checkpoint, by its name."""
+    """The step of a checkpoint, from its name."""
     return int(path.name.removeprefix("step-"))
 
 
-def newest(folder: Path, *, before: int | None = None) -> tuple[Found | None, list[str]]:
-    """Read the newest checkpoint that is whole.
+def read_newest(folder: Path, *, before: int | None = None) -> tuple[Checkpoint | None, list[str]]:
+    """Read the newest complete checkpoint.
 
     Args:
-        before: only of earlier steps than this one.
+        before: consider only earlier steps than this one.
 
     Returns:
-        It, or None when there is none, and the names of those that could not be read.
+        The checkpoint, or None if there is none, and the names of those that could not be read.
     """
-    torn: list[str] = []
+    unreadable: list[str] = []
     for path in sorted(folder.glob("step-*"), reverse=True):
         if before is not None and step_of(path) >= before:
             continue
         try:
             progress = read_json(path / "progress.json", Progress)
             average = load_file(path / AVERAGE) if (path / AVERAGE).exists() else {}
-            return Found(progress, load_file(path / WEIGHTS), load_file(path / MOMENTS), average), torn
+            return Checkpoint(progress, load_file(path / WEIGHTS), load_file(path / MOMENTS), average), unreadable
         except (UserError, OSError, SafetensorError) as error:
-            torn.append(f"{path.name} ({error})")
-    return None, torn
+            unreadable.append(f"{path.name} ({error})")
+    return None, unreadable
 
 
-def agreed(found: Found | None, world: World) -> Found | None:
-    """The first rank's checkpoint on every rank; others need no disk in common with it."""
+def broadcast(saved: Checkpoint | None, world: World) -> Checkpoint | None:
+    """Send the first rank's checkpoint to every rank; the other ranks need no shared disk."""
     if world.size == 1:
-        return found
-    progress = world.broadcast(found.progress if found else None)
+        return saved
+    progress = world.broadcast(saved.progress if saved else None)
     if progress is None:
         return None
     kinds = ("weights", "moments", "average")
-    mine = None
-    if found:
-        mine = {f"{kind}/{name}": tensor for kind in kinds for name, tensor in getattr(found, kind).items()}
-    tensors = world.spread(mine)
+    named = None
+    if saved:
+        named = {f"{kind}/{name}": tensor for kind in kinds for name, tensor in getattr(saved, kind).items()}
+    tensors = world.broadcast_tensors(named)
     parts = {
         kind: {key.partition("/")[2]: tensor for key, tensor in tensors.items() if key.startswith(f"{kind}/")}
         for kind in kinds
     }
-    return Found(progress, **parts)
+    return Checkpoint(progress, **parts)
 
 
 def load(
-    found: Found, model: Encoder, optimizer: torch.optim.Optimizer, average: RunningAverage | None = None
+    saved: Checkpoint, model: Encoder, optimizer: torch.optim.Optimizer, average: RunningAverage | None = None
 ) -> Progress:
-    """Bring ``model``, ``optimizer`` and ``average`` to where the checkpoint stands."""
-    outcome = model.load_state_dict(found.weights, strict=False)
+    """Load the checkpoint into ``model``, ``optimizer`` and ``average``."""
+    result = model.load_state_dict(saved.weights, strict=False)
     tied = set(model.state_dict()) - {name for name, _ in model.named_parameters()}
-    assert not outcome.unexpected_keys and set(outcome.missing_keys) <= tied
-    restore_optimizer(optimizer, found.moments)
+    assert not result.unexpected_keys and set(result.missing_keys) <= tied
+    restore_optimizer(optimizer, saved.moments)
     if average:
-        average.restore(found.average)
-    return found.progress
+        average.restore(saved.average)
+    return saved.progress
 
 
 def load_newest(
     folder: Path, model: Encoder, optimizer: torch.optim.Optimizer, average: RunningAverage | None = None
 ) -> tuple[Progress | None, list[str]]:
-    """Load the newest checkpoint that is whole into ``model``, ``optimizer`` and ``average``.
+    """Load the newest complete checkpoint into ``model``, ``optimizer`` and ``average``.
 
     Returns:
-        Its progress, or None when there is none, and the names of those that could not be read.
+        Its progress, or None if there is none, and the names of those that could not be read.
     """
-    found, torn = newest(folder)
-    return (load(found, model, optimizer, average) if found else None), torn
+    saved, unreadable = read_newest(folder)
+    return (load(saved, model, optimizer, average) if saved else None), unreadable
 
 
 def drop_after(folder: Path, step: int) -> None:
-    """Delete the checkpoints of later steps: they belong to a course that the run has left."""
+    """Delete the checkpoints of later steps, which belong to an abandoned part of the run."""
     for path in folder.glob("step-*"):
         if step_of(path) > step:
             shutil.rmtree(path, ignore_errors=True)
 
 
 def unique_state(model: Encoder) -> list[tuple[str, torch.Tensor]]:
-    """Named parameters, shared ones once (a tied decoder is restored by the tie)."""
+    """Named parameters, shared ones once (the model restores a tied decoder)."""
     return [(name, parameter.detach().contiguous()) for name, parameter in model.named_parameters()]
 
 
@@ -247,7 +248,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tenso
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, torch.Tensor]) -> None:
-    """Undo ``optimizer_tensors``."""
+    """Load the result of ``optimizer_tensors``."""
     whole = optimizer.state_dict()
     whole["state"] = {}
     for key, value in tensors.items():

@@ -1,6 +1,6 @@
-"""The guard against divergence: which steps are left out, and when a run has to go back.
+"""Guard against divergence: which steps are skipped, and when a run has to roll back.
 
-Everything is a function of losses and gradient norms, so a replay leaves out the same steps.
+All decisions are functions of losses and gradient norms, so a replay skips the same steps.
 """
 
 from __future__ import annotations
@@ -8,73 +8,74 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-SETTLED = 20
-"""Steps of a stage after which a run knows what is usual; before, only what is not finite counts as bad."""
-MEMORY = 0.05
-"""Weight of the newest step in what is usual."""
+SETTLING_STEPS = 20
+"""Steps of a stage before its usual loss and norm are known; until then only non-finite values are bad."""
+AVERAGING_WEIGHT = 0.05
+"""Weight of the newest step in the running means."""
 HIGH_LOSS = 2.0
-ABOVE = 3.0
-"""A loss explodes above HIGH_LOSS times the lowest usual loss plus ABOVE nats."""
+LOSS_MARGIN = 3.0
+"""A loss is bad above HIGH_LOSS times the lowest usual loss plus LOSS_MARGIN nats."""
 HIGH_NORM = 100.0
-OVER_CLIP = 10.0
-"""A gradient explodes above HIGH_NORM times its usual norm, when that is also OVER_CLIP times what clipping lets by."""
+CLIP_FACTOR = 10.0
+"""A gradient norm is bad above HIGH_NORM times its usual value, if it is also above CLIP_FACTOR times the clipping
+norm."""
 WINDOW = 20
-TOO_MANY = 5
-"""Bad steps among the last WINDOW after which leaving them out is no help: the weights are ill."""
+MAX_BAD_STEPS = 5
+"""Number of bad steps among the last WINDOW at which the run rolls back."""
 
-GROWS_AFTER = 1000
-"""Good steps after which a loss scale is tried twice as large (torch's GradScaler takes 2,000)."""
+GROWTH_INTERVAL = 1000
+"""Good steps after which the loss scale doubles (2,000 in torch's GradScaler)."""
 FIRST_SCALE = 2.0**13
-"""Lower than GradScaler's, for the loss that is scaled is a sum over targets and not their mean."""
+"""Lower than GradScaler's, because the scaled loss is a sum over targets and not their mean."""
 LARGEST_SCALE = 2.0**24
 
 
 @dataclass(frozen=True, kw_only=True)
 class Health:
-    """How a run's last steps went; part of its progress."""
+    """State of a run's last steps; part of its progress."""
 
     dropped: int = 0
-    """Steps whose update was left out since the start."""
+    """Skipped updates since the start."""
     recent: int = 0
-    """Of the last WINDOW steps, newest in the lowest bit: 1 for a bad one."""
+    """The last WINDOW steps as bits, newest lowest: 1 for a bad step."""
     stage: str = ""
-    """What was learned at the last step: a loss says nothing of what is usual in another stage."""
+    """Stage of the last step; the usual loss of one stage does not apply to another."""
     seen: int = 0
-    """Good steps of this stage, of those that were not undone."""
+    """Good steps of this stage that were not undone."""
     loss: float = 0.0
     """Usual loss, nats: a running mean over good steps."""
     lowest: float = 0.0
-    """Lowest that ``loss`` has been since it settled in this stage; 0 before."""
+    """Lowest ``loss`` since the stage settled; 0 before."""
     log_norm: float = 0.0
-    """Logarithm of the usual gradient norm, likewise."""
+    """Logarithm of the usual gradient norm: a running mean over good steps."""
 
     def in_stage(self, stage: str) -> Health:
-        """The health before a step of ``stage``: a new one begins without knowing what is usual in it.
+        """The health before a step of ``stage``; a new stage starts without usual values.
 
-        Text that repeats itself is forecast word by word to within 2 nats, but its masked words begin above 7.
+        For repetitive text the next-token loss falls below 2 nats, while the masked loss starts above 7.
         """
         if stage == self.stage:
             return self
         return replace(self, stage=stage, seen=0, loss=0.0, lowest=0.0, log_norm=0.0)
 
     def is_bad(self, loss: float, norm: float, clip: float) -> bool:
-        """Whether a step with this mean loss and this gradient norm must not reach the weights."""
+        """Whether a step with this mean loss and gradient norm must be skipped."""
         if not math.isfinite(loss) or not math.isfinite(norm):
             return True
-        if self.seen < SETTLED:
+        if self.seen < SETTLING_STEPS:
             return False
-        return loss > HIGH_LOSS * self.lowest + ABOVE or norm > max(
-            HIGH_NORM * math.exp(self.log_norm), OVER_CLIP * clip
+        return loss > HIGH_LOSS * self.lowest + LOSS_MARGIN or norm > max(
+            HIGH_NORM * math.exp(self.log_norm), CLIP_FACTOR * clip
         )
 
     def after_good(self, loss: float, norm: float) -> Health:
-        """The health after a step that was taken."""
-        weight = max(MEMORY, 1 / (self.seen + 1))
+        """The health after a step that updated the weights."""
+        weight = max(AVERAGING_WEIGHT, 1 / (self.seen + 1))
         usual = self.loss + weight * (loss - self.loss)
-        settled = self.seen + 1 >= SETTLED
+        settled = self.seen + 1 >= SETTLING_STEPS
         return replace(
             self,
-            recent=self._shifted(0),
+            recent=self._recent_with(0),
             seen=self.seen + 1,
             loss=usual,
             lowest=min(self.lowest or usual, usual) if settled else 0.0,
@@ -82,37 +83,37 @@ class Health:
         )
 
     def after_bad(self) -> Health:
-        """The health after a step that was left out because the run may be diverging."""
-        return replace(self, dropped=self.dropped + 1, recent=self._shifted(1))
+        """The health after a skipped step that may be a sign of divergence."""
+        return replace(self, dropped=self.dropped + 1, recent=self._recent_with(1))
 
     def after_overflow(self) -> Health:
-        """The health after a step of float16 that was left out because the loss scale was too large: no illness."""
-        return replace(self, dropped=self.dropped + 1, recent=self._shifted(0))
+        """The health after a float16 step skipped because the loss scale was too large; not a sign of divergence."""
+        return replace(self, dropped=self.dropped + 1, recent=self._recent_with(0))
 
-    def _shifted(self, bit: int) -> int:
+    def _recent_with(self, bit: int) -> int:
         return (self.recent << 1 | bit) & ((1 << WINDOW) - 1)
 
     @property
-    def is_ill(self) -> bool:
-        """Whether so many recent steps were bad that the weights must be put back."""
-        return self.recent.bit_count() >= TOO_MANY
+    def has_diverged(self) -> bool:
+        """Whether so many recent steps were bad that the run must roll back."""
+        return self.recent.bit_count() >= MAX_BAD_STEPS
 
 
 @dataclass(frozen=True, kw_only=True)
 class LossScale:
-    """What the loss is multiplied by before the backward pass of float16, so that small gradients are not lost.
+    """Factor of the loss before the float16 backward pass, which keeps small gradients from underflow.
 
-    As torch's GradScaler, but part of the progress and a function of it.
+    Works like torch's GradScaler, but as part of the progress and a function of it.
     """
 
     factor: float = 1.0
     good: int = 0
-    """Steps without an overflow since the factor last changed."""
+    """Steps without overflow since the factor last changed."""
 
     def after_good(self) -> LossScale:
         if self.factor == 1.0:
-            return self  # not in use
-        if self.good + 1 < GROWS_AFTER or self.factor >= LARGEST_SCALE:
+            return self  # the precision needs no scale
+        if self.good + 1 < GROWTH_INTERVAL or self.factor >= LARGEST_SCALE:
             return replace(self, good=self.good + 1)
         return LossScale(factor=self.factor * 2)
 
@@ -121,10 +122,10 @@ class LossScale:
 
     @staticmethod
     def first(precision: str) -> LossScale:
-        """The scale that a run of this precision begins with."""
+        """The initial scale for this precision."""
         return LossScale(factor=FIRST_SCALE) if precision == "float16" else LossScale()
 
     @property
     def can_shrink(self) -> bool:
-        """Whether an overflow may be the scale's fault; at 2 it can no longer be."""
+        """Whether the scale may have caused an overflow; at 2 it no longer can."""
         return self.factor > 2.0

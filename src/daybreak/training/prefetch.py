@@ -1,8 +1,8 @@
-"""The next rows, read by a thread while the device works, so that a GPU need not wait for the processor.
+"""Prefetching: a thread reads the next sequences while the device computes, so that a GPU does not wait for the CPU.
 
-Rows are a function of (position, count, view of progress), so nothing depends on whether they were read ahead: a
-prefetched batch is used only where it was made for exactly what is asked, and otherwise it is made when it is asked
-for. A replay therefore needs no record of it.
+Sequences are a function of (position, count, view of progress), so results do not depend on prefetching: a prefetched
+batch is used only if its key matches the request, otherwise the batch is loaded on request. A replay needs no record
+of it.
 """
 
 from __future__ import annotations
@@ -16,30 +16,31 @@ Make = Callable[[], Batch]
 
 
 class Prefetch:
-    """Holds at most one batch that was made ahead of time, in pinned memory where its device copies from such."""
+    """Holds at most one batch loaded ahead of time, in pinned memory for a GPU."""
 
     def __init__(self) -> None:
         self._thread: ThreadPoolExecutor | None = None
         self._key: Hashable = None
-        self._made: Future[Batch] | None = None
+        self._pending: Future[Batch] | None = None
         self.hits = self.misses = 0
-        """How often a batch was there, and how often it had to be made."""
+        """Number of requests served from the prefetched batch, and of all others."""
 
     def take(self, key: Hashable, make: Make) -> Batch:
-        """Return what was made ahead for ``key``, else what ``make`` returns.
+        """Return the prefetched batch if its key is ``key``, else the result of ``make``.
 
         Raises:
-            UserError: the data are damaged; in the rows that are asked for, never in those read ahead for nothing.
+            UserError: the data of the requested sequences are damaged; damage in unused prefetched sequences is
+                ignored.
         """
-        made, self._made = self._made, None
-        if made is not None and self._key == key:
+        pending, self._pending = self._pending, None
+        if pending is not None and self._key == key:
             self.hits += 1
-            return made.result()
+            return pending.result()
         self.misses += 1
         return make()
 
-    def begin(self, key: Hashable, make: Make) -> None:
-        """Let the thread make the batch that will probably be asked for next."""
+    def start(self, key: Hashable, make: Make) -> None:
+        """Start loading the batch that is probably requested next."""
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
-        self._key, self._made = key, self._thread.submit(make)
+        self._key, self._pending = key, self._thread.submit(make)

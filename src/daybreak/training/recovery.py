@@ -1,76 +1,117 @@
-"""Going on where a run would otherwise end: a microbatch that does not fit, weights that have diverged."""
+"""Changes during a run: a smaller microbatch, a return to an earlier checkpoint, or a run without compilation.
+
+Each change is plain data that holds from a step on, so that a replay applies it at the same step.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 
 from daybreak.core.errors import UserError
 from daybreak.core.terminal import say
+from daybreak.schemas.changes import Change
 from daybreak.schemas.run import Decisions
 from daybreak.training import checkpoint
-from daybreak.training.changes import changed, in_force, uncompiled
-from daybreak.training.checkpoint import Found, Progress
-from daybreak.training.step import Training, no_room
+from daybreak.training.checkpoint import Checkpoint, Progress
+from daybreak.training.step import Training, out_of_memory_error
 
 LOWEST_RATE = 1 / 8
-"""Share of the peak rate after three halvings: a run that diverges even there is given up."""
+"""Fraction of the peak rate after three halvings; a run that diverges at this rate ends."""
+
+
+def current_change(decisions: Decisions, step: int) -> Change:
+    """The change in force at ``step``: the last one up to it, or the decisions of the start."""
+    current = Change(
+        step=0,
+        why="the start",
+        microbatch=decisions.microbatch,
+        world_size=decisions.world_size,
+        threads=decisions.threads,
+        compiled=decisions.compiled,
+    )
+    for change in decisions.changes:
+        if change.step <= step:
+            current = change
+    return current
+
+
+def with_change(decisions: Decisions, step: int, why: str, **values: Any) -> Decisions:
+    """Decisions with ``values`` of a Change in force from ``step`` on; later changes are dropped with their steps."""
+    current = current_change(decisions, step)
+    change = replace(current, step=step, why=why, skip_to=current.skip_to if current.step == step else None)
+    earlier_changes = [earlier for earlier in decisions.changes if earlier.step < step]
+    return replace(decisions, changes=[*earlier_changes, replace(change, **values)])
+
+
+def without_compilation(decisions: Decisions, step: int) -> Decisions:
+    """Decisions of a run that continues without compilation from ``step`` on."""
+    return with_change(decisions, step, "no longer compiled: torch.compile failed", compiled=False)
+
+
+def without_changes_after(decisions: Decisions, step: int) -> Decisions:
+    """Decisions of a run that continues from the checkpoint at ``step``; changes of later steps are dropped."""
+    return replace(decisions, changes=[change for change in decisions.changes if change.step <= step])
 
 
 def halve_microbatch(training: Training, progress: Progress) -> Training:
-    """Handle half as many rows at a time from this step on; the rows of a step stay the same.
+    """Halve the microbatch from this step on; the sequences of a step stay the same.
 
     Raises:
-        UserError: it was a single row.
+        UserError: the microbatch was a single sequence.
     """
-    held = in_force(training.decisions, progress.step)
-    if held.microbatch <= 1:
-        raise no_room()
+    current = current_change(training.decisions, progress.step)
+    if current.microbatch <= 1:
+        raise out_of_memory_error()
     if training.device.type == "cuda":
         torch.cuda.empty_cache()
-    rows = held.microbatch // 2
-    why = f"out of memory: {rows} rows at a time"
-    say(f"Out of memory at step {progress.step:,}: going on with {rows} rows at a time in place of {held.microbatch}.")
-    decisions = changed(training.decisions, progress.step, why, microbatch=rows)
-    return _decided(training, decisions, progress.step)
+    rows = current.microbatch // 2
+    why = f"out of memory: microbatch of {rows} sequences"
+    say(
+        f"Out of memory at step {progress.step:,}: continuing with a microbatch of {rows} sequences instead of "
+        f"{current.microbatch}."
+    )
+    decisions = with_change(training.decisions, progress.step, why, microbatch=rows)
+    return _record_decisions(training, decisions, progress.step)
 
 
-def go_back(training: Training, progress: Progress) -> tuple[Training, Progress]:
-    """Put the weights back to the newest good checkpoint, pass over the rows read since, and halve the peak rate.
+def roll_back(training: Training, progress: Progress) -> tuple[Training, Progress]:
+    """Load the newest good checkpoint, skip the sequences read since, and halve the peak rate.
 
-    What was trained since is lost and charged, like work that a kill undid.
+    The lost training time stays charged, like work lost to a kill.
 
     Raises:
-        UserError: the rate was halved often enough, or there is no good checkpoint.
+        UserError: the rate is already at its minimum, or there is no good checkpoint.
     """
-    held = in_force(training.decisions, progress.step)
-    found = _last_good(training, progress)
-    if found is None or held.rate <= LOWEST_RATE:
-        tried = f"also at {held.rate:g} times its rate" if held.rate < 1 else "with no checkpoint to go back to"
-        rate = training.optimizer.defaults["lr"] * held.rate / 2
+    current = current_change(training.decisions, progress.step)
+    good = _last_good(training, progress)
+    if good is None or current.rate <= LOWEST_RATE:
+        tried = f"also at {current.rate:g} times its rate" if current.rate < 1 else "with no checkpoint to go back to"
+        rate = training.optimizer.defaults["lr"] * current.rate / 2
         raise UserError(
             f"The run diverges at step {progress.step:,}, {tried}.",
             f"Start in another folder with a lower rate: --optimizer.lr {rate:.2g}.",
         )
-    before = checkpoint.load(found, training.model, training.optimizer, training.average)
+    before = checkpoint.load(good, training.model, training.optimizer, training.average)
     lost = training.clock.elapsed() - before.elapsed
     training.time_by_category.update({use: 0.0 for use in training.time_by_category} | before.time_by_category)
     training.time_by_category["lost"] += lost
-    rate = held.rate / 2
+    rate = current.rate / 2
     say(
-        f"Diverging at step {progress.step:,}: back to step {before.step:,}, past the rows read since, at "
+        f"Diverging at step {progress.step:,}: back to step {before.step:,}, skipping the sequences read since, at "
         f"{rate:g} times the peak rate."
     )
-    decisions = changed(
+    decisions = with_change(
         training.decisions,
         before.step,
-        f"diverged at step {progress.step}: rate halved, rows passed over",
+        f"diverged at step {progress.step}: rate halved, sequences skipped",
         rate=rate,
-        microbatch=held.microbatch,
-        compiled=held.compiled,
-        world_size=held.world_size,
-        threads=held.threads,
+        microbatch=current.microbatch,
+        compiled=current.compiled,
+        world_size=current.world_size,
+        threads=current.threads,
         skip_to=progress.position,
     )
     before = replace(
@@ -80,37 +121,38 @@ def go_back(training: Training, progress: Progress) -> tuple[Training, Progress]
         health=replace(before.health, dropped=progress.health.dropped),
     ).scaled_for(training.decisions.precision)
     if training.run and training.world.is_first:
-        # What was lost is charged before the trace is cut that proves it. A resume looks nowhere but here.
+        # Charge the lost time before the trace that proves it is cut; a resume reads only this folder.
         if checkpoint.folder_of(training.run.checkpoints, before.step).is_dir():
             checkpoint.charge(training.run.checkpoints, before)
         else:
             parts = (training.model, training.optimizer, training.average)
             checkpoint.save(training.run.checkpoints, before, *parts, keep=checkpoint.KEEP + 1)
-        # The course that is left must be gone before the new one is written down: a kill in between resumes soundly.
+        # Delete later checkpoints before writing the new decisions, so that a kill in between resumes correctly.
         for folder in (training.run.checkpoints, training.run.best, training.run.branch, training.run.late):
             checkpoint.drop_after(folder, before.step)
-    return _decided(training, decisions, before.step), before
+    return _record_decisions(training, decisions, before.step), before
 
 
-def uncompile(training: Training, progress: Progress) -> Training:
-    """Go on from this step on without torch.compile."""
-    say("The model could not be compiled any further; training goes on without.")
-    return _decided(training, uncompiled(training.decisions, progress.step), progress.step)
+def disable_compilation(training: Training, progress: Progress) -> Training:
+    """Continue without torch.compile from this step on."""
+    say("The model could not be compiled any further; training continues without torch.compile.")
+    return _record_decisions(training, without_compilation(training.decisions, progress.step), progress.step)
 
 
-def _last_good(training: Training, progress: Progress) -> Found | None:
-    """Weights with which a step went well; else those of the first bad step, whose rows alone may have been bad."""
-    found = None
+def _last_good(training: Training, progress: Progress) -> Checkpoint | None:
+    """The newest checkpoint followed by a good step; otherwise that of the first bad step, whose data alone may be
+    bad."""
+    good = None
     if training.run and training.world.is_first:
         for before in (progress.first_bad, progress.first_bad + 1):
             for folder in (training.run.checkpoints, training.run.best, training.run.branch):
-                found = found or checkpoint.newest(folder, before=before)[0]
-    return checkpoint.agreed(found, training.world)
+                good = good or checkpoint.read_newest(folder, before=before)[0]
+    return checkpoint.broadcast(good, training.world)
 
 
-def _decided(training: Training, decisions: Decisions, step: int) -> Training:
-    """Write down what holds from ``step`` on, and cut the records of what is done again."""
+def _record_decisions(training: Training, decisions: Decisions, step: int) -> Training:
+    """Write the decisions in force from ``step`` on, and cut the records of the steps that are repeated."""
     if training.journal:
-        training.journal.go_back(step)
-        training.journal.decided(decisions)
+        training.journal.roll_back(step)
+        training.journal.write_decisions(decisions)
     return replace(training, decisions=decisions)

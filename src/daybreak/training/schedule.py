@@ -1,4 +1,4 @@
-"""Schedules: pure functions of progress in [0, 1], the same object for hours, tokens and steps."""
+"""Learning-rate schedules: pure functions of progress in [0, 1], the same for budgets in hours, tokens and steps."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from daybreak.core.serialization import Component
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule(Component):
-    """What the learning rate is multiplied by as the run goes on."""
+    """Multiplier of the peak learning rate as a function of progress."""
 
     @abstractmethod
     def __call__(self, progress: float, rows: int = 0) -> float:
         """Return the multiplier in [0, 1].
 
         Args:
-            progress: share of the run that has passed; past 1 the multiplier of the end is given.
-            rows: the next row, see ``Progress.position``, for a schedule that counts them.
+            progress: fraction of the run that has passed; above 1 the multiplier is that of the end.
+            rows: position of the next sequence, see ``Progress.position``, for a schedule that counts sequences.
         """
 
     def with_steps(self, steps: float) -> Schedule:
@@ -29,16 +29,16 @@ class Schedule(Component):
 
     @property
     def decay_starts(self) -> float:
-        """Progress at which the final decay begins, where a longer run can branch off; 1 when there is none."""
+        """Progress at which the final decay starts, where a longer run can branch off; 1 if there is no decay."""
         return 1.0
 
 
-def check_fractions(schedule: Schedule, **shares: float) -> None:
-    """Raise UserError for the first share outside [0, 1]."""
-    for name, value in shares.items():
+def check_fractions(schedule: Schedule, **fractions: float) -> None:
+    """Raise UserError for the first value outside [0, 1]."""
+    for name, value in fractions.items():
         if not 0 <= value <= 1:
             raise UserError(
-                f"--schedule.{name} is {value:g}, but in {type(schedule).__name__} it is a share of the run.",
+                f"--schedule.{name} is {value:g}, but in {type(schedule).__name__} it is a fraction of the run.",
                 "Give a number in [0, 1].",
             )
 
@@ -51,9 +51,9 @@ class Trapezoid(Schedule):
     """
 
     warmup: float = 0.02
-    """Share of the run in which the rate rises from 0."""
+    """Fraction of the run in which the rate rises from 0."""
     decay: float = 0.5
-    """Share of the run, at its end, in which the rate falls to 0."""
+    """Fraction of the run, at its end, in which the rate falls to 0."""
 
     def __post_init__(self) -> None:
         check_fractions(self, warmup=self.warmup, decay=self.decay)
@@ -67,20 +67,22 @@ class Trapezoid(Schedule):
     def decay_starts(self) -> float:
         if self.decay <= 0:
             return 1.0
-        return max(1.0 - self.decay, self.warmup / (self.warmup + self.decay))  # the second where the ramps cross
+        return max(
+            1.0 - self.decay, self.warmup / (self.warmup + self.decay)
+        )  # the second value applies if the ramps cross
 
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetTriangle(Schedule):
-    """From ``base`` linearly to 1, then linearly to 0: min(b + f (1 - b) / (1 - q), (1 - f) / q).
+    """Linear from ``base`` to 1, then linear to 0: min(b + f (1 - b) / (1 - q), (1 - f) / q).
 
-    Cramming's "budget-triangle2" (arXiv 2212.14034, section 4.3), there of wall-clock time.
+    Cramming's "budget-triangle2" (arXiv 2212.14034, section 4.3), there over wall-clock time.
     """
 
     base: float = 0.25
     """Multiplier at the start, b."""
     falloff: float = 0.25
-    """Share of the run, at its end, in which the rate falls to 0, q."""
+    """Fraction of the run, at its end, in which the rate falls to 0, q."""
 
     def __post_init__(self) -> None:
         check_fractions(self, base=self.base)
@@ -98,13 +100,13 @@ class BudgetTriangle(Schedule):
 
 @dataclass(frozen=True, kw_only=True)
 class WarmupLinear(Schedule):
-    """Linear up to 1, then 1 - progress: BERT's own (arXiv 1810.04805, appendix A.2, and its code).
+    """Linear up to 1, then 1 - progress: the schedule of BERT (arXiv 1810.04805, appendix A.2, and its code).
 
-    The decay counts from the start of the run, so the rate falls by ``warmup`` at once where the warm-up ends.
+    The decay counts from the start of the run, so the rate drops by ``warmup`` at the end of the warm-up.
     """
 
     warmup: float = 0.01
-    """Share of the run in which the rate rises from 0."""
+    """Fraction of the run in which the rate rises from 0."""
     warmup_steps: int = 0
     """Optimizer steps of the warm-up in place of ``warmup``, for a budget in steps or tokens; 0 to use ``warmup``."""
 
@@ -131,7 +133,7 @@ class Cosine(Schedule):
     """Linear up to 1, then half a cosine down to 0 (SGDR, arXiv 1608.03983, without restarts)."""
 
     warmup: float = 0.06
-    """Share of the run in which the rate rises from 0."""
+    """Fraction of the run in which the rate rises from 0."""
 
     def __post_init__(self) -> None:
         check_fractions(self, warmup=self.warmup)
@@ -150,11 +152,11 @@ class Cosine(Schedule):
 
 @dataclass(frozen=True, kw_only=True)
 class Unfinished(Schedule):
-    """Linear up and linear down over a number of microbatches that the budget may never reach.
+    """Linear up and linear down over a number of microbatches that the budget may not reach.
 
-    BERT's long schedule put unchanged into a day, the baseline of Cramming (arXiv 2212.14034, "BERT normal
-    protocol"): a day allows a small part of 8 million microbatches, so the rate never comes down. It counts rows,
-    whatever the clock of the run counts.
+    BERT's long schedule, unchanged in a day: the baseline of Cramming (arXiv 2212.14034, "BERT normal protocol"). A day
+    covers a small part of 8 million microbatches, so the rate never decays. The schedule counts sequences, whatever the
+    unit of the budget.
     """
 
     warmup: int = 80_000
@@ -162,7 +164,7 @@ class Unfinished(Schedule):
     whole: int = 8_000_000
     """Microbatches at which the decay ends."""
     microbatch: int = 64
-    """Rows of a microbatch in these counts; that of the run may be another."""
+    """Sequences of a microbatch in these counts; the run may use another microbatch."""
     floor: float = 1e-3
     """Multiplier from then on: 1e-7 for a peak of 1e-4."""
 
@@ -170,8 +172,8 @@ class Unfinished(Schedule):
         check_fractions(self, floor=self.floor)
         if not 0 <= self.warmup < self.whole or self.microbatch < 1:
             raise UserError(
-                f"--schedule.warmup is {self.warmup} of {self.whole} microbatches of {self.microbatch} rows.",
-                "Give a warm-up shorter than --schedule.whole, and at least one row.",
+                f"--schedule.warmup is {self.warmup} of {self.whole} microbatches of {self.microbatch} sequences.",
+                "Give a warm-up shorter than --schedule.whole, and at least one sequence.",
             )
 
     def __call__(self, progress: float, rows: int = 0) -> float:

@@ -1,6 +1,6 @@
-"""One optimizer step: rows, losses, gradients, update. What a run is made of stands here, built.
+"""One optimizer step (sequences, losses, gradients, update) and the parts of a run that it uses.
 
-B rows a step over all ranks, L positions, V vocabulary.
+B sequences of a step over all ranks, L positions, V vocabulary.
 """
 
 from __future__ import annotations
@@ -30,33 +30,34 @@ from daybreak.training.monitoring.journal import Journal
 from daybreak.training.monitoring.monitors import Monitor
 from daybreak.training.monitoring.telemetry import Telemetry
 from daybreak.training.monitoring.watchdog import Watchdog
-from daybreak.training.objectives.finish import Finish, WithEmbeddings, contrastive_loss, slopes
+from daybreak.training.objectives.finish import Finish, WithEmbeddings, contrastive_gradients, contrastive_loss
 from daybreak.training.objectives.objective import Objective
-from daybreak.training.phases import Phase, SecondPhase, scheduled
+from daybreak.training.phases import Phase, SecondPhase, schedule_progress
 from daybreak.training.prefetch import Prefetch
 from daybreak.training.ramp import Ramp
 from daybreak.training.schedule import Schedule
 from daybreak.training.validation import Validation
 
-BEFORE = 1e-6
-"""Of a run, what lies between the last moment before the finish and its beginning."""
-FINISHING = " and contrastive"
-"""What the name of a stage has added in the finish, where the run's health is judged."""
+MARGIN_BEFORE_FINISH = 1e-6
+"""Distance in progress between the last point before the finish and its start."""
+CONTRASTIVE_SUFFIX = " and contrastive"
+"""Suffix of the stage's name in the finish, where the health of the run is judged separately."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """Everything that one run is made of, built."""
+    """All parts of one run, built."""
 
     model: Encoder
     data_parallel: DataParallel
-    """The same model, as one of several that share their gradients."""
+    """The same model, with gradients summed over all ranks."""
     optimizer: torch.optim.Optimizer
     average: RunningAverage | None
     objective: Objective
     schedule: Schedule
     phases: tuple[Phase, ...]
-    """The phases of the run: one, two where ``later`` ever begins, and one more, the last, where ``finish`` does."""
+    """The phases of the run, in order: the first, the second if ``phase2`` is enabled, and the finish if it is
+    enabled."""
     phase2: SecondPhase
     ramp: Ramp
     clock: Clock
@@ -65,25 +66,25 @@ class Training:
     seed: int
     device: torch.device
     decisions: Decisions
-    """With what was decided in mid-course, which the loop adds to."""
+    """Decisions of the run; the loop adds the changes made during it."""
     validation: Validation
     run: RunFolder | None
-    """Where checkpoints go; None for a replay, which leaves none."""
+    """Folder for checkpoints; None for a replay, which writes none."""
     journal: Journal | None
     """None on all ranks but the first."""
     monitors: Sequence[Monitor]
     time_by_category: dict[str, float]
-    """Seconds by use, over all processes of the run, see ``Summary.time_by_category``."""
+    """Seconds by category over all processes of the run, see ``Summary.time_by_category``."""
     rate: float = 1.0
-    """What the peak learning rate is multiplied by: less than 1 after the run has diverged."""
-    begin: float = 0.0
-    """Where in the objective's course this run begins: above 0 for one that branched off another."""
+    """Factor of the peak learning rate: less than 1 after the run has diverged."""
+    objective_start: float = 0.0
+    """Progress of the objective at which this run starts: above 0 for a run that branched off another."""
     continues: np.ndarray | None = None
-    """bool [V], the pieces that go on a word; needed where whole words are masked."""
+    """bool [V], True for tokens that continue a word; required where whole words are masked."""
     record_seconds: float = 1.0
-    """A metrics line at most this often; 0 for one a step."""
+    """Minimum seconds between two metrics records; 0 for one record a step."""
     prefetch: Prefetch | None = None
-    """None where the processor trains: it has nothing to do beside."""
+    """None on a CPU, which cannot load data while it trains."""
     finish: Finish = Finish()
     telemetry: Telemetry | None = None
     watchdog: Watchdog | None = None
@@ -99,60 +100,61 @@ class Training:
 
     def finishing(self, at: float) -> bool:
         """Whether the run is in its finish at this progress."""
-        return self.finish.begun(course(self, at))
+        return self.finish.is_active(objective_progress(self, at))
 
     @property
     def before_finish(self) -> float:
-        """The last progress before the finish; 1 where there is none, or nothing before it."""
-        if not self.finish.ever or self.finishing(0.0):
+        """The last progress before the finish; 1 if there is no finish or nothing before it."""
+        if not self.finish.enabled or self.finishing(0.0):
             return 1.0
-        return (self.finish.start - self.begin) / (1.0 - self.begin) - BEFORE
+        return (self.finish.start - self.objective_start) / (1.0 - self.objective_start) - MARGIN_BEFORE_FINISH
 
     def phase(self, progress: Progress, at: float) -> Phase:
-        """The phase that the run is in at progress ``at``."""
+        """The phase of the run at progress ``at``."""
         if self.finishing(at):
             return self.phases[-1]
         return self.phases[0 if progress.second_from is None else 1]
 
     def epochs(self, progress: Progress) -> float:
-        """How often the text was read; after a change of length an estimate by the rows of the phase."""
+        """Number of passes over the text; after a change of length an estimate by the sequences of the current
+        phase."""
         return progress.position / self.phase(progress, 0.0).rows_per_epoch
 
     def rows_of_step(self, progress: Progress, at: float) -> int:
-        """Rows of the next step over all devices, however many these are by now."""
+        """Sequences of the next step over all devices, independent of their number."""
         phase = self.phase(progress, at)
-        # In the second phase and in the finish the ramp is over, whatever it says.
+        # The second phase and the finish use the full batch.
         at = 1.0 if progress.second_from is not None or self.finishing(at) else at
         batch_multiple = phase.batch_multiple or phase.microbatch * self.world.size
         return self.ramp.rows(phase.batch, at, progress.position, batch_multiple)
 
     def shard(self, rows: int) -> tuple[int, int]:
-        """This rank's rows of a step: [first, last + 1), counted from the step's first."""
+        """This rank's sequences of a step: [first, last + 1), counted from the first sequence of the step."""
         size, rank = self.world.size, self.world.rank
         return rows * rank // size, rows * (rank + 1) // size
 
     def rows(self, phase: Phase, position: int, count: int, progress: float, ahead: int) -> Batch:
-        """The rows from ``position`` on, on the device, as they are at this point of the run.
+        """The sequences from ``position`` on, on the device, at this progress.
 
         Args:
-            ahead: rows until those that this rank will probably ask for next.
+            ahead: distance to the position that this rank probably reads next.
         """
 
-        def made(first: int) -> Batch:
+        def load(first: int) -> Batch:
             batch = phase.take(first, count, progress)
             if self.continues is not None:
                 batch = replace(batch, continues=self.continues[batch.ids])
             return batch.ready_for(self.device)
 
-        begun = time.monotonic()
+        started = time.monotonic()
         if self.prefetch is None or phase.view is None:
-            batch = made(position)
+            batch = load(position)
         else:
             same = (phase.take, count, phase.view(progress))
-            batch = self.prefetch.take((position, *same), lambda: made(position))
-            self.prefetch.begin((position + ahead, *same), lambda: made(position + ahead))
+            batch = self.prefetch.take((position, *same), lambda: load(position))
+            self.prefetch.start((position + ahead, *same), lambda: load(position + ahead))
         batch = batch.on(self.device)
-        self.charge("data", time.monotonic() - begun)
+        self.charge("data", time.monotonic() - started)
         return batch
 
     def charge(self, use: str, seconds: float) -> None:
@@ -161,15 +163,15 @@ class Training:
         self.time_by_category["train"] -= seconds
 
     def pause(self) -> AbstractContextManager[None]:
-        """For what takes longer than a step: no hang."""
+        """Suspend the watchdog for work that takes longer than a step."""
         return self.watchdog.pause() if self.watchdog else nullcontext()
 
     def autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, self.precision, enabled=self.precision != torch.float32)
 
 
-class TooManyRows(torch.OutOfMemoryError):
-    """A microbatch that does not fit into the memory of one of the devices: fewer rows at a time may."""
+class MicrobatchTooLarge(torch.OutOfMemoryError):
+    """The microbatch does not fit into the memory of one of the devices; a smaller one may fit."""
 
 
 MEMORY_FULL = (
@@ -179,94 +181,104 @@ MEMORY_FULL = (
     "CUBLAS_STATUS_NOT_INITIALIZED",  # cuBLAS has no room for its own workspace
     "CUDNN_STATUS_ALLOC_FAILED",
 )
-"""What a RuntimeError says that means the same as torch.OutOfMemoryError."""
+"""Parts of RuntimeError messages that mean the same as torch.OutOfMemoryError."""
 
 
 def memory_is_full(error: Exception) -> bool:
-    """Whether fewer rows at a time may help: libraries report a full memory in their own words."""
+    """Whether a smaller microbatch may help; libraries report a full memory in different ways."""
     if isinstance(error, torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and any(words in str(error) for words in MEMORY_FULL)
 
 
-def no_room() -> UserError:
-    """What to say when there are no fewer rows to try."""
+def out_of_memory_error() -> UserError:
+    """The error for a microbatch of one sequence that does not fit."""
     return UserError(
-        "Not even a single row fits into this device's memory.",
+        "Not even a single sequence fits into this device's memory.",
         "Choose a smaller --size or --length, or add --gradient-checkpointing.",
     )
 
 
-class NotCompiled(RuntimeError):
-    """torch.compile cannot do what a new stage asks of it: the blocks must run as they are written."""
+class CompilationFailed(RuntimeError):
+    """torch.compile fails on a new stage; the blocks must run uncompiled."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """What came of a step."""
+class StepResult:
+    """Result of one step."""
 
     progress: Progress
     loss: float
-    """Mean over masked words, nats."""
+    """Mean over masked tokens, nats."""
     norm: float
-    """Of the gradient, before clipping."""
+    """Gradient norm before clipping."""
     contrastive: float | None
-    """Mean contrastive loss of the finish, nats; None before it."""
-    taken: bool
+    """Mean contrastive loss of the finish, nats; None before the finish."""
+    updated: bool
     """Whether the weights were updated."""
 
 
-def course(training: Training, progress: float) -> float:
-    """Where the objective stands: progress, squeezed into what a branched run still has before it."""
-    return training.begin + (1.0 - training.begin) * progress
+def objective_progress(training: Training, progress: float) -> float:
+    """Progress of the objective: a branched run covers only the part from ``objective_start`` on."""
+    return training.objective_start + (1.0 - training.objective_start) * progress
 
 
 def stage(training: Training, progress: float) -> str:
-    """What is being learned at this point."""
-    return training.objective.stage(course(training, progress))
+    """Name of the objective's stage at this progress."""
+    return training.objective.stage(objective_progress(training, progress))
 
 
 def learning_rate(training: Training, progress: Progress, at: float, peaks: Sequence[float]) -> float:
-    """Set each group's learning rate for the next step and return the first."""
-    second = progress.second_from is not None
-    share = training.schedule(scheduled(training.phase2, progress.second_from, at), progress.position) * training.rate
-    factor = training.phase2.lr / peaks[0] if second and training.phase2.lr > 0 else 1.0
+    """Set the learning rate of each group for the next step and return the first one."""
+    in_second_phase = progress.second_from is not None
+    multiplier = (
+        training.schedule(schedule_progress(training.phase2, progress.second_from, at), progress.position)
+        * training.rate
+    )
+    factor = training.phase2.lr / peaks[0] if in_second_phase and training.phase2.lr > 0 else 1.0
     for group, peak in zip(training.optimizer.param_groups, peaks, strict=True):
-        group["lr"] = peak * factor * share
-    return peaks[0] * factor * share
+        group["lr"] = peak * factor * multiplier
+    return peaks[0] * factor * multiplier
 
 
 def take_step(
-    training: Training, progress: Progress, at: float, *, second: bool = False, asked: Callable[[], bool] = bool
-) -> Outcome:
-    """One optimizer step on the next rows, shared out over ranks and microbatches.
+    training: Training,
+    progress: Progress,
+    at: float,
+    *,
+    second_starts: bool = False,
+    stop_requested: Callable[[], bool] = bool,
+) -> StepResult:
+    """Take one optimizer step on the next sequences, divided among ranks and microbatches.
 
-    The gradient is that of the sum of losses over all targets of all ranks, divided once by their true number, so it
-    does not depend on how the batch was split. A step with something in it that is not finite, or that explodes, is
-    left out: the rows are passed over and the weights stay (see ``guard``).
+    The gradient is that of the loss summed over all targets of all ranks, divided once by their number. It does not
+    depend on the division of the batch. A step with a value that is not finite, or with an exploding loss or gradient,
+    is
+    skipped: the sequences are consumed and the weights stay (see ``guard``).
 
     Args:
-        second: whether the second phase begins here; with a rate of its own it begins with an optimizer that
-            remembers nothing.
-        asked: whether this process was asked to leave; its answer and the clock travel with the losses.
+        second_starts: whether the second phase starts at this step; with its own learning rate it starts with an empty
+            optimizer state.
+        stop_requested: whether this process received a signal to stop; the answer and the clock are sent with the
+            losses.
 
     Raises:
-        TooManyRows, NotCompiled: on all ranks, where one cannot go on like this; nothing has changed.
+        MicrobatchTooLarge, CompilationFailed: on all ranks, if one of them cannot continue; nothing has changed.
     """
     rows = training.rows_of_step(progress, at)
-    sums = accumulate(training, progress, at, rows, asked)
+    sums = accumulate(training, progress, at, rows, stop_requested)
     loss_sum, targets = sums.loss, sums.targets
-    training.clock.hear(sums.heard)
-    if second and training.phase2.lr > 0:  # not before the losses are there: without them the step begins anew
+    training.clock.receive(sums.clock_sums)
+    if second_starts and training.phase2.lr > 0:  # after the losses: a step that fails is repeated
         training.optimizer.state.clear()
-    count = max(targets, 1.0)  # independent draws may choose nothing in a tiny batch
+    count = max(targets, 1.0)  # independent draws may choose no position in a tiny batch
     gradients = gradients_of(training.model)
     divisor = count * progress.scale.factor
     norm = sums.norm / divisor
-    health = progress.health.in_stage(stage(training, at) + FINISHING * training.finishing(at))
+    health = progress.health.in_stage(stage(training, at) + CONTRASTIVE_SUFFIX * training.finishing(at))
     loss, scale = loss_sum / count, progress.scale
-    taken = not health.is_bad(loss, norm, training.max_grad_norm)
-    if taken:
+    updated = not health.is_bad(loss, norm, training.max_grad_norm)
+    if updated:
         torch._foreach_mul_(gradients, min(1.0, training.max_grad_norm / (norm + 1e-6)) / divisor)
         update(training)
         health, scale = health.after_good(loss, norm), scale.after_good()
@@ -281,21 +293,21 @@ def take_step(
         position=progress.position + rows,
         tokens=progress.tokens + rows * training.phase(progress, at).length,
         targets=progress.targets + int(targets),
-        losses=progress.losses.add(at, loss) if taken and training.phase2.when_flat else progress.losses,
+        losses=progress.losses.add(at, loss) if updated and training.phase2.when_flat else progress.losses,
         health=health,
         scale=scale,
     )
-    return Outcome(
+    return StepResult(
         progress=done,
         loss=loss,
         norm=norm,
         contrastive=sums.contrastive if training.finishing(at) else None,
-        taken=taken,
+        updated=updated,
     )
 
 
 def update(training: Training) -> None:
-    """Move the weights by the gradients at hand, in the run's precision where the optimizer multiplies matrices."""
+    """Apply the gradients to the weights; an optimizer that multiplies matrices uses the run's precision."""
     with training.autocast():
         training.optimizer.step()
 
@@ -305,33 +317,35 @@ def gradients_of(model: Encoder) -> list[Tensor]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sums:
-    """What the ranks found in a step, added up."""
+class StepSums:
+    """Sums of a step over all ranks."""
 
     loss: float
-    """Nats on masked words."""
+    """Nats over masked tokens."""
     targets: float
     contrastive: float
     """Mean contrastive loss; 0 before the finish."""
     norm: float
-    """Of the gradients as they are, before any division."""
-    heard: list[float]
-    """What the clocks said."""
+    """Norm of the gradients before any division."""
+    clock_sums: list[float]
+    """Sums of the clocks' payloads."""
 
 
-def accumulate(training: Training, progress: Progress, at: float, rows: int, asked: Callable[[], bool] = bool) -> Sums:
-    """Add this rank's share of a step of ``rows`` rows to the gradients, one microbatch after the other.
+def accumulate(
+    training: Training, progress: Progress, at: float, rows: int, stop_requested: Callable[[], bool] = bool
+) -> StepSums:
+    """Add this rank's part of a step of ``rows`` sequences to the gradients, one microbatch after the other.
 
-    The device is waited for once, here: loss and norm come in one message. Both decide whether this very step updates
-    the weights (see ``guard``), so they cannot be read a step later.
+    The host waits for the device once: loss and norm are read together. Both decide whether this step updates the
+    weights (see ``guard``), so they cannot be read a step later.
 
     Raises:
-        TooManyRows, NotCompiled: on all ranks, with the gradients cleared.
+        MicrobatchTooLarge, CompilationFailed: on all ranks, with the gradients cleared.
     """
     phase, objective, world = training.phase(progress, at), training.objective, training.world
     begin, end = training.shard(rows)
     first = progress.position + begin
-    seed, now = training.seed, course(training, at)
+    seed, now = training.seed, objective_progress(training, at)
     whole = training.rows(phase, first, end - begin, now, ahead=rows)
     finishing = training.finishing(at)
     all_targets = 0.0
@@ -339,20 +353,22 @@ def accumulate(training: Training, progress: Progress, at: float, rows: int, ask
         targets = objective.targets(whole, seed=seed, position=first, progress=now)
         all_targets = world.sum(targets)
     per_row = all_targets / rows if objective.averages_rows else 1.0
-    told, count = torch.zeros((), dtype=torch.float64, device=training.device), 0
+    loss_total, count = torch.zeros((), dtype=torch.float64, device=training.device), 0
     contrastive = torch.zeros((), dtype=torch.float64, device=training.device)
-    full = broken = False
+    out_of_memory = not_compiled = False
     starts = range(0, end - begin, phase.microbatch)
-    slope = None
+    embedding_gradients = None
     if finishing and (world.size > 1 or len(starts) > 1):
-        contrastive, slope, full, broken = _slopes(training, whole, progress.position, rows, phase.microbatch, now)
+        contrastive, embedding_gradients, out_of_memory, not_compiled = _contrastive_pass(
+            training, whole, progress.position, rows, phase.microbatch, now
+        )
     for start in starts:
         part = whole.part(start, start + phase.microbatch)
-        # Dropout too is a function of (seed, position): nothing to save, and a replay draws the same.
+        # Dropout is a function of (seed, position) as well: there is no state to save, and a replay draws the same.
         torch.manual_seed(seed * 1_000_003 + first + start)
-        with training.data_parallel.sharing(start == starts[-1]):
-            if full or broken:
-                continue  # the other ranks learn of it below, all messages of the step exchanged
+        with training.data_parallel.microbatch(start == starts[-1]):
+            if out_of_memory or not_compiled:
+                continue  # the other ranks receive the flag below, after all messages of the step
             try:
                 with training.autocast():
                     loss = training.data_parallel.loss(
@@ -365,93 +381,96 @@ def accumulate(training: Training, progress: Progress, at: float, rows: int, ask
                     )
                     total = loss.sum
                     if loss.embeddings is not None:
-                        if slope is None:  # the step is one microbatch of one process
+                        if embedding_gradients is None:  # the step is one microbatch of one process
                             temperature = training.finish.temperature
-                            pull = contrastive_loss(loss.embeddings, whole.documents, first, temperature)
-                            contrastive = pull.detach()
+                            contrastive_term = contrastive_loss(loss.embeddings, whole.documents, first, temperature)
+                            contrastive = contrastive_term.detach()
                         else:
-                            pull = (loss.embeddings * slope[start : start + len(part)]).sum()
+                            contrastive_term = (loss.embeddings * embedding_gradients[start : start + len(part)]).sum()
                         # After the division by all targets this is the weight times the mean over sequences.
-                        total = total + training.finish.weight * all_targets * pull
+                        total = total + training.finish.weight * all_targets * contrastive_term
                 (total * progress.scale.factor).backward()
             except Exception as error:
                 if memory_is_full(error):
-                    full = True
+                    out_of_memory = True
                     continue
                 if training.model.compiled is None or not failed_to_compile(error):
                     raise
-                broken = True
+                not_compiled = True
                 continue
-        told += loss.sum.detach() if loss.masked is None else loss.masked
+        loss_total += loss.sum.detach() if loss.masked is None else loss.masked
         count += loss.count
-    begun = time.monotonic()
+    started = time.monotonic()
     if training.device.type == "cuda":
-        full = world.any(full)  # between processors: a lost peer is noticed before this rank waits inside NCCL
-    said = training.clock.voice(asked())
-    numbers = on_device((count, full, broken, *said), training.device)
-    sums = world.add(torch.cat((told[None], contrastive[None].double() / world.size, numbers)))
-    # Where a rank has failed, gradients are not whole, and their norm is not looked at.
+        out_of_memory = world.any(out_of_memory)  # over gloo: detects a lost peer before this rank waits inside NCCL
+    payload = training.clock.payload(stop_requested())
+    numbers = on_device((count, out_of_memory, not_compiled, *payload), training.device)
+    sums = world.add(torch.cat((loss_total[None], contrastive[None].double() / world.size, numbers)))
+    # If a rank has failed, the gradients are incomplete and their norm is not used.
     norm = torch.nn.utils.get_total_norm(gradients_of(training.model)).to(training.device, torch.float64)
-    loss_sum, contrast, targets, full, broken, *heard, norm_of_all = torch.cat((sums, norm[None])).tolist()
-    # A GPU works off its queue while the last message waits: that is training. Its own waits are timed by its events.
-    message = time.monotonic() - begun if world.size > 1 and training.device.type != "cuda" else 0.0
+    loss_sum, contrast, targets, out_of_memory, not_compiled, *clock_sums, norm_of_all = torch.cat(
+        (sums, norm[None])
+    ).tolist()
+    # A GPU computes its queue while the last message waits: that is training time. CUDA events time its own waits.
+    message = time.monotonic() - started if world.size > 1 and training.device.type != "cuda" else 0.0
     training.charge("communicate", training.data_parallel.take_wait() + message)
-    if full or broken:
+    if out_of_memory or not_compiled:
         training.optimizer.zero_grad(set_to_none=True)
-        training.data_parallel.renew()
-        if full:
-            raise TooManyRows(f"{phase.microbatch} rows at a time do not fit")
-        raise NotCompiled("a block cannot be compiled")
-    return Sums(loss=loss_sum, targets=targets, contrastive=contrast, norm=norm_of_all, heard=heard)
+        training.data_parallel.rebuild()
+        if out_of_memory:
+            raise MicrobatchTooLarge(f"a microbatch of {phase.microbatch} sequences does not fit")
+        raise CompilationFailed("a block cannot be compiled")
+    return StepSums(loss=loss_sum, targets=targets, contrastive=contrast, norm=norm_of_all, clock_sums=clock_sums)
 
 
 def on_device(numbers: Sequence[float], device: torch.device) -> Tensor:
-    """Return float64 [N] on ``device``, which a GPU copies without being waited for."""
-    made = torch.tensor(numbers, dtype=torch.float64, pin_memory=device.type == "cuda")
-    return made.to(device, non_blocking=True)
+    """Return float64 [N] on ``device``; a GPU copies it without blocking the host."""
+    values = torch.tensor(numbers, dtype=torch.float64, pin_memory=device.type == "cuda")
+    return values.to(device, non_blocking=True)
 
 
-def _slopes(
+def _contrastive_pass(
     training: Training, whole: Batch, position: int, rows: int, microbatch: int, now: float
 ) -> tuple[Tensor, Tensor, bool, bool]:
-    """Look at all sequences of the step once, before their gradients are computed (GradCache, arXiv 2101.06983).
+    """Compute all embeddings of the step without gradients, before the pass with gradients (GradCache, arXiv
+    2101.06983).
 
     Args:
         whole: this rank's sequences of the step.
-        position: the step's first sequence, of ``rows`` over all ranks.
-        now: where the objective stands.
+        position: first sequence of the step, of ``rows`` over all ranks.
+        now: progress of the objective.
 
     Returns:
-        The contrastive loss of the step, its slope for each of this rank's embeddings, whether this rank had no memory
-        for them, and whether its blocks could not be compiled; after either of them the numbers mean nothing.
+        The contrastive loss of the step, its gradient for each embedding of this rank, whether this rank ran out of
+        memory, and whether its blocks could not be compiled. If either flag is set, the numbers are meaningless.
     """
     world, objective = training.world, WithEmbeddings(training.objective.loss)
     begin, end = training.shard(rows)
     everyone = torch.zeros(rows, training.model.hidden_size, device=training.device)
     documents = torch.zeros(rows, dtype=torch.int64, device=training.device)
     documents[begin:end] = whole.documents
-    full = broken = False
+    out_of_memory = not_compiled = False
     for start in range(begin, end, microbatch):
         part = whole.part(start - begin, start - begin + microbatch)
         torch.manual_seed(training.seed * 1_000_003 + position + start)
         try:
             with training.autocast():
-                found = objective.embeddings(
+                embeddings = objective.embeddings(
                     training.model, part, seed=training.seed, position=position + start, progress=now, per_row=1.0
                 )
         except Exception as error:
             if memory_is_full(error):
-                full = True
+                out_of_memory = True
                 break
             if training.model.compiled is None or not failed_to_compile(error):
                 raise
-            broken = True
+            not_compiled = True
             break
-        everyone[start : start + len(part)] = found
-    begun = time.monotonic()
+        everyone[start : start + len(part)] = embeddings
+    started = time.monotonic()
     if world.size > 1 and training.device.type == "cuda":
-        full = world.any(full)  # as after the backward pass
+        out_of_memory = world.any(out_of_memory)  # as after the backward pass
     everyone, documents = world.add(everyone), world.add(documents)
-    training.charge("communicate", (time.monotonic() - begun) * (world.size > 1))
-    loss, slope = slopes(everyone, documents, position, training.finish.temperature)
-    return loss, slope[begin:end], full, broken
+    training.charge("communicate", (time.monotonic() - started) * (world.size > 1))
+    loss, embedding_gradients = contrastive_gradients(everyone, documents, position, training.finish.temperature)
+    return loss, embedding_gradients[begin:end], out_of_memory, not_compiled

@@ -153,8 +153,8 @@ def test_a_failing_compiler_leaves_a_run_that_never_compiled(
     model = built(SHAPES[name])
     why = try_compiled(model, lambda: void(backward(model, batch(16), 0.9)), backend)
     assert why is not None and "no " in why and "\n" not in why and not why.endswith(".")
-    said = capsys.readouterr()
-    assert " ".join(why.split()) in " ".join((said.out + said.err).split())
+    output = capsys.readouterr()
+    assert " ".join(why.split()) in " ".join((output.out + output.err).split())
     assert model.compiled is None
     expected = trained(built(SHAPES[name]))
     for key, tensor in trained(model).items():

@@ -30,11 +30,11 @@ from daybreak.models.modern import ModernEncoder
 from daybreak.training.hardware.data_parallel import DataParallel
 from daybreak.training.objectives.objective import CausalThenMasked, Objective
 
-Found = dict[str, Any]
+Checkpoint = dict[str, Any]
 
 ROWS, LENGTH, VOCABULARY = 11, 16, 1_000
 CAUSAL, MASKED = 0.1, 0.9
-"""Where in the course each stage of the objective stands."""
+"""Progress at which each stage of the objective is tested."""
 
 
 def model(seed: int = 1) -> Encoder:
@@ -49,7 +49,7 @@ def gradients(model: Encoder) -> dict[str, Tensor]:
 
 @dataclass(frozen=True, kw_only=True)
 class Failing(CausalThenMasked):
-    """Finds no room where it is told to."""
+    """Runs out of memory at given positions."""
 
     where: str = ""
 
@@ -59,11 +59,11 @@ class Failing(CausalThenMasked):
             raise torch.OutOfMemoryError("no room")
         if self.where == f"backward {position}":
             # The first message is under way by then.
-            hook = model.get_parameter("embedding_norm.weight").register_hook(lambda _: no_room(hook))
+            hook = model.get_parameter("embedding_norm.weight").register_hook(lambda _: out_of_memory_error(hook))
         return loss
 
 
-def no_room(hook: RemovableHandle) -> None:
+def out_of_memory_error(hook: RemovableHandle) -> None:
     hook.remove()
     raise torch.OutOfMemoryError("no room")
 
@@ -77,13 +77,13 @@ def sum_step(
     microbatch: int = 2,
     pause: float = 0.0,
 ) -> bool:
-    """Gradients of all ROWS rows, of which each rank takes its share in microbatches; False where one had no room."""
+    """Gradients of all ROWS rows, of which each rank takes its part in microbatches; False if one ran out of memory."""
     ids = torch.randint(5, VOCABULARY, (ROWS, LENGTH), generator=torch.Generator().manual_seed(7))
     begin, end = ROWS * world.rank // world.size, ROWS * (world.rank + 1) // world.size
     starts = range(begin, end, microbatch)
     full = False
     for start in starts:
-        with data_parallel.sharing(start == starts[-1]):
+        with data_parallel.microbatch(start == starts[-1]):
             part = Batch(ids=ids[start : min(start + microbatch, end)])
             time.sleep(pause)
             try:
@@ -99,7 +99,7 @@ def sum_step(
 # ---------------------------------------------------------------- what the processes do
 
 
-def sums(world: World) -> Found:
+def sums(world: World) -> Checkpoint:
     """Two stages after each other, and how many messages each microbatch sent."""
     sent, reduce = [0], dist.all_reduce
 
@@ -110,19 +110,19 @@ def sums(world: World) -> Found:
     own = model(seed=world.rank)
     data_parallel = DataParallel(own, world)
     clean = all(parameter.grad is None for parameter in own.parameters())
-    found: Found = {"clean": clean}
-    enter = data_parallel.sharing
+    found: Checkpoint = {"clean": clean}
+    enter = data_parallel.microbatch
 
     def counted(last: bool) -> Any:
         sent.append(0)
         return enter(last)
 
-    dist.all_reduce, data_parallel.sharing = counting, counted  # type: ignore[method-assign]
+    dist.all_reduce, data_parallel.microbatch = counting, counted  # type: ignore[method-assign]
     for name, at in (("causal", CAUSAL), ("masked", MASKED)):
         sum_step(data_parallel, world, at=at)
         found[name] = gradients(own)
         own.zero_grad()
-    dist.all_reduce, data_parallel.sharing = reduce, enter  # type: ignore[method-assign]
+    dist.all_reduce, data_parallel.microbatch = reduce, enter  # type: ignore[method-assign]
     found["weights"] = {name: value.detach() for name, value in own.named_parameters()}
     return found | {"sent": sent[1:]}
 
@@ -151,41 +151,41 @@ def test_the_queue_of_a_gpu_times_its_own_waits(monkeypatch: pytest.MonkeyPatch)
     buffer = types.SimpleNamespace(device=torch.device("cuda"))
     data_parallel._messages._buckets = {0: buffer}  # type: ignore[dict-item]
     for _ in range(2):
-        with data_parallel.sharing(last=True):
+        with data_parallel.microbatch(last=True):
             Event.now += 500.0
             data_parallel._messages._send(buffer)  # type: ignore[arg-type]
             Event.now += 30.0
     assert data_parallel.take_wait() == 0.06 and data_parallel.take_wait() == 0.0
 
 
-def waits(world: World) -> Found:
+def waits(world: World) -> Checkpoint:
     data_parallel = DataParallel(model(), world)
     data_parallel.take_wait()
     sum_step(data_parallel, world, at=MASKED, pause=0.15 * world.rank)  # three microbatches
     return {"wait": data_parallel.take_wait(), "again": data_parallel.take_wait()}
 
 
-def failures(world: World) -> Found:
+def failures(world: World) -> Checkpoint:
     """One rank finds no room, at each place where it may; then the step is taken again in smaller microbatches."""
-    found: Found = {}
+    found: Checkpoint = {}
     first = ROWS * world.rank // world.size
     own = model()
     data_parallel = DataParallel(own, world)
     for who, where, place in ((0, "forward", 0), (1, "forward", 4), (1, "backward", 0), (0, "backward", 4)):
         objective = Failing(where=f"{where} {first + place}" if world.rank == who else "")
         noticed = not sum_step(data_parallel, world, at=MASKED, objective=objective)
-        data_parallel.renew()
+        data_parallel.rebuild()
         again = sum_step(data_parallel, world, at=MASKED, microbatch=1)
         found[f"{where} {place} on {who}"] = (noticed, again, gradients(own))
         own.zero_grad()
     return found
 
 
-def renewals(world: World) -> Found:
+def renewals(world: World) -> Checkpoint:
     """The gradients of a step by replicas that have taken many, and by some that have just been made."""
     own = model()
     data_parallel = DataParallel(own, world)
-    found: Found = {}
+    found: Checkpoint = {}
     for name, at in (("first", MASKED), ("", CAUSAL), ("third", MASKED)):
         sum_step(data_parallel, world, at=at)
         found[name] = gradients(own)
@@ -195,29 +195,29 @@ def renewals(world: World) -> Found:
     return found | {"resumed": gradients(own)}
 
 
-def losses_of_a_peer(world: World) -> Found:
+def losses_of_a_peer(world: World) -> Checkpoint:
     """Rank 1 dies in mid-step."""
     data_parallel = DataParallel(model(), world)
     if world.rank == 1:
         os._exit(7)
-    begun = time.monotonic()
+    started = time.monotonic()
     try:
         sum_step(data_parallel, world, at=MASKED)
     except PeerLost as lost:
-        return {"said": lost.sentence, "seconds": time.monotonic() - begun}
+        return {"said": lost.sentence, "seconds": time.monotonic() - started}
     return {"said": "nothing"}
 
 
 # ---------------------------------------------------------------- what they found
 
-Launch = Callable[[int, str], list[Found]]
+Launch = Callable[[int, str], list[Checkpoint]]
 
 
 @pytest.fixture(scope="session")
 def launch(tmp_path_factory: pytest.TempPathFactory) -> Launch:
     """Return ``launch(size, name)``: that function above on so many processes, and what each of them found."""
 
-    def run(size: int, *names: str) -> list[Found]:
+    def run(size: int, *names: str) -> list[Checkpoint]:
         folder = tmp_path_factory.mktemp("ranks")
         from rendezvous import free_port  # this file is also run by itself, where it could not be found
 
@@ -229,10 +229,10 @@ def launch(tmp_path_factory: pytest.TempPathFactory) -> Launch:
             subprocess.Popen(command, env={**os.environ, **place, "RANK": str(rank)}, stderr=pipe, text=True)
             for rank in range(size)
         ]
-        said = [process.communicate(timeout=120)[1] for process in processes]
+        output = [process.communicate(timeout=120)[1] for process in processes]
         found = []
-        for rank, told in enumerate(said):
-            assert processes[rank].returncode in (0, 7), told
+        for rank, received in enumerate(output):
+            assert processes[rank].returncode in (0, 7), received
             found.append(torch.load(folder / f"{rank}.pt"))
         return found
 
@@ -240,12 +240,12 @@ def launch(tmp_path_factory: pytest.TempPathFactory) -> Launch:
 
 
 @pytest.fixture(scope="module")
-def two(launch: Launch) -> list[Found]:
+def two(launch: Launch) -> list[Checkpoint]:
     return launch(2, "sums", "waits", "failures", "losses_of_a_peer")
 
 
 @pytest.fixture(scope="module")
-def four(launch: Launch) -> list[Found]:
+def four(launch: Launch) -> list[Checkpoint]:
     return launch(4, "sums", "renewals")
 
 
@@ -275,14 +275,14 @@ def test_gradients_are_those_of_one_process_however_uneven_the_shares(
                 assert torch.equal(rank["sums"][stage][name], gradient), name
 
 
-def test_all_begin_with_the_weights_of_the_first_and_without_gradients(two: list[Found]) -> None:
+def test_all_begin_with_the_weights_of_the_first_and_without_gradients(two: list[Checkpoint]) -> None:
     first = dict(model(seed=0).named_parameters())
     for rank in two:
         assert rank["sums"]["clean"]
         assert all(torch.equal(value, first[name]) for name, value in rank["sums"]["weights"].items())
 
 
-def test_only_the_last_microbatch_of_a_step_sends_messages(two: list[Found]) -> None:
+def test_only_the_last_microbatch_of_a_step_sends_messages(two: list[Checkpoint]) -> None:
     for rank in two:
         *before, last = rank["sums"]["sent"][:3]
         # The last one: as many messages as the model has buckets, and the caller's agreement.
@@ -290,13 +290,13 @@ def test_only_the_last_microbatch_of_a_step_sends_messages(two: list[Found]) -> 
         assert rank["sums"]["sent"][3:] == [0, 0, last]
 
 
-def test_waiting_for_a_slow_rank_is_told_apart(two: list[Found]) -> None:
+def test_waiting_for_a_slow_rank_is_told_apart(two: list[Checkpoint]) -> None:
     fast, slow = two[0]["waits"], two[1]["waits"]
     assert fast["wait"] > 0.25 > slow["wait"] > 0
     assert fast["again"] == slow["again"] == 0
 
 
-def test_after_one_rank_had_no_room_all_know_and_the_next_step_is_whole(two: list[Found]) -> None:
+def test_after_one_rank_had_no_room_all_know_and_the_next_step_is_whole(two: list[Checkpoint]) -> None:
     wanted = alone(MASKED, seed=1)
     for rank in two:
         assert len(rank["failures"]) == 4
@@ -305,12 +305,12 @@ def test_after_one_rank_had_no_room_all_know_and_the_next_step_is_whole(two: lis
             assert_close(found, wanted)
 
 
-def test_a_dead_peer_is_told_at_once(two: list[Found]) -> None:
+def test_a_dead_peer_is_told_at_once(two: list[Checkpoint]) -> None:
     assert two[0]["losses_of_a_peer"]["said"] == "Another process of this run ended."
     assert two[0]["losses_of_a_peer"]["seconds"] < 30
 
 
-def test_a_resumed_process_rounds_as_the_one_before_it(four: list[Found]) -> None:
+def test_a_resumed_process_rounds_as_the_one_before_it(four: list[Checkpoint]) -> None:
     for rank in four:
         found = rank["renewals"]
         for name, gradient in found["first"].items():
@@ -320,7 +320,7 @@ def test_a_resumed_process_rounds_as_the_one_before_it(four: list[Found]) -> Non
 
 if __name__ == "__main__":
     joined = worlds.start()
-    here: Found = {}
+    here: Checkpoint = {}
     for asked in sys.argv[2:]:
         here[asked] = globals()[asked](joined)
         torch.save(here, Path(sys.argv[1]) / f"{joined.rank}.pt")

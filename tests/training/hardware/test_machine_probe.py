@@ -15,8 +15,8 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 
 
 @pytest.fixture
-def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is said, from a fresh start on a machine without any accelerator."""
+def output(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Messages of a fresh start on a machine without an accelerator."""
     lines: list[str] = []
     monkeypatch.setattr(probe, "_say_once", probe.functools.cache(lines.append))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
@@ -27,28 +27,28 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return lines
 
 
-def test_without_an_accelerator_the_cpu_is_chosen_in_silence(said: list[str]) -> None:
+def test_without_an_accelerator_the_cpu_is_chosen_in_silence(output: list[str]) -> None:
     assert probe.choose_device() == CPU
-    assert said == []
+    assert output == []
 
 
-def test_apples_gpu_is_passed_by_and_said_once(said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_apples_gpu_is_passed_by_and_said_once(output: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
     assert [probe.choose_device(), probe.choose_device()] == [CPU, CPU]
-    assert said == ["Daybreak does not use Apple's GPU: it trains on the CPU of this machine."]
+    assert output == ["Daybreak does not use Apple's GPU: it trains on the CPU of this machine."]
 
 
 def test_nvidia_cards_are_used_in_silence_and_amd_cards_with_a_word(
-    said: list[str], monkeypatch: pytest.MonkeyPatch
+    output: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     monkeypatch.setenv("LOCAL_RANK", "3")
     assert probe.choose_device() == torch.device("cuda", 3)
-    assert said == []
+    assert output == []
     monkeypatch.setattr(torch.version, "hip", "6.4")
     assert [probe.choose_device().type for _ in range(2)] == ["cuda", "cuda"]
-    assert len(said) == 1 and "ROCm (6.4)" in said[0] and "never tested" in said[0]
+    assert len(output) == 1 and "ROCm (6.4)" in output[0] and "never tested" in output[0]
 
 
 def test_a_process_without_a_card_of_its_own_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,7 +60,7 @@ def test_a_process_without_a_card_of_its_own_is_refused(monkeypatch: pytest.Monk
 
 
 def test_an_nvidia_card_that_torch_cannot_use_is_refused(
-    said: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    output: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     driver = tmp_path / "version"
     driver.write_text("NVRM version: 600.00\nmore\n")
@@ -81,7 +81,7 @@ def test_a_cpu_tries_bfloat16_where_its_products_are_faster(
 
 @pytest.mark.parametrize(("major", "half"), [(9, "bfloat16"), (8, "bfloat16"), (7, "float16"), (6, "float16")])
 def test_cards_without_bfloat16_try_float16(
-    said: list[str], monkeypatch: pytest.MonkeyPatch, major: int, half: str
+    output: list[str], monkeypatch: pytest.MonkeyPatch, major: int, half: str
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)

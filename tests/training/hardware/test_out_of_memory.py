@@ -1,4 +1,4 @@
-"""Memory that is too small on purpose: fewer rows at a time, the same run, and a replay that is equal bit for bit."""
+"""Too little memory: a smaller microbatch gives the same run, and a replay is equal bit for bit."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_the_step_after_a_full_memory_is_that_of_the_smaller_microbatch(tmp_path
     start = replace(START, position=16)
     tight = toy.Tight(inner=toy.Neighbours(), room=2, since=21)
     made = toy.training(tmp_path, microbatch=4, objective=tight)
-    with pytest.raises(torch.OutOfMemoryError, match="4 rows at a time"):
+    with pytest.raises(torch.OutOfMemoryError, match="a microbatch of 4 sequences"):
         accumulate(made, start, 0.1, 8)
     assert all(parameter.grad is None for parameter in made.model.parameters())
     halved = toy.training(tmp_path, microbatch=2, objective=tight)
@@ -74,11 +74,11 @@ def test_a_run_with_less_room_from_the_start_is_one_of_that_microbatch(tmp_path:
 
 
 def test_a_row_that_does_not_fit_is_one_sentence(tmp_path: Path, toy: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(UserError, match="Not even a single row fits") as error:
+    with pytest.raises(UserError, match="Not even a single sequence fits") as error:
         toy.journaled(toy.training(tmp_path, objective=toy.Tight(inner=toy.Neighbours(), room=0)))
     assert "--gradient-checkpointing" in error.value.remedy
-    said = capsys.readouterr().out
-    assert [f"with {rows} rows" in said for rows in (4, 2, 1)] == [True] * 3
+    output = capsys.readouterr().out
+    assert [f"of {rows} sequences instead" in output for rows in (4, 2, 1)] == [True] * 3
 
 
 @pytest.mark.parametrize(
@@ -97,8 +97,9 @@ def test_libraries_report_a_full_memory_in_their_own_words(error: Exception, ful
 
 
 def test_a_full_memory_reported_by_cublas_halves_the_microbatch(tmp_path: Path, toy: Any) -> None:
-    said = "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
-    made = toy.training(tmp_path / "run", objective=toy.Tight(inner=toy.Neighbours(), room=4, error=RuntimeError(said)))
+    output = "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
+    objective = toy.Tight(inner=toy.Neighbours(), room=4, error=RuntimeError(output))
+    made = toy.training(tmp_path / "run", objective=objective)
     toy.journaled(made)
     (change,) = read_json(RunFolder(tmp_path / "run").decisions, Decisions).changes
     assert (change.step, change.microbatch) == (0, 4)
@@ -126,7 +127,7 @@ def test_a_second_phase_whose_longer_rows_do_not_fit_is_replayed_as_it_was(tmp_p
     later = SecondPhase(start=0.5, length=12, lr=5e-3)
 
     def two(folder: str, **changes: Any) -> Training:
-        made = toy.training(tmp_path / folder, later=later, **changes)
+        made = toy.training(tmp_path / folder, phase2=later, **changes)
         return replace(made, phases=made.phases * 2)
 
     tight = toy.Tight(inner=toy.Neighbours(), room=4, since=19 * 8)

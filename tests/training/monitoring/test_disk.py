@@ -1,4 +1,4 @@
-"""A run that does not fit is refused before it begins; a disk that fills up is said while the run goes on."""
+"""A run that does not fit on the disk is refused; a disk that fills up during the run causes a warning."""
 
 from __future__ import annotations
 

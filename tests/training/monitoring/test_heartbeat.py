@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from daybreak.training.monitoring.heartbeat import EVERY, Heartbeat, read_heartbeat
+from daybreak.training.monitoring.heartbeat import INTERVAL, Heartbeat, read_heartbeat
 
 BEATS = """
 import sys, time
@@ -37,7 +37,7 @@ def test_the_last_reading_outlives_the_process(tmp_path: Path) -> None:
     process.send_signal(signal.SIGKILL)
     process.wait()
     left = read_heartbeat(path) - time.monotonic()
-    assert -2 < left < EVERY  # it was busy all the time, and beat all the same
+    assert -2 < left < INTERVAL  # it was busy all the time, and beat all the same
 
 
 def test_a_beat_says_when_the_next_one_comes(tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_a_beat_says_when_the_next_one_comes(tmp_path: Path) -> None:
     deadline = time.monotonic() + 30
     while not read_heartbeat(tmp_path / "beat") and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert read_heartbeat(tmp_path / "beat") == 5.0 + EVERY
+    assert read_heartbeat(tmp_path / "beat") == 5.0 + INTERVAL
     heartbeat.close()
     assert read_heartbeat(tmp_path / "beat") == 5.0
 

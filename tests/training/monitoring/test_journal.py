@@ -12,8 +12,8 @@ from daybreak.core.run_folder import RunFolder
 from daybreak.core.serialization import from_dict
 from daybreak.schemas.changes import MachineRecord
 from daybreak.schemas.run import Decisions, StepRecord, TraceRecord
-from daybreak.training.changes import changed
 from daybreak.training.monitoring.journal import Journal, cut_back
+from daybreak.training.recovery import with_change
 
 FULL = Path("/dev/full")
 
@@ -39,7 +39,7 @@ def test_going_back_cuts_both_records_and_what_follows_is_added(tmp_path: Path) 
         journal.trace(TraceRecord(step=step, elapsed=step + 1 / 3, progress=step / 7))
         journal.on_step(_record(step + 1))
     journal.on_machine(machine)
-    assert journal.go_back(3) == 3
+    assert journal.roll_back(3) == 3
     journal.trace(TraceRecord(step=3, elapsed=9.0, progress=0.7))
     journal.on_step(_record(4, loss=2.0))
     journal.close()
@@ -59,9 +59,9 @@ def test_what_is_decided_on_the_way_is_where_a_resume_looks(tmp_path: Path) -> N
         device="cpu", threads=2, precision="float32", microbatch=64, world_size=1, reserve_seconds=1 / 3,
         validation_rows=4, validation_marks=0, matmul_gflops={},
     )  # fmt: skip
-    decisions = changed(start, 7, "diverged", rate=0.125, skip_to=99)
-    journal.decided(start)
-    journal.decided(decisions)
+    decisions = with_change(start, 7, "diverged", rate=0.125, skip_to=99)
+    journal.write_decisions(start)
+    journal.write_decisions(decisions)
     journal.close()
     assert read_json(run.decisions, Decisions) == decisions
 

@@ -12,13 +12,13 @@ import pytest
 
 from daybreak.core.run_folder import RunFolder
 from daybreak.schemas.changes import MachineRecord
-from daybreak.training.monitoring.live_page import FIRST, SHARE, TRIES, LivePage, start_child
+from daybreak.training.monitoring.live_page import INTERVAL, MAX_COST_FRACTION, MAX_FAILURES, LivePage, start_child
 
 MACHINE = MachineRecord(step=1, elapsed=1.0, processor=0.5, load=1.0, memory=1, memory_free=1, disk_free=1)
 
 
 class FakeChild:
-    """A process that ends when it is told to."""
+    """A process that ends on request."""
 
     def __init__(self) -> None:
         self.code: int | None = None
@@ -58,7 +58,7 @@ class Machine:
 
 
 def ends(machine: Machine, code: int, cost: float) -> None:
-    """The newest child ends; its processor time is known from when it was asked after, and no sooner."""
+    """The newest child ends; its processor time is known only after a poll."""
     child = machine.children[-1]
 
     def poll() -> int:
@@ -71,7 +71,7 @@ def ends(machine: Machine, code: int, cost: float) -> None:
 
 def test_the_first_page_comes_after_a_minute_and_is_that_of_the_run(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
-    machine.after(FIRST - 1)
+    machine.after(INTERVAL - 1)
     assert machine.commands == []
     machine.after(1.0)
     page = str(tmp_path / "report.html")
@@ -81,7 +81,7 @@ def test_the_first_page_comes_after_a_minute_and_is_that_of_the_run(tmp_path: Pa
 def test_there_are_never_two_children(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     for _ in range(50):
-        machine.after(FIRST)
+        machine.after(INTERVAL)
     assert len(machine.children) == 1
 
 
@@ -99,25 +99,25 @@ def test_pages_cost_at_most_their_share_of_wall_time(tmp_path: Path, cost: float
         while len(machine.children) == count:
             machine.after(1.0)
         waited = machine.now - started
-        assert waited >= FIRST and cost / waited <= SHARE
-        assert waited <= max(FIRST, cost / SHARE) + 1.0  # and no rarer than that
+        assert waited >= INTERVAL and cost / waited <= MAX_COST_FRACTION
+        assert waited <= max(INTERVAL, cost / MAX_COST_FRACTION) + 1.0  # and no rarer than that
 
 
 def test_a_page_that_fails_is_given_up_and_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     machine = Machine(tmp_path)
-    for _ in range(TRIES):
-        machine.after(FIRST)
+    for _ in range(MAX_FAILURES):
+        machine.after(INTERVAL)
         ends(machine, 2, 0.1)
     for _ in range(10):
-        machine.after(10 * FIRST)
-    assert len(machine.children) == TRIES
-    assert capsys.readouterr().out.count("not kept fresh any more") == 1
+        machine.after(10 * INTERVAL)
+    assert len(machine.children) == MAX_FAILURES
+    assert capsys.readouterr().out.count("no longer updated") == 1
 
 
 def test_a_failure_between_successes_is_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     machine = Machine(tmp_path)
     for code in (2, 2, 0) * 3:
-        machine.after(FIRST)
+        machine.after(INTERVAL)
         ends(machine, code, 0.1)
     assert len(machine.children) == 9
     assert capsys.readouterr().out == ""
@@ -127,35 +127,35 @@ def test_a_machine_that_starts_no_process_harms_nobody(tmp_path: Path, capsys: p
     machine = Machine(tmp_path)
     machine.broken = True
     for _ in range(10):
-        machine.after(FIRST)
+        machine.after(INTERVAL)
     machine.page.close()
-    assert capsys.readouterr().out.count("not kept fresh any more") == 1
+    assert capsys.readouterr().out.count("no longer updated") == 1
 
 
 def test_closing_ends_a_child_that_is_at_work_and_no_other(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
-    machine.after(FIRST)
+    machine.after(INTERVAL)
     ends(machine, 0, 0.1)
     machine.page.close()
     assert not machine.children[0].killed
-    machine.after(FIRST)
+    machine.after(INTERVAL)
     machine.page.close()
     assert machine.children[1].killed
 
 
 def test_a_child_is_of_lowest_priority_and_silent_and_ends_at_once(tmp_path: Path) -> None:
     """A real process says what it is."""
-    told = tmp_path / "told"
+    received = tmp_path / "told"
     code = (
         "import os, pathlib, time; print('noise'); "
         "is_set = lambda: os.getpriority(os.PRIO_PROCESS, 0) == 19; "
         "[time.sleep(0.01) for _ in range(1000) if not is_set()]; "
-        f"pathlib.Path({str(told)!r}).write_text(repr((is_set(), os.environ['OMP_NUM_THREADS'], "
+        f"pathlib.Path({str(received)!r}).write_text(repr((is_set(), os.environ['OMP_NUM_THREADS'], "
         "os.environ['CUDA_VISIBLE_DEVICES'], os.getsid(0) == os.getpid())))"
     )
     child = start_child([sys.executable, "-c", code])
     assert child.wait(60) == 0
-    assert told.read_text() == "(True, '1', '', True)"
+    assert received.read_text() == "(True, '1', '', True)"
     sleeper = start_child([sys.executable, "-c", "import time; time.sleep(600)"])
     sleeper.kill()
     assert sleeper.wait(60) < 0
@@ -165,7 +165,7 @@ def test_a_run_that_is_going_on_gets_its_page(write_run: Callable[..., Path]) ->
     path = write_run(ended=False)
     now = time.monotonic()
     page = LivePage(RunFolder(path), clock=lambda: now)
-    now += FIRST
+    now += INTERVAL
     page.on_machine(MACHINE)
     report = path / "report.html"
     until = time.monotonic() + 120

@@ -13,8 +13,8 @@ from daybreak.training.monitoring.monitors import Live, Plateau, plateau_advice
 PLATEAU = 7.0
 
 
-def said(capsys: pytest.CaptureFixture[str], *seen: tuple[float, str, float]) -> list[str]:
-    """What is said at records of (progress, stage, loss), one after the other."""
+def output(capsys: pytest.CaptureFixture[str], *seen: tuple[float, str, float]) -> list[str]:
+    """Messages for records of (progress, stage, loss), one after the other."""
     monitor = Plateau(PLATEAU)
     lines = []
     for number, (progress, stage, loss) in enumerate(seen):
@@ -29,7 +29,7 @@ def said(capsys: pytest.CaptureFixture[str], *seen: tuple[float, str, float]) ->
 
 
 def test_a_run_on_the_plateau_is_told_once_and_after_a_fifth(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = said(capsys, (0.01, "masked", 8.0), (0.19, "masked", 7.0), (0.2, "masked", 6.9), (0.3, "masked", 6.9))
+    lines = output(capsys, (0.01, "masked", 8.0), (0.19, "masked", 7.0), (0.2, "masked", 6.9), (0.3, "masked", 6.9))
     assert [bool(line) for line in lines] == [False, False, True, False]
     assert "at 20% of the budget the loss is 6.90" in lines[2] and "a smaller model" not in lines[2]
 
@@ -61,10 +61,10 @@ def test_the_live_line_needs_no_glossary() -> None:
 
 
 def test_a_run_off_the_plateau_is_told_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    assert not any(said(capsys, (0.01, "causal", 7.2), (0.2, "causal", 6.5), (0.4, "masked", 7.3)))
+    assert not any(output(capsys, (0.01, "causal", 7.2), (0.2, "causal", 6.5), (0.4, "masked", 7.3)))
 
 
 def test_a_run_that_goes_on_in_its_masked_stage_has_time_to_settle(capsys: pytest.CaptureFixture[str]) -> None:
-    assert not any(said(capsys, (0.46, "causal", 7.3), (0.49, "masked", 7.3), (0.6, "masked", 6.8)))
-    lines = said(capsys, (0.46, "causal", 7.3), (0.49, "masked", 7.3), (0.6, "masked", 7.0))
+    assert not any(output(capsys, (0.46, "causal", 7.3), (0.49, "masked", 7.3), (0.6, "masked", 6.8)))
+    lines = output(capsys, (0.46, "causal", 7.3), (0.49, "masked", 7.3), (0.6, "masked", 7.0))
     assert [bool(line) for line in lines] == [False, False, True]

@@ -1,4 +1,4 @@
-"""The real trackers, offline: what a run told them is read back from what they wrote."""
+"""The real trackers, offline: the files that they write hold the records of the run."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def run(tmp_path: Path) -> RunFolder:
 
 def tell(run: RunFolder, name: str, monkeypatch: pytest.MonkeyPatch, first: int) -> None:
     """One sitting of a run: three steps from ``first`` on, and the machine."""
-    monkeypatch.setattr(trackers, "PATIENCE", 60.0)  # a busy machine may take longer to start a process
-    told = trackers.Remote([name], run=run, recipe=RECIPE, name="my run")
+    monkeypatch.setattr(trackers, "CLOSE_SECONDS", 60.0)  # a busy machine may take longer to start a process
+    received = trackers.Remote([name], run=run, recipe=RECIPE, name="my run")
     for step in range(first, first + 3):
-        told.on_step(step_record(step))
-    told.on_machine(MACHINE)
-    told.close()
+        received.on_step(step_record(step))
+    received.on_machine(MACHINE)
+    received.close()
 
 
 def test_tensorboard_reads_what_was_told_and_forgets_what_was_lost(

@@ -114,7 +114,7 @@ def lines(path: Path) -> list[Any]:
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine may take longer to start a process than a run waits for its end."""
-    monkeypatch.setattr(trackers, "PATIENCE", 60.0)
+    monkeypatch.setattr(trackers, "CLOSE_SECONDS", 60.0)
 
 
 def test_an_unknown_tracker_is_refused_with_the_nearest_name() -> None:
@@ -141,11 +141,11 @@ def test_a_package_that_is_there_is_not_imported_by_the_check(fake: Callable[...
 
 def test_every_record_arrives_under_flat_names(run: RunFolder, fake: Callable[..., Path]) -> None:
     there = fake()
-    told = remote(run)
-    told.on_step(STEP)
-    told.on_validation(VALIDATION)
-    told.on_machine(MACHINE)
-    told.close()
+    received = remote(run)
+    received.on_step(STEP)
+    received.on_validation(VALIDATION)
+    received.on_machine(MACHINE)
+    received.close()
     step, validation, machine = lines(there / "told")
     assert step == [7, STEP_NUMBERS]
     assert validation[0] == 8 and validation[1] == {
@@ -161,9 +161,9 @@ def test_every_record_arrives_under_flat_names(run: RunFolder, fake: Callable[..
 
 def test_a_record_longer_than_a_pipe_takes_whole_arrives_in_parts(run: RunFolder, fake: Callable[..., Path]) -> None:
     there = fake()
-    told = remote(run)
-    told.on_machine(MachineRecord(**{**vars(MACHINE), "devices": DEVICES * 32}))
-    told.close()
+    received = remote(run)
+    received.on_machine(MachineRecord(**{**vars(MACHINE), "devices": DEVICES * 32}))
+    received.close()
     parts = [values for _, values in lines(there / "told")]
     assert len(parts) > 1
     together = {key: value for part in parts for key, value in part.items()}
@@ -174,9 +174,9 @@ def test_no_text_but_known_words_leaves(run: RunFolder, fake: Callable[..., Path
     there = fake()
     secret = {"init": "/secret/model", "parent": "secret-corp", "branch": "secret", "general": "secret", "begin": 0.5}
     folder = {"kind": "Existing", "folder": "secret/tokenizer"}
-    told = remote(run, recipe={**RECIPE, "origin": secret, "tokenizer": folder, "new_field": ["secret"]})
-    told.on_machine(MACHINE)
-    told.close()
+    received = remote(run, recipe={**RECIPE, "origin": secret, "tokenizer": folder, "new_field": ["secret"]})
+    received.on_machine(MACHINE)
+    received.close()
     given = lines(there / "given")[0]
     assert given["config"] == {**RECIPE, "origin": {"begin": 0.5}, "tokenizer": {"kind": "Existing"}, "new_field": []}
     assert "secret" not in json.dumps(given) + (there / "told").read_text()
@@ -199,12 +199,12 @@ def test_a_tracker_that_raises_is_one_sentence(
     where: str, run: RunFolder, fake: Callable[..., Path], capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     fake(**{where: "raise RuntimeError('the service is down.\\nmore')"})
-    told = remote(run)
-    told.on_step(STEP)
-    told.close()
-    said = capsys.readouterr().out
-    assert said.startswith("trackio is given up: the service is down. The run goes on")
-    assert said.count("\n") == 1
+    received = remote(run)
+    received.on_step(STEP)
+    received.close()
+    output = capsys.readouterr().out
+    assert output.startswith("trackio is disabled: the service is down. The run continues")
+    assert output.count("\n") == 1
 
 
 def test_one_that_raises_in_the_middle_ends_alone(
@@ -213,18 +213,18 @@ def test_one_that_raises_in_the_middle_ends_alone(
     fake(log="raise SystemExit(3)")
     settings = "Settings = dict\nRun.define_metric = lambda self, *names, **more: None"
     good = fake("wandb", top=f"{settings}\nRun.log = lambda self, values: put('told', values)")
-    said, sent = "", 0
-    told = remote(run, "trackio", "wandb", "trackio")
+    output, sent = "", 0
+    received = remote(run, "trackio", "wandb", "trackio")
     until = time.monotonic() + 60
-    while not said and time.monotonic() < until:
-        told.on_step(STEP)
+    while not output and time.monotonic() < until:
+        received.on_step(STEP)
         sent += 1
-        said += capsys.readouterr().out
+        output += capsys.readouterr().out
         time.sleep(0.02)
-    told.on_step(STEP)
-    told.close()
-    said += capsys.readouterr().out
-    assert said.count("trackio is given up") == 1 and said.count("\n") == 1
+    received.on_step(STEP)
+    received.close()
+    output += capsys.readouterr().out
+    assert output.count("trackio is disabled") == 1 and output.count("\n") == 1
     assert lines(good / "told") == [{"step": 7, **STEP_NUMBERS}] * (sent + 1)
 
 
@@ -233,7 +233,7 @@ def test_a_process_that_dies_is_one_sentence(
 ) -> None:
     fake(init="os.kill(os.getpid(), 9)")
     remote(run).close()
-    assert capsys.readouterr().out.count("its process ended by itself. The run goes on") == 1
+    assert capsys.readouterr().out.count("its process ended by itself. The run continues") == 1
 
 
 def test_a_machine_that_starts_no_process_harms_nobody(
@@ -241,9 +241,9 @@ def test_a_machine_that_starts_no_process_harms_nobody(
 ) -> None:
     fake()
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
-    told = remote(run)
-    told.on_step(STEP)
-    told.close()
+    received = remote(run)
+    received.on_step(STEP)
+    received.close()
     assert capsys.readouterr().out.count("No such file or directory") == 1
 
 
@@ -275,11 +275,11 @@ def test_one_that_hangs_neither_holds_the_run_nor_outlives_it(
     script.write_text(HANGING)
     command = [sys.executable, script, run.path, there / "pid"]
     # Not the pipes that an orphan would keep open: what is waited for is the end of the run's process alone.
-    with (tmp_path / "said").open("w") as said:
-        done = subprocess.run(command, stdout=said, stderr=said, timeout=120, check=False)
+    with (tmp_path / "said").open("w") as output:
+        done = subprocess.run(command, stdout=output, stderr=output, timeout=120, check=False)
     text = (tmp_path / "said").read_text()
     assert done.returncode == 0 and text.endswith("closed\n"), text
-    assert "trackio does not finish and is left to itself" in text
+    assert "trackio has not finished; its process continues" in text
     if where != "finish":
         assert "records did not reach it" in text
     process, until = Path(f"/proc/{lines(there / 'pid')[0]}/stat"), time.monotonic() + 60
@@ -296,11 +296,11 @@ def test_a_slow_tracker_gets_what_it_can_and_is_said_to_miss_the_rest(
     gate = tmp_path / "gate"
     there = fake(init=f"while not Path({str(gate)!r}).exists(): time.sleep(0.01)")
     sent = 3000
-    told = remote(run)
+    received = remote(run)
     for _ in range(sent):
-        told.on_step(STEP)
+        received.on_step(STEP)
     gate.touch()
-    told.close()
+    received.close()
     arrived = len(lines(there / "told"))
     assert 0 < arrived < sent
     assert f"{sent - arrived} records did not reach it" in capsys.readouterr().out

@@ -59,17 +59,17 @@ def wait_for(path: Path, words: str) -> str:
 def test_each_rank_writes_all_its_stacks_once_and_the_first_speaks(tmp_path: Path) -> None:
     script = "wait_for_the_others(2.5)\ndog.beat(1235)\ntime.sleep(0.3)\ndog.close()"
     ranks = [start(tmp_path / "stacks", script, rank) for rank in (0, 1)]
-    said = [process.communicate(timeout=60)[0] for process in ranks]
+    output = [process.communicate(timeout=60)[0] for process in ranks]
     assert [process.returncode for process in ranks] == [0, 0]
     for rank in (0, 1):
         text = (tmp_path / "stacks" / f"rank-{rank}.txt").read_text("utf-8")
         assert text.count("in wait_for_the_others") == text.count("in read_ahead") == 1
         assert len(re.findall(r"no step has ended for [0-9]+s \(step 1,234\)", text)) == 1
-    told = r"No step has ended for [0-9]+s \(step 1,234\); where each process stands is in"
-    assert len(re.findall(told, said[0])) == 1
-    assert str(tmp_path / "stacks") in said[0] and "The run goes on waiting; stop it with Ctrl-C" in said[0]
-    assert "The run goes on, after " in said[0].splitlines()[-1]
-    assert said[1] == ""
+    received = r"No step has ended for [0-9]+s \(step 1,234\); where each process stands is in"
+    assert len(re.findall(received, output[0])) == 1
+    assert str(tmp_path / "stacks") in output[0] and "The run goes on waiting; stop it with Ctrl-C" in output[0]
+    assert "The run goes on, after " in output[0].splitlines()[-1]
+    assert output[1] == ""
 
 
 def test_a_call_that_blocks_all_threads_is_written_too(tmp_path: Path) -> None:
@@ -124,18 +124,18 @@ dog.close()
         process.send_signal(signal.SIGCONT)
         time.sleep(1.0)
         (tmp_path / "end").touch()
-        said = process.communicate(timeout=30)[0]
+        output = process.communicate(timeout=30)[0]
     finally:
         process.kill()
     assert process.returncode == 0
-    assert "This process stood still for" in said and "No step has ended" not in said
+    assert "This process stood still for" in output and "No step has ended" not in output
     # Of one thread, whichever the system woke first: of itself, so that nothing moves meanwhile.
     text = (tmp_path / "rank-0.txt").read_text("utf-8")
     assert text.count("most recent call first") == 1
 
 
 class Time:
-    """A time that moves when told."""
+    """A clock that advances on request."""
 
     def __init__(self) -> None:
         self.now = 1_000.0

@@ -29,13 +29,20 @@ from daybreak.training import checkpoint
 from daybreak.training.clock import Budget, BudgetClock
 from daybreak.training.hardware.data_parallel import DataParallel
 from daybreak.training.loop import fit
-from daybreak.training.objectives.finish import Finish, Pooling, WithEmbeddings, contrastive_loss, embed, slopes
+from daybreak.training.objectives.finish import (
+    Finish,
+    Pooling,
+    WithEmbeddings,
+    contrastive_gradients,
+    contrastive_loss,
+    embed,
+)
 from daybreak.training.objectives.masked import Masked
 from daybreak.training.objectives.objective import CausalThenMasked, Objective
 from daybreak.training.phases import Phase, SecondPhase
 from daybreak.training.ramp import Ramp
 from daybreak.training.schedule import Trapezoid
-from daybreak.training.step import TooManyRows, Training, take_step
+from daybreak.training.step import MicrobatchTooLarge, Training, take_step
 from daybreak.training.validation import Validation
 
 VOCABULARY, LENGTH, SEQUENCES, HIDDEN = 60, 16, 12, 16
@@ -132,7 +139,7 @@ def test_the_loss_is_that_of_each_span_against_all_others(position: int, count: 
     assert found.item() == pytest.approx(sum(expected) / max(1, len(expected)), rel=1e-5, abs=1e-6)
     leaves = embeddings.clone().requires_grad_()
     contrastive_loss(leaves, documents, position, 0.1).backward()
-    loss, slope = slopes(embeddings, documents, position, 0.1)
+    loss, slope = contrastive_gradients(embeddings, documents, position, 0.1)
     assert torch.equal(loss, found) and torch.equal(slope, leaves.grad) and slope.isfinite().all()
 
 
@@ -194,7 +201,7 @@ def test_the_step_is_the_gradient_of_both_means_however_it_is_split(microbatch: 
     before = weights(made.model)
     made.optimizer.param_groups[0]["lr"] = 1.0
     found = take_step(made, replace(checkpoint.START, position=position), 0.75)
-    assert found.taken and found.loss == pytest.approx(masked, rel=1e-5)
+    assert found.updated and found.loss == pytest.approx(masked, rel=1e-5)
     assert found.contrastive == pytest.approx(contrastive, rel=1e-4)
     assert_near([a - b for a, b in zip(before, weights(made.model))], expected, 2e-6)
     assert found.progress.position == position + SEQUENCES and found.progress.tokens == SEQUENCES * LENGTH
@@ -264,7 +271,7 @@ def test_a_look_that_does_not_fit_is_told_and_leaves_nothing(look: int, monkeypa
     before = weights(made.model)
     with monkeypatch.context() as patch:
         patch.setattr(CausalThenMasked, "loss", tight)
-        with pytest.raises(TooManyRows):
+        with pytest.raises(MicrobatchTooLarge):
             take_step(made, checkpoint.START, 0.75)
     assert all(parameter.grad is None for parameter in made.model.parameters())
     take_step(made, checkpoint.START, 0.75)
@@ -301,10 +308,10 @@ def test_without_a_finish_nothing_of_it_is_computed(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_run_that_goes_on_from_another_has_the_finish_at_the_same_place_of_its_course() -> None:
-    made = training(begin=0.4, finish=replace(FINISH, start=0.7))
+    made = training(objective_start=0.4, finish=replace(FINISH, start=0.7))
     assert [at for at in (0.0, 0.4, 0.49, 0.51, 1.0) if made.finishing(at)] == [0.51, 1.0]
     assert 0.49 < made.before_finish < 0.5 and not made.finishing(made.before_finish)
-    assert training(begin=0.8, finish=FINISH).before_finish == training(finish=Finish()).before_finish == 1.0
+    assert training(objective_start=0.8, finish=FINISH).before_finish == training(finish=Finish()).before_finish == 1.0
 
 
 def test_a_step_of_the_finish_has_as_many_positions_as_one_before_it() -> None:

@@ -16,10 +16,10 @@ WIDTH, VOCABULARY = 12, 37
 
 def parts(targets: int, seed: int, scale: float = 1.0) -> tuple[list[Tensor], Tensor]:
     """Features, weight and bias that want gradients, and the answers."""
-    chance = torch.Generator().manual_seed(seed)
+    rng = torch.Generator().manual_seed(seed)
     sizes = ((targets, WIDTH), (VOCABULARY, WIDTH), (VOCABULARY,))
-    inputs = [(scale * torch.randn(size, generator=chance)).requires_grad_() for size in sizes]
-    return inputs, torch.randint(VOCABULARY, (targets,), generator=chance)
+    inputs = [(scale * torch.randn(size, generator=rng)).requires_grad_() for size in sizes]
+    return inputs, torch.randint(VOCABULARY, (targets,), generator=rng)
 
 
 def both(targets: int, seed: int, scale: float = 1.0) -> tuple[list[Tensor], list[Tensor]]:

@@ -16,7 +16,7 @@ from daybreak.core.batch import Batch
 from daybreak.core.encoder import Encoder
 from daybreak.core.errors import UserError
 from daybreak.schemas.run import SpecialIds
-from daybreak.training.objectives.masked import JUDGED_ROWS, Judged, Masked
+from daybreak.training.objectives.masked import EVALUATION_ROWS, EvaluationSums, Masked
 
 VOCABULARY = 50
 CRAMMED = Masked(rate=0.25, count="fixed", protect_special=False)
@@ -67,12 +67,12 @@ class Around(Encoder):
 
 def batch(count: int, length: int, *, shortest: int | None = None, seed: int = 0, padded: bool = True) -> Batch:
     """Rows [CLS] ... [SEP], of different lengths when ``shortest`` is given, with pieces of words and segments."""
-    chance = torch.Generator().manual_seed(seed)
+    rng = torch.Generator().manual_seed(seed)
     lengths = torch.full((count,), length)
     if shortest is not None:
-        lengths = torch.randint(shortest, length + 1, (count,), generator=chance)
+        lengths = torch.randint(shortest, length + 1, (count,), generator=rng)
     here = torch.arange(length)
-    ids = torch.randint(5, VOCABULARY, (count, length), generator=chance)
+    ids = torch.randint(5, VOCABULARY, (count, length), generator=rng)
     ids[:, 0] = 2
     ids[here == lengths[:, None] - 1] = 3
     attend = here < lengths[:, None]
@@ -81,8 +81,8 @@ def batch(count: int, length: int, *, shortest: int | None = None, seed: int = 0
         ids=ids,
         attend=attend if padded and shortest is not None else None,
         types=(here >= lengths[:, None] // 2).long(),
-        follows=torch.randint(2, (count,), generator=chance),
-        continues=(torch.rand(ids.shape, generator=chance) < 0.4) & (ids > 4),
+        follows=torch.randint(2, (count,), generator=rng),
+        continues=(torch.rand(ids.shape, generator=rng) < 0.4) & (ids > 4),
     )
 
 
@@ -261,13 +261,13 @@ def test_next_sentence_adds_a_mean_over_rows_from_the_same_forward() -> None:
 
 def test_judging_is_the_mean_over_all_rows() -> None:
     objective, model = Masked(count="bernoulli", next_sentence=True), Around()
-    rows = batch(JUDGED_ROWS + 9, 30, shortest=6)
+    rows = batch(EVALUATION_ROWS + 9, 30, shortest=6)
     found = objective.evaluate(model, rows, seed=3, position=11)
     chosen = objective.chosen(rows, seed=3, position=11)
     read = objective.replaced(rows, chosen, vocabulary=VOCABULARY, seed=3, position=11)
     states = model.states(read, attend=rows.attend, types=rows.types)
     logits, pairs = model.map(states[chosen].tanh()), model.pair(states[:, 0])
-    assert (found.positions, found.rows) == (int(chosen.sum()), JUDGED_ROWS + 9)
+    assert (found.positions, found.rows) == (int(chosen.sum()), EVALUATION_ROWS + 9)
     assert found.loss == pytest.approx(F.cross_entropy(logits, rows.ids[chosen]).item(), rel=1e-5)
     assert found.accuracy == pytest.approx((logits.argmax(1) == rows.ids[chosen]).double().mean().item())
     assert found.next_loss == pytest.approx(F.cross_entropy(pairs, rows.follows).item(), rel=1e-5)
@@ -277,8 +277,8 @@ def test_judging_is_the_mean_over_all_rows() -> None:
 
 
 def test_sums_of_judgements_are_judgements_of_both() -> None:
-    one = Judged(nats=10.0, hits=1, positions=4, next_nats=2.0, next_hits=1, rows=2)
-    two = Judged(nats=2.0, hits=3, positions=4, next_nats=1.0, next_hits=3, rows=4)
+    one = EvaluationSums(nats=10.0, hits=1, positions=4, next_nats=2.0, next_hits=1, rows=2)
+    two = EvaluationSums(nats=2.0, hits=3, positions=4, next_nats=1.0, next_hits=3, rows=4)
     both = one + two
     assert (both.loss, both.accuracy, both.next_loss, both.next_accuracy) == (1.5, 0.5, 0.5, pytest.approx(4 / 6))
 

@@ -29,7 +29,7 @@ class Echo(Encoder):
         self.table = nn.Embedding(vocabulary, width)
         self.map = nn.Linear(width, vocabulary)
         self.asked: list[bool] = []
-        self.told: list[tuple[Tensor | None, Tensor | None]] = []
+        self.received: list[tuple[Tensor | None, Tensor | None]] = []
 
     @property
     def decoder(self) -> nn.Linear:
@@ -45,7 +45,7 @@ class Echo(Encoder):
         types: Tensor | None = None,
     ) -> Tensor:
         self.asked.append(causal)
-        self.told.append((attend, types))
+        self.received.append((attend, types))
         found = self.table(ids)
         return found if slots is None else found.gather(1, slots[:, :, None].expand(-1, -1, self.hidden_size))
 
@@ -86,12 +86,15 @@ def test_draws_depend_on_seed_row_and_slot_alone() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(
-    share=st.floats(0.001, 1.0), length=st.integers(2, 70), position=st.integers(0, 2**40), seed=st.integers(0, 2**31)
+    fraction=st.floats(0.001, 1.0),
+    length=st.integers(2, 70),
+    position=st.integers(0, 2**40),
+    seed=st.integers(0, 2**31),
 )
-def test_exactly_k_positions_of_each_row_are_hidden(share: float, length: int, position: int, seed: int) -> None:
+def test_exactly_k_positions_of_each_row_are_hidden(fraction: float, length: int, position: int, seed: int) -> None:
     ids = rows(6, length, seed=length)
-    masked, slots = mask_rows(ids, share, seed=seed, position=position)
-    wanted = max(1, round(share * length))
+    masked, slots = mask_rows(ids, fraction, seed=seed, position=position)
+    wanted = max(1, round(fraction * length))
     assert slots.shape == (6, wanted)
     assert (slots[:, 1:] > slots[:, :-1]).all()
     hidden = masked == MASK_ID
@@ -131,8 +134,8 @@ def test_other_rows_and_other_seeds_have_other_masks() -> None:
 
 
 def test_every_position_is_hidden_equally_often() -> None:
-    count, length, share = 6_000, 33, 0.25
-    slots = choose(rows(count, length), share, seed=11, position=0)
+    count, length, fraction = 6_000, 33, 0.25
+    slots = choose(rows(count, length), fraction, seed=11, position=0)
     times = torch.bincount(slots.reshape(-1), minlength=length).double()
     assert times[0] == 0  # [CLS]
     expected = slots.numel() / (length - 1)
@@ -206,7 +209,7 @@ def test_padding_is_no_target_and_the_model_hears_of_it(progress: float, causal_
     objective = CausalThenMasked(causal_fraction=0.5, causal_targets=causal_targets, mask_rates=(0.9,))
     draw = {"seed": 4, "position": 70, "progress": progress}
     found = objective.loss(model, batch, **draw)
-    assert model.told == [(attend, batch.types)]
+    assert model.received == [(attend, batch.types)]
     assert found.count == objective.targets(batch, **draw)
     if progress > 0.5:
         words = 18 + 12 + 4 + 1  # round(0.9 * n) of n positions without padding; [CLS] is as special as padding

@@ -1,4 +1,4 @@
-"""Words are hidden whole or not at all, in the same number as pieces would be."""
+"""Words are masked whole or not at all, with the same number of tokens as without whole words."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from daybreak.core.batch import Batch
-from daybreak.training.objectives.masked import Masked
-from daybreak.training.objectives.whole_words import fitting, word_starts
+from daybreak.training.objectives.masked import Masked, select_words, word_starts
 
 
 def batch(count: int, length: int) -> Batch:
-    """Rows [CLS] A [SEP] B [SEP] where 40 % of the pieces go on a word, some of them first in their segment."""
-    chance = torch.Generator().manual_seed(0)
-    ids = torch.randint(5, 50, (count, length), generator=chance)
+    """Rows [CLS] A [SEP] B [SEP] where 40 % of the tokens continue a word, some of them first in their segment."""
+    rng = torch.Generator().manual_seed(0)
+    ids = torch.randint(5, 50, (count, length), generator=rng)
     ids[:, 0], ids[:, length // 3], ids[:, -1] = 2, 3, 3
-    return Batch(ids=ids, continues=(torch.rand(ids.shape, generator=chance) < 0.4) & (ids > 4))
+    return Batch(ids=ids, continues=(torch.rand(ids.shape, generator=rng) < 0.4) & (ids > 4))
 
 
 def groups(rows: Batch) -> list[list[list[int]]]:
@@ -66,14 +65,14 @@ def test_the_number_is_reached_as_nearly_as_words_allow() -> None:
 @settings(max_examples=80, deadline=None)
 @given(seed=st.integers(0, 2**31), length=st.integers(1, 40), wanted=st.integers(1, 30), largest=st.integers(1, 9))
 def test_fitting_equals_trying_one_word_after_the_other(seed: int, length: int, wanted: int, largest: int) -> None:
-    chance = np.random.default_rng(seed)
-    keys, sizes = chance.permutation(length), chance.integers(0, largest + 1, length)
+    rng = np.random.default_rng(seed)
+    keys, sizes = rng.permutation(length), rng.integers(0, largest + 1, length)
     taken = np.zeros(length, bool)
     for place in np.argsort(keys):
         taken[place] = sizes[place] > 0 and sizes[taken].sum() + sizes[place] <= wanted
     tensors = (torch.from_numpy(keys)[None], torch.from_numpy(sizes)[None])
-    assert fitting(*tensors, wanted)[0].tolist() == taken.tolist()
-    assert fitting(*tensors, torch.tensor([[wanted]]))[0].tolist() == taken.tolist()
+    assert select_words(*tensors, wanted)[0].tolist() == taken.tolist()
+    assert select_words(*tensors, torch.tensor([[wanted]]))[0].tolist() == taken.tolist()
 
 
 def test_words_do_not_go_across_special_tokens() -> None:

@@ -28,11 +28,11 @@ def model(seed: int = 1) -> ModernBert:
 
 
 def train(module: ModernBert, optimizer: torch.optim.Optimizer, steps: int, seed: int = 0) -> list[float]:
-    chance = torch.Generator().manual_seed(seed)
+    rng = torch.Generator().manual_seed(seed)
     losses = []
     for _ in range(steps):
         optimizer.zero_grad()
-        loss = module.logits(torch.randint(5, 40, (4, 10), generator=chance)).square().mean()
+        loss = module.logits(torch.randint(5, 40, (4, 10), generator=rng)).square().mean()
         loss.backward()
         losses.append(loss.item())
         optimizer.step()
@@ -40,9 +40,9 @@ def train(module: ModernBert, optimizer: torch.optim.Optimizer, steps: int, seed
 
 
 def gradients(shapes: list[tuple[int, ...]], steps: int) -> Iterator[list[Tensor]]:
-    chance = torch.Generator().manual_seed(7)
+    rng = torch.Generator().manual_seed(7)
     for _ in range(steps):
-        yield [torch.randn(shape, generator=chance) for shape in shapes]
+        yield [torch.randn(shape, generator=rng) for shape in shapes]
 
 
 def descend(weights: list[Tensor], optimizer: torch.optim.Optimizer, steps: int) -> None:
@@ -62,8 +62,8 @@ def iterated(matrix: np.ndarray) -> np.ndarray:
 
 
 def parameters(shapes: list[tuple[int, ...]], scale: float = 1.0) -> list[nn.Parameter]:
-    chance = torch.Generator().manual_seed(3)
-    return [nn.Parameter(scale * torch.randn(shape, generator=chance)) for shape in shapes]
+    rng = torch.Generator().manual_seed(3)
+    return [nn.Parameter(scale * torch.randn(shape, generator=rng)) for shape in shapes]
 
 
 def ours(weights: list[nn.Parameter], parts: list[int], dtype: torch.dtype = torch.float32) -> MuonOptimizer:
@@ -166,7 +166,7 @@ def test_fused_matrices_move_as_separate_ones() -> None:
 def test_how_many_go_together_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     many, few = parameters(SHAPES * 2), parameters(SHAPES * 2)
     descend(many, ours(many, PARTS * 2), 3)
-    monkeypatch.setattr(muon, "AT_ONCE", {"cpu": 300})
+    monkeypatch.setattr(muon, "BATCH_ELEMENTS", {"cpu": 300})
     descend(few, ours(few, PARTS * 2), 3)
     for left, right in zip(many, few):
         torch.testing.assert_close(left, right, rtol=0, atol=1e-6)
@@ -176,7 +176,7 @@ def test_how_many_go_together_changes_nothing(monkeypatch: pytest.MonkeyPatch) -
 @given(shapes=st.lists(st.tuples(st.integers(1, 3), st.integers(1, 3), st.integers(1, 3)), max_size=30))
 def test_every_stack_is_in_one_batch_of_its_shape(shapes: list[tuple[int, int, int]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(muon, "AT_ONCE", {"cpu": 20})
+        patch.setattr(muon, "BATCH_ELEMENTS", {"cpu": 20})
         found = list(muon.batches([torch.zeros(shape) for shape in shapes]))
     assert sorted(place for batch in found for place in batch) == list(range(len(shapes)))
     for batch in found:
@@ -202,7 +202,7 @@ def test_matrices_go_to_muon_and_the_rest_to_adamw_with_a_rate_of_its_own() -> N
     assert len(first["params"]) + len(second["params"]) == len(list(module.parameters()))
     assert "embedding.weight" in named(module, second)
     first, second = Muon(lr=0.03).build(module).param_groups
-    assert second["lr"] == muon.ADAM_TIMES * first["lr"]
+    assert second["lr"] == muon.ADAM_LR_FACTOR * first["lr"]
 
 
 def test_decay_goes_by_role_in_both_halves() -> None:

@@ -16,8 +16,7 @@ from torch import nn
 from daybreak.core.errors import UserError
 from daybreak.models.modern import ModernBert, ModernEncoder
 from daybreak.training import checkpoint
-from daybreak.training.optim.bert_adam import MOMENTS
-from daybreak.training.optim.optimizers import Adam, AdamW, BertAdam, OptimizerConfig, roles
+from daybreak.training.optim.optimizers import MOMENTS, Adam, AdamW, BertAdam, OptimizerConfig, roles
 
 PLAIN: dict[str, Any] = {"foreach": False, "fused": False}
 
@@ -50,10 +49,10 @@ def decaying(config: OptimizerConfig, module: nn.Module) -> set[str]:
 
 
 def train(module: ModernBert, optimizer: torch.optim.Optimizer, steps: int, seed: int = 0) -> None:
-    chance = torch.Generator().manual_seed(seed)
+    rng = torch.Generator().manual_seed(seed)
     for _ in range(steps):
         optimizer.zero_grad()
-        module.logits(torch.randint(5, 40, (4, 10), generator=chance)).square().mean().backward()
+        module.logits(torch.randint(5, 40, (4, 10), generator=rng)).square().mean().backward()
         optimizer.step()
 
 
@@ -108,7 +107,7 @@ def test_an_unknown_role_is_refused(kind: type[OptimizerConfig]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "text"),
     [
         ({"beta1": 1.0}, "--optimizer.beta1 is 1"),
         ({"beta2": -0.1}, "--optimizer.beta2 is -0.1"),
@@ -118,9 +117,9 @@ def test_an_unknown_role_is_refused(kind: type[OptimizerConfig]) -> None:
     ],
 )
 @pytest.mark.parametrize("kind", [AdamW, Adam, BertAdam])
-def test_numbers_that_mean_nothing_are_refused(kind: type[OptimizerConfig], wrong: dict[str, float], said: str) -> None:
+def test_numbers_that_mean_nothing_are_refused(kind: type[OptimizerConfig], wrong: dict[str, float], text: str) -> None:
     """Torch's own optimizers raise a ValueError for them, and ours for the original BERT would go astray."""
-    with pytest.raises(UserError, match=re.escape(said)):
+    with pytest.raises(UserError, match=re.escape(text)):
         kind(**wrong)  # type: ignore[arg-type]
     kind(weight_decay=0.0, beta1=0.0, epsilon=0.0)  # type: ignore[call-arg]
 
@@ -143,7 +142,7 @@ def test_five_steps_equal_torch(kind: Any, plain: Any) -> None:
 
 def test_bert_adam_is_the_published_rule() -> None:
     """Restated for one tensor after google-research/bert: no bias correction, decay beside the moments."""
-    chance = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     layer = nn.Linear(5, 3).double()
     optimizer = BertAdam(lr=1e-2, weight_decay=0.1).build(layer)
     tensors = {name: parameter.detach().numpy().copy() for name, parameter in layer.named_parameters()}
@@ -154,7 +153,7 @@ def test_bert_adam_is_the_published_rule() -> None:
         for group in optimizer.param_groups:
             group["lr"] = rate
         for name, parameter in layer.named_parameters():
-            gradient = chance.normal(size=parameter.shape)
+            gradient = rng.normal(size=parameter.shape)
             parameter.grad = torch.from_numpy(gradient)
             m[name] = 0.9 * m[name] + 0.1 * gradient
             v[name] = 0.999 * v[name] + 0.001 * gradient**2

@@ -1,11 +1,11 @@
-"""Regional torch.compile, in place: the blocks of a trunk share compiled code, everything else runs as written.
+"""Regional torch.compile, in place: the blocks of a model share compiled code, everything else runs eagerly.
 
-Blocks alike in make and shapes share one compiled graph, so a run compiles at most one for each stage (causal or
-masked), length and kind of block: the first where it is made differently, local and global ones, and the last. How
-many positions are asked, K, may change: the last block's graph holds for every K. A ragged last microbatch has its own
-rows and so its own graphs; microbatches of one size cost none. Dropout draws other numbers than uncompiled.
+Blocks of equal structure and shapes share one compiled graph. A run compiles at most one graph for each stage (causal
+or masked), length and kind of block: the first if it differs, local and global ones, and the last. The number of
+requested positions, K, may change: the last block's graph holds for every K. A smaller last microbatch has another
+shape and its own graphs; microbatches of one size avoid this. Dropout draws differ from those of uncompiled code.
 
-B rows, L positions, K chosen positions.
+B sequences, L positions, K chosen positions.
 """
 
 from __future__ import annotations
@@ -22,40 +22,40 @@ from daybreak.core.encoder import Encoder, called
 from daybreak.core.errors import Interrupted, PeerLost, UserError, reason
 from daybreak.core.terminal import say
 
-MOST_GRAPHS = 64
-"""Torch's own limit, 8, is less than two lengths of a model with local layers need."""
+MAX_GRAPHS = 64
+"""Torch's default limit, 8, is too low for two lengths of a model with local layers."""
 
 Backend = str | Callable[..., Any]
-"""What torch calls a compiler: its name, or a function."""
+"""A compiler: its name in torch, or a function."""
 
 
 def keep_compiled() -> None:
-    """Have torch keep compiled code in the user's cache folder, where the next run of the same shapes finds it.
+    """Store compiled code in the user's cache folder, where later runs of the same shapes find it.
 
-    By itself torch keeps it among temporary files, which a restart or another container does not have. A folder named
-    by TORCHINDUCTOR_CACHE_DIR stays.
+    Torch's default is a temporary folder, which a restart or another container does not have. An existing
+    TORCHINDUCTOR_CACHE_DIR stays in force.
     """
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(home) / "daybreak" / "compiled"))
 
 
 def compile_blocks(model: Encoder, backend: Backend = "inductor") -> None:
-    """Have ``model`` call its blocks by compiled code while it trains; ``model.compiled = None`` undoes it.
+    """Let ``model`` call its blocks by compiled code during training; ``model.compiled = None`` undoes it.
 
-    Nothing is compiled before the first call. No module is wrapped: names and the state dict stay as they are.
+    Nothing is compiled before the first call. No module is wrapped: names and the state dict stay the same.
     """
     from torch import _dynamo
 
     keep_compiled()
-    torch.compiler.reset()  # graphs of an earlier model in this process would count against the limit
-    _dynamo.config.recompile_limit = MOST_GRAPHS
-    # A graph in pieces would hide that a block stopped being compilable: one whole graph, or an error.
+    torch.compiler.reset()  # graphs of an earlier model in this process count against the limit
+    _dynamo.config.recompile_limit = MAX_GRAPHS
+    # A graph break would hide that a block cannot be compiled: require one whole graph, or raise.
     compiled = torch.compile(called, backend=backend, dynamic=False, fullgraph=True)
 
     def call(
         block: nn.Module, x: Tensor, mask: Tensor | None, causal: bool, slots: Tensor | None, *tables: Tensor
     ) -> Tensor:
-        if slots is not None and slots.shape[1] > 1:  # torch treats sizes of 1 apart
+        if slots is not None and slots.shape[1] > 1:  # torch specializes sizes of 1
             _dynamo.mark_dynamic(slots, 1)
             if mask is not None and mask.shape[2] > 1:
                 _dynamo.mark_dynamic(mask, 2)
@@ -65,13 +65,13 @@ def compile_blocks(model: Encoder, backend: Backend = "inductor") -> None:
 
 
 def try_compiled(model: Encoder, step: Callable[[], None], backend: Backend = "inductor") -> str | None:
-    """Compile the blocks of ``model`` and run ``step`` once; where that fails, go back to how they are written.
+    """Compile the blocks of ``model`` and run ``step`` once; on failure continue uncompiled.
 
     Args:
-        step: a forward and a backward pass in training mode. It must leave nothing but gradients, which are dropped.
+        step: a forward and a backward pass in training mode. Its only effect must be gradients, which are dropped.
 
     Returns:
-        Why compiling failed, for the records; None where it works.
+        Why compilation failed, for the records; None if it works.
     """
     try:
         compile_blocks(model, backend)
@@ -80,10 +80,10 @@ def try_compiled(model: Encoder, step: Callable[[], None], backend: Backend = "i
         model.compiled = None
         raise
     except Exception as error:
-        # Whatever it was: if it was not the compiler, the same step will say so again uncompiled.
+        # If the compiler was not the cause, the same step raises the error again uncompiled.
         model.compiled = None
-        why = reason(getattr(error, "inner_exception", error))  # torch wraps what the compiler said
-        say(f"The model could not be compiled ({why}); training goes on without.")
+        why = reason(getattr(error, "inner_exception", error))  # torch wraps the compiler's error
+        say(f"The model could not be compiled ({why}); training continues without torch.compile.")
         return why
     finally:
         model.zero_grad(set_to_none=True)
@@ -91,10 +91,10 @@ def try_compiled(model: Encoder, step: Callable[[], None], backend: Backend = "i
 
 
 def failed_to_compile(error: BaseException) -> bool:
-    """Whether ``error`` came from the compiler rather than from the model or the machine: a new stage compiles anew.
+    """Whether ``error`` came from the compiler rather than from the model or the machine; a new stage compiles again.
 
-    Triton compiles when a kernel is first launched: what it raises then, such as OutOfResources where a kernel wants
-    more registers or shared memory than the GPU has, is no full memory.
+    Triton compiles at the first launch of a kernel. Its errors then, such as OutOfResources if a kernel needs more
+    registers or shared memory than the GPU has, do not mean that the memory is full.
     """
     from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
 

@@ -1,10 +1,10 @@
-"""One model on several ranks, whose gradients are summed while they are computed.
+"""Data parallelism: one model on several ranks, whose gradients are summed during the backward pass.
 
-DistributedDataParallel (Li et al., arXiv 2006.15704) with three habits of our own. Gradients are summed, not averaged:
-the step divides once, by the true number of targets of all ranks. They are put into messages in an order that is fixed
-beforehand: left alone, torch takes the order of a process' first backward pass, so that a resumed run would send other
-messages than the run before it, and three or more ranks round by a number's place in a message. And a rank that has no
-memory for its share still takes part in all messages, so that the others learn of it instead of waiting for it.
+DistributedDataParallel (Li et al., arXiv 2006.15704) with three differences. Gradients are summed, not averaged: the
+step divides once, by the number of targets of all ranks. Their order in messages is fixed in advance: torch's default
+is the order of a process' first backward pass, so a resumed run would send other messages, and sums over three or more
+ranks round differently by position in a message. A rank that runs out of memory still takes part in all messages, so
+that the other ranks receive this information instead of waiting.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from daybreak.training.objectives.objective import Objective
 
 
 class DataParallel:
-    """The model as one of several that share their gradients; with one process, just the model.
+    """The model as one of several that sum their gradients; with one process, only the model.
 
-    Weights are those of rank 0 afterwards. Every parameter must have a part in every loss.
+    All ranks start with the weights of rank 0. Every parameter must take part in every loss.
 
     Raises:
-        PeerLost: here and in every method but ``loss`` and ``take_wait``, where another rank ended or is cut off.
+        PeerLost: in every method but ``loss`` and ``take_wait``, if another rank ended or is cut off.
     """
 
     def __init__(self, model: Encoder, world: World):
@@ -42,30 +42,31 @@ class DataParallel:
         self._world = world
         self._wait = 0.0
         self._waits: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
-        self._messages = Messages()
+        self._sums = BucketSums()
         self._shared: DistributedDataParallel | None = None
-        self.renew()
+        self.rebuild()
 
-    def renew(self) -> None:
-        """Begin afresh, without gradients: on all ranks, after a step that any of them could not finish."""
+    def rebuild(self) -> None:
+        """Start again without gradients: on all ranks, after a step that one of them could not complete."""
         if self._world.size == 1:
             return
-        self._messages, self._shared = Messages(), None
-        gc.collect()  # the old one listens to the parameters for as long as it is there
+        self._sums, self._shared = BucketSums(), None
+        gc.collect()  # the old engine keeps hooks on the parameters until it is collected
         with peers():
-            self._shared = shared(self._model, self._messages)
-            for _ in range(2):  # the messages are laid out anew after the first backward pass, then never again
-                self._messages.begin()
+            self._shared = distributed_engine(self._model, self._sums)
+            for _ in range(2):  # torch rebuilds its buckets once, after the first backward pass
+                self._sums.start()
                 self._shared(None).backward()
         self._model.zero_grad(set_to_none=True)
 
     @contextmanager
-    def sharing(self, last: bool) -> Iterator[None]:
-        """Hold one microbatch, forward and backward: gradients of the ``last`` one of a step are shared.
+    def microbatch(self, last: bool) -> Iterator[None]:
+        """Wrap the forward and backward pass of one microbatch; the ``last`` one of a step sums the gradients over
+        ranks.
 
-        All gradients of the step are then sums over all ranks. Whoever leaves the last one without a backward pass, or
-        with one that failed, has taken part in all messages too, with numbers that mean nothing: the ranks must then
-        agree (``World.any``) to drop the step and ``renew``.
+        All gradients of the step are then sums over all ranks. A rank without a successful backward pass in the last
+        one has taken part in all messages too, with meaningless numbers. The ranks must then agree (``World.any``) to
+        drop the step and call ``rebuild``.
         """
         if self._shared is None:
             yield
@@ -74,18 +75,18 @@ class DataParallel:
             with self._shared.no_sync():
                 yield
             return
-        self._messages.begin()
+        self._sums.start()
         try:
             yield
         except RuntimeError:
-            if not self._messages.failed:
+            if not self._sums.failed:
                 raise
             with peers():
                 raise
         with peers():
-            self._messages.complete()
-        if (sent := self._messages.sent_on_device) is None:
-            self._wait += time.monotonic() - self._messages.last_sent
+            self._sums.complete()
+        if (sent := self._sums.sent_on_device) is None:
+            self._wait += time.monotonic() - self._sums.last_sent
         else:
             self._waits.append((sent, recorded_event()))
 
@@ -99,17 +100,17 @@ class DataParallel:
         progress: float,
         per_row: float = 1.0,
     ) -> LossSum:
-        """Return ``objective.loss`` of the model; inside ``sharing``."""
+        """Return ``objective.loss`` of the model; call it inside ``microbatch``."""
         arguments: dict[str, Any] = {"seed": seed, "position": position, "progress": progress, "per_row": per_row}
         if self._shared is None:
             return objective.loss(self._model, batch, **arguments)
         return self._shared(objective, batch, **arguments)
 
     def take_wait(self) -> float:
-        """Return the seconds spent since last asked in waiting for messages, with nothing left to compute.
+        """Return the seconds of waiting for messages since the last call, with nothing left to compute.
 
-        The slowest rank is waited for as well. On a GPU messages are waited for by its queue, not by this process:
-        events in the queue time them. Call it once the queue has been read to its end.
+        This includes the wait for the slowest rank. On a GPU its queue waits and not this process: events in the queue
+        measure it. Call it after the queue has been read to its end.
         """
         waited, self._wait = self._wait, 0.0
         waited += sum(sent.elapsed_time(done) for sent, done in self._waits) / 1000.0  # events count milliseconds
@@ -117,31 +118,31 @@ class DataParallel:
         return waited
 
 
-class Messages:
-    """The sums under way in one step: torch hands over each bucket of gradients as soon as it is full."""
+class BucketSums:
+    """Sums in progress in one step; torch passes each bucket of gradients as soon as it is full."""
 
     def __init__(self) -> None:
         self.failed = False
-        """Whether a message did; what else fails in a backward pass is no lost peer."""
+        """Whether a message failed; other errors in a backward pass do not mean a lost peer."""
         self.last_sent = 0.0
         self.sent_on_device: torch.cuda.Event | None = None
-        """In the queue of a GPU, behind all that was computed before the last message; None on a CPU."""
+        """Event in the queue of a GPU after all computation before the last message; None on a CPU."""
         self.sent = 0
         self._buckets: dict[int, Tensor] = {}
         self._works: list[dist.Work] = []
 
-    def begin(self) -> None:
-        """Begin a step."""
+    def start(self) -> None:
+        """Start a step."""
         self.sent = 0
         self._works.clear()
 
     def add(self, bucket: dist.GradBucket) -> Future[Tensor]:
-        """Begin the sum of one bucket over all ranks."""
+        """Start the sum of one bucket over all ranks."""
         self._buckets[bucket.index()] = bucket.buffer()
         return self._send(bucket.buffer()).get_future().then(self._summed)
 
     def complete(self) -> None:
-        """Take part in the sums that are still owed, and wait for all that a backward pass left behind."""
+        """Take part in the missing sums, and wait for all sums that a backward pass left unfinished."""
         if self.sent == len(self._buckets):
             return
         for index in range(self.sent, len(self._buckets)):
@@ -170,29 +171,29 @@ class Messages:
 
 
 def recorded_event() -> torch.cuda.Event:
-    """An event at the end of the GPU's queue, which knows when the queue has come to it."""
+    """An event at the end of the GPU's queue, which records when the queue reaches it."""
     event = torch.cuda.Event(enable_timing=True)
     event.record()
     return event
 
 
 class Losses(nn.Module):
-    """What the engine sees as the model: batches in, a loss out."""
+    """The module that DistributedDataParallel wraps: batches in, a loss out."""
 
     def __init__(self, model: Encoder):
         super().__init__()
         self.model = model
 
     def forward(self, objective: Objective | WithEmbeddings | None, *arguments: Any, **more: Any) -> Any:
-        """The loss; without an objective a zero in which every parameter has a part, in the order of the model."""
+        """The loss; without an objective a zero in which every parameter takes part, in the order of the model."""
         if objective is None:
             return 0.0 * torch.stack([parameter.flatten()[0] for parameter in self.model.parameters()]).sum()
         return objective.loss(self.model, *arguments, **more)
 
 
-def shared(model: Encoder, messages: Messages) -> DistributedDataParallel:
-    """The engine, with ``messages`` in place of its own average."""
+def distributed_engine(model: Encoder, sums: BucketSums) -> DistributedDataParallel:
+    """DistributedDataParallel with ``sums`` instead of its own average."""
     engine = DistributedDataParallel(Losses(model), gradient_as_bucket_view=True)
-    # No more than the messages may be held here: torch's engine would keep itself alive.
-    engine.register_comm_hook(None, lambda _, bucket: messages.add(bucket))
+    # The hook must not hold more than the sums: otherwise the engine would keep itself alive.
+    engine.register_comm_hook(None, lambda _, bucket: sums.add(bucket))
     return engine

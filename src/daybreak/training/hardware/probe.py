@@ -1,4 +1,4 @@
-"""What this machine is and which arithmetic is fast on it: measured, not assumed."""
+"""Device, precision and machine: what is available and which arithmetic is fast, by measurement."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from daybreak.core.terminal import say
 from daybreak.schemas.run import Environment
 
 SIZE = {"cpu": 768, "cuda": 4096}
-"""Side of the square product that is timed: 15 ms on a slow CPU, 0.2 ms on a fast card."""
+"""Side of the square matrix product that is timed: 15 ms on a slow CPU, 0.2 ms on a fast GPU."""
 
 
 def choose_device() -> torch.device:
-    """Return the GPU if there is a usable one, else the CPU, and say once what is unusual about it.
+    """Return the GPU if there is a usable one, else the CPU; print a note about an unusual choice once.
 
-    AMD cards come under the name of cuda, as torch calls them.
+    Torch names AMD cards cuda as well.
 
     Raises:
-        UserError: an NVIDIA card is present but this torch cannot use it: never a silent night on the CPU.
+        UserError: this torch cannot use the NVIDIA card of the machine; a run does not fall back to the CPU silently.
     """
     if torch.cuda.is_available():
         if torch.version.hip:
@@ -43,9 +43,9 @@ def choose_device() -> torch.device:
         return torch.device("cuda", rank)
     driver = Path("/proc/driver/nvidia/version")
     if driver.exists() and os.environ.get("CUDA_VISIBLE_DEVICES") != "":
-        found = driver.read_text(encoding="utf-8").splitlines()[0]
+        version = driver.read_text(encoding="utf-8").splitlines()[0]
         raise UserError(
-            f"An NVIDIA card is here ({found}) but torch {torch.__version__} cannot use it.",
+            f"An NVIDIA card is here ({version}) but torch {torch.__version__} cannot use it.",
             "Install the torch build that fits the driver, or set CUDA_VISIBLE_DEVICES= to train on the CPU.",
         )
     if torch.backends.mps.is_available():
@@ -59,10 +59,10 @@ def _say_once(line: str) -> None:
 
 
 def precisions(device: torch.device) -> tuple[str, ...]:
-    """Return the precisions that are worth timing a step in.
+    """Return the precisions in which a step should be timed.
 
-    A CPU without instructions for bfloat16 is 3 to 50 times slower in it: there it is not tried. On a GPU half
-    precision is faster by so much that to time float32 as well, and to compile for it, would be wasted.
+    A CPU without bfloat16 instructions is 3 to 50 times slower in bfloat16, so it is not timed there. On a GPU half
+    precision is so much faster that timing and compiling float32 would waste time.
     """
     half = half_precision(device)
     if device.type == "cpu":
@@ -72,16 +72,16 @@ def precisions(device: torch.device) -> tuple[str, ...]:
 
 
 def half_precision(device: torch.device) -> str:
-    """Return bfloat16, or float16 on cards that only pretend to have bfloat16: those before Ampere."""
+    """Return bfloat16, or float16 on cards that only emulate bfloat16 (older than Ampere)."""
     native = device.type == "cpu" or torch.cuda.is_bf16_supported(including_emulation=False)
     return "bfloat16" if native else "float16"
 
 
 @functools.cache
 def matmul_rates(device: torch.device) -> dict[str, float]:
-    """Return GFLOP/s of a square product in float32 and in the device's half precision, the best of five.
+    """Return GFLOP/s of a square matrix product in float32 and in the device's half precision, the best of five.
 
-    Measured once a process: half precision on a CPU that has none takes seconds.
+    Measured once per process: half precision takes seconds on a CPU without it.
     """
     size = SIZE[device.type]
     rates = {}
@@ -89,17 +89,17 @@ def matmul_rates(device: torch.device) -> dict[str, float]:
         left, right = torch.randn(2, size, size, device=device).to(dtype)
         best = float("inf")
         for _ in range(5):
-            _synchronise(device)
-            begun = time.perf_counter()
+            _synchronize(device)
+            started = time.perf_counter()
             torch.mm(left, right)
-            _synchronise(device)
-            best = min(best, time.perf_counter() - begun)
+            _synchronize(device)
+            best = min(best, time.perf_counter() - started)
         rates[str(dtype).removeprefix("torch.")] = round(2 * size**3 / best / 1e9, 1)
     return rates
 
 
 def describe(device: torch.device, started: float) -> Environment:
-    """Return what a reader needs to evaluate a run's speed; ``started`` is the Unix time of its first start."""
+    """Return the environment that determines a run's speed; ``started`` is the Unix time of its first start."""
     return Environment(
         daybreak=__version__,
         python=platform.python_version(),
@@ -112,6 +112,6 @@ def describe(device: torch.device, started: float) -> Environment:
     )
 
 
-def _synchronise(device: torch.device) -> None:
+def _synchronize(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -1,4 +1,4 @@
-"""Room on the disk: enough before a run begins, and said in time when it goes short."""
+"""Disk space: a check before a run starts, and a warning while it runs."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from daybreak.core.errors import UserError
 from daybreak.core.files import make_folder
 
 CHECKPOINTS = 8
-"""At the same time at most: two to resume from, one spared since a step was bad, one gone back to, one that is being
-written, the best, and those from before the decay and before the end."""
+"""Maximum number of checkpoints at a time: two to resume from, one before a bad step, one rolled back to, one being
+written, the best one, and those from before the decay and before the end."""
 RECORDS_BYTES = 64 * 2**20
-"""Trace, metrics, report and what else a run writes that is not weights."""
+"""Trace, metrics, report and other files without weights."""
 MODELS = 2
-"""The export's weights, and those being written beside them."""
+"""The exported weights, and those being written beside them."""
 
 
 def most_bytes(*, checkpoint_bytes: int, model_bytes: int) -> int:
-    """What a run writes into its folder at most, at any time.
+    """Maximum size of a run folder at any time.
 
     Args:
         checkpoint_bytes: weights and moments of the optimizer.
@@ -28,37 +28,38 @@ def most_bytes(*, checkpoint_bytes: int, model_bytes: int) -> int:
 
 
 def check_room(folder: Path, *, checkpoint_bytes: int, model_bytes: int) -> None:
-    """Check that all that a run will write fits where its folder lies.
+    """Check that the files of a run fit on the disk of ``folder``.
 
-    Weights and moments that are in the folder already count as room: what is written takes their place. Quotas of a
-    user are not seen.
+    Weights and moments that are already in the folder count as free space, because new files replace them. User quotas
+    are not considered.
 
     Args:
-        folder: of the run; made here where there is none.
+        folder: folder of the run; created if it is missing.
         checkpoint_bytes: weights and moments of the optimizer.
         model_bytes: the weights alone.
 
     Raises:
-        UserError: the file system has less room, or cannot be written, as one that is mounted read-only.
+        UserError: the file system has less free space, or cannot be written, for example because it is mounted
+            read-only.
     """
     make_folder(folder)
     needed = most_bytes(checkpoint_bytes=checkpoint_bytes, model_bytes=model_bytes)
     free = shutil.disk_usage(folder).free
-    held = sum(file.stat().st_size for file in folder.rglob("*.safetensors") if file.is_file())
-    if free + held < needed:
+    replaceable = sum(file.stat().st_size for file in folder.rglob("*.safetensors") if file.is_file())
+    if free + replaceable < needed:
         raise UserError(
-            f"The run will write up to {gigabytes(needed)} to '{folder}', but only {gigabytes(free + held)} are free "
-            "there.",
+            f"The run will write up to {gigabytes(needed)} to '{folder}', but only "
+            f"{gigabytes(free + replaceable)} are free there.",
             "Free some room, or choose a folder on another disk with --out.",
         )
 
 
 def low_room(folder: Path, checkpoint_bytes: int) -> str | None:
-    """Return a warning when less than two checkpoints fit where ``folder`` lies, else None."""
+    """Return a warning if fewer than two checkpoints fit on the disk of ``folder``, else None."""
     try:
         free = shutil.disk_usage(folder).free
     except OSError:
-        return None  # what is really wrong is said by whoever writes there next
+        return None  # the next write reports the error
     if free >= 2 * checkpoint_bytes:
         return None
     return (

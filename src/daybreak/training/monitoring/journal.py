@@ -1,4 +1,4 @@
-"""What a run writes as it goes: the trace of its clock, its metrics, and what a resume cuts away."""
+"""Journal: the records of a run (trace and metrics), and how a resume cuts them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from daybreak.schemas.run import Decisions, StepRecord, TraceRecord, ValidationR
 
 
 class Journal:
-    """Appends to trace.jsonl and metrics.jsonl, a whole line at a time, so that a kill loses no earlier line."""
+    """Appends whole lines to trace.jsonl and metrics.jsonl, so that a kill loses no earlier line."""
 
     def __init__(self, run: RunFolder):
         self._run = run
@@ -29,10 +29,10 @@ class Journal:
             self._trace = self._run.trace.open("a", buffering=1, encoding="utf-8")
             self._metrics = self._run.metrics.open("a", buffering=1, encoding="utf-8")
         except OSError as error:
-            raise unwritable(self._run, error) from None
+            raise write_error(self._run, error) from None
 
     def trace(self, record: TraceRecord) -> None:
-        # One write a step; six digits of elapsed are microseconds, progress keeps all its bits for the replay.
+        # One write per step; six digits of elapsed are microseconds, progress keeps all its bits for the replay.
         line = f'{{"step": {record.step}, "elapsed": {record.elapsed:.6f}, "progress": {record.progress!r}}}\n'
         self._append(self._trace, line)
 
@@ -45,68 +45,68 @@ class Journal:
     def on_machine(self, record: MachineRecord) -> None:
         self._append(self._metrics, json.dumps({"type": "machine", **to_dict(record)}) + "\n")
 
-    def go_back(self, step: int) -> int:
-        """Cut to what was known before ``step``, as a resume does; return the number of steps lost."""
+    def roll_back(self, step: int) -> int:
+        """Cut the records to those before ``step``, as a resume does; return the number of lost steps."""
         self.close()
         lost = cut_back(self._run, step)
         self._open()
         return lost
 
-    def decided(self, decisions: Decisions) -> None:
-        """Put what was decided in mid-course where resumes and replays find it."""
+    def write_decisions(self, decisions: Decisions) -> None:
+        """Write the decisions made during the run for resumes and replays."""
         write_json(self._run.decisions, decisions)
 
     def _append(self, file: TextIO, line: str) -> None:
         try:
             file.write(line)
         except OSError as error:
-            raise unwritable(self._run, error) from None
+            raise write_error(self._run, error) from None
 
     def sync(self) -> None:
-        """Put on the disk what was written: a checkpoint must not outlive the records that lead to it."""
+        """Flush the records to the disk: a checkpoint must not be newer than the records that lead to it."""
         try:
             for file in (self._trace, self._metrics):
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
-            raise unwritable(self._run, error) from None
+            raise write_error(self._run, error) from None
 
     def close(self) -> None:
         for file in (self._trace, self._metrics):
-            with contextlib.suppress(OSError):  # what a full disk did not take was complained of when it was written
+            with contextlib.suppress(OSError):  # a full disk was already reported by the write
                 file.close()
 
 
-def unwritable(run: RunFolder, error: OSError) -> UserError:
-    """What to say when the disk refuses the run's records."""
+def write_error(run: RunFolder, error: OSError) -> UserError:
+    """The error for records that the disk refuses."""
     return UserError(
         f"The run's records cannot be written in '{run.path}' ({error}).",
-        "Free disk space or mend the permissions; the same command goes on from the last checkpoint.",
+        "Free disk space or correct the permissions; the same command continues from the last checkpoint.",
     )
 
 
 def cut_back(run: RunFolder, step: int) -> int:
-    """Cut trace and metrics to what the checkpoint at ``step`` knows; lost metric lines go to metrics.lost.jsonl.
+    """Cut trace and metrics to the checkpoint at ``step``; lost metric lines move to metrics.lost.jsonl.
 
-    They are there, durably, before they leave metrics.jsonl: a kill in between repeats lines and loses none.
+    They are on disk there before they leave metrics.jsonl: a kill in between repeats lines and loses none.
 
     Returns:
-        The number of steps lost.
+        The number of lost steps.
     """
-    kept, lost = _parted(run.metrics, lambda line: line.get("step", 0) <= step, skip_damaged=True)
+    kept, lost = _partition(run.metrics, lambda line: line.get("step", 0) <= step, skip_damaged=True)
     if lost:
         try:
             _append_durably(run.lost_metrics, lost)
         except OSError as error:
-            raise unwritable(run, error) from None
-    write_text(run.metrics, kept)  # also where nothing is lost: a line that was torn must not be gone on with
-    kept, lost_steps = _parted(run.trace, lambda line: line["step"] < step)
+            raise write_error(run, error) from None
+    write_text(run.metrics, kept)  # in any case: an incomplete line must not be continued
+    kept, lost_steps = _partition(run.trace, lambda line: line["step"] < step)
     write_text(run.trace, kept)
     return lost_steps.count("\n")
 
 
-def _parted(path: Path, keep: Callable[[dict[str, Any]], bool], *, skip_damaged: bool = False) -> tuple[str, str]:
-    """The lines of ``path`` that ``keep`` wants, and the others."""
+def _partition(path: Path, keep: Callable[[dict[str, Any]], bool], *, skip_damaged: bool = False) -> tuple[str, str]:
+    """The lines of ``path`` for which ``keep`` is true, and the others."""
     parts: dict[bool, list[str]] = {True: [], False: []}
     for line in read_json_lines(path, skip_damaged=skip_damaged):
         parts[keep(line)].append(json.dumps(line) + "\n")
@@ -114,7 +114,7 @@ def _parted(path: Path, keep: Callable[[dict[str, Any]], bool], *, skip_damaged:
 
 
 def _append_durably(path: Path, lines: str) -> None:
-    """Append whole lines; what an earlier kill left of a line goes, for its source was not yet cut."""
+    """Append whole lines; an incomplete line of an earlier kill is removed, because its source is still complete."""
     with path.open("ab+") as file:
         file.seek(0)
         whole = file.read().rpartition(b"\n")

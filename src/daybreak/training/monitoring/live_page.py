@@ -1,4 +1,4 @@
-"""report.html while the run goes on: by a child process of lowest priority, and seldom enough to cost nothing."""
+"""Live report: a child process of lowest priority updates report.html during the run, rarely enough to cost little."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from daybreak.core.terminal import say
 from daybreak.schemas.changes import MachineRecord
 from daybreak.schemas.run import StepRecord, ValidationRecord
 
-FIRST = 60.0
-"""Seconds from the start of this process' training to the first page, and the least between two."""
-SHARE = 0.005
-"""Processor time of the pages as a share of wall time."""
-TRIES = 3
-"""Failures in a row after which no more is tried."""
-LOWEST = 19
+INTERVAL = 60.0
+"""Minimum seconds between two pages, and from the start of this process' training to the first one."""
+MAX_COST_FRACTION = 0.005
+"""Processor time of the pages as a fraction of wall time."""
+MAX_FAILURES = 3
+"""Failures in a row after which the page is no longer updated."""
+NICENESS = 19
 
 
 class Child(Protocol):
-    """What is asked of a started process, as ``subprocess.Popen`` answers it."""
+    """The part of ``subprocess.Popen`` that is used here."""
 
     def poll(self) -> int | None: ...
 
@@ -35,8 +35,8 @@ class Child(Protocol):
 
 
 def start_child(command: Sequence[str]) -> Child:
-    """Start a process that the run hardly feels: lowest priority, one thread, no accelerator, nothing on the screen."""
-    # A session of its own: Ctrl-C is for the run, which then ends this child itself.
+    """Start a process with minimal effect on the run: lowest priority, one thread, no accelerator, no output."""
+    # Its own session: Ctrl-C is for the run, which then ends this child itself.
     child = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -46,7 +46,7 @@ def start_child(command: Sequence[str]) -> Child:
         env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
     )
     with contextlib.suppress(OSError):  # it has ended already
-        os.setpriority(os.PRIO_PROCESS, child.pid, LOWEST)
+        os.setpriority(os.PRIO_PROCESS, child.pid, NICENESS)
     return child
 
 
@@ -57,7 +57,7 @@ def children_seconds() -> float:
 
 
 class LivePage:
-    """Writes the report anew now and then; a monitor, so its clock is the coming of records."""
+    """Monitor that updates the report at intervals, checked at each record."""
 
     def __init__(
         self,
@@ -70,51 +70,51 @@ class LivePage:
         """Wait for the first records.
 
         Args:
-            clock: seconds, from anywhere.
-            used: processor seconds of the children that were waited for. At the lowest priority a child on a busy
-                machine lasts minutes and costs seconds, so its wall time would say nothing.
+            clock: seconds from an arbitrary start.
+            used: processor seconds of the children that were waited for. At the lowest priority a child takes minutes
+                of wall time on a busy machine but only seconds of processor time.
         """
         self._run = run
         self._clock, self._spawn, self._used = clock, spawn, used
         self._child: Child | None = None
-        self._begun = clock()
-        self._next = self._begun + FIRST
+        self._started = clock()
+        self._next = self._started + INTERVAL
         self._failures = 0
 
     def on_step(self, record: StepRecord) -> None:
-        self._look()
+        self._update()
 
     def on_validation(self, record: ValidationRecord) -> None:
-        self._look()
+        self._update()
 
     def on_machine(self, record: MachineRecord) -> None:
-        self._look()
+        self._update()
 
-    def _look(self) -> None:
+    def _update(self) -> None:
         if self._child is not None:
             before = self._used()
             code = self._child.poll()
             if code is not None:
                 self._child = None
-                self._ended(code == 0, self._used() - before)
-        elif self._failures < TRIES and self._clock() >= self._next:
+                self._finished(code == 0, self._used() - before)
+        elif self._failures < MAX_FAILURES and self._clock() >= self._next:
             command = [sys.executable, "-m", "daybreak", "report", str(self._run.path), "--out", str(self._run.report)]
-            self._begun = self._clock()
+            self._started = self._clock()
             try:
                 self._child = self._spawn(command)
             except OSError:
-                self._ended(False, 0.0)
+                self._finished(False, 0.0)
 
-    def _ended(self, well: bool, seconds: float) -> None:
-        self._next = self._begun + max(FIRST, seconds / SHARE)
-        self._failures = 0 if well else self._failures + 1
-        if self._failures == TRIES:
-            say(f"report.html is not kept fresh any more; daybreak report {self._run.path} says why.")
+    def _finished(self, succeeded: bool, seconds: float) -> None:
+        self._next = self._started + max(INTERVAL, seconds / MAX_COST_FRACTION)
+        self._failures = 0 if succeeded else self._failures + 1
+        if self._failures == MAX_FAILURES:
+            say(f"report.html is no longer updated; daybreak report {self._run.path} shows the error.")
 
     def close(self) -> None:
-        """End a child that is still at work."""
+        """End a running child."""
         if self._child is not None:
             self._child.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):  # it hangs in the kernel, on a disk that is gone
+            with contextlib.suppress(subprocess.TimeoutExpired):  # it may hang in the kernel on a failed disk
                 self._child.wait(5.0)
             self._child = None

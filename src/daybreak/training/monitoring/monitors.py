@@ -1,4 +1,4 @@
-"""Monitors see finished records and can change nothing."""
+"""Monitors: they receive finished records and cannot change the run."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from daybreak.schemas.run import PLATEAU_MARGIN, StepRecord, ValidationRecord
 
 class Monitor(Protocol):
     def on_step(self, record: StepRecord) -> None:
-        """See the means over the steps since the record before."""
+        """Receive the means over the steps since the last record."""
 
     def on_validation(self, record: ValidationRecord) -> None:
-        """See a validation."""
+        """Receive a validation."""
 
     def on_machine(self, record: MachineRecord) -> None:
-        """See what the first process' machine is doing."""
+        """Receive the telemetry of the first process' machine."""
 
 
 class Live:
-    """The line a user watches: stage, losses, speed, and what is left of the budget."""
+    """The progress line: stage, losses, speed, and the rest of the budget."""
 
     def __init__(self, work: Work, seconds: float | None, plateau_loss: float, remark: Callable[[], str] = str):
         self._work = work
@@ -43,39 +43,39 @@ class Live:
         self._validation = f"  held-out {record.loss:.3f}"
 
     def on_machine(self, record: MachineRecord) -> None:
-        """Nothing: the report shows the machine."""
+        """Do nothing: the report shows the machine."""
 
 
 def plateau_advice(smaller: str = "") -> str:
-    """What takes a run below the unigram baseline.
+    """Advice for a run above the unigram baseline.
 
     Args:
-        smaller: how to ask for a smaller model; empty where there is none.
+        smaller: option for a smaller model; empty if there is none.
     """
     ways = ["more time", *([f"a smaller model ({smaller})"] if smaller else [])]
     return f"What helps most: {', '.join(ways)}, a higher learning rate or a smaller batch."
 
 
 class Plateau:
-    """Says once when a run still predicts no better than word frequencies after a fifth of its budget."""
+    """Prints once that a run still predicts no better than the unigram baseline after a fifth of its budget."""
 
-    FROM = 0.2
+    START = 0.2
     SETTLING = 0.1
-    """Of the course, after a stage began or the run went on: the first losses are high and say nothing."""
+    """Fraction of the run after the start of a stage or of this process whose high losses are ignored."""
 
     def __init__(self, plateau_loss: float, smaller: str = ""):
         self._plateau_loss = plateau_loss
         self._advice = plateau_advice(smaller)
-        self._said = False
-        self._stage, self._begun = "", 0.0
+        self._reported = False
+        self._stage, self._stage_started = "", 0.0
 
     def on_step(self, record: StepRecord) -> None:
         gap = record.loss - self._plateau_loss
         if record.stage != self._stage:
-            self._stage, self._begun = record.stage, record.progress
-        if self._said or record.progress < max(self.FROM, self._begun + self.SETTLING):
+            self._stage, self._stage_started = record.stage, record.progress
+        if self._reported or record.progress < max(self.START, self._stage_started + self.SETTLING):
             return
-        self._said = True
+        self._reported = True
         if gap > -PLATEAU_MARGIN:
             say(
                 f"The model predicts no better than token frequencies yet: at {record.progress:.0%} of the budget the "
@@ -83,7 +83,7 @@ class Plateau:
             )
 
     def on_validation(self, record: ValidationRecord) -> None:
-        """Nothing: training losses come sooner."""
+        """Do nothing: training losses come sooner."""
 
     def on_machine(self, record: MachineRecord) -> None:
-        """Nothing."""
+        """Do nothing."""

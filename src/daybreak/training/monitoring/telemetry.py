@@ -1,4 +1,4 @@
-"""What the machine is doing, read beside the training and never in its way; and a run's machine use in short."""
+"""Telemetry: reads processor, memory, disk and accelerators in a thread beside the training."""
 
 from __future__ import annotations
 
@@ -11,61 +11,60 @@ from collections import deque
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
+
+import psutil
 
 from daybreak.schemas.changes import DeviceUse, MachineRecord
 
 SECONDS = 30.0
 FIRST_SECONDS = 1.0
-"""The first reading comes early: a short run has one too, and where its kilowatt hours begin anew is plain to see."""
+"""The first reading comes early, so that short runs have one and a restart of the energy counter is visible."""
 LAST_SECONDS = 1.0
-"""How long the end waits for a last reading."""
+"""Maximum wait for a last reading at the end."""
 JOULES_PER_KILOWATT_HOUR = 3.6e6
 
 
 class Telemetry:
     """Reads the machine every SECONDS in a thread of its own, until ``close``. Only the first rank needs one.
 
-    A card that fell off the bus can make a call to its driver wait for ever. So nothing waits for this thread: the
-    loop takes what is there, and the process ends without it. Where the machine does not tell, no record comes.
+    A call to the driver of a failed card can block forever, so nothing waits for this thread: the loop takes what is
+    there, and the process ends without it. A failed reading gives no record.
 
     Args:
-        folder: of the run.
-        seconds: between two readings.
+        folder: folder of the run.
+        seconds: interval between two readings.
     """
 
     def __init__(self, folder: Path, *, seconds: float = SECONDS):
         self._folder = folder
         self._seconds = seconds
         self._readings: deque[MachineRecord] = deque(maxlen=1)
-        self._leaving = threading.Event()
+        self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="telemetry", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Have a last reading made, for ``take``; wait for it a second at most."""
-        self._leaving.set()
+        """Request a last reading for ``take``; wait for it at most LAST_SECONDS."""
+        self._stopping.set()
         self._thread.join(LAST_SECONDS)
 
     def take(self, *, step: int, elapsed: float) -> MachineRecord | None:
-        """Return the newest reading that was not taken yet, if there is one, with the caller's step and clock."""
+        """Return the newest reading that was not returned yet, or None, with the caller's step and clock."""
         if not self._readings:
             return None
         return replace(self._readings.popleft(), step=step, elapsed=elapsed)
 
     def _watch(self) -> None:
-        machine = find_machine()
-        if machine is None:
-            return
-        accelerators = Accelerators()
+        machine, accelerators = Machine(), Accelerators()
         wait = min(FIRST_SECONDS, self._seconds)
         while True:
-            leaving = self._leaving.wait(wait)
+            stopping = self._stopping.wait(wait)
             wait = self._seconds
-            # What does not tell this time may tell the next; no fault of a reading is worth a word in a run.
+            # A later reading may succeed; a failed one must not disturb the run.
             with contextlib.suppress(Exception):
                 self._readings.append(self._read(machine, accelerators))
-            if leaving:
+            if stopping:
                 return
 
     def _read(self, machine: Machine, accelerators: Accelerators) -> MachineRecord:
@@ -84,72 +83,27 @@ class Telemetry:
         )
 
 
-class Machine(Protocol):
-    def read(self) -> tuple[float, int, int]:
-        """Return the share of all cores in use since the last call, this process' bytes and the free bytes."""
-
-
-def find_machine() -> Machine | None:
-    """Return a way to read this machine: psutil, else Linux' own files, else none."""
-    try:
-        return PsutilMachine()
-    except ImportError:
-        pass
-    try:
-        return LinuxMachine()
-    except OSError:
-        return None
-
-
-class PsutilMachine:
-    """As psutil tells, on any system."""
+class Machine:
+    """Processor and memory of this machine."""
 
     def __init__(self) -> None:
-        import psutil
-
-        self._psutil = psutil
         self._process = psutil.Process()
-        psutil.cpu_percent()  # the share is of the time since the call before
+        psutil.cpu_percent()  # each call reports the time since the call before
 
     def read(self) -> tuple[float, int, int]:
-        processor = self._psutil.cpu_percent() / 100
-        return processor, self._process.memory_info().rss, self._psutil.virtual_memory().available
-
-
-class LinuxMachine:
-    """As proc(5) tells.
-
-    Raises:
-        OSError: there is no such thing here.
-    """
-
-    def __init__(self) -> None:
-        self._before = self._ticks()
-
-    def read(self) -> tuple[float, int, int]:
-        before, self._before = self._before, self._ticks()
-        busy, whole = (now - then for now, then in zip(self._before, before))
-        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
-        return busy / max(1, whole), pages * os.sysconf("SC_PAGE_SIZE"), free
-
-    def _ticks(self) -> tuple[int, int]:
-        """Of all cores since the system's start: busy, and all."""
-        with Path("/proc/stat").open(encoding="ascii") as file:
-            # user, nice, system, idle, iowait, irq, softirq, steal; guests, which follow, are in user already
-            ticks = [int(field) for field in file.readline().split()[1:9]]
-        return sum(ticks) - ticks[3] - ticks[4], sum(ticks)
+        """Return the fraction of all cores in use since the last call, this process' bytes and the free bytes."""
+        processor = psutil.cpu_percent() / 100
+        return processor, self._process.memory_info().rss, psutil.virtual_memory().available
 
 
 class Accelerators:
-    """The NVIDIA cards that this process sees, as NVML tells: none where there is no NVML, as on ROCm.
+    """The NVIDIA cards that this process sees, read by NVML; empty without NVML, as on ROCm.
 
-    The energy is the card's own counter, or its power summed over time where it has none (before Volta).
+    The energy is the card's own counter, or its power integrated over time if it has none (before Volta).
     """
 
     def __init__(self) -> None:
-        self._cards: list[tuple[Any, _Meter]] = []
+        self._cards: list[tuple[Any, _EnergyMeter]] = []
         try:
             import pynvml
 
@@ -158,28 +112,28 @@ class Accelerators:
         except Exception:  # ImportError, NVMLError, or a driver's library that does not fit: no cards to read
             return
         self._nvml: ModuleType = pynvml
-        self._cards = [(handle, _Meter()) for handle in handles]
+        self._cards = [(handle, _EnergyMeter()) for handle in handles]
         self.read()
 
     def read(self) -> list[DeviceUse]:
-        """Read each card that tells at least its utilisation and memory, and count the energy of all."""
+        """Read each card that reports at least its utilization and memory, and add up the energy of all."""
         uses = [self._read(handle, meter) for handle, meter in self._cards]
         return [use for use in uses if use is not None]
 
     def kilowatt_hours(self) -> float | None:
-        """Of all cards up to the last reading; None where none tells."""
-        told = [meter.joules for _, meter in self._cards if meter.joules is not None]
-        return round(sum(told) / JOULES_PER_KILOWATT_HOUR, 6) if told else None
+        """Energy of all cards up to the last reading; None if no card reports it."""
+        joules = [meter.joules for _, meter in self._cards if meter.joules is not None]
+        return round(sum(joules) / JOULES_PER_KILOWATT_HOUR, 6) if joules else None
 
-    def _read(self, handle: Any, meter: _Meter) -> DeviceUse | None:
+    def _read(self, handle: Any, meter: _EnergyMeter) -> DeviceUse | None:
         nvml = self._nvml
-        milliwatts = self._ask(nvml.nvmlDeviceGetPowerUsage, handle)
+        milliwatts = self._query(nvml.nvmlDeviceGetPowerUsage, handle)
         watts = None if milliwatts is None else milliwatts / 1000
-        meter.count(self._ask(nvml.nvmlDeviceGetTotalEnergyConsumption, handle), watts, time.monotonic())
-        name = self._ask(nvml.nvmlDeviceGetName, handle)
-        rates = self._ask(nvml.nvmlDeviceGetUtilizationRates, handle)
-        memory = self._ask(nvml.nvmlDeviceGetMemoryInfo, handle)
-        celsius = self._ask(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)
+        meter.count(self._query(nvml.nvmlDeviceGetTotalEnergyConsumption, handle), watts, time.monotonic())
+        name = self._query(nvml.nvmlDeviceGetName, handle)
+        rates = self._query(nvml.nvmlDeviceGetUtilizationRates, handle)
+        memory = self._query(nvml.nvmlDeviceGetMemoryInfo, handle)
+        celsius = self._query(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)
         if rates is None or memory is None:
             return None
         return DeviceUse(
@@ -191,8 +145,8 @@ class Accelerators:
             watts=watts,
         )
 
-    def _ask(self, function: Any, *arguments: Any) -> Any:
-        """What NVML answers; None where it cannot: not every card knows everything, and a card may be lost."""
+    def _query(self, function: Any, *arguments: Any) -> Any:
+        """The answer of NVML; None if the card does not support the call or is lost."""
         try:
             return function(*arguments)
         except self._nvml.NVMLError:
@@ -200,8 +154,8 @@ class Accelerators:
 
 
 @dataclass
-class _Meter:
-    """The energy of one card, in joules; None until it tells."""
+class _EnergyMeter:
+    """Energy of one card in joules; None until the first measurement."""
 
     joules: float | None = None
     _counter: int | None = None
@@ -209,11 +163,11 @@ class _Meter:
     _at: float = 0.0
 
     def count(self, counter: int | None, watts: float | None, now: float) -> None:
-        """Add what was used since the call before.
+        """Add the energy since the last call.
 
         Args:
             counter: millijoules since the driver was loaded.
-            watts: at this moment.
+            watts: current power.
         """
         used = None
         if counter is not None and self._counter is not None and counter >= self._counter:
@@ -228,23 +182,23 @@ class _Meter:
 def visible_handles(nvml: Any, visible: str | None) -> list[Any]:
     """Return the cards of CUDA_VISIBLE_DEVICES, in its order.
 
-    Numbers are those of the bus, as with CUDA_DEVICE_ORDER=PCI_BUS_ID and wherever all cards are alike. An entry that
-    is no card ends the list, as it does for CUDA (CUDA C++ Programming Guide, environment variables).
+    Numbers are those of the bus, as with CUDA_DEVICE_ORDER=PCI_BUS_ID and on machines with equal cards. An invalid
+    entry ends the list, as in CUDA (CUDA C++ Programming Guide, environment variables).
 
     Args:
-        visible: numbers, or beginnings of UUIDs (``GPU-...``), or ``MIG-...``; None where it is not set.
+        visible: numbers, or prefixes of UUIDs (``GPU-...``), or ``MIG-...``; None if the variable is not set.
     """
     try:
         cards = [nvml.nvmlDeviceGetHandleByIndex(number) for number in range(nvml.nvmlDeviceGetCount())]
         if visible is None:
             return cards
-        found = []
+        handles = []
         for entry in visible.split(","):
             handle = _card(nvml, cards, entry.strip())
             if handle is None:
                 break
-            found.append(handle)
-        return found
+            handles.append(handle)
+        return handles
     except nvml.NVMLError:
         return []
 

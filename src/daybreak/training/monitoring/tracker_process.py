@@ -1,6 +1,7 @@
-"""A tracker's own process: records come in over a pipe and go to Weights & Biases, TensorBoard or trackio.
+"""Process of one tracker: reads records from a pipe and logs them to Weights & Biases, TensorBoard or trackio.
 
-``trackers.py`` starts it as ``python -m``. Nobody waits for it, and when the run is over it ends, whatever hangs in it.
+``trackers.py`` starts it with ``python -m``. The run does not wait for it, and it ends after the run even if a tracker
+hangs.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ from typing import Any, Protocol
 from daybreak.core.errors import reason
 
 PROJECT = "daybreak"
-"""What the run belongs to at wandb and trackio."""
+"""Project of the run at wandb and trackio."""
 NICENESS = 10
 
 
 @dataclass(frozen=True, kw_only=True)
-class Start:
-    """What a tracker's process learns first."""
+class TrackerSettings:
+    """Settings that a tracker's process reads first."""
 
     name: str
     identity: str
-    """The same for every process of one run, so that a resumed run goes on where it was."""
+    """The same for every process of one run, so that a resumed run continues its log."""
     folder: str
     recipe: dict[str, Any]
     linger: float
@@ -38,26 +39,26 @@ class Start:
 
 class Tracker(Protocol):
     def log(self, step: int, values: dict[str, float]) -> None:
-        """Pass on the values of one step."""
+        """Log the values of one step."""
 
     def close(self) -> None:
-        """Finish what is under way."""
+        """Complete pending work."""
 
 
 class WeightsAndBiases:
-    """Files in RUN/wandb; WANDB_MODE=offline, WANDB_PROJECT, WANDB_ENTITY and the others of its variables hold."""
+    """Files in RUN/wandb; WANDB_MODE=offline, WANDB_PROJECT, WANDB_ENTITY and its other variables apply."""
 
-    def __init__(self, start: Start):
+    def __init__(self, settings: TrackerSettings):
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         import wandb
 
         self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", PROJECT),
-            id=start.identity,
-            name=start.name,
+            id=settings.identity,
+            name=settings.name,
             resume="allow",
-            dir=start.folder,
-            config=start.recipe,
+            dir=settings.folder,
+            config=settings.recipe,
             settings=wandb.Settings(
                 silent=True,
                 console="off",
@@ -71,7 +72,7 @@ class WeightsAndBiases:
                 x_save_requirements=False,
             ),
         )
-        # Steps that were lost to a kill come again, and wandb's own step only ever grows.
+        # Steps lost to a kill are repeated, but wandb's own step cannot decrease.
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step")
 
@@ -83,45 +84,45 @@ class WeightsAndBiases:
 
 
 class Tensorboard:
-    """Event files in RUN/tensorboard, written without torch: this process would take seconds to load it."""
+    """Event files in RUN/tensorboard, written without torch, which takes seconds to import."""
 
-    def __init__(self, start: Start):
+    def __init__(self, settings: TrackerSettings):
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
         from tensorboard.compat.proto.summary_pb2 import Summary
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
         self._event, self._session, self._summary = Event, SessionLog, Summary
-        self._writer = EventFileWriter(str(Path(start.folder) / "tensorboard"), flush_secs=30)
-        self._begun = False
+        self._writer = EventFileWriter(str(Path(settings.folder) / "tensorboard"), flush_secs=30)
+        self._started = False
 
     def log(self, step: int, values: dict[str, float]) -> None:
         now = time.time()
-        if not self._begun:
-            # TensorBoard then hides what earlier processes wrote of these steps and later ones: it was lost.
+        if not self._started:
+            # TensorBoard then hides what earlier processes wrote for this step and later ones, which was lost.
             session = self._session(status=self._session.START)
             self._writer.add_event(self._event(wall_time=now, step=step, session_log=session))
-            self._begun = True
-        told = [self._summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
-        self._writer.add_event(self._event(wall_time=now, step=step, summary=self._summary(value=told)))
+            self._started = True
+        summaries = [self._summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
+        self._writer.add_event(self._event(wall_time=now, step=step, summary=self._summary(value=summaries)))
 
     def close(self) -> None:
         self._writer.close()
 
 
 class Trackio:
-    """trackio's own local store, unless TRACKIO_SPACE_ID or TRACKIO_SERVER_URL asks for another."""
+    """trackio's own local store, unless TRACKIO_SPACE_ID or TRACKIO_SERVER_URL selects another one."""
 
-    def __init__(self, start: Start):
+    def __init__(self, settings: TrackerSettings):
         if not {"TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL"} & os.environ.keys():
-            os.environ["HF_HUB_OFFLINE"] = "1"  # it would ask the hub who is logged in
+            os.environ["HF_HUB_OFFLINE"] = "1"  # it would query the hub for the user
         import trackio
 
-        # It knows a run by its name only.
+        # trackio identifies a run by its name only.
         self._run = trackio.init(
             project=PROJECT,
-            name=f"{start.name} {start.identity[:6]}",
+            name=f"{settings.name} {settings.identity[:6]}",
             resume="allow",
-            config=start.recipe,
+            config=settings.recipe,
             embed=False,
             auto_log_cpu=False,
             auto_log_gpu=False,
@@ -134,7 +135,7 @@ class Trackio:
         self._run.finish()
 
 
-KINDS: dict[str, Callable[[Start], Tracker]] = {
+KINDS: dict[str, Callable[[TrackerSettings], Tracker]] = {
     "wandb": WeightsAndBiases,
     "tensorboard": Tensorboard,
     "trackio": Trackio,
@@ -142,32 +143,32 @@ KINDS: dict[str, Callable[[Start], Tracker]] = {
 
 
 def _end_after(records: int, seconds: float) -> None:
-    """When the run has closed its end of the pipe, set an alarm that ends this process whatever it is doing."""
+    """Set an alarm that ends this process, once the run has closed its end of the pipe."""
     poller = select.poll()
-    poller.register(records, 0)  # only that the other end is gone
+    poller.register(records, 0)  # reports only that the other end is closed
     poller.poll()
     signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
-def listen(tracker: str) -> None:
-    """Be the tracker's process: read records from standard input until it ends; answer with what went wrong."""
+def run_tracker(tracker: str) -> None:
+    """Run one tracker: log records from standard input until it ends; write an error to standard output."""
     records, answers = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDWR)
-    for standard in (0, 1, 2):  # trackers ask questions and print
+    for standard in (0, 1, 2):  # trackers prompt and print
         os.dup2(null, standard)
     os.nice(NICENESS)
     try:
         with open(records, "rb") as lines:
-            start = Start(**json.loads(next(lines)))
-            threading.Thread(target=_end_after, args=(records, start.linger), daemon=True).start()
-            there = KINDS[tracker](start)
+            settings = TrackerSettings(**json.loads(next(lines)))
+            threading.Thread(target=_end_after, args=(records, settings.linger), daemon=True).start()
+            client = KINDS[tracker](settings)
             for line in lines:
-                there.log(**json.loads(line))
-            there.close()
+                client.log(**json.loads(line))
+            client.close()
     except (Exception, SystemExit) as error:
-        os.write(answers, (reason(error) if isinstance(error, Exception) else "it left").encode())
-        os._exit(1)  # past whatever waits at an exit
+        os.write(answers, (reason(error) if isinstance(error, Exception) else "it exited").encode())
+        os._exit(1)  # skips exit handlers, which may wait
 
 
 if __name__ == "__main__":
-    listen(sys.argv[1])
+    run_tracker(sys.argv[1])

@@ -1,4 +1,4 @@
-"""Notices that a run hangs, and writes down where each process stands. It only writes: the run goes on waiting."""
+"""Watchdog: detects that a run hangs and writes the stack of each process. It never ends the run."""
 
 from __future__ import annotations
 
@@ -13,37 +13,39 @@ from pathlib import Path
 from daybreak.core.errors import UserError, reason
 from daybreak.core.terminal import duration, say
 
-LEAST_SECONDS = 60.0
-TIMES = 30
-"""A step may take this many times as long as the longest but one, or LEAST_SECONDS."""
-FIRST_SECONDS = 600.0
-"""The first step may take this long: it compiles."""
-PAUSE_SECONDS = 3600.0
-"""What is done between two steps may take this long: a validation, a checkpoint, compiling anew."""
-LOOKS = 12
-"""In LEAST_SECONDS."""
-LATER = 2
-"""Times the limit after which the stack is written even where no Python thread can run."""
+MIN_LIMIT = 60.0
+LIMIT_FACTOR = 30
+"""A step may take this many times the second longest step, or MIN_LIMIT seconds."""
+FIRST_STEP_LIMIT = 600.0
+"""Limit of the first step, which compiles."""
+PAUSE_LIMIT = 3600.0
+"""Limit of work between two steps: a validation, a checkpoint, a compilation."""
+CHECKS_PER_LIMIT = 12
+"""Checks in MIN_LIMIT seconds."""
+ALARM_FACTOR = 2
+"""Multiple of the limit after which the stack is written even if no Python thread can run."""
 
 
 class Watchdog:
-    """A thread on every rank that notices when no step has ended for too long, from now until ``close``.
+    """A thread on every rank that detects when no step has ended for too long, from now until ``close``.
 
-    It writes the stacks of all threads to ``folder/rank-R.txt`` and says so, once per hang, and says when steps end
-    again. Two ways lead there:
+    It writes the stacks of all threads to ``folder/rank-R.txt`` and prints a message, once per hang, and another
+    message when steps end again. There are two mechanisms:
 
-    - The thread itself. It holds the interpreter's lock while it writes, so no other thread moves under its hands,
+    - The thread itself. It holds the interpreter's lock while it writes, so no other thread changes its stack
+    meanwhile,
       and it does not count time in which the whole process was stopped.
-    - Where a call holds that lock for good, no thread runs any more. An alarm signal, which the thread puts off at
-      each look, then makes the main thread write its own stack from within the call. (The timer thread of
-      ``faulthandler.dump_traceback_later`` is no way: it reads frames while they change, and where the process was
-      merely stopped and goes on, as after SIGCONT, that can end in a segmentation fault.)
+    - If a call holds that lock forever, no thread can run. An alarm signal, which the thread postpones at each check,
+    then
+      makes the main thread write its own stack from within the call. (The timer thread of
+      ``faulthandler.dump_traceback_later`` is not suitable: it reads frames while they change. If the process was only
+      stopped and continues, as after SIGCONT, that can end in a segmentation fault.)
 
-    SIGALRM and ITIMER_REAL belong to it meanwhile.
+    SIGALRM and ITIMER_REAL belong to the watchdog meanwhile.
 
     Args:
-        folder: of the stacks; made here. The files of ranks without a hang are empty, and removed by ``close``.
-        rank: of this process.
+        folder: folder of the stacks; created here. Files of ranks without a hang are empty, and ``close`` removes them.
+        rank: rank of this process.
         least: seconds that any step may take.
         first: seconds that the first step may take.
 
@@ -51,58 +53,58 @@ class Watchdog:
         UserError: the folder cannot be written.
     """
 
-    def __init__(self, folder: Path, rank: int, *, least: float = LEAST_SECONDS, first: float = FIRST_SECONDS):
+    def __init__(self, folder: Path, rank: int, *, least: float = MIN_LIMIT, first: float = FIRST_STEP_LIMIT):
         self._path = folder / f"rank-{rank}.txt"
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._file = self._path.open("a", encoding="utf-8")
         except OSError as error:
             raise UserError(
-                f"'{self._path}' cannot be written ({reason(error)}).", "Mend the permissions of the run folder."
+                f"'{self._path}' cannot be written ({reason(error)}).", "Correct the permissions of the run folder."
             ) from None
-        self._least, self._first = least, first
-        self._every = least / LOOKS
+        self._min_limit, self._first_limit = least, first
+        self._interval = least / CHECKS_PER_LIMIT
         self._step: int | None = None
         self._last = time.monotonic()
-        self._learns = False
-        self._longest = self._second = 0.0
+        self._steps_measured = False
+        self._longest = self._second_longest = 0.0
         self._pauses = 0
-        self._leaving = threading.Event()
-        self._arming = threading.Lock()
+        self._stopping = threading.Event()
+        self._alarm_lock = threading.Lock()
         faulthandler.register(signal.SIGALRM, file=self._file, all_threads=False)
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Watch no longer."""
-        with self._arming:  # an alarm set after this would end the process
-            self._leaving.set()
+        """Stop watching."""
+        with self._alarm_lock:  # an alarm set after this point would end the process
+            self._stopping.set()
             signal.setitimer(signal.ITIMER_REAL, 0)
         self._thread.join(timeout=1.0)
         faulthandler.unregister(signal.SIGALRM)
         self._file.close()
-        with contextlib.suppress(OSError):  # the folder stays while other ranks have files in it
+        with contextlib.suppress(OSError):  # the folder stays while it holds files of other ranks
             if self._path.stat().st_size == 0:
                 self._path.unlink()
             self._path.parent.rmdir()
 
     def beat(self, step: int) -> None:
-        """Note that the run is alive, after ``step`` steps."""
+        """Record that the run is alive, after ``step`` steps."""
         now = time.monotonic()
         if self._step is not None and step != self._step:
-            if self._learns:
-                # The longest but one: a single stall does not make it deaf, but steps that become longer are learnt.
-                turn = now - self._last
-                if turn > self._longest:
-                    self._second, self._longest = self._longest, turn
-                elif turn > self._second:
-                    self._second = turn
-            self._learns = True  # from the second step on: the first one compiles
+            if self._steps_measured:
+                # The second longest step: a single stall does not raise the limit, but steps that get longer do.
+                seconds = now - self._last
+                if seconds > self._longest:
+                    self._second_longest, self._longest = self._longest, seconds
+                elif seconds > self._second_longest:
+                    self._second_longest = seconds
+            self._steps_measured = True  # from the second step on: the first one compiles
         self._step, self._last = step, now
 
     @contextlib.contextmanager
     def pause(self) -> Iterator[None]:
-        """For what is no step, or takes longer than one: up to PAUSE_SECONDS it is no hang."""
+        """Allow work outside of a step, or longer than one, for up to PAUSE_LIMIT seconds."""
         self._pauses += 1
         self._last = time.monotonic()
         try:
@@ -112,41 +114,41 @@ class Watchdog:
             self._pauses -= 1
 
     def limit(self) -> float:
-        """Seconds after which quiet is a hang."""
+        """Seconds without a step after which the run counts as hanging."""
         if self._pauses:
-            return max(PAUSE_SECONDS, TIMES * self._second)
-        return max(self._least if self._learns else self._first, TIMES * self._second)
+            return max(PAUSE_LIMIT, LIMIT_FACTOR * self._second_longest)
+        return max(self._min_limit if self._steps_measured else self._first_limit, LIMIT_FACTOR * self._second_longest)
 
     def _watch(self) -> None:
-        looked, quiet = time.monotonic(), 0.0
-        hangs_since: float | None = None
+        last_check, silent = time.monotonic(), 0.0
+        hang_started: float | None = None
         while True:
-            alarm = LATER * self.limit()
-            with self._arming:
-                if self._leaving.is_set():
+            alarm = ALARM_FACTOR * self.limit()
+            with self._alarm_lock:
+                if self._stopping.is_set():
                     return
                 signal.setitimer(signal.ITIMER_REAL, alarm)
-            self._leaving.wait(self._every)
+            self._stopping.wait(self._interval)
             now, last = time.monotonic(), self._last
-            if now - looked > alarm:
+            if now - last_check > alarm:
                 self._say(
-                    f"This process stood still for {duration(now - looked)}, stopped from outside or held by one "
-                    f"call, and goes on; a stack of it is in {self._path.parent}."
+                    f"This process stood still for {duration(now - last_check)}, stopped from outside or held by one "
+                    f"call, and continues; its stack is in {self._path.parent}."
                 )
-            # Of a time in which this thread could not run either, little is counted.
-            quiet = min(quiet + min(now - looked, 2 * self._every), now - last)
-            looked = now
-            if hangs_since is None and quiet > self.limit():
-                hangs_since = last
+            # Time in which this thread could not run counts for at most two intervals.
+            silent = min(silent + min(now - last_check, 2 * self._interval), now - last)
+            last_check = now
+            if hang_started is None and silent > self.limit():
+                hang_started = last
                 self._write(now - last)
-            elif hangs_since is not None and last != hangs_since:
-                self._say(f"The run goes on, after {duration(last - hangs_since)}.")
-                hangs_since = None
+            elif hang_started is not None and last != hang_started:
+                self._say(f"The run goes on, after {duration(last - hang_started)}.")
+                hang_started = None
 
     def _write(self, seconds: float) -> None:
-        """Write all stacks and say so."""
+        """Write all stacks and print a message."""
         after = f"step {self._step:,}" if self._step is not None else "before the first"
-        with contextlib.suppress(OSError):  # a full disk must not end the watch
+        with contextlib.suppress(OSError):  # a full disk must not end the watchdog
             moment = time.strftime("%Y-%m-%d %H:%M:%S")
             self._file.write(f"{moment}: no step has ended for {duration(seconds)} ({after}).\n")
             self._file.flush()

@@ -10,7 +10,7 @@ Over several microbatches or processes the gradient is still exact, as in GradCa
 first pass without gradients gives all embeddings of the step, and the loss its slope for each of them; the second pass
 gives the gradients.
 
-B sequences, L positions, K asked positions, D hidden size, N sequences of the step.
+B sequences, L positions, K requested positions, D hidden size, N sequences of the step.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from daybreak.core.errors import UserError
 
 @dataclass(frozen=True, kw_only=True)
 class Finish:
-    """The part of a run in which embeddings are learned beside masked tokens."""
+    """Settings of the embedding finish, in which embeddings are trained beside masked tokens."""
 
     start: float = 1.0
-    """Fraction of the run at which it begins; 1 for never, 0 for the whole run."""
+    """Fraction of the run at which the finish starts; 1 for no finish, 0 for the whole run."""
     weight: float = 1.0
-    """What the mean contrastive loss is multiplied by before it is added to the mean masked loss."""
+    """Factor of the mean contrastive loss before it is added to the mean masked loss."""
     temperature: float = 0.05
-    """What cosine similarities are divided by."""
+    """Divisor of the cosine similarities."""
     length: int = 64
     """Positions of a sequence."""
     batch: int = 0
-    """Sequences of a step; 0 for as many as make the positions of a step before."""
+    """Sequences of a step; 0 to keep the number of positions of a step."""
     shortest: int = 12
-    """Tokens of a span at least."""
+    """Minimum number of tokens of a span."""
     longest: int = 60
-    """Tokens of a span at most."""
+    """Maximum number of tokens of a span."""
     views: float = 0.1
     """Fraction of the pairs that are sequences of views instead, which keep the attention between segments."""
 
@@ -65,13 +65,13 @@ class Finish:
             )
 
     @property
-    def ever(self) -> bool:
-        """Whether the run has such a part."""
+    def enabled(self) -> bool:
+        """Whether the run has an embedding finish."""
         return self.start < 1
 
-    def begun(self, progress: float) -> bool:
-        """Whether ``progress`` lies in it."""
-        return self.ever and progress >= self.start
+    def is_active(self, progress: float) -> bool:
+        """Whether ``progress`` lies in the finish."""
+        return self.enabled and progress >= self.start
 
     def sequences(self, batch: int, length: int) -> int:
         """Return the sequences of a step, an even number.
@@ -99,46 +99,48 @@ def contrastive_loss(embeddings: Tensor, documents: Tensor, position: int, tempe
             have no partner and are no candidates.
     """
     count = len(embeddings)
-    place = torch.arange(count, device=embeddings.device)
-    partner = ((place + position) ^ 1) - position
+    index = torch.arange(count, device=embeddings.device)
+    partner = ((index + position) ^ 1) - position
     # Only the first and the last sequence may have a partner outside of the step.
     first = position % 2
     last = max(first, count - (position + count) % 2)
     with torch.autocast(embeddings.device.type, enabled=False):
         scores = embeddings.float() @ embeddings.float().T / temperature
-    own = (documents[:, None] == documents) & (partner[:, None] != place)
-    without = documents < 0
-    scores = scores.masked_fill(own | without, -torch.inf)
+    same_document = (documents[:, None] == documents) & (partner[:, None] != index)
+    unpaired = documents < 0
+    scores = scores.masked_fill(same_document | unpaired, -torch.inf)
     # A sequence without a partner has no candidates: its scores are replaced, so that no infinity reaches the gradient.
-    scores = scores.masked_fill(without[:, None], 0.0)[first:last]
-    losses = F.cross_entropy(scores, partner[first:last], reduction="none").masked_fill(without[first:last], 0.0)
-    return losses.sum() / (~without[first:last]).sum().clamp(min=1)
+    scores = scores.masked_fill(unpaired[:, None], 0.0)[first:last]
+    losses = F.cross_entropy(scores, partner[first:last], reduction="none").masked_fill(unpaired[first:last], 0.0)
+    return losses.sum() / (~unpaired[first:last]).sum().clamp(min=1)
 
 
-def slopes(embeddings: Tensor, documents: Tensor, position: int, temperature: float) -> tuple[Tensor, Tensor]:
+def contrastive_gradients(
+    embeddings: Tensor, documents: Tensor, position: int, temperature: float
+) -> tuple[Tensor, Tensor]:
     """Return the loss of ``contrastive_loss`` and its gradient for each embedding, [N, D]."""
     leaves = embeddings.detach().requires_grad_()
     with torch.enable_grad():
         loss = contrastive_loss(leaves, documents, position, temperature)
-        (found,) = torch.autograd.grad(loss, leaves)
-    return loss.detach(), found
+        (gradients,) = torch.autograd.grad(loss, leaves)
+    return loss.detach(), gradients
 
 
 @dataclass(frozen=True)
 class WithEmbeddings:
-    """An objective's loss, together with the embeddings that its own forward pass gives."""
+    """The loss of an objective with the embeddings of the same forward pass."""
 
     loss_of: Callable[..., LossSum]
     """``Objective.loss`` of an objective that calls the model once."""
 
     def loss(self, model: Encoder, batch: Batch, **arguments: object) -> LossSum:
-        """As ``Objective.loss``, with ``LossSum.embeddings``."""
+        """Like ``Objective.loss``, with ``LossSum.embeddings``."""
         pooling = Pooling(model)
-        found = self.loss_of(pooling, batch, **arguments)
-        return replace(found, embeddings=pooling.embeddings)
+        result = self.loss_of(pooling, batch, **arguments)
+        return replace(result, embeddings=pooling.embeddings)
 
     def embeddings(self, model: Encoder, batch: Batch, **arguments: object) -> Tensor:
-        """Return the embeddings [B, D] that ``loss`` would give, without gradients and without the decoder."""
+        """Return the embeddings [B, D] of ``loss``, without gradients and without the decoder."""
         pooling = Pooling(model, only=True)
         try:
             with torch.no_grad():
@@ -150,14 +152,14 @@ class WithEmbeddings:
 
 
 class _Pooled(Exception):
-    """The embeddings are there; what an objective makes of the states is not needed."""
+    """Raised when the embeddings are ready and the objective's use of the states is not needed."""
 
 
 class Pooling(Encoder):
-    """An encoder that computes all states of the last layer, and keeps the embeddings that they make.
+    """An encoder that computes all states of the last layer, and keeps their embeddings.
 
     Args:
-        only: stop the caller once the embeddings are there.
+        only: stop the caller once the embeddings are ready.
     """
 
     def __init__(self, model: Encoder, *, only: bool = False):

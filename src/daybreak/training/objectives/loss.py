@@ -1,6 +1,6 @@
-"""Cross-entropy behind a large decoder, without ever holding all its logits.
+"""Cross-entropy with a large decoder, computed in chunks so that the full logits are never stored.
 
-N targets, D width, V vocabulary.
+N targets, D hidden size, V vocabulary.
 """
 
 from __future__ import annotations
@@ -13,26 +13,27 @@ from torch import Tensor
 CHUNK = 512
 CPU_LOGITS, CPU_CHUNK = 1 << 22, 64
 """On a CPU a chunk has at most CHUNK targets and CPU_LOGITS logits (16 MiB in float32), but at least CPU_CHUNK targets.
-What is larger, or made anew for each chunk, comes as fresh pages from the system every time: their faults cost as much
-as the softmax."""
+Larger buffers, or new ones for each chunk, come as fresh pages from the system every time: their page faults cost as
+much as the softmax."""
 GPU_LOGITS, GPU_CHUNK = 1 << 27, 8192
 """On a GPU a chunk has at most GPU_CHUNK targets and GPU_LOGITS logits (256 MiB in half precision beside 512 MiB of
 float32), but at least CHUNK targets. Every chunk adds a whole gradient of the decoder, so few large ones are faster."""
 
 
 def chunk(device: torch.device, vocabulary: int) -> int:
-    """Targets handled at a time."""
+    """Number of targets per chunk."""
     if device.type == "cpu":
         return max(CPU_CHUNK, min(CHUNK, CPU_LOGITS // vocabulary))
     return max(CHUNK, min(GPU_CHUNK, GPU_LOGITS // vocabulary))
 
 
 class LinearCrossEntropy(torch.autograd.Function):
-    """Sum over targets of -log softmax(features @ weight.T + bias)[target], with gradients found on the way forward.
+    """Sum over targets of -log softmax(features @ weight.T + bias)[target]; the forward pass also computes the
+    gradients.
 
-    The logits of a chunk become probabilities, and these in place their gradient; all chunks share the two buffers and
-    none is kept (the idea of Cut Your Losses, arXiv 2411.09009, on plain matrix products). Under autocast the products
-    run in its type; the softmax and all sums are float32.
+    The logits of a chunk become probabilities, and these in place their gradient; all chunks share the two buffers (the
+    idea of Cut Your Losses, arXiv 2411.09009, with plain matrix products). Under autocast the products run in its
+    dtype; the softmax and all sums are float32.
     """
 
     @staticmethod
@@ -49,32 +50,35 @@ class LinearCrossEntropy(torch.autograd.Function):
             total = torch.zeros((), dtype=torch.float32, device=device)
             rows = chunk(device, len(weight))
             size = (min(rows, len(targets)), len(weight))
-            room, shares = torch.empty(size, dtype=product, device=device), torch.empty(size, device=device)
+            logit_buffer, probabilities = (
+                torch.empty(size, dtype=product, device=device),
+                torch.empty(size, device=device),
+            )
             for start in range(0, len(targets), rows):
                 part, answers = features[start : start + rows].to(product), targets[start : start + rows, None]
-                logits = room[: len(part)]
+                logits = logit_buffer[: len(part)]
                 if low_bias is None:
                     torch.mm(part, low_weight.T, out=logits)
                 else:
                     torch.addmm(low_bias, part, low_weight.T, out=logits)
                 top, picked = logits.amax(dim=1, keepdim=True).float(), logits.gather(1, answers).float()
-                # One pass over the logits, whatever their type; the largest share tells the sum of all exponentials.
-                slope = torch.softmax(logits, dim=1, dtype=torch.float32, out=shares[: len(part)])
-                total += (top - slope.amax(dim=1, keepdim=True).log() - picked).sum()
-                slope.scatter_add_(1, answers, torch.full_like(answers, -1, dtype=slope.dtype))
+                # One pass over the logits in any dtype; the largest probability gives the sum of all exponentials.
+                gradient = torch.softmax(logits, dim=1, dtype=torch.float32, out=probabilities[: len(part)])
+                total += (top - gradient.amax(dim=1, keepdim=True).log() - picked).sum()
+                gradient.scatter_add_(1, answers, torch.full_like(answers, -1, dtype=gradient.dtype))
                 if bias_gradient is not None:
-                    bias_gradient += slope.sum(dim=0)
-                low_slope = slope.to(product)
-                torch.mm(low_slope, low_weight, out=features_gradient[start : start + rows])
+                    bias_gradient += gradient.sum(dim=0)
+                low_gradient = gradient.to(product)
+                torch.mm(low_gradient, low_weight, out=features_gradient[start : start + rows])
                 if product == weight_gradient.dtype:
-                    weight_gradient.addmm_(low_slope.T, part)
+                    weight_gradient.addmm_(low_gradient.T, part)
                 else:
-                    weight_gradient += low_slope.T @ part
+                    weight_gradient += low_gradient.T @ part
         ctx.save_for_backward(features_gradient, weight_gradient, bias_gradient)
         return total
 
     @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None]:
         features_gradient, weight_gradient, bias_gradient = ctx.saved_tensors
-        of_bias = None if bias_gradient is None else bias_gradient * slope
-        return features_gradient.float() * slope, weight_gradient * slope, of_bias, None
+        bias_slope = None if bias_gradient is None else bias_gradient * gradient
+        return features_gradient.float() * gradient, weight_gradient * gradient, bias_slope, None

@@ -1,6 +1,6 @@
-"""Masked-language modelling in the ways of BERT and of those who re-trained it, with or without next sentences.
+"""Masked language modelling in the variants of BERT and its successors, with or without next-sentence prediction.
 
-B rows, L positions, K slots a row, N targets of all rows, D width, V vocabulary.
+B sequences, L positions, K masked positions of a sequence, N targets of all sequences, D hidden size, V vocabulary.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from daybreak.core.errors import UserError
 from daybreak.core.rng import draws
 from daybreak.training.objectives.loss import CHUNK
 from daybreak.training.objectives.objective import Objective, decoded, is_special
-from daybreak.training.objectives.whole_words import fitting, word_starts
 
 COUNTS = ("fixed", "bernoulli", "rounded")
 WHICH, SPLIT, REPLACEMENT = 1 << 40, 2 << 40, 3 << 40
-"""Added to the seed, so that the three choices of a position know nothing of each other, nor of what the rows drew."""
+"""Offsets of the seed, so that the three random choices for a position are independent of each other and of the
+data."""
 RANGE = 1 << 62
-"""Draws lie below this."""
-JUDGED_ROWS = 32
-"""Held-out rows in one forward pass."""
+"""Exclusive upper limit of the draws."""
+EVALUATION_ROWS = 32
+"""Held-out sequences of one forward pass."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judged:
-    """What a model got right on held-out rows, as sums: batches add up, the properties are means."""
+class EvaluationSums:
+    """Results on held-out sequences as sums, which add up over batches; the properties are means."""
 
     nats: float
     """Masked-LM loss summed over ``positions``."""
@@ -43,12 +43,12 @@ class Judged:
     next_hits: int | None
     rows: int
 
-    def __add__(self, other: Judged) -> Judged:
+    def __add__(self, other: EvaluationSums) -> EvaluationSums:
         total: dict[str, Any] = {}
         for field in fields(self):
             pair = getattr(self, field.name), getattr(other, field.name)
             total[field.name] = None if None in pair else sum(pair)
-        return Judged(**total)
+        return EvaluationSums(**total)
 
     @property
     def loss(self) -> float:
@@ -69,15 +69,15 @@ class Judged:
 
 @dataclass(frozen=True)
 class MaskedPositions:
-    """Chosen positions of a batch, padded to the largest number in a row."""
+    """Chosen positions of a batch, padded to the largest number in a sequence."""
 
     places: Tensor
-    """int64 [B, K], ascending within the valid ones; never empty, for models want at least one."""
+    """int64 [B, K], ascending within the valid ones; never empty, because models need at least one."""
     valid: Tensor | None
-    """int64 [N], the valid ones among the B * K slots, ascending; None when all are."""
+    """int64 [N], indices of the valid ones among the B * K entries, ascending; None if all are valid."""
 
     def pick(self, values: Tensor) -> Tensor:
-        """Values [B, K, ...] -> those of the valid slots, [N, ...]."""
+        """Values [B, K, ...] -> those of the valid entries, [N, ...]."""
         flat = values.flatten(0, 1)
         return flat if self.valid is None else flat.index_select(0, self.valid)
 
@@ -86,35 +86,37 @@ class MaskedPositions:
 class Masked(Objective):
     """Masked LM (Devlin et al., arXiv 1810.04805, section 3.1), optionally with next-sentence prediction.
 
-    ``count`` says how many of a row's L positions are chosen:
+    ``count`` sets how many of a sequence's L positions are chosen:
 
-    - ``fixed``: round(rate * L), as crammed-bert does, where L leaves out padding that nobody may look at; of these
-      exactly round(split[0] * n) become [MASK], those up to round((split[0] + split[1]) * n) a random id, and the rest
+    - ``fixed``: round(rate * L), as in crammed-bert, where L excludes padding outside the attention mask. Exactly
+      round(split[0] * n) of these become [MASK], those up to round((split[0] + split[1]) * n) a random id, and the rest
       stay (n = 32: 26, 3, 3).
-    - ``bernoulli``: each position by itself with probability ``rate``; each then draws from ``split`` by itself.
-    - ``rounded``: min(most, max(1, round(rate * n))) with n the row's length without padding, special tokens included,
-      as in the original BERT; each then draws from ``split`` by itself.
+    - ``bernoulli``: each position independently with probability ``rate``; each then draws from ``split``
+    independently.
+    - ``rounded``: min(most, max(1, round(rate * n))) with n the length without padding, special tokens included, as in
+    the
+      original BERT; each then draws from ``split`` independently.
 
-    A row with fewer candidates than that gives all of them. With ``whole_words`` the choice falls on words: each word
-    by itself for ``bernoulli``, otherwise in random order, where a word that would exceed the number is passed over
-    and the next one tried, as in the original. A piece that goes on a word which the row does not hold, after a
-    special token, is a word of its own. Random ids come from the whole vocabulary.
+    A sequence with fewer candidates masks all of them. With ``whole_words`` words are chosen: each word independently
+    for ``bernoulli``, otherwise in random order, where a word that would exceed the number is skipped and the next one
+    tried, as in the original. A continuation token after a special token counts as a word of its own. Random ids come
+    from the whole vocabulary.
     """
 
     rate: float = 0.15
-    """Share of the positions that are predicted."""
+    """Fraction of the positions that are predicted."""
     count: str = "fixed"
     """fixed, bernoulli or rounded."""
     split: tuple[float, ...] = (0.8, 0.1, 0.1)
-    """Shares of the chosen that become [MASK], become a random id, and stay."""
+    """Fractions of the chosen positions that become [MASK], become a random id, and stay."""
     protect_special: bool = True
-    """Never choose padding, [UNK], [CLS], [SEP] or [MASK]. Padding that nobody may look at is never chosen anyway."""
+    """Never choose padding, [UNK], [CLS], [SEP] or [MASK]. Padding outside the attention mask is never chosen."""
     whole_words: bool = False
-    """Hide all pieces of a word or none."""
+    """Mask all tokens of a word or none."""
     most: int = 0
-    """Chosen positions of a row at most, for ``rounded``; 0 for no limit."""
+    """Maximum number of chosen positions of a sequence, for ``rounded``; 0 for no limit."""
     next_sentence: bool = False
-    """Add the loss of telling whether the second segment follows the first, as a mean over rows."""
+    """Add the next-sentence loss as a mean over sequences."""
 
     def __post_init__(self) -> None:
         if not 0 < self.rate < 1:
@@ -123,8 +125,8 @@ class Masked(Objective):
             raise UserError(f"--objective.count cannot be '{self.count}'.", f"Use one of: {', '.join(COUNTS)}.")
         if len(self.split) != 3 or min(self.split) < 0 or abs(sum(self.split) - 1.0) > 1e-6:
             raise UserError(
-                f"--objective.split is {self.split}, but it takes three shares that add up to 1.",
-                "Give the shares that become [MASK], become a random token, and stay.",
+                f"--objective.split is {self.split}, but it takes three fractions that add up to 1.",
+                "Give the fractions that become [MASK], become a random token, and stay.",
             )
         if self.most < 0 or (self.most and self.count != "rounded"):
             raise UserError(
@@ -158,26 +160,29 @@ class Masked(Objective):
         following = F.cross_entropy(model.next_logits(first).float(), batch.follows, reduction="sum")
         return LossSum(sum=masked.sum + per_row * following, count=masked.count, masked=masked.sum.detach())
 
-    def evaluate(self, model: Encoder, batch: Batch, *, seed: int, position: int) -> Judged:
-        """Judge ``model``, which the caller has put into evaluation mode, on masks of (seed, position), in float32."""
-        parts = range(0, len(batch), JUDGED_ROWS)
+    def evaluate(self, model: Encoder, batch: Batch, *, seed: int, position: int) -> EvaluationSums:
+        """Evaluate ``model``, already in evaluation mode, on masks of (seed, position), in float32."""
+        parts = range(0, len(batch), EVALUATION_ROWS)
         with torch.inference_mode(), torch.autocast(batch.ids.device.type, enabled=False):
-            sums = [self._judge(model, batch.part(i, i + JUDGED_ROWS), seed=seed, position=position + i) for i in parts]
-        return functools.reduce(Judged.__add__, sums)
+            sums = [
+                self._evaluate_batch(model, batch.part(i, i + EVALUATION_ROWS), seed=seed, position=position + i)
+                for i in parts
+            ]
+        return functools.reduce(EvaluationSums.__add__, sums)
 
-    def _judge(self, model: Encoder, batch: Batch, *, seed: int, position: int) -> Judged:
+    def _evaluate_batch(self, model: Encoder, batch: Batch, *, seed: int, position: int) -> EvaluationSums:
         states, first, answers = self._read(model, batch, seed=seed, position=position)
         nats, hits = 0.0, 0
-        for part, wanted in zip(states.split(CHUNK), answers.split(CHUNK)):
+        for part, targets in zip(states.split(CHUNK), answers.split(CHUNK)):
             logits = model.decoder(model.transform(part))
-            nats += float(F.cross_entropy(logits, wanted, reduction="sum"))
-            hits += int((logits.argmax(dim=1) == wanted).sum())
+            nats += float(F.cross_entropy(logits, targets, reduction="sum"))
+            hits += int((logits.argmax(dim=1) == targets).sum())
         next_nats, next_hits = None, None
         if first is not None:
             logits = model.next_logits(first)
             next_nats = float(F.cross_entropy(logits, batch.follows, reduction="sum"))
             next_hits = int((logits.argmax(dim=1) == batch.follows).sum())
-        return Judged(
+        return EvaluationSums(
             nats=nats, hits=hits, positions=len(answers), next_nats=next_nats, next_hits=next_hits, rows=len(batch)
         )
 
@@ -186,15 +191,15 @@ class Masked(Objective):
         chosen = self.chosen(batch, seed=seed, position=position)
         ids = self.replaced(batch, chosen, vocabulary=model.vocabulary, seed=seed, position=position)
         slots = self._slots(batch, chosen)
-        asked = F.pad(slots.places, (1, 0)) if self.next_sentence else slots.places
-        states = model.states(ids, asked, attend=batch.attend, types=batch.types)
+        positions = F.pad(slots.places, (1, 0)) if self.next_sentence else slots.places
+        states = model.states(ids, positions, attend=batch.attend, types=batch.types)
         answers = slots.pick(batch.ids.gather(1, slots.places))
         if self.next_sentence:
             return slots.pick(states[:, 1:]), states[:, 0], answers
         return slots.pick(states), None, answers
 
     def chosen(self, batch: Batch, *, seed: int, position: int) -> Tensor:
-        """Return bool [B, L], True where the model must say what stood there."""
+        """Return bool [B, L], True at the positions that the model predicts."""
         candidates = self._candidates(batch)
         rows, length = candidates.shape
         draw = draws(seed + WHICH, position, rows, length, candidates.device)
@@ -202,14 +207,14 @@ class Masked(Objective):
         if self.count == "bernoulli":
             yes = draw < int(self.rate * RANGE)
             return candidates & (yes if words is None else yes.gather(1, words))
-        wanted = self._wanted(batch)
+        count = self._count(batch)
         if words is None:
-            return candidates & (ranks(draw, candidates) < wanted)
+            return candidates & (ranks(draw, candidates) < count)
         sizes = torch.zeros_like(words).scatter_add_(1, words, candidates.to(torch.int64))
-        return candidates & fitting(draw, sizes, wanted).gather(1, words)
+        return candidates & select_words(draw, sizes, count).gather(1, words)
 
     def replaced(self, batch: Batch, chosen: Tensor, *, vocabulary: int, seed: int, position: int) -> Tensor:
-        """Return int64 [B, L]: the rows as the model reads them, chosen positions hidden, swapped or left."""
+        """Return int64 [B, L]: the input ids, with chosen positions masked, replaced or unchanged."""
         rows, length = chosen.shape
         draw = draws(seed + SPLIT, position, rows, length, chosen.device)
         masked, swapped = self.split[0], self.split[0] + self.split[1]
@@ -227,19 +232,19 @@ class Masked(Objective):
         seen = torch.ones_like(batch.ids, dtype=torch.bool) if batch.attend is None else batch.attend
         return seen & ~is_special(batch.ids, batch.special) if self.protect_special else seen
 
-    def _wanted(self, batch: Batch) -> Tensor | int:
-        """How many positions to choose: int64 [B, 1], or one number for all rows."""
+    def _count(self, batch: Batch) -> Tensor | int:
+        """Number of positions to choose: int64 [B, 1], or one number for all sequences."""
         if self.count == "fixed" and batch.attend is None:
             return self._fixed(batch.ids.shape[1])
         present = batch.ids != batch.special.pad if batch.attend is None else batch.attend
-        wanted = (present.sum(dim=1, keepdim=True).double() * self.rate).round().to(torch.int64)
-        return wanted.clamp(min=1, max=self.most or None)
+        count = (present.sum(dim=1, keepdim=True).double() * self.rate).round().to(torch.int64)
+        return count.clamp(min=1, max=self.most or None)
 
     def _fixed(self, length: int) -> int:
         return max(1, round(self.rate * length))
 
     def _always_full(self, batch: Batch) -> bool:
-        """Whether every row gives the same number of slots whatever it holds, so that no shape depends on values."""
+        """Whether every sequence has the same number of masked positions for any content, so that shapes are static."""
         return self.count == "fixed" and not (self.protect_special or self.whole_words) and batch.attend is None
 
     def _slots(self, batch: Batch, chosen: Tensor) -> MaskedPositions:
@@ -247,7 +252,7 @@ class Masked(Objective):
         if self._always_full(batch):
             return MaskedPositions(order[:, : self._fixed(chosen.shape[1])], None)
         number = chosen.sum(dim=1)
-        # One message from the device for all three: whoever knows how many there are need not wait to find them.
+        # One transfer from the device for all three; with a known size nonzero does not wait for the device.
         most, least, total = torch.stack((number.max(), number.min(), number.sum())).tolist()
         places = order[:, : max(1, most)]
         if least == most > 0:
@@ -256,10 +261,49 @@ class Masked(Objective):
 
 
 def ranks(draw: Tensor, among: Tensor) -> Tensor:
-    """Return int64 [B, L]: the place of each position in a random order of its row where ``among`` is True come first.
+    """Return int64 [B, L]: the rank of each position in a random order in which positions with ``among`` come first.
 
     Args:
         draw: int64 [B, L] below RANGE.
         among: bool [B, L].
     """
     return torch.where(among, draw, RANGE).argsort(dim=1, stable=True).argsort(dim=1)
+
+
+def word_starts(candidates: Tensor, continues: Tensor) -> Tensor:
+    """Return int64 [B, L]: where the word of each position starts in its sequence.
+
+    Args:
+        candidates: bool [B, L]; other positions are words of their own and end a word.
+        continues: bool [B, L], True for a token that continues a word.
+    """
+    before = F.pad(candidates[:, :-1], (1, 0))
+    inside = continues & candidates & before
+    here = torch.arange(candidates.shape[1], device=candidates.device).expand_as(candidates)
+    return here.masked_fill(inside, 0).cummax(dim=1).values
+
+
+def select_words(draw: Tensor, sizes: Tensor, limit: Tensor | int) -> Tensor:
+    """Take words in random order, skipping each that no longer fits, until the number is reached.
+
+    Args:
+        draw: int64 [B, L], orders the words of a sequence.
+        sizes: int64 [B, L], tokens of the word that starts at a position, 0 where none starts.
+        limit: maximum number of tokens, for all sequences or int64 [B, 1].
+
+    Returns:
+        bool [B, L], True where a selected word starts.
+    """
+    order = draw.argsort(dim=1)
+    ordered = sizes.gather(1, order)
+    taken = ordered > 0
+    place = torch.arange(sizes.shape[1], device=sizes.device)
+    while True:
+        # Take all up to the first that does not fit; drop it and all later ones larger than the rest at that point.
+        total = (ordered * taken).cumsum(dim=1)
+        over = taken & (total > limit)
+        if not over.any():
+            return torch.zeros_like(taken).scatter_(1, order, taken)
+        first = over.to(torch.uint8).argmax(dim=1, keepdim=True)
+        left = limit - (total - ordered).gather(1, first)
+        taken = taken & ~(over.any(dim=1, keepdim=True) & (place >= first) & (ordered > left))

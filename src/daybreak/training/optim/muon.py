@@ -1,7 +1,7 @@
-"""Muon: matrices move by their orthogonalised momentum, everything else by AdamW, in one optimizer.
+"""Muon: matrices are updated by their orthogonalized momentum, all other parameters by AdamW, in one optimizer.
 
-Torch's own Muon orthogonalises in bfloat16 only, one matrix at a time: slow on processors without such arithmetic, and
-rounded so coarsely that one process and several drift apart.
+Torch's own Muon orthogonalizes in bfloat16 only, one matrix at a time. This is slow on processors without bfloat16, and
+its rounding is so coarse that runs with one and with several processes drift apart.
 
 N matrices, R rows, C columns.
 """
@@ -23,32 +23,34 @@ from daybreak.training.optim.optimizers import OptimizerConfig, roles
 DTYPES = {"auto": None, "float32": torch.float32, "bfloat16": torch.bfloat16}
 STEPS = 5
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Of x, x^3 and x^5: steepest at 0, and after STEPS all but the smallest singular values lie around 0.7 to 1.2."""
+"""Coefficients of x, x^3 and x^5: steepest at 0, and after STEPS all but the smallest singular values are about 0.7 to
+1.2."""
 TINY = 1e-7
-"""Smallest norm that is divided by: a matrix without gradient stays where it is."""
+"""Smallest norm for the division: a matrix without gradient does not change."""
 ADAMW_RMS = 0.2
-"""Root mean square of a usual AdamW update, which an orthogonal one is scaled to."""
-ADAM_TIMES = 3.0
-"""Rate of all but matrices as a multiple of theirs (records: study-muon-rates)."""
-AT_ONCE = {"cpu": 1 << 22, "cuda": 1 << 28}
-"""Numbers that are orthogonalised together. On a CPU many small matrices or few large ones, so that the copies stay in
-its cache; on a GPU all matrices of a shape, up to 1 GiB of float32, for each batch costs some twenty launches."""
+"""Root mean square of a typical AdamW update, to which an orthogonal update is scaled."""
+ADAM_LR_FACTOR = 3.0
+"""Learning rate of all other parameters relative to that of the matrices (records: study-muon-rates)."""
+BATCH_ELEMENTS = {"cpu": 1 << 22, "cuda": 1 << 28}
+"""Elements that are orthogonalized together. On a CPU many small matrices or few large ones, so that the copies stay in
+its cache; on a GPU all matrices of a shape, up to 1 GiB of float32, because each batch costs about twenty launches."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Muon(OptimizerConfig):
     """Muon (Jordan 2024, kellerjordan.github.io/posts/muon) on matrices, AdamW on all other parameters.
 
-    Updates are scaled as in "Muon is scalable" (arXiv 2502.16982, section 2.2), so rates and decay are of AdamW's size.
-    Matrices that the model keeps in one tensor, such as query, key and value, are orthogonalised each for itself.
+    Updates are scaled as in "Muon is scalable" (arXiv 2502.16982, section 2.2), so learning rate and weight decay are
+    of AdamW's size. Matrices that share one tensor, such as query, key and value, are orthogonalized separately.
     """
 
     lr: float = 1e-3
     momentum: float = 0.95
     newton_schulz: str = "auto"
-    """Arithmetic of the orthogonalisation: float32, bfloat16, or auto for that of the run (see --precision)."""
+    """Dtype of the orthogonalization: float32, bfloat16, or auto for that of the run (see --precision)."""
     adam_lr: float = 0.0
-    """Peak learning rate of all but matrices: embeddings, norms, biases, scalars; 0 for ADAM_TIMES ``lr``."""
+    """Peak learning rate of all other parameters: embeddings, norms, biases, scalars; 0 for ADAM_LR_FACTOR times
+    ``lr``."""
     beta1: float = 0.9
     beta2: float = 0.98
     epsilon: float = 1e-8
@@ -70,30 +72,30 @@ class Muon(OptimizerConfig):
         )
 
     def groups(self, model: nn.Module) -> list[dict[str, Any]]:
-        """Return the groups of Muon, then those of AdamW with a rate of their own; see ``OptimizerConfig.groups``."""
+        """Return the groups of Muon, then those of AdamW with their own rate; see ``OptimizerConfig.groups``."""
         role = roles(model)
-        # A plain module keeps one matrix in a tensor.
+        # A plain module has one matrix per tensor.
         parts: Callable[[str], int] = getattr(model, "parts", lambda name: 1)
         fused = {parameter: parts(name) for name, parameter in model.named_parameters()}
         matrices = {p for name, p in model.named_parameters() if role[name] == "matrices" and p.dim() == 2}
-        ours, others = [], []
+        muon_groups, adam_groups = [], []
         for group in super().groups(model):
             chosen = [p for p in group["params"] if p in matrices]
             left = [p for p in group["params"] if p not in matrices]
             if chosen:
-                ours.append({**group, "params": chosen, "parts": [fused[p] for p in chosen]})
+                muon_groups.append({**group, "params": chosen, "parts": [fused[p] for p in chosen]})
             if left:
-                others.append({**group, "params": left, "lr": self.adam_lr or ADAM_TIMES * self.lr})
-        return ours + others
+                adam_groups.append({**group, "params": left, "lr": self.adam_lr or ADAM_LR_FACTOR * self.lr})
+        return muon_groups + adam_groups
 
 
 class MuonOptimizer(torch.optim.Optimizer):
-    """Muon for the groups with ``parts``, how many matrices lie one below the other in each parameter; else AdamW.
+    """Muon for groups with ``parts``, the number of stacked matrices in each parameter; AdamW for all other groups.
 
     m <- mu m + (1 - mu) g;  O <- newton_schulz(mu m + (1 - mu) g);
     p <- (1 - lr decay) p - lr 0.2 sqrt(max(R, C)) O
 
-    The arithmetic of ``newton_schulz`` is that of torch.autocast around ``step`` where none is given.
+    The dtype of ``newton_schulz`` is that of torch.autocast around ``step`` if none is given.
     """
 
     def __init__(
@@ -108,12 +110,12 @@ class MuonOptimizer(torch.optim.Optimizer):
         newton_schulz: torch.dtype | None = None,
     ):
         defaults = {"lr": lr, "momentum": momentum, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        # "fused" has torch bring a loaded step count to where its kernel wants it.
+        # "fused" makes torch move a loaded step count to the device of its kernel.
         super().__init__(params, {**defaults, "newton_schulz": newton_schulz, "parts": None, "fused": True})
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Move every parameter that has a gradient."""
+        """Update every parameter that has a gradient."""
         for group in self.param_groups:
             moved = [parameter for parameter in group["params"] if parameter.grad is not None]
             if not moved:
@@ -153,9 +155,9 @@ class MuonOptimizer(torch.optim.Optimizer):
 
         targets, now, mean = matrices(parameters), matrices(gradients), matrices(moments)
         for batch in batches(targets):
-            ahead = torch.cat([now[i].lerp(mean[i], group["momentum"]) for i in batch])
-            dtype = group["newton_schulz"] or run_arithmetic(ahead.device.type)
-            solved = orthogonalised(ahead, dtype).split([len(targets[i]) for i in batch])
+            nesterov = torch.cat([now[i].lerp(mean[i], group["momentum"]) for i in batch])
+            dtype = group["newton_schulz"] or run_arithmetic(nesterov.device.type)
+            solved = orthogonalised(nesterov, dtype).split([len(targets[i]) for i in batch])
             for i, direction in zip(batch, solved):
                 targets[i].add_(direction, alpha=-group["lr"] * ADAMW_RMS * math.sqrt(direction.shape[2]))
 
@@ -168,7 +170,7 @@ class MuonOptimizer(torch.optim.Optimizer):
 
 
 def run_arithmetic(device: str) -> torch.dtype:
-    """What torch.autocast multiplies in at the moment; float32 outside of it."""
+    """The current dtype of torch.autocast; float32 outside of it."""
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else torch.float32
 
 
@@ -178,20 +180,21 @@ def split(tensor: Tensor, parts: int) -> Tensor:
 
 
 def wide(matrices: Tensor) -> Tensor:
-    """View [N, R, C] with the longer side last: the products of Newton-Schulz are then the smaller ones."""
+    """View [N, R, C] with the longer side last, so that the products of Newton-Schulz are the smaller ones."""
     return matrices.mT if matrices.shape[1] > matrices.shape[2] else matrices
 
 
 def batches(stacks: list[Tensor]) -> Iterator[list[int]]:
-    """Yield the places of stacks [N, R, C] that go together: of one shape and device, at most AT_ONCE numbers.
+    """Yield indices of stacks [N, R, C] that are processed together: one shape and device, at most BATCH_ELEMENTS
+    elements.
 
-    A stack that is larger by itself goes alone.
+    A larger stack is a batch of its own.
     """
     alike: dict[tuple[Any, ...], list[int]] = {}
     for place, stack in enumerate(stacks):
         key = (stack.shape[1:], stack.device)
         batch = alike.setdefault(key, [])
-        if batch and sum(stacks[i].numel() for i in batch) + stack.numel() > AT_ONCE[stack.device.type]:
+        if batch and sum(stacks[i].numel() for i in batch) + stack.numel() > BATCH_ELEMENTS[stack.device.type]:
             yield batch
             batch = alike[key] = []
         batch.append(place)
@@ -201,7 +204,7 @@ def batches(stacks: list[Tensor]) -> Iterator[list[int]]:
 def orthogonalised(matrices: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     """Bring every singular value of each matrix [N, R, C] near 1: U S V^T to nearly U V^T, in ``dtype``.
 
-    The quintic Newton-Schulz iteration of Muon (Jordan 2024). Singular values below some thousandth of the Frobenius
+    The quintic Newton-Schulz iteration of Muon (Jordan 2024). Singular values below about a thousandth of the Frobenius
     norm stay small; those of the zero matrix stay 0.
     """
     a, b, c = COEFFICIENTS

@@ -1,4 +1,4 @@
-"""Optimizers, as configurations that build torch's own or BERT's."""
+"""Optimizer configurations, which build torch's optimizers or that of the original BERT."""
 
 from __future__ import annotations
 
@@ -7,36 +7,38 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from daybreak.core.errors import UserError
 from daybreak.core.serialization import Component
-from daybreak.training.optim.bert_adam import BertAdamOptimizer
 
 ROLES = ("matrices", "embeddings", "norms", "biases", "scalars")
 MEANS = ("momentum", "beta1", "beta2")
 """Weights of running means, under these names in every optimizer that has them."""
+MOMENTS = ("exp_avg", "exp_avg_sq")
+"""Names of the running means of gradients and of their squares, as in torch."""
 NOT_NEGATIVE = ("weight_decay", "epsilon", "adam_lr")
 
 
 def roles(model: nn.Module) -> dict[str, str]:
-    """Return what each parameter is for, under its name in ``model.named_parameters()``.
+    """Return the role of each parameter, by its name in ``model.named_parameters()``.
 
-    embeddings: tables of nn.Embedding, a decoder tied to one included; norms: their weights; biases: all of them, of
-    norms too; scalars: single numbers; matrices: everything else. By the module that owns it, not by its name.
+    embeddings: tables of nn.Embedding, including a tied decoder; norms: their weights; biases: all of them, including
+    those of norms; scalars: single numbers; matrices: everything else. The module that owns a parameter decides, not
+    its name.
     """
-    found: dict[int, str] = {}
+    role_of: dict[int, str] = {}
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):
             if isinstance(module, nn.Embedding):
-                found[id(parameter)] = "embeddings"
+                role_of[id(parameter)] = "embeddings"
             elif name == "bias":
-                found.setdefault(id(parameter), "biases")
+                role_of.setdefault(id(parameter), "biases")
             elif isinstance(module, (nn.LayerNorm, nn.RMSNorm)):
-                found.setdefault(id(parameter), "norms")
+                role_of.setdefault(id(parameter), "norms")
             elif parameter.numel() == 1:
-                found.setdefault(id(parameter), "scalars")
-    return {name: found.get(id(parameter), "matrices") for name, parameter in model.named_parameters()}
+                role_of.setdefault(id(parameter), "scalars")
+    return {name: role_of.get(id(parameter), "matrices") for name, parameter in model.named_parameters()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +104,54 @@ class Adam(OptimizerConfig):
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
         betas = (self.beta1, self.beta2)
         return torch.optim.Adam(self.groups(model), lr=self.lr, betas=betas, eps=self.epsilon, fused=True)
+
+
+class BertAdamOptimizer(torch.optim.Optimizer):
+    """Adam without bias correction and with decoupled weight decay (arXiv 1810.04805, its published code).
+
+    m <- b1 m + (1 - b1) g;  v <- b2 v + (1 - b2) g^2;  p <- p - lr (m / (sqrt(v) + eps) + decay p)
+
+    Its early steps are larger than Adam's: after one step m / sqrt(v) is (1 - b1) / sqrt(1 - b2), 3.2 for the defaults;
+    the warm-up compensates for this. There is no step count, so the moments are its whole state.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        *,
+        lr: float,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.01,
+    ):
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Update every parameter that has a gradient."""
+        for group in self.param_groups:
+            moved = [parameter for parameter in group["params"] if parameter.grad is not None]
+            if moved:
+                self._move(moved, group)
+
+    def _move(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        first, second = ([self._moment(parameter, name) for parameter in parameters] for name in MOMENTS)
+        beta1, beta2 = group["betas"]
+        torch._foreach_lerp_(first, gradients, 1.0 - beta1)
+        torch._foreach_mul_(second, beta2)
+        torch._foreach_addcmul_(second, gradients, gradients, 1.0 - beta2)
+        size = torch._foreach_sqrt(second)
+        torch._foreach_add_(size, group["eps"])
+        if group["weight_decay"]:
+            torch._foreach_mul_(parameters, 1.0 - group["lr"] * group["weight_decay"])
+        torch._foreach_addcdiv_(parameters, first, size, -group["lr"])
+
+    def _moment(self, parameter: Tensor, name: str) -> Tensor:
+        state = self.state[parameter]
+        if name not in state:
+            state[name] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+        return state[name]
 
 
 @dataclass(frozen=True, kw_only=True)
