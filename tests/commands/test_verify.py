@@ -147,7 +147,7 @@ def test_a_killed_run_that_went_on_verifies(
     before, and the decay begins there. What was kept at step 16 of the course that is lost must not stay."""
     run, lost = tmp_path / "run", 0
 
-    def ticking(self: BudgetClock, step: int, tokens: int, *, leaving: bool) -> Tick:
+    def ticking(self: BudgetClock, step: int, tokens: int, *, stopping: bool) -> Tick:
         return Tick(self.elapsed(), min((step + lost) / 40, 1.0))
 
     monkeypatch.setattr(BudgetClock, "tick", ticking)

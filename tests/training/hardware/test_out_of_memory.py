@@ -111,7 +111,7 @@ class Ticking(Clock):
     def __init__(self) -> None:
         self.read = 0
 
-    def tick(self, step: int, tokens: int, *, leaving: bool = False) -> Tick:
+    def tick(self, step: int, tokens: int, *, stopping: bool = False) -> Tick:
         self.read += 1
         return Tick(float(self.read), self.read / 40)
 
