@@ -15,12 +15,31 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+import types
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from daybreak.core.errors import Interrupted, UserError
 from daybreak.core.process import process_started
+
+
+class Absent(types.ModuleType):
+    """Stands in for tyro: the classes of options name parts of it, but no option is parsed here."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Absent(name)
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        return self
+
+
+try:
+    import tyro  # noqa: F401
+except ImportError:
+    sys.modules.update({name: Absent(name) for name in ("tyro", "tyro.conf", "tyro.constructors")})
 
 
 def with_field(value: Any, name: str, text: str) -> Any:

@@ -111,7 +111,7 @@ def our_training(cell: Cell) -> Training:
         clock=ReplayClock([]),
         prefetch=Prefetch() if cell.device.type == "cuda" else None,
         world=World(),
-        clip=cell.recipe.max_grad_norm,
+        max_grad_norm=cell.recipe.max_grad_norm,
         seed=0,
         device=cell.device,
         decisions=Decisions(

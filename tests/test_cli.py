@@ -241,7 +241,7 @@ def test_a_recipe_after_the_corpus_gets_the_remedy() -> None:
     [
         ("--objective.causal-fraction 1.5", "causal-fraction must be in [0, 1)"),
         ("--objective.causal-targets 0", "causal-targets in (0, 1]"),
-        ("--objective.mask-rates 0.1 0.2 0.3 0.4 0.5", "one to four shares"),
+        ("--objective.mask-rates 0.1 0.2 0.3 0.4 0.5", "one to four fractions"),
         ("--model.layers 0", "at least 1"),
         ("--model.pooling max", "cannot be 'max'"),
     ],

@@ -42,7 +42,7 @@ def _light() -> Iterator[None]:
     """On the CPU, and every export passes at once."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(probe, "choose_device", lambda: torch.device("cpu"))
-        for module in ("pretraining.run_end", "commands.export"):
+        for module in ("pretraining.run_end", "exporting.parity"):
             monkeypatch.setattr(f"daybreak.{module}.check_parity", lambda *_, **__: PASSED)
         yield
 

@@ -21,6 +21,7 @@ from daybreak.schemas.changes import Change
 from daybreak.schemas.run import Decisions
 from daybreak.training.clock import read_trace
 from daybreak.training.hardware import probe
+from daybreak.training.objectives.finish import Finish
 from daybreak.training.phases import SecondPhase
 from daybreak.training.ramp import Ramp
 
@@ -53,6 +54,7 @@ def toy(recipe: Recipe) -> Recipe:
         microbatch=2,
         ramp=Ramp(fraction=0.3, batch_multiple=3),
         phase2=SecondPhase(start=0.5, length=32),
+        finish=Finish(),
     )
 
 
@@ -86,7 +88,7 @@ def test_stopped_on_two_processes_a_run_goes_on_with_one(processes: Any, data: P
     words = ["-m", "daybreak", "pretrain", str(file), "--data", str(data), "--out", str(run)]
     saved = processes.stop_at(processes.launch(2, *words), run, 30, log)
     assert 30 < saved < 240
-    assert "The same command resumes" in " ".join(log.read_text().split())
+    assert "the same command resumes" in " ".join(log.read_text().split())
     assert read_json(run / "decisions.json", Decisions).changes == []
 
     summary = pretrain.pretrain(recipe, data=data, out=run)

@@ -131,7 +131,7 @@ def test_the_second_phase_is_entered(
     later = ["--phase2.start", "0.5", "--phase2.length", "160", "--phase2.batch", "2"]
     command("pretrain", name, "--data", tales, "--out", run, "--budget", "20steps", *TOY, *later)
     said = re.sub(r"\s+", " ", capsys.readouterr().out)
-    assert "Second phase from 50% on: rows of 160 positions." in said
+    assert "Second phase from 50% on: sequences of 160 positions." in said
     summary = read_json(run / "summary.json", Summary)
     assert summary.tokens == 10 * 8 * 32 + 10 * 2 * 160
     config = json.loads((run / "model" / "tokenizer_config.json").read_text())

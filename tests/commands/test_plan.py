@@ -119,7 +119,7 @@ def test_the_disk_of_a_plan_is_what_a_run_asks_for(
 def test_where_the_law_knows_no_candidate_others_are_named(data: Path, law: Law, timed: list[str]) -> None:
     with pytest.raises(UserError, match="no forecast") as refused:
         plan.plan(data=data, budget="30m", recipes=[load_recipe("bert-2018", size="tiny")])
-    assert "recipes that the law knows: tiny, mini" in refused.value.remedy
+    assert "recipes that the forecast supports: tiny, mini" in refused.value.remedy
 
 
 def test_a_candidate_that_takes_too_long_to_time_follows_from_its_arithmetic(

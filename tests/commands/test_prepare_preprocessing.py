@@ -208,7 +208,7 @@ def test_a_case_that_needs_a_first_tokenizer_reads_once_more(tmp_path: Path) -> 
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in noise) + path.read_text())
     prepare([path], tmp_path / "data", tokenizer=SMALL, preprocessing=Preprocessing(preset="crammed", show_text=True))
     report = read_json(tmp_path / "data" / "corpus.json", CorpusReport)
-    assert report.case == "crammed" and report.steps[0].passes == 1
+    assert report.preset == "crammed" and report.steps[0].passes == 1
     assert report.steps[0].documents_in - report.steps[0].documents_out >= 5
     assert [example.text for example in report.steps[0].examples] == noise[:3]
     assert left_over(tmp_path) == []

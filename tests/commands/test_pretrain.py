@@ -119,7 +119,7 @@ def test_the_same_command_again_is_done_at_once(
     with pytest.raises(SystemExit) as left:
         main(["pretrain", "tiny", "--data", str(data), "--out", str(finished), "--budget", "40steps", *shape])
     assert not left.value.code
-    assert "finished already" in capsys.readouterr().out
+    assert "is finished; --overwrite starts it again" in capsys.readouterr().out
     assert {path: path.stat().st_mtime_ns for path in finished.rglob("*")} == before
 
 

@@ -95,7 +95,7 @@ def test_what_is_wrong_is_said_in_one_sentence_before_anything_is_measured(
     def measured(*arguments: object) -> None:
         raise AssertionError("something was measured")
 
-    for name in ("layer_probes.probe_layers", "embeddings.probe_similarity", "masked_words.probe_masked_words"):
+    for name in ("layer_probes.probe_layers", "layer_probes.probe_similarity", "masked_words.probe_masked_words"):
         monkeypatch.setattr(f"daybreak.evaluation.probes.{name}", measured)
     model, out = finished / "model", tmp_path / "out"
     short = tmp_path / "short.txt"

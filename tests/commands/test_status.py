@@ -71,7 +71,7 @@ def test_a_run_in_its_first_seconds_is_starting(tmp_path):
     (tmp_path / ".data.preparing").mkdir()
     assert lines(status(tmp_path))["state"].startswith("starting: preparing text")
     (tmp_path / "notes.txt").touch()
-    with pytest.raises(UserError, match="is no run folder"):
+    with pytest.raises(UserError, match="is not a run folder"):
         status(tmp_path)
 
 
@@ -155,5 +155,5 @@ def test_a_night_with_troubles(write_run):
         "at step 1,800 out of memory: 16 rows at a time"
     )
     assert said["machine"].startswith("processor 25%, load 2.0, memory 3.0 GiB, 5.0 GiB free; disk 50.0 GiB free; ")
-    assert said["machine"].endswith("Some GPU 93% busy, 30.0 of 40.0 GiB, 310 W")
+    assert said["machine"].endswith("Some GPU 93% busy, 30.0 of 40.0 GiB (75 %), 310 W")
     assert said["watchdog"] == f"wrote stack traces 1m 30s ago: {folder.stacks / 'rank-1.txt'}"

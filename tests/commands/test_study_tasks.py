@@ -178,7 +178,7 @@ def test_a_finished_study_is_given_tasks_and_keeps_its_cells(
     assert "dark (accuracy)" in table and "mean of 2" in table and table in said
     rows = [[part.strip() for part in line.split("|")[1:-1]] for line in told.splitlines()]
     assert ["b", "3", "4.000 +- 0.000", *["70.1 +- 0.1"] * 3] in rows
-    assert "light (accuracy), b (B) against a (A): B is better. B's score less A's: +10.0 points" in told
+    assert "light (accuracy), b (B) against a (A): B is better. B's score - A's score: +10.0 points" in told
     assert "B is better" in (tmp_path / "log.md").read_text()
     with pytest.raises(UserError, match=r"has tasks, but this command has none. Add --tasks light,dark"):
         study(seeds=3, **asked_of(data, place.out))

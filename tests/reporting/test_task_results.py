@@ -192,7 +192,7 @@ def test_what_cannot_be_compared_says_why(write_results, tmp_path, capsys):
     a = write_results(tmp_path / "a", {"rte": 0.2, "sst2": 0.2})
     b = write_results(tmp_path / "b", {"rte": 0.2, "sst2": 0.2}, rows=300)
     text = words(report([a, b], tmp_path / "report.html").read_text())
-    said = "b against a, not compared on rte (quick), sst2 (quick): The two models were judged on different numbers of"
+    said = "b against a, not compared on rte (quick), sst2 (quick): The two models were evaluated on different numbers"
     assert said in capsys.readouterr().out and said in text
     for file in RunFolder(a).cells.rglob("*.json"):
         file.unlink()

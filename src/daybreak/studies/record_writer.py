@@ -144,7 +144,8 @@ def describe(
         text: the result of ``fingerprints``.
     """
     summary, decisions = read_json(run.summary, Summary), read_json(run.decisions, Decisions)
-    machine, recipe = read_json(run.environment, Environment), read_recipe_file(run.recipe)
+    # As the file has it: a record of an earlier version keeps its fingerprints.
+    machine, recipe = read_json(run.environment, Environment), read_json(run.recipe)
     whole = {name: value for name, value in without_paths(recipe).items() if name != "fingerprint"}
     seen = summary.validation
     load, others, void = _load(run, machine, decisions)

@@ -206,7 +206,7 @@ def test_what_cannot_be_opened_is_named(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "t.txt").write_text("a")
     (file,) = find_files([tmp_path / "t.txt"])
     (tmp_path / "t.txt").unlink()
-    with pytest.raises(UserError, match=r"t.txt' cannot be read: no such file or directory. Mend that"):
+    with pytest.raises(UserError, match=r"t.txt' cannot be read: no such file or directory. Fix that"):
         list(read_lines(file))
 
     def closed(path: object, *rest: object) -> None:

@@ -242,7 +242,7 @@ def test_values_by_type_give_way_to_those_of_a_task() -> None:
 
 
 def test_a_head_that_transformers_lacks_is_not_saved(encoder: Path, weather: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no class for"):
+    with pytest.raises(UserError, match="without a class in transformers"):
         evaluate(encoder, [str(weather)], protocol="small", seeds=1, out=tmp_path, save=tmp_path / "kept")
 
 

@@ -149,11 +149,11 @@ def test_the_queue_of_a_gpu_times_its_own_waits(monkeypatch: pytest.MonkeyPatch)
     data_parallel = DataParallel(model(), World())
     data_parallel._shared = object()  # type: ignore[assignment]
     buffer = types.SimpleNamespace(device=torch.device("cuda"))
-    data_parallel._messages._buckets = {0: buffer}  # type: ignore[dict-item]
+    data_parallel._sums._buckets = {0: buffer}  # type: ignore[dict-item]
     for _ in range(2):
         with data_parallel.microbatch(last=True):
             Event.now += 500.0
-            data_parallel._messages._send(buffer)  # type: ignore[arg-type]
+            data_parallel._sums._send(buffer)  # type: ignore[arg-type]
             Event.now += 30.0
     assert data_parallel.take_wait() == 0.06 and data_parallel.take_wait() == 0.0
 
