@@ -59,7 +59,7 @@ def verdicts(text: str) -> list[str | None]:
 
 
 @pytest.mark.parametrize(
-    ("text", "output"),
+    ("text", "said"),
     [
         ("Prose of the year 1914, in which 2 digits are not many.", [None, None]),
         (TABLE, ["too many digits", None]),

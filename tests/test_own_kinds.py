@@ -134,7 +134,7 @@ def test_the_report_names_the_file_that_is_needed(run: Path, tmp_path: Path) -> 
     (line,) = [line for line in page.splitlines() if line.startswith("daybreak pretrain")]
     assert line == (
         f"daybreak pretrain {run} --recipe FILE.py --data DATA --out {run}-again    # the same recipe, seed and budget "
-        "once more; FILE.py is yours, with MaskedSpans"
+        "again; FILE.py is your recipe file with MaskedSpans"
     )
 
 
@@ -183,7 +183,7 @@ def test_classes_of_ones_own_that_a_cell_could_not_know_or_judge_are_refused_at_
     asked: dict[str, Any] = dict(out=tmp_path / "out", budget="20steps", threads=1, preparation=plain)
     with pytest.raises(UserError, match=r"'a, raw': It holds MaskedSpans, of a file of yours. Name that file: code="):
         study_data({"a": ["nowhere"]}, recipe=load_recipe(OBJECTIVE), **asked)
-    with pytest.raises(UserError, match="The model AlbertEncoder, once exported, cannot be read back to be judged"):
+    with pytest.raises(UserError, match="An exported AlbertEncoder cannot be loaded again"):
         study_data({"a": ["nowhere"]}, recipe=load_recipe(ARCHITECTURE), code=str(ARCHITECTURE), **asked)
     assert not (tmp_path / "out").exists()
 

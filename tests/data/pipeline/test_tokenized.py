@@ -138,7 +138,7 @@ def test_steps_judge_what_is_decoded(texts: list[str], tokenizer: Path, tmp_path
 @given(
     lengths=st.lists(st.integers(0, 40), max_size=60),
     part_bytes=st.integers(2, 400),
-    hidden_size=st.sampled_from([2, 4]),
+    width=st.sampled_from([2, 4]),
     around=st.sampled_from([([], []), ([CLS], [SEP]), ([], [SEP]), ([], [SEP, PAD, PAD])]),
     named=st.booleans(),
 )
