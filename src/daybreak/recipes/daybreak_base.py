@@ -8,7 +8,6 @@ from daybreak.data.sequences.views import ViewRows
 from daybreak.data.tokenizers.tokenizer import WordPiece
 from daybreak.models.modern import ModernEncoder
 from daybreak.recipe import Recipe
-from daybreak.training.objectives.finish import Finish
 from daybreak.training.objectives.objective import CausalThenMasked
 from daybreak.training.optim.muon import Muon
 from daybreak.training.schedule import Trapezoid
@@ -21,7 +20,6 @@ recipe = Recipe(
     objective=CausalThenMasked(causal_fraction=0.15, causal_targets=0.3, mask_rates=(0.3, 0.25, 0.2, 0.15)),
     optimizer=Muon(lr=1.5e-3),
     schedule=Trapezoid(warmup=0.02, decay=0.6),
-    finish=Finish(start=0.9),
     length=128,
     batch=512,
     budget="24h",
