@@ -32,6 +32,7 @@ def pretended(script: str, *arguments: object) -> str:
         [sys.executable, str(SCRIPTS / script), *map(str, arguments)], env=environment, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    sys.stderr.write(done.stderr)  # pytest shows it when a test fails
     return done.stdout
 
 

@@ -224,9 +224,11 @@ def answer() -> None:
 
 
 def _pinned() -> None:
-    """Pinned memory is memory that says so."""
+    """Pinned memory is memory that says so.
+
+    ``torch.tensor`` itself stays: with another in its place transformers leaves missing weights uninitialized.
+    """
     tensor: Any = torch.Tensor
-    made = torch.tensor
 
     def pin(self: Any, *_: Any) -> Any:
         copy = self.clone()
@@ -235,7 +237,6 @@ def _pinned() -> None:
 
     tensor.pin_memory = pin
     tensor.is_pinned = lambda self, *_: getattr(self, "pretended_pinned", False)
-    torch.tensor = lambda *a, pin_memory=False, **k: made(*a, **k).pin_memory() if pin_memory else made(*a, **k)
 
 
 def _read_first(save: Any) -> Any:

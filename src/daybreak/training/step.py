@@ -425,8 +425,8 @@ def accumulate(
 
 def on_device(numbers: Sequence[float], device: torch.device) -> Tensor:
     """Return float64 [N] on ``device``; a GPU copies it without blocking the host."""
-    values = torch.tensor(numbers, dtype=torch.float64, pin_memory=device.type == "cuda")
-    return values.to(device, non_blocking=True)
+    values = torch.tensor(numbers, dtype=torch.float64)
+    return (values.pin_memory() if device.type == "cuda" else values).to(device, non_blocking=True)
 
 
 def _contrastive_pass(
