@@ -226,6 +226,7 @@ def _phases(recipe: Recipe, shards: Shards, data: Path, decisions: Decisions) ->
             shortest=finish.shortest,
             longest=finish.longest,
             views=finish.views,
+            ordinary=finish.ordinary,
         )
         plans.append((spans, finish.length, finish.sequences(decisions.batch, recipe.length)))
     built = [

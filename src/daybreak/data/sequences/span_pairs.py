@@ -5,8 +5,8 @@ visits all passages once, in an order keyed by the seed. Sequences 2i and 2i + 1
 passage: random lengths, and the second begins some tokens before or after the end of the first. A passage that is too
 short for the lengths drawn gives shorter spans, at the least its two halves.
 
-A model that reads nothing but single spans soon loses the attention between segments that views taught it. So a part of
-the pairs gives way to two sequences of views (see ``views``), which belong to no document.
+A model that reads nothing but single spans loses the attention between segments and the fit to longer text. So some
+pairs are replaced by two sequences of views (see ``views``) or two cuts of the stream, which belong to no document.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ class SpanSampler(Sampler):
         shortest: tokens of a span at least, where its passage is long enough.
         longest: tokens of a span at most; never more than fit into a sequence.
         views: fraction of the pairs that are two sequences of views instead.
+        ordinary: fraction of the pairs that are two cuts of the stream instead.
 
     Raises:
         UserError: fewer than two passages, so that no span has another document's to be told apart from.
@@ -72,6 +73,7 @@ class SpanSampler(Sampler):
         shortest: int,
         longest: int,
         views: float = 0.0,
+        ordinary: float = 0.0,
     ):
         self._stream, self._length, self._seed, self._special = stream, length, seed, special
         self._longest = min(longest, length - 2)
@@ -89,9 +91,13 @@ class SpanSampler(Sampler):
             )
         # Half a sequence at most, so that each holds two views or more.
         reach = min(self._longest, max(2, length // 2 - 1))
-        shown = ViewRows(fraction=1.0, later_fraction=1.0, shortest=min(self._shortest, reach), longest=reach)
-        self._views = ViewSampler(stream, length, seed, special, shown) if views else None
-        self._fraction = views
+        self._unpaired_fraction = views + ordinary
+        if self._unpaired_fraction:
+            share = views / self._unpaired_fraction
+            rows = ViewRows(
+                fraction=share, later_fraction=share, shortest=min(self._shortest, reach), longest=reach
+            )
+            self._unpaired = ViewSampler(stream, length, seed, special, rows)
         mean = (self._shortest + self._longest) / 2
         self.rows_per_epoch = max(2, int(self._sizes.sum() / mean))
 
@@ -101,11 +107,11 @@ class SpanSampler(Sampler):
         _, passages = visit(first, pairs, len(self._starts), self._seed)
         starts, sizes = self._spans(np.arange(first, first + pairs), passages)
         batch = self._gather(starts, sizes, passages, slice(position % 2, position % 2 + rows))
-        if self._views is not None:
+        if self._unpaired_fraction:
             pair = np.arange(position, position + rows) // 2
-            chosen = uniforms_at(f"{self._seed} views among spans", pair) < self._fraction
+            chosen = uniforms_at(f"{self._seed} views among spans", pair) < self._unpaired_fraction
             assert batch.attend is not None and batch.documents is not None
-            batch.ids[chosen] = self._views.take(position, rows).ids[chosen]
+            batch.ids[chosen] = self._unpaired.take(position, rows).ids[chosen]
             batch.attend[chosen] = True
             batch.documents[chosen] = NO_DOCUMENT
         return batch

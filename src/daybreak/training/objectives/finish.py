@@ -47,6 +47,8 @@ class Finish:
     """Maximum number of tokens of a span."""
     views: float = 0.1
     """Fraction of the pairs that are sequences of views instead, which keep the attention between segments."""
+    ordinary: float = 0.0
+    """Fraction of the pairs that are ordinary sequences instead, which keep the fit to running text."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.start <= 1 or not self.temperature > 0 or not self.weight >= 0 or self.batch < 0:
@@ -55,8 +57,11 @@ class Finish:
                 "not negative.",
                 "Correct the number.",
             )
-        if not 0 <= self.views < 1:
-            raise UserError("--finish.views must be in [0, 1).", "Correct the number.")
+        if self.views < 0 or self.ordinary < 0 or not self.views + self.ordinary < 1:
+            raise UserError(
+                "--finish.views and --finish.ordinary must not be negative, and their sum must be below 1.",
+                "Correct the numbers.",
+            )
         if not 4 <= self.shortest <= self.longest or self.shortest > self.length - 2:
             raise UserError(
                 f"--finish.shortest {self.shortest} and --finish.longest {self.longest} do not fit each other or "
