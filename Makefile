@@ -4,11 +4,12 @@
 # make bench   the short form of every script in benchmarks/
 # make gpu     everything that a GPU is needed for, into gpu/; make gpu ARGS="--task-dir GLUE --minutes 60"
 # make gpu-dry the same stages on a CPU with tiny shapes
+# make tables  the tables of README and docs anew from records/
 # make docs    the documentation as a site, in site/
 #
 # SYSTEM_TORCH=1 uses the torch that this machine has already (decided when .venv is made: delete .venv to change it).
 
-.PHONY: run test check bench gpu gpu-dry docs
+.PHONY: run test check bench tables gpu gpu-dry docs
 .DELETE_ON_ERROR:
 
 VENV := .venv
@@ -36,6 +37,9 @@ bench: $(VENV)/.installed-run
 		[ -e "$$script" ] || continue; \
 		found=1; echo "== $$script --short"; $(BIN)/python "$$script" --short || exit; \
 	done; [ -n "$$found" ] || echo "There is no script in benchmarks/ yet."
+
+tables: $(VENV)/.installed-test
+	$(BIN)/python tests/test_docs.py --write
 
 # With the Python that is there, for a rented machine has its own torch: nothing is installed.
 gpu:

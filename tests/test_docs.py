@@ -1,6 +1,6 @@
 """What README and docs tell a stranger to type is what the program takes; their links lead somewhere.
 
-The table of recipes and the examples on the pages are copies: ``python tests/test_docs.py --write`` renews them.
+The tables of records, the table of recipes and the examples on the pages are copies: ``make tables`` renews them.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import importlib
 import re
+import runpy
 import sys
 from pathlib import Path
 
@@ -57,6 +58,8 @@ def renewed(text: str) -> str:
 def copied(source: str) -> str:
     if source == "daybreak recipes":
         return recipes_table()
+    if source.startswith("tables."):
+        return str(runpy.run_path(str(ROOT / "docs/tables.py"))[source.removeprefix("tables.")]())
     language = {".py": "python"}.get(Path(source).suffix, Path(source).suffix[1:])
     return f"```{language}\n{(ROOT / source).read_text(encoding='utf-8')}```\n"
 
@@ -82,7 +85,7 @@ def recipes_table() -> str:
 
 @pytest.mark.parametrize("name", [name for name, text in TEXTS.items() if COPY.search(text)])
 def test_what_a_page_copies_is_what_it_was_copied_from(name: str) -> None:
-    assert TEXTS[name] == renewed(TEXTS[name]), "If the change is meant: python tests/test_docs.py --write"
+    assert TEXTS[name] == renewed(TEXTS[name]), "If the change is meant: make tables"
 
 
 def test_the_reference_has_every_verb_and_everything_that_reaches_disk() -> None:

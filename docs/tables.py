@@ -1,0 +1,122 @@
+"""The tables of README and docs that come from records/.
+
+    make tables             renews them; tests/test_docs.py fails when one is not current
+
+A page holds ``<!-- made from: tables.NAME -->`` before a table and ``<!-- until here -->`` after it, where NAME is a
+function of this file that returns the table as Markdown.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+RECORDS = Path(__file__).resolve().parents[1] / "records"
+DEFAULT_RUN = "2026-11-23-tiny-3m-seed-0"
+SPEED = {
+    ("tiny", 8192): "2026-11-22-throughput-3",
+    ("tiny", 32768): "2026-11-22-throughput-3",
+    ("mini", 8192): "2026-11-22-throughput-3",
+    ("mini", 32768): "2026-11-23-throughput",
+}
+RACE = "2026-11-22-race"
+RACERS = {
+    ("reference", 900): "Trainer, BERT of the shape of `mini`, best of seven settings",
+    ("reference", 1800): "the same",
+    ("cramming", 360): "Cramming's recipe in the shape of `mini`",
+    ("daybreak, free shape", 120): "`tiny`, AdamW",
+    ("daybreak, same parameters", 180): "`mini`, AdamW",
+    ("daybreak, same parameters", 900): "`mini`, AdamW",
+}
+GLUE = {
+    "cola": "CoLA mcc",
+    "sst2": "SST-2 accuracy",
+    "mrpc": "MRPC F1",
+    "stsb": "STS-B Spearman",
+    "rte": "RTE accuracy",
+}
+GLUE_RUNS = {
+    "2026-11-21-tiny-wiki-8m/": "`tiny`, AdamW, 8 minutes",
+    "2026-11-21-mini-wiki-20m/": "`mini`, AdamW, 20 minutes",
+    "2026-11-22-muon-tiny-15m-tasks.json": "`tiny`, Muon, 15 minutes of one thread",
+}
+
+
+def read(name: str) -> Any:
+    return json.loads((RECORDS / name).read_text(encoding="utf-8"))
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [f"| {' | '.join(cells)} |" for cells in (header, *rows)]
+    return "\n".join([lines[0], "|---" * len(header) + "|", *lines[1:], ""])
+
+
+def score(result: Mapping[str, Any], decimals: int = 1) -> str:
+    """Mean and spread of a result over its fine-tuning seeds, times 100."""
+    spread = f" +- {100 * result['spread']:.{decimals}f}" if len(result["seeds"]) > 1 else ""
+    return f"{100 * result['mean']:.{decimals}f}{spread}"
+
+
+def default_run() -> str:
+    """The default run beside its baselines on its own task."""
+    results = {result["model"]: result for result in read(f"{DEFAULT_RUN}/results.json")}
+    ours = results["pretrained"]
+    rows = [
+        ["constant answer", f"{100 * ours['baseline']:.1f}"],
+        ["the same network without pretraining", score(results["untrained"])],
+        ["bag of words (TF-IDF and logistic regression)", f"{100 * ours['bag_of_words'][ours['metric']]:.1f}"],
+        ["`tiny`, three minutes", f"**{score(ours)}**"],
+    ]
+    return table([f"{ours['train_rows']:,} training rows", f"{ours['metric']} x 100"], rows)
+
+
+def speed() -> str:
+    """Tokens a second as ratios to transformers' BERT of the same shape."""
+    ratios, links = {}, {}
+    for (recipe, vocabulary), name in SPEED.items():
+        cells = read(f"{name}.json")["cells"]
+        (rates,) = (
+            {side: one["tokens_per_second"] for side, one in cell["contenders"].items()}
+            for cell in cells
+            if (cell["recipe"], cell["vocabulary"]) == (recipe, vocabulary)
+        )
+        ratios[recipe, vocabulary] = f"{rates['daybreak, recipe'] / rates['transformers BERT']:.1f}"
+        links.setdefault(recipe, {})[f"[{name[11:]}](../records/{name}.json)"] = None
+    vocabularies = sorted({vocabulary for _, vocabulary in SPEED})
+    rows = [
+        [f"`{recipe}`", *(ratios[recipe, vocabulary] for vocabulary in vocabularies), ", ".join(links[recipe])]
+        for recipe in links
+    ]
+    return table(["recipe", *(f"vocabulary {vocabulary:,}" for vocabulary in vocabularies), "records"], rows)
+
+
+def race() -> str:
+    """Final held-out losses of the race, on the same positions."""
+    runs = read(f"{RACE}.json")["race"]
+    rows = []
+    for (side, seconds), name in RACERS.items():
+        losses = [run["curve"][-1]["loss"] for run in runs if (run["contender"], run["seconds"]) == (side, seconds)]
+        spread = f" +- {statistics.stdev(losses):.2f}" if len(losses) > 1 else ""
+        rows.append([name, f"{seconds // 60} minutes", f"{statistics.fmean(losses):.2f}{spread}", str(len(losses))])
+    return table(["run", "time", "loss", "seeds"], rows)
+
+
+def glue() -> str:
+    """GLUE scores of runs of minutes on Wikipedia."""
+    rows = []
+    for name, what in GLUE_RUNS.items():
+        results = read(name if name.endswith(".json") else f"{name}results.json")
+        labels = {"pretrained": f"[{what}](../records/{name})", "untrained": "the same without pretraining"}
+        for model, label in labels.items():
+            found = {result["task"]: result for result in results if result["model"] == model}
+            if set(GLUE) <= set(found):
+                rows.append([label, *(score(found[task]) for task in GLUE)])
+                constant = [f"{100 * found[task]['baseline']:.1f}" for task in GLUE]
+    return table(["model", *GLUE.values()], [["constant answer", *constant], *rows])
+
+
+if __name__ == "__main__":
+    print("\n".join(make() for make in (default_run, speed, race, glue)))
