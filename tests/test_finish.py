@@ -70,9 +70,10 @@ def test_a_run_that_was_stopped_in_its_finish_goes_on_and_verifies(
     assert said.count("Finish from 60% on: a contrastive loss on pairs of spans is added to the masked loss.") == 1
     steps = [line for line in read_json_lines(run / "metrics.jsonl") if line["type"] == "step"]
     assert [line["contrastive"] is not None for line in steps] == [False] * 24 + [True] * 16
-    assert all(0 < line["contrastive"] < 10 for line in steps[24:]) and {line["stage"] for line in steps[24:]} == {
-        "masked"
-    }
+    # A step of four sequences may hold no pair.
+    losses = [line["contrastive"] for line in steps[24:]]
+    assert all(0 <= loss < 10 for loss in losses) and sum(loss > 0 for loss in losses) >= 4
+    assert {line["stage"] for line in steps[24:]} == {"masked"}
     assert left("verify", run, "--data", data) == 0
     said = re.sub(r"\s+", " ", capsys.readouterr().out)
     assert f"Verified: steps 0 to 40 of '{run}' are equal bit for bit (40 recorded gradient norms" in said

@@ -10,7 +10,7 @@ import pytest
 from daybreak.core.files import read_json
 from daybreak.core.recipe_file import is_edited, read_recipe_file, without_extras
 from daybreak.recipe import load_recipe
-from daybreak.schemas.old_names import RECIPE
+from daybreak.schemas.old_names import RECIPE, current_recipe
 from daybreak.schemas.run import Summary
 
 RECORDS = Path(__file__).resolve().parents[2] / "records"
@@ -51,3 +51,10 @@ def test_an_old_summary_keeps_its_times() -> None:
     old = json.loads((OLD / "summary.json").read_text())
     summary: Summary = read_json(OLD / "summary.json", Summary)
     assert summary.time_by_category == old["spent"]
+
+
+def test_a_finish_of_an_earlier_version_keeps_its_sequences() -> None:
+    old = {"finish": {"start": 0.9, "weight": 1.0}}
+    assert current_recipe(old)["finish"] == {"start": 0.9, "weight": 1.0, "views": 0.0, "ordinary": 0.0}
+    new = {"finish": {"start": 0.9, "views": 0.1, "ordinary": 0.5}}
+    assert current_recipe(new) == new

@@ -20,7 +20,7 @@ recipe = Recipe(
     objective=CausalThenMasked(causal_fraction=0.0, mask_rates=(0.15,)),
     optimizer=AdamW(lr=1e-3),  # a tenth of it with --init
     schedule=Trapezoid(warmup=0.05, decay=0.95),
-    finish=Finish(start=0.0, length=128, longest=126),
+    finish=Finish(start=0.0, weight=1.0, length=128, longest=126, ordinary=0.0),
     length=128,
     batch=64,
     budget="10m",

@@ -8,6 +8,7 @@ from daybreak.data.sequences.views import ViewRows
 from daybreak.data.tokenizers.tokenizer import WordPiece
 from daybreak.models.modern import ModernEncoder
 from daybreak.recipe import Recipe
+from daybreak.training.objectives.finish import Finish
 from daybreak.training.objectives.objective import CausalThenMasked
 from daybreak.training.optim.muon import Muon
 from daybreak.training.schedule import Trapezoid
@@ -22,5 +23,6 @@ recipe = Recipe(
     schedule=Trapezoid(warmup=0.02, decay=0.6),
     length=128,
     batch=32,
+    finish=Finish(start=0.9),
     budget="1h",
 )

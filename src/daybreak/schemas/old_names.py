@@ -56,8 +56,13 @@ PREPARE_FLAGS = {"--steps": "--filters"}
 
 
 def current_recipe(recipe: dict[str, Any]) -> dict[str, Any]:
-    """Return the recipe with the current names of its fields."""
+    """Return the recipe with the current names of its fields.
+
+    A finish of an earlier version had pairs of spans only, so the fractions of other sequences are 0.
+    """
     current = copy.deepcopy(recipe)
+    if isinstance(finish := current.get("finish"), dict):
+        current["finish"] = {**finish, **{name: finish.get(name, 0.0) for name in ("views", "ordinary")}}
     for old, new in RECIPE.items():
         *path, name = old.split(".")
         holder: Any = current

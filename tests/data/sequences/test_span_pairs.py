@@ -140,6 +140,19 @@ def test_as_many_pairs_are_views_as_the_fraction_says(make_stream: MakeStream) -
     assert (made.take(0, 4000).documents == NO_DOCUMENT).mean() == pytest.approx(0.25, abs=0.03)
 
 
+def test_a_fraction_of_the_pairs_are_cuts_of_the_stream(make_stream: MakeStream) -> None:
+    """Half of the unpaired sequences repeat a window, the other half run on; both keep their pair together."""
+    stream = make_stream([400, 300, 150, 200])
+    made = SpanSampler(stream, 64, 5, SPECIAL, shortest=12, longest=60, views=0.2, ordinary=0.2)
+    batch = made.take(0, 4000)
+    unpaired = batch.documents == NO_DOCUMENT
+    assert unpaired.mean() == pytest.approx(0.4, abs=0.03)
+    runs_on = np.array([bool((np.diff(ids[1:]) == 1).mean() > 0.9) for ids in batch.ids[unpaired]])
+    assert runs_on.mean() == pytest.approx(0.5, abs=0.05)
+    assert (batch.ids[unpaired] != SPECIAL.pad).all() and batch.attend[unpaired].all()
+    assert (unpaired[::2] == unpaired[1::2]).all()
+
+
 def test_passages_are_counted_as_they_are_read(make_stream: MakeStream) -> None:
     assert passages(make_stream([400, 3, 5 * PASSAGE + 1, FEWEST])) == 1 + 0 + 6 + 1
 

@@ -94,9 +94,7 @@ class SpanSampler(Sampler):
         self._unpaired_fraction = views + ordinary
         if self._unpaired_fraction:
             share = views / self._unpaired_fraction
-            rows = ViewRows(
-                fraction=share, later_fraction=share, shortest=min(self._shortest, reach), longest=reach
-            )
+            rows = ViewRows(fraction=share, later_fraction=share, shortest=min(self._shortest, reach), longest=reach)
             self._unpaired = ViewSampler(stream, length, seed, special, rows)
         mean = (self._shortest + self._longest) / 2
         self.rows_per_epoch = max(2, int(self._sizes.sum() / mean))

@@ -33,7 +33,7 @@ class Finish:
 
     start: float = 1.0
     """Fraction of the run at which the finish starts; 1 for no finish, 0 for the whole run."""
-    weight: float = 1.0
+    weight: float = 0.3
     """Factor of the mean contrastive loss before it is added to the mean masked loss."""
     temperature: float = 0.05
     """Divisor of the cosine similarities."""
@@ -47,7 +47,7 @@ class Finish:
     """Maximum number of tokens of a span."""
     views: float = 0.1
     """Fraction of the pairs that are sequences of views instead, which keep the attention between segments."""
-    ordinary: float = 0.0
+    ordinary: float = 0.5
     """Fraction of the pairs that are ordinary sequences instead, which keep the fit to running text."""
 
     def __post_init__(self) -> None:
