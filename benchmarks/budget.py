@@ -3,7 +3,7 @@
     python benchmarks/budget.py --data DATA --out budget.json
 
 The clock starts before the process and stops when weights, configuration and tokenizer are on disk. The steps after
-that (parity gate, examples, card) are not part of the budget. RULES.md allows a difference of 1 % or 1 s, whichever is
+that (parity check, examples, card) are not part of the budget. RULES.md allows a difference of 1 % or 1 s, whichever is
 larger, and invalidates measurements on a machine that is busy with other processes.
 """
 

@@ -4,7 +4,7 @@
 
 The random weights are larger than at the start of training, so that logits are far from 0. Differences are relative:
 the root mean square of the difference divided by that of the CPU's float32 result. The largest logit difference has the
-tolerance of the export's parity gate.
+tolerance of the export's parity check.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LAYOUTS = {
     ),
 }
 FLOAT32 = 1e-4
-"""Allowed in float32, relative; also the parity gate's figure for logits of size 10."""
+"""Allowed in float32, relative; also the parity check's figure for logits of size 10."""
 BFLOAT16 = 0.05
 """Allowed in bfloat16, relative: 8 bits of mantissa are 0.4 % a rounding, and some dozen of them meet."""
 
@@ -103,7 +103,7 @@ def checks(device: torch.device, layouts: Iterable[str]) -> Iterator[dict[str, A
 
 
 def against_stock(model: ModernBert, device: torch.device) -> tuple[float, float]:
-    """Largest logit difference to transformers' class on ``device``, and the tolerance of the export's parity gate."""
+    """Largest logit difference to transformers' class on ``device``, and the tolerance of the export's parity check."""
     stock = stock_modern(model.shape, VOCABULARY, LENGTH).to(device).eval()
     weights = {name: tensor.to(device) for name, tensor in model.shape.export_weights(model).items()}
     weights["decoder.weight"] = weights["model.embeddings.tok_embeddings.weight"]

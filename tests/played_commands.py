@@ -73,7 +73,7 @@ def shorten(monkeypatch: pytest.MonkeyPatch) -> None:
     """All that is done to commands. They are parsed as they stand on the page; the commands get less to do.
 
     Models are small, runs have 20 steps, tasks and studies one seed, and two preprocessings those of texts; one core is
-    used and no accelerator. The parity gate passes, for its process takes seconds; the best checkpoint is kept, however
+    used and no accelerator. The parity check passes, for its process takes seconds; the best checkpoint is kept, however
     the end came out. All text is Finnish to the model of languages, which nobody ships.
     """
 

@@ -276,5 +276,5 @@ def test_transformers_4_57_reads_the_same_model(modern: Path, tmp_path: Path) ->
         wanted = stock(**batch).logits
     real = batch["attention_mask"].bool()
     given_logits = load_file(tmp_path / "logits")["logits"]
-    tolerance = 1e-4 * max(1.0, wanted.abs().max().item() / 10)  # that of the parity gate
+    tolerance = 1e-4 * max(1.0, wanted.abs().max().item() / 10)  # that of the parity check
     assert np.abs((given_logits - wanted)[real].numpy()).max() <= tolerance

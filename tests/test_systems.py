@@ -53,7 +53,7 @@ FLAGS = {
 PAIRS = {"bert-2018", "bert-gpu", "scibert"}
 """Those that predict the next sentence."""
 JUDGED = {"bert-2018", "bert-8gb", "crammed"}
-"""Those that the real parity gate evaluates: with next sentences, without, and with code of its own."""
+"""Those that the real parity check evaluates: with next sentences, without, and with code of its own."""
 
 
 @pytest.fixture(autouse=True)

@@ -186,7 +186,7 @@ def verified(last: int) -> Verified:
     ("made", "words"),
     [
         ({"ended": False}, "is not finished. Give its command again, and record it then."),
-        ({"passed": False}, "did not pass the parity gate (logits differ by 0.4): it has no result."),
+        ({"passed": False}, "did not pass the parity check (logits differ by 0.4): it has no result."),
         ({"seconds": 184.0}, "ended 3.1 s after its budget of 3m, where RULES.md allows 1.8 s."),
         ({"seconds": 178.0}, "ended 2.9 s before its budget of 3m"),
     ],

@@ -145,4 +145,4 @@ def _export(found: RunRecords) -> str:
         return ""
     parity = found.summary.parity
     model = RunFolder(found.path).model
-    return f"{model}, parity passed" if parity.passed else f"refused: {parity.failure or 'the parity gate failed'}"
+    return f"{model}, parity passed" if parity.passed else f"refused: {parity.failure or 'the parity check failed'}"

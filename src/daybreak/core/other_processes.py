@@ -70,7 +70,7 @@ def why_void(turn: MachineLoad, *, cores: int, threads: int) -> str:
     The load includes the measured process itself. Its threads stay within the cores, so only other processes raise the
     load above cores + BUSY. If the processor time of other processes is known, the rule is refined in two ways. A load
     that no other process explains comes from the measured process (threads that wait for the disk, the clean process of
-    the parity gate) and is accepted. And because a one-minute mean is slow, a short measurement is invalid if other
+    the parity check) and is accepted. And because a one-minute mean is slow, a short measurement is invalid if other
     processes used a core in it.
     """
     peak = max([turn.before[0], turn.most, *turn.after[:1]])

@@ -1,4 +1,4 @@
-"""End of a run: validation and export inside the budget; parity gate, examples, summary and card after it."""
+"""End of a run: validation and export inside the budget; parity check, examples, summary and card after it."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ class Record:
     machine: Environment
     """Device, cores, memory, versions."""
     transformers: str
-    """Version of transformers in the parity gate."""
+    """Version of transformers in the parity check."""
     commit: str
     """Commit of the checkout that recorded the run; empty if Daybreak was installed as a package."""
     parameters: int

@@ -35,7 +35,7 @@ class MachineLoad:
     after: list[float] = field(default_factory=list)
     """Load averages at the end; empty if the process was killed."""
     seconds: float | None = None
-    """Duration of the process, the parity gate included."""
+    """Duration of the process, the parity check included."""
     others: float | None = None
     """Mean number of cores that other processes used; None if the system does not report it."""
 

@@ -31,9 +31,9 @@ from daybreak.training.clock import Budget
 from daybreak.training.hardware import probe
 from daybreak.training.validation import Validation
 
-REFUSED = "its export was refused by the parity gate"
+REFUSED = "its export was refused by the parity check"
 AFTERWARDS = 12.0
-"""Approximate seconds of a cell after its budget, for the parity gate and the fill-mask examples."""
+"""Approximate seconds of a cell after its budget, for the parity check and the fill-mask examples."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,7 +232,7 @@ def play(
         found[cell] = read_cell(attempt, study)
         done(list(found.values()))
         say(f"{words}: {_summary(found[cell])}{_left(found, left)}")
-        # A model that failed the parity gate has no result (RULES.md); a void cell is evaluated after its repetition.
+        # A model that failed the parity check has no result (RULES.md); a void cell is evaluated after its repetition.
         if tasks and found[cell].void != REFUSED and not (attempt == cell and repeated(cell)):
             evaluate_cell(attempt, study, lock, tasks)
             found[cell] = with_scores(found[cell], attempt, study, tasks)

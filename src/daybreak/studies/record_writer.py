@@ -39,7 +39,7 @@ SETTLED = 60.0
 
 
 def refuse_unfit(run: RunFolder) -> None:
-    """Raise UserError unless the run finished within its budget with a model that passed the parity gate."""
+    """Raise UserError unless the run finished within its budget with a model that passed the parity check."""
     if not run.recipe.is_file():
         raise UserError(f"'{run.path}' is no run folder.", "Name one that daybreak pretrain made.")
     if not run.summary.is_file():
@@ -48,8 +48,8 @@ def refuse_unfit(run: RunFolder) -> None:
     if summary.parity is None or not summary.parity.passed:
         why = summary.parity.failure if summary.parity else None
         raise UserError(
-            f"The model of '{run.path}' did not pass the parity gate{f' ({why})' if why else ''}: it has no result.",
-            "Mend what the gate found, and train it again.",
+            f"The model of '{run.path}' did not pass the parity check{f' ({why})' if why else ''}: it has no result.",
+            "Fix what the check found, and train it again.",
         )
     seconds = Budget.parse(summary.budget).seconds
     late = summary.elapsed - seconds if seconds else 0.0
