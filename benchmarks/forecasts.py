@@ -21,13 +21,13 @@ import measure
 import torch
 import toy
 
+from daybreak.core.budget import Budget
 from daybreak.core.files import read_json, write_json
 from daybreak.core.run_folder import RunFolder
 from daybreak.forecasting.law import SPEED_SPREAD, RunSpec, correct, predict_loss, shipped_law
 from daybreak.forecasting.runs import law_run
 from daybreak.reporting.forecast import EARLY
 from daybreak.schemas.forecast import Forecast, ForecastLog
-from daybreak.training.clock import Budget
 
 MOMENTS = ("start", "tenth")
 

@@ -24,13 +24,13 @@ from typing import Any
 
 import torch
 
+from daybreak.core.budget import Budget
 from daybreak.core.files import read_json, write_json
 from daybreak.core.other_processes import OtherProcesses, load, why_void
 from daybreak.core.process import usable_cores
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.serialization import to_dict
 from daybreak.schemas.studies import MachineLoad
-from daybreak.training.clock import Budget
 from daybreak.training.hardware.probe import describe
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -73,8 +73,8 @@ def shorten(monkeypatch: pytest.MonkeyPatch) -> None:
     """All that is done to commands. They are parsed as they stand on the page; the commands get less to do.
 
     Models are small, runs have 20 steps, tasks and studies one seed, and two preprocessings those of texts; one core is
-    used and no accelerator. The parity check passes, for its process takes seconds; the best checkpoint is kept, however
-    the end came out. All text is Finnish to the model of languages, which nobody ships.
+    used and no accelerator. The parity check passes, because its process takes seconds; the best checkpoint is kept at
+    every end. The stand-in for the language model, which is not shipped, calls all text Finnish.
     """
 
     def change(verb: str, how: Callable[[tuple[Any, ...], dict[str, Any]], Any]) -> None:

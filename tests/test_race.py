@@ -15,9 +15,9 @@ import torch
 from benchmark_scripts import LENGTH, SHAPE, VOCABULARY, beside, script
 
 from daybreak.core.batch import Batch
+from daybreak.core.budget import Budget
 from daybreak.core.world import World
 from daybreak.schemas.run import SpecialIds
-from daybreak.training.clock import Budget
 from daybreak.training.validation import Validation
 
 __all__ = ["beside"]  # a fixture

@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from daybreak.core.budget import Budget
 from daybreak.core.encoder import EncoderConfig
 from daybreak.core.errors import UserError
 from daybreak.core.recipe_file import read_recipe_file, without_extras
@@ -27,7 +28,6 @@ from daybreak.models import crammed as _crammed
 from daybreak.models import modern as _modern
 from daybreak.training import calibration
 from daybreak.training.averaging import Averaging
-from daybreak.training.clock import Budget
 from daybreak.training.objectives.finish import Finish
 from daybreak.training.objectives.masked import Masked
 from daybreak.training.objectives.objective import Objective

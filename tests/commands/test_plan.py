@@ -11,6 +11,7 @@ import pytest
 from fake_laws import made_up
 
 from daybreak.commands import plan
+from daybreak.core.budget import Budget
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json
 from daybreak.data.sequences.sampler import StreamRows
@@ -24,7 +25,6 @@ from daybreak.pretraining.flops import flops_per_token
 from daybreak.pretraining.planning import Speed
 from daybreak.recipe import Recipe, load_recipe
 from daybreak.schemas.forecast import Law, Plan, TaskRun, TaskTable
-from daybreak.training.clock import Budget
 from daybreak.training.monitoring.disk import gigabytes, most_bytes
 
 

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from daybreak.commands import evaluate, run
+from daybreak.core.budget import Budget
 from daybreak.core.deadline import Deadline
 from daybreak.core.errors import TooLate, UserError
 from daybreak.core.files import write_json
 from daybreak.core.run_folder import RunFolder
 from daybreak.evaluation.finetuning import task_evaluation
-from daybreak.training.clock import Budget
 
 
 def ahead(seconds: float) -> Deadline:

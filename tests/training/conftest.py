@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from daybreak.core.batch import Batch
+from daybreak.core.budget import Budget
 from daybreak.core.encoder import Encoder, LossSum
 from daybreak.core.files import read_json, read_json_lines
 from daybreak.core.run_folder import RunFolder
@@ -22,7 +23,7 @@ from daybreak.models.modern import ModernEncoder
 from daybreak.schemas.run import Decisions
 from daybreak.training import loop
 from daybreak.training.checkpoint import START, Progress
-from daybreak.training.clock import Budget, BudgetClock, ReplayClock, read_trace
+from daybreak.training.clock import BudgetClock, ReplayClock, read_trace
 from daybreak.training.guard import LossScale
 from daybreak.training.hardware.data_parallel import DataParallel
 from daybreak.training.loop import fit

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
+from daybreak.core.budget import Budget
 from daybreak.core.errors import UserError
 from daybreak.core.world import World
 from daybreak.training import calibration, checkpoint
-from daybreak.training.clock import Budget
 from daybreak.training.objectives.finish import Finish
 from daybreak.training.optim.muon import Muon
 from daybreak.training.optim.optimizers import AdamW, BertAdam, OptimizerConfig

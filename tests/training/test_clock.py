@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from daybreak.core.budget import Budget
 from daybreak.core.errors import UserError
 from daybreak.core.world import World
 from daybreak.schemas.run import TraceRecord
-from daybreak.training.clock import Budget, BudgetClock, ReplayClock, Tick, read_trace
+from daybreak.training.clock import BudgetClock, ReplayClock, Tick, read_trace
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from daybreak.core import world as worlds
 from daybreak.core.batch import Batch
+from daybreak.core.budget import Budget
 from daybreak.core.encoder import Encoder, LossSum
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.serialization import to_dict
@@ -25,7 +26,7 @@ from daybreak.schemas.changes import MachineRecord
 from daybreak.schemas.run import Decisions, StepRecord, ValidationRecord
 from daybreak.training import checkpoint, loop
 from daybreak.training.checkpoint import Progress
-from daybreak.training.clock import Budget, BudgetClock
+from daybreak.training.clock import BudgetClock
 from daybreak.training.guard import Health
 from daybreak.training.hardware.data_parallel import DataParallel
 from daybreak.training.loop import fit, next_mark

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from daybreak.core.batch import Batch
+from daybreak.core.budget import Budget
 from daybreak.core.errors import UserError
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.serialization import from_dict, to_dict
@@ -18,7 +19,7 @@ from daybreak.core.world import World
 from daybreak.models.modern import ModernEncoder
 from daybreak.schemas.run import Decisions
 from daybreak.training import checkpoint, loop
-from daybreak.training.clock import Budget, BudgetClock
+from daybreak.training.clock import BudgetClock
 from daybreak.training.hardware.data_parallel import DataParallel
 from daybreak.training.loop import fit
 from daybreak.training.monitoring.journal import Journal

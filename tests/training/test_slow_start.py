@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
+from daybreak.core.budget import Budget
 from daybreak.core.errors import Interrupted
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.world import World
 from daybreak.training import checkpoint
 from daybreak.training.checkpoint import START, Progress
-from daybreak.training.clock import Budget, BudgetClock, Clock, read_trace
+from daybreak.training.clock import BudgetClock, Clock, read_trace
 from daybreak.training.loop import fit
 from daybreak.training.objectives.objective import CausalThenMasked
 from daybreak.training.schedule import Trapezoid

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from tyro.conf import Positional
 
 from daybreak.commands.options import parse
+from daybreak.core.budget import Budget
 from daybreak.core.errors import UserError
 from daybreak.core.files import make_folder, write_json
 from daybreak.core.formatting import check_price, compact, count
@@ -24,7 +25,6 @@ from daybreak.training.monitoring.disk import gigabytes, most_bytes
 
 if TYPE_CHECKING:
     from daybreak.recipe import Recipe
-    from daybreak.training.clock import Budget
 
 GPUS = {"RTX 3090": 71, "RTX 4090": 165, "L4": 121, "A10": 125, "A100": 312, "H100 SXM": 989}
 """Dense bfloat16 TFLOP/s with float32 accumulation, from NVIDIA's white papers and data sheets."""
@@ -78,7 +78,6 @@ def plan(
     """
     from daybreak.pretraining.planning import PLANNED, best_candidate, candidates, spec_of_text
     from daybreak.recipe import load_recipe
-    from daybreak.training.clock import Budget
     from daybreak.training.hardware import probe
 
     check_price(price)

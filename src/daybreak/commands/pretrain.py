@@ -22,6 +22,7 @@ from daybreak.commands.options import (
     split_recipe,
 )
 from daybreak.core import world as worlds
+from daybreak.core.budget import Budget
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json
 from daybreak.core.formatting import check_price
@@ -53,7 +54,6 @@ from daybreak.schemas.forecast import ForecastLog
 from daybreak.schemas.run import Decisions, Summary
 from daybreak.training import calibration, checkpoint
 from daybreak.training.calibration import pace_of
-from daybreak.training.clock import Budget
 from daybreak.training.loop import fit, observe_machine
 from daybreak.training.monitoring.disk import check_room
 from daybreak.training.monitoring.heartbeat import Heartbeat

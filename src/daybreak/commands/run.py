@@ -24,6 +24,7 @@ from daybreak.commands.options import (
 )
 from daybreak.commands.prepare import PreparationOptions
 from daybreak.commands.pretrain import Watching
+from daybreak.core.budget import Budget
 from daybreak.core.deadline import Deadline
 from daybreak.core.errors import TooLate, UserError
 from daybreak.core.files import make_folder, read_json
@@ -41,7 +42,6 @@ from daybreak.recipe import FAMILY, Recipe, Texts, recipe_names
 from daybreak.reporting.headline import opening
 from daybreak.schemas.run import FillMask, Summary
 from daybreak.schemas.tasks import TaskResult
-from daybreak.training.clock import Budget
 from daybreak.training.monitoring.trackers import check_trackers
 
 SHOWN_EXAMPLES = 6

@@ -14,6 +14,7 @@ from tyro.conf import Positional
 
 from daybreak.commands.options import CommaSeparated, TaskDirOptions, keywords, parse
 from daybreak.commands.report import report
+from daybreak.core.budget import Budget
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json, write_json, write_text
 from daybreak.core.terminal import say
@@ -179,7 +180,6 @@ def _played(
     """Run all cells; the files in ``out`` are updated after each."""
     from daybreak.studies.experiment import cells_of, forecast, play, refuse_others
     from daybreak.studies.paired_losses import compare_all, compare_scores
-    from daybreak.training.clock import Budget
 
     place = StudyFolder(out=out, budget=found.settings.budget, threads=found.settings.threads)
     with held(out) as lock:

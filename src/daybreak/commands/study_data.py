@@ -17,6 +17,7 @@ from tyro.conf import Positional, Suppress, arg
 from daybreak.commands.options import DEFAULT_RECIPE, CommaSeparated, keywords, parse, value_of
 from daybreak.commands.report import report
 from daybreak.commands.study import ComparisonOptions, read_variant
+from daybreak.core.budget import Budget
 from daybreak.core.errors import UserError
 from daybreak.core.files import make_folder, read_json, replace_folder, write_json, write_text
 from daybreak.core.process import usable_cores
@@ -292,7 +293,6 @@ def _data_folder(identity: str, data: Path) -> Path:
 def _against_raw(study: DataStudy, cells: Sequence[StudyCell], budget: str) -> list[LossComparison]:
     """Compare every preprocessing of each source with its raw text, on the source's held-out text."""
     from daybreak.studies.paired_losses import compare
-    from daybreak.training.clock import Budget
 
     found = []
     for source in study.sources:

@@ -9,12 +9,12 @@ from __future__ import annotations
 from pathlib import PurePath
 from typing import Any
 
+from daybreak.core.budget import Budget
 from daybreak.core.files import read_json, write_json
 from daybreak.core.recipe_file import read_recipe_file
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.serialization import to_dict
 from daybreak.schemas.run import Decisions, Environment, Manifest, Split, Summary
-from daybreak.training.clock import Budget
 
 ARCHITECTURE = ("model",)
 TEXT = ("tokenizer", "texts", "rows")

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from daybreak.core.budget import Budget
 from daybreak.core.process import peak_bytes
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.terminal import quiet
@@ -29,7 +30,7 @@ from daybreak.recipe import Recipe, load_recipe
 from daybreak.schemas.forecast import Candidate
 from daybreak.training.calibration import MIN_STEPS, VALIDATION_FRACTION
 from daybreak.training.checkpoint import Progress
-from daybreak.training.clock import Budget, reserve_for
+from daybreak.training.clock import reserve_for
 from daybreak.training.hardware import probe
 from daybreak.training.step import Training, take_step
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from daybreak.core.budget import Budget
 from daybreak.core.encoder import Encoder
 from daybreak.core.errors import UserError
 from daybreak.core.run_folder import RunFolder
@@ -26,7 +27,7 @@ from daybreak.schemas.run import Decisions
 from daybreak.training import checkpoint
 from daybreak.training.averaging import RunningAverage
 from daybreak.training.calibration import PROBE_STEP_ROWS
-from daybreak.training.clock import Budget, BudgetClock, Clock, read_trace
+from daybreak.training.clock import BudgetClock, Clock, read_trace
 from daybreak.training.hardware.data_parallel import DataParallel
 from daybreak.training.monitoring.heartbeat import read_heartbeat
 from daybreak.training.monitoring.journal import cut_back

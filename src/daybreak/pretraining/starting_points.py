@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from daybreak.core.budget import Budget
 from daybreak.core.errors import UserError
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.terminal import say
@@ -13,7 +14,6 @@ from daybreak.models.bert import BertEncoder
 from daybreak.models.importing import load_pretrained
 from daybreak.recipe import Origin, Recipe, load_recipe
 from daybreak.training import checkpoint
-from daybreak.training.clock import Budget
 from daybreak.training.objectives.objective import CausalThenMasked
 from daybreak.training.ramp import Ramp
 from daybreak.training.schedule import Trapezoid

@@ -10,6 +10,7 @@ from typing import TextIO
 
 import torch
 
+from daybreak.core.budget import Budget
 from daybreak.core.errors import UserError
 from daybreak.core.files import make_folder, read_json, write_json
 from daybreak.core.other_processes import read_loads, why_void
@@ -27,7 +28,6 @@ from daybreak.studies.cell_runner import Cell, StudyFolder, slug, train_cell
 from daybreak.studies.cell_tasks import CellTasks, evaluate_cell, with_scores
 from daybreak.studies.paired_losses import read_curve
 from daybreak.training import calibration
-from daybreak.training.clock import Budget
 from daybreak.training.hardware import probe
 from daybreak.training.validation import Validation
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from daybreak.core.budget import Budget
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json
 from daybreak.core.other_processes import read_loads, why_void
@@ -30,7 +31,7 @@ from daybreak.schemas.records import NAMED_TEXTS, RULES, DataIdentity, Record, R
 from daybreak.schemas.run import Decisions, Environment, Manifest, Summary
 from daybreak.schemas.studies import MachineLoad
 from daybreak.schemas.tasks import TaskResult
-from daybreak.training.clock import Budget, read_trace
+from daybreak.training.clock import read_trace
 
 SETTLED = 60.0
 """Seconds after which a one-minute load average no longer covers the time before the run."""

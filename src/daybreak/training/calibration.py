@@ -13,12 +13,13 @@ import numpy as np
 import psutil
 import torch
 
+from daybreak.core.budget import Budget
 from daybreak.core.errors import UserError
 from daybreak.core.process import peak_bytes
 from daybreak.core.terminal import duration, say
 from daybreak.schemas.run import Decisions
 from daybreak.training.checkpoint import START, Progress
-from daybreak.training.clock import Budget, Tick, reserve_for
+from daybreak.training.clock import Tick, reserve_for
 from daybreak.training.loop import save
 from daybreak.training.phases import with_microbatch
 from daybreak.training.step import Training, accumulate, out_of_memory_error, update

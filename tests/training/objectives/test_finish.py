@@ -18,6 +18,7 @@ from torch import Tensor
 
 from daybreak.core import world as worlds
 from daybreak.core.batch import Batch
+from daybreak.core.budget import Budget
 from daybreak.core.encoder import Encoder
 from daybreak.core.errors import UserError
 from daybreak.core.world import World
@@ -26,7 +27,7 @@ from daybreak.models.crammed import CrammedEncoder
 from daybreak.models.modern import ModernEncoder
 from daybreak.schemas.run import Decisions
 from daybreak.training import checkpoint
-from daybreak.training.clock import Budget, BudgetClock
+from daybreak.training.clock import BudgetClock
 from daybreak.training.hardware.data_parallel import DataParallel
 from daybreak.training.loop import fit
 from daybreak.training.objectives.finish import (
