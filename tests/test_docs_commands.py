@@ -38,10 +38,6 @@ PARSED = {
         f'--rdzv-endpoint "$host:29500" {BASE}',
         "torchrun --nproc-per-node 4 -m daybreak pretrain bert-gpu --data DATA --budget 24h",
         "torchrun --nproc-per-node 8 -m daybreak pretrain crammed-8gpu --data DATA --budget 47.5h",
-        "torchrun --nproc-per-node 8 -m daybreak pretrain crammed-8gpu --data DATA",
-        "torchrun --nproc-per-node 4 -m daybreak pretrain bert-gpu --data DATA",
-        "torchrun --nproc-per-node 2 -m daybreak pretrain bert-gpu --data DATA",
-        "torchrun --nproc-per-node 2 -m daybreak pretrain scibert --data DATA",
     ),
     "a cluster; tests/data/pipeline/test_cluster_ray.py and test_cluster_slurm.py have one": (
         "daybreak prepare corpus/ --out data/mine --on slurm --workers 64 --slurm.partition cpu --slurm.time 04:00:00",
@@ -53,15 +49,6 @@ PARSED = {
     ),
     "the hub": (
         "daybreak evaluate MODEL --tasks glue --task-dir hf://nyu-mll/glue",
-        "daybreak prepare hf://OWNER/NAME --out DATA --recipe crammed",
-        "daybreak prepare hf://sradc/chunked-shuffled-wikipedia20220301en-bookcorpusopen"
-        "@0e6fada2dd43136e4a3f637da41de2e596aee674 --out DATA --recipe bert-8gb",
-        "daybreak prepare TEXT --out DATA --push-to-hub OWNER/NAME --with-text",
-        "daybreak export RUN --out MODEL --push-to-hub OWNER/NAME",
-    ),
-    "an account with a tracker, and the extra track": (
-        "daybreak pretrain crammed --data DATA --track wandb --price 2",
-        "daybreak pretrain bert-8gb --data DATA --track wandb",
     ),
     "a GPU, or minutes; tests/test_gpu_call.py runs a short form": (
         'make gpu ARGS="--task-dir GLUE --minutes 60"',
@@ -69,9 +56,6 @@ PARSED = {
     ),
     "the extra serve; tests/test_served.py runs it where that is there": (
         "daybreak export RUN --out MODEL --onnx",
-    ),
-    "a C++ compiler, and minutes; tests/training/hardware/test_compiling_runs.py trains compiled": (
-        "daybreak pretrain crammed --data DATA --compile on",
     ),
     "the package index, an environment of its own, or hours": (
         "make run",
