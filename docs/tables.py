@@ -16,6 +16,7 @@ from typing import Any
 
 RECORDS = Path(__file__).resolve().parents[1] / "records"
 DEFAULT_RUN = "2026-11-23-tiny-3m-seed-0"
+CURRENT = "2026-11-23-tiny-15000steps"
 SPEED = {
     ("tiny", 8192): "2026-11-22-throughput-3",
     ("tiny", 32768): "2026-11-22-throughput-3",
@@ -118,5 +119,19 @@ def glue() -> str:
     return table(["model", *GLUE.values()], [["constant answer", *constant], *rows])
 
 
+def glue_current() -> str:
+    """GLUE scores of the current flagship under the protocol ``small``, beside its baselines."""
+    results = read(f"{CURRENT}/results.json")
+    found = {(result["task"], result["model"]): result for result in results}
+    ours = [found[task, "pretrained"] for task in GLUE]
+    rows = [
+        ["constant answer", *(f"{100 * result['baseline']:.1f}" for result in ours)],
+        ["the same without pretraining", *(score(found[task, "untrained"]) for task in GLUE)],
+        ["bag of words", *(f"{100 * result['bag_of_words'][result['metric']]:.1f}" for result in ours)],
+        [f"[`tiny`, 15,000 steps](../records/{CURRENT}/)", *(score(result) for result in ours)],
+    ]
+    return table(["model", *GLUE.values()], rows)
+
+
 if __name__ == "__main__":
-    print("\n".join(make() for make in (default_run, speed, race, glue)))
+    print("\n".join(make() for make in (default_run, speed, race, glue, glue_current)))
