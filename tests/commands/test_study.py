@@ -52,7 +52,7 @@ from daybreak.training.phases import SecondPhase
         (("tiny", "b=tiny --batch 8", "--threads", "999"), "would wait for each other"),
         (("tiny", "b=tiny --batch 8", "--seeds", "0"), "0 seeds are no study."),
         (("tiny", "b=tiny --batch 8", "--log", "nowhere/log.md"), "'nowhere/log.md' cannot be written."),
-        (("tiny", "b=tiny --batch 8", "--data", "nowhere"), "'nowhere' holds no prepared data."),
+        (("tiny", "b=tiny --batch 8", "--data", "nowhere"), "'nowhere' contains no prepared data."),
     ],
 )
 def test_a_variant_that_cannot_train_ends_the_study_at_once(

@@ -209,9 +209,9 @@ def test_text_that_cannot_give_pairs(tmp_path_factory: pytest.TempPathFactory) -
     def text(documents: list[list[int]], sentences: bool = True) -> Text:
         return Text(tmp_path_factory.mktemp("text"), documents, sentences=sentences)
 
-    with pytest.raises(UserError, match=r"marks no sentences.*Prepare it with --split-sentences, or give one sentence"):
+    with pytest.raises(UserError, match=r"has no sentence boundaries.*Prepare it with --split-sentences, or"):
         build(text([[4, 4], [4, 4]], sentences=False), 16)
-    with pytest.raises(UserError, match=r"is one document, so that no random sentence"):
+    with pytest.raises(UserError, match=r"is one document, but random sentences"):
         build(text([[4] * 50]), 16)
     with pytest.raises(UserError, match=r"A row of 4 holds no pair"):
         build(text([[4, 4], [4, 4]]), 4)
