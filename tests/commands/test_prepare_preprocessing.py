@@ -276,7 +276,7 @@ def test_a_tokenizer_that_deletes_the_held_out_text_is_refused_before_all_is_enc
         raise AssertionError("it is encoded")
 
     monkeypatch.setattr(module.encoding, "encode_part", never)
-    with pytest.raises(UserError, match="The tokenizer leaves nothing of the held-out text"):
+    with pytest.raises(UserError, match="The tokenizer removes all characters of the held-out text"):
         prepare([tmp_path / "b.jsonl"], tmp_path / "b", tokenizer=Existing(folder=str(tmp_path / "english/tokenizer")))
     assert left_over(tmp_path) == [] and not (tmp_path / "b").exists()
 

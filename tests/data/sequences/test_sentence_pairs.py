@@ -164,7 +164,7 @@ def test_shares(tmp_path: Path) -> None:
     assert short.follows.all()
     filled = short.attend.sum(axis=1)
     assert 30 < filled.mean() < 45 and np.unique(filled).size > 40
-    with pytest.raises(UserError, match=r"random_fraction is 1.5, but a share"):
+    with pytest.raises(UserError, match=r"random_fraction is 1.5, but a fraction"):
         SentencePairs(random_fraction=1.5)
 
 

@@ -165,7 +165,7 @@ class BlockReader:
         return self._values[start:stop]
 
     def windows(self, starts: np.ndarray, width: int) -> np.ndarray:
-        """Return the values [start, start + width) for each of ``starts`` (int64 [N], inside the file): a copy [N, width].
+        """Return the values [start, start + width) for each of ``starts`` (int64 [N]): a copy [N, width].
 
         Raises:
             UserError: a block that contains them does not match its hash.
