@@ -94,11 +94,11 @@ def test_advice(texts: list[str], config: WordPiece | ByteBPE, monkeypatch: pyte
     assert large.recommended == large.sizes[3].vocabulary and "no larger size was tried" in large.why
     # A wide and shallow model pays more for its decoder.
     wide = advise(texts, heldout, config, sizes, cost=Cost(hidden_size=8192, body=10**5, predicted=1))
-    assert wide.recommended == 400 and "less than they cost" in wide.why
+    assert wide.recommended == 400 and "does not pay for their cost" in wide.why
 
 
 def test_advice_needs_a_vocabulary_that_is_to_be_made(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="has its size already"):
+    with pytest.raises(UserError, match="has a fixed vocabulary size"):
         advise(["a"], ["a"], Existing(folder=str(tmp_path)))
 
 

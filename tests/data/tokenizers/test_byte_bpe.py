@@ -155,7 +155,7 @@ def test_auto_tokenizer_loads_it_and_decodes_to_the_text(texts: list[str], tmp_p
 
 
 def test_a_vocabulary_without_room_for_the_bytes_is_refused() -> None:
-    with pytest.raises(UserError, match=r"cannot hold the bytes. Ask for 300 or more"):
+    with pytest.raises(UserError, match=r"cannot contain the bytes. Use 300 or more"):
         ByteBPE(vocabulary=200).train(["text"])
 
 

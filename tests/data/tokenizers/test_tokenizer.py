@@ -91,7 +91,7 @@ def test_a_small_text_gives_fewer_pieces() -> None:
 
 
 def test_a_vocabulary_without_room_for_an_alphabet_is_refused() -> None:
-    with pytest.raises(UserError, match=r"cannot hold an alphabet. Ask for 300 or more"):
+    with pytest.raises(UserError, match=r"cannot contain an alphabet. Use 300 or more"):
         WordPiece(vocabulary=100).train(["text"])
 
 
@@ -164,7 +164,7 @@ def test_a_folder_without_a_usable_tokenizer(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no readable tokenizer.json"):
         tokenizer_fingerprint(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(UserError, match="is no tokenizer"):
+    with pytest.raises(UserError, match="is not a tokenizer"):
         load_tokenizer(tmp_path)
 
 
@@ -196,9 +196,11 @@ def test_runs_of_punctuation_are_one_word(texts: list[str]) -> None:
 
 
 def test_settings_that_do_not_exist() -> None:
-    with pytest.raises(UserError, match=r"'crammed' is no normalizer. Did you mean 'cramming'\? Use bert or cramming"):
+    with pytest.raises(
+        UserError, match=r"'crammed' is not a normalizer. Did you mean 'cramming'\? Use bert or cramming"
+    ):
         WordPiece(normalizer="crammed")
-    with pytest.raises(UserError, match=r"'run' is no punctuation"):
+    with pytest.raises(UserError, match=r"'run' is not a punctuation"):
         WordPiece(punctuation="run")
 
 
