@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from small_texts import left_over, write_records
+from small_texts import contents, left_over, write_records
 
 from daybreak.commands import prepare as module
 from daybreak.commands.prepare import prepare
@@ -44,14 +44,6 @@ def corpus(tmp_path: Path) -> Path:
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "bundled", lambda files, rule, **how: bundled(files, rule, 20_000, **how))
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    """All files by name; what only tells the time is taken out."""
-    found = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    for name in ("manifest.json", "corpus.json"):
-        found[name] = json.dumps({**json.loads(found[name]), "seconds": 0}).encode()
-    return found
 
 
 def verdicts(text: str) -> list[str | None]:

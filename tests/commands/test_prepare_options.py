@@ -118,8 +118,8 @@ def test_a_data_set_is_read_twice_and_known_again(
 @pytest.mark.parametrize(
     ("language", "tokenizer", "wanted"),
     [
-        ("hindi", SMALL, "deletes vowels or takes syllables apart in Devanagari. Add --tokenizer.cased, or choose"),
-        ("thai", SMALL, "deletes vowels or takes syllables apart in Thai. Add --tokenizer.cased, or choose"),
+        ("hindi", SMALL, "deletes vowels or splits syllables in Devanagari. Add --tokenizer.cased, or choose"),
+        ("thai", SMALL, "deletes vowels or splits syllables in Thai. Add --tokenizer.cased, or choose"),
         ("hindi", WordPiece(vocabulary=600, cased=True), ""),
         ("hindi", ByteBPE(vocabulary=600, cased=False), ""),
         ("german", SMALL, "have accents, which this tokenizer removes. Add --tokenizer.cased to keep accents"),

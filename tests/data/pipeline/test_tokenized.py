@@ -210,13 +210,19 @@ def test_whose_they_are_must_be_said(tokenizer: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda path: Path(f"{path}.index").unlink(), "has no index beside it .'t.ds.index'., so its documents"),
-        (lambda path: path.write_bytes(path.read_bytes()[:-3]), "is damaged: 57 bytes are not the 30 tokens of its"),
+        (lambda path: Path(f"{path}.index").unlink(), "has no index .'t.ds.index'., which marks its"),
+        (
+            lambda path: path.write_bytes(path.read_bytes()[:-3]),
+            "is damaged: its size is 57 bytes, but its index has 30 tokens",
+        ),
         (lambda path: Path(f"{path}.index").write_bytes(b"123"), "is damaged: its index is truncated"),
         (lambda path: Path(f"{path}.index").write_bytes(struct.pack("<3Q", 20, 9, 30)), "its index does not ascend"),
         (lambda path: Path(f"{path}.index").write_bytes(struct.pack("<3Q", 1, 99, 30)), "its index does not ascend"),
         (lambda path: Path(f"{path}.metadata").write_text("theirs|8\n30"), "has tokens of 8 bytes"),
-        (lambda path: Path(f"{path}.metadata").write_text("theirs|4\n30"), "60 bytes are not the 30 tokens"),
+        (
+            lambda path: Path(f"{path}.metadata").write_text("theirs|4\n30"),
+            "its size is 60 bytes, but its index has 30 tokens",
+        ),
     ],
 )
 def test_damaged_files(tokenizer: Path, tmp_path: Path, damage: object, message: str) -> None:

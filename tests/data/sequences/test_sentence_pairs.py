@@ -213,7 +213,7 @@ def test_text_that_cannot_give_pairs(tmp_path_factory: pytest.TempPathFactory) -
         build(text([[4, 4], [4, 4]], sentences=False), 16)
     with pytest.raises(UserError, match=r"is one document, but random sentences"):
         build(text([[4] * 50]), 16)
-    with pytest.raises(UserError, match=r"A row of 4 holds no pair"):
+    with pytest.raises(UserError, match=r"4 tokens are too few for a pair"):
         build(text([[4, 4], [4, 4]]), 4)
     assert check_pairs(text([[4, 4], [4, 4]]).stream) is None
     warning = check_pairs(text([[4], [4, 4], [4]]).stream)

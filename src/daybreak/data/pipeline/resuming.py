@@ -13,10 +13,11 @@ from daybreak import __version__
 from daybreak.core.errors import UserError, reason
 from daybreak.core.files import make_folder, read_json
 from daybreak.core.locks import locked
+from daybreak.core.process import is_alive
 from daybreak.core.serialization import fingerprint
 from daybreak.core.terminal import say
 from daybreak.data.pipeline.parts import PART_BYTES
-from daybreak.data.pipeline.workers import WorkerLost, is_alive
+from daybreak.data.pipeline.workers import WorkerLost
 from daybreak.data.readers import hub
 from daybreak.data.readers.inputs import DATA_SET, InputFile
 from daybreak.data.sequences.shards import open_shards
