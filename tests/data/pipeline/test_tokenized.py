@@ -213,7 +213,7 @@ def test_whose_they_are_must_be_said(tokenizer: Path, tmp_path: Path) -> None:
         (lambda path: Path(f"{path}.index").unlink(), "has no index .'t.ds.index'., which marks its"),
         (
             lambda path: path.write_bytes(path.read_bytes()[:-3]),
-            "is damaged: its size is 57 bytes, but its index has 30 tokens",
+            "its size is 57 bytes, but its index has 30",
         ),
         (lambda path: Path(f"{path}.index").write_bytes(b"123"), "is damaged: its index is truncated"),
         (lambda path: Path(f"{path}.index").write_bytes(struct.pack("<3Q", 20, 9, 30)), "its index does not ascend"),
@@ -221,7 +221,7 @@ def test_whose_they_are_must_be_said(tokenizer: Path, tmp_path: Path) -> None:
         (lambda path: Path(f"{path}.metadata").write_text("theirs|8\n30"), "has tokens of 8 bytes"),
         (
             lambda path: Path(f"{path}.metadata").write_text("theirs|4\n30"),
-            "its size is 60 bytes, but its index has 30 tokens",
+            "its size is 60 bytes, but its index",
         ),
     ],
 )
