@@ -1,9 +1,12 @@
-"""A port at which the processes of a test meet."""
+"""Processes of a test that train together, and the port at which they meet."""
 
 from __future__ import annotations
 
+import os
 import random
 import socket
+import subprocess
+import sys
 
 
 def free_port() -> int:
@@ -17,3 +20,12 @@ def free_port() -> int:
             except OSError:
                 continue
         return port
+
+
+def run_two_ranks(*command: str) -> None:
+    """Run ``python command`` as the ranks 0 and 1 of torchrun; a test checks what they wrote."""
+    torchrun = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    command = (sys.executable, *command)
+    processes = [subprocess.Popen(command, env={**os.environ, **torchrun, "RANK": rank}) for rank in "01"]
+    for process in processes:
+        process.wait(timeout=120)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from in_process import exit_code, stopped_at
 
-from daybreak.cli import main
 from daybreak.commands.evaluate import evaluate
 from daybreak.commands.export import export
 from daybreak.commands.report import report
@@ -25,7 +23,6 @@ from daybreak.core.files import read_json
 from daybreak.models.importing import load_pretrained
 from daybreak.recipe import Recipe, load_recipe
 from daybreak.schemas.run import SpecialIds, Summary
-from daybreak.training import loop
 from daybreak.training.clock import read_trace
 from daybreak.training.hardware import probe
 from daybreak.training.hardware.compiling import compile_blocks
@@ -40,13 +37,6 @@ SPECIAL = SpecialIds()
 @pytest.fixture(autouse=True)
 def _cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "choose_device", lambda: torch.device("cpu"))
-
-
-def command(*words: object) -> int:
-    """Run it here, to its end; its exit code."""
-    with pytest.raises(SystemExit) as left:
-        main([str(word) for word in words])
-    return int(left.value.code or 0)
 
 
 def recipe_of(name: str) -> Recipe:
@@ -68,7 +58,7 @@ def trained(data: Path, shape: list[str], tmp_path_factory: pytest.TempPathFacto
                 judged = read_json(found["own_architecture"] / "summary.json", Summary).parity
                 monkeypatch.setattr("daybreak.pretraining.run_end.check_parity", lambda *_, judged=judged, **__: judged)
             found[name] = tmp_path_factory.mktemp(name) / "run"
-            assert command(*words(name, data, shape), "--out", found[name]) == 0
+            assert exit_code(*words(name, data, shape), "--out", found[name]) == 0
     return found
 
 
@@ -106,24 +96,17 @@ def test_its_report_can_be_read(name: str, trained: dict[str, Path], tmp_path: P
 def test_stopped_it_goes_on_as_if_it_had_not_been(
     name: str, trained: dict[str, Path], data: Path, shape: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    step = loop.take_step
-
-    def stopped(training: Any, progress: Any, at: float, **more: Any) -> Any:
-        if progress.step == STOPPED:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return step(training, progress, at, **more)
-
     passed = read_json(trained[name] / "summary.json", Summary).parity
     monkeypatch.setattr("daybreak.pretraining.run_end.check_parity", lambda *_, **__: passed)
-    monkeypatch.setattr(loop, "take_step", stopped)
     run = tmp_path / "run"
     asked = [*words(name, data, shape), "--out", run]
-    assert command(*asked) == 143 and len(read_trace(run / "trace.jsonl")) == STOPPED + 1
+    with stopped_at(STOPPED):
+        assert exit_code(*asked) == 143
+    assert len(read_trace(run / "trace.jsonl")) == STOPPED + 1
     monkeypatch.setattr("daybreak.exporting.parity.check_parity", lambda *_, **__: passed)
     export(run, out=tmp_path / "now", data=data)  # the newest checkpoint, before the end
     assert (tmp_path / "now" / "model.safetensors").stat().st_size == len(bits(trained[name]))
-    monkeypatch.setattr(loop, "take_step", step)
-    assert command(*asked) == 0
+    assert exit_code(*asked) == 0
     assert read_json(run / "summary.json", Summary).resumes == 1
     assert bits(run) == bits(trained[name])
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import re
-import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,21 +12,17 @@ from typing import Any
 
 import pytest
 import torch
+from in_process import exit_code, stopped_at, train_on_the_cpu
 from transformers import AutoModelForMaskedLM, BertConfig, BertForMaskedLM
 
-from daybreak.cli import main
-from daybreak.commands import pretrain
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json, read_json_lines
 from daybreak.data.tokenizers.tokenizer import load_tokenizer
 from daybreak.recipe import load_recipe
-from daybreak.training import loop
-from daybreak.training.hardware import probe
 from daybreak.training.objectives.finish import Finish
 from daybreak.training.objectives.masked import Masked
 from daybreak.training.objectives.objective import CausalThenMasked
 from daybreak.training.phases import SecondPhase
-from daybreak.training.step import take_step
 
 FINISH = "--finish.start 0.6 --finish.length 32 --finish.shortest 6 --finish.longest 30".split()
 
@@ -36,18 +30,7 @@ FINISH = "--finish.start 0.6 --finish.length 32 --finish.shortest 6 --finish.lon
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch, ungated: None) -> None:
     """The bits of the CPU are those that are compared; every step leaves its line."""
-    monkeypatch.setattr(probe, "choose_device", lambda: torch.device("cpu"))
-    fit = loop.fit
-    monkeypatch.setattr(
-        pretrain, "fit", lambda training, progress: fit(replace(training, record_seconds=0.0), progress)
-    )
-
-
-def left(*words: object) -> int:
-    """Run ``daybreak words`` in this process; return its exit status."""
-    with pytest.raises(SystemExit) as done:
-        main([str(word) for word in words])
-    return int(done.value.code or 0)
+    train_on_the_cpu(monkeypatch, record_every_step=True)
 
 
 def test_a_run_that_was_stopped_in_its_finish_goes_on_and_verifies(
@@ -57,15 +40,9 @@ def test_a_run_that_was_stopped_in_its_finish_goes_on_and_verifies(
     # Half of the sequences at a time, so that each is looked at twice.
     command = ["pretrain", "tiny", "--data", data, "--out", run, "--budget", "40steps", "--microbatch", 4, *shape]
 
-    def stopping(training: Any, progress: Any, at: float, **more: Any) -> Any:
-        if progress.step == 30:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return take_step(training, progress, at, **more)
-
-    monkeypatch.setattr(loop, "take_step", stopping)
-    assert left(*command, *FINISH) == 143
-    monkeypatch.setattr(loop, "take_step", take_step)
-    assert left(*command, *FINISH) == 0
+    with stopped_at(30):
+        assert exit_code(*command, *FINISH) == 143
+    assert exit_code(*command, *FINISH) == 0
     said = re.sub(r"\s+", " ", capsys.readouterr().out)
     assert said.count("Finish from 60% on: a contrastive loss on pairs of spans is added to the masked loss.") == 1
     steps = [line for line in read_json_lines(run / "metrics.jsonl") if line["type"] == "step"]
@@ -74,7 +51,7 @@ def test_a_run_that_was_stopped_in_its_finish_goes_on_and_verifies(
     losses = [line["contrastive"] for line in steps[24:]]
     assert all(0 <= loss < 10 for loss in losses) and sum(loss > 0 for loss in losses) >= 4
     assert {line["stage"] for line in steps[24:]} == {"masked"}
-    assert left("verify", run, "--data", data) == 0
+    assert exit_code("verify", run, "--data", data) == 0
     said = re.sub(r"\s+", " ", capsys.readouterr().out)
     assert f"Verified: steps 0 to 40 of '{run}' are equal bit for bit (40 recorded gradient norms" in said
     AutoModelForMaskedLM.from_pretrained(run / "model")
@@ -100,7 +77,7 @@ def test_the_recipe_embed_adapts_a_model_that_is_there(family: str, finished: Pa
         for file in (data / "tokenizer").iterdir():
             (parent / file.name).write_bytes(file.read_bytes())
     sizes = "--length 64 --batch 8 --finish.length 32 --finish.longest 30 --budget 25steps".split()
-    assert left("pretrain", "embed", "--init", parent, "--data", data, "--out", run, *sizes) == 0
+    assert exit_code("pretrain", "embed", "--init", parent, "--data", data, "--out", run, *sizes) == 0
     steps = [line for line in read_json_lines(run / "metrics.jsonl") if line["type"] == "step"]
     losses = [line["contrastive"] for line in steps]
     assert len(losses) == 25 and None not in losses

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from small_texts import left_over, write_records
+from small_texts import contents, left_over, write_records
 
 from daybreak.commands import prepare as module
 from daybreak.commands.prepare import prepare
@@ -44,14 +44,6 @@ def corpus(tmp_path: Path) -> Path:
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "bundled", lambda files, rule, **how: bundled(files, rule, 20_000, **how))
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    """All files by name; what only tells the time is taken out."""
-    found = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    for name in ("manifest.json", "corpus.json"):
-        found[name] = json.dumps({**json.loads(found[name]), "seconds": 0}).encode()
-    return found
 
 
 def verdicts(text: str) -> list[str | None]:
@@ -168,7 +160,7 @@ def test_killed_in_a_filter_it_goes_on_and_comes_out_the_same(tmp_path: Path, da
     done = [path.name for path in (tmp_path / ".killed.preparing").glob("*/survey/[0-9]*")]
     assert sorted(done) == ["00000", "00001"] and not (tmp_path / "killed").exists()
     code, said = run("killed", "--workers", "2")
-    assert code == 0 and "Going on with the preparation that was stopped." in said, said
+    assert code == 0 and "Resuming the interrupted preparation." in said, said
     assert contents(tmp_path / "killed") == contents(tmp_path / "straight")
     assert left_over(tmp_path) == []
 
@@ -199,5 +191,5 @@ def test_a_document_in_a_later_part_is_named_by_where_the_part_begins(corpus: Pa
     file.write_text(
         file.read_text().replace('return "too many digits"', f'return 7 if text == {TABLE + " 14"!r} else "d"')
     )
-    with pytest.raises(UserError, match=r"failed on document \d+ of '.*corpus.jsonl' behind byte [\d,]+: FewDigits"):
+    with pytest.raises(UserError, match=r"failed on document \d+ of '.*corpus.jsonl' after byte [\d,]+: FewDigits"):
         prepare([corpus], tmp_path / "data", tokenizer=SMALL, preprocessing=Preprocessing(filters=str(file)), workers=1)

@@ -11,8 +11,8 @@ from typing import Any, TextIO
 
 import pytest
 import torch
+from in_process import exit_code
 
-from daybreak.cli import main
 from daybreak.commands.report import report
 from daybreak.commands.study_data import Preparation, study_data
 from daybreak.core.encoder import EncoderConfig
@@ -47,19 +47,12 @@ def _light() -> Iterator[None]:
         yield
 
 
-def command(*words: object) -> int:
-    """Run it here, to its end; its exit code."""
-    with pytest.raises(SystemExit) as left:
-        main([str(word) for word in words])
-    return int(left.value.code or 0)
-
-
 @pytest.fixture(scope="module")
 def run(data: Path, shape: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run of the example of an objective, with a setting that is not its file's."""
     out = tmp_path_factory.mktemp("own") / "run"
     words = ["--data", data, "--budget", f"{STEPS}steps", "--objective.span", "5", *shape]
-    assert command("pretrain", OBJECTIVE, *words, "--out", out) == 0
+    assert exit_code("pretrain", OBJECTIVE, *words, "--out", out) == 0
     return out
 
 
@@ -96,12 +89,12 @@ def test_a_verb_says_what_to_name_and_does_its_work_with_it(
 ) -> None:
     out, recipe = tmp_path / "out", read_json(unknown / "recipe.json")
     (name,) = recipe["own_kinds"]
-    assert command(*asked(verb, unknown, data, out)) == 2 and not out.exists()
+    assert exit_code(*asked(verb, unknown, data, out)) == 2 and not out.exists()
     assert capsys.readouterr().err == (
         f"daybreak: '{unknown / 'recipe.json'}' uses {name}, which a file of your own defines. Name that "
         "file with --recipe FILE.py, or in place of the run if the command has no such flag.\n"
     )
-    assert command(*asked(verb, unknown, data, out), "--recipe", tmp_path / "mine.py") == 0
+    assert exit_code(*asked(verb, unknown, data, out), "--recipe", tmp_path / "mine.py") == 0
     if verb == "verify":
         assert "bit for bit" in capsys.readouterr().out
     elif verb == "record":
@@ -115,7 +108,7 @@ def test_a_verb_says_what_to_name_and_does_its_work_with_it(
         assert found["objective"]["span"] == 5
         weights = [folder / "model" / "model.safetensors" for folder in (run, out)]
         assert (weights[0].read_bytes() == weights[1].read_bytes()) == (verb == "pretrain")
-        assert command(*asked(verb, unknown, data, out), "--recipe", tmp_path / "mine.py") == 0  # as if to resume
+        assert exit_code(*asked(verb, unknown, data, out), "--recipe", tmp_path / "mine.py") == 0  # as if to resume
 
 
 def test_a_class_of_another_version_or_a_wrong_name_is_told_likewise(

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import re
-import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -14,10 +12,10 @@ from typing import Any
 
 import pytest
 import torch
+from in_process import command, exit_code, stopped_at
 from rendezvous import free_port
 from safetensors.torch import load_file
 
-from daybreak.cli import main
 from daybreak.commands import pretrain
 from daybreak.commands.prepare import prepare
 from daybreak.core.errors import UserError
@@ -76,13 +74,6 @@ def tales(sentences: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("prepared") / "tales"
     prepare([sentences], out, tokenizer=WordPiece(vocabulary=400), document="blank-line")
     return out
-
-
-def command(*words: object) -> None:
-    """Run ``daybreak words`` in this process."""
-    with pytest.raises(SystemExit) as left:
-        main([str(word) for word in words])
-    assert not left.value.code
 
 
 def check(summary: Summary, name: str, steps: int) -> None:
@@ -241,21 +232,12 @@ def test_a_large_batch_is_measured_and_the_measure_is_obeyed(
 ) -> None:
     run = tmp_path / "run"
     words = ["pretrain", "bert-8gb", "--data", tales, "--out", run, "--budget", "20steps", *TOY, "--batch", "64"]
-    step = loop.take_step
-
-    def stopped(training: Training, progress: Progress, at: float, **more: Any) -> Any:
-        if progress.step == 10:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return step(training, progress, at, **more)
-
-    monkeypatch.setattr(loop, "take_step", stopped)
-    with pytest.raises(SystemExit) as left:
-        main([str(word) for word in words])
-    assert left.value.code == 143
+    with stopped_at(10):
+        assert exit_code(*words) == 143
     decisions = read_json(run / "decisions.json", Decisions)
     assert decisions.microbatch in (8, 16, 32, 64) and decisions.batch == 64
     assert f"Microbatch: {decisions.microbatch} sequences are the fastest on this machine." in capsys.readouterr().out
-    used = set()
+    used, step = set(), loop.take_step
 
     def watched(training: Training, progress: Progress, at: float, **more: Any) -> Any:
         used.add(training.phase(progress, at).microbatch)

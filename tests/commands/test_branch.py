@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 import torch
+from in_process import command, exit_code, train_on_the_cpu
 
-from daybreak.cli import main
 from daybreak.commands import pretrain
 from daybreak.core.files import read_json
 from daybreak.core.run_folder import RunFolder
@@ -23,24 +23,12 @@ from daybreak.recipe import Recipe, load_recipe
 from daybreak.schemas.run import StepRecord, Summary
 from daybreak.training import checkpoint, loop
 from daybreak.training.clock import read_trace
-from daybreak.training.hardware import probe
 from daybreak.training.schedule import Trapezoid
 
 
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch, ungated: None) -> None:
-    monkeypatch.setattr(probe, "choose_device", lambda: torch.device("cpu"))
-    fit = loop.fit
-    monkeypatch.setattr(
-        pretrain, "fit", lambda training, progress: fit(replace(training, record_seconds=0.0), progress)
-    )
-
-
-def command(*words: object) -> None:
-    """Run ``daybreak words`` in this process."""
-    with pytest.raises(SystemExit) as left:
-        main([str(word) for word in words])
-    assert not left.value.code
+    train_on_the_cpu(monkeypatch, record_every_step=True)
 
 
 def kept(run: Path) -> checkpoint.Checkpoint:
@@ -150,9 +138,7 @@ def test_a_stopped_branch_goes_on(
     run = tmp_path / "stopped"
     words = ["pretrain", "--from", finished, "--extend", "60steps", "--data", data, "--out", run]
     monkeypatch.setattr(loop, "take_step", failing)
-    with pytest.raises(SystemExit) as left:
-        main([str(word) for word in words])
-    assert left.value.code == 130
+    assert exit_code(*words) == 130
     monkeypatch.setattr(loop, "take_step", step)
     command(*words)
     assert bits(run) == bits(branched)

@@ -147,7 +147,7 @@ def test_a_complete_folder_of_the_same_origin_is_kept(
 def test_a_folder_that_holds_something_else_is_left_alone(corpus: Path, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out/thesis.doc").write_text("years of work")
-    with pytest.raises(UserError, match="holds something else than prepared data"):
+    with pytest.raises(UserError, match="is not empty and contains no prepared data"):
         prepare([corpus], tmp_path / "out", tokenizer=SMALL)
     with pytest.raises(UserError, match="is a file, not a folder"):
         prepare([corpus], tmp_path / "out/thesis.doc", tokenizer=SMALL)

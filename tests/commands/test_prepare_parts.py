@@ -96,7 +96,7 @@ def test_killed_on_the_way_it_goes_on_and_comes_out_the_same(corpus: Path, tmp_p
     done = [path for stage in ("survey", "encoded") for path in work.glob(f"*/{stage}/[0-9]*")]
     assert len(done) == before and not (tmp_path / "killed").exists()
     again = run("killed", 10_000)  # that nothing is done twice is the next test's
-    assert again.returncode == 0 and "Going on with the preparation that was stopped." in again.stdout, again.stderr
+    assert again.returncode == 0 and "Resuming the interrupted preparation." in again.stdout, again.stderr
     assert contents(tmp_path / "killed") == contents(tmp_path / "straight")
     assert left_over(tmp_path) == []
 
@@ -236,7 +236,7 @@ def test_a_link_is_followed_and_a_disk_refused(corpus: Path, tmp_path: Path, mon
     prepare([corpus], tmp_path / "data", tokenizer=SMALL)
     assert (tmp_path / "data").is_symlink() and (tmp_path / "large" / "data" / "manifest.json").is_file()
     monkeypatch.setattr("os.path.ismount", lambda path: True)
-    with pytest.raises(UserError, match="is a whole disk"):
+    with pytest.raises(UserError, match="is a mount point"):
         prepare([corpus], tmp_path / "other", tokenizer=SMALL)
 
 
@@ -250,7 +250,7 @@ def test_input_that_changes_meanwhile_is_refused(tmp_path: Path, monkeypatch: py
         text.write_text("".join(f"Line {number} of another text.\n" for number in range(300)))
 
     monkeypatch.setattr(module, "_report", overwrite)
-    with pytest.raises(UserError, match=r"a.txt' changed while it was read. Start again when nothing writes to it."):
+    with pytest.raises(UserError, match=r"a.txt' changed while it was read. Start again when no process writes to it."):
         prepare([text], tmp_path / "data", tokenizer=SMALL)
     assert not (tmp_path / "data").exists() and left_over(tmp_path) == []
 

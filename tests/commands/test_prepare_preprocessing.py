@@ -276,7 +276,7 @@ def test_a_tokenizer_that_deletes_the_held_out_text_is_refused_before_all_is_enc
         raise AssertionError("it is encoded")
 
     monkeypatch.setattr(module.encoding, "encode_part", never)
-    with pytest.raises(UserError, match="The tokenizer leaves nothing of the held-out text"):
+    with pytest.raises(UserError, match="The tokenizer removes all characters of the held-out text"):
         prepare([tmp_path / "b.jsonl"], tmp_path / "b", tokenizer=Existing(folder=str(tmp_path / "english/tokenizer")))
     assert left_over(tmp_path) == [] and not (tmp_path / "b").exists()
 
@@ -284,5 +284,5 @@ def test_a_tokenizer_that_deletes_the_held_out_text_is_refused_before_all_is_enc
 def test_advice_about_a_tokenizer_that_is_taken_over_is_refused_at_once(tmp_path: Path) -> None:
     """Not after the text was read and encoded: all of that work would be thrown away."""
     text = [write_records(tmp_path / "a.jsonl")]
-    with pytest.raises(UserError, match="has its size already"):
+    with pytest.raises(UserError, match="has a fixed vocabulary size"):
         prepare(text, tmp_path / "b", tokenizer=Existing(folder="nowhere"), preprocessing=Preprocessing(advise=True))

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import plotly.offline
 import pytest
+from fake_corpus import words
 
 from daybreak import cli
 from daybreak.commands.report import report
@@ -34,12 +35,6 @@ from daybreak.schemas.run import (
 from daybreak.schemas.tasks import TaskResult
 
 MEGABYTE = 10**6
-
-
-def words(page: str) -> str:
-    """The page without its scripts and tags."""
-    page = re.sub(r"<(script|style).*?</\1>", " ", page, flags=re.DOTALL)
-    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page))
 
 
 def test_the_headline_says_what_and_how_good(write_run, tmp_path):
@@ -270,7 +265,7 @@ def test_a_continued_run_says_whether_it_was_worth_it(write_run, tmp_path):
     page = report(runs[:1], tmp_path / "one.html").read_text()
     text = words(page)
     assert "parameters, continued from owner/encoder, trained for" in text
-    assert "law owner/encoder 3.100 -&gt; 1.900 -1.200 2.500 -&gt; 2.750 +0.250" in text
+    assert "law owner/encoder 3.100 -> 1.900 -1.200 2.500 -> 2.750 +0.250" in text
     assert "trust_remote_code=True" in text
     assert "Effect of continued pretraining" in words(report(runs, tmp_path / "two.html").read_text())
     alone = words(report(runs[1:], tmp_path / "three.html").read_text())

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pyarrow.parquet
 import pytest
+from in_process import command
 
 import daybreak
-from daybreak.cli import main
 from daybreak.commands.search import SearchResult
 
 Refused = Callable[..., str]
@@ -27,23 +27,17 @@ def run(finished: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) ->
     return folder
 
 
-def printed(*arguments: object) -> None:
-    with pytest.raises(SystemExit) as left:
-        main([str(argument) for argument in arguments])
-    assert not left.value.code
-
-
 def test_the_command_prints_what_the_function_returns(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = daybreak.search(run, "the old sailor", top=3)
     assert len(found) == 3 and all(isinstance(result, SearchResult) for result in found)
     capsys.readouterr()
-    printed("search", run, "the", "old", "sailor", "--top", 3)
+    command("search", run, "the", "old", "sailor", "--top", 3)
     lines = capsys.readouterr().out.splitlines()
     assert [line.strip() for line in lines[1::2]] == [result.text for result in found]
     heads = [f"{result.rank}  {result.score:.3f}  {result.split} document {result.document}" for result in found]
     assert [line.strip() for line in lines[::2]] == heads
     assert daybreak.search(run, "the old sailor", top=3, method="bm25") != found
-    printed("search", run, "xylophone", "--method", "bm25")
+    command("search", run, "xylophone", "--method", "bm25")
     assert capsys.readouterr().out.endswith("No passage holds one of these words.\n")
 
 
@@ -51,11 +45,11 @@ def test_without_words_the_index_is_built_and_exported(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     index, table = tmp_path / "index", tmp_path / "vectors.parquet"
-    printed("search", run, "--index", index)
+    command("search", run, "--index", index)
     passages = pyarrow.parquet.read_table
     said = capsys.readouterr().out
     count = int(re.search(r"holds ([\d,]+) passages", said)[1].replace(",", ""))  # type: ignore[index]
-    printed("search", run, "--index", index, "--export", table)
+    command("search", run, "--index", index, "--export", table)
     assert passages(table).num_rows == count
     assert f"{count:,} passages with their vectors: {table}" in capsys.readouterr().out
     files = {path.relative_to(index): path.read_bytes() for path in index.rglob("*") if path.is_file()}

@@ -46,13 +46,13 @@ from daybreak.training.phases import SecondPhase
             "The variant 'b': --max-grad-norm and --optimizer.lr must be positive.",
         ),
         (("tiny", "b=tiny --length 64"), "their losses do not compare. Give all the same --length."),
-        (("tiny", "b=crammed --size tiny --rows.order stops"), "no order of rows"),
+        (("tiny", "b=crammed --size tiny --rows.order stops"), "is not a sequence order"),
         (("tiny", "b=tiny --batch 8", "--budget", "often"), "'often' is not a budget"),
         (("tiny", "b=tiny --batch 8", "--budget", "5steps"), "too short for 20 steps"),
         (("tiny", "b=tiny --batch 8", "--threads", "999"), "would wait for each other"),
         (("tiny", "b=tiny --batch 8", "--seeds", "0"), "0 seeds are no study."),
         (("tiny", "b=tiny --batch 8", "--log", "nowhere/log.md"), "'nowhere/log.md' cannot be written."),
-        (("tiny", "b=tiny --batch 8", "--data", "nowhere"), "'nowhere' holds no prepared data."),
+        (("tiny", "b=tiny --batch 8", "--data", "nowhere"), "'nowhere' contains no prepared data."),
     ],
 )
 def test_a_variant_that_cannot_train_ends_the_study_at_once(

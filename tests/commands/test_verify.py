@@ -10,24 +10,21 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from in_process import exit_code, train_on_the_cpu
 from rendezvous import free_port
 from safetensors.torch import load_file, save_file
 
-from daybreak.cli import main
-from daybreak.commands import pretrain
 from daybreak.core.files import read_json
 from daybreak.core.serialization import to_dict
 from daybreak.pretraining.replay import first_difference
 from daybreak.schemas.run import Decisions, StepRecord
 from daybreak.training import loop
 from daybreak.training.clock import BudgetClock, Tick, read_trace
-from daybreak.training.hardware import probe
 from daybreak.training.step import take_step
 
 Refused = Callable[..., str]
@@ -40,18 +37,7 @@ BUDGET = ["--budget", "40steps"]
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch, ungated: None) -> None:
     """The bits of the CPU are those that are compared; every step leaves its line."""
-    monkeypatch.setattr(probe, "choose_device", lambda: torch.device("cpu"))
-    fit = loop.fit
-    monkeypatch.setattr(
-        pretrain, "fit", lambda training, progress: fit(replace(training, record_seconds=0.0), progress)
-    )
-
-
-def left(*words: object) -> int:
-    """Run ``daybreak words`` in this process; return its exit status."""
-    with pytest.raises(SystemExit) as done:
-        main([str(word) for word in words])
-    return int(done.value.code or 0)
+    train_on_the_cpu(monkeypatch, record_every_step=True)
 
 
 @pytest.fixture
@@ -59,7 +45,7 @@ def verified(data: Path, capsys: pytest.CaptureFixture[str]) -> Verified:
     """Return ``verified(run, ...)``: verify must end with 0; what it said is returned, in one line."""
 
     def run(folder: Path, *words: object) -> str:
-        assert left("verify", folder, "--data", data, *words) == 0, "".join(capsys.readouterr())
+        assert exit_code("verify", folder, "--data", data, *words) == 0, "".join(capsys.readouterr())
         return re.sub(r"\s+", " ", capsys.readouterr().out)
 
     return run
@@ -110,7 +96,7 @@ def test_a_finished_run_verifies_and_is_left_as_it_is(run: Path, data: Path, cap
     """Its data are found in the run folder where ``daybreak run`` puts them."""
     (run / "data").symlink_to(data)
     before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
-    assert left("verify", run) == 0
+    assert exit_code("verify", run) == 0
     said = re.sub(r"\s+", " ", capsys.readouterr().out)
     kept = "before-decay/step-000000016: equal, 16 of 40 steps. before-end/step-000000036: equal, 36 of 40 steps."
     assert kept in said and "the exported model: equal, 40 of 40 steps." in said
@@ -131,7 +117,7 @@ def test_a_stopped_run_verifies_up_to_its_newest_checkpoint(
 ) -> None:
     run = tmp_path / "run"
     falling(monkeypatch, 30, terminate)
-    assert left("pretrain", "tiny", "--data", data, "--out", run, *BUDGET, *shape) == 143
+    assert exit_code("pretrain", "tiny", "--data", data, "--out", run, *BUDGET, *shape) == 143
     monkeypatch.setattr(loop, "take_step", take_step)
     said = verified(run)
     assert "before-decay/step-000000016: equal, 16 of 31 steps." in said
@@ -153,7 +139,7 @@ def test_a_killed_run_that_went_on_verifies(
     monkeypatch.setattr(BudgetClock, "tick", ticking)
     falling(monkeypatch, 20, die, keep=10)
     words = ["pretrain", "tiny", "--data", data, "--out", run, *BUDGET, *shape]
-    assert left(*words) == 130
+    assert exit_code(*words) == 130
     assert (run / "before-decay" / "step-000000016").is_dir()
     torn = run / "checkpoints" / "step-000000015"  # as a failing disk leaves it, which nothing of ours does
     shutil.copytree(run / "checkpoints" / "step-000000010", torn)
@@ -161,11 +147,11 @@ def test_a_killed_run_that_went_on_verifies(
     monkeypatch.setattr(loop, "take_step", take_step)
     lost = 10
     falling(monkeypatch, 25, die, keep=20)
-    assert left(*words) == 130
+    assert exit_code(*words) == 130
     assert "Verified: steps 0 to " in verified(run)
     monkeypatch.setattr(loop, "take_step", take_step)
     lost = 15
-    assert left(*words) == 0
+    assert exit_code(*words) == 0
     assert [record.step for record in read_trace(run / "trace.jsonl")] == list(range(25))
     said = verified(run)
     assert f"Verified: steps 0 to 25 of '{run}'" in said and "before-decay/step-000000010: equal" in said
@@ -186,7 +172,7 @@ def test_recipes_of_every_kind_verify(
     flags: list[str], data: Path, shape: list[str], verified: Verified, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
-    assert left("pretrain", "tiny", "--data", data, "--out", run, *BUDGET, *shape, *flags) == 0
+    assert exit_code("pretrain", "tiny", "--data", data, "--out", run, *BUDGET, *shape, *flags) == 0
     said = verified(run)
     assert "before-end/" in said and "the exported model: equal, 40 of 40 steps." in said
     assert "(40 recorded gradient norms and " in said
@@ -235,7 +221,7 @@ def test_a_changed_norm_is_found(
     data: Path, shape: list[str], refused: Refused, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "run"
-    assert left("pretrain", "tiny", "--data", data, "--out", run, *BUDGET, *shape) == 0
+    assert exit_code("pretrain", "tiny", "--data", data, "--out", run, *BUDGET, *shape) == 0
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     step = next(line for line in lines if line["type"] == "step")
     step["gradient_norm"] *= 1 + 1e-12
@@ -349,7 +335,7 @@ def test_after_a_change_of_processes_the_last_steps_verify(
     tmp_path: Path,
 ) -> None:
     run = Path(shutil.copytree(stopped_on_two[0], tmp_path / "run"))
-    assert left(*stopped_on_two[1], "--out", run) == 0
+    assert exit_code(*stopped_on_two[1], "--out", run) == 0
     (change,) = read_json(run / "decisions.json", Decisions).changes
     assert change.world_size == 1
     said = re.sub(r"\s+", " ", refused("verify", run, "--data", data))

@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
+from small_models import assert_close, disturb
 from torch import Tensor, nn
 from transformers import (
     AutoModelForMaskedLM,
@@ -52,14 +53,6 @@ LAYOUTS = {
 @pytest.fixture(params=LAYOUTS)
 def shape(request: pytest.FixtureRequest) -> BertEncoder:
     return LAYOUTS[request.param]
-
-
-def disturb(model: nn.Module) -> None:
-    """Move norms away from 1 and biases away from 0, lest a mistake with them go unseen."""
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() == 1:
-                parameter += 0.3 * torch.randn_like(parameter)
 
 
 def built(shape: BertEncoder, vocabulary: int = VOCABULARY) -> Bert:
@@ -103,11 +96,6 @@ def padding() -> Tensor:
 def two_segments() -> Tensor:
     """The second segment begins at 8, 4 and 2."""
     return (torch.arange(LENGTH)[None] >= torch.tensor([[8], [4], [2]])).long()
-
-
-def assert_close(ours: Tensor, theirs: Tensor) -> None:
-    assert ours.shape == theirs.shape
-    assert (ours - theirs).abs().max() <= 1e-4 * max(1.0, theirs.abs().max().item() / 10)
 
 
 def assert_same_model(model: Bert, stock: Any, ids: Tensor, attend: Tensor | None, types: Tensor | None) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from small_models import disturb
 from torch import Tensor
 from transformers import (
     AutoModel,
@@ -61,13 +62,9 @@ def shape(request: pytest.FixtureRequest) -> CrammedEncoder:
 
 
 def built(shape: CrammedEncoder) -> Crammed:
-    """A model whose norms are away from 1 and whose biases are away from 0, lest a mistake with them go unseen."""
     torch.manual_seed(3)
     model = shape.build(VOCABULARY)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() <= 1:
-                parameter += 0.3 * torch.randn_like(parameter)
+    disturb(model)
     return model.eval()
 
 

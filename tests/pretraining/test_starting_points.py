@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import re
-import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from in_process import command, exit_code, stopped_at
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import (
     AutoModelForMaskedLM,
@@ -23,7 +22,6 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from daybreak.cli import main
 from daybreak.core.files import read_json
 from daybreak.data.sequences.shards import open_shards
 from daybreak.data.tokenizers.tokenizer import WordPiece
@@ -34,7 +32,6 @@ from daybreak.pretraining.setup import heldout_validation, starting_weights
 from daybreak.pretraining.starting_points import continued
 from daybreak.recipe import load_recipe
 from daybreak.schemas.run import Decisions, Manifest, SpecialIds, Summary
-from daybreak.training import loop
 from daybreak.training.clock import read_trace
 from daybreak.training.hardware import probe
 
@@ -100,13 +97,6 @@ def theirs(parents: dict[str, Path], corpus: Path, tmp_path_factory: pytest.Temp
     out = tmp_path_factory.mktemp("prepared") / "theirs"
     command("prepare", corpus, "--out", out, "--tokenizer-from", parents["bert"])
     return out
-
-
-def command(*words: object) -> None:
-    """Run ``daybreak words`` in this process."""
-    with pytest.raises(SystemExit) as left:
-        main([str(word) for word in words])
-    assert not left.value.code
 
 
 @torch.inference_mode()
@@ -212,19 +202,10 @@ def test_a_continued_run_that_was_stopped_ends_like_one_that_was_not(
 ) -> None:
     words = ["pretrain", "daybreak-tiny", "--init", parents["bert"], "--data", theirs, "--general", theirs, *SMALL]
     command(*words, "--out", tmp_path / "whole")
-    step = loop.take_step
-
-    def stopped(training: Any, progress: Any, at: float, **more: Any) -> Any:
-        if progress.step == 10:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return step(training, progress, at, **more)
-
-    monkeypatch.setattr(loop, "take_step", stopped)
     run = tmp_path / "run"
-    with pytest.raises(SystemExit) as left:
-        main([str(word) for word in [*words, "--out", run]])
-    assert left.value.code == 143 and len(read_trace(run / "trace.jsonl")) == 11
-    monkeypatch.setattr(loop, "take_step", step)
+    with stopped_at(10):
+        assert exit_code(*words, "--out", run) == 143
+    assert len(read_trace(run / "trace.jsonl")) == 11
     before = read_json(run / "decisions.json", Decisions).before
     command(*words, "--out", run)
     whole, ours = (read_json(folder / "summary.json", Summary) for folder in (tmp_path / "whole", run))

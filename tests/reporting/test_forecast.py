@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from pathlib import Path
+
+from fake_corpus import words
 
 from daybreak.core.files import read_json, write_json
 from daybreak.core.run_folder import RunFolder
@@ -28,11 +29,6 @@ def expectation(path: Path, *, start: float, early: float, beyond: str = "") -> 
     made, usual = [seen(0.0, start), seen(0.1, early)], [seen(0.1, 1.2), seen(0.2, 1.1)]
     write_json(folder.forecast, ForecastLog(forecasts=made, usual=usual, pairs=-0.25))
     return read_run(path)
-
-
-def words(page: str) -> str:
-    """What a reader sees, without markup."""
-    return re.sub(r"\s+", " ", re.sub(r"<script.*?</script>|<[^>]+>", " ", page, flags=re.DOTALL))
 
 
 def test_a_run_that_nobody_foresaw_has_no_such_section(write_run: Write) -> None:

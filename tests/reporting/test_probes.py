@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
+from fake_corpus import words
 
 from daybreak.commands.report import report
 from daybreak.core.files import write_json
@@ -21,10 +20,6 @@ def runs(write_run, write_probes):
     for path, lift in zip(paths, (0.0, 0.1)):
         write_probes(path, lift)
     return [read_folder(path) for path in paths]
-
-
-def words(page: str) -> str:
-    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", re.sub(r"<script.*?</script>", " ", page, flags=re.DOTALL)))
 
 
 def test_the_figures_hold_the_records(runs):

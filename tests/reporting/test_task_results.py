@@ -9,6 +9,7 @@ from pathlib import Path
 
 import plotly.graph_objects
 import pytest
+from fake_corpus import words
 
 from daybreak.commands.report import report
 from daybreak.core.files import read_json, write_json
@@ -50,8 +51,7 @@ def glue_results(protocol: str = "cramming", seeds: int = 5, leave_out: str = ""
 def page_of(folder: Path, results: list[TaskResult], out: Path) -> str:
     folder.mkdir()
     write_json(RunFolder(folder).results, results)
-    page = re.sub(r"<(script|style).*?</\1>", " ", report([folder], out).read_text(), flags=re.DOTALL)
-    return html.unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page)))
+    return words(report([folder], out).read_text())
 
 
 def test_a_result_says_how_it_was_made(write_results, tmp_path):
@@ -123,12 +123,6 @@ def test_the_glue_table_has_published_rows_beside_the_runs(tmp_path):
 
 
 # ---------------------------------------------------------------- paired comparisons
-
-
-def words(page: str) -> str:
-    """The page without its scripts and tags."""
-    page = re.sub(r"<(script|style).*?</\1>", " ", page, flags=re.DOTALL)
-    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page))
 
 
 def verdict(**changes) -> Comparison:

@@ -5,8 +5,12 @@ from __future__ import annotations
 import os
 import platform
 import resource
+import threading
 import time
 from pathlib import Path
+
+WATCH_SECONDS = 1.0
+"""Seconds between checks of the parent process."""
 
 
 def process_started() -> float:
@@ -51,3 +55,28 @@ def processor_name() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
+
+
+def end_with(parent: int) -> None:
+    """End this process as soon as its parent process has ended, even by kill -9."""
+
+    def watch() -> None:
+        while os.getppid() == parent:  # the kernel gives an orphan a new parent immediately
+            time.sleep(WATCH_SECONDS)
+        os._exit(1)
+
+    if os.getppid() != parent:
+        os._exit(1)
+
+    threading.Thread(target=watch, name="watch the parent", daemon=True).start()
+
+
+def is_alive(process: int) -> bool:
+    """Return whether a process with this number exists."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass
+    return True

@@ -43,5 +43,5 @@ def test_the_share_is_what_lies_around_the_phrases() -> None:
 def test_it_is_plain_data() -> None:
     step = BookLicence(most=0.9)
     assert pickle.loads(pickle.dumps(step)) == step
-    with pytest.raises(UserError, match="is no share of a document"):
+    with pytest.raises(UserError, match="is not possible"):
         BookLicence(most=1.5)

@@ -191,32 +191,38 @@ def test_a_long_document_is_cut_and_memory_bounded(
 def test_ids_of_another_tokenizer_are_refused(tokenizer: Path, tmp_path: Path) -> None:
     taken = Existing(folder=str(tokenizer))
     write_tokens(tmp_path / "t.ds", [[7, 8, SEP]] * 5 + [[9, 5000, SEP]])
-    with pytest.raises(UserError, match=r"holds the id 5,000, and the tokenizer in .* has [\d,]+. Name the tokenizer"):
+    with pytest.raises(UserError, match=r"has the id 5,000, but the tokenizer in .* has [\d,]+. Name the tokenizer"):
         prepare([tmp_path / "t.ds"], tmp_path / "data", tokenizer=taken)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["t.ds", "t.ds.index", "t.ds.metadata"]
 
 
 def test_whose_they_are_must_be_said(tokenizer: Path, tmp_path: Path) -> None:
     path = write_tokens(tmp_path / "t.ds", [[7, 8]] * 5)
-    with pytest.raises(UserError, match=r"holds tokens, and whose they are must be said. .* with --tokenizer-from"):
+    with pytest.raises(UserError, match=r"contains token ids, so their tokenizer must be named.*--tokenizer-from"):
         prepare([path], tmp_path / "data", tokenizer=WordPiece())
     taken = Existing(folder=str(tokenizer))
-    with pytest.raises(UserError, match="holds tokens, which are not cut"):
+    with pytest.raises(UserError, match="contains token ids, which cannot be split"):
         prepare([path], tmp_path / "data", tokenizer=taken, split_sentences=True)
-    with pytest.raises(UserError, match="holds tokens, which are not cut"):
+    with pytest.raises(UserError, match="contains token ids, which cannot be split"):
         prepare([path], tmp_path / "data", tokenizer=taken, chunk_characters=80)
 
 
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda path: Path(f"{path}.index").unlink(), "has no index beside it .'t.ds.index'., so its documents"),
-        (lambda path: path.write_bytes(path.read_bytes()[:-3]), "is damaged: 57 bytes are not the 30 tokens of its"),
-        (lambda path: Path(f"{path}.index").write_bytes(b"123"), "is damaged: its index is cut short"),
+        (lambda path: Path(f"{path}.index").unlink(), "has no index .'t.ds.index'., which marks its"),
+        (
+            lambda path: path.write_bytes(path.read_bytes()[:-3]),
+            "its size is 57 bytes, but its index has 30",
+        ),
+        (lambda path: Path(f"{path}.index").write_bytes(b"123"), "is damaged: its index is truncated"),
         (lambda path: Path(f"{path}.index").write_bytes(struct.pack("<3Q", 20, 9, 30)), "its index does not ascend"),
         (lambda path: Path(f"{path}.index").write_bytes(struct.pack("<3Q", 1, 99, 30)), "its index does not ascend"),
         (lambda path: Path(f"{path}.metadata").write_text("theirs|8\n30"), "has tokens of 8 bytes"),
-        (lambda path: Path(f"{path}.metadata").write_text("theirs|4\n30"), "60 bytes are not the 30 tokens"),
+        (
+            lambda path: Path(f"{path}.metadata").write_text("theirs|4\n30"),
+            "its size is 60 bytes, but its index",
+        ),
     ],
 )
 def test_damaged_files(tokenizer: Path, tmp_path: Path, damage: object, message: str) -> None:

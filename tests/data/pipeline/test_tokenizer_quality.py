@@ -53,7 +53,7 @@ def test_what_is_measured_by_hand() -> None:
     with pytest.raises(UserError, match="no held-out text"):
         measure_quality(tokenizer, [" "])
     ascii_only = WordPiece(vocabulary=300, normalizer="cramming").train(["a b c"] * 3)
-    with pytest.raises(UserError, match=r"leaves nothing of the held-out text: .*ByteBPE"):
+    with pytest.raises(UserError, match=r"removes all characters of the held-out text.*ByteBPE"):
         measure_quality(ascii_only, ["\u4f60\u597d"])
 
 
@@ -80,25 +80,25 @@ def test_advice(texts: list[str], config: WordPiece | ByteBPE, monkeypatch: pyte
     heldout = write_texts(20, seed=2)
     sizes = (800, 400, 60000, 1200)
     # A text of this size alone cannot teach a large vocabulary.
-    alone = advise(texts, heldout, config, sizes, cost=Cost(width=64, body=10**8))
+    alone = advise(texts, heldout, config, sizes, cost=Cost(hidden_size=64, body=10**8))
     assert alone.recommended == 400 and "examples" in alone.why
     tiny = advise(texts[:2], heldout, config, (400, 800))
     assert tiny.recommended == tiny.sizes[0].vocabulary and tiny.why.startswith("The text is small")
     # Where it can, the model decides.
     monkeypatch.setattr("daybreak.data.pipeline.tokenizer_quality.LEARNABLE", 0)
-    large = advise(texts, heldout, config, sizes, cost=Cost(width=64, body=10**8))
+    large = advise(texts, heldout, config, sizes, cost=Cost(hidden_size=64, body=10**8))
     assert [quality.vocabulary for quality in large.sizes[:3]] == [400, 800, 1200]
     assert large.sizes[3].vocabulary < 60000  # the text gives no more
     per_token = [quality.characters_per_token for quality in large.sizes]
     assert per_token == sorted(per_token) and per_token[0] > 1
     assert large.recommended == large.sizes[3].vocabulary and "no larger size was tried" in large.why
     # A wide and shallow model pays more for its decoder.
-    wide = advise(texts, heldout, config, sizes, cost=Cost(width=8192, body=10**5, predicted=1))
-    assert wide.recommended == 400 and "less than they cost" in wide.why
+    wide = advise(texts, heldout, config, sizes, cost=Cost(hidden_size=8192, body=10**5, predicted=1))
+    assert wide.recommended == 400 and "does not pay for their cost" in wide.why
 
 
 def test_advice_needs_a_vocabulary_that_is_to_be_made(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="has its size already"):
+    with pytest.raises(UserError, match="has a fixed vocabulary size"):
         advise(["a"], ["a"], Existing(folder=str(tmp_path)))
 
 

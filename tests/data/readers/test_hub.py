@@ -47,7 +47,7 @@ def test_names(given: str, parts: tuple[str, str, str, str]) -> None:
 
 @pytest.mark.parametrize("given", ["hf://", "hf://a/b/c", "hf:///nowhere/at/all", "hf://a b"])
 def test_names_that_are_none(given: str) -> None:
-    with pytest.raises(UserError, match=r"names no data set. Write hf://owner/name"):
+    with pytest.raises(UserError, match=r"is not a data set. Write hf://owner/name"):
         find_files([given])
 
 

@@ -82,9 +82,9 @@ def test_memory_does_not_grow_with_the_dump(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ('<!DOCTYPE x [<!ENTITY a "b"><!ENTITY c "&a;&a;">]>' + HEAD, "declares a document type"),
-        ("<rss><channel/></rss>", "is no dump of MediaWiki"),
-        (HEAD + "<a>" * 50, "is no dump of MediaWiki"),
+        ('<!DOCTYPE x [<!ENTITY a "b"><!ENTITY c "&a;&a;">]>' + HEAD, "has a document type declaration"),
+        ("<rss><channel/></rss>", "is not a MediaWiki dump"),
+        (HEAD + "<a>" * 50, "is not a MediaWiki dump"),
         (HEAD + page("fine"), "is damaged: no element found"),
         (HEAD + "<page></oops>", "is damaged: mismatched tag"),
         (HEAD + "&bomb;", "is damaged: undefined entity"),
@@ -107,5 +107,5 @@ def test_endless_pages_are_left_out_or_refused(tmp_path: Path, monkeypatch: pyte
     assert skips.counts == {"articles over 1 MiB": 1}
     for endless in ("word " * 600_000, '<text a="' + "x" * 3_000_000):
         (tmp_path / "x.xml").write_text(HEAD + "<page><revision><text>" + endless)
-        with pytest.raises(UserError, match=r"has a page of over 2 MiB. Fetch it again"):
+        with pytest.raises(UserError, match=r"has a page larger than 2 MiB. Fetch it again"):
             texts(tmp_path / "x.xml")

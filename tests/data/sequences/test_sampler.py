@@ -70,7 +70,7 @@ def test_seeds_and_epochs_give_orders_that_look_unrelated() -> None:
 @given(tokens=st.integers(1, 3000), length=st.integers(2, 64), seed=st.integers(0, 99))
 def test_an_epoch_uses_every_token_once(make_stream: MakeStream, tokens: int, length: int, seed: int) -> None:
     if tokens < length - 1:
-        with pytest.raises(UserError, match=f"too small: {tokens} tokens do not fill one row of {length}"):
+        with pytest.raises(UserError, match=f"too small: {tokens} tokens do not fill one sequence of {length}"):
             RowSampler(make_stream(tokens), length, seed)
         return
     sampler = RowSampler(make_stream(tokens), length, seed)
@@ -142,7 +142,7 @@ def test_rows_with_most_full_stops_come_first_and_equals_as_the_text_lies(
     wanted = rows[np.argsort(-(rows == 6).sum(axis=1), kind="stable")]
     assert np.array_equal(sampler.take(0, 250).ids, np.concatenate([wanted, wanted, wanted[:50]]))
     assert np.array_equal(sampler.take(77, 5).ids, wanted[77:82])
-    with pytest.raises(UserError, match=r"no '.' to order rows by. Use --rows.order shuffled"):
+    with pytest.raises(UserError, match=r"no '.' to order sequences by. Use --rows.order shuffled"):
         PackedRows(order="full-stops").build(stream, 10, 0, SpecialIds(), token_ids={"a": 1}.get)
 
 
@@ -211,7 +211,7 @@ def test_no_more_rows_are_sorted_at_once_than_have_nearly_the_same_key(monkeypat
 
 
 def test_an_order_that_does_not_exist() -> None:
-    with pytest.raises(UserError, match=r"'full-stop' is no order of rows. Did you mean 'full-stops'\?"):
+    with pytest.raises(UserError, match=r"'full-stop' is not a sequence order. Did you mean 'full-stops'\?"):
         PackedRows(order="full-stop")
 
 

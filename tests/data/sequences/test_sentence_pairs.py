@@ -164,7 +164,7 @@ def test_shares(tmp_path: Path) -> None:
     assert short.follows.all()
     filled = short.attend.sum(axis=1)
     assert 30 < filled.mean() < 45 and np.unique(filled).size > 40
-    with pytest.raises(UserError, match=r"random_fraction is 1.5, but a share"):
+    with pytest.raises(UserError, match=r"random_fraction is 1.5, but a fraction"):
         SentencePairs(random_fraction=1.5)
 
 
@@ -209,11 +209,11 @@ def test_text_that_cannot_give_pairs(tmp_path_factory: pytest.TempPathFactory) -
     def text(documents: list[list[int]], sentences: bool = True) -> Text:
         return Text(tmp_path_factory.mktemp("text"), documents, sentences=sentences)
 
-    with pytest.raises(UserError, match=r"marks no sentences.*Prepare it with --split-sentences, or give one sentence"):
+    with pytest.raises(UserError, match=r"has no sentence boundaries.*Prepare it with --split-sentences, or"):
         build(text([[4, 4], [4, 4]], sentences=False), 16)
-    with pytest.raises(UserError, match=r"is one document, so that no random sentence"):
+    with pytest.raises(UserError, match=r"is one document, but random sentences"):
         build(text([[4] * 50]), 16)
-    with pytest.raises(UserError, match=r"A row of 4 holds no pair"):
+    with pytest.raises(UserError, match=r"4 tokens are too few for a pair"):
         build(text([[4, 4], [4, 4]]), 4)
     assert check_pairs(text([[4, 4], [4, 4]]).stream) is None
     warning = check_pairs(text([[4], [4, 4], [4]]).stream)

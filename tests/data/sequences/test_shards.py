@@ -143,7 +143,7 @@ def test_another_format_or_no_manifest_is_refused(data: Path) -> None:
     (data / "manifest.json").write_text(json.dumps(plain))
     with pytest.raises(UserError, match=f"prepared in format {SHARD_FORMAT + 1}; this version reads format"):
         open_shards(data)
-    with pytest.raises(UserError, match="holds no prepared data"):
+    with pytest.raises(UserError, match="contains no prepared data"):
         open_shards(data / "tokenizer")
 
 

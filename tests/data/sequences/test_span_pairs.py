@@ -98,7 +98,7 @@ def test_short_documents_give_halves_and_the_shortest_nothing(
     stream = make_stream(sizes)
     enough = sum(size >= FEWEST for size in sizes)
     if enough < 2:
-        with pytest.raises(UserError, match=f"The text has {enough} documents of {FEWEST} tokens and more"):
+        with pytest.raises(UserError, match=f"The text has {enough} documents of at least {FEWEST} tokens"):
             sampler(stream, length=length, seed=seed, shortest=6)
         return
     ends = stream.document_ends().astype(np.int64)

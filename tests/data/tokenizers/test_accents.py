@@ -32,4 +32,4 @@ def test_the_fraction_is_that_of_the_letters() -> None:
 def test_who_is_warned(text: str, cased: bool, warned: bool, capsys: pytest.CaptureFixture[str]) -> None:
     warn_of_folding(tokenizer(cased), Counter({"Latin": 60}), [text])
     said = capsys.readouterr().out
-    assert ("carry accents" in said and "--tokenizer.cased" in said) == warned
+    assert ("letters have accents" in said and "--tokenizer.cased" in said) == warned

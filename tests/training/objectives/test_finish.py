@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -243,13 +241,9 @@ def one_rank(folder: Path) -> None:
 
 
 def test_two_processes_train_as_one(tmp_path: Path) -> None:
-    from rendezvous import free_port  # this file is also run by itself, where it could not be found
+    from rendezvous import run_two_ranks  # this file is also run by itself, where it could not be found
 
-    torchrun = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    command = [sys.executable, __file__, str(tmp_path)]
-    processes = [subprocess.Popen(command, env={**os.environ, **torchrun, "RANK": rank}) for rank in "01"]
-    for process in processes:
-        process.wait(timeout=120)  # what they wrote is the proof that they came to their end
+    run_two_ranks(__file__, str(tmp_path))
     made = training()
     done = fit(made, checkpoint.START)
     ranks = [torch.load(tmp_path / f"rank-{rank}.pt") for rank in (0, 1)]

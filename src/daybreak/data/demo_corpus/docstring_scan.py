@@ -1,6 +1,6 @@
-"""Finding the installed Python packages and reading the prose of their docstrings.
+"""Find installed Python packages and extract the prose of their docstrings.
 
-Sources are parsed with `ast`, never imported: nothing of a scanned package runs.
+Sources are parsed with `ast` and never imported, so no code of a scanned package runs.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ DISTRIBUTIONS = {
     "jinja2": ("jinja2",),
     "setuptools": ("setuptools",),
 }
-"""Distribution -> import name, then other spellings. Those that are not installed are left out."""
+"""Distribution -> import name and other spellings. Distributions that are not installed are skipped."""
 
 STANDARD_LIBRARY = "python"
 SKIPPED_FOLDERS = frozenset(
@@ -61,19 +61,19 @@ SKIPPED_FOLDERS = frozenset(
     externals _externals extern benchmarks""".split()
 )
 MINIMUM_CHARACTERS = 200
-"""A module with less prose is no document."""
+"""Minimum prose of a module to become a document."""
 MINIMUM_QUOTED = 0.10
-"""A file with a smaller part of its bytes between triple quotes is not parsed: it would cost more than it gives."""
+"""Minimum fraction of bytes between triple quotes; parsing files with less is not worth the time."""
 MAXIMUM_SOURCE = 14_000_000
-"""Bytes of source that are parsed of one package; larger packages are sampled by the hash of the module name."""
+"""Bytes of source parsed per package; larger packages are sampled by the hash of the module name."""
 FILES_PER_CHUNK = 50
 CHUNKS_PER_PROCESS = 5
-"""With fewer chunks than this a process is not started: starting it takes longer than reading them."""
+"""Minimum number of chunks per process; for fewer, starting a process takes longer than reading them."""
 
 
 @dataclass(frozen=True)
 class Package:
-    """Where a package's sources lie. ``name`` labels its documents; ``aliases`` are its other spellings."""
+    """The location of a package's sources. ``name`` labels its documents; ``aliases`` are its other spellings."""
 
     name: str
     root: Path
@@ -120,9 +120,9 @@ def installed_packages() -> list[Package]:
 
 
 def scan(packages: Sequence[Package]) -> list[Module]:
-    """Read the prose of every module, sorted by package and module; a paragraph stays at its first place only."""
+    """Return the prose of every module, sorted by package and module; repeated paragraphs are removed."""
     files = [file for package in packages for file in _chosen_files(package)]
-    # Hash order spreads packages over the chunks, so that the processes end together and the progress is honest.
+    # Hash order spreads packages over the chunks, so that processes end together and progress is even.
     files.sort(key=lambda file: text_hash(file.module))
     chunks = [files[start : start + FILES_PER_CHUNK] for start in range(0, len(files), FILES_PER_CHUNK)]
     modules: list[Module] = []
@@ -134,7 +134,7 @@ def scan(packages: Sequence[Package]) -> list[Module]:
 
 
 def docstrings(tree: ast.Module) -> Iterator[str]:
-    """Yield the docstrings of a module, its classes and functions, and texts attached by ``add_docstr``-like calls."""
+    """Yield the docstrings of a module, its classes and functions, and of calls such as ``add_docstr``."""
     stack: list[ast.stmt | ast.Module] = [tree]
     while stack:
         node = stack.pop()
@@ -157,7 +157,7 @@ def _attached_texts(call: ast.Call) -> Iterator[str]:
 
 
 def _chosen_files(package: Package) -> Iterator[_File]:
-    """Yield the files worth a parse: enough text between triple quotes, and no more than MAXIMUM_SOURCE bytes."""
+    """Yield the files with enough text between triple quotes, up to MAXIMUM_SOURCE bytes."""
     left = MAXIMUM_SOURCE
     for file in sorted(_source_files(package), key=lambda file: text_hash(file.module)):
         try:
@@ -200,7 +200,7 @@ def _read_chunk(chunks: list[list[_File]], number: int) -> list[Module]:
 def _read_files(files: list[_File]) -> list[Module]:
     """Parse files and keep those with enough English prose."""
     modules = []
-    gc.disable()  # a syntax tree is many small objects without cycles: collecting costs a third of the time
+    gc.disable()  # a syntax tree has many small objects and no cycles; collection takes a third of the time
     try:
         for file in files:
             paragraphs = tuple(_file_prose(file.path))
@@ -237,5 +237,5 @@ def _without_repetition(modules: list[Module]) -> list[Module]:
 
 
 def text_hash(text: str) -> bytes:
-    """Return 8 bytes that put names in an order without meaning, the same everywhere."""
+    """Return 8 bytes for a pseudorandom order of names that is the same on every machine."""
     return hashlib.blake2b(text.encode(), digest_size=8).digest()

@@ -1,7 +1,7 @@
-"""The default corpus: English prose from the docstrings of the Python packages that are installed beside Daybreak.
+"""The default corpus: English prose from the docstrings of the installed Python packages.
 
-`daybreak run` without a corpus trains on it, so that the first try needs no download. Sources are parsed with `ast`,
-never imported. A document is the prose of one module. The same installed packages give the same bytes.
+`daybreak run` without a corpus trains on it and needs no download. A document is the prose of one module. The same
+installed packages give the same bytes.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from daybreak.data.demo_corpus.docstring_scan import Module, Package, installed_
 from daybreak.data.demo_corpus.package_task import CLASSES, held_out, write_task
 
 FORMAT = 1
-"""Raise it when a change of the code changes the files: older ones are then made anew."""
+"""Version of the written files. Increase it if the code writes different files, so that older ones are replaced."""
 
 MAXIMUM_CHARACTERS = 15_000_000
-MAXIMUM_SHARE = 0.35
-"""Largest part of MAXIMUM_CHARACTERS that one package may fill."""
+MAXIMUM_FRACTION = 0.35
+"""Maximum fraction of MAXIMUM_CHARACTERS for one package."""
 
 
 @dataclass(frozen=True)
 class DocstringCorpus:
-    """What :func:`write_corpus` wrote (or found finished)."""
+    """The files of :func:`write_corpus`."""
 
     corpus: Path
-    """docstrings.jsonl: {"text", "source", "package", "module"} a line."""
+    """docstrings.jsonl: one {"text", "source", "package", "module"} per line."""
     task: Path
-    """task.toml: which package does a sentence come from; its modules are not in ``corpus``."""
+    """task.toml: which package a sentence comes from. The modules of its dev file are not in ``corpus``."""
     packages: list[str]
     documents: int
     characters: int
@@ -47,17 +47,17 @@ class _Stamp:
     documents: int
     characters: int
     files: dict[str, int]
-    """Sizes in bytes; a file of another size means that the folder was touched and is written anew."""
+    """Sizes in bytes; if a file has another size, all files are written again."""
 
 
 def write_corpus(out: Path, packages: Sequence[Package] | None = None) -> DocstringCorpus:
     """Write docstrings.jsonl, task.toml, task-train.jsonl, task-dev.jsonl and the stamp corpus.json into ``out``.
 
-    Returns at once when the stamp says that the same packages were scanned before.
+    Returns without writing if the stamp shows that the same packages were scanned before.
 
     Args:
-        out: folder, made when missing.
-        packages: what to scan; by default the installed packages of DISTRIBUTIONS and the standard library.
+        out: folder, created if missing.
+        packages: packages to scan; by default the installed packages of DISTRIBUTIONS and the standard library.
 
     Raises:
         UserError: ``out`` cannot be written, or no docstring was found.
@@ -91,8 +91,8 @@ def _write(out: Path, key: str, packages: Sequence[Package]) -> _Stamp:
         sizes[module.package] += module.characters
     classes = [name for name, _ in sizes.most_common(CLASSES)]
     dev = [module for module in modules if module.package in classes and held_out(module.name)]
-    hidden = {module.name for module in dev}
-    corpus = _within_limits([module for module in modules if module.name not in hidden])
+    dev_names = {module.name for module in dev}
+    corpus = _within_limits([module for module in modules if module.name not in dev_names])
 
     write_text(out / "docstrings.jsonl", "".join(map(_line, corpus)))
     names = {package.name: (package.name, *package.aliases) for package in packages if package.name in classes}
@@ -113,12 +113,12 @@ def _write(out: Path, key: str, packages: Sequence[Package]) -> _Stamp:
 
 
 def _within_limits(modules: list[Module]) -> list[Module]:
-    """Take modules in the order of their hashes until the corpus, or the share of one package, is full."""
+    """Select modules in the order of their hashes, within the limits of the corpus and of each package."""
     sizes = Counter[str]()
     kept = set()
     for module in sorted(modules, key=lambda module: text_hash(module.name)):
         size = module.characters
-        fits = sizes[module.package] + size <= MAXIMUM_SHARE * MAXIMUM_CHARACTERS
+        fits = sizes[module.package] + size <= MAXIMUM_FRACTION * MAXIMUM_CHARACTERS
         if fits and sizes.total() + size <= MAXIMUM_CHARACTERS:
             sizes[module.package] += size
             kept.add(module.name)

@@ -1,7 +1,7 @@
-"""The task that comes with the default corpus: which package does this sentence come from?
+"""The task of the default corpus: which package does a sentence come from?
 
-Names of the packages are masked in the text, whole modules are held out for the dev file, and the classes are
-balanced, so that the most frequent label is right once in as many times as there are packages.
+The names of the packages are masked in the text, whole modules are held out for the dev file, and the classes are
+balanced, so that the majority baseline is 1 / number of packages.
 """
 
 from __future__ import annotations
@@ -16,35 +16,35 @@ from daybreak.data.demo_corpus.docstring_scan import text_hash
 from daybreak.data.demo_corpus.prose import sentences
 
 CLASSES = 8
-DEV_PART = 6
-"""One module in so many is held out: its sentences are dev rows and its text is not in the corpus."""
+DEV_MODULES = 6
+"""One module in this many is held out: its sentences are dev rows, and its text is not in the corpus."""
 TRAIN_ROWS, DEV_ROWS = 4000, 1600
 SENTENCE_CHARACTERS = range(40, 251)
 SHORT_NAME = 3
-"""Names up to this length (np, pd) are masked as whole words, longer ones wherever they occur in a word."""
+"""Names up to this length (np, pd) are masked as whole words, longer ones also inside words."""
 
 Texts = Mapping[str, Iterable[Sequence[str]]]
-"""Package -> its modules, each a sequence of paragraphs."""
+"""Package -> its modules, each as a sequence of paragraphs."""
 
 
 def held_out(module: str) -> bool:
-    """Tell whether a module of a task package belongs to the dev file; a fixed function of its name."""
-    return int.from_bytes(text_hash(f"dev {module}"), "big") % DEV_PART == 0
+    """Return whether a module belongs to the dev file; a fixed function of its name."""
+    return int.from_bytes(text_hash(f"dev {module}"), "big") % DEV_MODULES == 0
 
 
 def write_task(out: Path, names: Mapping[str, Sequence[str]], train: Texts, dev: Texts, corpus: Iterable[str]) -> None:
     """Write task.toml, task-train.jsonl and task-dev.jsonl into ``out``.
 
     Args:
-        names: label -> every spelling of the package's name; all are masked in every row.
-        train: label -> modules whose text the corpus may hold.
+        names: label -> all spellings of the package's name; all are masked in every row.
+        train: label -> modules whose text may be in the corpus.
         dev: label -> held-out modules.
-        corpus: all paragraphs of the corpus; a dev sentence that also stands there is left out.
+        corpus: all paragraphs of the corpus; dev sentences that also occur there are left out.
     """
     mask = Mask([name for spellings in names.values() for name in spellings])
     known = {mask(sentence) for paragraph in corpus for sentence in sentences(paragraph) if _is_row(sentence)}
     train_rows = _rows(train, mask, set(), TRAIN_ROWS)
-    # Masking can make two sentences equal, hence a second comparison, of the masked texts.
+    # Masking can make two sentences equal, so the masked texts are compared as well.
     dev_rows = _rows(dev, mask, known | {text for text, _ in train_rows}, DEV_ROWS)
     for name, rows in (("task-train.jsonl", train_rows), ("task-dev.jsonl", dev_rows)):
         lines = [json.dumps({"text": text, "label": label}, ensure_ascii=False) + "\n" for text, label in rows]
@@ -66,7 +66,7 @@ metric = "accuracy"
 
 
 class Mask:
-    """Replaces names, words that contain them and dotted paths that begin with them by ``package``."""
+    """Replaces names, words that contain them and dotted paths that start with them by ``package``."""
 
     def __init__(self, names: Iterable[str]):
         spellings = sorted({name.lower() for name in names}, key=lambda name: (-len(name), name))
@@ -85,7 +85,7 @@ class Mask:
     def __call__(self, text: str) -> str:
         masked = text
         lower = text.lower()
-        if any(beginning in lower for beginning in self._beginnings):  # most sentences hold none: spare the pattern
+        if any(beginning in lower for beginning in self._beginnings):  # faster than the pattern
             masked = self._long.sub("package", masked)
         if self._short is not None:
             masked = self._short.sub("package", masked)
@@ -93,11 +93,11 @@ class Mask:
 
 
 def _rows(texts: Texts, mask: Mask, excluded: set[str], count: int) -> list[tuple[str, str]]:
-    """Draw at most ``count`` rows, as many of each label, by the hash of the text; ``excluded`` grows by them."""
+    """Draw at most ``count`` rows, equally many of each label, by the hash of the text; add them to ``excluded``."""
     candidates: dict[str, str] = {}
     for label, modules in texts.items():
         for sentence in (s for paragraphs in modules for paragraph in paragraphs for s in sentences(paragraph)):
-            # A sentence of two packages is nobody's.
+            # A sentence that occurs in two packages has no label.
             candidates[sentence] = label if candidates.get(sentence, label) == label else ""
     fraction = count // max(1, len(texts))
     by_label: dict[str, dict[str, None]] = {label: {} for label in texts}

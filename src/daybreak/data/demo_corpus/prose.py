@@ -1,8 +1,8 @@
-"""English prose out of docstrings: reStructuredText, Markdown, numpy style, Google style and Sphinx fields.
+"""Extract English prose from docstrings: reStructuredText, Markdown, NumPy style, Google style and Sphinx fields.
 
-The docstring is walked line by line: code, doctests, tables, headings, directives and the type lines of parameters
-are dropped, the rest is joined to paragraphs, markup inside a paragraph is removed, and a paragraph that does not
-look like English (too many symbols, no ordinary words) is left out.
+Code, doctests, tables, headings, directives and type lines of parameters are dropped line by line. The remaining lines
+are joined to paragraphs, inline markup is removed, and paragraphs that are not English prose (many symbols, few
+words) are dropped.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ KEPT_DIRECTIVES = frozenset(
     """note warning tip important caution hint attention seealso admonition versionadded versionchanged
     deprecated""".split()
 )
-"""Directives whose indented body is prose; the body of any other (code, math, plots, tables) is dropped."""
+"""Directives whose indented body is prose; the bodies of others (code, math, plots, tables) are dropped."""
 
 FUNCTION_WORDS = frozenset(
     """a an the this that these those it its he they them their we our you your i is are was were be been being has
@@ -69,7 +69,7 @@ _SENTENCE_END = re.compile(r"(?<=[.!?])(?<!e\.g\.)(?<!i\.e\.)(?<!etc\.)(?<!cf\.)
 
 
 def prose(docstring: str) -> list[str]:
-    """Return the paragraphs of English prose in ``docstring``, each on one line, markup removed."""
+    """Return the paragraphs of English prose in ``docstring``, each on one line, without markup."""
     reader = _Reader(inspect.cleandoc(docstring).expandtabs().splitlines())
     reader.read()
     paragraphs = (_clean(" ".join(lines)) for lines in reader.paragraphs)
@@ -77,20 +77,20 @@ def prose(docstring: str) -> list[str]:
 
 
 def sentences(paragraph: str) -> list[str]:
-    """Split a paragraph where a full stop, question or exclamation mark is followed by a capital or a quotation."""
+    """Split a paragraph after each ``.``, ``?`` or ``!`` that a capital letter or an opening quote follows."""
     return _SENTENCE_END.split(paragraph)
 
 
 def is_english(text: str) -> bool:
-    """Tell whether at least 15 % of the words are English function words, as running English (about 40 %) has it."""
+    """Return whether at least 15 % of the words are English function words (about 40 % in English text)."""
     words = text.lower().split()
     return sum(word in FUNCTION_WORDS for word in words) >= 0.15 * max(1, len(words))
 
 
-@lru_cache(maxsize=200_000)  # packages repeat paragraphs a hundred times over
+@lru_cache(maxsize=200_000)  # packages repeat many paragraphs
 def _clean(text: str) -> str:
-    """Remove the markup; return an empty string when what remains is no prose."""
-    if _MARKED.search(text):  # half of the paragraphs need none of the substitutions
+    """Remove the markup; return an empty string if the rest is not prose."""
+    if _MARKED.search(text):  # half of the paragraphs contain no markup
         for pattern, replacement in _INLINE:
             text = pattern.sub(replacement, text)
     text = _BROKEN_WORD.sub("-", " ".join(text.split()))
@@ -102,7 +102,7 @@ def _is_underline(text: str) -> bool:
 
 
 def _is_code(text: str) -> bool:
-    """Tell a table row, a line of code, a label or a rule; cheap tests go first, as this runs on every line."""
+    """Return whether a line is a table row, code, a label or a rule; fast tests come first."""
     if (text[0] in "|+=:-" or "|" in text or "   " in text) and _TABLE.search(text):
         return True
     if (text[0] in ">.$@" or "=" in text or text[:3] in _CODE_STARTS) and _CODE_LINE.match(text):
@@ -123,19 +123,19 @@ def _is_prose(text: str) -> bool:
 
 @dataclass
 class _Reader:
-    """The line walk of one docstring. ``paragraphs`` collects lists of lines."""
+    """Reads one docstring line by line; ``paragraphs`` collects lists of lines."""
 
     lines: list[str]
     paragraphs: list[list[str]] = field(default_factory=list)
     section: str = ""
     skip_indent: int | None = None
-    """Lines indented deeper than this belong to a dropped block."""
+    """Lines with a deeper indentation belong to a dropped block."""
     in_fence: bool = False
     in_doctest: bool = False
     paragraph_indent: int | None = None
-    """Indentation of the open paragraph's first line; None between paragraphs."""
+    """Indentation of the first line of the current paragraph; None between paragraphs."""
     hanging: bool = False
-    """The open paragraph began with a bullet or an entry: its other lines may be indented deeper."""
+    """Whether the current paragraph began with a bullet or entry, so that its other lines may be indented."""
 
     def read(self) -> None:
         number = 0
@@ -156,7 +156,7 @@ class _Reader:
         self.paragraph_indent, self.hanging = None, False
 
     def _dropped(self, text: str, indent: int) -> bool:
-        """Drop blank lines (they end a paragraph), code, doctests, tables and the bodies of dropped blocks."""
+        """Return whether a line is dropped: blank, code, doctest, table or body of a dropped block."""
         if text.startswith(("```", "~~~")):
             self.in_fence = not self.in_fence and not (len(text) > 3 and text.endswith("```"))
             self._close()
@@ -192,7 +192,7 @@ class _Reader:
         return True
 
     def _take(self, text: str, indent: int, following: str) -> None:
-        """Add one line of text to the open paragraph, or open another with it."""
+        """Add a line of text to the current paragraph, or begin another one with it."""
         if text.endswith("::"):
             self.skip_indent, text = indent, text[:-1].rstrip(": ")
             text += ":" if text else ""
@@ -220,7 +220,7 @@ class _Reader:
         self.paragraph_indent, self.hanging = indent, hanging
 
     def _entry(self, text: str, indent: int) -> tuple[bool, str]:
-        """Recognise a bullet, a parameter or a field; return what remains of the line without its head."""
+        """Return whether a line begins a bullet, parameter or field, and the line without that beginning."""
         fresh = self.paragraph_indent is None or (self.hanging and indent <= self.paragraph_indent)
         if text[0] == ":" and (field_name := _SPHINX_FIELD.match(text)):
             return True, "" if "type" in field_name[1] else text[field_name.end() :]

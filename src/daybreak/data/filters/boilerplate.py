@@ -1,4 +1,4 @@
-"""Text that is mostly the licence or the transcriber's notes of a digitised book, not the book."""
+"""Filter documents that are mostly the licence or transcriber's notes of a digitised book."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from daybreak.data.filters.filter import Context, DocumentFilter, FilterFunction
 
 REASON = "mostly the licence of a digitised book"
 AROUND = 200
-"""Characters before and after a phrase that count as boiler plate with it: a licence has one about every 200."""
+"""Characters around a phrase that count as boilerplate; a licence has a phrase about every 200 characters."""
 PLAINEST = (
     "project gutenberg",
     "gutenberg-tm",
@@ -28,7 +28,7 @@ PLAINEST = (
     "transcriber's note",
     "transcriber\u2019s note",
 )
-"""In lower case, with single spaces. They hardly stand in anything else; without one, nothing is boiler plate."""
+"""Phrases, in lower case with single spaces, that are rare in other text; one is required."""
 OTHERS = (
     "electronic work",
     "public domain",
@@ -46,12 +46,12 @@ OTHERS = (
     "ebook",
     "donations",
 )
-"""Phrases that licences are full of, where one of the plainest is met."""
+"""Phrases that are frequent in licences; counted only if one of PLAINEST occurs."""
 _PHRASES = re.compile("|".join(map(re.escape, PLAINEST + OTHERS)))
 
 
 def _covered(text: str) -> Iterator[tuple[int, int]]:
-    """Phases within AROUND characters of a phrase, merged."""
+    """Yield the merged ranges within AROUND characters of a phrase."""
     start = end = 0
     for match in _PHRASES.finditer(text):
         first, last = max(0, match.start() - AROUND), min(len(text), match.end() + AROUND)
@@ -63,7 +63,7 @@ def _covered(text: str) -> Iterator[tuple[int, int]]:
 
 
 def boilerplate_fraction(text: str) -> float:
-    """The share of ``text`` that lies around the phrases of such licences; 0 where none of the plainest is met."""
+    """Return the fraction of ``text`` around phrases of licences; 0 without a phrase of PLAINEST."""
     lowered = text.lower().replace("\n", " ")
     if not any(phrase in lowered for phrase in PLAINEST):
         return 0.0
@@ -72,20 +72,20 @@ def boilerplate_fraction(text: str) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class BookLicence(DocumentFilter):
-    """Leaves out a document most of which is the licence of Project Gutenberg and its like; English phrases.
+    """Drops documents that are mostly the licence of Project Gutenberg or similar, by English phrases.
 
-    A book with such a licence at its end stays, licence and all: documents are judged, never edited. Parting books at
-    blank lines (``--document blank-line``) sets the licence apart, where it can be told.
+    A book that ends with such a licence is kept with it, because filters do not edit documents. With ``--document
+    blank-line`` the paragraphs of the licence are documents of their own.
     """
 
     memory: ClassVar[str] = "one document"
 
     most: float = 0.5
-    """Share of the characters within AROUND characters of a phrase of the licence."""
+    """Maximum fraction of characters within AROUND characters of a phrase."""
 
     def __post_init__(self) -> None:
         if not 0 < self.most <= 1:
-            raise UserError(f"{self.most} is no share of a document.", "Give one between 0 and 1.")
+            raise UserError(f"A fraction of {self.most} is not possible.", "Give a number between 0 and 1.")
 
     def why(self) -> str:
         return "licences and notes of digitised books (Project Gutenberg and others), told by their phrases"

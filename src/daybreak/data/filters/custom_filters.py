@@ -102,7 +102,7 @@ def _known(file: str, digest: str) -> tuple[DocumentFilter, ...]:
     if found != digest:
         raise UserError(
             f"'{file}' changed while the text was read, or defines different filters at each import.",
-            "Start again when nothing writes to it, and let nothing in it depend on randomness or time.",
+            "Start again when no process writes to it, and make it independent of randomness and time.",
         )
     return filters
 

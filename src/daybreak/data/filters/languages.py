@@ -1,6 +1,6 @@
-"""The language of a document, by a fastText model in a file of the user's: lid.176.bin, GlotLID or one of his own.
+"""Identify the language of a document with a local fastText model, such as lid.176.bin or GlotLID.
 
-A model is never fetched. Rules of the project on pretrained models (RULES.md, Data) concern such a filter too.
+No model is downloaded. The rules on pretrained models (RULES.md, Data) apply to this filter too.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from daybreak.data.filters.filter import Context, DocumentFilter, FilterFunction
 
 LABEL = "__label__"
 LONGEST_IDENTIFIED = 1 << 16
-"""Characters at the beginning of a document that its language is told by."""
+"""Characters at the beginning of a document from which its language is identified."""
 OTHER, UNSURE = "another language", "language not certain"
 
 
 class _Model:
-    """A fastText model that remembers its last answer: the step and the corpus report ask of the same text."""
+    """A fastText model that caches its last result, because the filter and the corpus report use the same text."""
 
     def __init__(self, model: Any):
         self.names = {label.removeprefix(LABEL) for label in model.labels}
@@ -31,7 +31,7 @@ class _Model:
         self._last: tuple[str, dict[str, float]] | None = None
 
     def scores(self, text: str) -> dict[str, float]:
-        """Language -> probability, most likely first, as datatrove asks its models: line breaks are spaces."""
+        """Return language -> probability, most likely first; line breaks become spaces, as in datatrove."""
         beginning = text[:LONGEST_IDENTIFIED].replace("\n", " ")
         if self._last is None or self._last[0] != beginning:
             labels, scores = self._predict(beginning, k=-1)
@@ -51,24 +51,24 @@ def _load(model: str) -> _Model:
 
 @functools.lru_cache(maxsize=1)
 def _loaded(path: Path, changed: int) -> _Model:
-    """One for all parts that a process reads."""
+    """Load a model; cached for all parts that a process reads."""
     try:
         from fasttext.FastText import _FastText  # an extra; the public name warns on each load
     except ImportError:
-        raise missing_extra("Telling languages apart", "fasttext-numpy2-wheel") from None
+        raise missing_extra("Language identification", "fasttext-numpy2-wheel") from None
     try:
         return _Model(_FastText(str(path)))
     except (ValueError, RuntimeError, MemoryError) as error:
         raise UserError(
-            f"'{path}' is no fastText model: {reason(error)}.", "Give one in fastText's own .bin or .ftz form."
+            f"'{path}' is not a fastText model: {reason(error)}.", "Give a fastText .bin or .ftz file."
         ) from None
 
 
 def open_identifier(model: str) -> Callable[[str], str]:
-    """Load ``model``; return a function that tells the likeliest language of a text, as the model names it.
+    """Load ``model``; return a function from a text to its most likely language, as named by the model.
 
     Raises:
-        UserError: the model, or the library that reads it, is not there.
+        UserError: the model or its library is missing.
     """
     loaded = _load(model)
 
@@ -80,9 +80,9 @@ def open_identifier(model: str) -> Callable[[str], str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Language(DocumentFilter):
-    """Keeps documents in the languages asked for, told by a fastText model (Joulin et al. 2016, arXiv 1607.01759).
+    """Keeps documents in the given languages, identified by a fastText model (Joulin et al. 2016, arXiv 1607.01759).
 
-    As in FineWeb (Penedo et al. 2024): a document stays if one of ``languages`` has a probability above ``least``.
+    As in FineWeb (Penedo et al. 2024), a document is kept if one of ``languages`` has a probability above ``least``.
     """
 
     memory: ClassVar[str] = "the model: about 130 MB for lid.176.bin, 1.6 GB for GlotLID"
@@ -90,12 +90,12 @@ class Language(DocumentFilter):
     model: str
     """The path of a fastText model."""
     languages: tuple[str, ...]
-    """As the model names them: en, or eng_Latn; eng is enough for eng_Latn."""
+    """Names of the model, such as en or eng_Latn; eng also selects eng_Latn."""
     least: float = 0.65
 
     def __post_init__(self) -> None:
         if not self.languages:
-            raise UserError("No language to keep was named.", "Name one or more, as the model does.")
+            raise UserError("No language was given.", "Name one or more, as the model does.")
 
     def why(self) -> str:
         return f"documents in other languages than {', '.join(self.languages)}, told by '{Path(self.model).name}'"
@@ -106,7 +106,7 @@ class Language(DocumentFilter):
         for language in self.languages:
             if language not in wanted | {name.partition("_")[0] for name in wanted}:
                 raise UserError(
-                    f"The model '{self.model}' knows no language '{language}'.{nearest(language, model.names)}",
+                    f"The model '{self.model}' has no language '{language}'.{nearest(language, model.names)}",
                     f"Use its names, such as {', '.join(sorted(model.names)[:5])}.",
                 )
 

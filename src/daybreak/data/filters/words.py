@@ -1,4 +1,4 @@
-"""Words of any script, without a model: for n-grams, and for datatrove's filters in place of spaCy."""
+"""Split text of any script into words without a model, for n-grams and for datatrove's filters."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _ASCII_WORDS = bytes(code if code > 127 or chr(code).isalnum() else 32 for code 
 
 
 def spaced_words(text: str) -> list[str]:
-    """What whitespace parts, punctuation and all."""
+    """Split at whitespace, and around each character of ALONE; punctuation stays attached."""
     if _ALONE.search(text):
         text = _ALONE.sub(r" \g<0> ", text)
     return text.split()
 
 
 class _Characters(dict[str, str]):
-    """What each character beyond ASCII becomes, looked up once: itself, a space, or a word by itself."""
+    """Maps each character beyond ASCII to itself, a space, or itself between spaces; cached."""
 
     def __missing__(self, character: str) -> str:
         in_word = character.isalnum() or unicodedata.category(character)[0] == "M"
@@ -46,7 +46,7 @@ def _set_apart(match: re.Match[str]) -> str:
 
 
 def bare_words(text: str) -> list[bytes]:
-    """Runs of letters, marks and digits as UTF-8, case folded; all else parts them: ``It's`` is ``it``, ``s``."""
+    """Return runs of letters, marks and digits as case-folded UTF-8; ``It's`` becomes ``it``, ``s``."""
     text = text.casefold()
     if not text.isascii():
         text = _FOREIGN.sub(_set_apart, text)
@@ -55,10 +55,7 @@ def bare_words(text: str) -> list[bytes]:
 
 @functools.cache
 def datatrove_words() -> WordTokenizer:
-    """``spaced_words`` as datatrove takes a tokenizer in place of a language: no spaCy, and no download.
-
-    Sentences are those of ``sentences``.
-    """
+    """Return ``spaced_words`` and ``split_sentences`` as a datatrove tokenizer, without spaCy and downloads."""
     from datatrove.utils.word_tokenizers import WordTokenizer  # an extra
 
     from daybreak.data.readers.sentences import split_sentences
@@ -71,7 +68,7 @@ def datatrove_words() -> WordTokenizer:
             return split_sentences(text)
 
         def span_tokenize(self, text: str) -> list[tuple[int, int]]:
-            """One span a sentence, in the text with single spaces: datatrove takes no more from them than how many."""
+            """Return one span per sentence; datatrove uses only their number."""
             ends = [0]
             for sentence in split_sentences(text):
                 ends.append(ends[-1] + len(sentence) + 1)

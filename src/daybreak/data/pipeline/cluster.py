@@ -31,10 +31,11 @@ from pathlib import Path
 from daybreak import __version__
 from daybreak.core.errors import UserError
 from daybreak.core.locks import locked
+from daybreak.core.process import WATCH_SECONDS
 from daybreak.core.serialization import nearest
 from daybreak.core.terminal import say
 from daybreak.data.filters.filter import missing_extra
-from daybreak.data.pipeline.workers import WATCH_SECONDS, WorkerLost, lay_down
+from daybreak.data.pipeline.workers import WorkerLost, lay_down
 
 LOCAL, RAY, SLURM = PLACES = ("local", "ray", "slurm")
 PLAN, TASK, LOG, JOB, ERRORS = "plan", "task", "launch.log", "job", "errors"

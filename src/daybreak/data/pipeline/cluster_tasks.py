@@ -27,9 +27,10 @@ from datatrove.pipeline.base import PipelineStep
 from daybreak import __version__
 from daybreak.core.errors import UserError, reason
 from daybreak.core.files import write_text
+from daybreak.core.process import end_with
 from daybreak.data.pipeline.cluster import ERRORS, JOB, LOG, PLAN, RAY, SLURM, TASK, ClusterPlan
 from daybreak.data.pipeline.resuming import NO_ROOM
-from daybreak.data.pipeline.workers import WorkerLost, end_with, laid_down, over_parts, released
+from daybreak.data.pipeline.workers import WorkerLost, laid_down, over_parts, released
 
 
 class Parts(PipelineStep):

@@ -1,4 +1,4 @@
-"""The text as it is read: its parts, and what one document of it is. The same in every pass."""
+"""The corpus: its parts and its document rule, the same in every pass."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from daybreak.data.readers.inputs import PARQUET, TEXT, TOKENS, UNITS, ByteCount
 from daybreak.data.readers.sentences import with_sentences
 
 Bundle = tuple[Part, ...]
-"""Read and kept together, so that a hundred thousand small files are not as many tasks."""
+"""Parts that form one task, so that many small files do not become as many tasks."""
 
 
 def bundled(
     files: Sequence[InputFile], rule: DocumentRule, size: int = PART_BYTES, *, together: bool = False
 ) -> tuple[Bundle, ...]:
-    """Cut big files and put small ones together, in their order, into bundles of about ``size`` bytes.
+    """Split large files and group small ones, in order, into bundles of about ``size`` bytes.
 
     Args:
-        together: a bundle may hold files of several inputs, as long as all inputs are read equally often.
+        together: whether a bundle may contain files of several inputs, which must then have the same epochs.
     """
     bundles: list[list[Part]] = []
     room = 0
@@ -38,39 +38,39 @@ def bundled(
 
 @dataclass(frozen=True)
 class Corpus:
-    """Text in parts."""
+    """Text in parts, and how its documents are read."""
 
     parts: tuple[Bundle, ...]
     rule: DocumentRule
     text_field: str
     split_sentences: bool
     chunk_characters: int
-    """Documents are cut to about this length; 0 leaves them whole."""
+    """Documents are split into chunks of about this length; 0 for no split."""
     tokenizer: str = ""
-    """The folder of the one whose ids the text is, where it is tokens already."""
+    """Folder of the tokenizer of token files; empty without such files."""
 
     def __post_init__(self) -> None:
         if self.chunk_characters < 0:
-            raise UserError(f"A chunk of {self.chunk_characters} characters holds no text.", "Give a number above 0.")
+            raise UserError(f"A chunk cannot have {self.chunk_characters} characters.", "Give a number above 0.")
 
     @property
     def sentences(self) -> bool:
-        """Whether every document has its sentences."""
+        """Whether every document is split into sentences."""
         return self.split_sentences or (self.rule.sentences and not self.chunk_characters and self._forms() == {TEXT})
 
     @property
     def is_tokens(self) -> bool:
-        """Whether nothing needs to be encoded."""
+        """Whether all files contain token ids."""
         return self._forms() == {TOKENS}
 
     @property
     def has_tokens(self) -> bool:
-        """Whether some of it need not be encoded."""
+        """Whether some files contain token ids."""
         return TOKENS in self._forms()
 
     @property
     def files(self) -> Iterator[InputFile]:
-        """Of every part; one that was cut comes several times."""
+        """The file of every part; a file in several parts is repeated."""
         return (part.file for bundle in self.parts for part in bundle)
 
     def _forms(self) -> set[str]:
@@ -78,24 +78,24 @@ class Corpus:
 
     @property
     def rule_name(self) -> str:
-        """What documents are, see ``Manifest.document_rule``."""
+        """The unit of a document, see ``Manifest.document_rule``."""
         units = sorted({UNITS[form] for form in self._forms() if form != TEXT}, reverse=True)
         return " and ".join(units + ([self.rule.kind] if TEXT in self._forms() else []))
 
     def sources(self, number: int) -> list[str]:
-        """The inputs that a part is of, as the user typed them, in their order."""
+        """Return the inputs of a bundle, as the user typed them, in order."""
         return list(dict.fromkeys(part.file.given for part in self.parts[number]))
 
     def place(self, number: int, document: int) -> str:
-        """In words, the document ``document`` of the part ``number``, both counted from 0, for an error about it."""
+        """Describe document ``document`` of bundle ``number``, both 0-based, for an error message."""
         first, last = self.parts[number][0], self.parts[number][-1]
         until = f"' to '{last.file.name}" if last.file != first.file else ""
         unit = {PARQUET: "row group", TOKENS: "document"}.get(first.file.form, "byte")
-        since = f" behind {unit} {first.start:,}" if first.start else ""
+        since = f" after {unit} {first.start:,}" if first.start else ""
         return f"document {document + 1:,} of '{first.file.name}{until}'{since}"
 
     def documents(self, number: int, skips: Skips, byte_counter: ByteCounter) -> Iterator[Document]:
-        """The documents of one part, in order."""
+        """Yield the documents of one bundle, in order."""
         found: Iterator[Document] = (
             document
             for part in self.parts[number]

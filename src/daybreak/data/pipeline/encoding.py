@@ -199,7 +199,7 @@ def _batches(job: EncodingJob, byte_counter: ByteCounter, number: int) -> Iterat
             yield batch
             batch, size = [], 0
     if read != len(assignments):
-        raise UserError("The input changed while it was read.", "Start again when nothing writes to it.")
+        raise UserError("The input changed while it was read.", "Start again when no process writes to it.")
     if batch:
         yield batch
 

@@ -1,4 +1,4 @@
-"""Big files in parts, so that several processes share one, and a restart need not read again what is done."""
+"""Split large files into parts, so that processes share them and a restart skips finished parts."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ PART_BYTES = 16 << 20
 
 @dataclass(frozen=True)
 class Part:
-    """A phase of a file: the documents of all its parts, in order, are those of the file."""
+    """A range of a file. The documents of all parts, in order, are the documents of the file."""
 
     file: InputFile
     start: int
-    """Bytes: a record or line belongs to the part in which it begins, a document between blank lines to the part in
-    which the last blank line before it begins. Of a .parquet file row groups, of a .ds file documents."""
+    """Byte offset; for a .parquet file a row group, for a .ds file a document. A record or line belongs to the part in
+    which it begins, a document between blank lines to the part in which the last blank line before it begins."""
     stop: int | None
-    """Likewise; None for the end of the file."""
+    """In the same unit; None for the end of the file."""
 
 
 def split_parts(files: Sequence[InputFile], rule: DocumentRule, part_bytes: int = PART_BYTES) -> list[Part]:
-    """Cut what can be cut: records and text that are not packed, unless a file is one document; .parquet and .ds files.
+    """Split uncompressed records and text (unless a file is one document), .parquet and .ds files into parts.
 
-    A part of a .parquet file has at least one row group. Every other file is one part.
+    A part of a .parquet file has at least one row group. Other files are one part.
 
     Raises:
         UserError: a .parquet file is damaged, or pyarrow is not installed; a .ds file has no index.
@@ -42,7 +42,7 @@ def _parts(file: InputFile, rule: DocumentRule, part_bytes: int) -> Iterator[Par
         ends: list[int] = []
     elif file.form == PARQUET:
         ends, size = [], 0
-        for number, group in enumerate(row_groups(file)[:-1], 1):  # behind the last one no part begins
+        for number, group in enumerate(row_groups(file)[:-1], 1):  # no part begins after the last one
             size += group
             if size >= part_bytes:
                 ends.append(number)
@@ -60,14 +60,15 @@ def _parts(file: InputFile, rule: DocumentRule, part_bytes: int) -> Iterator[Par
 def read_part(
     part: Part, rule: DocumentRule, text_field: str, skips: Skips, byte_counter: ByteCounter, tokenizer: str = ""
 ) -> Iterator[Document]:
-    """Yield the documents of ``part``. When all parts are read, in order, into one ``skips``, or each into its own and
-    these are merged in order, ``skips.evaluate`` says whether a file had too many bad lines.
+    """Yield the documents of ``part``.
+
+    Call ``skips.evaluate`` after all parts, in order, to check the bad lines of files that were read in parts.
 
     Args:
-        tokenizer: the folder of the one whose ids a .ds file holds.
+        tokenizer: folder of the tokenizer of a .ds file.
 
     Raises:
-        UserError: see ``read_documents``; but of bad lines only if the part is the whole file.
+        UserError: see ``read_documents``; for bad lines only if the part is the whole file.
     """
     if part.file.form == TOKENS:
         return read_tokens(FileRange(part.file, skips, byte_counter, part.start, part.stop), tokenizer)

@@ -1,7 +1,7 @@
-"""Sources of text under several preprocessings, as prepared data with one tokenizer and the same held-out text.
+"""Prepare text sources under several preprocessings, with one tokenizer and the same held-out text.
 
-WORK/NAME/survey  filter  near  assignments-PREPROCESSING  encoded-TREATMENT
-DATA/NAME-TREATMENT      as ``daybreak prepare`` leaves its data, without an account of the text
+WORK/NAME/survey  filter  near  assignments-PREPROCESSING  encoded-PREPROCESSING
+DATA/NAME-PREPROCESSING      prepared data as of ``daybreak prepare``, without the corpus report
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ LEFT_OUT = "copies of held-out text, or left out by a preprocessing"
 
 @dataclass(frozen=True, kw_only=True)
 class Text:
-    """One source."""
+    """A text source."""
 
     name: str
     corpus: Corpus
     identity: str
-    """Of its files as they are, and of how they are read."""
+    """Fingerprint of the files and of the settings with which they are read."""
 
 
 def find_text(
@@ -58,7 +58,7 @@ def find_text(
     """Find the files of a source.
 
     Raises:
-        UserError: with the name of the source.
+        UserError: see ``find_files`` and ``choose_rule``; the message names the source.
     """
     try:
         files = find_files(inputs)
@@ -71,7 +71,7 @@ def find_text(
             chunk_characters=chunk_characters,
         )
         if corpus.is_tokens:
-            raise UserError("It holds tokens, and preprocessings evaluate text.", "Name the text itself.")
+            raise UserError("It contains token ids, but preprocessings need text.", "Give the text itself.")
     except UserError as error:
         raise UserError(f"The source '{name}': {error.sentence}", error.remedy) from None
     given = [str(one) for one in inputs]
@@ -80,7 +80,7 @@ def find_text(
 
 
 class _Samples(Iterable[str]):
-    """The samples of all sources, one after the other; iterable as often as one likes."""
+    """The samples of all sources in order; can be iterated several times."""
 
     def __init__(self, samples: Sequence[Iterable[str]]):
         self._samples = samples
@@ -99,15 +99,15 @@ def make_texts(
     threshold: float,
     workers: int,
 ) -> tuple[list[StudySource], list[PreprocessedText]]:
-    """Make the data folder of each source under each preprocessing; SORTED shares that of the preprocessing before it.
+    """Write the data folder of each source and preprocessing; SORTED shares the folder of the preprocessing before it.
 
     Args:
-        config: of the tokenizer, which learns from the training text of all sources, or is taken over.
-        work: holds what an earlier try left.
-        threshold: of FILTERED: tokens per character, counted with that tokenizer.
+        config: the tokenizer, trained on the training text of all sources or imported.
+        work: contains the files of an earlier, interrupted call.
+        threshold: tokens per character above which FILTERED removes a document.
 
     Raises:
-        UserError: a source cannot be read, or a preprocessing leaves nothing of it.
+        UserError: a source cannot be read, or a preprocessing removes all of it.
     """
     readers = [SourceReader(text.name, text.corpus, work / text.name, workers) for text in texts]
     found = [run_first_pass(reader) for reader in readers]
@@ -116,12 +116,12 @@ def make_texts(
     with working("Making the tokenizer"):
         tokenizer = made_once(work / "tokenizer", lambda to: config.make(samples, to))
     step = Compressibility(tokenizer=str(tokenizer), threshold=threshold)
-    treated: list[PreprocessedText] = []
+    prepared: list[PreprocessedText] = []
     for reader, one in zip(readers, found):
         whole = 0
         for place, preprocessing in enumerate(preprocessings):
             if preprocessing == SORTED:
-                treated.append(replace(treated[-1], preprocessing=preprocessing))
+                prepared.append(replace(prepared[-1], preprocessing=preprocessing))
                 continue
             final = data / f"{reader.name}-{preprocessing}"
             if not (final / "manifest.json").exists():
@@ -129,7 +129,7 @@ def make_texts(
                 _encode(reader, one, assignments, tokenizer, type(config).__name__, final)
             train = open_shards(final).manifest.train
             whole = whole or train.tokens
-            treated.append(
+            prepared.append(
                 PreprocessedText(
                     source=reader.name,
                     preprocessing=preprocessing,
@@ -144,11 +144,11 @@ def make_texts(
         StudySource(name=text.name, documents=one.offsets[-1], heldout_documents=one.splits.heldout)
         for text, one in zip(texts, found)
     ]
-    return sources, treated
+    return sources, prepared
 
 
 def _encode(reader: SourceReader, found: FirstPass, assignments: Path, tokenizer: Path, kind: str, final: Path) -> None:
-    """Make the data folder ``final``, whole or not at all."""
+    """Write the data folder ``final`` atomically."""
     corpus, parts = reader.corpus, len(reader.corpus.parts)
     made = load_tokenizer(tokenizer)
     special, vocabulary = special_ids(made, tokenizer), vocabulary_size(made)

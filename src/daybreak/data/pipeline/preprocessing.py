@@ -71,7 +71,7 @@ class Preprocessing:
         if self.remove_evaluation and not self.evaluation:
             raise UserError("There is no evaluation text to remove.", "Name its files with --evaluation.")
         if self.advise and not trains:
-            raise UserError("A tokenizer that is taken over has its size already.", "Leave --advise out.")
+            raise UserError("An imported tokenizer has a fixed vocabulary size.", "Omit --advise.")
 
     def check_sources(self, given: Sequence[str], owners: set[str]) -> None:
         """Check that each number of a mixture refers to one input.

@@ -1,4 +1,4 @@
-"""What there is already of a preparation: all of it, or what a kill left."""
+"""Find complete or interrupted preparations, and hold their work folders."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from daybreak import __version__
 from daybreak.core.errors import UserError, reason
 from daybreak.core.files import make_folder, read_json
 from daybreak.core.locks import locked
+from daybreak.core.process import is_alive
 from daybreak.core.serialization import fingerprint
 from daybreak.core.terminal import say
 from daybreak.data.pipeline.parts import PART_BYTES
-from daybreak.data.pipeline.workers import WorkerLost, is_alive
+from daybreak.data.pipeline.workers import WorkerLost
 from daybreak.data.readers import hub
 from daybreak.data.readers.inputs import DATA_SET, InputFile
 from daybreak.data.sequences.shards import open_shards
@@ -27,13 +28,14 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 @contextmanager
 def work_folder(folder: Path, identity: str) -> Iterator[Path]:
-    """Hold ``folder`` alone; yield the place in it for this preparation, with what an earlier try left of it.
+    """Lock ``folder`` and yield the subfolder of this preparation, with the files of an interrupted one.
 
-    The place has the name of the preparation, so that an orphan of another one cannot write into it. All is removed at
-    the end and at every exception; but a killed worker, a full memory or disk and Ctrl-C leave it as a kill does.
+    The name of the subfolder contains ``identity``, so that a worker left over from another preparation does not write
+    into it. ``folder`` is removed at the end and on exceptions, except after a killed worker, full memory, a full disk
+    or Ctrl-C, so that the preparation can be resumed.
 
     Raises:
-        UserError: another process holds it.
+        UserError: another process holds the lock.
     """
     make_folder(folder)
     with (folder / "lock").open("a") as lock:
@@ -41,14 +43,14 @@ def work_folder(folder: Path, identity: str) -> Iterator[Path]:
             raise UserError(
                 "Another preparation is writing the same folder.", "Wait for it, or choose another folder with --out."
             )
-        place = folder / f"{identity}-{__version__}-{PART_BYTES}"  # parts of another size are others
+        place = folder / f"{identity}-{__version__}-{PART_BYTES}"  # the parts depend on their size
         for path in folder.iterdir():
             if path.is_dir() and path != place:
                 shutil.rmtree(path, ignore_errors=True)
         if place.is_dir():
-            say("Going on with the preparation that was stopped.")
-            for begun in place.glob("*/.[0-9]*"):  # parts that were not finished
-                shutil.rmtree(begun, ignore_errors=True)
+            say("Resuming the interrupted preparation.")
+            for unfinished in place.glob("*/.[0-9]*"):
+                shutil.rmtree(unfinished, ignore_errors=True)
         place.mkdir(exist_ok=True)
         try:
             yield place
@@ -62,10 +64,10 @@ def work_folder(folder: Path, identity: str) -> Iterator[Path]:
 
 
 def earlier(out: Path, identity: str) -> Manifest | None:
-    """Return the manifest of a complete ``out`` of the same origin; None where there is nothing yet.
+    """Return the manifest of a complete ``out`` of the same text and settings; None if there is none.
 
     Raises:
-        UserError: there is something else, or it was made of other text.
+        UserError: ``out`` contains other files, or data of other text or settings.
     """
     try:
         if not out.exists() or (out.is_dir() and not any(out.iterdir())):
@@ -73,7 +75,7 @@ def earlier(out: Path, identity: str) -> Manifest | None:
         if not out.is_dir():
             raise UserError(f"'{out}' is a file, not a folder.", "Choose another folder with --out.")
         if not (out / "manifest.json").is_file():
-            raise UserError(f"'{out}' holds something else than prepared data.", "Choose another folder with --out.")
+            raise UserError(f"'{out}' is not empty and contains no prepared data.", "Choose another folder with --out.")
     except OSError as error:  # no permission, or a name that is too long
         raise UserError(f"'{out}' cannot be read: {reason(error)}.", "Choose another folder with --out.") from None
     found = read_json(out / "manifest.json")
@@ -87,38 +89,36 @@ def earlier(out: Path, identity: str) -> Manifest | None:
 
 @contextmanager
 def final_place(out: Path) -> Iterator[Path]:
-    """Yield where ``out`` really is, in a folder that we may write in: a link leads to where the room is.
-
-    Folders that were made for it are gone again where nothing came of it.
+    """Yield the resolved path of ``out``, whose parent folder is created; remove the created folders if left empty.
 
     Raises:
-        UserError: it is a whole disk, which a finished folder cannot be put in the place of.
+        UserError: it is a mount point, which a finished folder cannot replace.
     """
     final = Path(os.path.realpath(out))
     if os.path.ismount(final):
-        raise UserError(f"'{out}' is a whole disk, which cannot be replaced.", "Name a folder in it with --out.")
+        raise UserError(f"'{out}' is a mount point, which cannot be replaced.", "Name a folder in it with --out.")
     new = [folder for folder in final.parents if not folder.exists()]
     make_folder(final.parent)
     try:
         yield final
     finally:
         for folder in new:
-            with suppress(OSError):  # something is in it
+            with suppress(OSError):  # it is not empty
                 folder.rmdir()
 
 
 def folder_beside(final: Path, what: str, stack: ExitStack) -> Path:
-    """A folder beside ``final`` that is there until ``stack`` is left."""
+    """Create a temporary folder beside ``final``, removed when ``stack`` closes."""
     folder = final.with_name(f".{final.name}.{what}-{os.getpid()}")
     for left in final.parent.glob(f".{final.name}.{what}-*"):
         if not is_alive(int(left.name.rpartition("-")[2])):
-            shutil.rmtree(left, ignore_errors=True)  # of one that was killed
+            shutil.rmtree(left, ignore_errors=True)  # of a killed process
     stack.callback(shutil.rmtree, folder, ignore_errors=True)
     return make_folder(folder)
 
 
 def made_once(folder: Path, make: Callable[[Path], object]) -> Path:
-    """``folder`` as ``make`` fills it: whole, or from an earlier try."""
+    """Fill ``folder`` with ``make``, atomically, unless it exists; return it."""
     if not folder.exists():
         work = folder.with_name(f".{folder.name}")
         shutil.rmtree(work, ignore_errors=True)
@@ -128,7 +128,7 @@ def made_once(folder: Path, make: Callable[[Path], object]) -> Path:
 
 
 def identity_of(files: list[InputFile], given: list[str], **settings: object) -> str:
-    """What tells this preparation from others: the files as they are, the input that each belongs to, the settings."""
+    """Return a fingerprint of the state of the files, the input of each, and the settings."""
     places = {one: place for place, one in reversed(list(enumerate(given)))}
     read = [
         [
@@ -146,13 +146,13 @@ def identity_of(files: list[InputFile], given: list[str], **settings: object) ->
 def refuse_changed(files: Iterable[InputFile]) -> None:
     """
     Raises:
-        UserError: a file is not what it was when it was found: what was decided of its documents may be of others now.
+        UserError: a file changed since it was found, so earlier decisions may refer to other documents.
     """
     for file in dict.fromkeys(files):
         if file.revision:
             continue
         try:
-            if file.form == DATA_SET:  # a local folder of one: the files in it
+            if file.form == DATA_SET:  # a local folder
                 found = hub.inspect(hub.parse(file.given))
                 now = (found.bytes, found.modified)
             else:
@@ -162,4 +162,4 @@ def refuse_changed(files: Iterable[InputFile]) -> None:
         except OSError:
             same = False
         if not same:
-            raise UserError(f"'{file.name}' changed while it was read.", "Start again when nothing writes to it.")
+            raise UserError(f"'{file.name}' changed while it was read.", "Start again when no process writes to it.")

@@ -1,12 +1,12 @@
-"""Text that is tokens already, as datatrove's DocumentTokenizer and DocumentTokenizerMerger write it.
+"""Read token ids written by datatrove's DocumentTokenizer and DocumentTokenizerMerger.
 
-    NAME.ds            ids, uint16 or uint32, little-endian, one document after the other
-    NAME.ds.index      uint64 for each document: the token just past it
-    NAME.ds.metadata   "TOKENIZER|BYTES", the number of tokens, and the same for people; may be missing
-    NAME.ds.loss       not read: which tokens are predicted is the recipe's
+    NAME.ds            ids of all documents, uint16 or uint32, little-endian
+    NAME.ds.index      uint64 per document: the position just past its last token
+    NAME.ds.metadata   "TOKENIZER|BYTES" and the number of tokens; optional
+    NAME.ds.loss       ignored, because the recipe decides which tokens are predicted
 
-The ids are taken as they are. What evaluates documents (steps, copies, what is held out) sees them decoded. The name in
-the metadata is what someone typed on another machine, so whoever gives such files says whose ids they are.
+The ids are used unchanged; filters, deduplication and the held-out split use the decoded text. The name in the metadata
+can be any name from another machine, so the user must name the tokenizer.
 """
 
 from __future__ import annotations
@@ -34,34 +34,34 @@ from daybreak.schemas.run import SpecialIds
 
 END = np.dtype("<u8")
 LARGEST_TOKENS = 1 << 20
-"""A longer document is cut, so that memory does not grow with it."""
+"""Longer documents are split, which bounds memory."""
 BATCH_TOKENS = 1 << 20
-"""Decoded at a time."""
+"""Tokens decoded at a time."""
 INDEX_BLOCK = 1 << 16
-"""Ends that are looked at in one go."""
-FIRST_DOCUMENTS, EDGE_SHARE = 256, 0.1
-"""A special id that begins or ends this share of a file's first documents was put there by the tokenizer."""
+"""Document ends read at a time."""
+FIRST_DOCUMENTS, EDGE_FRACTION = 256, 0.1
+"""A special id that begins or ends this fraction of a file's first documents was added by the tokenizer."""
 LAST_TOKENS = 1 << 16
-"""Of a first document, in which its last token that is no padding is looked for."""
+"""Tokens at the end of a document that are searched for its last token before the padding."""
 SHOWN_TOKENS, SHOWN_INPUTS = 60, 3
 
 
 @dataclass(frozen=True)
 class TokenFile:
-    """One .ds file with what stands beside it."""
+    """A .ds file with its index and metadata."""
 
     name: str
     ids: np.ndarray
     """uint16 or uint32 [tokens], on disk."""
     ends: np.ndarray
-    """uint64[documents], on disk; ascending only if the file is sound, see ``pieces``."""
+    """uint64[documents], on disk; ``pieces`` checks that it ascends."""
     made_with: str
-    """The tokenizer that its metadata names; empty without."""
+    """The tokenizer named in the metadata; empty without."""
 
 
 @dataclass(frozen=True)
 class Decoder:
-    """A tokenizer, and what must be known of it to read ids."""
+    """A tokenizer with the properties needed to read ids."""
 
     tokenizer: Tokenizer
     folder: str
@@ -69,40 +69,40 @@ class Decoder:
     vocabulary: int
 
     def edges(self) -> set[int]:
-        """Ids that no text gives and that may stand at the edges of a document."""
+        """Return the special ids that may surround a document."""
         added = self.tokenizer.get_added_tokens_decoder().items()
         named = {self.special.cls, self.special.sep, *(id for id, token in added if token.special)}
         return named - {self.special.pad, self.special.unk, self.special.mask}
 
 
 def tokenizer_folder(files: Sequence[InputFile], tokenizer: TokenizerConfig, cut: bool) -> str:
-    """The folder of the tokenizer whose ids ``files`` hold; empty where none of them holds ids.
+    """Return the folder of the tokenizer of token files; empty if ``files`` has none.
 
     Args:
-        tokenizer: that of the whole preparation.
-        cut: whether documents are to be cut, into sentences or chunks, which ids cannot be.
+        tokenizer: the tokenizer of the preparation.
+        cut: whether documents are split into sentences or chunks, which is not possible for ids.
 
     Raises:
-        UserError: it was not named, or documents are to be cut.
+        UserError: the tokenizer was not named, or documents are to be split.
     """
     name = next((file.name for file in files if file.form == TOKENS), None)
     if name is None:
         return ""
     if not isinstance(tokenizer, Existing):
         raise UserError(
-            f"'{name}' holds tokens, and whose they are must be said.",
+            f"'{name}' contains token ids, so their tokenizer must be named.",
             "Name the folder of their tokenizer with --tokenizer-from.",
         )
     if cut:
-        raise UserError(f"'{name}' holds tokens, which are not cut.", "Leave out sentences and chunks, or give text.")
+        raise UserError(f"'{name}' contains token ids, which cannot be split.", "Give text, or do not split it.")
     return os.path.abspath(Path(os.path.expanduser(tokenizer.folder)))
 
 
 def open_decoder(folder: str) -> Decoder:
-    """Load a tokenizer to decode with; kept while its file is the same.
+    """Load a tokenizer for decoding; cached while its files are unchanged.
 
     Raises:
-        UserError: there is none, or it lacks a special token.
+        UserError: there is no tokenizer, or it lacks a special token.
     """
     changed = [path.stat().st_mtime_ns for path in sorted(Path(folder).glob("*.json"))]
     return _decoder(folder, tuple(changed))
@@ -115,29 +115,29 @@ def _decoder(folder: str, changed: tuple[int, ...]) -> Decoder:
 
 
 def open_tokens(file: InputFile) -> TokenFile:
-    """Open a .ds file and check that its parts fit each other. Memory does not grow with it.
+    """Open a .ds file, memory-mapped, and check that file and index match.
 
     Raises:
-        UserError: there is no index, it does not fit, or the tokens have no width that we know.
+        UserError: there is no index, it does not match, or the token size is not supported.
     """
     index, metadata = (Path(f"{file.path}.{what}") for what in ("index", "metadata"))
     if not index.is_file():
         raise UserError(
-            f"'{file.name}' has no index beside it ('{index.name}'), so its documents cannot be told apart.",
-            "Write it with save_index, or leave it out.",
+            f"'{file.name}' has no index ('{index.name}'), which marks its documents.",
+            "Write it with save_index, or leave the file out.",
         )
     if index.stat().st_size % END.itemsize:
-        raise _damaged(file.name, "its index is cut short")
+        raise _damaged(file.name, "its index is truncated")
     ends = _map(index, END)
     tokens = int(ends[-1]) if len(ends) else 0
-    made_with, width = _told(metadata)
+    made_with, width = _metadata(metadata)
     size = file.path.stat().st_size
     if not width:
         width = 4 if size == 4 * tokens else 2
     if width not in (2, 4):
         raise UserError(f"'{file.name}' has tokens of {width} bytes.", "Give files with tokens of 2 or 4 bytes.")
     if size != width * tokens:
-        raise _damaged(file.name, f"{size:,} bytes are not the {tokens:,} tokens of its index at {width} bytes each")
+        raise _damaged(file.name, f"its size is {size:,} bytes, but its index has {tokens:,} tokens of {width} bytes")
     return TokenFile(file.name, _map(file.path, np.dtype(f"<u{width}")), ends, made_with)
 
 
@@ -146,13 +146,13 @@ def _damaged(name: str, why: str) -> UserError:
 
 
 def _map(path: Path, kind: np.dtype) -> np.ndarray:
-    return np.memmap(path, kind, "r") if path.stat().st_size else np.zeros(0, kind)  # nothing cannot be mapped
+    return np.memmap(path, kind, "r") if path.stat().st_size else np.zeros(0, kind)  # an empty file cannot be mapped
 
 
-def _told(metadata: Path) -> tuple[str, int]:
-    """The tokenizer's name and the bytes of a token; empty and 0 where the metadata do not say."""
+def _metadata(path: Path) -> tuple[str, int]:
+    """Return the name of the tokenizer and the bytes per token; empty and 0 if unknown."""
     try:
-        with metadata.open(encoding="utf-8", errors="replace") as file:
+        with path.open(encoding="utf-8", errors="replace") as file:
             name, _, width = file.readline(4096).strip().rpartition("|")
     except OSError:
         return "", 0
@@ -160,7 +160,7 @@ def _told(metadata: Path) -> tuple[str, int]:
 
 
 def split_documents(file: InputFile, part_bytes: int) -> list[int]:
-    """The documents at which parts of about ``part_bytes`` bytes end, all but the last."""
+    """Return the documents at which parts of about ``part_bytes`` bytes end, without the last part."""
     found = open_tokens(file)
     steps = np.arange(part_bytes, file.bytes, part_bytes) // found.ids.itemsize
     ends = (np.searchsorted(found.ends, steps.astype(END)) + 1).tolist()
@@ -168,13 +168,13 @@ def split_documents(file: InputFile, part_bytes: int) -> list[int]:
 
 
 def read_tokens(part: FileRange, folder: str) -> Iterator[Document]:
-    """Yield the documents of a file, or of a part of it, with their ids and their text as decoded.
+    """Yield the documents of a file, or of a part of it, with their ids and their decoded text.
 
-    What the tokenizer put around each document is left out (see ``edges``), and padding behind it. A document of more
-    than LARGEST_TOKENS comes as several. One of which no text is left is counted and left out.
+    Special tokens around each document (see ``edges``) and padding are removed. A document of more than LARGEST_TOKENS
+    is split. Documents without text are skipped and counted.
 
     Raises:
-        UserError: the file is damaged, or holds an id that the tokenizer does not have.
+        UserError: the file is damaged, or contains an id that the tokenizer does not have.
     """
     file, decoder = open_tokens(part.file), open_decoder(folder)
     batch: list[tuple[int, np.ndarray]] = []
@@ -198,7 +198,7 @@ def _documents(batch: list[tuple[int, np.ndarray]], decoder: Decoder, part: File
 
 
 def pieces(file: TokenFile, decoder: Decoder, part: FileRange) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield (number of the document, from 1; its ids) of what is read, cut at LARGEST_TOKENS."""
+    """Yield (1-based number, ids) of each document, split at LARGEST_TOKENS."""
     begins, closes = edges(file, decoder)
     stop = len(file.ends) if part.stop is None else part.stop
     place = int(file.ends[part.start - 1]) if part.start else 0
@@ -223,23 +223,23 @@ def pieces(file: TokenFile, decoder: Decoder, part: FileRange) -> Iterator[tuple
 
 def _check(ids: np.ndarray, size: int, name: str, decoder: Decoder) -> None:
     if len(ids) != size:
-        raise _damaged(name, "it ends too early")
+        raise _damaged(name, "it is truncated")
     if len(ids) and (largest := int(ids.max())) >= decoder.vocabulary:
         raise UserError(
-            f"'{name}' holds the id {largest:,}, and the tokenizer in '{decoder.folder}' has {decoder.vocabulary:,}.",
-            "Name the tokenizer that made it with --tokenizer-from.",
+            f"'{name}' has the id {largest:,}, but the tokenizer in '{decoder.folder}' has {decoder.vocabulary:,}.",
+            "Name the tokenizer that made the file with --tokenizer-from.",
         )
 
 
 def _closed(ids: np.ndarray, closes: set[int], pad: int) -> np.ndarray:
-    """``ids`` without padding behind them, and without one id that closes documents."""
+    """Return ``ids`` without trailing padding and without one id of ``closes`` at the end."""
     filled = np.flatnonzero(ids != pad)
     ids = ids[: filled[-1] + 1] if len(filled) else ids[:0]
     return ids[:-1] if len(ids) and int(ids[-1]) in closes else ids
 
 
 def edges(file: TokenFile, decoder: Decoder) -> tuple[set[int], set[int]]:
-    """The special ids that begin documents, and those that close them, by the first documents of the file."""
+    """Return the special ids that begin and that end documents, judged by the first documents of the file."""
     begins: Counter[int] = Counter()
     closes: Counter[int] = Counter()
     start = 0
@@ -250,21 +250,21 @@ def edges(file: TokenFile, decoder: Decoder) -> tuple[set[int], set[int]]:
             begins[int(file.ids[start])] += 1
             closes[int(ids[-1])] += 1
         start = end
-    least = EDGE_SHARE * len(ends)
+    least = EDGE_FRACTION * len(ends)
     first, last = ({id for id in decoder.edges() if seen[id] and seen[id] >= least} for seen in (begins, closes))
     return first, last
 
 
 def show_beginning(files: Sequence[InputFile], folder: str) -> None:
-    """Say what the first tokens of each input are as this tokenizer reads them: a wrong one shows at once."""
+    """Print the first tokens of each input as decoded, so that a wrong tokenizer is visible."""
     firsts = {file.given: file for file in reversed(files) if file.form == TOKENS}
     for file in list(firsts.values())[::-1][:SHOWN_INPUTS]:
         found, decoder = open_tokens(file), open_decoder(folder)
         ids = found.ids[: min(SHOWN_TOKENS, int(found.ends[0])) if len(found.ends) else 0]
         _check(ids, len(ids), file.name, decoder)
-        named = f"; their metadata names '{clean(found.made_with)}'" if found.made_with else ""
+        named = f"; the metadata names '{clean(found.made_with)}'" if found.made_with else ""
         say(f"Tokens: '{file.name}', read with the tokenizer in '{folder}'{named}. The first document begins:")
         say(f"    {' '.join(clean(decoder.tokenizer.decode(ids.tolist(), skip_special_tokens=False)).split())}")
         around = sorted({str(decoder.tokenizer.id_to_token(id)) for edge in edges(found, decoder) for id in edge})
         if around:
-            say(f"    {' and '.join(around)} around documents: left out, as rows get their own.")
+            say(f"    {' and '.join(around)} around documents are removed, because sequences get their own.")

@@ -7,8 +7,6 @@ import os
 import pickle
 import sys
 import tempfile
-import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -16,15 +14,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from daybreak.core.errors import UserError
+from daybreak.core.process import end_with
 
 Result = TypeVar("Result")
 
 
 class WorkerLost(UserError):
     """A worker process was killed. Finished parts are kept, so the preparation can be resumed."""
-
-
-WATCH_SECONDS = 1.0
 
 
 def over_parts(
@@ -97,28 +93,3 @@ def laid_down(place: str) -> Callable[[int], object]:
 def _in_worker(place: str, number: int) -> Any:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the worker processes use all cores already
     return laid_down(place)(number)
-
-
-def end_with(parent: int) -> None:
-    """End this process as soon as its parent process has ended, even by kill -9."""
-
-    def watch() -> None:
-        while os.getppid() == parent:  # the kernel gives an orphan a new parent immediately
-            time.sleep(WATCH_SECONDS)
-        os._exit(1)
-
-    if os.getppid() != parent:
-        os._exit(1)
-
-    threading.Thread(target=watch, name="end with the parent", daemon=True).start()
-
-
-def is_alive(process: int) -> bool:
-    """Return whether a process with this number exists."""
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        pass
-    return True

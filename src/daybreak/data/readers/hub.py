@@ -1,7 +1,7 @@
-"""Data sets of the Hugging Face hub as inputs: ``hf://owner/name[@revision][:config/split]``, streamed, never stored.
+"""Read data sets of the Hugging Face Hub: ``hf://owner/name[@revision][:config/split]``, streamed, not stored.
 
-A local folder in place of owner/name is read by the same library. Only text can be prepared: a data set of token ids
-is of use with the tokenizer that made it alone, and with its rows as they were cut.
+A local folder can take the place of owner/name. Only text is supported: token ids depend on the tokenizer that made
+them.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ class DataSet:
     name: str
     """owner/name, or a local folder."""
     revision: str
-    """Branch, tag or commit; empty for the newest."""
+    """Branch, tag or commit; empty for the latest."""
     config: str
-    """Empty for the only one, or the default."""
+    """Empty for the only or default configuration."""
     split: str
 
 
 @dataclass(frozen=True)
 class State:
-    """What tells one version of a data set from another."""
+    """Identifies the version of a data set."""
 
     revision: str
     """The commit on the hub; empty for a local folder."""
@@ -48,42 +48,42 @@ class State:
 
 
 def parse(given: str) -> DataSet:
-    """Take ``hf://owner/name[@revision][:config/split]`` apart; the split is train unless named.
+    """Parse ``hf://owner/name[@revision][:config/split]``; the default split is train.
 
     Raises:
-        UserError: it does not read like that.
+        UserError: ``given`` has another form.
     """
     place, _, part = given.removeprefix(PREFIX).partition(":")
     name, _, revision = place.partition("@")
     config, _, split = part.partition("/")
     if not name or not (Path(os.path.expanduser(name)).is_dir() or _REPOSITORY.fullmatch(name)):
         raise UserError(
-            f"'{given}' names no data set.", f"Write {PREFIX}owner/name[@revision][:config/split], or a local folder."
+            f"'{given}' is not a data set.", f"Write {PREFIX}owner/name[@revision][:config/split], or a local folder."
         )
     return DataSet(given, name, revision, config, split or "train")
 
 
 def inspect(wanted: DataSet) -> State:
-    """Find the present state, so that both passes over the text read the same.
+    """Return the current state, so that both passes over the text read the same version.
 
     Raises:
-        UserError: there is no such data set, or the hub cannot be reached.
+        UserError: there is no such data set, or the Hub cannot be reached.
     """
     folder = Path(os.path.expanduser(wanted.name))
     if folder.is_dir():
         facts = [path.stat() for path in sorted(folder.rglob("*")) if path.is_file()]
         return State("", sum(fact.st_size for fact in facts), max((fact.st_mtime_ns for fact in facts), default=0))
-    from huggingface_hub import HfApi  # takes a third of a second, and few need it
+    from huggingface_hub import HfApi  # a slow import, needed only here
 
     try:
         found = HfApi().dataset_info(wanted.name, revision=wanted.revision or None)
-    except Exception as error:  # of the network's many layers, each has its own
+    except Exception as error:  # the layers of the network raise many types
         raise _unreadable(wanted.given, error) from None
     return State(str(found.sha), 0, 0)
 
 
 def read_records(wanted: DataSet, revision: str, field: str) -> Iterator[dict[str, Any]]:
-    """Stream the records, in the data set's order; of columnar files only ``field`` is fetched, if they have it.
+    """Stream the records in their order; from columnar files only the column ``field`` is fetched, if it exists.
 
     Raises:
         UserError: the datasets library is not installed, or cannot read this.
@@ -108,12 +108,12 @@ def read_records(wanted: DataSet, revision: str, field: str) -> Iterator[dict[st
         if field in (records.column_names or ()):
             records = records.select_columns([field])
         yield from records
-    except Exception as error:  # the library passes on whatever its many readers raise
+    except Exception as error:  # the library passes on the errors of its readers
         raise _unreadable(wanted.given, error) from None
 
 
 def _unreadable(given: str, error: Exception) -> UserError:
     return UserError(
         f"The data set '{given}' cannot be read: {reason(error)}.",
-        f"Check its name, revision, config and split, and the connection; or download it and give {PREFIX}FOLDER.",
+        f"Check its name, revision, config, split and the connection, or download it and give {PREFIX}FOLDER.",
     )

@@ -29,7 +29,7 @@ LONGEST_VALUE = 1 << 16
 
 _RAW = frozenset("script style title textarea xmp iframe noembed noframes".split())
 """Elements whose content is not markup."""
-_LEFT_OUT = frozenset(
+_REMOVED = frozenset(
     """script style template noscript nav header footer aside menu dialog form button select textarea iframe object
     svg math audio video canvas figure noembed noframes head""".split()
 )
@@ -42,12 +42,12 @@ _CONTAINERS = frozenset("article blockquote body center details div html main se
 """Elements that may contain removed elements; their end tag closes those too."""
 _HIDEABLE = (_CONTAINERS | {"p", "span", "li"}) - {"html", "body"}
 _UNCLOSED = frozenset({"p", "li"})
-"""What the next one of its kind ends, where nothing that may hold another was opened within."""
-_LOOKED_BACK = 64
-"""Open elements among which one that was not closed is looked for: broken markup must not take quadratic time."""
+"""Elements that end where the next one of the same name begins, unless a container was opened in between."""
+_SEARCHED = 64
+"""Number of open elements searched for an unclosed one, so that broken markup does not take quadratic time."""
 _OPENS = re.compile(r"<(?:!--|[!?]|(?P<close>/?)(?P<name>[A-Za-z][^\s/>]*+))")
 _ENDS = re.compile(r"""(?P<end>>)|=\s*+(?P<quote>["'])""")
-_UNSEEN = re.compile(
+_HIDDEN = re.compile(
     r"""(?:^|\s)(?:hidden(?=[\s=/]|$)|aria-hidden\s*+=\s*+["']?true
     |role\s*+=\s*+["']?(?:banner|complementary|contentinfo|dialog|menu|navigation|search)\b
     |style\s*+=\s*+["'][^"']*?display\s*+:\s*+none)""",
@@ -86,10 +86,10 @@ def read_page(part: FileRange) -> Iterator[str]:
 
 
 def decode_page(raw: bytes) -> str | None:
-    """Decode by byte order mark, by what the page says of itself, or as UTF-8; a few wrong bytes are dropped.
+    """Decode by byte order mark, by the declared encoding, or as UTF-8; a few invalid bytes are dropped.
 
     Returns:
-        None where there are many wrong bytes, or NULs.
+        The text; None if it contains many invalid bytes or NULs.
     """
     if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         encoding = "utf-16"
@@ -116,7 +116,7 @@ def _encoding(label: str) -> str:
 
 
 def visible_text(page: str) -> str:
-    """The prose of an HTML page, clean, a paragraph a line; empty where it has none. Broken markup is no error."""
+    """Return the normalized prose of an HTML page, one paragraph a line, or "". Broken markup is not an error."""
     prose = _Prose()
     place = 0
     while found := _OPENS.search(page, place):
@@ -145,7 +145,7 @@ def visible_text(page: str) -> str:
 
 
 def _tag_end(page: str, place: int) -> int:
-    """Where the tag whose name ends at ``place`` is over; a tag that is not closed goes on to the end."""
+    """Return the end of the tag whose name ends at ``place``: the end of the page for an unclosed tag."""
     while found := _ENDS.search(page, place):
         place = found.end()
         if found["end"]:
@@ -160,7 +160,7 @@ def _line(text: str) -> str:
 
 
 class _Prose:
-    """Collects lines, and knows which elements are open."""
+    """Collects lines and tracks the open elements."""
 
     def __init__(self) -> None:
         self.title = ""
@@ -169,7 +169,7 @@ class _Prose:
         self._open: list[tuple[str, bool]] = []
         """(Name, whether it is removed) of the open elements."""
         self._count: Counter[str] = Counter()
-        self._unseen = 0
+        self._hidden = 0
         self._in_paragraph = False
 
     @property
@@ -177,7 +177,7 @@ class _Prose:
         return bool(self._count["svg"])
 
     def text(self, text: str) -> None:
-        if text and not self._unseen and (self._in_paragraph or not self._count["table"]):
+        if text and not self._hidden and (self._in_paragraph or not self._count["table"]):
             self._pieces.append(text)
 
     def begin(self, name: str, attributes: str) -> None:
@@ -185,31 +185,31 @@ class _Prose:
         if name in ("svg", "math") and attributes.endswith("/"):
             return
         if name in _BLOCKS and name != "html":
-            self.end("head")  # if it was not closed
+            self.end("head")  # in case it was not closed
         if name in _UNCLOSED:
             self.end(name)
         self._in_paragraph = self._in_paragraph or name == "p"
-        unseen = name in _LEFT_OUT or (name in _HIDEABLE and _UNSEEN.search(attributes) is not None)
-        if unseen or name in _CONTAINERS or name in _UNCLOSED or self._count[name]:
-            self._open.append((name, unseen))
+        hidden = name in _REMOVED or (name in _HIDEABLE and _HIDDEN.search(attributes) is not None)
+        if hidden or name in _CONTAINERS or name in _UNCLOSED or self._count[name]:
+            self._open.append((name, hidden))
             self._count[name] += 1
-            self._unseen += unseen
+            self._hidden += hidden
 
     def end(self, name: str) -> None:
-        """Close the innermost element of this name, and what is open in it."""
+        """Close the innermost element of this name and all elements open inside it."""
         self._block(name)
         if name in _UNCLOSED and not self._is_innermost(name):
             return
         while self._count[name]:
-            inner, unseen = self._open.pop()
+            inner, hidden = self._open.pop()
             self._count[inner] -= 1
-            self._unseen -= unseen
+            self._hidden -= hidden
             if inner == name:
                 break
 
     def _is_innermost(self, name: str) -> bool:
-        """Whether an element of this name is open, and nothing in it that may hold another."""
-        for inner, _ in self._open[: -_LOOKED_BACK - 1 : -1] if self._count[name] else ():
+        """Return whether an element of this name is open without an open container inside it."""
+        for inner, _ in self._open[: -_SEARCHED - 1 : -1] if self._count[name] else ():
             if inner == name:
                 return True
             if inner in _CONTAINERS:

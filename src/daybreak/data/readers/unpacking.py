@@ -1,4 +1,4 @@
-"""Packed files as streams: frame after frame to the end of the file, in bounded memory whatever they unpack to."""
+"""Decompress .gz, .zst and .bz2 files as streams, all frames to the end of the file, in bounded memory."""
 
 from __future__ import annotations
 
@@ -11,68 +11,71 @@ from daybreak.core.errors import UserError
 
 CHUNK = 1 << 17
 ZSTD_FEED = 512
-"""Bytes given to zstd at a time: 4 of them can stand for 128 KiB, so that more would let a bomb fill the memory."""
+"""Bytes given to zstd at a time. 4 bytes can expand to 128 KiB, so larger chunks could fill the memory."""
 COMPRESSIONS = (".gz", ".zst", ".bz2")
 
 
 def unpack(raw: io.RawIOBase, compression: str) -> io.BufferedReader:
-    """A stream of what ``raw`` holds; ``compression`` is an item of COMPRESSIONS, or empty.
+    """Return a stream of the decompressed content of ``raw``.
 
-    Memory: at most 32 MiB of unpacked data and the window of zstd, which is at most 2 GiB and in most files 8 MiB.
+    Memory: at most 32 MiB of decompressed data and the window of zstd, which is at most 2 GiB and usually 8 MiB.
+
+    Args:
+        compression: an item of COMPRESSIONS, or empty.
 
     Raises:
-        EOFError, OSError without a number, zlib.error: while reading, where the data is cut short or damaged.
-        UserError: a .zst file, and zstandard is not installed.
+        EOFError, OSError without errno, zlib.error: while reading, if the data is truncated or damaged.
+        UserError: a .zst file, but zstandard is not installed.
     """
     packed: io.BufferedReader = io.BufferedReader(raw, CHUNK)
     if not compression:
         return packed
-    # gzip's own buffer is small and in Python; ours on top of it makes readline fast.
+    # GzipFile buffers little, in Python; a BufferedReader on top makes readline fast.
     if compression == ".gz":
         return io.BufferedReader(gzip.GzipFile(fileobj=packed), CHUNK)
     return io.BufferedReader(_ZstdFile(packed) if compression == ".zst" else _Bz2File(packed), CHUNK)
 
 
 class _ZstdFile(io.RawIOBase):
-    """Decompresses frame after frame. The library's own reader takes a truncated file for a complete one."""
+    """Decompresses all frames. The reader of zstandard does not detect a truncated file."""
 
     def __init__(self, packed: IO[bytes]):
         try:
-            import zstandard  # here, so that a machine without it prepares every other file
+            import zstandard  # imported here, so that all other files need no zstandard
         except ImportError:
             raise UserError("A .zst file needs the package zstandard.", "pip install zstandard") from None
         self._packed = packed
         self._damaged = zstandard.ZstdError
         self._library = zstandard.ZstdDecompressor(max_window_size=1 << 31)
         self._frame: Any = None
-        self._fed = self._ready = memoryview(b"")
+        self._input = self._output = memoryview(b"")
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: bytearray | memoryview, /) -> int:  # type: ignore[override]
-        while not self._ready:
-            self._fed = self._fed or memoryview(self._packed.read(ZSTD_FEED))
-            if not self._fed:
+        while not self._output:
+            self._input = self._input or memoryview(self._packed.read(ZSTD_FEED))
+            if not self._input:
                 if self._frame is not None:
                     raise EOFError
                 return 0
             self._frame = self._frame or self._library.decompressobj()
             try:
-                self._ready = memoryview(self._frame.decompress(self._fed))
+                self._output = memoryview(self._frame.decompress(self._input))
             except self._damaged:
                 raise EOFError from None
-            self._fed = memoryview(self._frame.unused_data if self._frame.eof else b"")
+            self._input = memoryview(self._frame.unused_data if self._frame.eof else b"")
             if self._frame.eof:
                 self._frame = None
-        count = min(len(buffer), len(self._ready))
-        buffer[:count] = self._ready[:count]
-        self._ready = self._ready[count:]
+        count = min(len(buffer), len(self._output))
+        buffer[:count] = self._output[:count]
+        self._output = self._output[count:]
         return count
 
 
 class _Bz2File(io.RawIOBase):
-    """Decompresses stream after stream. The library's own reader takes a damaged later stream for the end."""
+    """Decompresses all streams. bz2.BZ2File treats a damaged later stream as the end of the file."""
 
     def __init__(self, packed: IO[bytes]):
         self._packed = packed

@@ -1,10 +1,10 @@
-"""Dumps of Wikipedia and other MediaWiki sites (pages-articles.xml, mostly .bz2): articles as passages of text.
+"""Read articles from dumps of Wikipedia and other MediaWiki sites (pages-articles.xml, usually .bz2).
 
-What stays is what BERT was trained on: "for Wikipedia we extract only the text passages and ignore lists, tables, and
-headers" (Devlin et al. 2019, arXiv 1810.04805, section 3.1). ``wikitext`` says how.
+As for BERT, "we extract only the text passages and ignore lists, tables, and headers" (Devlin et al. 2019, arXiv
+1810.04805, section 3.1); see ``wikitext``.
 
-Memory: one article of at most LARGEST_ARTICLE and what expat holds of LARGEST_GAP of the file; no tree is built. A
-document type is refused, so no entity can be declared.
+Memory: one article of at most LARGEST_ARTICLE, and expat's buffers for at most LARGEST_GAP of the file; no tree is
+built. A document type declaration is refused, so no entities can be declared.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from daybreak.data.readers.unpacking import CHUNK
 from daybreak.data.readers.wikitext import is_disambiguation, passages
 
 LARGEST_ARTICLE = 4 << 20
-"""Characters of wikitext; MediaWiki itself allows 2 MiB. A longer article is left out."""
+"""Characters of wikitext; MediaWiki allows 2 MiB. Longer articles are skipped."""
 LARGEST_GAP = 64 << 20
-"""Bytes. A file in which no page ends for so long is no dump of articles."""
+"""Bytes. A file without the end of a page for this long is not a dump of articles."""
 DEEPEST = 16
-"""Elements within each other; a dump has 5."""
+"""Maximum nesting of elements; a dump has 5."""
 ARTICLES, FILES, CATEGORIES = "0", "6", "14"
-"""Numbers of namespaces. Dumps of before 2012 do not number their pages: all of them are taken for articles."""
+"""Numbers of namespaces. Dumps before 2012 have none; all of their pages count as articles."""
 _DAMAGED = "Fetch it again: the dump of articles is named pages-articles.xml.bz2."
 
 
@@ -42,13 +42,13 @@ class _Page:
 
 
 class _Dump:
-    """What expat calls back; finished pages wait in ``pages``."""
+    """The callbacks of expat; complete pages are appended to ``pages``."""
 
     def __init__(self, file: InputFile):
         self._file = file
         self.pages: deque[_Page] = deque()
         self.hidden = {"file", "image", "category", "media"}
-        """Names of the namespaces whose links are no text; the dump tells those of its language."""
+        """Names of the namespaces whose links are removed; the dump adds those of its language."""
         self.count = 0
         self._depth = 0
         self._page: _Page | None = None
@@ -62,12 +62,12 @@ class _Dump:
         self.parser.CharacterDataHandler = self._characters
 
     def _doctype(self, *facts: object) -> None:
-        raise UserError(f"'{self._file.name}' declares a document type, which no dump does.", _DAMAGED)
+        raise UserError(f"'{self._file.name}' has a document type declaration, which dumps do not have.", _DAMAGED)
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
         self._depth += 1
         if (self._depth == 1 and name != "mediawiki") or self._depth > DEEPEST:
-            raise UserError(f"'{self._file.name}' is no dump of MediaWiki.", "Leave it out, or convert it to text.")
+            raise UserError(f"'{self._file.name}' is not a MediaWiki dump.", "Leave it out, or convert it to text.")
         self._element = name
         if name == "page":
             self.count += 1
@@ -75,7 +75,7 @@ class _Dump:
         elif self._page is not None:
             if name == "redirect":
                 self._page.redirect = True
-            elif name == "text":  # of several revisions the last one stays
+            elif name == "text":  # the last of several revisions is used
                 self._page.text.clear()
                 self._page.size = 0
         elif name == "namespace" and attributes.get("key") in (FILES, CATEGORIES):
@@ -105,10 +105,10 @@ class _Dump:
 
 
 def read_dump(part: FileRange) -> Iterator[str]:
-    """Yield the passages of each article, a paragraph a line. Pages that are no articles are counted.
+    """Yield the text of each article, one paragraph a line. Other pages are counted as skipped.
 
     Raises:
-        UserError: the file cannot be read or unpacked, is no dump, or is damaged.
+        UserError: the file cannot be read or decompressed, is not a dump, or is damaged.
     """
     file = part.file
     dump = _Dump(file)
@@ -120,11 +120,11 @@ def read_dump(part: FileRange) -> Iterator[str]:
             ended = not data
             try:
                 dump.parser.Parse(data, ended)
-            except (expat.ExpatError, ValueError, LookupError) as error:  # the latter two: encodings it cannot read
+            except (expat.ExpatError, ValueError, LookupError) as error:  # the latter two: unsupported encodings
                 raise UserError(f"'{file.name}' is damaged: {reason(error)}.", _DAMAGED) from None
             gap = 0 if dump.pages else gap + len(data)
             if gap > LARGEST_GAP:
-                raise UserError(f"'{file.name}' has a page of over {LARGEST_GAP >> 20} MiB.", _DAMAGED)
+                raise UserError(f"'{file.name}' has a page larger than {LARGEST_GAP >> 20} MiB.", _DAMAGED)
             while dump.pages:
                 if text := _article(dump.pages.popleft(), dump.hidden, part):
                     yield text

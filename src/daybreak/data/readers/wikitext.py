@@ -1,12 +1,12 @@
-"""Wikitext to passages: paragraphs of prose, without the markup and without what is no prose.
+"""Extract paragraphs of prose from wikitext.
 
-Left out: templates, tables, references, comments, formulas, code and galleries; files and categories; headings; lists
-(lines that begin with ``*``, ``#``, ``:`` or ``;``). Links become their text. Templates that stand for words (units,
-foreign words) leave a gap, as they do for every reader of dumps that does not run MediaWiki.
+Removed: templates, tables, references, comments, formulas, code, galleries, files, categories, headings and lists
+(lines that begin with ``*``, ``#``, ``:`` or ``;``). Links become their text. Templates that stand for words, such as
+units, leave a gap, because they need MediaWiki to be expanded.
 
-Works in passes over the whole text, each of which takes time proportional to it whatever it holds: what is opened and
-never closed only loses its marks. Rules are those of MediaWiki's preprocessor where they matter: extension tags hold no
-markup, and end at the first closing tag; a table begins and ends at the beginning of a line.
+The text is processed in a few passes of linear time; of unclosed markup only the marks are removed. The rules of
+MediaWiki's preprocessor apply: extension tags contain no markup and end at the first closing tag; a table begins and
+ends at the beginning of a line.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from collections.abc import Collection
 
 _OPAQUE = """nowiki pre ref math chem ce gallery timeline score syntaxhighlight source imagemap hiero graph mapframe
     maplink templatestyles inputbox references indicator section categorytree charinsert templatedata""".split()
-"""Extension tags: what is in them is no markup of ours, and no prose but in nowiki."""
-_LEFT_OUT = ("table", "ul", "ol", "dl", "noinclude")
+"""Extension tags. Their content is not wikitext, and prose only in nowiki."""
+_REMOVED = ("table", "ul", "ol", "dl", "noinclude")
 _EXTENSION = re.compile(rf"<!--|<(?P<name>{'|'.join(_OPAQUE)})\b(?P<rest>[^<>]*+)>", re.IGNORECASE)
 _CLOSE = {name: re.compile(rf"</{name}\s*+>", re.IGNORECASE) for name in _OPAQUE}
 _MARKS = re.compile(r"[\[\]{}|'<>=*#:;]")
@@ -27,12 +27,12 @@ _TOKEN = re.compile(r"\{\{|\}\}|\[\[|\]\]|\{\||\|\}(?!\}(?!\}))|<(?P<close>/?)(?
 _BEGINS = {"{{": "template", "[[": "link", "{|": "table"}
 _ENDS = {"}}": "template", "|}": "table"}
 _INDENT = " \t:"
-"""What may stand before a table in its line."""
+"""Characters allowed before a table in its line."""
 _LINE_TAGS = frozenset("br p div center blockquote poem hr tr td h1 h2 h3 h4 h5 h6".split())
 DEEPEST_INDENT = 100
 """Characters."""
 DEEPEST_LINK = 8
-"""Links within each other (captions of files); marks further in are left out."""
+"""Maximum nesting of links, as in captions of files; the marks of deeper links are removed."""
 _LANGUAGE = re.compile(r"[a-z]{2,3}(?:-[a-z-]+)?:[^ ]")
 _EXTERNAL = re.compile(r"\[(?:(?:https?|ftps?|irc|news|mailto):|//)[^\s\[\]<>]*+([^\[\]\n]*+)\]")
 _VARIANT = re.compile(r"-\{([^{}\n]*+)\}-")
@@ -56,12 +56,12 @@ _DISAMBIGUATION = frozenset(
     \ub3d9\uc74c\uc774\uc758 anlam_ayr\u0131m\u0131
     """.split()
 )
-"""Names of templates by which large Wikipedias mark such pages."""
+"""Names of templates that mark disambiguation pages in large Wikipedias."""
 _TEMPLATE = re.compile(r"\{\{\s*+([^{}|\n]{1,80}+)")
 
 
 def is_disambiguation(text: str) -> bool:
-    """Whether the page only lists what a name can mean."""
+    """Return whether this is a disambiguation page, which lists the meanings of a name."""
     if "__DISAMBIG__" in text:
         return True
     names = (found[1].strip().lower().replace(" ", "_") for found in _TEMPLATE.finditer(text))
@@ -69,11 +69,11 @@ def is_disambiguation(text: str) -> bool:
 
 
 def passages(text: str, hidden: Collection[str] = ("file", "image", "category")) -> list[str]:
-    """The paragraphs of a page.
+    """Return the paragraphs of a page.
 
     Args:
         text: wikitext.
-        hidden: names of the namespaces, in small letters, whose links are no text.
+        hidden: lower-case names of the namespaces whose links are removed.
     """
     text = _resolve(_without_extensions(text), hidden)
     text = _VARIANT.sub(_first_variant, text)
@@ -93,7 +93,7 @@ def passages(text: str, hidden: Collection[str] = ("file", "image", "category"))
 
 
 def _prose(paragraph: str) -> str:
-    """Entities resolved, gaps closed that templates left; empty without a letter or digit."""
+    """Decode entities and close the gaps of removed templates; return "" without a letter or digit."""
     text = html.unescape(_HUGE_REFERENCE.sub("", paragraph))
     text = _LEFTOVER.sub(" ", text)
     text = _BEGUN.sub(r"\1", _EMPTY.sub("", text))
@@ -102,7 +102,7 @@ def _prose(paragraph: str) -> str:
 
 
 def _without_extensions(text: str) -> str:
-    """Leave out comments and extension tags with what is in them; a tag that is never closed only itself."""
+    """Remove comments and extension tags with their content; of an unclosed tag only the tag itself."""
     out: list[str] = []
     place = 0
     unclosed: set[str] = set()
@@ -118,7 +118,7 @@ def _without_extensions(text: str) -> str:
             continue
         closing = _CLOSE[name].search(text, place)
         if closing is None:
-            unclosed.add(name)  # nor is any later one
+            unclosed.add(name)  # later ones are unclosed as well
             continue
         if name == "nowiki":
             out.append(_MARKS.sub("", text[place : closing.start()]))
@@ -127,14 +127,14 @@ def _without_extensions(text: str) -> str:
     return "".join(out)
 
 
-class _Pieces:
-    """Text so far, and what is open in it: templates, tables, links and elements that are left out."""
+class _Output:
+    """The text so far, and the open templates, tables, links and removed elements."""
 
     def __init__(self, hidden: Collection[str]):
         self._hidden = hidden
         self._out: list[str] = []
         self._open: list[tuple[str, int]] = []
-        """What it is, and how many pieces there were before it."""
+        """(Kind, length of ``_out`` at its beginning)."""
         self._count: Counter[str] = Counter()
 
     def add(self, text: str) -> None:
@@ -147,7 +147,7 @@ class _Pieces:
             self._count[kind] += 1
 
     def end(self, kind: str) -> None:
-        """Leave out the innermost of this kind with all that is open in it; nothing where none is open."""
+        """Remove the innermost element of this kind with everything open inside it; do nothing if none is open."""
         while self._count[kind]:
             inner, before = self._open.pop()
             self._count[inner] -= 1
@@ -156,7 +156,7 @@ class _Pieces:
                 break
 
     def end_link(self) -> None:
-        """Put the text of a link in its place; a template that was opened within and not closed keeps it open."""
+        """Replace a link by its text; an unclosed template inside it keeps it open."""
         if not self._open or self._open[-1][0] != "link":
             return
         _, before = self._open.pop()
@@ -170,30 +170,30 @@ class _Pieces:
 
 
 def _resolve(text: str, hidden: Collection[str]) -> str:
-    """Leave out templates and tables, put links' texts in their place, drop other tags."""
-    pieces = _Pieces(hidden)
+    """Remove templates, tables and other tags, and replace links by their text."""
+    output = _Output(hidden)
     place = 0
     for found in _TOKEN.finditer(text):
-        pieces.add(text[place : found.start()])
+        output.add(text[place : found.start()])
         place = found.end()
         mark, tag = found[0], (found["tag"] or "").lower()
         if mark == "]]":
-            pieces.end_link()
-        elif tag in _LEFT_OUT:
+            output.end_link()
+        elif tag in _REMOVED:
             if found["close"]:
-                pieces.end(tag)
+                output.end(tag)
             elif not mark.endswith("/>"):
-                pieces.begin(tag)
+                output.begin(tag)
         elif tag:
-            pieces.add("\n" if tag in _LINE_TAGS else "")
+            output.add("\n" if tag in _LINE_TAGS else "")
         elif "|" in mark and not _begins_line(text, found.start()):
-            pieces.add(mark)
+            output.add(mark)
         elif mark in _ENDS:
-            pieces.end(_ENDS[mark])
+            output.end(_ENDS[mark])
         else:
-            pieces.begin(_BEGINS[mark])
-    pieces.add(text[place:])
-    return str(pieces)
+            output.begin(_BEGINS[mark])
+    output.add(text[place:])
+    return str(output)
 
 
 def _begins_line(text: str, place: int) -> bool:
@@ -206,9 +206,9 @@ def _link_text(text: str, hidden: Collection[str]) -> str:
     space, colon, _ = target.partition(":")
     if colon and space.strip().lower() in hidden:
         return ""
-    if "\n" in text:  # no link: brackets that were never closed
+    if "\n" in text:  # unclosed brackets
         return text
-    if colon and "|" in label:  # a file by an older name of its namespace, which no dump tells: its size, its caption
+    if colon and "|" in label:  # a file with a caption, under a former name of its namespace
         return ""
     if not bar and _LANGUAGE.match(target):
         return ""
@@ -216,7 +216,7 @@ def _link_text(text: str, hidden: Collection[str]) -> str:
 
 
 def _first_variant(found: re.Match[str]) -> str:
-    """Of ``-{zh-hans:A; zh-hant:B}-`` the A: text in one script, whichever comes first."""
+    """Return A of ``-{zh-hans:A; zh-hant:B}-``, the text in the first script."""
     text = found[1].rpartition("|")[2]
     first = text.split(";")[0]
     return first.partition(":")[2].strip() if ":" in first else text

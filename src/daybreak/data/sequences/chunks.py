@@ -1,7 +1,7 @@
-"""One document a row, as of pretraining-BERT ("bert-8gb"): [CLS], the document's beginning, [SEP], padding.
+"""One document per sequence, as in pretraining-BERT ("bert-8gb"): [CLS], the start of the document, [SEP], padding.
 
-What a document has beyond the row is never read, so documents should be about as long as a row:
-``daybreak prepare --chunk-characters`` cuts them.
+The rest of a longer document is not used. ``daybreak prepare --chunk-characters`` splits documents to about the length
+of a sequence.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from daybreak.core.batch import Batch
-from daybreak.data.sequences.sampler import RowsConfig, Sampler, TokenIds, visit
+from daybreak.data.sequences.sampler import RowsConfig, ShuffledSampler, TokenIds
 from daybreak.data.sequences.shards import TokenStream
 from daybreak.schemas.run import SpecialIds
 
@@ -21,7 +21,7 @@ class ChunkRows(RowsConfig):
     """[CLS], a document's first ``length - 2`` tokens, [SEP], padding; all documents once an epoch, shuffled."""
 
     mask_padding: bool = True
-    """Nobody looks at padding. The original gave no mask, so that all its positions attended to [PAD] too."""
+    """Whether padding is excluded from attention. The original has no such mask."""
 
     def build(
         self,
@@ -35,23 +35,14 @@ class ChunkRows(RowsConfig):
         return ChunkSampler(stream, length, seed, special, mask_padding=self.mask_padding)
 
 
-class ChunkSampler(Sampler):
-    """Hands out documents of ``stream``; one with no token of its own is a row of [CLS] [SEP]."""
+class ChunkSampler(ShuffledSampler):
+    """Returns the documents of ``stream``; an empty one becomes [CLS] [SEP]."""
 
     def __init__(self, stream: TokenStream, length: int, seed: int, special: SpecialIds, *, mask_padding: bool):
         self._stream, self._length, self._seed, self._special = stream, length, seed, special
         self._mask_padding = mask_padding
         self._ends = stream.document_ends()
         self.rows_per_epoch = len(self._ends)
-
-    def take(self, position: int, rows: int, progress: float = 0.0) -> Batch:
-        return self._gather(visit(position, rows, self.rows_per_epoch, self._seed)[1])
-
-    def view(self, progress: float) -> None:
-        """Rows are the same all along."""
-
-    def in_order(self, count: int) -> Batch:
-        return self._gather(np.arange(min(count, self.rows_per_epoch)))
 
     def _gather(self, order: np.ndarray) -> Batch:
         ids = np.full((len(order), self._length), self._special.pad, np.int64)

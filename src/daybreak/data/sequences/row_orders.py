@@ -1,6 +1,6 @@
-"""Orders in which rows are read once and for all, as the Cramming paper and its code have them (docs/formats.md).
+"""Fixed orders of sequences from the Cramming paper and its code (docs/formats.md).
 
-Both go through the stream block by block and hold a few bytes a row, for a corpus has tens of millions of rows.
+Both read the stream in blocks and use a few bytes of memory per sequence.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ import numpy as np
 from daybreak.data.sequences.shards import TokenStream
 
 COUNTED_ROWS = 1 << 14
-"""Rows that are looked at in one go."""
+"""Sequences read at a time."""
 SORTED_ROWS = 1 << 20
-"""Rows that are sorted in one go, and more where more have nearly the same key."""
+"""Sequences sorted at a time; more if more have the same upper bits."""
 UPPER = 16
-"""Bits of a key by which rows are parted before they are sorted: the upper half."""
+"""Upper bits of a key, by which sequences are distributed to buckets before they are sorted."""
 LOG_RANGE = 64
-"""No logarithm of a count is as large."""
+"""Upper bound of the logarithm of a count."""
 
 
 def by_full_stops(stream: TokenStream, length: int, full_stop: int) -> np.ndarray:
-    """Return unsigned [rows]: the rows of ``length`` ids, most full stops first, equals in stream order.
+    """Return unsigned [rows]: the sequences of ``length`` ids, most full stops first, ties in stream order.
 
-    Reads the stream once and holds about 6 bytes a row.
+    Reads the stream once and uses about 6 bytes per sequence.
     """
     rows = len(stream) // length
     counts = np.empty(rows, np.uint16)
@@ -33,7 +33,7 @@ def by_full_stops(stream: TokenStream, length: int, full_stop: int) -> np.ndarra
         found = (ids == full_stop).sum(axis=1)
         counts[start : start + len(ids)] = found
         histogram += np.bincount(found, minlength=length + 1)
-    # A counting sort: numpy's own needs 8 bytes a row and more.
+    # A counting sort, because numpy's argsort needs 8 bytes or more per sequence.
     order = np.empty(rows, np.min_scalar_type(rows))
     place = 0
     for count in np.flatnonzero(histogram)[::-1]:
@@ -44,15 +44,16 @@ def by_full_stops(stream: TokenStream, length: int, full_stop: int) -> np.ndarra
 
 
 def by_prevalence(stream: TokenStream, length: int) -> np.ndarray:
-    """Return unsigned [rows]: the rows of ``length`` ids, those of the most frequent tokens first, ties in order.
+    """Return unsigned [rows]: the sequences of ``length`` ids, most frequent tokens first, ties in stream order.
 
-    The key of a row is the mean of log2((c + 1) / (N + V)) over its tokens, where c is how often a token stands in all
-    rows, N how many tokens they have and V the vocabulary: the average unigram prevalence by which the text of Geiping
-    and Goldstein (2022) sorts, so that likely rows come first (``reverse-unigram-curriculum`` in their code; its
-    ``unigram-curriculum`` is the opposite, and the runs that they published are sorted by full stops). N and V shift
-    all keys alike. Logarithms are added in fixed point, so that no order of adding changes the order of rows.
+    The key of a sequence is the mean of log2((c + 1) / (N + V)) over its tokens, where c is the count of a token in all
+    sequences, N the number of tokens and V the size of the vocabulary. This is the average unigram prevalence by which
+    the text of Geiping and Goldstein (2022) sorts, likely sequences first (their ``reverse-unigram-curriculum``).
+    Their ``unigram-curriculum`` is the opposite, and their published runs are sorted by full stops. N and V shift all
+    keys equally and are left out. Logarithms are added in fixed point, so the result does not depend on the order of
+    addition.
 
-    Reads the stream twice and holds about 8 bytes a row.
+    Reads the stream twice and uses about 8 bytes per sequence.
     """
     counts = np.zeros(0, np.int64)
     for _, ids in _blocks(stream, length):
@@ -67,12 +68,12 @@ def by_prevalence(stream: TokenStream, length: int) -> np.ndarray:
 
 
 def fixed_point(length: int) -> int:
-    """What stands for 1 where ``length`` logarithms of counts are added in 32 bits."""
+    """Return the fixed-point scale with which the sum of ``length`` logarithms of counts fits 32 bits."""
     return int((2**32 - 1) // (LOG_RANGE * length))
 
 
 def _blocks(stream: TokenStream, length: int) -> Iterator[tuple[int, np.ndarray]]:
-    """(number of the first row, unsigned [rows, length]), COUNTED_ROWS at a time."""
+    """Yield (index of the first sequence, unsigned [rows, length]), COUNTED_ROWS at a time."""
     rows = len(stream) // length
     for start in range(0, rows, COUNTED_ROWS):
         stop = min(rows, start + COUNTED_ROWS)
@@ -80,10 +81,10 @@ def _blocks(stream: TokenStream, length: int) -> Iterator[tuple[int, np.ndarray]
 
 
 def ascending(keys: np.ndarray) -> np.ndarray:
-    """Return unsigned [rows]: the places of the ascending ``keys`` (uint32), equal ones as they lie.
+    """Return unsigned [rows]: the indices that sort ``keys`` (uint32) in ascending order; a stable sort.
 
-    Holds about 4 bytes a row beside the keys: rows are parted by the upper bits of their keys, which a counting sort
-    does block by block, and then sorted some buckets at a time.
+    Uses about 4 bytes per key beside the keys: a counting sort distributes them by their upper bits, block by block,
+    and each group of buckets is then sorted.
     """
     histogram = np.zeros(1 << UPPER, np.int64)
     for start in range(0, len(keys), COUNTED_ROWS):
@@ -100,7 +101,7 @@ def ascending(keys: np.ndarray) -> np.ndarray:
         places += np.bincount(buckets, minlength=len(histogram))
     first = 0
     while first < len(keys):
-        # The next bucket in any case, and those behind it that fit.
+        # At least the next bucket, and the following ones that fit.
         next_one, fitting = np.searchsorted(ends, [first, first + SORTED_ROWS], side="right")
         own = order[first : int(ends[max(next_one, fitting - 1)])]
         own[:] = own[np.argsort(keys[own], kind="stable")]

@@ -1,9 +1,8 @@
-"""Which tokens make which row: a pure function of (seed, position), so that a loader's whole state is one integer.
+"""Samplers: the token ids of each sequence are a pure function of (seed, position), so the loader state is one integer.
 
-Rows are numbered 0, 1, 2, ... within an epoch, here as equal cuts of the token stream. Each epoch visits all of them
-once, in an order given by a keyed permutation of [0, rows): a Feistel network (Luby and Rackoff 1988) over the next
-power of four, walked along its cycle until it lands inside the range (Black and Rogaway 2002). No shuffle buffer,
-nothing to save, any number of ranks.
+An epoch visits every sequence once, in the order of a keyed permutation of [0, rows): a Feistel network (Luby and
+Rackoff 1988) over the next power of four, repeated until the value lies inside the range (Black and Rogaway 2002).
+There is no shuffle buffer, and any number of ranks sees the same order.
 """
 
 from __future__ import annotations
@@ -26,38 +25,38 @@ from daybreak.schemas.run import SpecialIds
 ROUNDS = 6
 ORDERS = ("shuffled", "stream", "full-stops", "prevalence")
 FIXED_IDS = SpecialIds()
-"""What the special ids are unless a tokenizer was taken over."""
+"""Special ids of the tokenizers that Daybreak trains; an imported tokenizer may have others."""
 
 TokenIds = Callable[[str], int | None]
-"""The id of a token, None for one that the vocabulary lacks: ``Tokenizer.token_to_id``."""
+"""Returns the id of a token, or None if the vocabulary lacks it, as ``Tokenizer.token_to_id``."""
 
 
 class Sampler(ABC):
-    """Hands out the rows of one split. Row ``position`` of the run is the same whatever was asked for before it."""
+    """Returns the sequences of one split. The sequence at a position does not depend on earlier calls."""
 
     rows_per_epoch: int
 
     @abstractmethod
     def take(self, position: int, rows: int, progress: float = 0.0) -> Batch:
-        """Rows [position, position + rows) of the run, as numpy arrays.
+        """Return the sequences [position, position + rows) of the run, as numpy arrays.
 
         Args:
-            position: rows since the start of the run; it crosses into the next epoch by itself.
-            progress: fraction of the run that is done, in [0, 1], for a sampler with a curriculum.
+            position: sequences since the start of the run, over all epochs.
+            progress: completed fraction of the run, in [0, 1], for a sampler with a curriculum.
         """
 
     def view(self, progress: float) -> Hashable:
-        """What the rows depend on of ``progress``: rows for one progress serve any other with an equal view."""
+        """Return the part of ``progress`` that the sequences depend on; equal views give equal sequences."""
         return progress
 
     @abstractmethod
     def in_order(self, count: int) -> Batch:
-        """The first rows in stream order, min(count, rows_per_epoch) of them: what measurements read."""
+        """Return the first min(count, rows_per_epoch) sequences in stream order, for validation."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RowsConfig(Component):
-    """How rows are cut from a stream of documents."""
+    """How a stream of documents is divided into sequences."""
 
     @abstractmethod
     def build(
@@ -69,28 +68,28 @@ class RowsConfig(Component):
         *,
         token_ids: TokenIds | None = None,
     ) -> Sampler:
-        """Return what hands out rows of ``length`` ids in an order keyed by ``seed``.
+        """Return a sampler of sequences of ``length`` ids.
 
         Args:
             stream: the tokens of one split.
-            length: ids in a row, special tokens included.
-            seed: chooses the order, and whatever else is drawn.
+            length: ids in a sequence, special tokens included.
+            seed: determines the order and all other random choices.
             special: the special ids of the stream's tokenizer.
-            token_ids: looks a token up in the vocabulary; needed by orders that look for one.
+            token_ids: looks up a token in the vocabulary; needed by orders that count a token.
 
         Raises:
-            UserError: the stream cannot give such rows.
+            UserError: the stream cannot be divided in this way.
         """
 
 
 AHEAD = 1024
-"""Rows whose places are found at a time: a hundred small array operations for all of them as for one."""
+"""Sequences whose places are computed at a time, because the array operations cost the same for one as for all."""
 
 
 def permute(positions: np.ndarray, size: int, seed: int, epoch: int) -> np.ndarray:
     """Map ``positions`` (int64, each in [0, size)) one to one onto [0, size), keyed by ``seed`` and ``epoch``.
 
-    Walks 4 steps at the very worst on average: the network's range is less than four times ``size``.
+    Takes at most 4 steps on average, because the network's range is less than four times ``size``.
     """
     half = np.uint64(max(1, (int(size - 1).bit_length() + 1) // 2))
     digest = hashlib.blake2b(f"{seed} {epoch}".encode(), digest_size=8 * ROUNDS).digest()
@@ -120,22 +119,22 @@ def splitmix(values: np.ndarray) -> np.ndarray:
 
 
 def uniforms(key: str, count: int) -> np.ndarray:
-    """Return float64[count] in [0, 1), a function of ``key``; fewer numbers are the beginning of more (SplitMix64)."""
+    """Return float64[count] in [0, 1), a function of ``key`` (SplitMix64); a smaller count gives a prefix."""
     return uniforms_at(key, np.arange(count))
 
 
 def uniforms_at(key: str, places: np.ndarray) -> np.ndarray:
-    """Return float64 in [0, 1) of the shape of ``places``: the numbers at these places of ``uniforms(key, ...)``."""
+    """Return float64 in [0, 1) with the shape of ``places``: the numbers of ``uniforms(key, ...)`` at these places."""
     start = np.frombuffer(hashlib.blake2b(key.encode(), digest_size=8).digest(), "<u8")
     states = start + (places.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     return (splitmix(states) >> np.uint64(11)) * 2.0**-53
 
 
 def visit(position: int, rows: int, size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Where rows [position, position + rows) of a run stand that visits [0, size) once an epoch, shuffled by ``seed``.
+    """Return epochs and indices of the sequences [position, position + rows), with [0, size) shuffled in each epoch.
 
     Returns:
-        int64[rows], the epoch of each, and int64[rows], its number in [0, size); both read-only.
+        int64[rows], the epoch of each, and int64[rows], its index in [0, size); both read-only.
     """
     first, last = position // AHEAD, (position + max(rows, 1) - 1) // AHEAD
     blocks = [_visits(number, size, seed) for number in range(first, last + 1)]
@@ -146,7 +145,7 @@ def visit(position: int, rows: int, size: int, seed: int) -> tuple[np.ndarray, n
 
 @functools.lru_cache(maxsize=8)
 def _visits(block: int, size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Epochs and numbers of rows [block * AHEAD, (block + 1) * AHEAD)."""
+    """Epochs and indices of the sequences [block * AHEAD, (block + 1) * AHEAD)."""
     epochs, inside = np.divmod(np.arange(block * AHEAD, (block + 1) * AHEAD, dtype=np.int64), size)
     order = np.empty_like(inside)
     for epoch in np.unique(epochs):
@@ -159,17 +158,36 @@ def _visits(block: int, size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 def too_small(stream: TokenStream, length: int) -> UserError:
     return UserError(
-        f"The corpus is too small: {len(stream)} tokens do not fill one row of {length}.",
+        f"The corpus is too small: {len(stream)} tokens do not fill one sequence of {length}.",
         "Give more text, or a shorter --length.",
     )
 
 
-# ---------------------------------------------------------------- [CLS] and a cut of the stream
+class ShuffledSampler(Sampler):
+    """A sampler whose sequences depend only on their index, visited in a new order each epoch."""
+
+    _seed: int
+
+    @abstractmethod
+    def _gather(self, order: np.ndarray) -> Batch:
+        """Return the sequences with the indices ``order`` (integer [rows])."""
+
+    def take(self, position: int, rows: int, progress: float = 0.0) -> Batch:
+        return self._gather(visit(position, rows, self.rows_per_epoch, self._seed)[1])
+
+    def view(self, progress: float) -> None:
+        """Sequences do not depend on progress."""
+
+    def in_order(self, count: int) -> Batch:
+        return self._gather(np.arange(min(count, self.rows_per_epoch)))
+
+
+# ---------------------------------------------------------------- [CLS] and consecutive tokens
 
 
 @dataclass(frozen=True, kw_only=True)
 class StreamRows(RowsConfig):
-    """[CLS] and ``length - 1`` tokens of the stream, over the borders of documents; no padding."""
+    """[CLS] and ``length - 1`` tokens of the stream, across document boundaries; no padding."""
 
     def build(
         self,
@@ -183,17 +201,17 @@ class StreamRows(RowsConfig):
         return RowSampler(stream, length, seed, special)
 
 
-class RowSampler(Sampler):
-    """Cuts a stream into rows of ``length`` ids, [CLS] and ``length - 1`` tokens, and hands them out in seeded order.
+class RowSampler(ShuffledSampler):
+    """Divides a stream into sequences of [CLS] and ``length - 1`` tokens, shuffled in each epoch.
 
     Args:
         stream: the tokens of one split.
-        length: ids in a row, [CLS] included; at least 2.
-        seed: chooses the order.
+        length: ids in a sequence, [CLS] included; at least 2.
+        seed: determines the order.
         special: the special ids of the stream's tokenizer.
 
     Raises:
-        UserError: the stream is shorter than one row.
+        UserError: the stream is shorter than one sequence.
     """
 
     def __init__(self, stream: TokenStream, length: int, seed: int, special: SpecialIds = FIXED_IDS):
@@ -201,15 +219,6 @@ class RowSampler(Sampler):
         self.rows_per_epoch = len(stream) // (length - 1)
         if self.rows_per_epoch == 0:
             raise too_small(stream, length)
-
-    def take(self, position: int, rows: int, progress: float = 0.0) -> Batch:
-        return self._gather(visit(position, rows, self.rows_per_epoch, self._seed)[1])
-
-    def view(self, progress: float) -> None:
-        """Rows are the same all along."""
-
-    def in_order(self, count: int) -> Batch:
-        return self._gather(np.arange(min(count, self.rows_per_epoch)))
 
     def _gather(self, order: np.ndarray) -> Batch:
         width = self._length - 1
@@ -219,25 +228,26 @@ class RowSampler(Sampler):
         return Batch(ids=rows, special=self._special)
 
 
-# ---------------------------------------------------------------- a cut of the stream and nothing else
+# ---------------------------------------------------------------- consecutive tokens only
 
 
 @dataclass(frozen=True, kw_only=True)
 class PackedRows(RowsConfig):
     """``length`` tokens of the stream, no [CLS] and no padding (Cramming, Geiping and Goldstein 2022).
 
-    Its remainder is dropped once for the whole corpus; the original drops one every 1024 documents.
+    The remainder is dropped once for the whole corpus; the original drops one every 1024 documents.
     """
 
     order: str = "shuffled"
-    """shuffled: anew each epoch. stream: as the text lies. full-stops: rows with most "." first, the order of the
-    published runs. prevalence: rows of the most frequent tokens first, as in the paper's text. Ties in stream order
-    (theirs: in no fixed order)."""
+    """shuffled: a new order each epoch. stream: the order of the text. full-stops: sequences with most "." first, the
+    order of the published runs. prevalence: sequences of the most frequent tokens first, as in the paper's text. Ties
+    keep stream order; the original has no fixed order."""
 
     def __post_init__(self) -> None:
         if self.order not in ORDERS:
             raise UserError(
-                f"'{self.order}' is no order of rows.{nearest(self.order, ORDERS)}", f"Use {', '.join(ORDERS)}."
+                f"'{self.order}' is not a sequence order.{nearest(self.order, ORDERS)}",
+                f"Use {', '.join(ORDERS)}.",
             )
 
     def build(
@@ -253,19 +263,19 @@ class PackedRows(RowsConfig):
         if self.order == "full-stops":
             full_stop = token_ids(".") if token_ids is not None else None
             if full_stop is None:
-                raise UserError("The vocabulary has no '.' to order rows by.", "Use --rows.order shuffled.")
+                raise UserError("The vocabulary has no '.' to order sequences by.", "Use --rows.order shuffled.")
             order = by_full_stops(stream, length, full_stop)
         elif self.order == "prevalence":
             order = by_prevalence(stream, length)
         return PackedSampler(stream, length, seed, special, shuffled=self.order == "shuffled", order=order)
 
 
-class PackedSampler(Sampler):
-    """Hands out cuts of ``length`` ids, over and over.
+class PackedSampler(ShuffledSampler):
+    """Returns sequences of ``length`` consecutive ids of the stream.
 
     Args:
-        shuffled: in a new order each epoch; otherwise in the same.
-        order: integer [rows], that order; the stream's when None.
+        shuffled: whether each epoch has a new order.
+        order: integer [rows], the order if not shuffled; None for stream order.
     """
 
     def __init__(
@@ -286,15 +296,9 @@ class PackedSampler(Sampler):
 
     def take(self, position: int, rows: int, progress: float = 0.0) -> Batch:
         if self._shuffled:
-            return self._gather(visit(position, rows, self.rows_per_epoch, self._seed)[1])
+            return super().take(position, rows)
         places = np.arange(position, position + rows, dtype=np.int64) % self.rows_per_epoch
         return self._gather(places if self._order is None else self._order[places])
-
-    def view(self, progress: float) -> None:
-        """Rows are the same all along."""
-
-    def in_order(self, count: int) -> Batch:
-        return self._gather(np.arange(min(count, self.rows_per_epoch)))
 
     def _gather(self, order: np.ndarray) -> Batch:
         windows = self._stream.windows(np.asarray(order, np.int64) * self._length, self._length)

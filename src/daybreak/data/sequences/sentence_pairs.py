@@ -1,21 +1,21 @@
-"""BERT's pairs of segments for next-sentence prediction, made on the fly: a row is a function of (seed, position).
+"""BERT's segment pairs for next-sentence prediction, built on the fly: a pair is a function of (seed, position).
 
-As in the original (Devlin et al. 2018, create_pretraining_data): whole sentences of a document are gathered until
-they reach a target length, mostly the row's, now and then a shorter one. The first few of them, a random number, are
-segment A. Either the others follow as B, or B comes from a random place of another document and the others go back,
-to be gathered by the next row. What is too long then loses tokens of the longer segment, at either end.
+As in the original (Devlin et al. 2018, create_pretraining_data), whole sentences of a document are collected until they
+reach a target length, usually the sequence length and sometimes a shorter one. A random number of them, from the first
+on, form segment A. Either the others follow as B, or B comes from a random place in another document and the others
+are used by the next pair. A pair that is too long loses tokens of the longer segment, at either end.
 
-The original walks over a document from its first sentence to its last and shuffles what comes out. To give any row
-by its number, ours differs in this:
+The original walks over a document from its first sentence to its last and shuffles the pairs. To compute any pair from
+its index, this implementation differs:
 
-- A document gives a fixed number of rows, what a walk over it yields on average. A longer one is cut into sections
-  of SECTION_ROWS rows, at sentences; a pair never spans two of them.
-- A row repeats the walk over its section, drawn anew each epoch, and takes one pair of it: the k-th row the k-th pair
-  after a random one, in a circle. So no sentence is favoured, but in one epoch a walk longer than expected loses a
-  pair and a shorter one gives a pair twice (with another random B).
-- The target is drawn for each pair; the original draws it once for a whole document.
-- The random document is any other one, every time; the original tries ten times to find another.
-- Masks are no part of the row: they are new each time, where the original fixes them in each of its ten copies.
+- A document gives a fixed number of pairs: the mean number that a walk over it yields. A long document is divided at
+  sentences into sections of SECTION_ROWS pairs, and no pair spans two sections.
+- The pair with index k repeats the walk over its section, which is drawn again each epoch, and takes the k-th pair
+  after a random one, cyclically. Within an epoch, a walk longer than expected loses a pair, and a shorter one gives a
+  pair twice (with a different random B).
+- The target length is drawn for each pair; the original draws it once per document.
+- The random document is always another one; the original gives up after ten draws.
+- Masks are drawn each time; the original fixes them in each of its ten copies.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from daybreak.data.sequences.shards import TokenStream
 from daybreak.schemas.run import SpecialIds
 
 SECTION_ROWS = 32
-"""Rows of a section: a bound on what one row costs."""
+"""Pairs per section, which bounds the cost of one pair."""
 WALK_PAIRS = 16
-"""Pairs that a walk gives at least: over few sentences it goes several times, so that all its pairs weigh alike."""
+"""Minimum number of pairs per walk; a walk over few sentences is repeated, so that all sentences are used equally."""
 DRAWS = 4
-"""Random numbers a step of the walk: whether it is short, how short, where A ends, whether B is random."""
+"""Random numbers per step of the walk: whether it is short, how short, where A ends, whether B is random."""
 FEW_SENTENCES = 2
-"""A mean number of sentences a document below which labels are nearly all 1."""
+"""Mean number of sentences per document below which nearly all labels are 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,14 +46,14 @@ class SentencePairs(RowsConfig):
     """[CLS] A [SEP] B [SEP] and padding, with ``types``, ``attend`` and ``follows``; needs sentence ends."""
 
     short_fraction: float = 0.1
-    """Share of the pairs whose target is uniform in [2, length - 3] instead of length - 3 tokens."""
+    """Fraction of the pairs whose target is uniform in [2, length - 3] instead of length - 3 tokens."""
     random_fraction: float = 0.5
-    """Share of the pairs of two and more sentences whose B is random; with one sentence it always is."""
+    """Fraction of the pairs of two or more sentences whose B is random; with one sentence it always is."""
 
     def __post_init__(self) -> None:
         for name in ("short_fraction", "random_fraction"):
             if not 0 <= getattr(self, name) <= 1:
-                raise UserError(f"{name} is {getattr(self, name)}, but a share lies in [0, 1].", "Correct it.")
+                raise UserError(f"{name} is {getattr(self, name)}, but a fraction lies in [0, 1].", "Correct it.")
 
     def build(
         self,
@@ -68,28 +68,28 @@ class SentencePairs(RowsConfig):
 
 
 def check_pairs(stream: TokenStream) -> str | None:
-    """Return a warning where documents are so short that next-sentence labels say little, else None.
+    """Return a warning if documents are too short for useful next-sentence labels, else None.
 
     Raises:
-        UserError: no sentence ends, or fewer than two documents with text: every B would be random.
+        UserError: there are no sentence ends, or fewer than two documents with text.
     """
     sentences, documents = stream.sentence_ends(), stream.document_ends()
     if sentences is None:
         raise UserError(
-            "The prepared text marks no sentences, so that no sentence has a next one.",
-            "Prepare it with --split-sentences, or give one sentence a line and blank lines between documents.",
+            "The prepared text has no sentence boundaries, which sentence pairs need.",
+            "Prepare it with --split-sentences, or give one sentence per line and blank lines between documents.",
         )
     if len(documents) < 2:
         raise UserError(
-            "The text is one document, so that no random sentence can come from another.",
-            "Give more text, part its documents by blank lines, or prepare it with another --document rule.",
+            "The text is one document, but random sentences must come from another one.",
+            "Give more text, separate documents by blank lines, or prepare it with another --document rule.",
         )
     mean = len(sentences) / len(documents)
     if mean >= FEW_SENTENCES:
         return None
     return (
         f"Documents have {mean:.1f} sentences on average: most next-sentence labels will be 'random'. Prepare the text "
-        "with --split-sentences, or give one sentence a line and blank lines only between documents."
+        "with --split-sentences, or give one sentence per line and blank lines only between documents."
     )
 
 
@@ -100,13 +100,13 @@ class _Section:
     start: int
     """Stream position of its first token."""
     ends: list[int]
-    """For each sentence, the stream position just past its tokens (a separator left out)."""
+    """For each sentence, the stream position just past its tokens, without the separator."""
 
     def begin(self, sentence: int) -> int:
         return self.ends[sentence - 1] if sentence else self.start
 
     def gather(self, first: int, tokens: int) -> int:
-        """The sentence up to which those from ``first`` on must go to make ``tokens``, or the number of sentences."""
+        """Return where the shortest run of sentences from ``first`` with ``tokens`` tokens ends, at most the last."""
         return min(len(self.ends), bisect_left(self.ends, self.begin(first) + tokens, lo=first) + 1)
 
 
@@ -122,10 +122,10 @@ class _Pair:
 
 
 class PairSampler(Sampler):
-    """Hands out pairs; holds 8 bytes a document.
+    """Returns segment pairs; uses 8 bytes of memory per document.
 
     Raises:
-        UserError: see ``check_pairs``; or the rows are too short for a pair.
+        UserError: see ``check_pairs``; or the sequence length is too small for a pair.
     """
 
     def __init__(
@@ -139,15 +139,15 @@ class PairSampler(Sampler):
     ):
         check_pairs(stream)
         if length < 5:
-            raise UserError(f"A row of {length} holds no pair of segments.", "Use a --length of 5 or more.")
+            raise UserError(f"{length} tokens are too few for a pair of segments.", "Use a --length of 5 or more.")
         self._stream, self._length, self._seed, self._special = stream, length, seed, special
         self._short, self._random = short_fraction, random_fraction
         self._documents = stream.document_ends()
         sentences = stream.sentence_ends()
         assert sentences is not None  # by check_pairs
         self._sentences = sentences
-        # What a pair takes out of the walk: its target and half a sentence more, and of that only A when B is random.
-        # The end of a document makes one pair more, and the half rounds.
+        # A pair consumes its target and half a sentence more, or only the A of that if B is random. The end of a
+        # document adds one pair, and 0.5 rounds.
         whole = (length - 3) * (1 - short_fraction / 2) + len(stream) / len(sentences) / 2
         own: np.ndarray = np.diff(self._documents.astype(np.int64), prepend=0) - 1
         rows: np.ndarray = np.where(own > 0, np.floor(own / (whole * (1 - random_fraction / 2)) + 1.5), 0)
@@ -161,7 +161,7 @@ class PairSampler(Sampler):
         return self._gather(epochs.tolist(), order.tolist())
 
     def view(self, progress: float) -> None:
-        """Rows are the same all along."""
+        """Pairs do not depend on progress."""
 
     def in_order(self, count: int) -> Batch:
         count = min(count, self.rows_per_epoch)
@@ -184,14 +184,14 @@ class PairSampler(Sampler):
         return Batch(ids=ids, attend=attend, types=types, follows=follows, special=self._special)
 
     def _pair(self, epoch: int, number: int) -> tuple[np.ndarray, np.ndarray, int]:
-        """Segments A and B of row ``number`` of an epoch, and whether B is random (1) or follows (0)."""
+        """Return segments A and B of pair ``number`` of an epoch, and whether B is random (1) or follows (0)."""
         document = int(np.searchsorted(self._rows, number, side="right"))
         rows_before = int(self._rows[document - 1]) if document else 0
         section_number, row = divmod(number - rows_before, SECTION_ROWS)
         section = self._section(document, section_number, int(self._rows[document]) - rows_before)
-        # Keyed by the section's first row, so that all its rows see the same walk.
-        turn, walk = self._walk(section, number - row, epoch)
-        pair = walk[(row + int(turn * len(walk))) % len(walk)]
+        # Keyed by the section's first pair, so that all its pairs see the same walk.
+        offset, walk = self._walk(section, number - row, epoch)
+        pair = walk[(row + int(offset * len(walk))) % len(walk)]
         a = (section.begin(pair.first), section.ends[pair.cut - 1])
         draw = uniforms(f"{self._seed} {epoch} row {number}", 2)
         if pair.random:
@@ -202,7 +202,7 @@ class PairSampler(Sampler):
         return self._stream.read(*a), self._stream.read(*b), int(pair.random)
 
     def _section(self, document: int, number: int, rows: int) -> _Section:
-        """Section ``number`` of a document that gives ``rows`` rows: its share of the tokens, in whole sentences."""
+        """Return section ``number`` of a document with ``rows`` pairs: its part of the tokens, in whole sentences."""
         start = int(self._documents[document - 1]) if document else 0
         end = int(self._documents[document])
         edges = [start + (end - start) * min(rows, SECTION_ROWS * part) // rows for part in (number, number + 1)]
@@ -210,7 +210,7 @@ class PairSampler(Sampler):
         return self._between(first, max(stop, first + 1), end)
 
     def _sentence_at(self, position: int) -> int:
-        """The number of the sentence that holds a stream position."""
+        """Return the index of the sentence that contains a stream position."""
         return int(np.searchsorted(self._sentences, np.uint64(position), side="right"))
 
     def _between(self, first: int, stop: int, document_end: int) -> _Section:
@@ -221,10 +221,10 @@ class PairSampler(Sampler):
         return _Section(start, ends)
 
     def _walk(self, section: _Section, key: int, epoch: int) -> tuple[float, list[_Pair]]:
-        """The pairs that one walk over the section gives, and a number in [0, 1) to turn the circle by."""
+        """Return the pairs of one walk over the section, and a cyclic offset in [0, 1)."""
         pairs: list[_Pair] = []
         draws = uniforms(f"{self._seed} {epoch} walk {key}", 1).tolist()
-        turn, first, most = draws[0], 0, self._length - 3
+        offset, first, most = draws[0], 0, self._length - 3
         while first < len(section.ends) or len(pairs) < WALK_PAIRS:
             first %= len(section.ends)
             if DRAWS * len(pairs) + 1 >= len(draws):
@@ -236,24 +236,24 @@ class PairSampler(Sampler):
             cut_at = first + 1 + int(cut * (stop - first - 1))
             pairs.append(_Pair(first, cut_at, stop, target, stop - first == 1 or random < self._random))
             first = cut_at if pairs[-1].random else stop
-        return turn, pairs
+        return offset, pairs
 
     def _elsewhere(self, document: int, tokens: int, draw: np.ndarray) -> tuple[int, int]:
-        """Sentences from a random one of another document on, until they make ``tokens``: stream positions."""
+        """Return stream positions of ``tokens`` tokens in whole sentences of another document, from a random one on."""
         count = len(self._documents)
         other = (document + 1 + int(draw[0] * (count - 1))) % count
-        while other == document or self._rows[other] == (self._rows[other - 1] if other else 0):  # it holds nothing
+        while other == document or self._rows[other] == (self._rows[other - 1] if other else 0):  # it is empty
             other = (other + 1) % count
         end = int(self._documents[other])
         first = self._sentence_at(int(self._documents[other - 1]) if other else 0)
         stop = int(np.searchsorted(self._sentences, np.uint64(end))) + 1
         start = first + int(draw[1] * (stop - first))
-        # No sentence is shorter than a token, so that this many are enough.
+        # Every sentence has at least one token, so this many are enough.
         section = self._between(start, min(stop, start + max(1, tokens)), end)
         return section.start, section.ends[section.gather(0, max(1, tokens)) - 1]
 
     def _truncate(self, a: tuple[int, int], b: tuple[int, int], key: str) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Drop tokens of the longer segment, of B when they are equal, until both fit; each from the front or back."""
+        """Drop tokens of the longer segment (B if equal) until both fit, each from a random end."""
         sizes, room = (a[1] - a[0], b[1] - b[0]), self._length - 3
         if sum(sizes) <= room:
             return a, b

@@ -1,9 +1,9 @@
-"""Shards: prepared text on disk as one flat stream of token ids a split, and the checks when it is read.
+"""Shards: prepared text on disk as one flat stream of token ids per split, with checks on reading.
 
     DATA/manifest.json  tokenizer/  unigram.bin
-         train-00000.tokens.bin ...   train.documents.bin   [train.sentences.bin]     and heldout-... likewise
+         train-00000.tokens.bin ...   train.documents.bin   [train.sentences.bin]     and the same for heldout
 
-In the stream every document is closed by the tokenizer's [SEP]; there is no [CLS]. All numbers are little-endian.
+Each document in the stream ends with the tokenizer's [SEP]; there is no [CLS]. All numbers are little-endian.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from daybreak.data.tokenizers.tokenizer import tokenizer_fingerprint
 from daybreak.schemas.run import BLOCK_BYTES, SHARD_FORMAT, BlockFile, Manifest, Split
 
 TOKEN_FILE_BYTES = 256 << 20
-"""A token file is closed and the next begun at this size, a multiple of BLOCK_BYTES."""
+"""Maximum size of a token file, a multiple of BLOCK_BYTES."""
 BUFFER_BYTES = 1 << 16
 
 
@@ -42,7 +42,7 @@ def block_hash(data: bytes | memoryview | np.ndarray = b"") -> _Hash:
 
 
 class BlockWriter:
-    """Writes one binary file and keeps a hash of each block on the way."""
+    """Writes one binary file and computes a hash of each block."""
 
     def __init__(self, path: Path):
         self._file = path.open("wb", buffering=BUFFER_BYTES)
@@ -73,10 +73,10 @@ class ShardWriter:
     """Writes one split. Memory does not grow with the split.
 
     Args:
-        folder: an existing folder, ours until it is finished.
+        folder: an existing folder, which no other process writes.
         name: ``train`` or ``heldout``.
         token_bytes: 2 or 4.
-        sentences: whether sentence ends are given and written.
+        sentences: whether sentence ends are written.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class ShardWriter:
         """Append documents.
 
         Args:
-            ids: the tokens of all of them, separators included.
+            ids: the tokens of all documents, separators included.
             document_ends: for each, the offset in ``ids`` just past its separator.
             sentence_ends: offsets in ``ids`` just past each sentence; the last of a document equals the document's.
         """
@@ -152,10 +152,10 @@ class BlockReader:
         return len(self._values)
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """Values [start, stop), a view without a copy.
+        """Return the values [start, stop), a view without a copy.
 
         Raises:
-            UserError: a block that holds them does not match its hash.
+            UserError: a block that contains them does not match its hash.
         """
         width = self._values.itemsize
         first, last = start * width // BLOCK_BYTES, -(-stop * width // BLOCK_BYTES)
@@ -165,10 +165,10 @@ class BlockReader:
         return self._values[start:stop]
 
     def windows(self, starts: np.ndarray, width: int) -> np.ndarray:
-        """Values [start, start + width) for each of ``starts`` (int64 [N], all inside the file): a copy [N, width].
+        """Return the values [start, start + width) for each of ``starts`` (int64 [N]): a copy [N, width].
 
         Raises:
-            UserError: a block that holds them does not match its hash.
+            UserError: a block that contains them does not match its hash.
         """
         if not self._checked.all():
             size = self._values.itemsize
@@ -204,7 +204,7 @@ class TokenStream:
         return int(self._starts[-1])
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """Ids [start, stop) of the stream: uint16 or uint32, read-only.
+        """Return the ids [start, stop) of the stream: uint16 or uint32, read-only.
 
         Raises:
             UserError: the file was changed after it was prepared.
@@ -223,7 +223,7 @@ class TokenStream:
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def windows(self, starts: np.ndarray, width: int) -> np.ndarray:
-        """Ids [start, start + width) for each of ``starts`` (int64 [N]): uint16 or uint32 [N, width], one copy.
+        """Return the ids [start, start + width) for each of ``starts`` (int64 [N]): uint16 or uint32 [N, width].
 
         Raises:
             UserError: a file was changed after it was prepared.
@@ -241,17 +241,17 @@ class TokenStream:
         return found
 
     def document_ends(self) -> np.ndarray:
-        """uint64[documents]: the position just past each document's separator."""
+        """Return uint64[documents]: the position just past each document's separator."""
         return self._documents.read(0, len(self._documents))
 
     def sentence_ends(self) -> np.ndarray | None:
-        """uint64[sentences]: likewise for sentences (the last of a document holds its separator), or None."""
+        """Return uint64[sentences]: the position just past each sentence and its separator, or None."""
         return self._sentences.read(0, len(self._sentences)) if self._sentences else None
 
 
 @dataclass(frozen=True)
 class Shards:
-    """Prepared data, opened."""
+    """Opened prepared data."""
 
     manifest: Manifest
     train: TokenStream
@@ -261,16 +261,16 @@ class Shards:
 
 
 def open_shards(data: Path) -> Shards:
-    """Open what ``daybreak prepare`` wrote in the folder ``data`` and check what can be checked at once.
+    """Open the folder ``data`` written by ``daybreak prepare`` and check its format, tokenizer and file sizes.
 
     Raises:
         UserError: no manifest, another format, another tokenizer, or a file of another size.
     """
     if not (data / "manifest.json").is_file():
         raise UserError(
-            f"'{data}' holds no prepared data.",
-            "Make it with daybreak prepare, or check the path. A run whose data were deleted goes on with the same "
-            "command once the same text is prepared there again.",
+            f"'{data}' contains no prepared data.",
+            "Run daybreak prepare, or check the path. A run whose data were deleted resumes once the same text is "
+            "prepared again.",
         )
     plain = read_json(data / "manifest.json")
     found = plain.get("format") if isinstance(plain, dict) else None

@@ -1,12 +1,13 @@
-"""Pairs of neighbouring spans of one document, for a contrastive loss: a sequence is a function of (seed, position).
+"""Pairs of neighbouring spans of one document for a contrastive loss; a function of (seed, position).
 
-Documents are read as passages: a document itself, or equal parts of at most PASSAGE tokens of a longer one. Every epoch
-visits all passages once, in an order keyed by the seed. Sequences 2i and 2i + 1 of the run are two spans of one
-passage: random lengths, and the second begins some tokens before or after the end of the first. A passage that is too
-short for the lengths drawn gives shorter spans, at the least its two halves.
+A passage is a document, or one of the equal parts of at most PASSAGE tokens of a longer document. Each epoch visits all
+passages once, in an order keyed by the seed. Sequences 2i and 2i + 1 of the run are two spans of one passage, with
+random lengths; the second begins a few tokens before or after the end of the first. A passage that is too short for the
+drawn lengths gives shorter spans, at least its two halves.
 
-A model that reads nothing but single spans loses the attention between segments and the fit to longer text. So some
-pairs are replaced by two sequences of views (see ``views``) or two cuts of the stream, which belong to no document.
+A model trained on single spans only loses the attention between segments and the fit to longer text. A fraction of the
+pairs is therefore replaced by two sequences of views (see ``views``) or two ordinary sequences of the stream, which
+belong to no document.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ from daybreak.data.sequences.views import ViewRows, ViewSampler
 from daybreak.schemas.run import SpecialIds
 
 PASSAGE = 2048
-"""Tokens of a passage at most."""
+"""Maximum tokens of a passage."""
 FEWEST = 8
-"""Tokens of a passage at least: shorter documents are passed over."""
+"""Minimum tokens of a passage; shorter documents are skipped."""
 FEWEST_PASSAGES = 2
-"""Passages of a text at least: a span has to be told from those of other documents."""
+"""Minimum passages of a text, because the loss compares spans of different documents."""
 OVERLAP, GAP = 6, 7
-"""Tokens by which the second span may reach back into the first, and tokens that may lie between the two, at most."""
+"""Maximum tokens shared by the two spans, and maximum tokens between them."""
 DRAWS = 4
-"""Random numbers of a pair: two lengths, the distance, the place."""
+"""Random numbers per pair: two lengths, the distance, the position."""
 NO_DOCUMENT = -1
-"""In ``Batch.documents``: a sequence without a partner, which is no candidate either."""
+"""Value of ``Batch.documents`` for a sequence that takes no part in the contrastive loss."""
 
 
 def passages(stream: TokenStream) -> int:
@@ -47,20 +48,20 @@ def _documents(stream: TokenStream) -> tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 class SpanSampler(Sampler):
-    """Hands out [CLS] span [SEP] and padding, with ``attend`` and ``documents``; holds 16 bytes a passage.
+    """Returns [CLS] span [SEP] and padding, with ``attend`` and ``documents``; uses 16 bytes of memory per passage.
 
     Args:
         stream: the tokens of one split.
         length: ids in a sequence, special tokens and padding included.
-        seed: chooses the order, the lengths and the places.
+        seed: determines the order, the lengths and the positions.
         special: the special ids of the stream's tokenizer.
-        shortest: tokens of a span at least, where its passage is long enough.
-        longest: tokens of a span at most; never more than fit into a sequence.
-        views: fraction of the pairs that are two sequences of views instead.
-        ordinary: fraction of the pairs that are two cuts of the stream instead.
+        shortest: minimum tokens of a span, if its passage is long enough.
+        longest: maximum tokens of a span; at most the length of a sequence.
+        views: fraction of the pairs that are replaced by two sequences of views.
+        ordinary: fraction of the pairs that are replaced by two ordinary sequences of the stream.
 
     Raises:
-        UserError: fewer than two passages, so that no span has another document's to be told apart from.
+        UserError: the stream has fewer than two passages.
     """
 
     def __init__(
@@ -86,10 +87,10 @@ class SpanSampler(Sampler):
         self._starts = ends[document] - 1 - sizes[document] + begins
         if len(self._starts) < FEWEST_PASSAGES:
             raise UserError(
-                f"The text has {len(self._starts)} documents of {FEWEST} tokens and more, too few to compare spans of.",
+                f"The text has {len(self._starts)} documents of at least {FEWEST} tokens, too few to compare spans.",
                 "Give more text, prepare it with another --document rule, or leave --finish.start at 1.",
             )
-        # Half a sequence at most, so that each holds two views or more.
+        # At most half a sequence, so that each contains at least two views.
         reach = min(self._longest, max(2, length // 2 - 1))
         self._unpaired_fraction = views + ordinary
         if self._unpaired_fraction:

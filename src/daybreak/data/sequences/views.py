@@ -1,11 +1,11 @@
-"""Sequences that hold several views of one short window of text: what teaches a small model to look across segments.
+"""Sequences of several views of one short window of text, which teach a small model to compare segments.
 
-A model of a few million parameters does not learn by itself to compare two segments in the minutes or hours that it
-has: the loss on masked tokens beside a verbatim copy stays where it is without one. Repetition in context brings
-attention to content about early (arXiv 2505.17863). So the first part of a run reads mostly sequences such as
-[CLS] view [SEP] view [SEP] ..., where each view is a shifted and damaged copy of the same window.
+In minutes or hours, a model of a few million parameters does not learn to compare two segments from plain text: the
+loss on masked tokens is the same with a verbatim copy beside them as without. Repetition in context makes such
+attention emerge early (arXiv 2505.17863). In the first part of a run, most sequences therefore have the form
+[CLS] view [SEP] view [SEP] ..., where each view is a shifted copy of the same window with dropped tokens.
 
-B sequences, L positions, V views a sequence, S tokens of the longest view.
+Shapes: B sequences, L positions, V views per sequence, S tokens of the longest view.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 @dataclass(frozen=True, kw_only=True)
 class ViewRows(RowsConfig):
-    """Cuts of the stream, as ``StreamRows``, some of which are replaced by views of one window.
+    """Sequences as of ``StreamRows``, some of them replaced by views of one window.
 
-    A sequence is replaced with probability ``fraction`` while progress is below ``until`` and its number below
-    ``most``, and with probability ``later`` after that. The choice and the views are functions of (seed, position), so
-    a replay and any number of devices read the same sequences.
+    A sequence is replaced with probability ``fraction`` while progress is below ``until`` and its index below ``most``,
+    and with probability ``later_fraction`` after that. The choice and the views are functions of (seed, position), so a
+    replay and any number of devices read the same sequences.
     """
 
     fraction: float = 0.7
-    """Probability that a sequence holds views, before ``until``."""
+    """Probability of views in a sequence, before ``until``."""
     until: float = 0.25
-    """Progress at which ``fraction`` gives way to ``later``."""
+    """Progress at which ``later_fraction`` replaces ``fraction``."""
     most: int = 2_000_000
-    """Sequences of the run after which this happens at the latest: a long run does not need a quarter of its time."""
+    """Number of sequences after which ``later_fraction`` applies at the latest; long runs need a smaller part."""
     later_fraction: float = 0.1
-    """Probability that a sequence holds views, from ``until`` on."""
+    """Probability of views in a sequence, from ``until`` on."""
     shortest: int = 12
-    """Fewest tokens of a view, before some are dropped."""
+    """Minimum tokens of a view, before some are dropped."""
     longest: int = 40
-    """Most tokens of a view."""
+    """Maximum tokens of a view."""
     drop: float = 0.1
-    """Probability that a view lacks a token of its window."""
+    """Probability of dropping a token of a view."""
 
     def __post_init__(self) -> None:
         for name in ("fraction", "until", "later_fraction"):
@@ -56,8 +56,8 @@ class ViewRows(RowsConfig):
             raise UserError("--rows.drop must be in [0, 1) and --rows.most at least 0.", "Correct the number.")
         if not 2 <= self.shortest <= self.longest:
             raise UserError(
-                f"Views of {self.shortest} to {self.longest} tokens cannot be.",
-                "Give --rows.shortest of at least 2 and a --rows.longest that is no less.",
+                f"Views cannot have {self.shortest} to {self.longest} tokens.",
+                "Give --rows.shortest of at least 2 and a --rows.longest that is not smaller.",
             )
 
     def build(
@@ -73,12 +73,12 @@ class ViewRows(RowsConfig):
 
 
 class ViewSampler(Sampler):
-    """Hands out cuts of the stream in seeded order, some of them replaced by views.
+    """Returns sequences in seeded order, some of them replaced by views.
 
     Args:
         stream: the tokens of one split.
         length: positions of a sequence, [CLS] included.
-        seed: chooses the order, which sequences hold views, and the views.
+        seed: determines the order, which sequences contain views, and the views.
         special: the special ids of the stream's tokenizer.
 
     Raises:
@@ -108,12 +108,12 @@ class ViewSampler(Sampler):
         return batch
 
     def _draw(self, keys: np.ndarray, first: int, count: int) -> np.ndarray:
-        """Float64 [B, count] in [0, 1): draws first, first + 1, ... of each sequence."""
+        """Return float64 [B, count] in [0, 1): draws first, first + 1, ... of each sequence."""
         states = keys[:, None] + np.arange(first + 1, first + count + 1, dtype=np.uint64) * GOLDEN
         return (splitmix(states) >> np.uint64(11)) * 2.0**-53
 
     def _views(self, keys: np.ndarray) -> np.ndarray:
-        """Int64 [B, L - 1]: views with a [SEP] behind each, over and over until the sequence is full."""
+        """Return int64 [B, L - 1]: views, each followed by [SEP], repeated until the sequence is full."""
         config, room, sep = self._config, self._length - 1, self._special.sep
         sequences, longest = len(keys), config.longest
         views = max(2, -(-room // config.shortest))
@@ -133,7 +133,7 @@ class ViewSampler(Sampler):
         ends = np.ones((sequences, views, 1), bool)
         tokens = np.concatenate([tokens, np.full((sequences, views, 1), sep)], axis=2).reshape(sequences, -1)
         kept = np.concatenate([kept, ends], axis=2).reshape(sequences, -1)
-        # What is kept moves to the front; where that does not fill the sequence it begins again.
+        # Kept tokens move to the front and repeat until the sequence is full.
         order = np.argsort(~kept, axis=1, kind="stable")
         place = np.arange(room) % kept.sum(axis=1, keepdims=True)
         filled: np.ndarray = np.take_along_axis(tokens, np.take_along_axis(order, place, axis=1), axis=1)

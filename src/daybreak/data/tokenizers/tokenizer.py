@@ -47,29 +47,29 @@ FILES = (
     "vocab.json",
     "merges.txt",
 )
-"""What belongs to a tokenizer, of all that a model folder may hold."""
+"""Files of a tokenizer in a model folder."""
 
 _Assemble = Callable[[dict[str, int]], Tokenizer]
 
 
 @dataclass(frozen=True, kw_only=True)
 class WordPiece(TrainedTokenizer):
-    """BERT's tokenizer (Devlin et al. 2018): whitespace and punctuation split, then the longest known pieces.
+    """BERT's tokenizer (Devlin et al. 2018): whitespace and punctuation split, then the longest tokens.
 
-    Training is deterministic, whatever the number of threads and the order of the texts. A name that stands in one
-    private document does not become a piece: from MANY_DOCUMENTS texts on, each piece of two or more characters is
-    used in at least SEVERAL_DOCUMENTS of them; for fewer texts it merely occurs twice.
+    Training is deterministic for any number of threads and order of the texts. So that a name in a single private
+    document does not become a token, each token of two or more characters is used in at least SEVERAL_DOCUMENTS texts
+    if there are at least MANY_DOCUMENTS; for fewer texts it occurs at least twice.
     """
 
     smallest = "an alphabet"
 
     cased: bool = False
-    """Keep capitals and accents; otherwise both are folded away. That suits English: Finnish loses its dots, Hindi and
-    Thai lose vowels, and Korean and Japanese syllables fall apart."""
+    """Keep upper case and accents; otherwise both are removed. That suits English, but Finnish loses its dots, Hindi
+    and Thai lose vowels, and Korean and Japanese syllables are split."""
     normalizer: str = "bert"
-    """bert: as BERT cleans text. cramming: straight quotes, and nothing but ASCII (Geiping and Goldstein 2022)."""
+    """bert: as BERT. cramming: straight quotes and ASCII only (Geiping and Goldstein 2022)."""
     punctuation: str = "single"
-    """single: every mark is a word. runs: marks in a row are one word, as in Cramming."""
+    """single: every mark is a word. runs: consecutive marks are one word, as in Cramming."""
 
     def __post_init__(self) -> None:
         for name, value, known in (
@@ -77,12 +77,13 @@ class WordPiece(TrainedTokenizer):
             ("punctuation", self.punctuation, PUNCTUATION),
         ):
             if value not in known:
-                raise UserError(f"'{value}' is no {name}.{nearest(value, known)}", f"Use {' or '.join(known)}.")
+                raise UserError(f"'{value}' is not a {name}.{nearest(value, known)}", f"Use {' or '.join(known)}.")
 
     def learn(self, texts: Iterable[str], sizes: Sequence[int]) -> list[Tokenizer]:
-        """Pieces are in the order in which they were merged, so a smaller vocabulary is nearly what training at its
-        size gives: it has the characters that fit its size, but merges that went through others are lost. The text is
-        encoded once for each size.
+        """Train once and truncate; the text is encoded once per size.
+
+        Tokens are in merge order, so a smaller vocabulary is nearly the one trained at its size: its alphabet fits its
+        size, but merges of removed characters are lost.
         """
         characters = alphabet_of(texts, self._assemble({token: id for id, token in enumerate(SPECIAL_TOKENS)}))
         assemble = functools.partial(self._assemble, unspaced=characters.fraction(UNSPACED) >= UNSPACED_FRACTION)
@@ -99,10 +100,10 @@ class WordPiece(TrainedTokenizer):
 
 
 def _learn(assemble: _Assemble, texts: Iterable[str], characters: Alphabet, size: int) -> list[str]:
-    """More than ``size`` pieces in their order: special tokens, characters, then merges."""
+    """Return more than ``size`` tokens in order: special tokens, characters, then merges."""
     alphabet, continuations = characters.fitted(size)
-    # The trainer numbers "##x" pieces as it meets them in a hash map, in a new order each time, and breaks ties
-    # between merges by these numbers. Naming them all beforehand, sorted, takes that freedom away.
+    # The trainer numbers "##x" tokens in the random order of a hash map and breaks ties between merges by these
+    # numbers. Passing all of them in sorted order makes training deterministic.
     trainer = trainers.WordPieceTrainer(
         vocab_size=size + int(SURPLUS * size),
         min_frequency=2,
@@ -113,7 +114,7 @@ def _learn(assemble: _Assemble, texts: Iterable[str], characters: Alphabet, size
     )
     blank = assemble({token: id for id, token in enumerate(SPECIAL_TOKENS)})
     blank.train_from_iterator(training_chunks(texts), trainer)
-    # Only the pieces: it also enters "##x" as added tokens, which would be found inside any text.
+    # Without the added tokens: the trainer adds "##x" to them, and they would match inside any text.
     surplus = blank.get_vocab(with_added_tokens=False)
     return sorted(surplus, key=surplus.__getitem__)
 
@@ -121,7 +122,7 @@ def _learn(assemble: _Assemble, texts: Iterable[str], characters: Alphabet, size
 def _cut(
     assemble: _Assemble, texts: Iterable[str], pieces: list[str], characters: Alphabet, size: int
 ) -> dict[str, int]:
-    """The first ``size`` of ``pieces`` that are in their alphabet and, but for single characters, used enough."""
+    """Return the first ``size`` tokens in their alphabet that are single characters or used in enough texts."""
     fitted = [set(kept) for kept in characters.fitted(size)]
 
     def single(piece: str) -> bool:
@@ -134,7 +135,7 @@ def _cut(
     surplus = {piece: id for id, piece in enumerate(list(filter(fits, pieces))[: size + int(SURPLUS * size)])}
     uses, documents = document_counts(texts, assemble(surplus))
     several = SEVERAL_DOCUMENTS if documents >= MANY_DOCUMENTS else 0
-    # What is always needed comes first in this order, so that the cut falls on the rarest merges.
+    # Required tokens come first in this order, so the rarest merges are dropped.
     kept = [piece for piece, id in surplus.items() if single(piece) or uses[id] >= several]
     return {piece: id for id, piece in enumerate(kept[:size])}
 
@@ -142,7 +143,7 @@ def _cut(
 def assemble(
     vocabulary: dict[str, int], normalizer: normalizers.Normalizer, pre_tokenizer: pre_tokenizers.PreTokenizer
 ) -> Tokenizer:
-    """Build BERT's kind of tokenizer around ``vocabulary``, which holds SPECIAL_TOKENS under any ids."""
+    """Build a WordPiece tokenizer with ``vocabulary``, which contains SPECIAL_TOKENS under any ids."""
     tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=100))
     tokenizer.normalizer = normalizer
     tokenizer.pre_tokenizer = pre_tokenizer
@@ -157,31 +158,31 @@ def assemble(
 
 
 def load_tokenizer(folder: Path) -> Tokenizer:
-    """Load ``folder/tokenizer.json``, whatever its special ids; it neither pads nor truncates.
+    """Load ``folder/tokenizer.json`` with any special ids, without padding and truncation.
 
     Raises:
-        UserError: it is missing or is no tokenizer.
+        UserError: the file is missing or is not a tokenizer.
     """
     path = folder / "tokenizer.json"
     if not path.is_file():
         raise UserError(f"There is no tokenizer.json in '{folder}'.", "Check the path, or prepare the data again.")
     try:
         tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # tokenizers raises bare Exception for whatever is wrong with a file
-        raise UserError(f"'{path}' is no tokenizer: {error}.", "Restore it, or prepare the data again.") from None
-    # Published files often keep what their last user had set.
+    except Exception as error:  # tokenizers raises Exception for every problem of a file
+        raise UserError(f"'{path}' is not a tokenizer: {error}.", "Restore it, or prepare the data again.") from None
+    # Published files often contain such settings.
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
 
 
 def vocabulary_size(tokenizer: Tokenizer) -> int:
-    """Ids that a model must know: one more than the largest, for a vocabulary may have holes."""
+    """Return the largest id + 1, the number of embeddings of a model; ids may have gaps."""
     return int(max(tokenizer.get_vocab().values())) + 1
 
 
 def continuation_table(tokenizer: Tokenizer) -> np.ndarray:
-    """Return bool[vocabulary]: the ids whose piece goes on a word (``##``, or see ``goes_on``); special ones never."""
+    """Return bool[vocabulary]: the ids of tokens that continue a word (``##``, or see ``continues_word``)."""
     table = np.zeros(vocabulary_size(tokenizer), bool)
     parted = tokenizer.pre_tokenizer.pre_tokenize_str(" a") if tokenizer.pre_tokenizer else []
     byte_level = bool(parted) and parted[0][0].startswith(SPACE)
@@ -192,7 +193,7 @@ def continuation_table(tokenizer: Tokenizer) -> np.ndarray:
 
 
 def overlap(one: Tokenizer, other: Tokenizer) -> float:
-    """Return the share of the pieces of ``one``, special tokens left out, that ``other`` has too."""
+    """Return the fraction of the tokens of ``one``, without special tokens, that ``other`` also has."""
     special = {token.content for token in one.get_added_tokens_decoder().values() if token.special}
     pieces = one.get_vocab().keys() - special
     return len(pieces & other.get_vocab().keys()) / max(1, len(pieces))

@@ -1,4 +1,4 @@
-"""Taking over the tokenizer of a model folder as it is: its pieces, its special ids, and its files byte for byte."""
+"""Import the tokenizer of a model folder unchanged: its tokens, its special ids and its files."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from daybreak.data.tokenizers.tokenizer import (
 
 @dataclass(frozen=True, kw_only=True)
 class Existing(TokenizerConfig):
-    """The tokenizer of a model folder, whatever its kind and special ids. Nothing is trained.
+    """The tokenizer of a model folder, of any kind and with any special ids; no training.
 
-    A folder from before tokenizer.json (BERT's first ones hold vocab.txt alone) gets one, which cuts text as BERT does.
+    A folder with vocab.txt only, as of the first BERT releases, gets a tokenizer.json that splits text as BERT does.
     """
 
     folder: str
-    """Holds tokenizer.json or vocab.txt; a model folder does."""
+    """Folder with tokenizer.json or vocab.txt, such as a model folder."""
 
     def make(self, texts: Iterable[str], folder: Path) -> Tokenizer:
         """Copy the files.
@@ -42,7 +42,7 @@ class Existing(TokenizerConfig):
             UserError: there is no tokenizer, it is damaged, or it lacks one of the special tokens.
         """
         source = self._source()
-        _settings(source)  # what is wrong with it is said now, not when the model is exported
+        _settings(source)  # fails now rather than at export
         found = [name for name in FILES if (source / name).is_file()]
         folder.mkdir(parents=True, exist_ok=True)
         if "tokenizer.json" not in found:
@@ -54,13 +54,13 @@ class Existing(TokenizerConfig):
         return tokenizer
 
     def identity(self) -> Any:
-        """Names what the files hold, not where they are."""
+        """Return hashes of the files, independent of their folder."""
         source = self._source()
         found = [(name, (source / name).read_bytes()) for name in FILES if (source / name).is_file()]
         return {"kind": "Existing"} | {name: hashlib.blake2b(data, digest_size=8).hexdigest() for name, data in found}
 
     def load(self) -> Tokenizer:
-        """The tokenizer, with nothing written.
+        """Return the tokenizer without writing files.
 
         Raises:
             UserError: see ``make``.
@@ -78,14 +78,14 @@ class Existing(TokenizerConfig):
 
 
 def bert_tokenizer(folder: Path) -> Tokenizer:
-    """Build BERT's tokenizer from ``folder/vocab.txt``, one piece a line; uncased unless its configuration says not.
+    """Build BERT's tokenizer from ``folder/vocab.txt``, one token per line; uncased unless configured otherwise.
 
     Raises:
         UserError: vocab.txt cannot be read or lacks a special token.
     """
     path = folder / "vocab.txt"
     try:
-        # Not splitlines: a piece may be a character that it takes for the end of a line, such as U+2028.
+        # Not splitlines, because a token may be a character such as U+2028, which it treats as a line break.
         pieces = path.read_bytes().decode("utf-8").removesuffix("\n").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"'{path}' cannot be read: {error}.", "Restore it, or give another folder.") from None
@@ -103,7 +103,7 @@ def bert_tokenizer(folder: Path) -> Tokenizer:
 
 
 def _settings(folder: Path) -> dict[str, Any]:
-    """tokenizer_config.json, or nothing where there is none."""
+    """Return tokenizer_config.json, or {} if there is none."""
     path = folder / "tokenizer_config.json"
     found = read_json(path) if path.is_file() else {}
     return found if isinstance(found, dict) else {}

@@ -126,35 +126,35 @@ SURPLUS = 1 / 4
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizerConfig(Component):
-    """A tokenizer before it is made."""
+    """The configuration of a tokenizer."""
 
     @abstractmethod
     def make(self, texts: Iterable[str], folder: Path) -> Tokenizer:
-        """Write the tokenizer's files into ``folder`` and return it.
+        """Write the files of the tokenizer into ``folder`` and return it.
 
         Args:
-            texts: what it may learn from, one string a document, in any order; iterable more than once.
+            texts: training text, one string per document, in any order; iterable more than once.
             folder: the tokenizer folder, created here.
         """
 
     def identity(self) -> Any:
-        """A plain value that tells this tokenizer from another one made of the same text."""
+        """Return a JSON value that identifies this configuration."""
         return to_dict(self)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedTokenizer(TokenizerConfig):
-    """One that learns its pieces from the text, the same from the same text."""
+    """A tokenizer that is trained, deterministically."""
 
     smallest: ClassVar[str]
-    """What a vocabulary must hold in any case, in words for people."""
+    """The minimum content of a vocabulary, for messages."""
 
     vocabulary: int = 32768
-    """Number of ids wanted, special tokens included; a small text may give fewer."""
+    """Number of ids, special tokens included; a small text may give fewer."""
 
     @abstractmethod
     def learn(self, texts: Iterable[str], sizes: Sequence[int]) -> list[Tokenizer]:
-        """What ``train_sizes`` does once its arguments are checked; ``texts`` can be read again and again."""
+        """Implement ``train_sizes`` for checked arguments; ``texts`` can be iterated several times."""
 
     def make(self, texts: Iterable[str], folder: Path) -> Tokenizer:
         tokenizer = self.train(texts)
@@ -162,7 +162,7 @@ class TrainedTokenizer(TokenizerConfig):
         return tokenizer
 
     def train(self, texts: Iterable[str]) -> Tokenizer:
-        """Learn the pieces from ``texts`` (read twice; a plain iterator is kept in memory for that).
+        """Train on ``texts``, which are read twice; an iterator is stored in memory.
 
         Raises:
             UserError: the vocabulary is too small.
@@ -170,16 +170,16 @@ class TrainedTokenizer(TokenizerConfig):
         return self.train_sizes(texts, (self.vocabulary,))[0]
 
     def train_sizes(self, texts: Iterable[str], sizes: Sequence[int]) -> list[Tokenizer]:
-        """Learn once, at the largest of ``sizes``, and cut the smaller vocabularies from that.
+        """Train once, at the largest of ``sizes``, and derive the smaller vocabularies from it.
 
-        The largest is what ``train`` gives.
+        The largest equals the result of ``train``.
 
         Raises:
             UserError: a vocabulary is too small.
         """
         if min(sizes) < SMALLEST_VOCABULARY:
             raise UserError(
-                f"A vocabulary of {min(sizes)} cannot hold {self.smallest}.", f"Ask for {SMALLEST_VOCABULARY} or more."
+                f"A vocabulary of {min(sizes)} cannot contain {self.smallest}.", f"Use {SMALLEST_VOCABULARY} or more."
             )
         return self.learn(list(texts) if iter(texts) is texts else texts, sizes)
 

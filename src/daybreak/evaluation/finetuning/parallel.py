@@ -19,7 +19,6 @@ import os
 import signal
 import tempfile
 import threading
-import time
 import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
@@ -31,7 +30,7 @@ from typing import Any
 import torch
 
 from daybreak.core.errors import Interrupted, UserError, reason
-from daybreak.core.process import usable_cores
+from daybreak.core.process import end_with, usable_cores
 from daybreak.core.terminal import Work
 from daybreak.evaluation.finetuning.jobs import FinetuningJob, run_job
 from daybreak.schemas.tasks import FinetuningRun
@@ -280,7 +279,7 @@ def start_worker(claims: str, devices: Sequence[str], parent: int) -> None:
         parent: id of the parent process; the worker exits when that process dies.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
-    threading.Thread(target=_exit_with, args=(parent,), daemon=True).start()
+    end_with(parent)
     if not devices:
         return
     for turn, device in ((turn, device) for turn in itertools.count() for device in devices):
@@ -292,12 +291,6 @@ def start_worker(claims: str, devices: Sequence[str], parent: int) -> None:
             continue
         os.environ["CUDA_VISIBLE_DEVICES"] = device
         return
-
-
-def _exit_with(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(1)
-    os._exit(1)
 
 
 def _visible_devices() -> list[str]:
