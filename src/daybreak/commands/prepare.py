@@ -95,7 +95,7 @@ class PrepareOptions(PreparationOptions, SizeOptions):
     out: Path
     """Folder for the tokenizer and the shards."""
     recipe: str = ""
-    """Use the tokenizer and document settings of this recipe. The other options override them."""
+    """Use the tokenizer, document settings and filter preset of this recipe. The other options override them."""
     tokenizer_kind: str = ""
     """Tokenizer type: WordPiece or ByteBPE. Defaults to the recipe's, else WordPiece."""
     tokenizer: TokenizerConfig = field(default_factory=WordPiece)
@@ -143,10 +143,11 @@ def _defaults(arguments: Sequence[str]) -> dict[str, Any]:
     recipe, kind = value_of("--recipe", arguments), value_of("--tokenizer-kind", arguments)
     defaults: dict[str, Any] = {}
     if recipe:
-        from daybreak.recipe import load_recipe
+        from daybreak.recipe import load_recipe, procedure_of
 
         found = load_recipe(recipe, size=value_of("--size", arguments), faithful="--faithful" in arguments)
-        defaults = {"tokenizer": found.tokenizer, **to_dict(found.texts)}
+        preprocessing = Preprocessing(preset=procedure_of(found).preset)
+        defaults = {"tokenizer": found.tokenizer, "preprocessing": preprocessing, **to_dict(found.texts)}
     if kind:
         if kind not in TOKENIZERS:
             raise UserError(

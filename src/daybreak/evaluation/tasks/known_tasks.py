@@ -169,7 +169,10 @@ TASK_LISTS = {
     # WNLI, whose dev file contradicts its training file, is not part of public averages.
     "glue": ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte"),
     "glue5": ("cola", "sst2", "mrpc", "stsb", "rte"),
+    "scibert": tuple(SCIBERT),
 }
+BUILT_IN = ("glue", "scibert")
+"""The lists of all tasks with a public average or a paper's table."""
 
 
 # ---------------------------------------------------------------- finding the files
@@ -204,6 +207,25 @@ def known_task(name: str, task_dir: Path | None) -> Task:
         f"Task '{name}' needs its files, and '{task_dir}' holds {'no ' if len(wanted) == 1 else ''}{shown}.",
         "Name the folder that holds them with --task-dir.",
     )
+
+
+def whole_task(name: str) -> str:
+    """Return the name of the task, or of the whole task for a built-in subset."""
+    return KNOWN[name].whole if name in KNOWN else name
+
+
+def held_task(name: str, folder: Path) -> str:
+    """Return ``name`` if the folder holds its labelled files, the name of its subset if only that is there, or "".
+
+    Raises:
+        UserError: the folder cannot be read, or a file is split into several.
+    """
+    for each in (name, f"{name}-subset"):
+        if each in KNOWN and any(
+            all(_find(folder, path) is not None for path in layout.files.values()) for layout in _layouts(each)
+        ):
+            return each
+    return ""
 
 
 def files_of(names: Sequence[str]) -> list[str]:
