@@ -13,7 +13,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -29,6 +29,7 @@ from daybreak.core.process import usable_cores
 from daybreak.core.serialization import nearest, to_dict
 from daybreak.core.special_tokens import special_ids
 from daybreak.core.terminal import say, working, working_through
+from daybreak.data.filters.compressibility import FILTER_VOCABULARY
 from daybreak.data.filters.contamination import EvaluationText
 from daybreak.data.filters.filter import Context, DocumentFilter, Filter
 from daybreak.data.filters.near_duplicates import NearDuplicates
@@ -360,7 +361,8 @@ def _first_pass(job: Job, work: Path) -> FirstPass:
         _first_pass_parts(job, "Reading for a first tokenizer", unfiltered, work / "before")
         unprocessed = decide(work / "before", len(corpus.parts), least=least)
         with working("Making a first tokenizer"):
-            first = resuming.made_once(work / "first", lambda to: job.tokenizer.make(unprocessed.sample, to))
+            config = filter_tokenizer(job.tokenizer)
+            first = resuming.made_once(work / "first", lambda to: config.make(unprocessed.sample, to))
         context = Context(tokenizer=first)
     settings = first_pass.FirstPassJob(
         corpus=corpus,
@@ -380,6 +382,13 @@ def _first_pass(job: Job, work: Path) -> FirstPass:
 def _first_pass_parts(job: Job, label: str, settings: first_pass.FirstPassJob, folder: Path) -> None:
     with closing(_over_parts(job, label, partial(first_pass.first_pass_part, settings, folder), folder)) as parts:
         first_pass.keep_tidy(folder, parts)
+
+
+def filter_tokenizer(config: TokenizerConfig) -> TokenizerConfig:
+    """Return the tokenizer that a filter counts with: ``config`` with at least FILTER_VOCABULARY tokens."""
+    if isinstance(config, WordPiece | ByteBPE):
+        return replace(config, vocabulary=max(config.vocabulary, FILTER_VOCABULARY))
+    return config
 
 
 def _over_parts(job: Job, label: str, task: Callable[[ByteCounter, int], int], results: Path) -> Generator[int]:

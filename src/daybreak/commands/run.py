@@ -34,7 +34,8 @@ from daybreak.core.recipe_file import read_recipe_file
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.serialization import from_dict, to_dict
 from daybreak.core.terminal import duration, open_in_browser, quiet, say, say_link, working
-from daybreak.data.pipeline.preprocessing import AS_IT_IS, Preprocessing
+from daybreak.data.filters.presets import PLAIN
+from daybreak.data.pipeline.preprocessing import Preprocessing
 from daybreak.data.readers.inputs import STDIN, find_files
 from daybreak.data.sequences.shards import open_shards
 from daybreak.data.tokenizers.tokenizer_import import Existing
@@ -94,7 +95,9 @@ def main(arguments: Sequence[str]) -> None:
     arguments, out = _with_size(list(arguments))
     name, rest = split_recipe("run", "--corpus", arguments)
     recipe = load_chosen_recipe("run", name, rest)
-    preprocessing = Preprocessing(preset=procedure_of(recipe).preset)
+    # The filters of publications are made for pages and books, not for the docstrings of packages.
+    preset = procedure_of(recipe).preset if value_of("--corpus", rest) else PLAIN
+    preprocessing = Preprocessing(preset=preset)
     defaults = RunOptions(recipe=recipe, preprocessing=preprocessing, **to_dict(recipe.texts))
     options = parse(RunOptions, "run", rest, defaults)
     _refuse_recipe_in_corpus(options.corpus)
@@ -193,7 +196,7 @@ def run(
     corpus: Sequence[str | Path] = (),
     general: Sequence[str | Path] = (),
     text_field: str = "text",
-    preprocessing: Preprocessing = AS_IT_IS,
+    preprocessing: Preprocessing | None = None,
     workers: int = 0,
     overwrite: bool = False,
     tasks: Sequence[str] = (),
@@ -211,7 +214,8 @@ def run(
         out: run folder; the data go to ``out/data``. The same call resumes.
         corpus: inputs of ``prepare``; empty for the docstrings of the installed packages, with a task of their own.
         general: text to measure how much a continued model forgets; empty for none.
-        text_field, preprocessing, workers: see ``prepare``; ``preprocessing`` applies to ``corpus``.
+        text_field, preprocessing, workers: see ``prepare``; ``preprocessing`` applies to ``corpus`` and defaults to
+            the recipe's preset.
         overwrite: delete ``out`` first, after the arguments are checked.
         tasks: tasks to fine-tune on, with and without pretraining; if empty and ``task_dir`` is given, those tasks of
             the recipe whose files are there.
@@ -230,6 +234,8 @@ def run(
     started = time.monotonic()
     folder = RunFolder(out)
     procedure = procedure_of(recipe)
+    if preprocessing is None:
+        preprocessing = Preprocessing(preset=procedure.preset if corpus else PLAIN)
     protocol = protocol or procedure.protocol
     if task_dir and not tasks:
         tasks = _tasks_in(task_dir, procedure)
@@ -240,10 +246,10 @@ def run(
     if not corpus:
         corpus, tasks = _docstrings(folder, tasks)
     recipe = _prepare(recipe, out, corpus, general, text_field, preprocessing, workers)
-    if deadline:
-        recipe = replace(recipe, budget=_budget_by(deadline, folder, bool(tasks)))
     if tasks and protocol and not folder.summary.exists():
         _forecast_evaluation(recipe, out / "data", tasks, task_dir, protocol, seeds)
+    if deadline:
+        recipe = replace(recipe, budget=_budget_by(deadline, folder, bool(tasks)))
     say(f"2/4  Pretrain: {recipe.name} for {recipe.budget}")
     pretrain.pretrain(recipe, data=out / "data", out=out, watching=watching)
     protocol = protocol or _protocol_for_size(folder)
@@ -320,9 +326,7 @@ def _forecast_evaluation(
             vocabulary=manifest.vocabulary,
             special=manifest.special,
         )
-        count, seconds = evaluate.forecast_evaluation(
-            model, tasks, task_dir=task_dir, protocol=protocol, seeds=seeds
-        )
+        count, seconds = evaluate.forecast_evaluation(model, tasks, task_dir=task_dir, protocol=protocol, seeds=seeds)
     say(
         f"Evaluation after pretraining: {2 * count} fine-tunings under the protocol {protocol}, half of them from "
         f"random weights, about {duration(2 * seconds)} on this machine. --protocol quick and --seeds shorten it."
