@@ -1,4 +1,4 @@
-"""Command ``evaluate``: fine-tune a model on GLUE, SciBERT's tasks and your own, and write results.json."""
+"""Command ``evaluate``: fine-tune a model on GLUE, SciBERT's tasks, SWAG and your own, and write results.json."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The built-in tasks, GLUE's and SciBERT's, and how their files are found in the user's folder.
+"""The built-in tasks, GLUE's, SciBERT's and SWAG, and how their files are found in the user's folder.
 
 GLUE (Wang et al. 2019, arXiv:1804.07461): label names and their order follow the data set ``nyu-mll/glue``. The files
 have two layouts with the same rows: .tsv files as GLUE distributes them, one folder per task, and .parquet files as on
@@ -164,7 +164,22 @@ TEXTS = {
 }
 SCIBERT = {**ENTITIES, **TEXTS}
 
-KNOWN = {**GLUE, **SCIBERT}
+SWAG = {
+    "swag": Task(
+        name="swag",
+        train=Path("SWAG/train.csv"),
+        dev=Path("SWAG/val.csv"),
+        text=("sent1", "sent2"),
+        choices=("ending0", "ending1", "ending2", "ending3"),
+        label="label",
+        kind="choice",
+        metric="accuracy",
+        format="csv",
+    )
+}
+"""SWAG (Zellers et al. 2018, arXiv:1808.05326) with the files of its repository's folder ``data``."""
+
+KNOWN = {**GLUE, **SCIBERT, **SWAG}
 TASK_LISTS = {
     # WNLI, whose dev file contradicts its training file, is not part of public averages.
     "glue": ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte"),
@@ -194,7 +209,7 @@ def known_task(name: str, task_dir: Path | None) -> Task:
     layouts = _layouts(name)
     wanted = [_spellings(layout.train)[-1] for layout in layouts]
     if task_dir is None:
-        source = "GLUE" if name in GLUE else "SciBERT"
+        source = "GLUE" if name in GLUE else "SciBERT" if name in SCIBERT else "SWAG"
         raise UserError(
             f"Task '{name}' needs the files of {source}, and no folder was given.",
             f"Name the folder that holds {' or '.join(wanted)} with --task-dir.",
