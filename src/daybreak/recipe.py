@@ -305,6 +305,18 @@ def _shipped(name: str, size: str, faithful: bool) -> Recipe:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Procedure:
+    """What ``daybreak run`` does before and after pretraining with a recipe, unless an option says otherwise."""
+
+    preset: str = "plain"
+    """Filter preset of the preparation."""
+    protocol: str = ""
+    """Fine-tuning protocol; empty for ``small`` or ``quick``, by the size of the model."""
+    tasks: tuple[str, ...] = ()
+    """Tasks and lists of tasks to fine-tune on if their files are given; empty for all built-in tasks."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ShippedRecipe:
     """A recipe that ships with Daybreak."""
 
@@ -315,6 +327,7 @@ class ShippedRecipe:
     """Deviations from the original and their reasons, by dotted field or in words."""
     build: Callable[[str, bool], Recipe] | None
     """(size, faithful) -> the recipe; None for Daybreak's own family, which has one recipe for each size."""
+    procedure: Procedure = Procedure()
 
 
 @cache
@@ -324,7 +337,11 @@ def shipped_recipe(name: str) -> ShippedRecipe:
     if rung:
         build = partial(rung.build, name)
         return ShippedRecipe(
-            recipe=build("base", False), description=rung.description(name), deviations=rung.deviations, build=build
+            recipe=build("base", False),
+            description=rung.description(name),
+            deviations=rung.deviations,
+            build=build,
+            procedure=rung.procedure,
         )
     module = import_module(f"daybreak.recipes.{name.replace('-', '_')}")
     return ShippedRecipe(
@@ -332,7 +349,13 @@ def shipped_recipe(name: str) -> ShippedRecipe:
         description=(module.__doc__ or "").strip(),
         deviations=getattr(module, "DEVIATIONS", {}),
         build=getattr(module, "build", None),
+        procedure=getattr(module, "PROCEDURE", Procedure()),
     )
+
+
+def procedure_of(recipe: Recipe) -> Procedure:
+    """Return the procedure of the shipped recipe that has the name of ``recipe``, or the default one."""
+    return shipped_recipe(recipe.name).procedure if recipe.name in recipe_names() else Procedure()
 
 
 def _rungs() -> dict[str, Any]:

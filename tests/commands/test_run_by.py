@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from daybreak.core.budget import Budget
 
 from daybreak.commands import evaluate, run
-from daybreak.core.budget import Budget
 from daybreak.core.deadline import Deadline
 from daybreak.core.errors import TooLate, UserError
 from daybreak.core.files import write_json
@@ -50,8 +50,7 @@ def test_seeds_are_left_out_when_it_becomes_late(
         asked.append((seeds, untrained))
 
     monkeypatch.setattr(evaluate, "evaluate", fine_tune)
-    monkeypatch.setattr(run, "_protocol", lambda _: "quick")
-    run._evaluate_by(ahead(600), RunFolder(tmp_path), ["cola"], None, 3)
+    run._evaluate_by(ahead(600), RunFolder(tmp_path), ["cola"], None, "quick", 3)
     assert asked == [(1, False), (1, True), (2, False)]
     assert "Fine-tuning stops after 1 of 3 seeds." in capsys.readouterr().out
 
@@ -59,9 +58,8 @@ def test_seeds_are_left_out_when_it_becomes_late(
 def test_no_baselines_reaches_every_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[bool] = []
     monkeypatch.setattr(evaluate, "evaluate", lambda *_, baselines, **__: asked.append(baselines))
-    monkeypatch.setattr(run, "_protocol", lambda _: "quick")
-    run._evaluate_by(ahead(600), RunFolder(tmp_path), ["cola"], None, 1, baselines=False)
-    run._evaluate(RunFolder(tmp_path), ["cola"], None, 1, baselines=False)
+    run._evaluate_by(ahead(600), RunFolder(tmp_path), ["cola"], None, "quick", 1, baselines=False)
+    run._evaluate(RunFolder(tmp_path), ["cola"], None, "quick", 1, baselines=False)
     assert asked == [False] * 4
 
 

@@ -99,7 +99,7 @@ def stock_encoder(encoder: Path, folder: Path, kind: str) -> Path:
 
 
 def test_other_families_are_fine_tuned_and_stand_side_by_side(encoder: Path, weather: Path, tmp_path: Path) -> None:
-    kinds = ["Bert", "DistilBert", "Electra", "DebertaV2"]
+    kinds = ["Bert", "Roberta", "DistilBert", "Electra", "DebertaV2"]
     for kind in kinds:
         folder = stock_encoder(encoder, tmp_path / kind, kind)
         (result,) = evaluate(folder, [str(weather)], seeds=1, epochs=1, rows=64, out=tmp_path / "out")

@@ -11,11 +11,11 @@ import plotly.graph_objects
 import pytest
 from fake_corpus import words
 
-from daybreak.commands.report import report
+from daybreak.commands.report import main, report
 from daybreak.core.files import read_json, write_json
 from daybreak.core.formatting import score
 from daybreak.core.run_folder import RunFolder
-from daybreak.evaluation.protocols.anchors import ANCHORS
+from daybreak.evaluation.protocols.anchors import ANCHORS, anchors_for
 from daybreak.evaluation.protocols.conventions import SIZES, averages
 from daybreak.reporting.page import render_page
 from daybreak.reporting.runs import Published, read_folder
@@ -120,6 +120,30 @@ def test_the_glue_table_has_published_rows_beside_the_runs(tmp_path):
     assert len(others) == sum(bool(anchor.numbers) for anchor in anchors)
     bert = next(row for row in others if row[0] == "BERT-base, fully trained")
     assert bert[2:] == ["83.2", "83.4", "91.9", "86.7", "59.2", "90.6", "87.7", "89.3", "56.5", "80.9"]
+
+
+def test_report_prints_and_writes_the_glue_table(tmp_path, capsys, refused):
+    (tmp_path / "mini").mkdir()
+    write_json(RunFolder(tmp_path / "mini").results, glue_results())
+    main([str(tmp_path / "mini"), "--table", "glue"])
+    printed = capsys.readouterr().out
+    main([str(tmp_path / "mini"), "--table", "glue", "--out", str(tmp_path / "tables" / "glue.md")])
+    assert (tmp_path / "tables" / "glue.md").read_text() == printed
+    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in printed.splitlines()]
+    rows = {row[0]: row for row in cells}
+    (average,) = [average for average in averages(glue_results()) if average.convention == "cramming"]
+    assert rows["mini"][-1] == score(average.value)
+    (small,) = [row for name, row in rows.items() if name.startswith("8 GB BERT")]
+    assert small[2:] == ["79.3", "80.1", "89.1", "61.9", "55.9", "86.3", "86.4", "74.8", "41.0", "72.7"]
+    means = [float(row[-1]) for row in cells[3:]]
+    assert means == sorted(means, reverse=True) and "BERT-base, fully trained" in rows
+    assert not [
+        anchor for average in averages(glue_results()) for anchor in anchors_for(average) if "8 GB" in anchor.model
+    ]
+    (tmp_path / "empty").mkdir()
+    write_json(RunFolder(tmp_path / "empty").results, [])
+    assert "has a result of a whole GLUE task" in refused("report", tmp_path / "empty", "--table", "glue")
+    assert "'squad' is not a table" in refused("report", tmp_path / "mini", "--table", "squad")
 
 
 # ---------------------------------------------------------------- paired comparisons

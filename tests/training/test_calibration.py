@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-
 from daybreak.core.budget import Budget
+
 from daybreak.core.errors import UserError
 from daybreak.core.world import World
 from daybreak.training import calibration, checkpoint
@@ -124,6 +124,20 @@ def test_how_often_a_run_will_read_its_text_is_known_before_its_first_step(budge
     if budget == "140s":
         left = 0.98 * 120 * (0.25 * 2 + 0.5 * 3) * 64 / 1000
         assert calibration.expected_epochs(made, Budget.parse(budget), 45.0) == pytest.approx(left)
+
+
+@pytest.mark.parametrize(
+    ("epochs", "words"),
+    [
+        (0.3, ""),
+        (1.0, ""),
+        (1.2, "1.2 times; up to about 4"),
+        (4.0, "4.0 times; up to"),
+        (9.6, "10 times; beyond about 4"),
+    ],
+)
+def test_every_repetition_of_the_text_is_announced(epochs: float, words: str) -> None:
+    assert calibration.repetition(epochs).startswith(words) and bool(calibration.repetition(epochs)) == bool(words)
 
 
 def test_a_validation_is_timed_as_it_will_be_made() -> None:

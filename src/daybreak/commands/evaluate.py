@@ -1,8 +1,9 @@
-"""Command ``evaluate``: fine-tune a model on GLUE, SciBERT's tasks and your own, and write results.json."""
+"""Command ``evaluate``: fine-tune a model on GLUE, SciBERT's tasks, SWAG and your own, and write results.json."""
 
 from __future__ import annotations
 
 import statistics
+import tempfile
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from daybreak.evaluation.protocols.protocol import Protocol
     from daybreak.evaluation.tasks.task import Task, TaskRows
 
+LOCAL = "processes"
+"""Backend of the fine-tunings on this machine."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateOptions(TaskDirOptions):
@@ -35,7 +39,7 @@ class EvaluateOptions(TaskDirOptions):
     tasks: CommaSeparated
     """Names such as cola, glue, glue5, bc5cdr or sci-cite, or paths of .toml files."""
     protocol: str = "quick"
-    """Fine-tuning protocol: quick, small, cramming, electra, transfer, bert or scibert."""
+    """Fine-tuning protocol: quick, small, cramming, electra, transfer, bert, bert-8gb or scibert."""
     epochs: int | None = None
     """Epochs instead of the protocol's; the result is then labelled as changed."""
     rate: float | None = None
@@ -56,7 +60,7 @@ class EvaluateOptions(TaskDirOptions):
     """Fine-tune the same architecture from random weights, to measure the value of pretraining."""
     workers: int | None = None
     """Parallel fine-tunings. Defaults to one per GPU or CPU core; required for a cluster."""
-    backend: str = "processes"
+    backend: str = LOCAL
     """processes on this machine, or a ray or dask cluster."""
     price: float | None = None
     """Price of an hour of this machine; the forecast then includes the cost."""
@@ -87,7 +91,7 @@ def evaluate(
     submission: Path | None = None,
     untrained: bool = False,
     workers: int | None = None,
-    backend: str = "processes",
+    backend: str = LOCAL,
     price: float | None = None,
     within: float | None = None,
     overwrite: bool = False,
@@ -183,6 +187,50 @@ def evaluate(
         if submission is not None:
             _submit(submission, predicted)
         return [results[task.name] for task in found]
+
+
+def forecast_evaluation(
+    model: Path, tasks: Sequence[str], *, task_dir: str | Path | None, protocol: str, seeds: int | None
+) -> tuple[int, float]:
+    """Time a few steps of each fine-tuning of a model on this machine, without running them.
+
+    Tasks that a protocol starts from another task's model are timed from ``model``.
+
+    Args:
+        model, tasks, task_dir, protocol, seeds: see ``evaluate``; finished fine-tunings are not looked up.
+
+    Returns:
+        The number of fine-tunings, and the forecast of their seconds with parallel processes.
+    """
+    from daybreak.evaluation.finetuning.classifier import parameter_count
+    from daybreak.evaluation.finetuning.forecast import waiting_seconds
+    from daybreak.evaluation.finetuning.parallel import thread_count, worker_count
+    from daybreak.evaluation.finetuning.task_evaluation import TaskEvaluation, total_work
+    from daybreak.evaluation.model_source import find_model, find_tasks
+    from daybreak.evaluation.protocols.known_protocols import find_protocol
+    from daybreak.evaluation.tasks.kinds import load_task
+
+    source, chosen = find_model(model), find_protocol(protocol)
+    with tempfile.TemporaryDirectory() as empty:
+        evaluations = [
+            TaskEvaluation(
+                folder=source.folder,
+                model_name=source.name,
+                data=load_task(task),
+                protocol=chosen,
+                seeds=seeds or chosen.seeds_of(task.whole),
+                untrained=True,
+                unlabelled=False,
+                cells=Path(empty),
+                weights="",
+            )
+            for task in find_tasks(tasks, task_dir)
+        ]
+        workers = worker_count(*total_work(evaluations), parameter_count(source.folder), None, LOCAL)
+        threads = thread_count(workers, LOCAL)
+        planned = [replace(each, threads=threads).planned() for each in evaluations]
+    count = sum(each.remaining for each in planned)
+    return count, waiting_seconds(sum(each.seconds for each in planned), count, workers)
 
 
 def _run_evaluations(

@@ -145,7 +145,7 @@ def details(made: Plan, chosen: Candidate, budget: Budget, price: float | None, 
     import torch
 
     from daybreak.recipe import FAMILY
-    from daybreak.training.calibration import MANY_EPOCHS
+    from daybreak.training.calibration import repetition
 
     assert chosen.forecast
     ends = datetime.datetime.now() + datetime.timedelta(seconds=budget.amount)
@@ -165,11 +165,8 @@ def details(made: Plan, chosen: Candidate, budget: Budget, price: float | None, 
         lines.append(_on_gpus(made.candidates[-1], budget))
     if chosen.forecast.beyond:
         lines.append(f"Warning: the forecast extrapolates beyond its fitted runs: {chosen.forecast.beyond}.")
-    if chosen.tokens > MANY_EPOCHS * made.text_tokens:
-        lines.append(
-            f"Warning: the run takes {chosen.tokens / made.text_tokens:.0f} epochs; beyond about {MANY_EPOCHS:.0f}, "
-            "more text helps more than more time."
-        )
+    if advice := repetition(chosen.tokens / made.text_tokens):
+        lines.append(f"Warning: the run reads the text {advice}")
     name = chosen.recipe.removeprefix(FAMILY)
     lines.append(f"Next: daybreak pretrain {name} --data {shlex.quote(str(data))} --budget {made.budget}")
     return lines

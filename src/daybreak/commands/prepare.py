@@ -13,7 +13,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -29,6 +29,7 @@ from daybreak.core.process import usable_cores
 from daybreak.core.serialization import nearest, to_dict
 from daybreak.core.special_tokens import special_ids
 from daybreak.core.terminal import say, working, working_through
+from daybreak.data.filters.compressibility import FILTER_VOCABULARY
 from daybreak.data.filters.contamination import EvaluationText
 from daybreak.data.filters.filter import Context, DocumentFilter, Filter
 from daybreak.data.filters.near_duplicates import NearDuplicates
@@ -95,7 +96,7 @@ class PrepareOptions(PreparationOptions, SizeOptions):
     out: Path
     """Folder for the tokenizer and the shards."""
     recipe: str = ""
-    """Use the tokenizer and document settings of this recipe. The other options override them."""
+    """Use the tokenizer, document settings and filter preset of this recipe. The other options override them."""
     tokenizer_kind: str = ""
     """Tokenizer type: WordPiece or ByteBPE. Defaults to the recipe's, else WordPiece."""
     tokenizer: TokenizerConfig = field(default_factory=WordPiece)
@@ -143,10 +144,11 @@ def _defaults(arguments: Sequence[str]) -> dict[str, Any]:
     recipe, kind = value_of("--recipe", arguments), value_of("--tokenizer-kind", arguments)
     defaults: dict[str, Any] = {}
     if recipe:
-        from daybreak.recipe import load_recipe
+        from daybreak.recipe import load_recipe, procedure_of
 
         found = load_recipe(recipe, size=value_of("--size", arguments), faithful="--faithful" in arguments)
-        defaults = {"tokenizer": found.tokenizer, **to_dict(found.texts)}
+        preprocessing = Preprocessing(preset=procedure_of(found).preset)
+        defaults = {"tokenizer": found.tokenizer, "preprocessing": preprocessing, **to_dict(found.texts)}
     if kind:
         if kind not in TOKENIZERS:
             raise UserError(
@@ -359,7 +361,8 @@ def _first_pass(job: Job, work: Path) -> FirstPass:
         _first_pass_parts(job, "Reading for a first tokenizer", unfiltered, work / "before")
         unprocessed = decide(work / "before", len(corpus.parts), least=least)
         with working("Making a first tokenizer"):
-            first = resuming.made_once(work / "first", lambda to: job.tokenizer.make(unprocessed.sample, to))
+            config = filter_tokenizer(job.tokenizer)
+            first = resuming.made_once(work / "first", lambda to: config.make(unprocessed.sample, to))
         context = Context(tokenizer=first)
     settings = first_pass.FirstPassJob(
         corpus=corpus,
@@ -379,6 +382,13 @@ def _first_pass(job: Job, work: Path) -> FirstPass:
 def _first_pass_parts(job: Job, label: str, settings: first_pass.FirstPassJob, folder: Path) -> None:
     with closing(_over_parts(job, label, partial(first_pass.first_pass_part, settings, folder), folder)) as parts:
         first_pass.keep_tidy(folder, parts)
+
+
+def filter_tokenizer(config: TokenizerConfig) -> TokenizerConfig:
+    """Return the tokenizer that a filter counts with: ``config`` with at least FILTER_VOCABULARY tokens."""
+    if isinstance(config, WordPiece | ByteBPE):
+        return replace(config, vocabulary=max(config.vocabulary, FILTER_VOCABULARY))
+    return config
 
 
 def _over_parts(job: Job, label: str, task: Callable[[ByteCounter, int], int], results: Path) -> Generator[int]:

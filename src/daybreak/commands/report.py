@@ -16,18 +16,20 @@ from daybreak.core.files import make_folder, read_json, write_text
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.task_pairs import pair_results, several_models
 from daybreak.core.terminal import open_in_browser, say
-from daybreak.evaluation.protocols.anchors import Anchor, anchors_for, computed, standing
+from daybreak.evaluation.protocols.anchors import Anchor, anchors_for, computed, standing, table_anchors
 from daybreak.evaluation.protocols.conventions import averages
 from daybreak.evaluation.scoring.resampling import compare
 from daybreak.reporting.corpus import is_data_folder, write_corpus_page
 from daybreak.reporting.markdown import as_markdown
 from daybreak.reporting.page import render_page, told_apart
 from daybreak.reporting.runs import Published, RunRecords, read_folder
-from daybreak.reporting.tasks import line
+from daybreak.reporting.tasks import glue_table, line
 from daybreak.schemas.studies import Study
 from daybreak.schemas.tasks import Comparison, FinetuningRun, TaskResult
 
 FORMS = ("html", "md")
+TABLES = ("glue",)
+"""Values of --table."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +41,8 @@ class ReportOptions:
     """File for the page. Defaults to report.html (or .md) in the first folder."""
     format: str = "html"
     """html, or md: text and tables without plots."""
+    table: str = ""
+    """glue: only a Markdown table of the scores on GLUE's tasks beside published ones, printed or written to --out."""
     text: bool = True
     """Quote held-out sentences, and documents that were left out of a corpus."""
     open: bool = False
@@ -49,6 +53,10 @@ def main(arguments: Sequence[str]) -> None:
     options = parse(ReportOptions, "report", arguments)
     if not options.runs:
         raise UserError("No run folder is given.", "Put it first: daybreak report RUN --out report.html.")
+    if options.table:
+        written = glue_scores(options.runs, options.table, options.out)
+        print(written if options.out is None else options.out)
+        return
     out = options.out or options.runs[0] / f"report.{options.format}"
     page = report(options.runs, out, form=options.format, text=options.text)
     print(page)
@@ -92,6 +100,34 @@ def report(
     for sentence in [*map(line, comparisons), *unpaired]:
         say(sentence)
     return out
+
+
+def glue_scores(runs: Sequence[Path], table: str = TABLES[0], out: Path | None = None) -> str:
+    """Return a Markdown table of GLUE dev scores: a row for each model of the runs and each published model.
+
+    Args:
+        table: a name of TABLES.
+        out: file for the table.
+
+    Raises:
+        UserError: there is no such table, no run has a result of a GLUE task, a folder is not a run or holds a damaged
+            file, or ``out`` cannot be written.
+    """
+    if table not in TABLES:
+        raise UserError(f"'{table}' is not a table.", f"Choose {' or '.join(TABLES)}.")
+    if out is not None and out.is_dir():
+        raise UserError(f"'{out}' is a folder.", "Name a file, as in `--out glue.md`.")
+    read = told_apart([read_folder(path) for path in dict.fromkeys(runs)])
+    found = glue_table(read, [_published(anchor) for anchor in table_anchors()])
+    if not found:
+        raise UserError(
+            "None of these folders has a result of a whole GLUE task.",
+            "Evaluate first: daybreak evaluate RUN --tasks glue --task-dir GLUE --protocol cramming.",
+        )
+    if out is not None:
+        make_folder(out.parent)
+        write_text(out, f"{found}\n")
+    return found
 
 
 def _with_averages(run: RunRecords) -> RunRecords:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -32,13 +33,16 @@ from daybreak.core.formatting import check_price
 from daybreak.core.recipe_file import read_recipe_file
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.serialization import from_dict, to_dict
-from daybreak.core.terminal import duration, open_in_browser, quiet, say, say_link
-from daybreak.data.pipeline.preprocessing import AS_IT_IS, Preprocessing
+from daybreak.core.terminal import duration, open_in_browser, quiet, say, say_link, working
+from daybreak.data.filters.presets import PLAIN
+from daybreak.data.pipeline.preprocessing import Preprocessing
 from daybreak.data.readers.inputs import STDIN, find_files
+from daybreak.data.sequences.shards import open_shards
 from daybreak.data.tokenizers.tokenizer_import import Existing
+from daybreak.exporting.hugging_face import write_model_folder
 from daybreak.pretraining.flops import meta_model
 from daybreak.pretraining.starting_points import source_folders
-from daybreak.recipe import FAMILY, Recipe, Texts, recipe_names
+from daybreak.recipe import FAMILY, Procedure, Recipe, Texts, procedure_of, recipe_names
 from daybreak.reporting.headline import opening
 from daybreak.schemas.run import FillMask, Summary
 from daybreak.schemas.tasks import TaskResult
@@ -72,9 +76,12 @@ class RunOptions(PreparationOptions, InitOptions, RunOutOptions, TaskDirOptions)
     general: tuple[str, ...] = ()
     """With --init: general text, to measure how much of it the model forgets."""
     tasks: CommaSeparated = ()
-    """Tasks to fine-tune on after pretraining: cola,rte,glue5,my_task.toml."""
-    seeds: int = 3
-    """Fine-tuning seeds per task."""
+    """Tasks to fine-tune on after pretraining: cola,rte,glue5,my_task.toml. With --task-dir, defaults to the recipe's
+    tasks whose files are in that folder."""
+    protocol: str = ""
+    """Fine-tuning protocol. Defaults to the recipe's, else small up to hidden size 512 and quick above."""
+    seeds: int | None = None
+    """Fine-tuning seeds per task. Defaults to the protocol's."""
     baselines: bool = True
     """Also fit the bag-of-words baseline of each task."""
     watching: Annotated[Watching, arg(name="")] = Watching()
@@ -88,7 +95,11 @@ def main(arguments: Sequence[str]) -> None:
     arguments, out = _with_size(list(arguments))
     name, rest = split_recipe("run", "--corpus", arguments)
     recipe = load_chosen_recipe("run", name, rest)
-    options = parse(RunOptions, "run", rest, RunOptions(recipe=recipe, **to_dict(recipe.texts)))
+    # The filters of publications are made for pages and books, not for the docstrings of packages.
+    preset = procedure_of(recipe).preset if value_of("--corpus", rest) else PLAIN
+    preprocessing = Preprocessing(preset=preset)
+    defaults = RunOptions(recipe=recipe, preprocessing=preprocessing, **to_dict(recipe.texts))
+    options = parse(RunOptions, "run", rest, defaults)
     _refuse_recipe_in_corpus(options.corpus)
     _check_budget(options, rest)
     run(
@@ -102,6 +113,7 @@ def main(arguments: Sequence[str]) -> None:
         overwrite=options.overwrite,
         tasks=options.tasks,
         task_dir=options.task_dir,
+        protocol=options.protocol,
         seeds=options.seeds,
         baselines=options.baselines,
         watching=options.watching,
@@ -184,12 +196,13 @@ def run(
     corpus: Sequence[str | Path] = (),
     general: Sequence[str | Path] = (),
     text_field: str = "text",
-    preprocessing: Preprocessing = AS_IT_IS,
+    preprocessing: Preprocessing | None = None,
     workers: int = 0,
     overwrite: bool = False,
     tasks: Sequence[str] = (),
     task_dir: str | Path | None = None,
-    seeds: int = 3,
+    protocol: str = "",
+    seeds: int | None = None,
     baselines: bool = True,
     watching: Watching = Watching(),
     deadline: Deadline | None = None,
@@ -201,11 +214,14 @@ def run(
         out: run folder; the data go to ``out/data``. The same call resumes.
         corpus: inputs of ``prepare``; empty for the docstrings of the installed packages, with a task of their own.
         general: text to measure how much a continued model forgets; empty for none.
-        text_field, preprocessing, workers: see ``prepare``; ``preprocessing`` applies to ``corpus``.
+        text_field, preprocessing, workers: see ``prepare``; ``preprocessing`` applies to ``corpus`` and defaults to
+            the recipe's preset.
         overwrite: delete ``out`` first, after the arguments are checked.
-        tasks: tasks to fine-tune on, with and without pretraining.
+        tasks: tasks to fine-tune on, with and without pretraining; if empty and ``task_dir`` is given, those tasks of
+            the recipe whose files are there.
         task_dir: see ``evaluate``.
-        seeds: fine-tunings per task.
+        protocol: fine-tuning protocol; if empty the recipe's, else ``small`` or ``quick`` by the size of the model.
+        seeds: fine-tunings per task; the protocol's number when None.
         baselines: also fit the bag-of-words baseline of each task.
         watching: trackers and the price of the machine.
         deadline: when everything is done. Pretraining gets the time that preparation leaves, minus a reserve for the
@@ -217,24 +233,32 @@ def run(
     """
     started = time.monotonic()
     folder = RunFolder(out)
-    _check_arguments(recipe, tasks, task_dir, seeds, watching)
+    procedure = procedure_of(recipe)
+    if preprocessing is None:
+        preprocessing = Preprocessing(preset=procedure.preset if corpus else PLAIN)
+    protocol = protocol or procedure.protocol
+    if task_dir and not tasks:
+        tasks = _tasks_in(task_dir, procedure)
+    _check_arguments(recipe, tasks, task_dir, protocol, seeds, watching)
     if overwrite:
         folder.delete([*_files([*corpus, *general]), *source_folders(recipe)])
     say("1/4  Prepare: text to tokens")
     if not corpus:
         corpus, tasks = _docstrings(folder, tasks)
     recipe = _prepare(recipe, out, corpus, general, text_field, preprocessing, workers)
+    if tasks and protocol and not folder.summary.exists():
+        _forecast_evaluation(recipe, out / "data", tasks, task_dir, protocol, seeds)
     if deadline:
         recipe = replace(recipe, budget=_budget_by(deadline, folder, bool(tasks)))
     say(f"2/4  Pretrain: {recipe.name} for {recipe.budget}")
     pretrain.pretrain(recipe, data=out / "data", out=out, watching=watching)
-    task_count = f"{len(tasks)} task{'s' if len(tasks) > 1 else ''} with {seeds} seed{'s' if seeds > 1 else ''} each"
-    say(f"3/4  Evaluate: {task_count if tasks else 'no tasks'}")
+    protocol = protocol or _protocol_for_size(folder)
+    say(f"3/4  Evaluate: {_evaluation(tasks, protocol, seeds) if tasks else _without_tasks(procedure)}")
     if deadline:
         report.report([out], folder.report)  # a report without results is ready in time
-        _evaluate_by(deadline, folder, tasks, task_dir, seeds, baselines)
+        _evaluate_by(deadline, folder, tasks, task_dir, protocol, seeds, baselines)
     else:
-        _evaluate(folder, tasks, task_dir, seeds, baselines)
+        _evaluate(folder, tasks, task_dir, protocol, seeds, baselines)
     say("4/4  Report")
     _show_examples(folder)
     page = report.report([out], folder.report)
@@ -249,8 +273,73 @@ def run(
     return page
 
 
+def _tasks_in(task_dir: str | Path, procedure: Procedure) -> list[str]:
+    """Return the recipe's tasks whose files ``task_dir`` holds, and print which those are.
+
+    Raises:
+        UserError: it holds none of them.
+    """
+    from daybreak.evaluation.model_source import tasks_in
+
+    held, others = tasks_in(task_dir, procedure.tasks)
+    missing = f"; no files of {', '.join(others)}" if others and procedure.tasks else ""
+    say(f"Tasks in '{task_dir}': {', '.join(held)}{missing}.")
+    return held
+
+
+def _evaluation(tasks: Sequence[str], protocol: str, seeds: int | None) -> str:
+    """Describe the fine-tunings to come."""
+    from daybreak.evaluation.protocols.known_protocols import find_protocol
+    from daybreak.evaluation.tasks.known_tasks import spelled_out
+
+    count, each = len(spelled_out(tasks)), seeds or find_protocol(protocol).seeds
+    return (
+        f"{count} task{'s' if count > 1 else ''} with {each} seed{'s' if each > 1 else ''} each under the protocol "
+        f"{protocol}, with and without pretraining"
+    )
+
+
+def _without_tasks(procedure: Procedure) -> str:
+    if not procedure.tasks:
+        return "no tasks"
+    names = ", ".join(procedure.tasks)
+    return f"no tasks (--task-dir FOLDER evaluates {names} under the protocol {procedure.protocol})"
+
+
+def _forecast_evaluation(
+    recipe: Recipe, data: Path, tasks: Sequence[str], task_dir: str | Path | None, protocol: str, seeds: int | None
+) -> None:
+    """Print before pretraining how long the evaluation takes, timed with random weights of the recipe's model.
+
+    The protocols of publications fine-tune on all examples, which may take longer than pretraining.
+    """
+    manifest = open_shards(data).manifest
+    with tempfile.TemporaryDirectory() as folder, working("Timing the evaluation") as work:
+        work.show(0.0)
+        model = Path(folder) / "model"
+        write_model_folder(
+            model,
+            model=recipe.model.build(manifest.vocabulary),
+            shape=recipe.model,
+            tokenizer=data / "tokenizer",
+            length=recipe.longest_row,
+            vocabulary=manifest.vocabulary,
+            special=manifest.special,
+        )
+        count, seconds = evaluate.forecast_evaluation(model, tasks, task_dir=task_dir, protocol=protocol, seeds=seeds)
+    say(
+        f"Evaluation after pretraining: {2 * count} fine-tunings under the protocol {protocol}, half of them from "
+        f"random weights, about {duration(2 * seconds)} on this machine. --protocol quick and --seeds shorten it."
+    )
+
+
 def _check_arguments(
-    recipe: Recipe, tasks: Sequence[str], task_dir: str | Path | None, seeds: int, watching: Watching
+    recipe: Recipe,
+    tasks: Sequence[str],
+    task_dir: str | Path | None,
+    protocol: str,
+    seeds: int | None,
+    watching: Watching,
 ) -> None:
     """Check the arguments before an older run is deleted and before the training.
 
@@ -262,8 +351,12 @@ def _check_arguments(
     meta_model(recipe, ANY_VOCABULARY)
     check_trackers(watching.track)
     check_price(watching.price)
-    if seeds < 1:
+    if seeds is not None and seeds < 1:
         raise UserError(f"{seeds} seeds are too few.", "Use at least 1; 3 make a claim.")
+    if protocol:
+        from daybreak.evaluation.protocols.known_protocols import find_protocol
+
+        find_protocol(protocol)
     if tasks:
         from daybreak.evaluation.model_source import find_tasks
 
@@ -323,13 +416,15 @@ def _evaluate(
     folder: RunFolder,
     tasks: Sequence[str],
     task_dir: str | Path | None,
-    seeds: int,
+    protocol: str,
+    seeds: int | None,
     baselines: bool = True,
     within: Callable[[], float] | None = None,
 ) -> None:
     """Fine-tune the model and random weights on each task that has no result with ``seeds`` seeds.
 
     Args:
+        seeds: the protocol's number for each task when None.
         within: returns the seconds that are left for both.
 
     Raises:
@@ -338,17 +433,26 @@ def _evaluate(
     if not tasks:
         return
     from daybreak.evaluation.finetuning.results import read_results
-    from daybreak.evaluation.tasks.known_tasks import spelled_out
+    from daybreak.evaluation.protocols.known_protocols import find_protocol
+    from daybreak.evaluation.tasks.known_tasks import spelled_out, whole_task
 
-    results, protocol = read_results(folder.results), _protocol(folder)
-    done = {(item.task, item.model) for item in results if item.protocol == protocol and len(item.seeds) >= seeds}
+    chosen = find_protocol(protocol)
+    finished = {
+        (result.task, result.model): len(result.seeds)
+        for result in read_results(folder.results)
+        if result.protocol == protocol
+    }
     for untrained in (False, True):
         model = "untrained" if untrained else "pretrained"
-        missing = [task for task in spelled_out(tasks) if (_task_name(task), model) not in done]
+        missing = [
+            task
+            for task in spelled_out(tasks)
+            if finished.get((name := _task_name(task), model), 0) < (seeds or chosen.seeds_of(whole_task(name)))
+        ]
         if missing:
             evaluate.evaluate(
                 folder.path,
-                missing,
+                spelled_out(tasks) if chosen.starts else missing,
                 task_dir=task_dir,
                 protocol=protocol,
                 seeds=seeds,
@@ -358,7 +462,7 @@ def _evaluate(
             )
 
 
-def _protocol(folder: RunFolder) -> str:
+def _protocol_for_size(folder: RunFolder) -> str:
     """Return the protocol ``small`` for the hidden sizes that it was made for, else ``quick``."""
     hidden_size = read_json(folder.model / "config.json").get("hidden_size", SMALL_HIDDEN_SIZE + 1)
     return "small" if hidden_size <= SMALL_HIDDEN_SIZE else "quick"
@@ -386,16 +490,21 @@ def _evaluate_by(
     folder: RunFolder,
     tasks: Sequence[str],
     task_dir: str | Path | None,
-    seeds: int,
+    protocol: str,
+    seeds: int | None,
     baselines: bool = True,
 ) -> None:
     """Add one fine-tuning seed at a time until FORECAST_MARGIN times its forecast exceeds the time left."""
+    from daybreak.evaluation.protocols.known_protocols import find_protocol
+
+    seeds = seeds or find_protocol(protocol).seeds
     for count in range(1, seeds + 1):
         try:
             _evaluate(
                 folder,
                 tasks,
                 task_dir,
+                protocol,
                 count,
                 baselines,
                 within=lambda: (deadline.left() - END_SECONDS / 2) / FORECAST_MARGIN,

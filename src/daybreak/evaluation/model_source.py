@@ -8,7 +8,7 @@ from pathlib import Path
 
 from daybreak.core.errors import UserError
 from daybreak.core.run_folder import RunFolder
-from daybreak.evaluation.tasks.known_tasks import files_of, known_task, spelled_out
+from daybreak.evaluation.tasks.known_tasks import BUILT_IN, files_of, held_task, known_task, spelled_out
 from daybreak.evaluation.tasks.task import Task
 from daybreak.evaluation.tasks.task_file import read_task_file
 from daybreak.exporting.hub import DATASET, dataset_folder
@@ -73,3 +73,29 @@ def find_tasks(names: Sequence[str], task_dir: str | Path | None) -> list[Task]:
         if found.setdefault(task.name, task) != task:
             raise UserError(f"Two tasks have the name '{task.name}'.", "Give each its own name.")
     return list(found.values())
+
+
+def tasks_in(task_dir: str | Path, names: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the tasks whose labelled files a folder holds, and the others.
+
+    If the files of a whole task are absent and those of its published subset exist, the subset is returned.
+
+    Args:
+        task_dir: the folder of the built-in tasks, or ``hf://owner/name`` for a data set on the hub.
+        names: built-in tasks and lists of tasks; empty for GLUE without WNLI and SciBERT's tasks.
+
+    Raises:
+        UserError: the folder cannot be read, holds none of the tasks, or holds a file of one in several parts.
+    """
+    spelled = spelled_out(names or BUILT_IN)
+    if isinstance(task_dir, str) and task_dir.startswith(DATASET):
+        folder = dataset_folder(task_dir, files_of(spelled))
+    else:
+        folder = Path(task_dir)
+    held = {name: held_task(name, folder) for name in spelled}
+    if not any(held.values()):
+        raise UserError(
+            f"'{task_dir}' holds no training and dev file of {', '.join(spelled)}.",
+            "Name the folder of the task files as distributed with --task-dir, or leave it out.",
+        )
+    return [found for found in held.values() if found], [name for name, found in held.items() if not found]

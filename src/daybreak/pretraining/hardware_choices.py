@@ -138,12 +138,9 @@ def with_measurements(job: PretrainingJob, training: Training, start: Progress) 
 
 
 def _warn_of_repeats(epochs: float) -> None:
-    """Warn before the first step if the budget repeats the text too often."""
-    if epochs > calibration.MANY_EPOCHS:
-        say(
-            f"At this speed the run reads the text about {epochs:.0f} times. More than about "
-            f"{calibration.MANY_EPOCHS:.0f} repetitions improve the model little: use more text."
-        )
+    """Warn before the first step if the budget repeats any text."""
+    if advice := calibration.repetition(epochs):
+        say(f"Warning: at this speed the run reads the text {advice}")
 
 
 def compiled_everywhere(training: Training, progress: Progress) -> bool:

@@ -11,7 +11,7 @@ from daybreak.data.sequences.sampler import PackedRows
 from daybreak.data.tokenizers.tokenizer import WordPiece
 from daybreak.models.bert import BertEncoder
 from daybreak.models.crammed import CrammedEncoder
-from daybreak.recipe import Recipe
+from daybreak.recipe import Procedure, Recipe
 from daybreak.recipes import _bert, _sizes
 from daybreak.training.objectives.masked import Masked
 from daybreak.training.optim.optimizers import Adam, AdamW, OptimizerConfig
@@ -30,6 +30,10 @@ SHAPES = {
 VOCABULARY = 32_768
 DECAYED = ("matrices", "embeddings", "scalars")
 """Parameters with weight decay in version 2."""
+UNFILTERED = Procedure(protocol="cramming", tasks=("glue",))
+"""Fine-tuning of all runs of the papers."""
+FILTERED = replace(UNFILTERED, preset="crammed")
+"""The same, with the filter of the final text."""
 
 
 def crammed_bert(size: str, faithful: bool) -> CrammedEncoder:

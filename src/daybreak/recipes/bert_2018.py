@@ -9,7 +9,7 @@ Measured: records/2026-11-21-systems-bert.json (size mini, 8 minutes on a CPU, W
 
 from daybreak.data.sequences.sentence_pairs import SentencePairs
 from daybreak.data.tokenizers.tokenizer import WordPiece
-from daybreak.recipe import Recipe, Texts
+from daybreak.recipe import Procedure, Recipe, Texts
 from daybreak.recipes import _bert, _sizes
 from daybreak.training.objectives.masked import Masked
 from daybreak.training.optim.optimizers import BertAdam
@@ -26,6 +26,7 @@ DEVIATIONS = {
     "[UNK] is never masked": "the original protects [CLS] and [SEP] only",
     "the second phase starts at 90 % of the budget": "whether the budget counts time, tokens or steps",
 }
+PROCEDURE = Procedure(protocol="bert", tasks=("glue",))
 
 
 def build(size: str, faithful: bool) -> Recipe:

@@ -10,7 +10,7 @@ Measured: records/2026-11-21-systems-cramming.json (size mini, 8 minutes on a CP
 
 from daybreak.data.sequences.chunks import ChunkRows
 from daybreak.data.tokenizers.tokenizer import WordPiece
-from daybreak.recipe import Recipe, Texts
+from daybreak.recipe import Procedure, Recipe, Texts
 from daybreak.recipes import _bert, _sizes
 from daybreak.training.objectives.masked import Masked
 from daybreak.training.optim.optimizers import AdamW
@@ -24,6 +24,7 @@ DEVIATIONS = {
     "sequences are shuffled": "the original reads its published data set, which is shuffled already, in order",
     "the budget sets the schedule": "the original's 100 hours were an observation, not a limit",
 }
+PROCEDURE = Procedure(protocol="bert-8gb", tasks=("glue",))
 
 
 def build(size: str, faithful: bool) -> Recipe:

@@ -9,7 +9,7 @@ Measured: records/2026-11-21-systems-bert.json (one CPU process, size mini, 8 mi
 
 from daybreak.data.sequences.sentence_pairs import SentencePairs
 from daybreak.data.tokenizers.tokenizer import WordPiece
-from daybreak.recipe import Devices, Recipe, Texts
+from daybreak.recipe import Devices, Procedure, Recipe, Texts
 from daybreak.recipes import _bert, _sizes
 from daybreak.training.objectives.masked import Masked
 from daybreak.training.optim.optimizers import BertAdam
@@ -23,6 +23,7 @@ DEVIATIONS = {
     "weight decay and clipping relative to the gradient",
     "gradients are clipped once, after the reduction": "the original clips on each device before it",
 }
+PROCEDURE = Procedure(protocol="bert", tasks=("qqp",))
 
 
 def build(size: str, faithful: bool) -> Recipe:

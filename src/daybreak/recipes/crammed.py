@@ -18,8 +18,10 @@ DEVIATIONS = {
     "the last tokens of the text are used": "the original drops the remainder of every 1,024 documents",
     "the gradient is divided by the true number of sequences": "the original is off by 1.2 % if the microbatch does "
     "not divide the batch",
-    "the compressibility filter is part of preparation": "daybreak prepare --preset crammed applies it",
+    "the compressibility filter is part of preparation": "run and prepare --recipe crammed apply it as the preset "
+    "crammed; --preset plain leaves it out",
 }
+PROCEDURE = _crammed.FILTERED
 
 
 def build(size: str, faithful: bool) -> Recipe:

@@ -16,6 +16,7 @@ DEVIATIONS = {
     "of its text never sees the others",
     "see crammed": "the two recipes differ only in the budget and in the microbatch of a device",
 }
+PROCEDURE = _crammed.FILTERED
 
 
 def build(size: str, faithful: bool) -> Recipe:

@@ -22,6 +22,7 @@ DEVIATIONS = {
     "optimizer.decay": "the original excludes norms from weight decay by a name that does not match; here they do not "
     "decay, as in version 2",
 }
+PROCEDURE = _crammed.FILTERED
 
 
 def build(size: str, faithful: bool) -> Recipe:

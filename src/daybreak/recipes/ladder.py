@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from daybreak.recipe import Recipe
+from daybreak.recipe import Procedure, Recipe
 from daybreak.recipes import _crammed as cramming
 
 BOOKS = "BOOKS_AND_WIKIPEDIA"
@@ -36,6 +36,7 @@ class Rung:
     deviations: dict[str, str]
     build: Callable[[str, str, bool], Recipe]
     """(name, size, faithful) -> the recipe."""
+    procedure: Procedure = cramming.FILTERED
 
     def description(self, name: str) -> str:
         """What the docstring of a recipe file holds: summary, paper, command, results."""
@@ -81,6 +82,7 @@ RUNGS = {
         run="hf-bert-base with bert-original on books and Wikipedia, mixed precision",
         results=_measured(1),
         corpus=BOOKS,
+        procedure=cramming.UNFILTERED,
         deviations=UNFINISHED,
         build=_run_1,
     ),
@@ -90,6 +92,7 @@ RUNGS = {
         run="hf-bert-base with bert-original on books and Wikipedia, float32",
         results=_measured(1),
         corpus=BOOKS,
+        procedure=cramming.UNFILTERED,
         deviations=UNFINISHED,
         build=lambda name, size, faithful: replace(_run_1(name, size, faithful), precision="float32"),
     ),
@@ -123,6 +126,7 @@ RUNGS = {
         run="crammed-bert with bert-o4 on bookcorpus-wikipedia",
         results=_measured(1),
         corpus=BOOKS,
+        procedure=cramming.UNFILTERED,
         deviations=UNSORTED,
         build=lambda name, size, faithful: _final(name, size, faithful, order="shuffled"),
     ),

@@ -10,7 +10,7 @@ Measured: records/2026-11-21-systems-scibert.json (size mini, 8 minutes on a CPU
 
 from daybreak.data.sequences.sentence_pairs import SentencePairs
 from daybreak.data.tokenizers.tokenizer import WordPiece
-from daybreak.recipe import Recipe, Texts
+from daybreak.recipe import Procedure, Recipe, Texts
 from daybreak.recipes import _bert, _sizes
 from daybreak.training.objectives.masked import Masked
 from daybreak.training.optim.optimizers import BertAdam
@@ -30,6 +30,7 @@ DEVIATIONS = {
     "the vocabulary is WordPiece": "the original trains SentencePiece BPE and converts it to BERT's format",
     "the second phase starts with a new optimizer": "the published commands resume in the folder of the first phase",
 }
+PROCEDURE = Procedure(protocol="scibert", tasks=("scibert",))
 
 
 def build(size: str, faithful: bool) -> Recipe:

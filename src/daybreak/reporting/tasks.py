@@ -292,7 +292,10 @@ def glue_table(runs: Sequence[RunRecords], published: Sequence[Published]) -> st
     """A Markdown table of GLUE dev scores: a row for each model of the runs and each published model.
 
     Args:
-        published: models with ``numbers`` in the convention of the Cramming paper; others are left out.
+        published: models with ``numbers`` in the columns of the Cramming paper; others are left out.
+
+    Returns:
+        The table; empty if the runs have no result of a GLUE task.
     """
     rows = []
     for run in runs:
@@ -305,17 +308,18 @@ def glue_table(runs: Sequence[RunRecords], published: Sequence[Published]) -> st
                 models.setdefault((result.protocol, result.model_name), {}).update(medians)
         for (protocol, model), numbers in models.items():
             name = f"{run.label}, {model}" if len({name for _, name in models}) > 1 else run.label
-            rows.append(_glue_row(name, f"this report, protocol {protocol}", numbers))
-    rows += [_glue_row(model.model, model.source, model.numbers) for model in published if model.numbers]
-    return markdown_table(
-        ["Model", "Source", *GLUE_COLUMNS, "Mean of 9"], [row for row in rows if row[2:-1].count("-") < 9]
-    )
+            if scores := [numbers[key] for key in GLUE_COLUMNS.values() if key in numbers]:
+                mean = statistics.fmean(scores) if len(scores) == len(GLUE_COLUMNS) else None
+                rows.append(_glue_row(name, f"this report, protocol {protocol}", numbers, mean))
+    if not rows:
+        return ""
+    rows += [_glue_row(each.model, each.source, each.numbers, each.value) for each in published if each.numbers]
+    return markdown_table(["Model", "Source", *GLUE_COLUMNS, "Mean of 9"], rows)
 
 
-def _glue_row(name: str, source: str, numbers: Mapping[str, float]) -> list[str]:
-    scores = [numbers[key] for key in GLUE_COLUMNS.values() if key in numbers]
+def _glue_row(name: str, source: str, numbers: Mapping[str, float], mean: float | None) -> list[str]:
     cells = [score(numbers[key]) if key in numbers else UNKNOWN for key in GLUE_COLUMNS.values()]
-    return [name, source, *cells, score(statistics.fmean(scores)) if len(scores) == len(GLUE_COLUMNS) else UNKNOWN]
+    return [name, source, *cells, UNKNOWN if mean is None else score(mean)]
 
 
 # ---------------------------------------------------------------- comparisons of two models

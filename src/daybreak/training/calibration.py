@@ -279,6 +279,15 @@ def expected_epochs(training: Training, budget: Budget, elapsed: float) -> float
     return steps * phase.batch / phase.rows_per_epoch
 
 
+def repetition(epochs: float) -> str:
+    """Describe how often the text is read and what that is worth; empty if nothing is read twice."""
+    if epochs <= 1.0:
+        return ""
+    if epochs <= MANY_EPOCHS:
+        return f"{epochs:.1f} times; up to about {MANY_EPOCHS:.0f} times, that is nearly as good as new text."
+    return f"{epochs:.0f} times; beyond about {MANY_EPOCHS:.0f} times, it improves the model little: use more text."
+
+
 def worth_compiling(setting: str, device: torch.device, budget: Budget) -> bool:
     """Whether to try torch.compile: if requested, or automatically on a GPU with enough time."""
     if setting != "auto":

@@ -22,6 +22,7 @@ from daybreak.evaluation.protocols.known_protocols import PROTOCOLS
 from daybreak.evaluation.protocols.protocol import Setting
 from daybreak.evaluation.tasks.batches import Padding
 from daybreak.evaluation.tasks.choices import Choice
+from daybreak.evaluation.tasks.known_tasks import known_task
 from daybreak.evaluation.tasks.task import LabelledRows, Task
 
 KIND = Choice()
@@ -55,6 +56,20 @@ def test_one_context_column_stands_before_every_choice(tmp_path: Path) -> None:
 def test_the_second_context_column_begins_every_choice(tmp_path: Path) -> None:
     data = KIND.load(told(tmp_path, [ROW, ROW], [ROW], text=("story", "begin")))
     assert data.dev.texts == [("the sun", "people walk home", "people walk late", "people rain")]
+
+
+def test_swag_is_read_as_distributed(tmp_path: Path) -> None:
+    """The header of data/train.csv in rowanz/swagaf; each ending follows the start of its sentence."""
+    header = ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label"
+    row = '0,anet_1,1,"A man sits, she",A man sits.,She,gold,"runs, fast.",sings.,sleeps.,eats.,2'
+    (tmp_path / "SWAG").mkdir()
+    for part in ("train", "val"):
+        (tmp_path / "SWAG" / f"{part}.csv").write_text(f"{header}\n{row}\n")
+    data = KIND.load(known_task("swag", tmp_path))
+    assert data.train.texts == [("A man sits.", "She runs, fast.", "She sings.", "She sleeps.", "She eats.")]
+    assert data.dev.targets == [2]
+    with pytest.raises(UserError, match="needs the files of SWAG"):
+        known_task("swag", None)
 
 
 def test_a_tenth_is_held_out_and_rows_without_a_cell_are_counted(tmp_path: Path) -> None:

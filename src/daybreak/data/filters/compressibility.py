@@ -15,6 +15,9 @@ from daybreak.data.readers.text_pieces import cut_at_whitespace
 from daybreak.data.tokenizers.tokenizer import load_tokenizer
 
 SELF = "self"
+FILTER_VOCABULARY = 32_768
+"""Smallest vocabulary of a tokenizer that is trained for the filter: the paper's. A smaller one needs more tokens for
+the same text: with 8,192 the threshold drops 29 % of 1,500 Wikipedia articles, with 32,768 below 1 %."""
 REASON = "too many tokens for its characters"
 
 

@@ -1,4 +1,4 @@
-"""The built-in tasks, GLUE's and SciBERT's, and how their files are found in the user's folder.
+"""The built-in tasks, GLUE's, SciBERT's and SWAG, and how their files are found in the user's folder.
 
 GLUE (Wang et al. 2019, arXiv:1804.07461): label names and their order follow the data set ``nyu-mll/glue``. The files
 have two layouts with the same rows: .tsv files as GLUE distributes them, one folder per task, and .parquet files as on
@@ -164,12 +164,30 @@ TEXTS = {
 }
 SCIBERT = {**ENTITIES, **TEXTS}
 
-KNOWN = {**GLUE, **SCIBERT}
+SWAG = {
+    "swag": Task(
+        name="swag",
+        train=Path("SWAG/train.csv"),
+        dev=Path("SWAG/val.csv"),
+        text=("sent1", "sent2"),
+        choices=("ending0", "ending1", "ending2", "ending3"),
+        label="label",
+        kind="choice",
+        metric="accuracy",
+        format="csv",
+    )
+}
+"""SWAG (Zellers et al. 2018, arXiv:1808.05326) with the files of its repository's folder ``data``."""
+
+KNOWN = {**GLUE, **SCIBERT, **SWAG}
 TASK_LISTS = {
     # WNLI, whose dev file contradicts its training file, is not part of public averages.
     "glue": ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte"),
     "glue5": ("cola", "sst2", "mrpc", "stsb", "rte"),
+    "scibert": tuple(SCIBERT),
 }
+BUILT_IN = ("glue", "scibert")
+"""The lists of all tasks with a public average or a paper's table."""
 
 
 # ---------------------------------------------------------------- finding the files
@@ -191,7 +209,7 @@ def known_task(name: str, task_dir: Path | None) -> Task:
     layouts = _layouts(name)
     wanted = [_spellings(layout.train)[-1] for layout in layouts]
     if task_dir is None:
-        source = "GLUE" if name in GLUE else "SciBERT"
+        source = "GLUE" if name in GLUE else "SciBERT" if name in SCIBERT else "SWAG"
         raise UserError(
             f"Task '{name}' needs the files of {source}, and no folder was given.",
             f"Name the folder that holds {' or '.join(wanted)} with --task-dir.",
@@ -204,6 +222,25 @@ def known_task(name: str, task_dir: Path | None) -> Task:
         f"Task '{name}' needs its files, and '{task_dir}' holds {'no ' if len(wanted) == 1 else ''}{shown}.",
         "Name the folder that holds them with --task-dir.",
     )
+
+
+def whole_task(name: str) -> str:
+    """Return the name of the task, or of the whole task for a built-in subset."""
+    return KNOWN[name].whole if name in KNOWN else name
+
+
+def held_task(name: str, folder: Path) -> str:
+    """Return ``name`` if the folder holds its labelled files, the name of its subset if only that is there, or "".
+
+    Raises:
+        UserError: the folder cannot be read, or a file is split into several.
+    """
+    for each in (name, f"{name}-subset"):
+        if each in KNOWN and any(
+            all(_find(folder, path) is not None for path in layout.files.values()) for layout in _layouts(each)
+        ):
+            return each
+    return ""
 
 
 def files_of(names: Sequence[str]) -> list[str]:
