@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daybreak.core.budget import Budget
 
 from daybreak.commands import evaluate, run
+from daybreak.core.budget import Budget
 from daybreak.core.deadline import Deadline
 from daybreak.core.errors import TooLate, UserError
 from daybreak.core.files import write_json

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from daybreak.core.budget import Budget
 
+from daybreak.core.budget import Budget
 from daybreak.core.errors import UserError
 from daybreak.core.world import World
 from daybreak.training import calibration, checkpoint
