@@ -86,7 +86,7 @@ def called(command: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple
     found: list[Any] = []
     verb = words[0].replace("-", "_")
     module = importlib.import_module(f"daybreak.commands.{verb}")
-    for function in ("catalogue", "described") if verb == "recipes" else (verb,):
+    for function in {"recipes": ("catalogue", "described"), "report": ("report", "glue_scores")}.get(verb, (verb,)):
         monkeypatch.setattr(module, function, lambda *args, **kwargs: found.append((args, kwargs)))
     monkeypatch.setattr("daybreak.exporting.hub.local_folder", Path)
     monkeypatch.setattr("daybreak.exporting.hub.push_to_hub", lambda *args, **kwargs: None)

@@ -62,6 +62,7 @@ PARSED = {
         "make test",
         "make check",
         "make docs",
+        "make tables",
         "make run SYSTEM_TORCH=1",
         'make test ARGS="tests/data -x"',
         'make test ARGS="tests/data --hypothesis-profile search"',

@@ -99,8 +99,8 @@ def test_its_rate_holds_and_then_falls(finished: Path, branched: Path) -> None:
 def test_its_records_say_where_it_comes_from(finished: Path, branched: Path) -> None:
     summary = read_json(branched / "summary.json", Summary)
     assert (summary.parent, summary.steps, summary.forgetting) == (finished.name, 60, None)
-    # Only the sequences of this run count.
-    assert summary.rows == 60 * 8 and summary.tokens == 60 * 8 * 32
+    # Only the sequences of this run count; those of the finish are twice as long and half as many.
+    assert summary.rows == 50 * 8 + 10 * 4 and summary.tokens == 60 * 8 * 32
     assert summary.rows_per_second == pytest.approx(summary.rows / 60 * summary.steps_per_second, rel=0.01)
     assert f"continued from {finished.name}" in (branched / "model" / "README.md").read_text()
     assert kept(branched).progress.position > kept(finished).progress.position

@@ -134,7 +134,7 @@ def test_what_was_left_of_other_text_is_not_gone_on_with(
     (tmp_path / ".data.preparing" / "something else" / "survey" / "00000").mkdir(parents=True)
     manifest = prepare([corpus], tmp_path / "data", tokenizer=SMALL)
     assert manifest.train.documents + manifest.heldout.documents == 600
-    assert "Going on" not in capsys.readouterr().out
+    assert "Resuming the interrupted preparation" not in capsys.readouterr().out
 
 
 def test_two_preparations_of_one_folder_do_not_meet(

@@ -103,7 +103,7 @@ def test_a_build_that_was_killed_goes_on_and_gives_the_same_bytes(
     begun = np.load(run / "search" / "vectors.npy")
     assert begun[:600].any(axis=1).all() and not begun[600:].any()
     open_index(run)
-    assert f"Going on with the search index at passage 600 of {halfway.passages:,}." in capsys.readouterr().out
+    assert f"Resuming the search index at passage 600 of {halfway.passages:,}." in capsys.readouterr().out
     whole = open_index(run, folder=tmp_path / "whole")
     assert contents(run / "search") == contents(tmp_path / "whole") and whole.state.embedded == halfway.passages
 

@@ -215,7 +215,7 @@ def _complete(folder: Path, source: SearchSource, data_folder: str, rebuild: boo
     if state is None or rebuild:
         state = _begin(folder, source, data_folder)
     elif state.embedded < state.passages:
-        say(f"Going on with the search index at passage {state.embedded:,} of {state.passages:,}.")
+        say(f"Resuming the search index at passage {state.embedded:,} of {state.passages:,}.")
     reader = PassageReader(source.shards, source.tokenizer, np.load(folder / PASSAGES, mmap_mode="r"))
     state = _embed_passages(folder, source, reader, state)
     if not state.has_bm25 and importlib.util.find_spec("bm25s") is not None:

@@ -73,7 +73,7 @@ def test_its_tasks_end_with_who_waits_and_the_same_command_goes_on(
     assert len(done) < len(parts_of(records)), "nobody goes on"
     (tmp_path / "delay").write_text("0")
     prepare([records], tmp_path / "data", tokenizer=SMALL, preprocessing=preprocessing, workers=Cluster("ray", 2))
-    assert "Going on" in capsys.readouterr().out
+    assert "Resuming the interrupted preparation" in capsys.readouterr().out
     prepare([records], tmp_path / "here", tokenizer=SMALL, preprocessing=preprocessing, workers=1)
     assert contents(tmp_path / "data") == contents(tmp_path / "here") and left_over(tmp_path) == []
 

@@ -96,7 +96,7 @@ def test_who_waits_is_killed_and_the_same_command_goes_on(
     assert "CANCELLED by 0" in fake_slurm.states(jobs / "7")
     told = capsys.readouterr().out
     first = re.search(r"Slurm's job \d+: (\d+) parts", told)
-    assert "Going on" in told and first and int(first[1]) <= len(parts_of(records)) - 3
+    assert "Resuming the interrupted preparation" in told and first and int(first[1]) <= len(parts_of(records)) - 3
     (tmp_path / "delay").write_text("0")
     prepare([records], tmp_path / "here", tokenizer=SMALL, preprocessing=preprocessing, workers=1)
     assert contents(tmp_path / "data") == contents(tmp_path / "here")

@@ -293,7 +293,7 @@ def claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], tu
     A lock belongs to an open file, so that several in one process stand for one each in several.
     """
     monkeypatch.setattr(parallel.signal, "signal", lambda *rest: None)
-    monkeypatch.setattr(parallel, "_exit_with", lambda parent: None)
+    monkeypatch.setattr(parallel, "end_with", lambda parent: None)
     held: list[int] = []
     real = os.open
 
