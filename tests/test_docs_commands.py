@@ -47,6 +47,9 @@ PARSED = {
         "export RAY_ADDRESS=HOST:6379",
         "export SBATCH_ACCOUNT=mine",
     ),
+    "results on whole GLUE tasks; tests/reporting/test_task_results.py runs it with some": (
+        "daybreak report runs/mine --table glue",
+    ),
     "the hub": (
         "daybreak evaluate MODEL --tasks glue --task-dir hf://nyu-mll/glue",
     ),
