@@ -133,14 +133,15 @@ def with_measurements(job: PretrainingJob, training: Training, start: Progress) 
     decisions = world.broadcast(decisions)
     training.clock.keep_back(decisions.reserve_seconds)
     training = replace(training, decisions=decisions)
-    _warn_of_repeats(calibration.expected_epochs(training, job.budget, elapsed))
+    _announce_repeats(calibration.expected_epochs(training, job.budget, elapsed))
     return training
 
 
-def _warn_of_repeats(epochs: float) -> None:
-    """Warn before the first step if the budget repeats any text."""
+def _announce_repeats(epochs: float) -> None:
+    """Say before the first step whether the budget repeats any text."""
     if advice := calibration.repetition(epochs):
-        say(f"Warning: at this speed the run reads the text {advice}")
+        warning = "Warning: at" if epochs > calibration.MANY_EPOCHS else "At"
+        say(f"{warning} this speed the run reads the text {advice}")
 
 
 def compiled_everywhere(training: Training, progress: Progress) -> bool:

@@ -284,7 +284,7 @@ def repetition(epochs: float) -> str:
     if epochs <= 1.0:
         return ""
     if epochs <= MANY_EPOCHS:
-        return f"{epochs:.1f} times; up to about {MANY_EPOCHS:.0f} times, that is nearly as good as new text."
+        return f"{epochs:.1f} times; up to about {MANY_EPOCHS:.0f} times, repeated text is nearly as good as new text."
     return f"{epochs:.0f} times; beyond about {MANY_EPOCHS:.0f} times, it improves the model little: use more text."
 
 
