@@ -104,9 +104,11 @@ def _task_sentence(pairs: Sequence[TaskPair]) -> str:
         )
     only = compared[0]
     assert only.pretrained and only.untrained
+    bag = only.pretrained.bag_of_words
+    words = f", the bag of words {score(bag[only.pretrained.metric])}" if bag else ""
     return (
         f"On the task {only.task} it scores {score(only.pretrained.mean)} ({only.pretrained.metric} x 100); the same "
-        f"network without pretraining scores {score(only.untrained.mean)}, and the constant answer "
+        f"network without pretraining scores {score(only.untrained.mean)}{words}, and the constant answer "
         f"{score(only.pretrained.baseline)}."
     )
 
