@@ -55,7 +55,7 @@ def search(
 ) -> list[SearchResult]:
     """Search in the text that a run was trained on and in its held-out text, with the run's exported model.
 
-    The first call builds an index of passages; a build that was killed goes on where it stopped. For many queries from
+    The first call builds an index of passages; a killed build resumes where it stopped. For many queries from
     Python, ``daybreak.searching.query.open_search`` keeps index and model open.
 
     Args:

@@ -44,7 +44,7 @@ def say(line: str = "") -> None:
         discard_output()
         with suppress(OSError):
             why = os.strerror(error.errno or errno.EIO).lower()
-            print(f"daybreak: its output cannot be written ({why}); it goes on without printing.", file=sys.stderr)
+            print(f"daybreak: its output cannot be written ({why}); it continues without printing.", file=sys.stderr)
 
 
 def discard_output() -> None:

@@ -71,28 +71,28 @@ def time_recipe(recipe: Recipe, shards: Shards, data: Path) -> Speed:
     Raises:
         UserError: not even one sequence fits into the memory of this device.
     """
-    begun = time.monotonic()
+    started = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch, quiet():
         untimed = replace(recipe, budget="1000000steps")
-        job = PretrainingJob(recipe=untimed, shards=shards, data=data, run=RunFolder(Path(scratch)), started=begun)
+        job = PretrainingJob(recipe=untimed, shards=shards, data=data, run=RunFolder(Path(scratch)), started=started)
         training, progress = setup_training(job, first_decisions(untimed, World()), World())
         training = with_measurements(job, training, progress)
-        begun_steps = time.monotonic()
+        steps_started = time.monotonic()
         steps = [_seconds(training, progress, at) for at in MOMENTS]
         final = training.validation.whole_seconds(training.validation.row_seconds)
         step = len(steps) / sum(1.0 / seconds for seconds in steps)  # harmonic mean: tokens add up over time
     cuda = training.device.type == "cuda"
     memory = torch.cuda.max_memory_allocated() if cuda else peak_bytes()
     end = reserve_for(validation=final, save=training.time_by_category["checkpoint"], step=step)
-    return Speed(step=step, start=IMPORTS + begun_steps - begun, end=end, memory=memory)
+    return Speed(step=step, start=IMPORTS + steps_started - started, end=end, memory=memory)
 
 
 def _seconds(training: Training, progress: Progress, at: float) -> float:
-    begun = time.monotonic()
+    started = time.monotonic()
     take_step(training, progress, at)
     if training.device.type == "cuda":
         torch.cuda.synchronize()
-    return time.monotonic() - begun
+    return time.monotonic() - started
 
 
 # ---------------------------------------------------------------- candidates

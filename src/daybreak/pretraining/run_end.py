@@ -51,7 +51,7 @@ def finish(job: PretrainingJob, training: Training, progress: Progress, price: f
         tick = Tick(training.clock.elapsed(), 1.0)
         final = validate(training, progress, tick, rows=training.validation.rows, final=True)
     length = max(recipe.longest_row, training.validation.length)
-    begun = time.monotonic()
+    started = time.monotonic()
     write_model_folder(
         run.model,
         model=training.model,
@@ -61,7 +61,7 @@ def finish(job: PretrainingJob, training: Training, progress: Progress, price: f
         vocabulary=shards.manifest.vocabulary,
         special=shards.manifest.special,
     )
-    training.time_by_category["export"] += time.monotonic() - begun
+    training.time_by_category["export"] += time.monotonic() - started
     summary = _summarise(job, training, progress, final, price)
     say(_headline(summary))
     if final.on_plateau:

@@ -1,4 +1,4 @@
-"""The search index of a run: made in parts, so that a build that was killed goes on, and opened from disk.
+"""The search index of a run: built in parts, so that a killed build resumes, and read from disk.
 
     SEARCH/index.json     what it was made of, and how much of it is there (``SearchIndex``)
            passages.npy   int64 [N, 4]: split, document, first and last token of each passage

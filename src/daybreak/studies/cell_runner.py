@@ -205,5 +205,5 @@ def check_ended(code: int, signals: Signals, cell: Cell, log: Path) -> None:
             "Correct that and run the same command again, which keeps finished cells; or leave the variant out.",
         )
     if code < 0 or code > 128:
-        raise UserError(f"The cell '{cell.name}' was stopped from outside.", "The same command goes on from there.")
+        raise UserError(f"The cell '{cell.name}' was stopped from outside.", "Repeat the command, which resumes it.")
     raise RuntimeError("\n".join([f"the cell {cell.name} ended with {code}:", *lines[-LAST_LINES:]]))

@@ -95,11 +95,11 @@ def evaluate_cell(cell: Cell, study: StudyFolder, lock: TextIO, tasks: CellTasks
     run = study.folder(cell)
     if done.exists() and read_json(done)["identity"] == tasks.identity and RunFolder(run).results.exists():
         return
-    begun = time.monotonic()
+    started = time.monotonic()
     with Signals() as signals:
         code = run_child(tasks.command(run), log, study.threads, lock, signals, look=lambda: None)
     check_ended(code, signals, cell, log)
-    write_json(done, {"identity": tasks.identity, "seconds": round(time.monotonic() - begun, 1)})
+    write_json(done, {"identity": tasks.identity, "seconds": round(time.monotonic() - started, 1)})
 
 
 def with_scores(found: StudyCell, cell: Cell, study: StudyFolder, tasks: CellTasks) -> StudyCell:

@@ -157,7 +157,7 @@ def settled(variants: Sequence[Variant], budget: str, seeds: int, threads: int) 
 def refuse_others(out: Path, before: StudySettings, now: StudySettings) -> None:
     """Raise UserError if the study in ``out`` started with other settings, so that its cells would not compare."""
     if words := before.differs(now):
-        raise UserError(f"The study in '{out}' was begun with {words}.", "Give what it began with, or another --out.")
+        raise UserError(f"The study in '{out}' was started with {words}.", "Use the same options, or another --out.")
 
 
 def forecast(cells: Sequence[Cell], study: StudyFolder, tasks: CellTasks | None = None) -> None:

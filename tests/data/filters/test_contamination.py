@@ -114,7 +114,7 @@ def test_what_is_wrong_is_said(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"none.txt' cannot be read: no such file"):
         EvaluationTexts.read([tmp_path / "none.txt"])
     (tmp_path / "bad.jsonl").write_text('{"text": 1}\n{"text": \n')
-    with pytest.raises(UserError, match="line 2 is no JSON"):
+    with pytest.raises(UserError, match="line 2 is not valid JSON"):
         EvaluationTexts.read([tmp_path / "bad.jsonl"])
     (tmp_path / "labels.tsv").write_text("0\t1\n1\t0\n")
     with pytest.raises(UserError, match="has no text of 8 words or more"):

@@ -31,7 +31,7 @@ from daybreak.data.pipeline.cluster import (
 )
 from daybreak.data.pipeline.cluster_tasks import Parts, job_number, leave_error, read_plan
 from daybreak.data.pipeline.preprocessing import Preprocessing
-from daybreak.data.pipeline.workers import WorkerLost, lay_down
+from daybreak.data.pipeline.workers import WorkerLost, write_task
 
 
 class Done:
@@ -113,8 +113,8 @@ def fail(error: Exception, number: int) -> None:
     ("error", "sentence", "remedy"),
     [
         (UserError("'a' is bad.", "Mend it."), "'a' is bad.", "Mend it."),
-        (MemoryError(), "its memory was full", "Give each core more with --slurm.memory: what is done is kept."),
-        (OSError(errno.EIO, "Input/output error"), "Input/output error", "See that every machine has the text"),
+        (MemoryError(), "its memory was full", "Give each core more with --slurm.memory; finished parts stay."),
+        (OSError(errno.EIO, "Input/output error"), "Input/output error", "Make sure that every machine has the text"),
     ],
 )
 def test_the_fault_of_a_task_is_told_and_what_is_done_kept(
@@ -150,7 +150,7 @@ def test_other_errors_come_as_they_were(tmp_path: Path, error: Exception, kind: 
 
 def test_another_version_is_refused(tmp_path: Path) -> None:
     (tmp_path / ERRORS).mkdir()
-    lay_down(partial(fill, tmp_path / "results"), tmp_path / TASK)
+    write_task(partial(fill, tmp_path / "results"), tmp_path / TASK)
     plan = ClusterPlan(Cluster("slurm", 1), (0,), 1, str(tmp_path), os.getpid(), version="0.0")
     (tmp_path / PLAN).write_bytes(pickle.dumps(plan))
     with pytest.raises(WorkerLost, match=r"Daybreak is .* on the machine .*, and 0\.0 where the command was given"):

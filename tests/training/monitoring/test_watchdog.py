@@ -67,8 +67,8 @@ def test_each_rank_writes_all_its_stacks_once_and_the_first_speaks(tmp_path: Pat
         assert len(re.findall(r"no step has ended for [0-9]+s \(step 1,234\)", text)) == 1
     received = r"No step has ended for [0-9]+s \(step 1,234\); where each process stands is in"
     assert len(re.findall(received, output[0])) == 1
-    assert str(tmp_path / "stacks") in output[0] and "The run goes on waiting; stop it with Ctrl-C" in output[0]
-    assert "The run goes on, after " in output[0].splitlines()[-1]
+    assert str(tmp_path / "stacks") in output[0] and "The run keeps waiting; stop it with Ctrl-C" in output[0]
+    assert "The run continues after " in output[0].splitlines()[-1]
     assert output[1] == ""
 
 

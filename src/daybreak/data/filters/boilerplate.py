@@ -13,7 +13,7 @@ from daybreak.data.filters.filter import Context, DocumentFilter, FilterFunction
 REASON = "mostly the licence of a digitised book"
 AROUND = 200
 """Characters around a phrase that count as boilerplate; a licence has a phrase about every 200 characters."""
-PLAINEST = (
+DISTINCTIVE = (
     "project gutenberg",
     "gutenberg-tm",
     "gutenberg\u2122",
@@ -29,7 +29,7 @@ PLAINEST = (
     "transcriber\u2019s note",
 )
 """Phrases, in lower case with single spaces, that are rare in other text; one is required."""
-OTHERS = (
+FREQUENT = (
     "electronic work",
     "public domain",
     "end of the project",
@@ -46,8 +46,8 @@ OTHERS = (
     "ebook",
     "donations",
 )
-"""Phrases that are frequent in licences; counted only if one of PLAINEST occurs."""
-_PHRASES = re.compile("|".join(map(re.escape, PLAINEST + OTHERS)))
+"""Phrases that are frequent in licences; counted only if one of DISTINCTIVE occurs."""
+_PHRASES = re.compile("|".join(map(re.escape, DISTINCTIVE + FREQUENT)))
 
 
 def _covered(text: str) -> Iterator[tuple[int, int]]:
@@ -63,9 +63,9 @@ def _covered(text: str) -> Iterator[tuple[int, int]]:
 
 
 def boilerplate_fraction(text: str) -> float:
-    """Return the fraction of ``text`` around phrases of licences; 0 without a phrase of PLAINEST."""
+    """Return the fraction of ``text`` around phrases of licences; 0 without a phrase of DISTINCTIVE."""
     lowered = text.lower().replace("\n", " ")
-    if not any(phrase in lowered for phrase in PLAINEST):
+    if not any(phrase in lowered for phrase in DISTINCTIVE):
         return 0.0
     return sum(end - start for start, end in _covered(lowered)) / len(lowered)
 
@@ -88,7 +88,7 @@ class BookLicence(DocumentFilter):
             raise UserError(f"A fraction of {self.most} is not possible.", "Give a number between 0 and 1.")
 
     def why(self) -> str:
-        return "licences and notes of digitised books (Project Gutenberg and others), told by their phrases"
+        return "licences and notes of digitised books (Project Gutenberg and others), found by their phrases"
 
     def open(self, context: Context) -> FilterFunction:
         return lambda text: REASON if boilerplate_fraction(text) > self.most else None

@@ -1,4 +1,4 @@
-"""Cramming's filter: text that a tokenizer cannot compress is left out (Geiping and Goldstein 2022, section 4.4)."""
+"""Cramming's filter: drop text that a tokenizer cannot compress (Geiping and Goldstein 2022, section 4.4)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REASON = "too many tokens for its characters"
 
 
 def count_tokens(text: str, tokenizer: Tokenizer) -> int:
-    """Tokens of ``text``, special tokens around it included; a long text goes through in pieces cut at whitespace."""
+    """Return the number of tokens of ``text`` with its special tokens; long text is split at whitespace."""
     encoded = tokenizer.encode_batch_fast(list(cut_at_whitespace(text)), add_special_tokens=False)
     return sum(map(len, encoded)) + int(tokenizer.num_special_tokens_to_add(False))
 
@@ -31,8 +31,8 @@ def count_tokens(text: str, tokenizer: Tokenizer) -> int:
 class Compressibility(DocumentFilter):
     """Keeps a document if its tokens are fewer than ``threshold`` times its characters.
 
-    The paper's text gives 0.3 as an example; all of its published runs use 0.25. They count with the tokenizer of
-    albert-base-v2, which takes a pretrained vocabulary; or, as ``remove_trash: self``, with one trained on the text.
+    The paper gives 0.3 as an example; all of its published runs use 0.25. They count with the pretrained tokenizer of
+    albert-base-v2 or, with ``remove_trash: self``, with a tokenizer trained on the text.
     """
 
     memory: ClassVar[str] = "a tokenizer, and the tokens of one document"
@@ -40,11 +40,11 @@ class Compressibility(DocumentFilter):
     threshold: float = 0.25
     """Tokens per character."""
     tokenizer: str = SELF
-    """self: one trained on the text before any step. Else a tokenizer folder, such as that of albert-base-v2."""
+    """self for a tokenizer trained on the unfiltered text, else a tokenizer folder, such as that of albert-base-v2."""
 
     def __post_init__(self) -> None:
         if not 0 < self.threshold <= 1:
-            raise UserError(f"{self.threshold} is no number of tokens per character.", "Give one between 0 and 1.")
+            raise UserError(f"A threshold of {self.threshold} is not possible.", "Give tokens per character in (0, 1].")
 
     @property
     def needs_tokenizer(self) -> bool:
@@ -59,7 +59,7 @@ class Compressibility(DocumentFilter):
         if folder is None:
             raise ValueError("a tokenizer trained on the text must be given")
         tokenizer = load_tokenizer(folder)
-        tokenizer.encode_special_tokens = True  # "[SEP]" written in the text is text
+        tokenizer.encode_special_tokens = True  # "[SEP]" in the text is ordinary text
 
         def evaluate(text: str) -> str | None:
             return None if count_tokens(text, tokenizer) < self.threshold * len(text) else REASON

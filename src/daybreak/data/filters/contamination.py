@@ -1,10 +1,10 @@
-"""Evaluation text in the corpus: found by runs of 13 words that both have (Brown et al. 2020, appendix C).
+"""Find evaluation text in the corpus by shared runs of 13 words (Brown et al. 2020, appendix C).
 
-Words are compared in lower case and without punctuation, accents kept (``words.bare_words``), so that line breaks,
-quotes and a tokenised ``it 's`` make no difference. An item is a line of a plain text, a cell of a .tsv, or a string
-anywhere in a record of a .jsonl file. An item of 13 words or more is met where 13 of its words in a row are; one of 8
-to 12 words where all of it is; a shorter one is not looked for, because it would be met by chance (the paper too takes
-no fewer than 8). Documents are searched one by one: an item that two documents share out between them is not found.
+Words are compared in lower case and without punctuation, but with accents (``words.bare_words``), so that line breaks,
+quotes and a tokenised ``it 's`` make no difference. An item is a line of plain text, a cell of a .tsv file, or a string
+anywhere in a record of a .jsonl file. A document contains an item of 13 words or more if it contains 13 consecutive
+words of it, and an item of 8 to 12 words if it contains all of them. Shorter items occur by chance and are ignored, as
+in the paper. Documents are searched separately, so an item that is split over two documents is not found.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from daybreak.data.readers.cleaning import clean
 from daybreak.data.readers.inputs import COMPRESSIONS, RECORDS, TEXT, InputFile, read_lines
 
 RUN, SHORTEST = 13, 8
-"""Words that must be met in a row, and words that an item must have."""
+"""Number of consecutive words that must be equal, and minimum number of words of an item."""
 REASON = "text of an evaluation"
 PIECE = 1 << 17
-"""Characters searched at once; a longer document goes through in pieces, cut where whitespace is if there is any."""
+"""Number of characters searched at once; a longer document is split into pieces, at whitespace if there is any."""
 MOST_WORDS = PIECE + RUN
 _BASE = 0x9E3779B97F4A7C15
 """Odd, so that it has an inverse modulo 2**64."""
 _SPARE_BITS = 4
-"""A cell in 16 of the table that is asked first is taken."""
+"""Bits by which the bitmap of hashes is larger than their number, so that at most 1 in 16 of its bits is set."""
 
 
 def _word_key(word: bytes) -> int:
@@ -55,10 +55,10 @@ def _powers() -> tuple[np.ndarray, np.ndarray]:
 
 
 class _Runs:
-    """Hashes of all runs of n words in a row of keys: one subtraction and one product for each n.
+    """Hashes of all runs of n words in a sequence of keys, by one subtraction and one product for each n.
 
-    A run's hash is the sum of its words' keys (64 bits of blake2b each) times rising powers of an odd number, modulo
-    2**64: two runs that differ agree with a probability of about 2**-64.
+    The hash of a run is the sum of the keys of its words (64 bits of blake2b each) times increasing powers of an odd
+    number, modulo 2**64. Two different runs have the same hash with a probability of about 2**-64.
     """
 
     def __init__(self, keys: np.ndarray):
@@ -67,14 +67,14 @@ class _Runs:
         np.cumsum(keys * powers[: len(keys)], out=self._sums[1:])
 
     def of(self, words: int) -> np.ndarray:
-        """uint64[len(keys) - words + 1], or empty."""
+        """Return the hashes of all runs of ``words``: uint64[len(keys) - words + 1], or empty."""
         if words >= len(self._sums):
             return np.zeros(0, np.uint64)
         runs: np.ndarray = (self._sums[words:] - self._sums[:-words]) * self._inverses[: len(self._sums) - words]
         return runs
 
     def at(self, place: int, words: int) -> int | None:
-        """The hash of the run that begins at ``place``, or None where the words end before it does."""
+        """Return the hash of the run that begins at ``place``, or None if it exceeds the sequence."""
         if place + words >= len(self._sums):
             return None
         run = int(self._sums[place + words]) - int(self._sums[place])
@@ -82,7 +82,7 @@ class _Runs:
 
 
 class _Table:
-    """Hashes -> the items they came from: 12 bytes a hash, and a table of 2 to 4 bytes a hash that is asked first."""
+    """Maps hashes to their items: 12 bytes per hash, and a bitmap of 2 to 4 bytes per hash that is checked first."""
 
     def __init__(self, hashes: np.ndarray, items: np.ndarray):
         order = np.lexsort((items, hashes))
@@ -94,7 +94,7 @@ class _Table:
         np.bitwise_or.at(self._taken, cells >> np.uint64(3), np.uint8(1) << (cells & np.uint64(7)).astype(np.uint8))
 
     def find(self, hashes: np.ndarray) -> Iterator[tuple[int, list[int]]]:
-        """Yield each place of ``hashes`` whose hash is in the table, with its items."""
+        """Yield each index of ``hashes`` whose hash is in the table, with its items."""
         cells = hashes >> self._shift
         taken = self._taken[cells >> np.uint64(3)] >> (cells & np.uint64(7)).astype(np.uint8) & np.uint8(1)
         places = np.flatnonzero(taken)
@@ -108,20 +108,20 @@ class _Table:
 class EvaluationTexts:
     """An index of evaluation texts, ready to be sent to worker processes.
 
-    Memory: 14 to 16 bytes for each run of 13 words (an item of n words has n - 12), 100 for each item, and 200 for each
-    different word. Of an item longer than PIECE words its beginning is looked for.
+    Memory: 14 to 16 bytes per run of 13 words (an item of n words has n - 12), 100 per item and 200 per distinct word.
+    Of an item longer than PIECE words, only the beginning is indexed.
 
     Args:
-        evaluations: for each, its items as strings.
+        evaluations: the items of each evaluation, as strings.
     """
 
     def __init__(self, evaluations: Sequence[Iterable[str]]):
         self._keys: dict[bytes, int] = {}
         self._places: list[tuple[int, int]] = []
         self._whole: dict[int, tuple[int, int]] = {}
-        """Of an item under RUN words: its number of words, and their hash."""
+        """Item of fewer than RUN words -> its number of words, and their hash."""
         self.counts: list[int] = []
-        """For each evaluation, how many items are long enough to be looked for; their numbers count these alone."""
+        """Number of items of each evaluation that are long enough; only these are numbered."""
         long: list[tuple[np.ndarray, np.ndarray]] = [(np.zeros(0, np.uint64), np.zeros(0, np.uint32))]
         short: list[tuple[np.ndarray, np.ndarray]] = list(long)
         for evaluation, texts in enumerate(evaluations):
@@ -153,23 +153,23 @@ class EvaluationTexts:
         """Index files: plain text, .tsv or .jsonl, each one evaluation; .gz and .zst as well.
 
         Raises:
-            UserError: a file cannot be read, or has no item that is long enough to be looked for.
+            UserError: a file cannot be read, or has no item that is long enough.
         """
         found = cls([_items(str(path)) for path in paths])
         for path, count in zip(paths, found.counts, strict=True):
             if count == 0:
                 raise UserError(
-                    f"'{path}' has no text of {SHORTEST} words or more that could be looked for.",
+                    f"'{path}' has no text of {SHORTEST} words or more.",
                     "Give the evaluation's own file: plain text, .tsv or .jsonl.",
                 )
         return found
 
     def find(self, text: str) -> set[tuple[int, int]]:
-        """Return (number of the evaluation, number of the item in it) for every item that ``text`` meets."""
+        """Return (number of the evaluation, number of the item in it) for every item that ``text`` contains."""
         found: set[int] = set()
         key, carried = self._keys.get, np.zeros(0, np.uint64)
         for piece in _pieces(text):
-            # A word that no evaluation has is 0, and no run that holds it is in a table.
+            # A word of no evaluation gets key 0, and no run with it is in a table.
             own = [key(word, 0) for word in bare_words(piece)]
             keys = np.concatenate([carried, np.fromiter(own, np.uint64, len(own))])
             if len(keys) < SHORTEST:
@@ -212,7 +212,7 @@ def _items(given: str) -> Iterator[str]:
     form = RECORDS if kind == ".jsonl" else TEXT
     file = InputFile(path, given, form, compression, facts.st_size, facts.st_mtime_ns)
     for number, line in enumerate(read_lines(file), 1):
-        if b"\0" in line:  # of a .parquet file, say: words would be found in it, and none of them in any text
+        if b"\0" in line:  # such as a .parquet file, whose words would never be found in text
             raise UserError(f"'{given}' is binary, not text (line {number}).", "Give plain text, .tsv or .jsonl.")
         text = line.decode("utf-8", "replace").lstrip("\ufeff")
         if form == TEXT:
@@ -226,7 +226,7 @@ def _record(line: str, given: str, number: int) -> Any:
         return json.loads(line)
     except (ValueError, RecursionError) as error:
         raise UserError(
-            f"'{given}' line {number} is no JSON: {reason(error)}.", "Mend that line, or leave the file out."
+            f"'{given}' line {number} is not valid JSON: {reason(error)}.", "Correct that line, or leave the file out."
         ) from None
 
 
@@ -240,9 +240,9 @@ def _strings(value: Any) -> Iterator[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationText(DocumentFilter):
-    """Reports the documents that hold evaluation text, and leaves them out where asked."""
+    """Reports the documents that contain evaluation text, and drops them with ``remove``."""
 
-    memory: ClassVar[str] = "16 bytes for each run of 13 words in the evaluation texts, and their different words"
+    memory: ClassVar[str] = "16 bytes per run of 13 words of the evaluation texts, and their distinct words"
 
     paths: tuple[str, ...]
     remove: bool = False

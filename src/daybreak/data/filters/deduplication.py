@@ -95,8 +95,8 @@ class Ledger:
     def decide(self) -> SplitAssignments:
         """Assign every document; at least one must be kept."""
         # Renamed when complete, because an orphan of a killed process may still read the earlier file.
-        begun = self._folder / "assignments.tmp"
-        assignments = np.memmap(begun, np.uint8, "w+", shape=(self.documents,))
+        temporary = self._folder / "assignments.tmp"
+        assignments = np.memmap(temporary, np.uint8, "w+", shape=(self.documents,))
         border = np.uint64(self._border())
         train, heldout, duplicates = 0, 0, self._duplicates
         for path in sorted(self._folder.glob("[0-9a-f][0-9a-f]")):
@@ -109,5 +109,5 @@ class Ledger:
             train += len(keys) - int(held.sum())
             duplicates += len(rows) - len(keys)
         assignments.flush()
-        os.replace(begun, self._folder / "assignments")
+        os.replace(temporary, self._folder / "assignments")
         return SplitAssignments(self._folder / "assignments", assignments, duplicates, train, heldout)

@@ -98,7 +98,7 @@ class Language(DocumentFilter):
             raise UserError("No language was given.", "Name one or more, as the model does.")
 
     def why(self) -> str:
-        return f"documents in other languages than {', '.join(self.languages)}, told by '{Path(self.model).name}'"
+        return f"documents in other languages than {', '.join(self.languages)}, found by '{Path(self.model).name}'"
 
     def open(self, context: Context) -> FilterFunction:
         model = _load(self.model)

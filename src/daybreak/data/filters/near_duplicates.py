@@ -1,19 +1,20 @@
-"""Near duplicates by MinHash, with the stages of datatrove (extra ``corpus``) and FineWeb's settings.
+"""Drop near duplicates by MinHash, with the stages of datatrove (extra ``corpus``) and the settings of FineWeb.
 
-A document is the set of its word 5-grams (in lower case, without punctuation, marks and digits); 14 buckets of 8 hashes
-make two documents that share 80 % of them meet with a probability of 92 % (Penedo et al. 2024, appendix E.1). Documents
-that meet, directly or over others, are a cluster, of which the smallest number stays. Those under five words stay.
+A document is represented by the set of its word 5-grams, in lower case and without punctuation and digits. 14 buckets
+of 8 hashes match two documents that share 80 % of their 5-grams with a probability of 92 % (Penedo et al. 2024,
+appendix E.1). Documents that match, directly or through others, form a cluster. The document with the smallest number
+of each cluster is kept. Documents of fewer than five words are always kept.
 
-Three calls, each of which can be repeated after a kill without what is already done:
+There are three stages. Each can be repeated after a kill and skips finished work:
 
-    FOLDER/signatures/bucket_000/00007.minhash.sig   ``write_signatures``, once for each part of the text
-    FOLDER/numbers/00007.npy                         the numbers of its documents; written last
-    FOLDER/pairs/00000_00.dups                       ``match_bucket``, once for each of BUCKETS
-    the numbers to leave out                         ``near_duplicates``
+    FOLDER/signatures/bucket_000/00007.minhash.sig   ``write_signatures``, once per part of the text
+    FOLDER/numbers/00007.npy                         the numbers of the documents of the part, written last
+    FOLDER/pairs/00000_00.dups                       ``match_bucket``, once per bucket
+    the numbers of the documents to drop             ``near_duplicates``
 
-Disk: 0.96 GB for a million documents. Memory: ``write_signatures`` 200 bytes for each document of its part, and 12 MB
-for the one in hand, or 300 MB where it has 4 million characters; ``match_bucket`` 300 MB, more only where a single part
-has over MERGED documents; ``near_duplicates`` 400 bytes for each document that has a near duplicate.
+Disk: 0.96 GB per million documents. Memory: ``write_signatures`` needs 200 bytes per document of the part and 12 MB for
+the current document (300 MB if it has 4 million characters); ``match_bucket`` 300 MB, and more only if a single part
+has over MERGED documents; ``near_duplicates`` 400 bytes per document that has a near duplicate.
 """
 
 from __future__ import annotations
@@ -38,21 +39,20 @@ if TYPE_CHECKING:
 
 BUCKETS, HASHES, WORDS = 14, 8, 5
 SHINGLES = 1 << 12
-"""n-grams whose hashes are in memory at once: 112 of 8 bytes each."""
+"""Number of n-grams whose hashes (112 of 8 bytes each) are in memory at once."""
 MERGED = 1 << 20
-"""Documents whose signatures are merged into one sorted file, so that few files are open at once."""
+"""Number of documents whose signatures are merged into one sorted file, so that few files are open at once."""
 _SIGNATURE = np.dtype([*((f"hash{number}", "<u8") for number in range(HASHES)), ("document", "<u4")])
 _BUFFERED = 1 << 10
-"""Signatures read at once from each sorted file."""
+"""Number of signatures read at once from each sorted file."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NearDuplicates(Filter):
-    """Leaves out all but the first of documents that are nearly the same. Judges the corpus, not a document."""
+    """Drops all but the first of the documents that are nearly the same; a filter of the corpus as a whole."""
 
     memory: ClassVar[str] = (
-        "400 MB for a million documents that have a near duplicate, and 300 MB in any case; 1 GB of disk for a million"
-        " documents"
+        "300 MB, and 400 MB per million documents that have a near duplicate; 1 GB of disk per million documents"
     )
 
     def why(self) -> str:
@@ -60,7 +60,7 @@ class NearDuplicates(Filter):
 
 
 def _config() -> MinhashConfig:
-    """datatrove's settings, quietly.
+    """Return the settings for datatrove, and disable its log.
 
     Raises:
         UserError: datatrove is not installed.
@@ -80,7 +80,7 @@ def _signature_step(folder: Path) -> MinhashDedupSignature:
     from datatrove.pipeline.dedup.minhash import MinhashDedupSignature  # an extra
 
     class Signatures(MinhashDedupSignature):
-        """datatrove's, for documents of any length: it would hold 3 KB for each word."""
+        """Signatures of documents of any length; datatrove's own code needs 3 KB of memory per word."""
 
         def get_signature(self, shingles: np.ndarray) -> list[list[int]]:
             parts = [
@@ -94,12 +94,12 @@ def _signature_step(folder: Path) -> MinhashDedupSignature:
 
 
 def write_signatures(documents: Iterable[tuple[int, str]], folder: Path, part: int) -> None:
-    """Hash the documents of one part; does nothing where that was done before. Parts may be hashed side by side.
+    """Hash the documents of one part, unless that is done. Parts can be hashed in parallel.
 
     Args:
-        documents: number and text; the numbers tell documents of all parts apart.
-        folder: the same for all parts; made here. What is in it must come from the same text.
-        part: the number of the part, from 0.
+        documents: (number, text) pairs; a number is unique over all parts.
+        folder: the same for all parts; created if missing. Existing content must come from the same text.
+        part: 0-based number of the part.
 
     Raises:
         UserError: datatrove is not installed.
@@ -112,12 +112,12 @@ def write_signatures(documents: Iterable[tuple[int, str]], folder: Path, part: i
 
     numbers: list[int] = []
 
-    def hand_over() -> Iterator[Any]:
+    def datatrove_documents() -> Iterator[Any]:
         for number, text in documents:
             numbers.append(number)
             yield Document(text=text[:LONGEST_FILTERED], id="")
 
-    step.run(hand_over(), rank=part)
+    step.run(datatrove_documents(), rank=part)
     done.parent.mkdir(parents=True, exist_ok=True)
     temporary = done.with_suffix(f".{os.getpid()}.tmp")
     with temporary.open("wb") as file:
@@ -126,23 +126,23 @@ def write_signatures(documents: Iterable[tuple[int, str]], folder: Path, part: i
 
 
 def _groups(folder: Path) -> list[list[tuple[int, int]]]:
-    """The parts that were hashed, with their numbers of documents, in groups of about MERGED documents."""
+    """Return (part, number of documents) of the hashed parts, in groups of about MERGED documents."""
     groups: list[list[tuple[int, int]]] = []
-    held = 0
+    in_group = 0
     for path in sorted((folder / "numbers").glob("*.npy")):
         documents = len(np.load(path, mmap_mode="r"))
-        if not groups or held + documents > MERGED:
+        if not groups or in_group + documents > MERGED:
             groups.append([])
-            held = 0
+            in_group = 0
         groups[-1].append((int(path.stem), documents))
-        held += documents
+        in_group += documents
     return groups
 
 
 def match_bucket(folder: Path, bucket: int) -> None:
-    """Find the pairs of documents that meet in ``bucket``, a number below BUCKETS, once all parts are hashed.
+    """Find the pairs of documents that match in ``bucket``, a number below BUCKETS, unless that is done.
 
-    Does nothing where that was done before. Buckets may be matched side by side.
+    All parts must be hashed. Buckets can be matched in parallel.
 
     Raises:
         UserError: datatrove is not installed.
@@ -158,13 +158,13 @@ def match_bucket(folder: Path, bucket: int) -> None:
     merged = work / f"bucket_{bucket:03d}"
     merged.mkdir(parents=True)
     for group, parts in enumerate(_groups(folder)):
-        found, before = [], 0
+        signatures, before = [], 0
         for part, documents in parts:
             rows = np.fromfile(folder / "signatures" / merged.name / f"{part:05d}.minhash.sig", _SIGNATURE)
             rows["document"] += before
-            found.append(rows)
+            signatures.append(rows)
             before += documents
-        rows = np.concatenate(found)
+        rows = np.concatenate(signatures)
         rows = rows[np.lexsort([rows[field] for field in reversed(_SIGNATURE.names or ())])]
         rows.tofile(merged / f"{group:05d}.minhash.sig")
     step = MinhashDedupBuckets(str(work), str(work / "pairs"), config=config, lines_to_buffer=_BUFFERED)
@@ -175,12 +175,12 @@ def match_bucket(folder: Path, bucket: int) -> None:
 
 
 def near_duplicates(folder: Path) -> np.ndarray:
-    """Return uint64, ascending: the numbers of the documents to leave out, all but the smallest of each cluster.
+    """Return the numbers of the documents to drop, as ascending uint64: all but the smallest of each cluster.
 
-    Matches the buckets that are not matched yet.
+    Buckets that are not matched yet are matched first.
 
     Raises:
-        UserError: datatrove is not installed, or no part was hashed.
+        UserError: datatrove is not installed, or no part is hashed.
     """
     groups = _groups(folder)
     if not groups:

@@ -1,9 +1,9 @@
-"""Quality filters of large web corpora, as datatrove has them (extra ``corpus``), with words of our own rules.
+"""Quality filters of large web corpora: the filters of datatrove (extra ``corpus``) without its word tokenizer.
 
-Their thresholds were chosen for English web pages. A word is what whitespace parts, as in the papers, so that no spaCy
-is installed; spaCy, datatrove's own choice, sets punctuation apart as words, which have no letters and so count against
-the share of words with letters that Gopher asks for. The reasons are datatrove's own names. Of a document longer than
-``LONGEST_FILTERED`` its beginning is judged. datatrove keeps the words of the last five texts that it saw.
+Their thresholds were chosen for English web pages. Words are separated by whitespace, as in the papers. datatrove uses
+spaCy, which counts punctuation marks as words: they have no letters, and Gopher requires a fraction of words with
+letters. The reasons to drop a document are the names that datatrove gives them. Of a document longer than
+``LONGEST_FILTERED``, only the beginning is examined.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ MEMORY = "the words and n-grams of one document: 250 MB where it is prose of 4 m
 
 @dataclass(frozen=True, kw_only=True)
 class QualityFilter(DocumentFilter):
-    """A filter of datatrove's."""
+    """A filter of datatrove."""
 
     memory: ClassVar[str] = MEMORY
 
     @abstractmethod
     def build(self) -> BaseFilter:
-        """Make datatrove's filter with the settings here."""
+        """Return the filter of datatrove with these settings."""
 
     def open(self, context: Context) -> FilterFunction:
         try:
@@ -40,7 +40,7 @@ class QualityFilter(DocumentFilter):
         built = self.build()
 
         def evaluate(text: str) -> str | None:
-            # A filter may change the document it is given; our own text stays as it is.
+            # A filter may change the document that it receives, but not the text passed in.
             verdict = built.filter(Document(text=text[:LONGEST_FILTERED], id=""))
             return verdict[1] if isinstance(verdict, tuple) else None
 
@@ -55,7 +55,7 @@ class GopherQuality(QualityFilter):
     most_words: int = 100_000
     """0: no limit."""
     stop_words: int = 2
-    """How many of eight frequent English words must occur; 0 for other languages."""
+    """Minimum number of eight frequent English words that occur; 0 for other languages."""
 
     def __post_init__(self) -> None:
         if self.fewest_words < 1:
@@ -80,7 +80,7 @@ class GopherRepetition(QualityFilter):
     """Gopher's limits on repeated lines, paragraphs and n-grams (Rae et al. 2021, table A1)."""
 
     lines: float = 0.3
-    """Share of lines, and of paragraphs, that may repeat an earlier one."""
+    """Maximum fraction of lines, and of paragraphs, that repeat an earlier one."""
 
     def why(self) -> str:
         return "text that repeats itself: Gopher's repetition rules (Rae et al. 2021, table A1)"
@@ -95,13 +95,13 @@ class GopherRepetition(QualityFilter):
 class C4Quality(QualityFilter):
     """C4's rules that drop a page (Raffel et al. 2020, section 2.2): braces, lorem ipsum, too few sentences.
 
-    C4 also takes single lines out of the pages it keeps. That is not done here: a document stays whole or goes. Lines
-    that C4 would take out do not count as sentences.
+    C4 also removes single lines of the pages that it keeps; this filter keeps or drops whole documents. Lines that C4
+    would remove do not count as sentences.
     """
 
     sentences: int = 5
     end_marks: bool = False
-    """Count only lines that end with a full stop or the like, as C4 did and FineWeb did not."""
+    """Count only lines that end with a full stop or a similar mark, as C4 does and FineWeb does not."""
 
     def why(self) -> str:
         return "pages of code, filler or menus: the rules of C4 that drop a page (Raffel et al. 2020)"
@@ -119,7 +119,7 @@ class FineWebQuality(QualityFilter):
     """FineWeb's limits on lines without a full stop, repeated lines and lists (Penedo et al. 2024, section 3.6)."""
 
     ended_lines: float = 0.12
-    """Share of lines that must end with a full stop or the like."""
+    """Minimum fraction of lines that end with a full stop or a similar mark."""
 
     def why(self) -> str:
         return "lists, menus and repeated lines: FineWeb's own rules (Penedo et al. 2024)"

@@ -1,4 +1,4 @@
-"""Which scripts a text is written in, counted by its letters."""
+"""Count the letters of a text by script, such as Latin or Han."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ RANGES = (
     ("Katakana", "30A1-30FA 30FC-30FF 31F0-31FF FF66-FF9D"),
     ("Han", "3005-3007 3400-4DBF 4E00-9FFF F900-FAFF 20000-323AF"),
 )
-"""Name and code points, hexadecimal, both ends included, for the scripts of the larger languages (Unicode's blocks)."""
+"""Name and hexadecimal ranges of code points, ends included, of the scripts of larger languages (Unicode's blocks)."""
 NAMES = ("", OTHER, *dict.fromkeys(name for name, _ in RANGES))
 
 FOLDED_WRONGLY = {"Devanagari", "Bengali", "Gurmukhi", "Gujarati", "Odia", "Tamil", "Telugu", "Kannada", "Malayalam"}
 FOLDED_WRONGLY |= {"Sinhala", "Thai", "Lao", "Tibetan", "Burmese", "Khmer", "Hangul", "Hiragana", "Katakana"}
-"""Scripts in which folding accents away, as BERT's uncased tokenizer does, deletes vowels or takes syllables apart."""
+"""Scripts whose vowels or syllables are damaged when accents are removed, as BERT's uncased tokenizer does."""
 
 
 @functools.cache
 def _table() -> np.ndarray:
-    """uint8[code points]: the place of each letter's script in NAMES; 0 for what is no letter."""
+    """Return uint8[code points]: the index in NAMES of each letter's script; 0 for other characters."""
     table = np.zeros(0x110000, np.uint8)
     letters = np.fromiter(map(str.isalpha, map(chr, range(0x32400))), bool)
     table[: len(letters)][letters] = NAMES.index(OTHER)
@@ -64,9 +64,9 @@ def _table() -> np.ndarray:
 
 
 def script_fractions(text: str) -> Counter[str]:
-    """Count the letters of ``text`` by script (Latin, Han, Arabic ...); those of smaller scripts are OTHER.
+    """Count the letters of ``text`` by script (Latin, Han, Arabic ...); smaller scripts are counted as OTHER.
 
-    Memory: some MB, whatever the length of the text. Vowel signs that are no letters to Unicode are not counted.
+    Vowel signs that are not letters in Unicode are not counted. Memory: a few MB for a text of any length.
     """
     if text.isascii():
         latin = len(text) - len(text.encode().translate(None, string.ascii_letters.encode()))
@@ -79,6 +79,6 @@ def script_fractions(text: str) -> Counter[str]:
 
 
 def folded_wrongly(fractions: Counter[str], least: float = 0.01) -> list[str]:
-    """The scripts with at least ``least`` of the letters whose words an uncased WordPiece would damage."""
+    """Return the scripts of FOLDED_WRONGLY that have at least the fraction ``least`` of the letters."""
     total = sum(fractions.values())
     return [name for name, count in fractions.most_common() if name in FOLDED_WRONGLY and count >= least * total]

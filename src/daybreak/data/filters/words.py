@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from datatrove.utils.word_tokenizers import WordTokenizer
 
-ALONE = (
+WORD_CHARACTERS = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u1950-\u19df\u1a20-\u1aaf\u3005\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf"
     "\u4e00-\u9fff\ua9e0-\ua9ff\uaa60-\uaadf\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
 )
-"""Scripts that are written without spaces: Thai, Lao, Burmese, Khmer, Tai, kana, Han. Each character is a word."""
-_ALONE = re.compile(f"[{ALONE}]")
-_FOREIGN = re.compile(r"[^\x00-\x7f]+")
+"""Scripts written without spaces (Thai, Lao, Burmese, Khmer, Tai, kana, Han), whose characters count as words."""
+_WORD_CHARACTER = re.compile(f"[{WORD_CHARACTERS}]")
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
 _ASCII_WORDS = bytes(code if code > 127 or chr(code).isalnum() else 32 for code in range(256))
 
 
 def spaced_words(text: str) -> list[str]:
-    """Split at whitespace, and around each character of ALONE; punctuation stays attached."""
-    if _ALONE.search(text):
-        text = _ALONE.sub(r" \g<0> ", text)
+    """Split at whitespace, and around each of WORD_CHARACTERS; punctuation stays attached."""
+    if _WORD_CHARACTER.search(text):
+        text = _WORD_CHARACTER.sub(r" \g<0> ", text)
     return text.split()
 
 
@@ -33,8 +33,8 @@ class _Characters(dict[str, str]):
 
     def __missing__(self, character: str) -> str:
         in_word = character.isalnum() or unicodedata.category(character)[0] == "M"
-        found = f" {character} " if _ALONE.match(character) else character
-        self[character] = found if in_word else " "
+        spaced = f" {character} " if _WORD_CHARACTER.match(character) else character
+        self[character] = spaced if in_word else " "
         return self[character]
 
 
@@ -49,7 +49,7 @@ def bare_words(text: str) -> list[bytes]:
     """Return runs of letters, marks and digits as case-folded UTF-8; ``It's`` becomes ``it``, ``s``."""
     text = text.casefold()
     if not text.isascii():
-        text = _FOREIGN.sub(_set_apart, text)
+        text = _NOT_ASCII.sub(_set_apart, text)
     return text.encode("utf-8", "replace").translate(_ASCII_WORDS).split()
 
 

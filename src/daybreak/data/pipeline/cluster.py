@@ -35,7 +35,7 @@ from daybreak.core.process import WATCH_SECONDS
 from daybreak.core.serialization import nearest
 from daybreak.core.terminal import say
 from daybreak.data.filters.filter import missing_extra
-from daybreak.data.pipeline.workers import WorkerLost, lay_down
+from daybreak.data.pipeline.workers import WorkerLost, write_task
 
 LOCAL, RAY, SLURM = PLACES = ("local", "ray", "slurm")
 PLAN, TASK, LOG, JOB, ERRORS = "plan", "task", "launch.log", "job", "errors"
@@ -165,7 +165,7 @@ def over_parts_on(
     tasks = min(MOST_TASKS, TASKS_PER_WORKER * cluster.workers, math.ceil(len(left) / cluster.slurm.cpus))
     plan = ClusterPlan(cluster, tuple(sorted(left)), tasks, os.getcwd(), os.getpid())
     (folder / ERRORS).mkdir()
-    lay_down(task, folder / TASK)
+    write_task(task, folder / TASK)
     (folder / PLAN).write_bytes(pickle.dumps(plan))
     job, gone = JOBS[cluster.kind](folder), math.inf
     try:
@@ -181,8 +181,8 @@ def over_parts_on(
             if time.monotonic() - gone >= SETTLE_SECONDS:
                 raise WorkerLost(
                     f"{job.name} has ended, and {len(left):,} of {len(plan.numbers):,} parts are missing{job.state()}.",
-                    f"See its logs in '{folder}', which every machine must see: what is done is kept, and the same "
-                    "command goes on.",
+                    f"See its logs in '{folder}', which every machine must see, and repeat the command, which resumes: "
+                    "finished parts are kept.",
                 )
             time.sleep(LOOK_SECONDS)
     finally:
@@ -281,7 +281,7 @@ class SlurmJob:
             self._starter.wait()
         _refuse_failed(self._folder)
         if not self._note.exists():
-            why = f"See '{self._folder / LOG}': what is done is kept, and the same command goes on."
+            why = f"See '{self._folder / LOG}' and repeat the command, which resumes: finished parts are kept."
             raise WorkerLost("Nothing was submitted to Slurm.", why)
 
     def running(self) -> bool:
@@ -349,7 +349,7 @@ def end_earlier(beside: Path) -> None:
             job = SlurmJob(note.parent)
             if not job.end(0):
                 raise UserError(
-                    f"{job.name}, of an earlier try, may still be at work.",
-                    f"End it with scancel {job.number}, delete '{note}', and give the same command again.",
+                    f"{job.name} of an earlier attempt may still be running.",
+                    f"End it with scancel {job.number}, delete '{note}', and repeat the command.",
                 )
             note.unlink()

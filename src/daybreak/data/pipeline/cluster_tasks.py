@@ -30,7 +30,7 @@ from daybreak.core.files import write_text
 from daybreak.core.process import end_with
 from daybreak.data.pipeline.cluster import ERRORS, JOB, LOG, PLAN, RAY, SLURM, TASK, ClusterPlan
 from daybreak.data.pipeline.resuming import NO_ROOM
-from daybreak.data.pipeline.workers import WorkerLost, laid_down, over_parts, released
+from daybreak.data.pipeline.workers import WorkerLost, over_parts, read_task, released
 
 
 class Parts(PipelineStep):
@@ -75,12 +75,12 @@ def _do(plan: ClusterPlan, folder: Path, rank: int, world_size: int) -> None:
             )
         os.chdir(plan.here)
         with released():
-            task = laid_down(str(folder / TASK))
+            task = read_task(str(folder / TASK))
             deque(over_parts(task, plan.numbers[rank::world_size], plan.cluster.slurm.cpus, folder), maxlen=0)
     except (MemoryError, WorkerLost):
         raise WorkerLost(
             f"A task on the {host} failed, most likely because its memory was full.",
-            f"{'Use fewer --workers' if on_ray else 'Give each core more with --slurm.memory'}: what is done is kept.",
+            f"{'Use fewer --workers' if on_ray else 'Give each core more with --slurm.memory'}; finished parts stay.",
         ) from None
     except UserError as error:
         raise WorkerLost(error.sentence, error.remedy) from error
@@ -89,7 +89,7 @@ def _do(plan: ClusterPlan, folder: Path, rank: int, world_size: int) -> None:
             raise
         raise WorkerLost(
             f"A task on the {host} failed: {reason(error)}.",
-            "See that every machine has the text and the folders under the same names: what is done is kept.",
+            "Make sure that every machine has the text and the folders under the same names; finished parts stay.",
         ) from error
 
 
@@ -107,9 +107,9 @@ def leave_error(folder: Path, name: str, error: Exception) -> None:
         pickle.loads(data)
     except Exception:  # some exceptions can be pickled but not unpickled
         data = pickle.dumps(RuntimeError(trace))
-    begun = folder / ERRORS / f".{name}"
-    begun.write_bytes(data)
-    os.replace(begun, folder / ERRORS / name)
+    temporary = folder / ERRORS / f".{name}"
+    temporary.write_bytes(data)
+    os.replace(temporary, folder / ERRORS / name)
 
 
 class RayTasks(RayPipelineExecutor):
@@ -154,7 +154,8 @@ def _on_ray(plan: ClusterPlan, folder: Path) -> None:
         ).run()
     except (OSError, ray.exceptions.RayError) as error:
         raise WorkerLost(
-            f"The Ray cluster fails: {reason(error)}.", "See to its address and machines; the same command goes on."
+            f"The Ray cluster fails: {reason(error)}.",
+            "Check its address and machines, and repeat the command, which resumes.",
         ) from error
 
 

@@ -50,7 +50,7 @@ def over_parts(
     descriptor, place = tempfile.mkstemp(prefix="task-", dir=folder)
     try:
         os.close(descriptor)
-        lay_down(task, Path(place))
+        write_task(task, Path(place))
         yield from parallel(joblib.delayed(_in_worker)(place, number) for number in numbers)
     except BrokenProcessPool:
         raise WorkerLost(
@@ -73,7 +73,7 @@ def released() -> Iterator[None]:
             get_reusable_executor().shutdown(wait=True, kill_workers=True)
 
 
-def lay_down(task: Callable[[int], object], place: Path) -> None:
+def write_task(task: Callable[[int], object], place: Path) -> None:
     """Write ``task`` to a file, for other processes."""
     # joblib bundles cloudpickle, which also takes functions that cannot be imported by name.
     from joblib.externals.loky.backend.reduction import dump
@@ -83,7 +83,7 @@ def lay_down(task: Callable[[int], object], place: Path) -> None:
 
 
 @functools.lru_cache(maxsize=1)
-def laid_down(place: str) -> Callable[[int], object]:
+def read_task(place: str) -> Callable[[int], object]:
     """Read the task from a file; every task has a file name of its own."""
     with open(place, "rb") as file:
         task: Callable[[int], object] = pickle.load(file)
@@ -92,4 +92,4 @@ def laid_down(place: str) -> Callable[[int], object]:
 
 def _in_worker(place: str, number: int) -> Any:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the worker processes use all cores already
-    return laid_down(place)(number)
+    return read_task(place)(number)

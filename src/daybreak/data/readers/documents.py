@@ -90,11 +90,11 @@ def _sample_lines(files: Sequence[InputFile]) -> list[str]:
     lines: list[str] = []
     size = 0
     for file in files:
-        begun = False
+        text_found = False
         for line in read_lines(file):
             text = line.decode("utf-8", "replace").strip()
-            begun = begun or text != ""
-            lines += [text] if begun else []
+            text_found = text_found or text != ""
+            lines += [text] if text_found else []
             size += len(line)
             if size >= SAMPLE_BYTES:
                 return lines
@@ -196,7 +196,7 @@ def _paragraphs(lines: Iterator[tuple[bool, str]], part: FileRange, rule: Docume
     """
     held: list[str] = []
     size = 0
-    begun = part.start == 0
+    in_part = part.start == 0  # otherwise lines before the first blank line belong to the part before
 
     def close() -> Iterator[Document]:
         if rule.kind == "file":
@@ -209,15 +209,15 @@ def _paragraphs(lines: Iterator[tuple[bool, str]], part: FileRange, rule: Docume
             yield Document(text, part.file.given, sentences if rule.sentences else None)
 
     for inside, line in lines:
-        if not inside and not begun:
+        if not inside and not in_part:
             return
         if rule.kind == "blank-line" and not line.strip():
             yield from close()
-            size, begun = 0, True
+            size, in_part = 0, True
             if not inside:
                 return
             continue
-        if not begun:
+        if not in_part:
             continue
         if size >= LARGEST_DOCUMENT:
             yield from close()

@@ -141,7 +141,7 @@ class BlockReader:
         size = self._path.stat().st_size if self._path.is_file() else -1
         if size != file.bytes or len(file.hashes) != -(-file.bytes // BLOCK_BYTES):
             state = "is missing" if size < 0 else f"has {size} bytes where the manifest says {file.bytes}"
-            remedy = f"Restore '{folder}', or delete it and prepare the same text again; then the same command goes on."
+            remedy = f"Restore '{folder}', or prepare the same text again; then repeat the command."
             raise UserError(f"'{self._path}' {state}.", remedy)
         # An empty file cannot be mapped.
         self._bytes = np.memmap(self._path, np.uint8, "r") if size else np.zeros(0, np.uint8)

@@ -142,7 +142,7 @@ class Watchdog:
                 hang_started = last
                 self._write(now - last)
             elif hang_started is not None and last != hang_started:
-                self._say(f"The run goes on, after {duration(last - hang_started)}.")
+                self._say(f"The run continues after {duration(last - hang_started)}.")
                 hang_started = None
 
     def _write(self, seconds: float) -> None:
@@ -157,7 +157,7 @@ class Watchdog:
             self._file.flush()
         self._say(
             f"No step has ended for {duration(seconds)} ({after}); where each process stands is in "
-            f"{self._path.parent}. The run goes on waiting; stop it with Ctrl-C, twice if need be, and give the same "
+            f"{self._path.parent}. The run keeps waiting; stop it with Ctrl-C, twice if necessary, and repeat the same "
             "command to resume."
         )
 
