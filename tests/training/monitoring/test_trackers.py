@@ -253,7 +253,7 @@ from pathlib import Path
 from daybreak.schemas.run import StepRecord
 from daybreak.core.run_folder import RunFolder
 from daybreak.training.monitoring import trackers
-trackers.PATIENCE, trackers.LINGER = 0.5, 1.0
+trackers.CLOSE_SECONDS, trackers.LINGER_SECONDS = 0.5, 1.0
 told = trackers.Remote(["trackio"], run=RunFolder(Path(sys.argv[1])), recipe={}, name="x")
 record = StepRecord(step=1, elapsed=1.0, progress=0.1, tokens=1, stage="masked", loss=1.0, targets=1,
                     learning_rate=1.0, gradient_norm=1.0, tokens_per_second=1.0)
