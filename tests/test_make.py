@@ -66,9 +66,9 @@ def test_two_workers_share_the_tests_and_the_end_lists_what_was_skipped(tmp_path
         "no:cacheprovider",
         tmp_path,
     ]
-    workers = {"PYTEST_XDIST_AUTO_NUM_WORKERS": "2"}
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    done = subprocess.run(command, capture_output=True, text=True, env=clean | workers, check=False)
+    settings = {"PYTEST_XDIST_AUTO_NUM_WORKERS": "2", "PYTEST_ADDOPTS": "-p no:cacheprovider"}
+    done = subprocess.run(command, capture_output=True, text=True, env=clean | settings, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert {path.name for path in tmp_path.glob("gw*")} == {"gw0", "gw1"}
     assert re.search(r"^SKIPPED \[1\].*: needs a GPU of its own$", done.stdout, re.MULTILINE), done.stdout
