@@ -1,5 +1,5 @@
 # make run     install into .venv and do the main job; make run ARGS="mini --corpus texts/ --budget 15m"
-# make test    install and run the tests;              make test ARGS="tests/data -x"
+# make test    install and run the tests, a process for each core (up to six); make test ARGS="tests/data -x"
 # make check   ruff and mypy
 # make bench   the short form of every script in benchmarks/
 # make gpu     everything that a GPU is needed for, into gpu/; make gpu ARGS="--task-dir GLUE --minutes 60"
@@ -24,8 +24,9 @@ PYTHON ?= $(shell for name in python3.11 python3; do \
 run: $(VENV)/.installed-run
 	$(BIN)/daybreak run $(ARGS)
 
+# tests/conftest.py counts the workers for "auto"; ARGS="-n 0" runs all tests in one process.
 test: $(VENV)/.installed-test
-	$(BIN)/python -m pytest $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
 
 check: $(VENV)/.installed-check
 	$(BIN)/ruff check

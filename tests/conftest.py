@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+import joblib
 import pytest
 from fake_runs import write_run
 from hypothesis import settings
@@ -30,6 +31,20 @@ os.environ["XDG_CACHE_HOME"] = CACHE.name
 settings.register_profile("search", deadline=None, print_blob=True)
 settings.register_profile("same", deadline=None, derandomize=True)
 settings.load_profile("same")
+
+MOST_WORKERS = 6
+"""Each worker makes the session's fixtures again and holds its own torch: more workers gain little."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int | None:
+    """The number of workers for ``-n auto``: one for each core that this process may use, hyperthreads included.
+
+    pytest-xdist itself counts physical cores and ignores the limits of a container. Its variable
+    ``PYTEST_XDIST_AUTO_NUM_WORKERS`` still has the last word.
+    """
+    return None if os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS") else min(MOST_WORKERS, joblib.cpu_count())
+
 
 Daybreak = Callable[..., "subprocess.CompletedProcess[str]"]
 

@@ -60,6 +60,10 @@ PARSED = {
     "the extra serve; tests/test_served.py runs it where that is there": (
         "daybreak export RUN --out MODEL --onnx",
     ),
+    "the extra demo and a browser; tests/test_playground.py opens the page": (
+        "pip install -c constraints.txt -e '.[demo]'",
+        "python examples/playground.py runs/mini",
+    ),
     "the package index, an environment of its own, or hours": (
         "make run",
         "make test",
@@ -68,6 +72,7 @@ PARSED = {
         "make tables",
         "make run SYSTEM_TORCH=1",
         'make test ARGS="tests/data -x"',
+        'make test ARGS="-n 0 tests/core --pdb"',
         'make test ARGS="tests/data --hypothesis-profile search"',
         "AXE_CORE=axe.min.js make test ARGS=tests/reporting/test_browser.py",
         "source .venv/bin/activate",

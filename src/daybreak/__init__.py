@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from daybreak.commands.study import study
     from daybreak.recipe import load_recipe
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _MODULES = {
     "evaluate": "daybreak.commands.evaluate",

@@ -12,6 +12,7 @@ import collections
 import ctypes
 import importlib.metadata
 import importlib.util
+import os
 import subprocess
 import sys
 import tempfile
@@ -31,7 +32,7 @@ def _load_guard() -> None:
     torch_folder = Path(found.submodule_search_locations[0])
     library = Path(tempfile.gettempdir()) / f"pretended-cuda-torch-{importlib.metadata.version('torch')}.so"
     if not library.exists():
-        made = library.with_suffix(f".{id(library)}")
+        made = library.with_suffix(f".{os.getpid()}")  # other processes may compile it, too
         include = torch_folder / "include"
         subprocess.run(
             ["g++", "-std=c++20", "-O0", "-shared", "-fPIC", str(HERE / "guard.cpp"), "-o", str(made)]

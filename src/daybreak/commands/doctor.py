@@ -82,7 +82,7 @@ def _software() -> Iterator[Finding]:
         yield Finding(FAULT, "python", f"Python {python} is too old.", "Install Python 3.11 or newer.")
     else:
         yield Finding(OK, "python", f"Python {python} at {sys.executable}.")
-    yield Finding(OK, "daybreak", f"Daybreak {__version__} at {Path(__file__).parent}.")
+    yield Finding(OK, "daybreak", f"Daybreak {__version__} at {Path(__file__).parents[1]}.")
     for requirement in REQUIRED:
         name, problem = _installed(requirement)
         if problem:

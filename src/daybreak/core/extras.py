@@ -39,6 +39,7 @@ EXTRAS: dict[str, tuple[str, tuple[str, ...]]] = {
         ("onnx>=1.19", "onnxscript>=0.5", "onnxruntime>=1.22", "sentence-transformers>=5.1"),
     ),
     "track": ("sends a run's numbers to a tracker", ("wandb>=0.31", "tensorboard>=2.20", "trackio>=0.43")),
+    "demo": ("opens a page to try a run: examples/playground.py in the repository", ("gradio>=6.31,<7",)),
 }
 """Purpose and requirements, as in pyproject.toml."""
 
