@@ -402,7 +402,7 @@ def copy_world(reader: Reader, world: Path, to: Path) -> None:
         if (world / name).is_dir():
             shutil.copytree(world / name, to / name)
         elif (world / name).exists():
-            shutil.copy(world / name, to / name)
+            shutil.copy2(world / name, to / name)
 
 
 # ---------------------------------------------------------------- a try
@@ -589,10 +589,10 @@ class Try:
     seed: int
 
 
-def save_finding(work: Path, number: int, one: Try, folder: Path, why: str, output: str) -> None:
+def save_finding(work: Path, one: Try, folder: Path, why: str, output: str) -> None:
     """Keep the damaged file, and what is needed to repeat the try."""
-    place = work / "findings" / f"{number:03d}"
-    place.mkdir(parents=True)
+    place = work / "findings" / f"{one.seed}-{one.reader.name.replace(' ', '-')}"
+    place.mkdir(parents=True, exist_ok=True)
     broken = folder / one.file
     if broken.is_file():
         shutil.copy(broken, place / broken.name)
@@ -631,8 +631,8 @@ def warm_up(readers: Sequence[Reader], world: Path, folder: Path) -> None:
     )  # fmt: skip
     for module in (parity, run_end):
         module.check_parity = lambda *_, **__: passed  # type: ignore[assignment]
-    output = io.StringIO()
     for reader in readers:
+        output = io.StringIO()
         copy_world(reader, world, folder)
         with contextlib.chdir(folder), contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
             code = run_reader(reader)
@@ -662,7 +662,7 @@ def fuzz(work: Path, minutes: float, seed: int, *, most: int, only: str, quick: 
             findings[why]["count"] += 1
         elif why:
             findings[why] = {"count": 1, "reader": one.reader.name, "file": one.file, "seed": one.seed}
-            save_finding(work, len(findings), one, folder, why, output)
+            save_finding(work, one, folder, why, output)
             print(f"{why} ({one.reader.name}, {one.file}, seed {one.seed})", flush=True)
     shutil.rmtree(folder, ignore_errors=True)
     return {

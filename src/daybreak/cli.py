@@ -20,6 +20,9 @@ from daybreak.schemas.old_names import FLAGS, PREPARE_FLAGS
 MIN_COLUMNS = 20
 """Least width of a terminal."""
 
+UNUSABLE = (errno.EACCES, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EPERM, errno.EROFS)
+"""Errors of the file system that a user causes: a folder in place of a file, a link to itself, no permission."""
+
 RESUMABLE = ("run", "prepare", "pretrain", "evaluate", "study", "study-data")
 """Commands that continue where they stopped."""
 
@@ -76,7 +79,14 @@ def run_command(arguments: list[str]) -> int:
             print("daybreak: stopped, because its output was closed; the same command resumes.", file=sys.stderr)
         return 1
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+        if error.filename and error.errno in UNUSABLE:
+            why = os.strerror(error.errno).lower()
+            print(
+                f"daybreak: '{error.filename}' cannot be used: {why}. Correct the path, its permissions or its content.",
+                file=sys.stderr,
+            )
+            return 2
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG):
             return _report_bug()
         path = f" to '{error.filename}'" if error.filename else ""
         reason = os.strerror(error.errno).lower()

@@ -60,6 +60,22 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(to_dict(value), indent=2, ensure_ascii=False) + "\n")
 
 
+def parse_json(text: str | bytes) -> Any:
+    """Parse JSON of a file that may be damaged.
+
+    Raises:
+        ValueError: the text is not UTF-8 or not JSON, is nested too deeply, or holds half of a surrogate pair, which
+            cannot be printed or written.
+    """
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError("the values are nested too deeply") from None
+    if (b"\\ud" if isinstance(text, bytes) else "\\ud") in text.lower():  # type: ignore[operator]
+        json.dumps(value, ensure_ascii=False).encode()
+    return value
+
+
 def read_json(path: Path, cls: Any = None) -> Any:
     """Read JSON; with ``cls``, rebuild that dataclass.
 
@@ -67,11 +83,13 @@ def read_json(path: Path, cls: Any = None) -> Any:
         UserError: the file is missing, is not JSON, or does not fit ``cls``; the message names the file.
     """
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"There is no '{path.name}' in '{path.parent}'.", "Check the path.") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise UserError(f"'{path}' cannot be read as JSON: {error}.", "Restore the file or start afresh.") from None
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"'{path}' cannot be read as JSON: {reason(error)}.", "Restore the file or start afresh."
+        ) from None
     if cls is None:
         return value
     try:
@@ -96,7 +114,7 @@ def read_json_lines(path: Path, *, skip_damaged: bool = False) -> Iterator[Any]:
             if not line.endswith(b"\n"):
                 return
             try:
-                value = json.loads(line)
+                value = parse_json(line)
             except ValueError as error:
                 if skip_damaged:
                     continue

@@ -5,7 +5,6 @@ transformers takes seconds to import, so functions import it.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,7 +15,7 @@ from typing import Any
 import torch
 
 from daybreak.core.errors import UserError, reason
-from daybreak.core.files import replace_folder
+from daybreak.core.files import parse_json, replace_folder
 from daybreak.evaluation.finetuning.heads import PooledClassifier
 from daybreak.evaluation.tasks.kinds import KINDS
 from daybreak.evaluation.tasks.task_kind import Kind
@@ -67,7 +66,7 @@ def _is_ours(folder: Path) -> bool:
     from transformers import CONFIG_MAPPING
 
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        config = parse_json((folder / "config.json").read_text(encoding="utf-8"))
         kind, code = config.get("model_type"), config.get("auto_map")
     except (OSError, ValueError, AttributeError):
         return False  # transformers reports the fault
