@@ -125,7 +125,9 @@ def damage_lines(content: bytes, rng: random.Random) -> bytes:
         try:
             lines[at] = json.dumps(damage_value(json.loads(lines[at]), rng)).encode("utf-8", "surrogatepass") + b"\n"
         except ValueError:
-            lines[at] = lines[at].rstrip(b"\n") + rng.choice([b"\t", b",", b'"', b"\0", b"[", b"]", b"=", b"\xff"]) + b"\n"
+            lines[at] = (
+                lines[at].rstrip(b"\n") + rng.choice([b"\t", b",", b'"', b"\0", b"[", b"]", b"=", b"\xff"]) + b"\n"
+            )
     return b"".join(lines)
 
 
@@ -501,7 +503,9 @@ def write_texts(folder: Path, count: int = 60) -> None:
     paragraphs = [" ".join(text.split()[:40]) for text in texts]
     (folder / "a.txt").write_text("\n\n".join(paragraphs))
     (folder / "b.md").write_text("\n\n".join(f"# {text[:20]}\n\n{text} [link](x.html)" for text in paragraphs))
-    (folder / "c.html").write_text("<html><body>" + "".join(f"<p>{text}</p>\n" for text in paragraphs) + "</body></html>")
+    (folder / "c.html").write_text(
+        "<html><body>" + "".join(f"<p>{text}</p>\n" for text in paragraphs) + "</body></html>"
+    )
     with (folder / "d.csv").open("w", newline="") as file:
         csv.writer(file).writerows([["id", "text"], *enumerate(paragraphs)])
     with (folder / "e.tsv").open("w", newline="") as file:
@@ -530,9 +534,13 @@ def write_tasks(folder: Path) -> None:
         (folder / f"rows.{suffix}").write_text("\n".join(lines) + "\n")
     (folder / "pairs.toml").write_text('train = "rows.csv"\ntext = ["first", "second"]\nlabel = "label"\n')
     (folder / "scores.toml").write_text('train = "rows.tsv"\ntext = "first"\nlabel = "score"\nkind = "regression"\n')
-    sentences = ["".join(f"{words[7 * at + i]} NN O {'B-X' if i == 2 else 'O'}\n" for i in range(5)) for at in range(40)]
+    sentences = [
+        "".join(f"{words[7 * at + i]} NN O {'B-X' if i == 2 else 'O'}\n" for i in range(5)) for at in range(40)
+    ]
     (folder / "tags.conll").write_text("\n".join(sentences))
-    (folder / "tags.toml").write_text('train = "tags.conll"\ndev = "tags.conll"\nkind = "tokens"\ntext = 0\nlabel = 3\n')
+    (folder / "tags.toml").write_text(
+        'train = "tags.conll"\ndev = "tags.conll"\nkind = "tokens"\ntext = 0\nlabel = 3\n'
+    )
     asked = [
         {"id": str(at), "question": f"{words[at]}?", "answers": [{"text": words[at + 3], "answer_start": 0}]}
         for at in range(20)
@@ -605,9 +613,7 @@ def tries(readers: Sequence[Reader], world: Path, only: str, seed: int) -> Any:
     """Yield random tries without end: a reader, one of its files, and the seed of the damage."""
     rng = random.Random(seed)
     named = [(reader, files_of(reader, world)) for reader in readers]
-    chosen = [
-        (reader, [file for file in files if only in file or only == reader.name]) for reader, files in named
-    ]
+    chosen = [(reader, [file for file in files if only in file or only == reader.name]) for reader, files in named]
     chosen = [(reader, files) for reader, files in chosen if files]
     if not chosen:
         sys.exit(f"No reader and no file is called '{only}'.")

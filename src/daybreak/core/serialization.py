@@ -85,7 +85,9 @@ def from_dict(cls: Any, value: Any, where: str = "") -> Any:
         try:
             return float(value)
         except OverflowError:
-            raise UserError(f"{_called(where)} holds a number beyond all floats.", "Correct or delete that file.") from None
+            raise UserError(
+                f"{_called(where)} holds a number beyond all floats.", "Correct or delete that file."
+            ) from None
     if cls is not Any and (not isinstance(value, cls) or (cls is int and isinstance(value, bool))):
         raise UserError(f"{_called(where)} holds {value!r}, not {cls.__name__}.", "Correct or delete that file.")
     return value
@@ -126,7 +128,9 @@ def _dataclass_from_dict(cls: Any, value: Any, where: str) -> Any:
     try:
         return cls(**inner)
     except (ValueError, TypeError, ArithmeticError, LookupError) as error:  # a check of the class itself
-        raise UserError(f"{_called(where)} does not fit: {error}.".replace("..", "."), "Correct or delete that file.") from None
+        raise UserError(
+            f"{_called(where)} does not fit: {error}.".replace("..", "."), "Correct or delete that file."
+        ) from None
 
 
 @functools.cache

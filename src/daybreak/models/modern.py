@@ -19,7 +19,15 @@ from torch import Tensor, nn
 
 from daybreak.core.encoder import Encoder, EncoderConfig, check_positive, exported, special_entries
 from daybreak.core.errors import UserError
-from daybreak.models.layers import attend_heads, attention_mask, check_sizes, parameter_sizes, rotary_table, rotate, take
+from daybreak.models.layers import (
+    attend_heads,
+    attention_mask,
+    check_sizes,
+    parameter_sizes,
+    rotary_table,
+    rotate,
+    take,
+)
 from daybreak.schemas.run import SpecialIds
 
 EPSILON = 1e-5
