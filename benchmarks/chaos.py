@@ -66,7 +66,7 @@ class Fault:
 
     kind: str
     at: float
-    """When, as a fraction of the undisturbed command's processor time; for a cut, the fraction of the file that stays."""
+    """When, as a fraction of the undisturbed command's processor time; for a cut, the part that stays."""
     size: float
     """Uniform in [0, 1): how long the pause is, how little the memory, which file is cut."""
 

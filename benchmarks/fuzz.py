@@ -27,7 +27,7 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -404,7 +404,7 @@ def copy_world(reader: Reader, world: Path, to: Path) -> None:
         if (world / name).is_dir():
             shutil.copytree(world / name, to / name)
         elif (world / name).exists():
-            shutil.copy2(world / name, to / name)
+            (to / name).symlink_to((world / name).resolve())  # a manifest names the path of its text
 
 
 # ---------------------------------------------------------------- a try
@@ -609,14 +609,14 @@ def save_finding(work: Path, one: Try, folder: Path, why: str, output: str) -> N
     (place / "try.json").write_text(json.dumps(found, indent=2) + "\n")
 
 
-def tries(readers: Sequence[Reader], world: Path, only: str, seed: int) -> Any:
+def tries(readers: Sequence[Reader], world: Path, only: str, seed: int) -> Iterator[Try]:
     """Yield random tries without end: a reader, one of its files, and the seed of the damage."""
     rng = random.Random(seed)
     named = [(reader, files_of(reader, world)) for reader in readers]
-    chosen = [(reader, [file for file in files if only in file or only == reader.name]) for reader, files in named]
+    chosen = [(reader, [file for file in files if only in file]) for reader, files in named]
     chosen = [(reader, files) for reader, files in chosen if files]
     if not chosen:
-        sys.exit(f"No reader and no file is called '{only}'.")
+        sys.exit(f"None of the readers opens a file called '{only}'.")
     while True:
         reader, files = rng.choice(chosen)
         yield Try(reader=reader, file=rng.choice(files), seed=rng.getrandbits(48))
@@ -646,12 +646,14 @@ def warm_up(readers: Sequence[Reader], world: Path, folder: Path) -> None:
             sys.exit(f"The reader '{reader.name}' fails on undamaged files:\n{output.getvalue()[-2000:]}")
 
 
-def fuzz(work: Path, minutes: float, seed: int, *, most: int, only: str, quick: bool) -> dict[str, Any]:
+def fuzz(
+    work: Path, minutes: float, seed: int, *, most: int, only: str, quick: bool, names: Collection[str]
+) -> dict[str, Any]:
     """Damage files and run their readers until the time is over."""
     world, folder, log = work / "world", work / "try", work / "try.txt"
     if not world.exists():
         write_world(world, work / "world.txt", quick)
-    readers = QUICK if quick else (*QUICK, *SLOW)
+    readers = [one for one in (QUICK if quick else (*QUICK, *SLOW)) if not names or one.name in names]
     warm_up(readers, world, folder)
     counts, ends, findings = Counter[str](), Counter[str](), dict[str, dict[str, Any]]()
     begun = time.monotonic()
@@ -685,17 +687,19 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--tries", type=int, default=10**9, help="stop after this many")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", default="", help="part of a file's path, or the name of a reader")
+    parser.add_argument("--only", default="", help="damage only files whose path contains this")
     parser.add_argument("--quick", action="store_true", help="only readers that take milliseconds")
+    parser.add_argument("--readers", default="", help="only these: names with commas between them")
     chosen = parser.parse_args()
     measure.use_one_thread()
     os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     if chosen.short:
         chosen.minutes, chosen.tries, chosen.quick = 1.0, min(chosen.tries, 40), True
-    settings = {name: getattr(chosen, name) for name in ("minutes", "tries", "seed", "only", "quick")}
+    settings = {name: getattr(chosen, name) for name in ("minutes", "tries", "seed", "only", "quick", "readers")}
     with measure.work_folder(chosen.work) as work:
         found = {**measure.record("fuzz", settings), **fuzz(
-            work, chosen.minutes, chosen.seed, most=chosen.tries, only=chosen.only, quick=chosen.quick
+            work, chosen.minutes, chosen.seed, most=chosen.tries, only=chosen.only, quick=chosen.quick,
+            names=[name for name in chosen.readers.split(",") if name],
         )}  # fmt: skip
     measure.finish(found, chosen.out)
     ends = ", ".join(f"{count} {end}" for end, count in sorted(found["ends"].items()))

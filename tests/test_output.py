@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from daybreak.cli import run_command
 from daybreak.commands.export import export
 from daybreak.core.errors import UserError
 
@@ -74,3 +76,28 @@ def test_a_model_that_does_not_fit_on_the_disk_leaves_nothing(
         export(run, out=out)
     assert "Free disk space" in refused.value.remedy
     assert list(out.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("error", [errno.EISDIR, errno.ELOOP, errno.EACCES, errno.ENOTDIR])
+def test_a_path_that_cannot_be_used_is_one_sentence(
+    error: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_: object) -> None:
+        raise OSError(error, os.strerror(error), "some/file")
+
+    monkeypatch.setattr("daybreak.commands.status.main", fail)
+    assert run_command(["status", "run"]) == 2
+    said = capsys.readouterr().err
+    assert said == (
+        f"daybreak: 'some/file' cannot be used: {os.strerror(error).lower()}. Correct the path or its permissions.\n"
+    )
+
+
+def test_an_error_of_the_system_without_a_path_is_a_bug(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_: object) -> None:
+        raise OSError(errno.EBADF, "Bad file descriptor")
+
+    monkeypatch.setattr("daybreak.commands.status.main", fail)
+    assert run_command(["status", "run"]) == 1 and "Traceback" in capsys.readouterr().err

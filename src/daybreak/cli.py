@@ -82,7 +82,7 @@ def run_command(arguments: list[str]) -> int:
         if error.filename and error.errno in UNUSABLE:
             why = os.strerror(error.errno).lower()
             print(
-                f"daybreak: '{error.filename}' cannot be used: {why}. Correct the path, its permissions or its content.",
+                f"daybreak: '{error.filename}' cannot be used: {why}. Correct the path or its permissions.",
                 file=sys.stderr,
             )
             return 2

@@ -16,7 +16,7 @@ import typing
 from abc import ABC
 from typing import Any
 
-from daybreak.core.errors import UserError
+from daybreak.core.errors import UserError, reason
 from daybreak.schemas.old_names import FIELDS
 
 
@@ -85,9 +85,7 @@ def from_dict(cls: Any, value: Any, where: str = "") -> Any:
         try:
             return float(value)
         except OverflowError:
-            raise UserError(
-                f"{_called(where)} holds a number beyond all floats.", "Correct or delete that file."
-            ) from None
+            raise UserError(f"{_called(where)} holds too large a number.", "Correct or delete that file.") from None
     if cls is not Any and (not isinstance(value, cls) or (cls is int and isinstance(value, bool))):
         raise UserError(f"{_called(where)} holds {value!r}, not {cls.__name__}.", "Correct or delete that file.")
     return value
@@ -128,9 +126,7 @@ def _dataclass_from_dict(cls: Any, value: Any, where: str) -> Any:
     try:
         return cls(**inner)
     except (ValueError, TypeError, ArithmeticError, LookupError) as error:  # a check of the class itself
-        raise UserError(
-            f"{_called(where)} does not fit: {error}.".replace("..", "."), "Correct or delete that file."
-        ) from None
+        raise UserError(f"{_called(where)} is invalid ({reason(error)}).", "Correct or delete that file.") from None
 
 
 @functools.cache
