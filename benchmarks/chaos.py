@@ -55,9 +55,10 @@ KINDS = ("kill", "kill", "kill one", "terminate", "interrupt", "pause", "disk", 
 CLOCK = """
 import time
 true, started = time.time, time.time()
-time.time = lambda: true() + {jump} * (true() - started > 2.0)
+time.time = lambda: true() + {jump} * (true() - started > {after})
 """
-"""A sitecustomize that sets the wall clock two seconds after the start."""
+"""A sitecustomize that sets the wall clock some seconds after the start."""
+CLOCK_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
@@ -240,7 +241,8 @@ def strike(process: subprocess.Popen[bytes], fault: Fault, folder: Path) -> None
 def clock_environment(folder: Path, fault: Fault) -> dict[str, str]:
     """The environment of a process whose wall clock jumps by a day, back or ahead."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "sitecustomize.py").write_text(CLOCK.format(jump=86400.0 if fault.size < 0.5 else -86400.0))
+    jump = 86400.0 if fault.size < 0.5 else -86400.0
+    (folder / "sitecustomize.py").write_text(CLOCK.format(jump=jump, after=CLOCK_SECONDS))
     return {"PYTHONPATH": str(folder)}
 
 
