@@ -101,3 +101,23 @@ def test_an_error_of_the_system_without_a_path_is_a_bug(
 
     monkeypatch.setattr("daybreak.commands.status.main", fail)
     assert run_command(["status", "run"]) == 1 and "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("command", "refused"), [("evaluate", True), ("pretrain", True), ("status", False)])
+def test_too_small_a_limit_on_memory_is_one_sentence(
+    command: str, refused: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With less, the libraries of these commands wait for memory without end while they are imported."""
+    monkeypatch.setattr(f"daybreak.commands.{command}.main", lambda _: None)
+    monkeypatch.setattr("daybreak.cli.address_space_limit", lambda: 700 << 20)
+    assert run_command([command]) == (2 if refused else 0)
+    assert ("The address space is limited to 700 MiB" in capsys.readouterr().err) is refused
+    monkeypatch.setattr("daybreak.cli.address_space_limit", lambda: None)
+    assert run_command([command]) == 0
+
+
+def test_the_limit_on_memory_is_that_of_the_process() -> None:
+    script = "from daybreak.core.process import address_space_limit as limit; import resource; print(limit()); "
+    script += "resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30)); print(limit())"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split()[1] == str(1 << 30)

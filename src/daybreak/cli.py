@@ -14,6 +14,7 @@ from importlib import import_module
 from daybreak import __version__
 from daybreak.commands import COMMANDS
 from daybreak.core.errors import Interrupted, PeerLost, UserError
+from daybreak.core.process import address_space_limit
 from daybreak.core.serialization import nearest
 from daybreak.schemas.old_names import FLAGS, PREPARE_FLAGS
 
@@ -22,6 +23,12 @@ MIN_COLUMNS = 20
 
 UNUSABLE = (errno.EACCES, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EPERM, errno.EROFS)
 """Errors of the file system that a user causes: a folder in place of a file, a link to itself, no permission."""
+
+LEAST_ADDRESS_SPACE = 1536 << 20
+"""Bytes of address space that torch, transformers and scipy need. With less, their libraries wait for memory without
+end (OpenBLAS) or abort."""
+WITHOUT_TORCH = ("prepare", "status", "report", "recipes", "leaderboard", "check-submission", "init-task", "doctor")
+"""Commands that need less."""
 
 RESUMABLE = ("run", "prepare", "pretrain", "evaluate", "study", "study-data")
 """Commands that continue where they stopped."""
@@ -121,11 +128,23 @@ def dispatch(arguments: list[str]) -> None:
     elif arguments[0] in ("--version", "version"):
         print(f"daybreak {__version__}")
     elif arguments[0] in COMMANDS:
+        refuse_small_address_space(arguments[0])
         command, *options = with_current_flags(arguments)
         import_module(f"daybreak.commands.{command.replace('-', '_')}").main(options)
     else:
         raise UserError(
             f"There is no command '{arguments[0]}'.{nearest(arguments[0], COMMANDS)}", "See daybreak --help."
+        )
+
+
+def refuse_small_address_space(command: str) -> None:
+    """Raise UserError if the shell allows less address space than the libraries of a command need."""
+    limit = address_space_limit()
+    if limit is not None and limit < LEAST_ADDRESS_SPACE and command not in WITHOUT_TORCH:
+        raise UserError(
+            f"The address space is limited to {limit >> 20:,} MiB, and daybreak {command} needs more than "
+            f"{LEAST_ADDRESS_SPACE >> 20:,} MiB.",
+            "Raise the limit with ulimit -v.",
         )
 
 
