@@ -45,7 +45,7 @@ SHAPE = (
 """Options that make the recipe so small that a step takes milliseconds."""
 STEPS = 120
 PATIENCE = 600.0
-"""Seconds of wall time after which a start counts as stuck."""
+"""Seconds after which a start counts as stuck; also one that takes ten times the usual processor time."""
 DISK_MEGABYTES = 400
 """Size of the file system that is filled."""
 SIGNALS = {"terminate": signal.SIGTERM, "interrupt": signal.SIGINT}
@@ -248,7 +248,7 @@ def clock_environment(folder: Path, fault: Fault) -> dict[str, str]:
 
 def play(command: list[str], log: Path, folder: Path, fault: Fault | None, usual: Ended | None) -> Ended:
     """Start a command, disturb it as the fault says, and wait for its end."""
-    memory = int(usual.memory * (0.3 + 0.6 * (fault.size if fault else 0))) if usual else 0
+    memory = int(usual.memory * (0.5 + 0.5 * (fault.size if fault else 0))) if usual else 0
     more = clock_environment(log.parent / "clock", fault) if fault and fault.kind == "clock" else None
     begun = time.monotonic()
     process = start(command, log, memory=memory if fault and fault.kind == "memory" else 0, more=more)
@@ -261,12 +261,12 @@ def play(command: list[str], log: Path, folder: Path, fault: Fault | None, usual
             waiting, ended.hit = False, True
             with contextlib.suppress(ProcessLookupError):
                 strike(process, fault, folder)
-        if time.monotonic() - begun > PATIENCE:
+        stuck = usual is not None and ended.processor > 60 + 10 * usual.processor
+        if stuck or time.monotonic() - begun > PATIENCE:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-            return Ended(
-                -signal.SIGALRM, f"longer than {PATIENCE:.0f} seconds", PATIENCE, ended.processor, 0, ended.hit
-            )
+            ended.code, ended.output, ended.seconds = -signal.SIGALRM, "it did not end", time.monotonic() - begun
+            return ended
         time.sleep(0.05)
     ended.code, ended.seconds = process.returncode, time.monotonic() - begun
     (folder / "ballast").unlink(missing_ok=True)

@@ -161,7 +161,7 @@ def _refuse_larger_than_weights(folder: Path, config: Any) -> None:
     if described > 2 * held:  # a parameter has at least one byte, and a pooler may be missing
         raise UserError(
             f"The config.json in '{folder}' describes {described:,} parameters, but its weights are {held:,} bytes.",
-            "Use weights and config of one checkpoint.",
+            "Download the model again, or use weights and config of one checkpoint.",
         )
 
 
