@@ -45,6 +45,16 @@ def test_an_answer_that_cannot_be_printed_is_one_sentence(arguments: tuple[str, 
     assert done.stderr.count("\n") == 1 and "no space left on device" in done.stderr
 
 
+@needs_full
+@pytest.mark.parametrize("arguments", [("status", "nowhere"), ("nonsense",)])
+def test_the_exit_code_stays_where_no_message_can_be_printed(arguments: tuple[str, ...]) -> None:
+    """As of a cell of a study, whose log lies on the disk that is full."""
+    script = "import sys; from daybreak.cli import main; main(sys.argv[1:])"
+    with FULL.open("w") as full:
+        done = subprocess.run([sys.executable, "-c", script, *arguments], stdout=full, stderr=full, timeout=120)
+    assert done.returncode == 2
+
+
 @pytest.mark.parametrize("columns", ["1", "2", "5", "10"])
 def test_help_in_a_narrow_terminal_ends(columns: str) -> None:
     script = "from daybreak.cli import main; main(['status', '--help'])"

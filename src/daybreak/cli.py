@@ -9,6 +9,7 @@ import shutil
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 
 from daybreak import __version__
@@ -63,44 +64,34 @@ def run_command(arguments: list[str]) -> int:
         finally:
             sys.stdout.flush()
     except UserError as error:
-        print(f"daybreak: {error}", file=sys.stderr)
+        _complain(str(error))
         return 2
     except PeerLost as lost:
-        print(f"daybreak: {lost} The same command resumes from the last checkpoint.", file=sys.stderr)
+        _complain(f"{lost} The same command resumes from the last checkpoint.")
         return 2
     except Interrupted as stop:
-        print("daybreak: stopped; the same command resumes.", file=sys.stderr)
+        _complain("stopped; the same command resumes.")
         return stop.exit_code
     except KeyboardInterrupt:
-        print("daybreak: stopped.", file=sys.stderr)
+        _complain("stopped.")
         return 130
     except MemoryError:
-        print(
-            "daybreak: out of memory. Close other programs or lower --workers or --microbatch; the same command "
-            "resumes.",
-            file=sys.stderr,
-        )
+        _complain("out of memory. Close other programs or lower --workers or --microbatch; the same command resumes.")
         return 2
     except BrokenPipeError:
         if arguments[0] in RESUMABLE:
-            print("daybreak: stopped, because its output was closed; the same command resumes.", file=sys.stderr)
+            _complain("stopped, because its output was closed; the same command resumes.")
         return 1
     except OSError as error:
         if error.filename and error.errno in UNUSABLE:
             why = os.strerror(error.errno).lower()
-            print(
-                f"daybreak: '{error.filename}' cannot be used: {why}. Correct the path or its permissions.",
-                file=sys.stderr,
-            )
+            _complain(f"'{error.filename}' cannot be used: {why}. Correct the path or its permissions.")
             return 2
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG):
             return _report_bug()
         path = f" to '{error.filename}'" if error.filename else ""
         reason = os.strerror(error.errno).lower()
-        print(
-            f"daybreak: cannot write{path}: {reason}. Free disk space and run the same command again.",
-            file=sys.stderr,
-        )
+        _complain(f"cannot write{path}: {reason}. Free disk space and run the same command again.")
         from daybreak.core.terminal import discard_output
 
         discard_output()
@@ -110,10 +101,20 @@ def run_command(arguments: list[str]) -> int:
     return 0
 
 
+def _complain(message: str) -> None:
+    """Print a message to standard error; the exit code stays the same where that is a log on a full disk."""
+    try:
+        print(f"daybreak: {message}", file=sys.stderr, flush=True)
+    except OSError:
+        with suppress(OSError, ValueError):  # so that Python does not fail to flush it at exit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+
+
 def _report_bug() -> int:
     """Print the traceback of an unexpected exception."""
-    traceback.print_exc()
-    print("daybreak: this is a bug in Daybreak; please report the lines above.", file=sys.stderr)
+    with suppress(OSError):
+        traceback.print_exc()
+    _complain("this is a bug in Daybreak; please report the lines above.")
     return 1
 
 
