@@ -43,22 +43,40 @@ SHAPE = (
     "--length 32 --batch 8 --precision float32"
 )
 """Options that make the recipe so small that a step takes milliseconds."""
-STEPS = 120
+STEPS = 600
 PATIENCE = 600.0
 """Seconds after which a start counts as stuck; also one that takes ten times the usual processor time."""
 DISK_MEGABYTES = 400
 """Size of the file system that is filled."""
 SIGNALS = {"terminate": signal.SIGTERM, "interrupt": signal.SIGINT}
+ENDING = ("kill", "kill", "kill one", "terminate", "interrupt", "disk", "memory")
+"""Faults that end a command before its work is done, as a rule."""
+GENTLE = ("pause", "clock")
+"""Faults that a command survives."""
 STARTS = ("memory", "clock")
 """Faults that a command starts with."""
-KINDS = ("kill", "kill", "kill one", "terminate", "interrupt", "pause", "disk", "memory", "clock", "cut")
-CLOCK = """
-import time
+SITE = """
+import importlib.abc, importlib.util, sys, time
+class Patching(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name != "daybreak.training.loop":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        run = spec.loader.exec_module
+        def exec_module(module):
+            run(module)
+            module.CHECKPOINT_SECONDS, module.CHECKPOINT_FRACTION = 0.5, 1.0
+        spec.loader.exec_module = exec_module
+        return spec
+sys.meta_path.insert(0, Patching())
 true, started = time.time, time.time()
-time.time = lambda: true() + {jump} * (true() - started > {after})
+if {jump}:
+    time.time = lambda: true() + {jump} * (true() - started > {after})
 """
-"""A sitecustomize that sets the wall clock some seconds after the start."""
+"""A sitecustomize: checkpoints each half second, because these runs are short, and a wall clock that is set."""
 CLOCK_SECONDS = 2.0
+"""Seconds after the start at which the wall clock is set."""
 
 
 @dataclass(frozen=True)
@@ -75,9 +93,11 @@ class Fault:
 def plan(seed: int, number: int, commands: tuple[str, ...]) -> tuple[str, list[Fault]]:
     """The command of a run, and its faults in order; always the same for a seed."""
     rng = random.Random(f"{seed}/{number}")
-    command = commands[number % len(commands)]
-    faults = [Fault(rng.choice(KINDS), rng.uniform(0.02, 0.98), rng.random()) for _ in range(rng.randint(1, 4))]
-    return command, faults
+    kinds: list[str] = []
+    for _ in range(rng.randint(1, 4)):
+        kinds += [rng.choice(ENDING)] + ["cut"] * (rng.random() < 0.35)
+    kinds += [rng.choice(GENTLE)] * (rng.random() < 0.5)
+    return commands[number % len(commands)], [Fault(kind, rng.uniform(0.02, 0.98), rng.random()) for kind in kinds]
 
 
 # ---------------------------------------------------------------- the commands
@@ -190,11 +210,9 @@ def address_space(process: int) -> int:
     return 0
 
 
-def start(
-    command: list[str], log: Path, *, memory: int = 0, more: dict[str, str] | None = None
-) -> subprocess.Popen[bytes]:
+def start(command: list[str], log: Path, more: dict[str, str], *, memory: int = 0) -> subprocess.Popen[bytes]:
     """Start a command in a session of its own, with at most ``memory`` bytes of address space."""
-    paths = [*filter(None, [(more or {}).get("PYTHONPATH")]), str(measure.ROOT / "src")]
+    paths = [*filter(None, [more.get("PYTHONPATH")]), str(measure.ROOT / "src")]
     paths += filter(None, [os.environ.get("PYTHONPATH")])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "CUDA_VISIBLE_DEVICES": "", "COLUMNS": "200"}
 
@@ -238,20 +256,22 @@ def strike(process: subprocess.Popen[bytes], fault: Fault, folder: Path) -> None
         fill(folder)
 
 
-def clock_environment(folder: Path, fault: Fault) -> dict[str, str]:
-    """The environment of a process whose wall clock jumps by a day, back or ahead."""
+def site(folder: Path, fault: Fault | None) -> dict[str, str]:
+    """The environment of a process with a checkpoint each half second, and a clock that jumps if the fault says so."""
+    jump = 0.0
+    if fault and fault.kind == "clock":
+        jump = 86400.0 if fault.size < 0.5 else -86400.0
     folder.mkdir(parents=True, exist_ok=True)
-    jump = 86400.0 if fault.size < 0.5 else -86400.0
-    (folder / "sitecustomize.py").write_text(CLOCK.format(jump=jump, after=CLOCK_SECONDS))
+    (folder / "sitecustomize.py").write_text(SITE.format(jump=jump, after=CLOCK_SECONDS))
     return {"PYTHONPATH": str(folder)}
 
 
 def play(command: list[str], log: Path, folder: Path, fault: Fault | None, usual: Ended | None) -> Ended:
     """Start a command, disturb it as the fault says, and wait for its end."""
     memory = int(usual.memory * (0.5 + 0.5 * (fault.size if fault else 0))) if usual else 0
-    more = clock_environment(log.parent / "clock", fault) if fault and fault.kind == "clock" else None
+    more = site(log.parent / "site", fault)
     begun = time.monotonic()
-    process = start(command, log, memory=memory if fault and fault.kind == "memory" else 0, more=more)
+    process = start(command, log, more, memory=memory if fault and fault.kind == "memory" else 0)
     ended, waiting = Ended(0, "", 0.0, 0.0, 0), bool(fault and usual and fault.kind not in STARTS)
     ended.hit = fault is not None and fault.kind in STARTS
     while process.poll() is None:
@@ -298,6 +318,12 @@ def wrong_end(ended: Ended, fault: Fault | None) -> str:
     return ""
 
 
+def resumed_at(output: str) -> int | None:
+    """The step at which a start resumed; None if it did not."""
+    found = re.search(r"Resuming at step\s+([\d,]+)", output)
+    return int(found[1].replace(",", "")) if found else None
+
+
 def message_of(ended: Ended) -> str:
     """The last message of the command; empty if there is none."""
     found = re.findall(r"^daybreak: (.+(?:\n(?!daybreak: ).+)*)", ended.output, re.MULTILINE)
@@ -332,7 +358,7 @@ def disturbed(name: str, faults: list[Fault], given: Path, place: Path, usual: E
         message = message_of(ended).replace(str(place), "PLACE").replace(str(given), "GIVEN")
         starts.append({
             "fault": asdict(fault) if fault else None, "hit": ended.hit, "code": ended.code, "message": message,
-            "seconds": round(ended.seconds, 1),
+            "seconds": round(ended.seconds, 1), "resumed_at": resumed_at(ended.output),
         })  # fmt: skip
         if why := wrong_end(ended, fault):
             findings.append(f"{fault.kind if fault else 'undisturbed'}: {why}")
@@ -440,6 +466,7 @@ def chaos(work: Path, runs: int, minutes: float, seed: int, commands: tuple[str,
             Counter(start["fault"]["kind"] for start in starts if start["fault"] and start.get("hit", True))
         ),
         "starts": len([start for start in starts if "code" in start]),
+        "resumes": sum(bool(start.get("resumed_at")) for start in starts),
         "messages": dict(Counter(start["message"] for start in starts if start.get("code") == 2)),
         "equal": sum(one["equal"] for one in found),
         "findings": [finding for one in found for finding in one["findings"]],
