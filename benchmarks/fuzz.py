@@ -43,7 +43,7 @@ SHAPE = (
     "--length 32 --batch 8 --precision float32"
 )
 """Options that make the recipe so small that a step takes milliseconds."""
-SECONDS = 90
+SECONDS = 180
 """A command that takes longer than this is a finding."""
 MEMORY = 6 << 30
 """Bytes of address space that a try may use beyond those of this process."""
@@ -246,6 +246,8 @@ class Reader:
     """Arguments of ``daybreak``, or a function; both run in the copy of the world."""
     copies: tuple[str, ...]
     """Folders and files of the world that it needs."""
+    trains: bool = False
+    """Whether it trains or fine-tunes: torch's threads do not survive a fork, so it starts an interpreter."""
 
 
 RUN = (
@@ -361,31 +363,31 @@ SLOW = (
     Reader("report of a study's runs", ("study/cells/*/*.json*",),
            ("report", "study/cells/a-seed-0", "study/cells/b-seed-0"), ("study",)),
     Reader("finished study", ("study/*.json", "study/cells/*.json", "study/cells/*/*.json*", *DATA), STUDY,
-           ("study", "data")),
+           ("study", "data"), trains=True),
     Reader("record of a study", ("study/*.json", "study/cells/*/*.json*"), ("record", "study", "--out", "filed"),
-           ("study", "data")),
+           ("study", "data"), trains=True),
     Reader("leaderboard", ("records/*/*.json*",), ("leaderboard", "records"), ("records",)),
     Reader("finished run", RUN, FINISHED, ("run", "data")),
-    Reader("resume", (*STOPPED, *DATA), STOPPING, ("stopped", "data")),
-    Reader("verify", (*RUN, *DATA), ("verify", "run", "--data", "data", "--last", "5"), ("run", "data")),
+    Reader("resume", (*STOPPED, *DATA), STOPPING, ("stopped", "data"), trains=True),
+    Reader("verify", (*RUN, *DATA), ("verify", "run", "--data", "data", "--last", "5"), ("run", "data"), trains=True),
     Reader("export", RUN, ("export", "run", "--data", "data", "--out", "exported"), ("run", "data")),
     Reader("export of a stopped run", (*STOPPED, *DATA), ("export", "stopped", "--data", "data", "--out", "exported"),
-           ("stopped", "data")),
+           ("stopped", "data"), trains=True),
     Reader("--init", (*MODEL, *DATA), ("pretrain", "tiny", "--init", "model", "--data", "data", "--out", "new",
-                                       "--budget", "20steps", "--length", "32", "--batch", "8"), ("model", "data")),
+                                       "--budget", "20steps", "--length", "32", "--batch", "8"), ("model", "data"), trains=True),
     Reader("--from", (*RUN, "run/before-decay/*/*"), ("pretrain", "--from", "run", "--extend", "60steps", "--data",
-                                                      "data", "--out", "new"), ("run", "data")),
-    Reader("evaluate", (*RUN, *TASKS), ("evaluate", "run", *FINETUNING), ("run", "tasks")),
-    Reader("evaluate a model", MODEL, ("evaluate", "model", *FINETUNING), ("model", "tasks")),
+                                                      "data", "--out", "new"), ("run", "data"), trains=True),
+    Reader("evaluate", (*RUN, *TASKS), ("evaluate", "run", *FINETUNING), ("run", "tasks"), trains=True),
+    Reader("evaluate a model", MODEL, ("evaluate", "model", *FINETUNING), ("model", "tasks"), trains=True),
     Reader("probe", (*RUN, *TASKS), ("probe", "run", "--tasks", "tasks/toy-task.toml", "--rows", "32"),
-           ("run", "tasks")),
+           ("run", "tasks"), trains=True),
     Reader("search", ("run/search/*", *RUN, *DATA), ("search", "run", "a question", "--data", "data"),
-           ("run", "data")),
+           ("run", "data"), trains=True),
     Reader("init-task", ("tasks/*.csv", "tasks/*.jsonl", "tasks/*.tsv"), ("init-task", "tasks/rows.csv"), ("tasks",)),
     Reader("prepare", TEXTS, ("prepare", "texts", "--out", "new", *SMALL), ("texts",)),
     Reader("prepare again", DATA, PREPARING, ("data", "toy.jsonl")),
     Reader("plan", DATA, ("plan", "--data", "data", "--budget", "2m"), ("data",)),
-    Reader("record", RUN, ("record", "run", "--out", "filed", "--data", "data"), ("run", "data")),
+    Reader("record", RUN, ("record", "run", "--out", "filed", "--data", "data"), ("run", "data"), trains=True),
 )  # fmt: skip
 """Readers that take a second or more."""
 
@@ -462,6 +464,11 @@ def try_in_child(reader: Reader, folder: Path, log: Path) -> tuple[int, str]:
             resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             os.chdir(folder)
+            if reader.trains:
+                assert not callable(reader.act)
+                paths = os.pathsep.join([str(measure.ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+                command = measure.daybreak(*reader.act)
+                os.execve(command[0], command, {**os.environ, "PYTHONPATH": paths})
             code = run_reader(reader)
             sys.stdout.flush()
             sys.stderr.flush()
@@ -623,9 +630,9 @@ def tries(readers: Sequence[Reader], world: Path, only: str, seed: int) -> Itera
 
 
 def warm_up(readers: Sequence[Reader], world: Path, folder: Path) -> None:
-    """Run every reader once on the undamaged files in this process: its children then need no imports.
+    """Run every reader once on the undamaged files: those in this process leave their imports for its children.
 
-    The parity check of an export, which starts an interpreter, is replaced by one that passes.
+    The parity check of an export in this process, which starts an interpreter, is replaced by one that passes.
     """
     from daybreak.exporting import parity
     from daybreak.pretraining import run_end
@@ -638,12 +645,16 @@ def warm_up(readers: Sequence[Reader], world: Path, folder: Path) -> None:
     for module in (parity, run_end):
         module.check_parity = lambda *_, **__: passed  # type: ignore[assignment]
     for reader in readers:
-        output = io.StringIO()
         copy_world(reader, world, folder)
-        with contextlib.chdir(folder), contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
-            code = run_reader(reader)
+        if reader.trains:
+            code, output = try_in_child(reader, folder, folder.with_suffix(".txt"))
+        else:
+            printed = io.StringIO()
+            with contextlib.chdir(folder), contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+                code = run_reader(reader)
+            output = printed.getvalue()
         if code:
-            sys.exit(f"The reader '{reader.name}' fails on undamaged files:\n{output.getvalue()[-2000:]}")
+            sys.exit(f"The reader '{reader.name}' fails on undamaged files:\n{output[-2000:]}")
 
 
 def fuzz(
@@ -666,6 +677,8 @@ def fuzz(
         why = complaint(code, output)
         counts[one.reader.name] += 1
         ends["finding" if why else "done" if code == 0 else "message"] += 1
+        if why.endswith("no frame"):
+            why += f", {one.reader.name}"
         if why and why in findings:
             findings[why]["count"] += 1
         elif why:
