@@ -36,7 +36,9 @@ import measure
 import toy
 
 from daybreak.core.errors import UserError
-from daybreak.core.files import read_json_lines
+from daybreak.core.files import read_json_lines, write_json
+from daybreak.schemas.forecast import Forecast, ForecastLog
+from daybreak.schemas.run import RankerScore, Retrieval, RetrievalExample
 
 SHAPE = (
     "--model.layers 1 --model.hidden-size 32 --model.heads 2 --model.intermediate-size 32 "
@@ -590,7 +592,22 @@ def write_world(world: Path, log: Path, quick: bool) -> None:
         for command in commands:
             measure.run(measure.daybreak(*command), log)
         stop_run(measure.daybreak(*STOPPING), Path("stopped"), log)
+    write_forecasts(world / "run")
     shutil.copytree(world / "run" / "model", world / "model")
+
+
+def write_forecasts(run: Path) -> None:
+    """Write the two files that a run of so small a model lacks."""
+    forecasts = [Forecast(made_at=at, tokens=1e6, loss=5.4, low=5.2, high=5.6) for at in (0.0, 0.1, 0.2)]
+    write_json(run / "forecast.json", ForecastLog(forecasts=forecasts, usual=forecasts[1:], pairs=-0.25))
+    intervals = {"mrr": [0.2, 0.4], "recall_1": [0.1, 0.3], "recall_10": [0.3, 0.5]}
+    scores = dict.fromkeys(intervals, 0.3)
+    rankers = [
+        RankerScore(ranker=name, scores=scores, intervals=intervals, above_bm25={} if name == "bm25" else intervals)
+        for name in ("bm25", "dense", "hybrid")
+    ]
+    example = RetrievalExample(query="a question", passage="its answer", rank=2, first="another answer")
+    write_json(run / "retrieval.json", Retrieval(passages=100, rankers=rankers, seconds=1.0, examples=[example]))
 
 
 # ---------------------------------------------------------------- the command

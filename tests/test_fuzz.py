@@ -41,6 +41,7 @@ def world(data: Path, finished: Path, tmp_path_factory: pytest.TempPathFactory) 
     shutil.copytree(finished / "model", folder / "model")
     stopped = shutil.copytree(finished, folder / "stopped", ignore=shutil.ignore_patterns("summary.json", "model"))
     (stopped / "before-end").rename(stopped / "checkpoints")
+    fuzz.write_forecasts(folder / "run")
     write_json(folder / "run" / "results.json", fake_results(random.Random(0), 0.0))
     return folder
 
