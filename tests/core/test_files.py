@@ -49,7 +49,6 @@ def test_what_does_not_fit_is_told_with_the_file(text: str, cls: Any, output: st
         (b"\xff", "cannot be read"),
         (b"[" * 100_000, "nested too deeply"),
         (b'{"a":' * 100_000, "nested too deeply"),
-        (b'{"a": "\\ud800"}', "surrogates not allowed"),
         (b"1" * 5000, "cannot be read"),
     ],
 )
@@ -73,11 +72,6 @@ def test_lines_are_read_until_the_one_that_a_kill_tore(tmp_path: Path) -> None:
         assert next(lines) == {"step": 1}
         with pytest.raises(UserError, match=r"some\.jsonl' is damaged in line 2: .*Restore the file"):
             next(lines)
-
-
-def test_pairs_of_surrogates_are_text(tmp_path: Path) -> None:
-    (tmp_path / "some.json").write_text('{"a": "\\ud83d\\ude00"}')
-    assert read_json(tmp_path / "some.json") == {"a": "\U0001f600"}
 
 
 def test_a_link_that_leads_out_is_refused(tmp_path: Path) -> None:

@@ -77,16 +77,12 @@ def parse_json(text: str | bytes) -> Any:
     """Parse JSON of a file that may be damaged.
 
     Raises:
-        ValueError: the text is not UTF-8 or not JSON, is nested too deeply, or holds half of a surrogate pair, which
-            cannot be printed or written.
+        ValueError: the text is not UTF-8 or not JSON, or is nested too deeply.
     """
     try:
-        value = json.loads(text)
+        return json.loads(text)
     except RecursionError:
         raise ValueError("the values are nested too deeply") from None
-    if (b"\\ud" if isinstance(text, bytes) else "\\ud") in text.lower():  # type: ignore[operator]
-        json.dumps(value, ensure_ascii=False).encode()
-    return value
 
 
 def read_json(path: Path, cls: Any = None) -> Any:
