@@ -6,6 +6,7 @@ import json
 import random
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -291,3 +292,109 @@ def test_forecasts_are_counted_where_the_machine_was_quiet() -> None:
     assert found["start"]["mean_error"] == pytest.approx(0.02) and found["tenth"]["worst_error"] == pytest.approx(0.1)
     told = forecasts.render([{**run, "void": False}], found)
     assert "+10.0% outside" in told and "start: 1 of 1 inside" in told
+
+
+# ---------------------------------------------------------------- chaos
+
+
+def chaos_command(body: str) -> list[str]:
+    """A command in the place of ``daybreak``."""
+    return [sys.executable, "-c", body]
+
+
+def test_a_plan_of_faults_depends_on_its_seed_alone() -> None:
+    chaos = script("chaos")
+    plans = [chaos.plan(0, number, ("prepare", "study")) for number in range(60)]
+    assert plans == [chaos.plan(0, number, ("prepare", "study")) for number in range(60)]
+    assert [name for name, _ in plans[:3]] == ["prepare", "study", "prepare"]
+    assert {fault.kind for _, faults in plans for fault in faults} == {*chaos.ENDING, *chaos.GENTLE, "cut"}
+    assert plans != [chaos.plan(1, number, ("prepare", "study")) for number in range(60)]
+
+
+def test_what_ends_badly_is_told_apart() -> None:
+    chaos = script("chaos")
+
+    def wrong(code: int, output: str, kind: str = "") -> str:
+        fault = chaos.Fault(kind, 0.5, 0.5) if kind else None
+        return str(chaos.wrong_end(chaos.Ended(code, output, 0.0, 0.0, 0), fault))
+
+    assert wrong(0, "done") == wrong(2, "daybreak: The disk is full. Free some.", "disk") == ""
+    assert wrong(-9, "", "kill") == wrong(143, "daybreak: stopped.", "terminate") == ""
+    assert wrong(-9, "", "disk").startswith("exit code -9")
+    assert wrong(2, "nothing", "memory") == "exit code 2 without a message"
+    assert wrong(1, "Traceback (most recent call last)\nKeyError: 'a'", "kill one") == "a traceback: KeyError: 'a'"
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"), [("kill", -9), ("kill one", -9), ("terminate", -15), ("interrupt", -2), ("pause", 0)]
+)
+def test_a_fault_strikes_a_running_command(kind: str, code: int, tmp_path: Path) -> None:
+    chaos = script("chaos")
+    body = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_DFL)\n"
+    body += "until = time.process_time() + 0.6\nwhile time.process_time() < until: pass\nprint('ended')"
+    usual = chaos.Ended(0, "", 1.0, 0.5, 1 << 30)
+    ended = chaos.play(chaos_command(body), tmp_path / "log.txt", tmp_path, chaos.Fault(kind, 0.4, 0.0), usual)
+    assert ended.hit and ended.code == code and ("ended" in ended.output) == (kind == "pause")
+    assert ended.processor >= 0.2
+
+
+def test_a_start_with_little_memory_and_one_with_another_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chaos = script("chaos")
+    usual = chaos.Ended(0, "", 1.0, 0.5, 1 << 30)
+    monkeypatch.setattr(chaos, "CLOCK_SECONDS", 0.0)
+    for size, jump in ((0.1, 86400), (0.9, -86400)):
+        fault = chaos.Fault("clock", 0.5, size)
+        body = "import time; print(time.time())"
+        ended = chaos.play(chaos_command(body), tmp_path / "log.txt", tmp_path, fault, usual)
+        assert float(ended.output) == pytest.approx(time.time() + jump, abs=3600)
+    body = "bytes(1 << 30)"
+    ended = chaos.play(chaos_command(body), tmp_path / "log.txt", tmp_path, chaos.Fault("memory", 0.5, 0.5), usual)
+    assert ended.hit and "MemoryError" in ended.output and "traceback" in chaos.wrong_end(ended, None)
+
+
+STAND_IN = """
+import pathlib, sys
+out = pathlib.Path({out!r})
+out.mkdir(exist_ok=True)
+number = out / "number"
+if number.exists() and number.read_text() != "12345":
+    sys.exit("daybreak: 'number' is damaged. Restore it.") if {strict} else number.write_text("123")
+else:
+    number.write_text("12345")
+"""
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_cut_file_is_restored_for_a_message_and_a_wrong_result_is_found(
+    strict: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chaos = script("chaos")
+    body = STAND_IN.replace("{strict}", str(strict)).replace("sys.exit(", "(print(")
+    body = body.replace('Restore it.")', 'Restore it."), sys.exit(2))')
+    monkeypatch.setattr(
+        chaos.measure, "daybreak", lambda *words: chaos_command(body.replace("{out!r}", repr(words[0])))
+    )
+    subject = chaos.Subject(lambda given, out: [str(out)], lambda out: (out / "number").read_text())
+    monkeypatch.setitem(chaos.SUBJECTS, "stand-in", subject)
+    usual, expected = chaos.undisturbed("stand-in", tmp_path, tmp_path / "usual")
+    assert expected == "12345"
+    faults = [chaos.Fault("clock", 0.5, 0.5), chaos.Fault("cut", 0.5, 0.0)]
+    found = chaos.disturbed("stand-in", faults, tmp_path, tmp_path / "000", usual, expected)
+    assert [start["fault"]["kind"] for start in found["starts"] if start["fault"]] == ["clock", "cut"]
+    assert found["starts"][1]["cut"] == "number" and found["equal"] is strict
+    if strict:
+        assert [start.get("code") for start in found["starts"]] == [0, None, 2, 0] and not found["findings"]
+        assert found["starts"][2]["message"] == "'number' is damaged. Restore it."
+    else:
+        assert found["findings"] == ['the result differs: "123" instead of "12345"']
+
+
+def test_the_short_form_of_chaos_disturbs_prepare(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chaos = script("chaos")
+    monkeypatch.setattr(sys, "argv", ["chaos.py", "--short", "--out", str(tmp_path / "chaos.json")])
+    chaos.main()
+    found = json.loads((tmp_path / "chaos.json").read_text())
+    assert found["benchmark"] == "chaos" and found["equal"] == len(found["runs"]) == 1 and found["findings"] == []
+    assert found["starts"] > len(found["runs"][0]["starts"]) - 1 and "1 of 1 equal" in capsys.readouterr().out

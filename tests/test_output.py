@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from daybreak.cli import run_command
 from daybreak.commands.export import export
 from daybreak.core.errors import UserError
 
@@ -43,6 +45,16 @@ def test_an_answer_that_cannot_be_printed_is_one_sentence(arguments: tuple[str, 
     assert done.stderr.count("\n") == 1 and "no space left on device" in done.stderr
 
 
+@needs_full
+@pytest.mark.parametrize("arguments", [("status", "nowhere"), ("nonsense",)])
+def test_the_exit_code_stays_where_no_message_can_be_printed(arguments: tuple[str, ...]) -> None:
+    """As of a cell of a study, whose log lies on the disk that is full."""
+    script = "import sys; from daybreak.cli import main; main(sys.argv[1:])"
+    with FULL.open("w") as full:
+        done = subprocess.run([sys.executable, "-c", script, *arguments], stdout=full, stderr=full, timeout=120)
+    assert done.returncode == 2
+
+
 @pytest.mark.parametrize("columns", ["1", "2", "5", "10"])
 def test_help_in_a_narrow_terminal_ends(columns: str) -> None:
     script = "from daybreak.cli import main; main(['status', '--help'])"
@@ -74,3 +86,48 @@ def test_a_model_that_does_not_fit_on_the_disk_leaves_nothing(
         export(run, out=out)
     assert "Free disk space" in refused.value.remedy
     assert list(out.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("error", [errno.EISDIR, errno.ELOOP, errno.EACCES, errno.ENOTDIR])
+def test_a_path_that_cannot_be_used_is_one_sentence(
+    error: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_: object) -> None:
+        raise OSError(error, os.strerror(error), "some/file")
+
+    monkeypatch.setattr("daybreak.commands.status.main", fail)
+    assert run_command(["status", "run"]) == 2
+    said = capsys.readouterr().err
+    assert said == (
+        f"daybreak: 'some/file' cannot be used: {os.strerror(error).lower()}. Correct the path or its permissions.\n"
+    )
+
+
+def test_an_error_of_the_system_without_a_path_is_a_bug(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_: object) -> None:
+        raise OSError(errno.EBADF, "Bad file descriptor")
+
+    monkeypatch.setattr("daybreak.commands.status.main", fail)
+    assert run_command(["status", "run"]) == 1 and "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("command", "refused"), [("evaluate", True), ("pretrain", True), ("status", False)])
+def test_too_small_a_limit_on_memory_is_one_sentence(
+    command: str, refused: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With less, the libraries of these commands wait for memory without end while they are imported."""
+    monkeypatch.setattr(f"daybreak.commands.{command}.main", lambda _: None)
+    monkeypatch.setattr("daybreak.cli.address_space_limit", lambda: 700 << 20)
+    assert run_command([command]) == (2 if refused else 0)
+    assert ("The address space is limited to 700 MiB" in capsys.readouterr().err) is refused
+    monkeypatch.setattr("daybreak.cli.address_space_limit", lambda: None)
+    assert run_command([command]) == 0
+
+
+def test_the_limit_on_memory_is_that_of_the_process() -> None:
+    script = "from daybreak.core.process import address_space_limit as limit; import resource; print(limit()); "
+    script += "resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30)); print(limit())"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split()[1] == str(1 << 30)

@@ -9,16 +9,27 @@ import shutil
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 
 from daybreak import __version__
 from daybreak.commands import COMMANDS
 from daybreak.core.errors import Interrupted, PeerLost, UserError
+from daybreak.core.process import address_space_limit
 from daybreak.core.serialization import nearest
 from daybreak.schemas.old_names import FLAGS, PREPARE_FLAGS
 
 MIN_COLUMNS = 20
 """Least width of a terminal."""
+
+UNUSABLE = (errno.EACCES, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EPERM, errno.EROFS)
+"""Errors of the file system that a user causes: a folder in place of a file, a link to itself, no permission."""
+
+LEAST_ADDRESS_SPACE = 1536 << 20
+"""Bytes of address space that torch, transformers and scipy need. With less, their libraries wait for memory without
+end (OpenBLAS) or abort."""
+WITHOUT_TORCH = ("prepare", "status", "report", "recipes", "leaderboard", "check-submission", "init-task", "doctor")
+"""Commands that need less."""
 
 RESUMABLE = ("run", "prepare", "pretrain", "evaluate", "study", "study-data")
 """Commands that continue where they stopped."""
@@ -53,37 +64,34 @@ def run_command(arguments: list[str]) -> int:
         finally:
             sys.stdout.flush()
     except UserError as error:
-        print(f"daybreak: {error}", file=sys.stderr)
+        _complain(str(error))
         return 2
     except PeerLost as lost:
-        print(f"daybreak: {lost} The same command resumes from the last checkpoint.", file=sys.stderr)
+        _complain(f"{lost} The same command resumes from the last checkpoint.")
         return 2
     except Interrupted as stop:
-        print("daybreak: stopped; the same command resumes.", file=sys.stderr)
+        _complain("stopped; the same command resumes.")
         return stop.exit_code
     except KeyboardInterrupt:
-        print("daybreak: stopped.", file=sys.stderr)
+        _complain("stopped.")
         return 130
     except MemoryError:
-        print(
-            "daybreak: out of memory. Close other programs or lower --workers or --microbatch; the same command "
-            "resumes.",
-            file=sys.stderr,
-        )
+        _complain("out of memory. Close other programs or lower --workers or --microbatch; the same command resumes.")
         return 2
     except BrokenPipeError:
         if arguments[0] in RESUMABLE:
-            print("daybreak: stopped, because its output was closed; the same command resumes.", file=sys.stderr)
+            _complain("stopped, because its output was closed; the same command resumes.")
         return 1
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+        if error.filename and error.errno in UNUSABLE:
+            why = os.strerror(error.errno).lower()
+            _complain(f"'{error.filename}' cannot be used: {why}. Correct the path or its permissions.")
+            return 2
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG):
             return _report_bug()
         path = f" to '{error.filename}'" if error.filename else ""
         reason = os.strerror(error.errno).lower()
-        print(
-            f"daybreak: cannot write{path}: {reason}. Free disk space and run the same command again.",
-            file=sys.stderr,
-        )
+        _complain(f"cannot write{path}: {reason}. Free disk space and run the same command again.")
         from daybreak.core.terminal import discard_output
 
         discard_output()
@@ -93,10 +101,20 @@ def run_command(arguments: list[str]) -> int:
     return 0
 
 
+def _complain(message: str) -> None:
+    """Print a message to standard error; the exit code stays the same where that is a log on a full disk."""
+    try:
+        print(f"daybreak: {message}", file=sys.stderr, flush=True)
+    except OSError:
+        with suppress(OSError, ValueError):  # so that Python does not fail to flush it at exit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+
+
 def _report_bug() -> int:
     """Print the traceback of an unexpected exception."""
-    traceback.print_exc()
-    print("daybreak: this is a bug in Daybreak; please report the lines above.", file=sys.stderr)
+    with suppress(OSError):
+        traceback.print_exc()
+    _complain("this is a bug in Daybreak; please report the lines above.")
     return 1
 
 
@@ -111,11 +129,23 @@ def dispatch(arguments: list[str]) -> None:
     elif arguments[0] in ("--version", "version"):
         print(f"daybreak {__version__}")
     elif arguments[0] in COMMANDS:
+        refuse_small_address_space(arguments[0])
         command, *options = with_current_flags(arguments)
         import_module(f"daybreak.commands.{command.replace('-', '_')}").main(options)
     else:
         raise UserError(
             f"There is no command '{arguments[0]}'.{nearest(arguments[0], COMMANDS)}", "See daybreak --help."
+        )
+
+
+def refuse_small_address_space(command: str) -> None:
+    """Raise UserError if the shell allows less address space than the libraries of a command need."""
+    limit = address_space_limit()
+    if limit is not None and limit < LEAST_ADDRESS_SPACE and command not in WITHOUT_TORCH:
+        raise UserError(
+            f"The address space is limited to {limit >> 20:,} MiB, and daybreak {command} needs more than "
+            f"{LEAST_ADDRESS_SPACE >> 20:,} MiB.",
+            "Raise the limit with ulimit -v.",
         )
 
 

@@ -37,6 +37,14 @@ def test_a_finished_run_is_copied(finished: Path, tmp_path: Path) -> None:
     }
 
 
+def test_a_link_out_of_the_model_folder_is_not_copied(finished: Path, refused: Refused, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(finished, tmp_path / "run"))
+    (tmp_path / "id_rsa").write_text("a private key")
+    (run / "model" / "notes.txt").symlink_to(tmp_path / "id_rsa")
+    assert "is a link that leads out of" in refused("export", run, "--out", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_stopped_run_gives_its_newest_checkpoint(
     finished: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -361,3 +361,23 @@ def test_a_continued_model_has_its_own_name_as_title_and_the_constant_answer_is_
     text = words(report([run], tmp_path / "report.html").read_text())
     assert "bert-base, continued" in text
     assert ", the bag of words 50.0, and the constant answer 21.0." in text
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("retrieval.json", lambda value: value["rankers"][0]["intervals"].update(recall_10=[0.1])),
+        ("retrieval.json", lambda value: value["rankers"][0].update(ranker="bm26")),
+        ("retrieval.json", lambda value: value["rankers"][0]["scores"].clear()),
+        ("results.json", lambda value: value[0]["scores"].update({value[0]["metric"]: []})),
+    ],
+)
+def test_a_file_with_values_that_cannot_be_is_left_out(write_run, tmp_path, name, change):
+    """Found by benchmarks/fuzz.py: JSON of the right types, in which numbers are missing."""
+    run = RunFolder(write_run())
+    ranker = RankerScore(ranker="bm25", scores={"recall_10": 0.5}, intervals={"recall_10": [0.4, 0.6]}, above_bm25={})
+    write_json(run.retrieval, Retrieval(passages=600, rankers=[ranker], seconds=1.0))
+    value = read_json(run.path / name)
+    change(value)
+    write_json(run.path / name, value)
+    assert f"'{name}' is damaged and left out." in words(report([run.path], tmp_path / "report.html").read_text())

@@ -1,13 +1,23 @@
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from daybreak.core.errors import UserError
-from daybreak.core.files import read_json, read_json_lines
+from daybreak.core.files import read_json, read_json_lines, refuse_link_out
 from daybreak.schemas.run import Parity, SpecialIds
+
+
+@dataclass(frozen=True)
+class Positive:
+    bytes: str
+
+    def __post_init__(self) -> None:
+        if len(self.bytes) < 2:
+            raise ValueError("too short")
 
 
 @pytest.mark.parametrize(
@@ -19,6 +29,8 @@ from daybreak.schemas.run import Parity, SpecialIds
         ("{}", list[SpecialIds], "The content should be a list."),
         ("[]", SpecialIds, "The content should be an object."),
         ("[3]", list[SpecialIds], "The field '[0]' should be an object."),
+        (f"[1{'0' * 400}]", list[float], "The field '[0]' holds too large a number."),
+        ('{"bytes": "x"}', Positive, "The content is invalid (too short)."),
     ],
 )
 def test_what_does_not_fit_is_told_with_the_file(text: str, cls: Any, output: str, tmp_path: Path) -> None:
@@ -31,7 +43,14 @@ def test_what_does_not_fit_is_told_with_the_file(text: str, cls: Any, output: st
 
 @pytest.mark.parametrize(
     ("content", "output"),
-    [(None, "There is no 'some.json' in"), (b"{torn", "cannot be read"), (b"\xff", "cannot be read")],
+    [
+        (None, "There is no 'some.json' in"),
+        (b"{torn", "cannot be read"),
+        (b"\xff", "cannot be read"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b'{"a":' * 100_000, "nested too deeply"),
+        (b"1" * 5000, "cannot be read"),
+    ],
 )
 def test_what_cannot_be_read_is_told_with_the_file(content: bytes | None, output: str, tmp_path: Path) -> None:
     path = tmp_path / "some.json"
@@ -53,3 +72,18 @@ def test_lines_are_read_until_the_one_that_a_kill_tore(tmp_path: Path) -> None:
         assert next(lines) == {"step": 1}
         with pytest.raises(UserError, match=r"some\.jsonl' is damaged in line 2: .*Restore the file"):
             next(lines)
+
+
+def test_a_link_that_leads_out_is_refused(tmp_path: Path) -> None:
+    folder, outside = tmp_path / "folder", tmp_path / "outside"
+    folder.mkdir()
+    outside.mkdir()
+    (folder / "inside.txt").touch()
+    (folder / "near").symlink_to("inside.txt")
+    (folder / "far").symlink_to(outside)
+    (tmp_path / "named").symlink_to(folder)  # the folder itself may be a link
+    for name in ("inside.txt", "near", "absent"):
+        refuse_link_out(tmp_path / "named", tmp_path / "named" / name)
+    for name in ("far", "far/absent", "../outside"):
+        with pytest.raises(UserError, match="is a link that leads out of"):
+            refuse_link_out(folder, folder / name)

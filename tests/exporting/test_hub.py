@@ -172,6 +172,19 @@ def test_a_model_goes_up_with_its_files_and_no_others(hub: Hub, model: Path) -> 
     assert hub.files["model/me/encoder/README.md"] == b"a better card\n"
 
 
+def test_a_link_out_of_the_folder_does_not_go_up(hub: Hub, model: Path, tmp_path: Path) -> None:
+    (tmp_path / "id_rsa").write_text("a private key")
+    (model / "README.md").unlink()
+    (model / "README.md").symlink_to(tmp_path / "id_rsa")
+    with pytest.raises(UserError, match="is a link that leads out of"):
+        push_to_hub(model, "me/encoder", kind="model")
+    assert hub.files == {}
+    (model / "README.md").unlink()
+    (model / "README.md").symlink_to("vocab.txt")  # within the folder
+    push_to_hub(model, "me/encoder", kind="model")
+    assert hub.files["model/me/encoder/README.md"] == (model / "vocab.txt").read_bytes()
+
+
 def test_a_trained_model_carries_no_held_out_sentence(hub: Hub, finished: Path, data: Path) -> None:
     push_to_hub(finished / "model", "encoder", kind="model", private=False)
     names = hub.names("model/me/encoder")

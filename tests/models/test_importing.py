@@ -161,11 +161,13 @@ def test_a_missing_or_damaged_shard_is_refused(tmp_path: Path) -> None:
     [
         ({"model_type": "roberta"}, "'roberta'"),
         ({"model_type": ["bert"]}, "bert"),
-        ({"hidden_size": 32}, "size mismatch"),
+        ({"hidden_size": 32}, "but its config.json says (40, 32)"),
         ({"hidden_size": "wide"}, "does not fit"),
         ({"num_hidden_layers": 3}, "lacks"),
+        ({"num_hidden_layers": 10**9}, "says 1,000,000,000 layers"),
+        ({"hidden_size": 2**20}, "but its config.json says"),
         ({"num_hidden_layers": 1}, "no part of a BERT"),
-        ({"vocab_size": 41}, "size mismatch"),
+        ({"vocab_size": 41}, "but its config.json says (41, 16)"),
     ],
 )
 def test_a_config_that_does_not_fit_its_weights_is_refused(folder: Path, changes: dict[str, Any], named: str) -> None:

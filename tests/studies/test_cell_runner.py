@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -145,6 +146,16 @@ def test_a_cell_that_fails_says_why(
 ) -> None:
     with pytest.raises(error, match=words):
         dummy(code)
+
+
+@pytest.mark.parametrize("code", [1, 2])
+def test_a_cell_whose_log_lies_on_a_full_disk_is_one_sentence(
+    code: int, dummy: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns.shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
+    with pytest.raises(UserError, match=r"is full\. Free disk space") as refused:
+        dummy(f"exit({code})")
+    assert f"ended with {code}" in refused.value.sentence
 
 
 def test_a_signal_reaches_the_cell_which_may_save_itself(dummy: Callable[[str], None], place: StudyFolder) -> None:

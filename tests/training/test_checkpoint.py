@@ -66,6 +66,36 @@ def test_a_round_trip_is_exact_and_training_goes_on_bit_for_bit(tmp_path: Path) 
         assert torch.equal(left, right), name
 
 
+@pytest.mark.parametrize("file", ["weights", "moments", "average"])
+@pytest.mark.parametrize("how", ["other size", "missing", "unknown"])
+def test_tensors_that_do_not_fit_are_refused_before_anything_is_loaded(file: str, how: str, tmp_path: Path) -> None:
+    """As after damage to the header of a file, which safetensors accepts if its sizes add up."""
+    model, optimizer = fresh(1)
+    average = RunningAverage(Averaging(fraction=1.0, every=1), model)
+    train(model, optimizer)
+    average.update(0, 1.0)
+    saved, _ = checkpoint.read_newest(checkpoint.save(tmp_path, at(3), model, optimizer, average).parent)
+    assert saved and not checkpoint.misfit(saved, model, optimizer, average)
+    tensors = dict(getattr(saved, file))
+    name = next(name for name, tensor in tensors.items() if tensor.numel() > 1)
+    if how == "other size":
+        tensors[name] = tensors[name].flatten()[:3].clone()
+    elif how == "unknown":
+        tensors["x"] = tensors.pop(name)
+    else:
+        del tensors[name]
+    again, other = fresh(2)
+    before = {name: value.clone() for name, value in again.state_dict().items()}
+    damaged = replace(saved, **{file: tensors})
+    if (file, how) == ("moments", "missing"):  # state that a parameter has not had yet
+        checkpoint.load(damaged, again, other, RunningAverage(Averaging(fraction=1.0, every=1), again))
+        return
+    with pytest.raises(UserError, match="of step 3 does not fit the run") as refused:
+        checkpoint.load(damaged, again, other, RunningAverage(Averaging(fraction=1.0, every=1), again))
+    assert "Delete its folder step-000000003" in refused.value.remedy
+    assert all(torch.equal(value, before[name]) for name, value in again.state_dict().items())
+
+
 def test_a_checkpoint_before_the_first_step_loads(tmp_path: Path) -> None:
     model, optimizer = fresh(1)
     checkpoint.save(tmp_path, at(0), model, optimizer)

@@ -13,7 +13,7 @@ from tyro.conf import Positional
 
 from daybreak.commands.options import CommaSeparated, TaskDirOptions, keywords, parse
 from daybreak.core.errors import UserError
-from daybreak.core.files import make_folder
+from daybreak.core.files import make_folder, refuse_link_out
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.terminal import duration, say
 from daybreak.evaluation.finetuning.results import merge_result, read_results
@@ -150,6 +150,7 @@ def evaluate(
         if submission is not None:
             _check_submission(found, submission)
         results_file = RunFolder(make_folder(out or source.usual)).results
+        refuse_link_out(results_file.parent, RunFolder(results_file.parent).cells)
         read_results(results_file)
         if save is not None:
             _check_stock(found, chosen)

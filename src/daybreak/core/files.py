@@ -34,6 +34,19 @@ def make_folder(path: Path) -> Path:
     return path
 
 
+def refuse_link_out(folder: Path, path: Path) -> None:
+    """Check that ``path`` in ``folder`` is not, and is not below, a link that leads out of the folder.
+
+    Files that Daybreak writes or publishes stay in the folder that the user named, also if the folder comes from
+    elsewhere. Files that are only read may be links: the cache of the Hugging Face hub consists of them.
+
+    Raises:
+        UserError: it leads out.
+    """
+    if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
+        raise UserError(f"'{path}' is a link that leads out of '{folder}'.", "Replace it by the file or folder itself.")
+
+
 def write_text(path: Path, text: str) -> None:
     """Replace ``path`` by ``text`` atomically: readers see the old file or the new one, never a part.
 
@@ -60,6 +73,18 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(to_dict(value), indent=2, ensure_ascii=False) + "\n")
 
 
+def parse_json(text: str | bytes) -> Any:
+    """Parse JSON of a file that may be damaged.
+
+    Raises:
+        ValueError: the text is not UTF-8 or not JSON, or is nested too deeply.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("the values are nested too deeply") from None
+
+
 def read_json(path: Path, cls: Any = None) -> Any:
     """Read JSON; with ``cls``, rebuild that dataclass.
 
@@ -67,11 +92,13 @@ def read_json(path: Path, cls: Any = None) -> Any:
         UserError: the file is missing, is not JSON, or does not fit ``cls``; the message names the file.
     """
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"There is no '{path.name}' in '{path.parent}'.", "Check the path.") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise UserError(f"'{path}' cannot be read as JSON: {error}.", "Restore the file or start afresh.") from None
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"'{path}' cannot be read as JSON: {reason(error)}.", "Restore the file or start afresh."
+        ) from None
     if cls is None:
         return value
     try:
@@ -96,7 +123,7 @@ def read_json_lines(path: Path, *, skip_damaged: bool = False) -> Iterator[Any]:
             if not line.endswith(b"\n"):
                 return
             try:
-                value = json.loads(line)
+                value = parse_json(line)
             except ValueError as error:
                 if skip_damaged:
                     continue

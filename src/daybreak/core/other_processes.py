@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from daybreak.core.files import parse_json
 from daybreak.schemas.studies import MachineLoad
 
 BUSY = 0.5
@@ -99,7 +100,7 @@ def note(path: Path, event: str, **more: Any) -> None:
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
     for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
         with contextlib.suppress(ValueError):  # torn by a full disk or a power cut
-            yield json.loads(text)
+            yield parse_json(text)
 
 
 def read_loads(path: Path) -> list[MachineLoad]:

@@ -16,7 +16,7 @@ import typing
 from abc import ABC
 from typing import Any
 
-from daybreak.core.errors import UserError
+from daybreak.core.errors import UserError, reason
 from daybreak.schemas.old_names import FIELDS
 
 
@@ -82,7 +82,10 @@ def from_dict(cls: Any, value: Any, where: str = "") -> Any:
     if dataclasses.is_dataclass(cls) or (isinstance(cls, type) and issubclass(cls, Component)):
         return _dataclass_from_dict(cls, value, where)
     if cls is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise UserError(f"{_called(where)} holds too large a number.", "Correct or delete that file.") from None
     if cls is not Any and (not isinstance(value, cls) or (cls is int and isinstance(value, bool))):
         raise UserError(f"{_called(where)} holds {value!r}, not {cls.__name__}.", "Correct or delete that file.")
     return value
@@ -120,7 +123,10 @@ def _dataclass_from_dict(cls: Any, value: Any, where: str) -> Any:
         if required and name not in value:
             raise UserError(f"The field '{where + '.' if where else ''}{name}' is missing.", "Add it.")
     inner = {n: from_dict(hints[n], v, f"{where}.{n}" if where else n) for n, v in value.items()}
-    return cls(**inner)
+    try:
+        return cls(**inner)
+    except (ValueError, TypeError, ArithmeticError, LookupError) as error:  # a check of the class itself
+        raise UserError(f"{_called(where)} is invalid ({reason(error)}).", "Correct or delete that file.") from None
 
 
 @functools.cache

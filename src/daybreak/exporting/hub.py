@@ -13,7 +13,7 @@ from pathlib import Path, PurePath
 from typing import Literal
 
 from daybreak.core.errors import UserError, reason
-from daybreak.core.files import read_json, write_json, write_text
+from daybreak.core.files import read_json, refuse_link_out, write_json, write_text
 from daybreak.core.serialization import to_dict
 from daybreak.data.tokenizers.tokenizer import FILES
 from daybreak.exporting.sentence_modules import sentence_modules
@@ -174,10 +174,15 @@ def _stage_data(folder: Path, staged: Path, with_text: bool) -> None:
 
 
 def _stage(folder: Path, staged: Path, names: list[str]) -> None:
-    """Link the named files into an empty folder, so that no other file can be uploaded."""
+    """Link the named files into an empty folder, so that no other file can be uploaded.
+
+    Raises:
+        UserError: a file is missing or not in ``folder``, or a link that leads out of it.
+    """
     for name in names:
         if not (folder / name).is_file() or PurePath(name).is_absolute() or ".." in PurePath(name).parts:
             raise UserError(f"There is no '{name}' in '{folder}'.", "Restore the folder, or create it again.")
+        refuse_link_out(folder, folder / name)
         (staged / name).parent.mkdir(exist_ok=True)
         os.symlink((folder / name).resolve(), staged / name)
 

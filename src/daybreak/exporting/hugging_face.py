@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 from daybreak.core.encoder import Encoder, EncoderConfig
 from daybreak.core.errors import UserError, reason
-from daybreak.core.files import read_json, replace_folder, write_json
+from daybreak.core.files import read_json, refuse_link_out, replace_folder, write_json
 from daybreak.data.tokenizers.tokenizer import FILES, load_tokenizer
 from daybreak.exporting.sentence_modules import sentence_modules
 from daybreak.schemas.run import SpecialIds
@@ -73,8 +73,10 @@ def copy_model_folder(model: Path, out: Path) -> None:
     """Copy the model folder ``model`` to ``out`` with one rename.
 
     Raises:
-        UserError: the folder cannot be written; no partial copy remains.
+        UserError: the folder cannot be written, or holds a link that leads out of it; no partial copy remains.
     """
+    for path in model.rglob("*"):
+        refuse_link_out(model, path)
     new = out.with_name(f".{out.name}.new")
     try:
         shutil.rmtree(new, ignore_errors=True)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from daybreak.core.encoder import Encoder, EncoderConfig, check_positive, exported, special_entries
 from daybreak.core.errors import UserError
-from daybreak.models.layers import attend_heads, attention_mask, dropping, take
+from daybreak.models.layers import attend_heads, attention_mask, check_sizes, dropping, parameter_sizes, take
 from daybreak.schemas.run import SpecialIds
 
 APPROXIMATIONS = {"gelu": "none", "gelu_new": "tanh"}
@@ -305,14 +305,17 @@ def from_hugging_face(config: dict[str, Any], weights: dict[str, Tensor]) -> tup
             "Use one saved from BertForMaskedLM or BertForPreTraining: it holds 'cls.predictions' tensors.",
         )
     shape = shape_from_hugging_face(config, next_sentence={f"{POOLER}weight", f"{NEXT_HEAD}weight"} <= set(state))
-    model = Bert(shape, int(config.get("vocab_size", 30522)))
+    vocabulary = int(config.get("vocab_size", 30522))
+    sizes = parameter_sizes(shape, vocabulary, shape.layers, weights)
     state.setdefault(BIAS, state.get(DECODER_BIAS, torch.empty(0)))
-    names = {ours: hugging_face_names(ours) for ours in model.state_dict() if ours != "output.weight"}
+    names = {ours: hugging_face_names(ours) for ours in sizes if ours != "output.weight"}
     _check_names({theirs for parts in names.values() for theirs in parts}, set(state))
     for copy, original in ((DECODER, EMBEDDING), (DECODER_BIAS, BIAS)):
         if not torch.equal(state.get(copy, state[original]), state[original]):
             raise UserError(f"The checkpoint's '{copy}' is not tied to '{original}'.", "Use one where it is.")
     fused = {ours: torch.cat([state[theirs].float() for theirs in parts]) for ours, parts in names.items()}
+    check_sizes(fused, sizes, {ours: parts[0] for ours, parts in names.items()})
+    model = Bert(shape, vocabulary)
     model.load_state_dict({**fused, "output.weight": fused["embedding.weight"]})
     return shape, model
 

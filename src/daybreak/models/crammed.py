@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from daybreak.core.encoder import Encoder, EncoderConfig, check_positive, exported, special_entries
 from daybreak.core.errors import UserError
-from daybreak.models.layers import attend_heads, attention_mask, dropping, sinusoid_table, take
+from daybreak.models.layers import attend_heads, attention_mask, dropping, parameter_sizes, sinusoid_table, take
 from daybreak.schemas.run import SpecialIds
 
 MODEL_TYPE = "daybreak-crammed"
@@ -364,8 +364,7 @@ def from_hugging_face(config: dict[str, Any], weights: dict[str, Tensor]) -> tup
         )
     else:
         raise UserError(f"The checkpoint is a {kind!r}, not a crammed encoder.", "Use a crammed checkpoint.")
-    with torch.device("meta"):
-        sizes = {name: tuple(t.shape) for name, t in Crammed(shape, vocabulary).state_dict().items()}
+    sizes = parameter_sizes(shape, vocabulary, shape.layers, weights)
     if kind == MODEL_TYPE:
         names = {name: hugging_face_name(name) for name in sizes}
     else:

@@ -78,6 +78,20 @@ def refuse_pickle(folder: Path) -> None:
         )
 
 
+def refuse_shards_elsewhere(folder: Path) -> None:
+    """Raise UserError if the index of the weights names a file outside ``folder``; transformers would open it."""
+    if not (folder / INDEX).is_file():
+        return
+    listed = read_json(folder / INDEX)
+    shards = listed.get("weight_map") if isinstance(listed, dict) else None
+    for name in map(str, shards.values()) if isinstance(shards, dict) else ():
+        if Path(name).name != name:
+            raise UserError(
+                f"The weights of '{folder}' name the file '{name}', which is not in that folder.",
+                "Download the model again.",
+            )
+
+
 def read_weights(folder: Path) -> dict[str, Tensor]:
     """Return the tensors of the folder by name, from one file or from shards.
 

@@ -6,10 +6,54 @@ B sequences, L positions, K masked positions, H heads, C channels of a head.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from daybreak.core.encoder import EncoderConfig
+from daybreak.core.errors import UserError
+
+
+def parameter_sizes(
+    shape: EncoderConfig, vocabulary: int, layers: int, weights: Mapping[str, Tensor]
+) -> dict[str, tuple[int, ...]]:
+    """Return the sizes of the state dict of the model that a config.json describes, without allocating it.
+
+    A file of a few bytes can describe a model of any size, so it is built with real tensors only after its sizes were
+    compared with those of the weights.
+
+    Args:
+        weights: tensors of the checkpoint.
+
+    Raises:
+        UserError: the config names more layers than there are tensors.
+    """
+    if layers > len(weights):
+        raise UserError(
+            f"The config.json says {layers:,} layers, but the checkpoint has only {len(weights)} tensors.",
+            "Use weights and config of one checkpoint.",
+        )
+    with torch.device("meta"):
+        return {name: tuple(tensor.shape) for name, tensor in shape.build(vocabulary).state_dict().items()}
+
+
+def check_sizes(state: Mapping[str, Tensor], sizes: Mapping[str, tuple[int, ...]], names: Mapping[str, str]) -> None:
+    """Check that each tensor of ``state`` has the size that the config.json says.
+
+    Args:
+        names: names of ``state`` -> names in the checkpoint, for the message.
+
+    Raises:
+        UserError: a size differs.
+    """
+    for ours, tensor in state.items():
+        if tuple(tensor.shape) != sizes[ours]:
+            raise UserError(
+                f"The checkpoint's '{names[ours]}' is {tuple(tensor.shape)}, but its config.json says {sizes[ours]}.",
+                "Use weights and config of one checkpoint.",
+            )
 
 
 def rotary_table(length: int, channels: int, base: float, device: torch.device) -> tuple[Tensor, Tensor]:

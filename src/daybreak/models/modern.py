@@ -19,7 +19,15 @@ from torch import Tensor, nn
 
 from daybreak.core.encoder import Encoder, EncoderConfig, check_positive, exported, special_entries
 from daybreak.core.errors import UserError
-from daybreak.models.layers import attend_heads, attention_mask, rotary_table, rotate, take
+from daybreak.models.layers import (
+    attend_heads,
+    attention_mask,
+    check_sizes,
+    parameter_sizes,
+    rotary_table,
+    rotate,
+    take,
+)
 from daybreak.schemas.run import SpecialIds
 
 EPSILON = 1e-5
@@ -287,16 +295,20 @@ def from_hugging_face(config: dict[str, Any], weights: dict[str, Tensor]) -> tup
             decoder, irregular layers), or lacks tensors.
     """
     shape = shape_from_hugging_face(config)
-    model = ModernBert(shape, int(config["vocab_size"]))
+    vocabulary = int(config["vocab_size"])
+    sizes = parameter_sizes(shape, vocabulary, shape.layers, weights)
     state = dict(weights)
     state.setdefault("decoder.weight", state.get("model.embeddings.tok_embeddings.weight", torch.empty(0)))
-    names = {hugging_face_name(name): name for name in model.state_dict()}
-    missing = sorted(set(names) - set(state))
+    names = {ours: hugging_face_name(ours) for ours in sizes}
+    missing = sorted(set(names.values()) - set(state))
     if missing:
         raise UserError(f"The checkpoint lacks '{missing[0]}'.", "Use a ModernBertForMaskedLM checkpoint.")
     if not torch.equal(state["decoder.weight"], state["model.embeddings.tok_embeddings.weight"]):
         raise UserError("The checkpoint's decoder is not tied to its embedding.", "Use one with tied embeddings.")
-    model.load_state_dict({ours: state[theirs].float() for theirs, ours in names.items()})
+    found = {ours: state[theirs].float() for ours, theirs in names.items()}
+    check_sizes(found, sizes, names)
+    model = ModernBert(shape, vocabulary)
+    model.load_state_dict(found)
     return shape, model
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from daybreak.core.errors import UserError
-from daybreak.core.files import read_json
+from daybreak.core.errors import UserError, reason
+from daybreak.core.files import parse_json, read_json
 from daybreak.core.locks import who_holds
 from daybreak.core.recipe_file import is_edited, read_recipe_file
 from daybreak.core.run_folder import RunFolder
@@ -198,11 +197,7 @@ def read_run(path: Path) -> RunRecords:
     validations: dict[int, ValidationRecord] = {}
     machine: list[MachineRecord] = []
     faults = _edited(recipe)
-    lines, damaged = _metrics(folder.metrics)
-    if damaged:
-        first = f"Line {damaged[0]} of '{folder.metrics.name}' is damaged and left out."
-        faults.append(first if len(damaged) == 1 else f"{first} So are {len(damaged) - 1} others.")
-    for record in lines:
+    for record in _metrics(folder.metrics, faults):
         if isinstance(record, StepRecord):
             steps[record.step] = record
         elif isinstance(record, ValidationRecord):
@@ -221,7 +216,7 @@ def read_run(path: Path) -> RunRecords:
         steps=list(steps.values()),
         validations=list(validations.values()),
         machine=machine,
-        lost=_metrics(folder.lost_metrics)[0],
+        lost=_metrics(folder.lost_metrics, []),
         silent=time.time() - (folder.trace if folder.trace.exists() else folder.recipe).stat().st_mtime,
         results=_reported(folder.results, list[TaskResult], faults) or [],
         examples=_reported(folder.examples, list[FillMask], faults) or [],
@@ -261,6 +256,8 @@ def last_trace(path: Path) -> TraceRecord | None:
             complete = file.read().rpartition(b"\n")[0]
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise _unreadable(path, error) from None
     return _trace(complete.rpartition(b"\n")[2], path, "end")
 
 
@@ -271,14 +268,20 @@ def first_trace(path: Path) -> TraceRecord | None:
             line = file.readline(_TAIL_BYTES)
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise _unreadable(path, error) from None
     return _trace(line if line.endswith(b"\n") else b"", path, "start")
+
+
+def _unreadable(path: Path, error: OSError) -> UserError:
+    return UserError(f"'{path}' cannot be read ({reason(error)}).", "Restore the file, or start a new run.")
 
 
 def _trace(line: bytes, path: Path, where: str) -> TraceRecord | None:
     if not line:
         return None
     try:
-        record: TraceRecord = from_dict(TraceRecord, json.loads(line), path.name)
+        record: TraceRecord = from_dict(TraceRecord, parse_json(line), path.name)
     except ValueError:
         raise UserError(f"'{path}' is damaged at its {where}.", "Restore the file, or start a new run.") from None
     return record
@@ -297,19 +300,26 @@ def _corpus(folder: RunFolder, faults: list[str]) -> CorpusReport | None:
     return found
 
 
-def _metrics(path: Path) -> tuple[list[Line], list[int]]:
-    """The records of a metrics file and the numbers of its damaged lines, without an incomplete last line."""
+def _metrics(path: Path, faults: list[str]) -> list[Line]:
+    """The records of a metrics file without an incomplete last line; damaged lines are left out and reported."""
     found: list[Line] = []
     damaged: list[int] = []
-    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    try:
+        lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    except OSError as error:
+        faults.append(f"'{path.name}' cannot be read ({reason(error)}).")
+        return []
     for number, line in enumerate(lines, start=1):
         try:
-            record = _record(json.loads(line), path.name)
+            record = _record(parse_json(line), path.name)
         except (ValueError, TypeError, AttributeError, UserError):
             damaged += [number] if line.endswith(b"\n") else []
         else:
             found += [record] if record is not None else []
-    return found, damaged
+    if damaged:
+        first = f"Line {damaged[0]} of '{path.name}' is damaged and left out."
+        faults.append(first if len(damaged) == 1 else f"{first} So are {len(damaged) - 1} others.")
+    return found
 
 
 def _edited(recipe: dict[str, Any]) -> list[str]:

@@ -295,6 +295,9 @@ class ContextUse:
         return self.noisy_copy <= self.alone * (1 - ATTENDS)
 
 
+RANKERS = ("bm25", "dense", "hybrid")
+
+
 @dataclass(frozen=True, kw_only=True)
 class RankerScore:
     """Retrieval metrics of one ranker for the passage next to a query, in [0, 1]."""
@@ -307,6 +310,12 @@ class RankerScore:
     """By metric, the ends of the 95 % interval over queries."""
     above_bm25: dict[str, list[float]]
     """By metric, the ends of the 95 % interval of the difference from BM25 on the same queries; empty for BM25."""
+
+    def __post_init__(self) -> None:
+        if self.ranker not in RANKERS or not set(self.intervals) <= set(self.scores):
+            raise ValueError("an unknown ranker or an interval without its score")
+        if any(len(ends) != 2 for ends in (*self.intervals.values(), *self.above_bm25.values())):
+            raise ValueError("an interval has two ends")
 
     def beats_bm25(self, metric: str) -> bool:
         """Whether the difference from BM25 is above zero over its whole interval."""

@@ -123,6 +123,8 @@ class TaskResult:
     def __post_init__(self) -> None:
         object.__setattr__(self, "scores", _current_names(self.scores))
         object.__setattr__(self, "bag_of_words", _current_names(self.bag_of_words))
+        if not all(self.scores.values()):
+            raise ValueError("a metric without scores")
 
     @property
     def key(self) -> tuple[str, str, str, str]:

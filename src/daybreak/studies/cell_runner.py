@@ -14,6 +14,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -36,6 +37,8 @@ POLL_SECONDS = 0.25
 SAMPLE_SECONDS = 5.0
 """Seconds between two samples of the load."""
 LAST_LINES = 15
+LEAST_ROOM = 1 << 20
+"""Bytes of free space below which a disk counts as full."""
 PR_SET_PDEATHSIG = 1
 """Constant of prctl(2)."""
 
@@ -206,4 +209,9 @@ def check_ended(code: int, signals: Signals, cell: Cell, log: Path) -> None:
         )
     if code < 0 or code > 128:
         raise UserError(f"The cell '{cell.name}' was stopped from outside.", "Repeat the command, which resumes it.")
+    if shutil.disk_usage(log.parent).free < LEAST_ROOM:  # then the log may lack the message
+        raise UserError(
+            f"The cell '{cell.name}' ended with {code}, and the disk of '{log.parent}' is full.",
+            "Free disk space and run the same command again.",
+        )
     raise RuntimeError("\n".join([f"the cell {cell.name} ended with {code}:", *lines[-LAST_LINES:]]))

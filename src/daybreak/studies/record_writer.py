@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,7 +14,7 @@ import torch
 
 from daybreak.core.budget import Budget
 from daybreak.core.errors import UserError
-from daybreak.core.files import read_json
+from daybreak.core.files import parse_json, read_json
 from daybreak.core.other_processes import read_loads, why_void
 from daybreak.core.recipe_file import read_recipe_file
 from daybreak.core.run_folder import RunFolder
@@ -111,7 +110,7 @@ def _records(path: Path) -> Iterator[tuple[str, Line]]:
     """Yield the lines of known types with their type; incomplete lines are skipped."""
     for text in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
         try:
-            line = json.loads(text)
+            line = parse_json(text)
         except ValueError:
             continue
         name = str(line.pop("type", None))

@@ -15,7 +15,7 @@ from daybreak.core.encoder import Encoder
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json, replace_folder, write_json
 from daybreak.core.world import World
-from daybreak.training.averaging import RunningAverage
+from daybreak.training.averaging import COUNT, MEAN, RunningAverage
 from daybreak.training.guard import Health, LossScale
 from daybreak.training.phases import LossHistory
 
@@ -207,14 +207,46 @@ def broadcast(saved: Checkpoint | None, world: World) -> Checkpoint | None:
 def load(
     saved: Checkpoint, model: Encoder, optimizer: torch.optim.Optimizer, average: RunningAverage | None = None
 ) -> Progress:
-    """Load the checkpoint into ``model``, ``optimizer`` and ``average``."""
-    result = model.load_state_dict(saved.weights, strict=False)
-    tied = set(model.state_dict()) - {name for name, _ in model.named_parameters()}
-    assert not result.unexpected_keys and set(result.missing_keys) <= tied
+    """Load the checkpoint into ``model``, ``optimizer`` and ``average``.
+
+    Raises:
+        UserError: its tensors do not fit the model or the optimizer, as after damage to a file.
+    """
+    if problem := misfit(saved, model, optimizer, average):
+        raise UserError(
+            f"The checkpoint of step {saved.progress.step} does not fit the run: {problem}.",
+            f"Delete its folder step-{saved.progress.step:09d}; the same command then continues from an earlier one.",
+        )
+    model.load_state_dict(saved.weights, strict=False)
     restore_optimizer(optimizer, saved.moments)
     if average:
         average.restore(saved.average)
     return saved.progress
+
+
+def misfit(
+    saved: Checkpoint, model: Encoder, optimizer: torch.optim.Optimizer, average: RunningAverage | None = None
+) -> str:
+    """Describe a tensor of the checkpoint that is missing, unknown or of another size; empty if all fit."""
+    sizes = {name: parameter.shape for name, parameter in model.named_parameters()}
+    held = [("weights", saved.weights)]
+    if average:
+        means = {name.removeprefix(MEAN): tensor for name, tensor in saved.average.items() if name != COUNT}
+        if COUNT not in saved.average:
+            return "the average of the weights is missing"
+        held += [("average of the weights", means)] if int(saved.average[COUNT]) else []
+    for what, tensors in held:
+        for name in sorted({*sizes, *tensors}):
+            if name not in sizes or name not in tensors or tensors[name].shape != sizes[name]:
+                return f"the {what} '{name}' are missing, unknown or of another size"
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for key, tensor in saved.moments.items():
+        index = key.partition(".")[0]
+        if not index.isdecimal() or int(index) >= len(parameters):
+            return f"the optimizer has no parameter for '{key}'"
+        if tensor.numel() != 1 and tensor.shape != parameters[int(index)].shape:
+            return f"the optimizer's '{key}' has another size than its parameter"
+    return ""
 
 
 def load_newest(

@@ -5,7 +5,7 @@ transformers takes seconds to import, so functions import it.
 
 from __future__ import annotations
 
-import json
+import copy
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,13 +16,15 @@ from typing import Any
 import torch
 
 from daybreak.core.errors import UserError, reason
-from daybreak.core.files import replace_folder
+from daybreak.core.files import parse_json, replace_folder
 from daybreak.evaluation.finetuning.heads import PooledClassifier
 from daybreak.evaluation.tasks.kinds import KINDS
 from daybreak.evaluation.tasks.task_kind import Kind
 from daybreak.models.crammed import MODEL_TYPE, MODELLING_FILES
-from daybreak.models.importing import refuse_pickle
+from daybreak.models.importing import refuse_pickle, refuse_shards_elsewhere
 
+MOST_LAYERS = 1000
+"""More layers than any encoder has; transformers makes lists and modules of as many as a config.json says."""
 LAST_LAYERS = ("classifier.", "qa_outputs.")
 """Names of the output layer in transformers."""
 
@@ -67,7 +69,7 @@ def _is_ours(folder: Path) -> bool:
     from transformers import CONFIG_MAPPING
 
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        config = parse_json((folder / "config.json").read_text(encoding="utf-8"))
         kind, code = config.get("model_type"), config.get("auto_map")
     except (OSError, ValueError, AttributeError):
         return False  # transformers reports the fault
@@ -106,22 +108,61 @@ def load_config(folder: Path) -> Any:
     """Load the transformers configuration of a model folder.
 
     Raises:
-        UserError: transformers cannot read it, the model needs other code, or is not a text encoder.
+        UserError: transformers cannot read it, the model needs other code, is not a text encoder, or is larger than its
+            weights.
     """
     from transformers import AutoConfig
 
+    _refuse_many_layers(folder)
     if _is_ours(folder):
         from daybreak.models.modeling_crammed import CrammedConfig
 
         with reading(folder, "config"):
-            return CrammedConfig.from_pretrained(folder, local_files_only=True)
+            config = CrammedConfig.from_pretrained(folder, local_files_only=True)
+        _refuse_larger_than_weights(folder, config)
+        return config
     with reading(folder, "config"):
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     if not all(isinstance(getattr(config, name, None), int) for name in ("hidden_size", "vocab_size")):
         raise UserError(
             f"The model in '{folder}', a {config.model_type}, is no encoder of text.", "Name the folder of one."
         )
+    _refuse_larger_than_weights(folder, config)
     return config
+
+
+def _refuse_many_layers(folder: Path) -> None:
+    """Raise UserError if config.json names more layers than any encoder has."""
+    try:
+        config = parse_json((folder / "config.json").read_text(encoding="utf-8"))
+        numbers = {name: value for name, value in config.items() if "layers" in name and isinstance(value, int)}
+    except (OSError, ValueError, AttributeError):
+        return  # transformers reports the fault
+    for name, value in numbers.items():
+        if value > MOST_LAYERS:
+            raise UserError(
+                f"The config.json in '{folder}' has {name} = {value}; at most {MOST_LAYERS} are supported.",
+                "Download the model again.",
+            )
+
+
+def _refuse_larger_than_weights(folder: Path, config: Any) -> None:
+    """Raise UserError if the config describes far more parameters than the weights can hold.
+
+    transformers allocates what is missing in the weights, so a config.json of a few bytes could fill the memory.
+    """
+    held = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+    if not held:
+        return
+    with reading(folder, "config"), torch.device("meta"):
+        described = sum(
+            parameter.numel() for parameter in _random(model_class(config), copy.deepcopy(config)).parameters()
+        )
+    if described > 2 * held:  # a parameter has at least one byte, and a pooler may be missing
+        raise UserError(
+            f"The config.json in '{folder}' describes {described:,} parameters, but its weights are {held:,} bytes.",
+            "Download the model again, or use weights and config of one checkpoint.",
+        )
 
 
 def build_classifier(
@@ -193,6 +234,7 @@ def read_weights(folder: Path, source: Any, config: Any, **more: Any) -> tuple[A
         UserError: the folder has no safetensors weights. A pickle is never opened.
     """
     refuse_pickle(folder)
+    refuse_shards_elsewhere(folder)
     model, report = source.from_pretrained(
         folder,
         config=config,

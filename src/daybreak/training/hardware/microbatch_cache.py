@@ -7,13 +7,12 @@ cannot be read or written, the microbatch is measured again. The loop halves a m
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from pathlib import Path
 from typing import Any
 
 from daybreak.core.errors import UserError
-from daybreak.core.files import write_json
+from daybreak.core.files import parse_json, write_json
 from daybreak.core.serialization import fingerprint
 
 
@@ -41,7 +40,7 @@ def remember(facts: Any, rows: int) -> None:
 
 def _read() -> dict[str, Any]:
     try:
-        content = json.loads(cache_file().read_text(encoding="utf-8"))
+        content = parse_json(cache_file().read_text(encoding="utf-8"))
     except (OSError, ValueError, RuntimeError):
         return {}
     return content if isinstance(content, dict) else {}
