@@ -20,6 +20,7 @@ from daybreak.data.sequences import chunks as _chunks
 from daybreak.data.sequences import views as _views
 from daybreak.data.sequences.sampler import RowsConfig, StreamRows
 from daybreak.data.sequences.sentence_pairs import SentencePairs
+from daybreak.data.sequences.word_vectors import WordVectors
 from daybreak.data.tokenizers import byte_bpe as _byte_bpe
 from daybreak.data.tokenizers import tokenizer_import as _tokenizer_import
 from daybreak.data.tokenizers.tokenizer import TokenizerConfig
@@ -102,6 +103,7 @@ class Recipe:
     tokenizer: TokenizerConfig
     rows: RowsConfig = StreamRows()
     model: EncoderConfig
+    word_vectors: WordVectors = WordVectors()
     objective: Objective
     optimizer: OptimizerConfig
     schedule: Schedule

@@ -256,3 +256,12 @@ def test_one_batch_is_learned_by_heart(stage: str) -> None:
         mean.backward()
         optimizer.step()
     assert mean.item() < 0.1
+
+
+def test_keys_start_correlated_with_queries_at_the_same_variance() -> None:
+    shape = ModernEncoder(layers=2, hidden_size=128, heads=2, intermediate_size=256, query_key_correlation=0.5)
+    for block in shape.build(50).blocks:
+        query, key, value = block.attention.qkv.weight.detach().chunk(3)  # type: ignore[operator, union-attr]
+        assert abs(float(torch.corrcoef(torch.stack([query.flatten(), key.flatten()]))[0, 1]) - 0.5) < 0.03
+        assert abs(float(torch.corrcoef(torch.stack([query.flatten(), value.flatten()]))[0, 1])) < 0.03
+        assert abs(float(key.std() / query.std()) - 1) < 0.03

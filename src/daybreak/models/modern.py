@@ -52,12 +52,17 @@ class ModernEncoder(EncoderConfig):
     """Pooling of a classifier built on the export: mean or cls."""
     init_std: float = 0.02
     """Standard deviation of a truncated normal; for output projections divided by sqrt(2 * layers)."""
+    query_key_correlation: float = 0.0
+    """Correlation of the initial key weights with the query weights. Above 0, a position attends to similar positions
+    from the start (mimetic initialisation, Trockman and Kolter 2023, arXiv 2305.09828, section 3)."""
 
     def __post_init__(self) -> None:
         if min(self.layers, self.hidden_size, self.heads, self.intermediate_size, self.global_every, self.window) < 1:
             raise UserError("Every size in --model must be at least 1.", "Correct the number.")
         if self.pooling not in ("mean", "cls"):
             raise UserError(f"--model.pooling cannot be '{self.pooling}'.", "Use mean or cls.")
+        if not 0 <= self.query_key_correlation <= 1:
+            raise UserError("--model.query-key-correlation must be in [0, 1].", "Correct the number.")
         check_positive(
             init_std=self.init_std, global_rope_base=self.global_rope_base, local_rope_base=self.local_rope_base
         )
@@ -242,9 +247,13 @@ class ModernBert(Encoder):
         return self.head_norm(F.gelu(self.head_dense(states)))
 
 
+@torch.no_grad()
 def initialise(model: ModernBert, std: float) -> None:
-    """Initialise as transformers: truncated normal, with output projections scaled by 1 / sqrt(2 * layers)."""
-    out_std = std / math.sqrt(2.0 * model.shape.layers)
+    """Initialise as transformers: truncated normal, with output projections scaled by 1 / sqrt(2 * layers).
+
+    With ``query_key_correlation``, key weights are then mixed with the query weights at constant variance.
+    """
+    out_std, correlation = std / math.sqrt(2.0 * model.shape.layers), model.shape.query_key_correlation
     for name, parameter in model.named_parameters():
         if parameter.dim() == 1:
             nn.init.constant_(parameter, 0.0 if name.endswith("bias") else 1.0)
@@ -252,6 +261,9 @@ def initialise(model: ModernBert, std: float) -> None:
             back = name.endswith(("attention.out.weight", "unit.down.weight", "head_dense.weight"))
             scale = out_std if back else std
             nn.init.trunc_normal_(parameter, std=scale, a=-2 * scale, b=2 * scale)
+            if correlation and name.endswith("attention.qkv.weight"):
+                query, key, _ = parameter.chunk(3)
+                key.mul_(math.sqrt(1 - correlation**2)).add_(query, alpha=correlation)
 
 
 NAMES = (

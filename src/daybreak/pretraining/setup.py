@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from daybreak.data.sequences.sampler import Sampler, StreamRows
 from daybreak.data.sequences.sentence_pairs import SentencePairs, check_pairs
 from daybreak.data.sequences.shards import Shards, TokenStream, open_shards
 from daybreak.data.sequences.span_pairs import FEWEST_PASSAGES, SpanSampler, passages
+from daybreak.data.sequences.word_vectors import word_vectors
 from daybreak.data.tokenizers.tokenizer import continuation_table, load_tokenizer
 from daybreak.models.importing import load_pretrained
 from daybreak.models.new_vocabulary import with_vocabulary
@@ -92,10 +94,13 @@ def build(
     """Build the model, its optimizer and the running average of its weights, if any.
 
     Args:
-        init: load the weights of ``origin.init``; not needed if a checkpoint is loaded afterwards.
+        init: initialise the embeddings from the text, or load the weights of ``origin.init``; not needed if a
+            checkpoint is loaded afterwards.
     """
     torch.manual_seed(recipe.seed)
     model = recipe.model.build(shards.manifest.vocabulary)
+    if init and recipe.word_vectors.weight and not (recipe.origin.init or recipe.origin.branch):
+        initialise_embeddings(model, recipe, shards)
     if init and recipe.origin.init:
         parent = starting_weights(recipe, data, shards).state_dict()
         outcome = model.load_state_dict(
@@ -109,6 +114,17 @@ def build(
     for group in optimizer.param_groups:
         group["lr"] *= decisions.rate_factor
     return model, optimizer, RunningAverage(recipe.average, model) if recipe.average.fraction else None
+
+
+@torch.no_grad()
+def initialise_embeddings(model: Encoder, recipe: Recipe, shards: Shards) -> None:
+    """Mix word vectors into the random embeddings of a new model, whose norms stay the same on average."""
+    config, special = recipe.word_vectors, shards.manifest.special
+    vectors = word_vectors(shards.train, model.vocabulary, model.hidden_size, special, config, recipe.seed)
+    table, known = model.decoder.weight, torch.from_numpy(vectors.any(axis=1))
+    norm = table.square().sum(dim=1).mean().sqrt()
+    mixed = math.sqrt(1 - config.weight**2) * table + config.weight * norm * torch.from_numpy(vectors)
+    table[known] = mixed[known]
 
 
 def build_training(
@@ -249,7 +265,7 @@ def _phases(recipe: Recipe, shards: Shards, data: Path, decisions: Decisions) ->
 def finish_on(recipe: Recipe, shards: Shards) -> Finish:
     """Return the recipe's embedding finish, or none where the text has too few documents to compare spans of.
 
-    A run that is nothing but a finish keeps it, and is refused on such a text.
+    A run that consists only of a finish keeps it, and is refused on such text.
     """
     finish = recipe.finish
     if not finish.enabled or finish.start == 0 or passages(shards.train) >= FEWEST_PASSAGES:

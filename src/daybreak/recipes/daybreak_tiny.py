@@ -5,6 +5,7 @@ Measured: records/2026-11-23-tiny-3m-finish-seed-0 (the built-in docstrings: day
 """
 
 from daybreak.data.sequences.views import ViewRows
+from daybreak.data.sequences.word_vectors import WordVectors
 from daybreak.data.tokenizers.tokenizer import WordPiece
 from daybreak.models.modern import ModernEncoder
 from daybreak.recipe import Recipe
@@ -17,7 +18,10 @@ recipe = Recipe(
     name="daybreak-tiny",
     tokenizer=WordPiece(vocabulary=8_192),
     rows=ViewRows(),
-    model=ModernEncoder(layers=2, hidden_size=128, heads=2, intermediate_size=256, init_std=0.09),
+    model=ModernEncoder(
+        layers=2, hidden_size=128, heads=2, intermediate_size=256, init_std=0.09, query_key_correlation=0.5
+    ),
+    word_vectors=WordVectors(weight=0.8),
     objective=CausalThenMasked(causal_fraction=0.15, causal_targets=0.3, mask_rates=(0.3, 0.25, 0.2, 0.15)),
     optimizer=Muon(lr=4e-3),
     schedule=Trapezoid(warmup=0.02, decay=0.6),

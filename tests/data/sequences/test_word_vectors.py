@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from daybreak.core.errors import UserError
+from daybreak.data.sequences.shards import ShardWriter, TokenStream
+from daybreak.data.sequences.word_vectors import WordVectors, word_vectors
+from daybreak.schemas.run import SpecialIds
+
+SPECIAL = SpecialIds()
+VOCABULARY, SIZE = 60, 16
+FIRST, TOPICS, WORDS = 5, 5, 10
+"""Topic t has the ids FIRST + t * WORDS and the next WORDS - 1; ids from FIRST + TOPICS * WORDS on never occur."""
+
+
+def stream_of(folder: Path, ids: np.ndarray) -> TokenStream:
+    writer = ShardWriter(folder, "train", 2)
+    writer.write(ids, np.array([len(ids)]))
+    return TokenStream(folder, writer.close(), 2)
+
+
+def topics(documents: int) -> np.ndarray:
+    """Documents of 30 tokens, each of one topic, separated by [SEP]."""
+    random = np.random.default_rng(0)
+    rows = FIRST + random.integers(0, TOPICS, (documents, 1)) * WORDS + random.integers(0, WORDS, (documents, 30))
+    return np.concatenate([rows, np.full((documents, 1), SPECIAL.sep)], axis=1).reshape(-1)
+
+
+@pytest.fixture
+def stream(tmp_path: Path) -> TokenStream:
+    return stream_of(tmp_path, topics(2_000))
+
+
+def test_tokens_of_one_topic_have_similar_vectors(stream: TokenStream) -> None:
+    vectors = word_vectors(stream, VOCABULARY, SIZE, SPECIAL, WordVectors(weight=1.0), 0)
+    assert vectors.shape == (VOCABULARY, SIZE) and vectors.dtype == np.float32
+    used = vectors[FIRST : FIRST + TOPICS * WORDS]
+    similar = used @ used.T
+    topic = np.arange(TOPICS * WORDS) // WORDS
+    same = topic[:, None] == topic[None, :]
+    assert similar[same].min() > 0.8 > 0.3 > similar[~same].max()
+
+
+def test_known_tokens_have_unit_vectors_and_all_others_none(stream: TokenStream) -> None:
+    vectors = word_vectors(stream, VOCABULARY, SIZE, SPECIAL, WordVectors(weight=1.0), 0)
+    lengths = np.linalg.norm(vectors, axis=1)
+    known = slice(FIRST, FIRST + TOPICS * WORDS)
+    np.testing.assert_allclose(lengths[known], 1.0, atol=1e-5)
+    assert lengths[:FIRST].max() == 0 and lengths[known.stop :].max() == 0
+
+
+def test_vectors_equal_the_decomposition_of_a_table_counted_one_pair_at_a_time(tmp_path: Path) -> None:
+    ids = np.random.default_rng(1).integers(FIRST, FIRST + 12, 900)
+    counts = np.zeros((VOCABULARY, VOCABULARY))
+    for place, token in enumerate(ids):
+        for distance in (1, 2, 3):
+            for other in (place - distance, place + distance):
+                if 0 <= other < len(ids):
+                    counts[token, ids[other]] += 1 / distance
+    counts = counts[FIRST : FIRST + 12, FIRST : FIRST + 12]
+    smoothed = counts.sum(0) ** 0.75
+    ratio = counts / counts.sum(1, keepdims=True) / (smoothed / smoothed.sum())
+    ppmi = np.log(np.maximum(ratio, 1.0))
+    left, scale, _ = np.linalg.svd(ppmi)
+    expected = left * np.sqrt(scale)
+    expected -= expected.mean(0)
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+
+    config = WordVectors(weight=1.0, window=3)
+    vectors = word_vectors(stream_of(tmp_path, ids), VOCABULARY, SIZE, SPECIAL, config, 0)[FIRST : FIRST + 12]
+    # The rotation keeps products of vectors.
+    np.testing.assert_allclose(vectors @ vectors.T, expected @ expected.T, atol=1e-3)
+
+
+def test_the_same_seed_gives_the_same_vectors(stream: TokenStream) -> None:
+    config = WordVectors(weight=1.0)
+    first, again, other = (word_vectors(stream, VOCABULARY, SIZE, SPECIAL, config, seed) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(first, again)
+    assert not np.allclose(first, other)
+
+
+def test_only_so_many_tokens_are_counted(tmp_path: Path) -> None:
+    """With one block of 300 tokens of topic 0, the tokens of the topics after it stay unknown."""
+    ids = np.repeat(np.arange(TOPICS), 3_000) * WORDS + FIRST + np.random.default_rng(0).integers(0, WORDS, 15_000)
+    vectors = word_vectors(stream_of(tmp_path, ids), VOCABULARY, SIZE, SPECIAL, WordVectors(weight=1, tokens=300), 0)
+    assert np.flatnonzero(vectors.any(axis=1)).max() < FIRST + WORDS
+
+
+@pytest.mark.parametrize("ids", [[7], [7, 8], [SPECIAL.sep] * 50, [7] * 50])
+def test_a_text_without_information_gives_finite_vectors(tmp_path: Path, ids: list[int]) -> None:
+    stream = stream_of(tmp_path, np.array(ids))
+    vectors = word_vectors(stream, VOCABULARY, SIZE, SPECIAL, WordVectors(weight=1.0), 0)
+    assert vectors.shape == (VOCABULARY, SIZE) and np.isfinite(vectors).all()
+
+
+@pytest.mark.parametrize("wrong", [{"weight": 1.1}, {"weight": -0.1}, {"tokens": 0}, {"window": 0}, {"window": 101}])
+def test_values_out_of_range_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(UserError, match="--word-vectors"):
+        WordVectors(**wrong)  # type: ignore[arg-type]

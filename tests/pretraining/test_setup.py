@@ -1,0 +1,82 @@
+"""The initial embeddings of a model, from the co-occurrence of tokens in its text."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from small_texts import write_records
+
+from daybreak.commands.prepare import prepare
+from daybreak.data.sequences.shards import Shards, open_shards
+from daybreak.data.sequences.word_vectors import WordVectors, word_vectors
+from daybreak.data.tokenizers.tokenizer import WordPiece
+from daybreak.pretraining.setup import build
+from daybreak.recipe import Origin, Recipe, load_recipe
+from daybreak.schemas.run import Decisions
+
+DECISIONS = Decisions(
+    device="cpu",
+    threads=1,
+    precision="float32",
+    microbatch=8,
+    world_size=1,
+    reserve_seconds=1.0,
+    validation_rows=8,
+    validation_marks=2,
+    matmul_gflops={},
+)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("text")
+    prepare([write_records(folder / "records.jsonl")], folder / "data", tokenizer=WordPiece(vocabulary=300), workers=1)
+    return folder / "data"
+
+
+@pytest.fixture(scope="module")
+def shards(data: Path) -> Shards:
+    return open_shards(data)
+
+
+def embeddings(recipe: Recipe, shards: Shards, data: Path, *, init: bool = True) -> np.ndarray:
+    model, *_ = build(recipe, shards, data, DECISIONS, init=init)
+    return model.decoder.weight.detach().numpy().copy()
+
+
+def test_embeddings_correlate_with_word_vectors_and_keep_their_norm(shards: Shards, data: Path) -> None:
+    tiny = load_recipe("tiny")
+    assert tiny.word_vectors.weight > 0
+    table = embeddings(tiny, shards, data)
+    plain = embeddings(replace(tiny, word_vectors=WordVectors()), shards, data)
+    manifest = shards.manifest
+    size, special = tiny.model.hidden_size, manifest.special  # type: ignore[attr-defined]
+    vectors = word_vectors(shards.train, manifest.vocabulary, size, special, tiny.word_vectors, tiny.seed)
+    known = vectors.any(axis=1)
+    assert 0.2 < known.mean() < 1
+    np.testing.assert_array_equal(table[~known], plain[~known])
+    norms = np.linalg.norm(table, axis=1)
+    cosines = (table * vectors).sum(axis=1)[known] / norms[known]
+    assert abs(cosines.mean() - tiny.word_vectors.weight) < 0.05
+    assert abs(np.sqrt((norms[known] ** 2).mean()) / np.linalg.norm(plain, axis=1).mean() - 1) < 0.05
+
+
+def test_everything_else_starts_as_without_word_vectors(shards: Shards, data: Path) -> None:
+    tiny = load_recipe("tiny")
+    with_vectors = build(tiny, shards, data, DECISIONS, init=True)[0].state_dict()
+    without = build(replace(tiny, word_vectors=WordVectors()), shards, data, DECISIONS, init=True)[0].state_dict()
+    different = {name for name in without if not torch.equal(without[name], with_vectors[name])}
+    assert different == {"embedding.weight", "output.weight"}
+
+
+def test_a_model_that_is_loaded_anyway_gets_no_word_vectors(shards: Shards, data: Path) -> None:
+    """A resumed run loads its checkpoint afterwards, a branch the checkpoint of its parent."""
+    tiny = load_recipe("tiny")
+    plain = embeddings(replace(tiny, word_vectors=WordVectors()), shards, data)
+    np.testing.assert_array_equal(embeddings(tiny, shards, data, init=False), plain)
+    branch = replace(tiny, origin=Origin(branch="runs/parent"))
+    np.testing.assert_array_equal(embeddings(branch, shards, data), plain)
