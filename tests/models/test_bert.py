@@ -303,3 +303,26 @@ def test_the_exported_files_load_by_name(name: str, tmp_path: Path) -> None:
 def test_an_impossible_shape_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(UserError):
         BertEncoder(**{"layers": 1, "hidden_size": 32, "heads": 2, "intermediate_size": 8, **changes}).build(10)
+
+
+def test_positions_can_start_as_sinusoids_and_attention_weights_correlated() -> None:
+    """Near positions are similar and far ones are not; the standard deviation of all weights stays the same."""
+    plain = BertEncoder(layers=1, hidden_size=128, heads=2, intermediate_size=256, positions=64, init_std=0.09)
+    shape = replace(plain, sinusoidal_start=True, query_key_correlation=0.7, value_output_correlation=0.5)
+    model = shape.build(50)
+    positions = model.positions.weight.detach()
+    cosines = nn.functional.cosine_similarity(positions[None], positions[:, None], dim=-1)
+    assert cosines.diagonal(1).min() > 0.9 > 0.7 > cosines.diagonal(40).max()
+    assert abs(float(positions.square().mean().sqrt()) / 0.09 - 1) < 0.02
+    attention = model.blocks[0].attention
+    query, key, value = attention.qkv.weight.detach().chunk(3)
+    for first, second, expected in ((query, key, 0.7), (value.T, attention.out.weight.detach(), 0.5)):
+        pair = torch.stack([first.flatten(), second.flatten()])
+        assert abs(float(torch.corrcoef(pair)[0, 1]) - expected) < 0.03
+        assert abs(float(pair[1].std() / pair[0].std()) - 1) < 0.03
+    with torch.device("meta"):
+        assert shape.build(50).positions.weight.shape == (64, 128)
+    with pytest.raises(UserError, match="correlations"):
+        replace(plain, query_key_correlation=1.5)
+    with pytest.raises(UserError, match="even hidden size"):
+        replace(plain, hidden_size=127, heads=1, sinusoidal_start=True)

@@ -18,6 +18,16 @@ if TYPE_CHECKING:
 
 SCALED = ("optimizer.lr", "phase2.lr", "model.init_std")
 """Fields that --size scales with the hidden size, unless --faithful is given."""
+LEARNING = (
+    "optimizer.beta2",
+    "model.dropout",
+    "model.attention_dropout",
+    "model.sinusoidal_start",
+    "model.query_key_correlation",
+    "model.value_output_correlation",
+    "word_vectors.weight",
+)
+"""Fields that let a BERT below base leave the unigram plateau, unless --faithful is given."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +89,13 @@ def deviations(recipe: Recipe, size: str) -> list[str]:
     reasons = shipped_recipe(recipe.name).deviations if recipe.name in recipe_names() else {}
     if not reasons:
         return []
-    reasons = {**reasons, **dict.fromkeys(SCALED, "a narrow model needs larger values; --faithful keeps the paper's")}
+    reasons = {
+        **reasons,
+        **dict.fromkeys(SCALED, "a narrow model needs larger values; --faithful keeps the paper's"),
+        **dict.fromkeys(
+            LEARNING, "else a narrow model stays on the unigram plateau; --faithful keeps the paper's"
+        ),
+    }
     values = to_dict(recipe)
     originals = to_dict(load_recipe(recipe.name, size=size, faithful=True))
     found = []

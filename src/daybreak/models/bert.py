@@ -12,9 +12,10 @@ B sequences, L positions, K masked positions, D hidden size, H heads, C = D / H,
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +23,16 @@ from torch import Tensor, nn
 
 from daybreak.core.encoder import Encoder, EncoderConfig, check_positive, exported, special_entries
 from daybreak.core.errors import UserError
-from daybreak.models.layers import attend_heads, attention_mask, check_sizes, dropping, parameter_sizes, take
+from daybreak.models.layers import (
+    attend_heads,
+    attention_mask,
+    check_sizes,
+    correlate,
+    dropping,
+    parameter_sizes,
+    sinusoid_table,
+    take,
+)
 from daybreak.schemas.run import SpecialIds
 
 APPROXIMATIONS = {"gelu": "none", "gelu_new": "tanh"}
@@ -55,6 +65,13 @@ class BertEncoder(EncoderConfig):
     """Add the pooler and the next-sentence head."""
     init_std: float = 0.02
     """Standard deviation of the initial weights, a normal truncated at two standard deviations."""
+    sinusoidal_start: bool = False
+    """Initialise the learned positions as sinusoids in a random basis, so that near positions start similar."""
+    query_key_correlation: float = 0.0
+    """Correlation of the initial key weights with the query weights. Above 0, a position attends to similar positions
+    from the start (mimetic initialisation, Trockman and Kolter 2023, arXiv 2305.09828, section 3)."""
+    value_output_correlation: float = 0.0
+    """Correlation of the initial output weights of attention with the transposed value weights (same source)."""
 
     def __post_init__(self) -> None:
         if min(self.layers, self.hidden_size, self.heads, self.intermediate_size, self.positions, self.segments) < 1:
@@ -63,8 +80,12 @@ class BertEncoder(EncoderConfig):
             raise UserError(f"--model.activation cannot be '{self.activation}'.", "Use gelu or gelu_new.")
         if not all(0 <= rate < 1 for rate in (self.dropout, self.attention_dropout, self.finetune_dropout)):
             raise UserError("A dropout in --model must be at least 0 and below 1.", "Correct the number.")
+        if self.sinusoidal_start and self.hidden_size % 2:
+            raise UserError("--model.sinusoidal-start needs an even hidden size.", "Correct --model.hidden-size.")
         if self.next_sentence and self.segments < 2:
             raise UserError("Next-sentence prediction needs two segments.", "Set --model.segments to 2.")
+        if not all(0 <= value <= 1 for value in (self.query_key_correlation, self.value_output_correlation)):
+            raise UserError("The correlations in --model must be in [0, 1].", "Correct the number.")
         check_positive(init_std=self.init_std)
 
     def build(self, vocabulary: int) -> Bert:
@@ -235,13 +256,27 @@ class Bert(Encoder):
         return self.next_head(torch.tanh(self.pooler(states)))
 
 
+@torch.no_grad()
 def initialise(model: Bert, std: float) -> None:
-    """Initialise as google-research/bert: normal truncated at two standard deviations, biases 0."""
+    """Initialise as google-research/bert: normal truncated at two standard deviations, biases 0.
+
+    The shape's other settings then change positions and attention weights, at constant variance.
+    """
+    shape = model.shape
     for name, parameter in model.named_parameters():
         if parameter.dim() == 1:
             nn.init.constant_(parameter, 0.0 if name.endswith("bias") else 1.0)
         else:
             nn.init.trunc_normal_(parameter, std=std, a=-2 * std, b=2 * std)
+    if shape.sinusoidal_start:
+        waves = math.sqrt(2) * std * sinusoid_table(shape.positions, shape.hidden_size, model.positions.weight.device)
+        basis, _ = torch.linalg.qr(torch.randn(shape.hidden_size, shape.hidden_size, device=waves.device))
+        model.positions.weight.copy_(waves @ basis)
+    for block in model.blocks:
+        attention = cast(Block, block).attention
+        query, key, value = attention.qkv.weight.chunk(3)
+        correlate(key, query, shape.query_key_correlation)
+        correlate(attention.out.weight, value.T, shape.value_output_correlation)
 
 
 NAMES = (

@@ -75,6 +75,13 @@ def sinusoid_table(length: int, hidden_size: int, device: torch.device) -> Tenso
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)
 
 
+@torch.no_grad()
+def correlate(weights: Tensor, source: Tensor, correlation: float) -> None:
+    """Mix ``source`` into random ``weights`` of the same shape and variance, so that they have this correlation."""
+    if correlation:
+        weights.mul_(math.sqrt(1 - correlation**2)).add_(source, alpha=correlation)
+
+
 def rotate(states: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     """Rotate each channel pair (c, c + C/2) of ``states`` [..., C] by its angle; the tables broadcast as [..., C/2].
 

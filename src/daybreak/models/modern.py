@@ -23,6 +23,7 @@ from daybreak.models.layers import (
     attend_heads,
     attention_mask,
     check_sizes,
+    correlate,
     parameter_sizes,
     rotary_table,
     rotate,
@@ -261,9 +262,9 @@ def initialise(model: ModernBert, std: float) -> None:
             back = name.endswith(("attention.out.weight", "unit.down.weight", "head_dense.weight"))
             scale = out_std if back else std
             nn.init.trunc_normal_(parameter, std=scale, a=-2 * scale, b=2 * scale)
-            if correlation and name.endswith("attention.qkv.weight"):
+            if name.endswith("attention.qkv.weight"):
                 query, key, _ = parameter.chunk(3)
-                key.mul_(math.sqrt(1 - correlation**2)).add_(query, alpha=correlation)
+                correlate(key, query, correlation)
 
 
 NAMES = (

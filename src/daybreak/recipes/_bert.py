@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import TypedDict
+
 from daybreak.models.bert import BertEncoder
-from daybreak.recipes._sizes import init_std
+from daybreak.recipes._sizes import dropout, init_std, is_narrow
 
 SHAPES = {
     "tiny": (2, 128, 2, 512),
@@ -19,6 +21,21 @@ def hidden_size_of(size: str) -> int:
     return SHAPES[size][1]
 
 
+class Start(TypedDict, total=False):
+    """Fields of ``BertEncoder`` that set the initial weights."""
+
+    sinusoidal_start: bool
+    query_key_correlation: float
+    value_output_correlation: float
+
+
+def start(hidden_size: int, faithful: bool) -> Start:
+    """Initial weights of a narrow BERT, which leaves the unigram plateau in minutes with them (docs/log.md)."""
+    if not is_narrow(hidden_size, faithful):
+        return {}
+    return {"sinusoidal_start": True, "query_key_correlation": 0.7, "value_output_correlation": 0.5}
+
+
 def google(size: str, faithful: bool) -> BertEncoder:
     """The original encoder: 512 positions, tanh-approximated GELU, dropout on, next-sentence head."""
     layers, hidden_size, heads, intermediate_size = SHAPES[size]
@@ -27,11 +44,12 @@ def google(size: str, faithful: bool) -> BertEncoder:
         hidden_size=hidden_size,
         heads=heads,
         intermediate_size=intermediate_size,
-        dropout=0.1,
-        attention_dropout=0.1,
+        dropout=dropout(hidden_size, faithful),
+        attention_dropout=dropout(hidden_size, faithful),
         activation="gelu_new",
         next_sentence=True,
         init_std=init_std(hidden_size, faithful),
+        **start(hidden_size, faithful),
     )
 
 
@@ -47,4 +65,5 @@ def masked_only(size: str, faithful: bool, *, positions: int, dropout: float = 0
         dropout=dropout,
         attention_dropout=dropout,
         init_std=init_std(hidden_size, faithful),
+        **start(hidden_size, faithful),
     )

@@ -2,13 +2,16 @@
 
 The published recipes are for a base model, hundreds to thousands of sequences a step and a day or more. Below base the
 batch is divided by a fixed number, so that a short run still has about a thousand steps. The peak learning rate and the
-initial standard deviation grow as the hidden size shrinks, unless ``--faithful`` is given: with the published values a
-narrow model stays on the unigram plateau for its whole budget (docs/log.md).
+initial standard deviation grow as the hidden size shrinks, and BERT's trunk starts from other weights, unless
+``--faithful`` is given: with the published values a narrow model stays on the unigram plateau for its whole budget
+(docs/log.md).
 """
 
 from __future__ import annotations
 
 import math
+
+from daybreak.data.sequences.word_vectors import WordVectors
 
 BASE_HIDDEN_SIZE = 768
 VOCABULARY = {"tiny": 8_192, "mini": 8_192, "small": 16_384}
@@ -34,6 +37,31 @@ def rate(paper: float, hidden_size: int, faithful: bool) -> float:
     return float(f"{paper * math.sqrt(BASE_HIDDEN_SIZE / hidden_size):.2g}")
 
 
+def is_narrow(hidden_size: int, faithful: bool) -> bool:
+    """Whether the model is below base and may deviate from its paper."""
+    return not faithful and hidden_size < BASE_HIDDEN_SIZE
+
+
 def init_std(hidden_size: int, faithful: bool) -> float:
     """Standard deviation of the initial weights: 1 / sqrt(hidden_size) below base, 0.02 from base on."""
-    return 0.02 if faithful or hidden_size >= BASE_HIDDEN_SIZE else round(1 / math.sqrt(hidden_size), 4)
+    return round(1 / math.sqrt(hidden_size), 4) if is_narrow(hidden_size, faithful) else 0.02
+
+
+def bert_rate(paper: float, hidden_size: int, faithful: bool) -> float:
+    """Peak learning rate of BERT's Adam: 2e-3 at hidden size 128, falling with its square root, below base."""
+    return float(f"{2e-3 * math.sqrt(128 / hidden_size):.2g}") if is_narrow(hidden_size, faithful) else paper
+
+
+def bert_beta2(hidden_size: int, faithful: bool) -> float:
+    """Decay of the second moment in BERT's Adam: 0.98 below base, where 0.999 averages over too many steps."""
+    return 0.98 if is_narrow(hidden_size, faithful) else 0.999
+
+
+def dropout(hidden_size: int, faithful: bool) -> float:
+    """Dropout of a recipe with 0.1 in its paper: none below base."""
+    return 0.0 if is_narrow(hidden_size, faithful) else 0.1
+
+
+def word_vectors(hidden_size: int, faithful: bool) -> WordVectors:
+    """Initial embeddings from the text below base."""
+    return WordVectors(weight=0.8 if is_narrow(hidden_size, faithful) else 0.0)

@@ -35,6 +35,7 @@ def build(size: str, faithful: bool) -> Recipe:
         tokenizer=WordPiece(vocabulary=_sizes.vocabulary(size, 32_768), normalizer="cramming"),
         rows=ChunkRows(mask_padding=not faithful),
         model=_bert.masked_only(size, faithful, positions=128),
+        word_vectors=_sizes.word_vectors(hidden_size, faithful),
         objective=Masked(rate=0.15, count="bernoulli"),
         optimizer=AdamW(
             lr=_sizes.rate(1e-3, hidden_size, faithful),

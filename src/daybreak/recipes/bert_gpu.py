@@ -35,9 +35,11 @@ def build(size: str, faithful: bool) -> Recipe:
         tokenizer=WordPiece(vocabulary=_sizes.vocabulary(size, 30_522)),
         rows=SentencePairs(),
         model=_bert.google(size, faithful),
+        word_vectors=_sizes.word_vectors(hidden_size, faithful),
         objective=Masked(rate=0.15, count="rounded", next_sentence=True),
         optimizer=BertAdam(
-            lr=_sizes.rate(5e-5, hidden_size, faithful),
+            lr=_sizes.bert_rate(5e-5, hidden_size, faithful),
+            beta2=_sizes.bert_beta2(hidden_size, faithful),
             epsilon=1e-6,
             weight_decay=0.01,
             decay=("matrices", "embeddings"),
