@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from daybreak.commands.recipes import parameters, results
+from daybreak.commands.recipes import LEARNING, SCALED, parameters, results
 from daybreak.core.batch import Batch
 from daybreak.core.errors import UserError
 from daybreak.core.files import write_json
@@ -81,7 +81,7 @@ def test_every_size_fits_together_and_each_deviation_has_its_reason(name: str) -
     for size in ("", *SIZES):
         ours, theirs = (to_dict(load_recipe(name, size=size, faithful=faithful)) for faithful in (False, True))
         load_recipe(name, size=size).check()
-        scaled = {"optimizer.lr", "model.init_std", "phase2.lr"} if size in ("tiny", "mini", "small") else set()
+        scaled = {*SCALED, *LEARNING} if size in ("tiny", "mini", "small") else set()
         reasons = shipped_recipe(name).deviations
         for field in differences(ours, theirs):
             assert field in scaled or any(field == key or field.startswith(f"{key}.") for key in reasons), field
