@@ -122,6 +122,6 @@ def test_a_job_that_cannot_be_ended_is_told(tmp_path: Path, monkeypatch: pytest.
     note = tmp_path / "identity" / "tasks-1" / "job"
     note.parent.mkdir(parents=True)
     note.write_text("12")
-    with pytest.raises(UserError, match=r"Slurm's job 12, of an earlier try, may still be at work\. End it"):
+    with pytest.raises(UserError, match=r"Slurm's job 12 of an earlier attempt may still be running\. End it"):
         end_earlier(tmp_path)
     assert note.exists()

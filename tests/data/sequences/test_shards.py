@@ -124,7 +124,7 @@ def test_a_flipped_bit_is_found_when_its_block_is_read_and_only_then(data: Path)
 def test_a_file_of_another_size_or_none_is_refused(data: Path, name: str) -> None:
     (data / name).write_bytes((data / name).read_bytes()[:-2])
     with pytest.raises(
-        UserError, match=rf"{name}' has \d+ bytes where the manifest says \d+. Restore .*, or delete it"
+        UserError, match=rf"{name}' has \d+ bytes where the manifest says \d+. Restore .*, or prepare the same text"
     ):
         open_shards(data)
     (data / name).unlink()
