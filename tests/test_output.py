@@ -32,7 +32,7 @@ def test_work_goes_on_where_its_log_is_full() -> None:
     done = into_full(script)
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines() == [
-        "daybreak: its output cannot be written (no space left on device); it goes on without printing.",
+        "daybreak: its output cannot be written (no space left on device); it continues without printing.",
         "the work is done",
     ]
 

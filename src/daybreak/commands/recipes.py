@@ -92,9 +92,7 @@ def deviations(recipe: Recipe, size: str) -> list[str]:
     reasons = {
         **reasons,
         **dict.fromkeys(SCALED, "a narrow model needs larger values; --faithful keeps the paper's"),
-        **dict.fromkeys(
-            LEARNING, "else a narrow model stays on the unigram plateau; --faithful keeps the paper's"
-        ),
+        **dict.fromkeys(LEARNING, "else a narrow model stays on the unigram plateau; --faithful keeps the paper's"),
     }
     values = to_dict(recipe)
     originals = to_dict(load_recipe(recipe.name, size=size, faithful=True))

@@ -149,7 +149,7 @@ def test_what_cannot_be_loaded_is_said_in_one_sentence(encoder: Path, tmp_path: 
     with pytest.raises(UserError, match=r"lack 2 tensors of the encoder, such as 'layers\.0\.attn"):
         load_encoder(torn)
     (torn / "model.safetensors").write_bytes(b"torn")
-    with pytest.raises(UserError, match="transformers cannot load the model in"):
+    with pytest.raises(UserError, match=r"describes [\d,]+ parameters, but its weights are 4 bytes"):
         load_encoder(torn)
     (torn / "model.safetensors").unlink()
     with pytest.raises(UserError, match="transformers cannot load the model in"):

@@ -161,7 +161,8 @@ def test_the_loss_is_that_of_the_stock_model(family: Path) -> None:
 def test_an_encoder_without_such_a_stock_head_is_refused_in_one_sentence(encoder: Path, tmp_path: Path) -> None:
     folder = tmp_path / "deberta"
     shutil.copytree(encoder, folder)
-    DebertaConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=2).save_pretrained(folder)
+    shape = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    DebertaConfig(vocab_size=100, max_position_embeddings=64, **shape).save_pretrained(folder)
     for untrained in (False, True):
         with pytest.raises(UserError, match="AutoModelForMultipleChoice") as caught:
             build_classifier(folder, KIND, (), 0, untrained)
