@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 RECORDS = Path(__file__).resolve().parents[1] / "records"
-DEFAULT_RUN = "2026-11-23-tiny-3m-finish-seed-0"
+DEFAULT_RUN = "2026-11-23-tiny-3m-word-vectors"
 CURRENT = "2026-11-23-tiny-15000steps"
 SPEED = {
     ("tiny", 8192): "2026-11-22-throughput-3",
