@@ -9,14 +9,27 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models
 from transformers import (
     BertConfig,
+    BertForMaskedLM,
     BertForPreTraining,
+    CamembertConfig,
+    CamembertForMaskedLM,
+    DistilBertConfig,
+    DistilBertForMaskedLM,
+    ElectraConfig,
+    ElectraForMaskedLM,
+    ElectraForPreTraining,
     ModernBertConfig,
     ModernBertForMaskedLM,
     PreTrainedTokenizerFast,
+    RobertaConfig,
+    RobertaForMaskedLM,
+    XLMRobertaConfig,
+    XLMRobertaForMaskedLM,
 )
 
 from daybreak.core.errors import UserError
@@ -81,6 +94,79 @@ def test_a_folder_that_transformers_saved_is_read_exactly(family: str, shards: b
     theirs = stock(ids)
     scores = theirs.prediction_logits if family == "bert" else theirs.logits
     torch.testing.assert_close(found.model.eval().logits(ids), scores, rtol=1e-4, atol=1e-5)
+
+
+SMALL = {
+    "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24,
+    "vocab_size": VOCABULARY, "pad_token_id": SPECIAL.pad,
+}  # fmt: skip
+VARIANTS: dict[str, tuple[Any, Any]] = {
+    "roberta": (
+        RobertaForMaskedLM,
+        RobertaConfig(**SMALL | {"pad_token_id": 1}, max_position_embeddings=18, type_vocab_size=1),
+    ),
+    "xlm-roberta": (XLMRobertaForMaskedLM, XLMRobertaConfig(**SMALL | {"pad_token_id": 1}, max_position_embeddings=18)),
+    "camembert": (CamembertForMaskedLM, CamembertConfig(**SMALL | {"pad_token_id": 0}, max_position_embeddings=17)),
+    "distilbert": (
+        DistilBertForMaskedLM,
+        DistilBertConfig(
+            vocab_size=VOCABULARY, max_position_embeddings=16, n_layers=2, n_heads=2, dim=16, hidden_dim=24,
+            dropout=0.2, pad_token_id=SPECIAL.pad,
+        ),
+    ),
+    "electra": (ElectraForMaskedLM, ElectraConfig(**SMALL, embedding_size=16, max_position_embeddings=16)),
+}  # fmt: skip
+
+
+def stock_variant(family: str) -> Any:
+    """A stock model with random weights everywhere, norms and biases too."""
+    kind, config = VARIANTS[family]
+    torch.manual_seed(4)
+    model = kind(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.3)
+    return model
+
+
+@pytest.mark.parametrize("family", VARIANTS)
+@torch.inference_mode()
+def test_a_relative_of_bert_gives_the_same_logits_in_our_class_and_in_its_export(family: str, tmp_path: Path) -> None:
+    stock = stock_variant(family)
+    stock.save_pretrained(tmp_path)
+    write_tokenizer(tmp_path)
+    found = load_pretrained(tmp_path)
+    assert isinstance(found.shape, BertEncoder) and found.shape.positions == 16 and found.shape.segments == 2
+    assert found.shape.finetune_dropout == (0.2 if family == "distilbert" else 0.1)
+    ids = torch.randint(4, SPECIAL.pad, (3, 16))  # no padding: RoBERTa would not count it
+    logits = stock(ids).logits
+    torch.testing.assert_close(found.model.eval().logits(ids), logits, rtol=1e-4, atol=1e-5)
+    export = BertForMaskedLM(BertConfig(**found.shape.to_hugging_face(VOCABULARY, 16, SPECIAL))).eval()
+    missing, unexpected = export.load_state_dict(found.shape.export_weights(found.model), strict=False)
+    assert not unexpected and all("decoder" in name or "position_ids" in name for name in missing)
+    export.tie_weights()
+    types = torch.arange(48).view(3, 16) % 2 if family != "electra" else None
+    torch.testing.assert_close(export(ids, token_type_ids=types).logits, logits, rtol=1e-4, atol=1e-5)
+
+
+@torch.inference_mode()
+def test_a_discriminator_of_electra_gets_a_new_head(tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    stock = ElectraForPreTraining(VARIANTS["electra"][1]).eval()
+    stock.save_pretrained(tmp_path)
+    write_tokenizer(tmp_path)
+    model = load_pretrained(tmp_path).model.eval()
+    ids = torch.arange(4, 20).view(1, 16)
+    states = stock.electra(ids).last_hidden_state
+    torch.testing.assert_close(model.states(ids), states, rtol=1e-4, atol=1e-5)
+    narrowed = F.layer_norm(F.gelu(states), (16,)) @ stock.electra.embeddings.word_embeddings.weight.T
+    torch.testing.assert_close(model.logits(ids), narrowed, rtol=1e-4, atol=1e-5)
+
+
+def test_a_narrow_electra_is_refused(tmp_path: Path) -> None:
+    ElectraForPreTraining(ElectraConfig(**SMALL, embedding_size=8)).save_pretrained(tmp_path)
+    write_tokenizer(tmp_path)
+    assert "embeddings of 8 dimensions and layers of 16" in refused(tmp_path)
 
 
 @torch.inference_mode()
@@ -159,7 +245,8 @@ def test_a_missing_or_damaged_shard_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"model_type": "roberta"}, "'roberta'"),
+        ({"model_type": "roberta"}, "which is BERT's"),
+        ({"model_type": "deberta-v2"}, "'deberta-v2'"),
         ({"model_type": ["bert"]}, "bert"),
         ({"hidden_size": 32}, "but its config.json says (40, 32)"),
         ({"hidden_size": "wide"}, "does not fit"),

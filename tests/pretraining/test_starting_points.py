@@ -17,9 +17,13 @@ from transformers import (
     BertConfig,
     BertForMaskedLM,
     BertForPreTraining,
+    DistilBertConfig,
+    DistilBertForMaskedLM,
     ModernBertConfig,
     ModernBertForMaskedLM,
     PreTrainedTokenizerFast,
+    RobertaConfig,
+    RobertaForMaskedLM,
 )
 
 from daybreak.core.files import read_json
@@ -36,7 +40,7 @@ from daybreak.training.clock import read_trace
 from daybreak.training.hardware import probe
 
 SMALL = ["--length", "32", "--finish.start", "1", "--batch", "8", "--precision", "float32", "--budget", "30steps"]
-FAMILIES = ("bert", "modernbert")
+FAMILIES = ("bert", "modernbert", "roberta", "distilbert")
 
 
 @pytest.fixture(autouse=True)
@@ -83,6 +87,20 @@ def parents(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
             )
             told = ours.to_hugging_face(vocabulary, 40, special)
             stock = BertForPreTraining(BertConfig(**told))
+        elif family == "roberta":
+            shape = {"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 48}
+            ids = {"pad_token_id": special.pad, "bos_token_id": special.cls, "eos_token_id": special.sep}
+            positions = 40 + special.pad + 1  # they are numbered from the padding id on
+            config: Any = RobertaConfig(
+                vocab_size=vocabulary, max_position_embeddings=positions, initializer_range=0.2, **shape, **ids
+            )
+            stock = RobertaForMaskedLM(config)
+        elif family == "distilbert":
+            distilled = {"n_layers": 1, "dim": 32, "n_heads": 2, "hidden_dim": 48, "max_position_embeddings": 40}
+            config = DistilBertConfig(
+                vocab_size=vocabulary, pad_token_id=special.pad, initializer_range=0.2, **distilled
+            )
+            stock = DistilBertForMaskedLM(config)
         else:
             modern = ModernEncoder(layers=2, hidden_size=32, heads=2, intermediate_size=48, init_std=0.2)
             stock = ModernBertForMaskedLM(ModernBertConfig(**modern.to_hugging_face(vocabulary, 64, special)))

@@ -16,11 +16,16 @@ from daybreak.core.encoder import Encoder, EncoderConfig
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json
 from daybreak.core.special_tokens import special_ids
-from daybreak.models import bert, crammed, modern
+from daybreak.models import bert, bert_variants, crammed, modern
 from daybreak.schemas.run import SpecialIds
 
 FAMILIES: dict[str, Callable[[dict[str, Any], dict[str, Tensor]], tuple[EncoderConfig, Encoder]]] = {
     "bert": bert.from_hugging_face,
+    "roberta": bert_variants.from_roberta,
+    "xlm-roberta": bert_variants.from_roberta,
+    "camembert": bert_variants.from_roberta,
+    "distilbert": bert_variants.from_distilbert,
+    "electra": bert_variants.from_electra,
     "modernbert": modern.from_hugging_face,
     crammed.MODEL_TYPE: crammed.from_hugging_face,
     crammed.PUBLISHED_TYPE: crammed.from_hugging_face,
