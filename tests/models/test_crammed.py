@@ -171,3 +171,21 @@ def test_the_export_comes_back_exactly(shape: CrammedEncoder) -> None:
     again_shape, again = from_hugging_face(config, shape.export_weights(model))
     assert again_shape == shape
     assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), again.state_dict().values()))
+
+
+def test_positions_have_the_given_scale_and_attention_weights_can_start_correlated() -> None:
+    plain = CrammedEncoder(layers=1, hidden_size=128, heads=2, intermediate_size=256, init_std=0.09)
+    assert float(plain.build(50).position_scale.detach()) == pytest.approx(128**-0.5)
+    model = replace(plain, position_scale=0.3, query_key_correlation=0.7, value_output_correlation=0.5).build(50)
+    assert float(model.position_scale.detach()) == pytest.approx(0.3)
+    attention = model.blocks[0].attention
+    query, key, value = attention.qkv.weight.detach().chunk(3)
+    for first, second, expected in ((query, key, 0.7), (value.T, attention.out.weight.detach(), 0.5)):
+        pair = torch.stack([first.flatten(), second.flatten()])
+        assert abs(float(torch.corrcoef(pair)[0, 1]) - expected) < 0.03
+        assert abs(float(pair[1].std() / pair[0].std()) - 1) < 0.03
+    for changes in ({"position_scale": -1.0}, {"position_scale": 0.3, "positions": "learned"}):
+        with pytest.raises(UserError, match="scale of sinusoids"):
+            replace(plain, **changes)
+    with pytest.raises(UserError, match="correlations"):
+        replace(plain, value_output_correlation=-0.1)

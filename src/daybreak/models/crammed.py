@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -26,7 +26,15 @@ from torch import Tensor, nn
 
 from daybreak.core.encoder import Encoder, EncoderConfig, check_positive, exported, special_entries
 from daybreak.core.errors import UserError
-from daybreak.models.layers import attend_heads, attention_mask, dropping, parameter_sizes, sinusoid_table, take
+from daybreak.models.layers import (
+    attend_heads,
+    attention_mask,
+    correlate,
+    dropping,
+    parameter_sizes,
+    sinusoid_table,
+    take,
+)
 from daybreak.schemas.run import SpecialIds
 
 MODEL_TYPE = "daybreak-crammed"
@@ -79,6 +87,12 @@ class CrammedEncoder(EncoderConfig):
     classifier_width: int = 1024
     init_std: float = 0.02
     """Standard deviation of a normal, not truncated, for all linear maps and embeddings."""
+    position_scale: float = 0.0
+    """Initial scale of the sinusoids; 0 stands for hidden_size ** -0.5, as in the original."""
+    query_key_correlation: float = 0.0
+    """Correlation of the initial key weights with the query weights (mimetic initialization, arXiv 2305.09828)."""
+    value_output_correlation: float = 0.0
+    """Correlation of the initial output weights of attention with the transposed value weights."""
 
     def __post_init__(self) -> None:
         if (
@@ -102,6 +116,12 @@ class CrammedEncoder(EncoderConfig):
         if not all(0.0 <= rate < 1.0 for rate in (self.dropout, self.finetune_dropout)):
             raise UserError("A dropout in --model must be at least 0 and below 1.", "Correct the number.")
         check_positive(init_std=self.init_std)
+        if self.position_scale < 0 or (self.position_scale and self.positions != "sinusoid"):
+            raise UserError(
+                "--model.position-scale is the positive scale of sinusoids.", "Leave it out, or correct the number."
+            )
+        if not all(0 <= value <= 1 for value in (self.query_key_correlation, self.value_output_correlation)):
+            raise UserError("The correlations in --model must be in [0, 1].", "Correct the number.")
 
     def build(self, vocabulary: int) -> Crammed:
         if self.hidden_size % self.heads:
@@ -298,13 +318,25 @@ class Crammed(Encoder):
         return self.head(states)
 
 
+@torch.no_grad()
 def initialise(model: Crammed, std: float) -> None:
-    """Initialise weights from a normal without depth scaling, and biases with 0; padding has no special embedding."""
+    """Initialise weights from a normal without depth scaling, and biases with 0; padding has no special embedding.
+
+    The shape's other settings then change the scale of the positions, and attention weights at constant variance.
+    """
+    shape = model.shape
     for name, parameter in model.named_parameters():
         if parameter.dim() == 2:
             nn.init.normal_(parameter, std=std)
         elif parameter.dim() == 1:
             nn.init.constant_(parameter, 0.0 if name.endswith("bias") else 1.0)
+    if shape.position_scale:
+        model.position_scale.fill_(shape.position_scale)
+    for block in model.blocks:
+        attention = cast(Block, block).attention
+        query, key, value = attention.qkv.weight.chunk(3)
+        correlate(key, query, shape.query_key_correlation)
+        correlate(attention.out.weight, value.T, shape.value_output_correlation)
 
 
 def hugging_face_name(name: str) -> str:

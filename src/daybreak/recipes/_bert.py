@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TypedDict
-
 from daybreak.models.bert import BertEncoder
-from daybreak.recipes._sizes import dropout, init_std, is_narrow
+from daybreak.recipes._sizes import Correlations, correlations, dropout, init_std, is_narrow
 
 SHAPES = {
     "tiny": (2, 128, 2, 512),
@@ -21,19 +19,17 @@ def hidden_size_of(size: str) -> int:
     return SHAPES[size][1]
 
 
-class Start(TypedDict, total=False):
+class Start(Correlations, total=False):
     """Fields of ``BertEncoder`` that set the initial weights."""
 
     sinusoidal_start: bool
-    query_key_correlation: float
-    value_output_correlation: float
 
 
 def start(hidden_size: int, faithful: bool) -> Start:
     """Initial weights of a narrow BERT, which leaves the unigram plateau in minutes with them (docs/log.md)."""
     if not is_narrow(hidden_size, faithful):
         return {}
-    return {"sinusoidal_start": True, "query_key_correlation": 0.7, "value_output_correlation": 0.5}
+    return {"sinusoidal_start": True, **correlations(hidden_size, faithful)}
 
 
 def google(size: str, faithful: bool) -> BertEncoder:

@@ -45,6 +45,8 @@ def crammed_bert(size: str, faithful: bool) -> CrammedEncoder:
         heads=heads,
         intermediate_size=intermediate_size,
         init_std=_sizes.init_std(hidden_size, faithful),
+        position_scale=0.3 if _sizes.is_narrow(hidden_size, faithful) else 0.0,
+        **_sizes.correlations(hidden_size, faithful),
     )
 
 
@@ -63,6 +65,7 @@ def crammed_simple(size: str, faithful: bool) -> CrammedEncoder:
         final_norm=False,
         classifier_width=hidden_size,
         init_std=_sizes.init_std(hidden_size, faithful),
+        **_sizes.correlations(hidden_size, faithful),
     )
 
 
@@ -83,6 +86,7 @@ def izsak(size: str, faithful: bool) -> CrammedEncoder:
         epsilon=1e-6,
         dropout=0.1,
         init_std=_sizes.init_std(hidden_size, faithful),
+        **_sizes.correlations(hidden_size, faithful),
     )
 
 
@@ -98,6 +102,7 @@ def final(name: str, trunk: Trunk, size: str, faithful: bool, *, order: str = ""
         tokenizer=WordPiece(vocabulary=_sizes.vocabulary(size, VOCABULARY), normalizer="cramming", punctuation="runs"),
         rows=PackedRows(order=order or ("full-stops" if faithful else "shuffled")),
         model=trunk,
+        word_vectors=_sizes.word_vectors(trunk.hidden_size, faithful),
         objective=Masked(rate=0.25, count="fixed", protect_special=False),
         optimizer=adamw(1e-3, trunk.hidden_size, faithful),
         schedule=BudgetTriangle(base=0.25, falloff=0.25),

@@ -1,15 +1,16 @@
 """How ``--size`` scales a recipe of the literature: vocabulary, batch, peak learning rate and initial weights.
 
 The published recipes are for a base model, hundreds to thousands of sequences a step and a day or more. Below base the
-batch is divided by a fixed number, so that a short run still has about a thousand steps. The peak learning rate and the
-initial standard deviation grow as the hidden size shrinks, and BERT's trunk starts from other weights, unless
-``--faithful`` is given: with the published values a narrow model stays on the unigram plateau for its whole budget
-(docs/log.md).
+batch is divided by a fixed number, so that a short run still has about a thousand steps. Unless ``--faithful`` is
+given, the peak learning rate and the initial standard deviation grow as the hidden size shrinks, and the trunks of BERT
+and Cramming start from other weights: with the published values a narrow model stays on the unigram plateau for its
+whole budget (docs/log.md).
 """
 
 from __future__ import annotations
 
 import math
+from typing import TypedDict
 
 from daybreak.data.sequences.word_vectors import WordVectors
 
@@ -60,6 +61,20 @@ def bert_beta2(hidden_size: int, faithful: bool) -> float:
 def dropout(hidden_size: int, faithful: bool) -> float:
     """Dropout of a recipe with 0.1 in its paper: none below base."""
     return 0.0 if is_narrow(hidden_size, faithful) else 0.1
+
+
+class Correlations(TypedDict, total=False):
+    """Fields of an encoder that correlate its initial attention weights."""
+
+    query_key_correlation: float
+    value_output_correlation: float
+
+
+def correlations(hidden_size: int, faithful: bool) -> Correlations:
+    """Mimetic initialization of attention (arXiv 2305.09828) below base."""
+    if not is_narrow(hidden_size, faithful):
+        return {}
+    return {"query_key_correlation": 0.7, "value_output_correlation": 0.5}
 
 
 def word_vectors(hidden_size: int, faithful: bool) -> WordVectors:
