@@ -61,8 +61,8 @@ class InitOptions(SizeOptions):
     """The model that a run starts from."""
 
     init: str = ""
-    """Continue pretraining this model: a run folder, or a Hugging Face folder or hub name of a BERT, ModernBERT or
-    crammed BERT."""
+    """Continue pretraining this model: a run folder, or a Hugging Face folder or hub name of a BERT, RoBERTa,
+    DistilBERT, ELECTRA, ModernBERT or crammed BERT."""
     new_vocabulary: bool = False
     """With --init: train a tokenizer on the text and initialize its embeddings from the old ones."""
 
