@@ -21,7 +21,7 @@ DEVIATIONS = {
     "objective.most": "15 % of every sequence is predicted; the original predicts at most 20 of 128 and 75 of 512 "
     "tokens, of which only the second limit is below 15 %",
     "schedule.warmup_steps": "the original warms up for 10,000 steps; a budget in time does not tell the number of "
-    "steps, so the warm-up is 1 % of the budget, also with --faithful if the budget is a time",
+    "steps, so the warm-up is 1 % of the budget from base on, also with --faithful if the budget is a time",
     "sentence pairs are drawn on the fly": "the original writes ten masked copies of the text to disk and repeats them",
     "[UNK] is never masked": "the original protects [CLS] and [SEP] only",
     "the second phase starts at 90 % of the budget": "whether the budget counts time, tokens or steps",
@@ -46,7 +46,9 @@ def build(size: str, faithful: bool) -> Recipe:
             weight_decay=0.01,
             decay=("matrices", "embeddings"),
         ),
-        schedule=WarmupLinear(warmup=0.01, warmup_steps=10_000 if faithful else 0),
+        schedule=WarmupLinear(
+            warmup=_sizes.bert_warmup(0.01, hidden_size, faithful), warmup_steps=10_000 if faithful else 0
+        ),
         length=128,
         phase2=SecondPhase(start=0.9, length=512),
         batch=_sizes.batch(size, 256),

@@ -18,7 +18,7 @@ from daybreak.training.schedule import WarmupLinear
 DEVIATIONS = {
     "budget": "a day; the original trains for 300,000 steps",
     "schedule.warmup_steps": "the original warms up for 10,000 steps; a budget in time does not tell the number of "
-    "steps, so the warm-up is one thirtieth of the budget, also with --faithful if the budget is a time",
+    "steps, so the warm-up is one thirtieth of the budget from base on, also with --faithful if the budget is a time",
     "gradients are averaged over all targets of all devices": "the original sums them over devices, which changes "
     "weight decay and clipping relative to the gradient",
     "gradients are clipped once, after the reduction": "the original clips on each device before it",
@@ -44,7 +44,9 @@ def build(size: str, faithful: bool) -> Recipe:
             weight_decay=0.01,
             decay=("matrices", "embeddings"),
         ),
-        schedule=WarmupLinear(warmup=1 / 30, warmup_steps=10_000 if faithful else 0),
+        schedule=WarmupLinear(
+            warmup=_sizes.bert_warmup(1 / 30, hidden_size, faithful), warmup_steps=10_000 if faithful else 0
+        ),
         length=128,
         batch=0,
         devices=Devices(batch=batch, rate_rule="none", reference=batch),

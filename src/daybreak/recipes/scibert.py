@@ -24,7 +24,7 @@ DEVIATIONS = {
     "objective.most": "15 % of every sequence is predicted; the original predicts at most 20 of 128 and 75 of 512 "
     "tokens, of which only the second limit is below 15 %",
     "schedule.warmup_steps": "the original warms up for 1,000 steps; a budget in time does not tell the number of "
-    "steps, so the warm-up is 0.2 % of the phase, also with --faithful if the budget is a time",
+    "steps, so the warm-up is 0.2 % of the phase from base on, also with --faithful if the budget is a time",
     "the second phase warms up for the same fraction as the first": "0.2 %, which is 600 steps of the original's "
     "300,000; the original warms up for 100",
     "the vocabulary is WordPiece": "the original trains SentencePiece BPE and converts it to BERT's format",
@@ -50,7 +50,9 @@ def build(size: str, faithful: bool) -> Recipe:
             weight_decay=0.01,
             decay=("matrices", "embeddings"),
         ),
-        schedule=WarmupLinear(warmup=0.002, warmup_steps=1_000 if faithful else 0),
+        schedule=WarmupLinear(
+            warmup=_sizes.bert_warmup(0.002, hidden_size, faithful), warmup_steps=1_000 if faithful else 0
+        ),
         length=128,
         phase2=SecondPhase(
             start=0.625 if faithful else 0.71,
