@@ -4,7 +4,7 @@ Paper: Devlin et al. 2018 (arXiv 1810.04805), and google-research/bert.
 Command: daybreak run bert-2018 --corpus TEXT --budget 24h (one sentence a line, blank lines between documents; add
 --split-sentences for prose).
 Published: GLUE test average 79.6 for base after 1,000,000 steps of 256 sequences (table 1 of the paper).
-Measured: records/2026-11-23-bert-2018-tiny-8000steps (size tiny, 8 minutes of one thread, Wikipedia).
+Measured: records/2026-11-23-bert-2018-tiny-4000steps (size tiny, 4 minutes of one thread, Wikipedia).
 """
 
 from daybreak.data.sequences.sentence_pairs import SentencePairs
