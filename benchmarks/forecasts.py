@@ -48,11 +48,11 @@ def foreseen(forecast: Forecast, loss: float) -> dict[str, Any]:
 def judged(out: Path) -> dict[str, Any]:
     """Result of a finished run, and its forecasts."""
     law, run, outlook = shipped_law(), RunFolder(out), read_json(RunFolder(out).forecast, ForecastLog)
-    facts = law_run(run, out.name, outlook.pairs)
+    facts = law_run(run, out.name, outlook.compression)
     timed = Budget.parse(read_json(run.recipe)["budget"]).unit == "seconds"
     begun = RunSpec(
         inner=facts.inner, tokens=outlook.forecasts[0].tokens, unique=facts.unique, unigram_loss=facts.unigram_loss,
-        pairs=facts.pairs, speed_spread=SPEED_SPREAD if timed else 0.0,
+        compression=facts.compression, speed_spread=SPEED_SPREAD if timed else 0.0,
     )  # fmt: skip
     mark, seen = next((mark, seen) for mark, seen in zip(law.usual, facts.course) if mark.at >= EARLY - 1e-9)
     early = next(one for one in outlook.forecasts if one.made_at >= mark.at - 1e-9)

@@ -23,7 +23,7 @@ from daybreak.core.files import read_json, write_json
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.serialization import from_dict, to_dict
 from daybreak.data.sequences.shards import open_shards
-from daybreak.forecasting.difficulty import pairs_log_fraction
+from daybreak.forecasting.difficulty import compression
 from daybreak.forecasting.fitting import fit, leave_out
 from daybreak.forecasting.runs import is_even, law_run, why_not
 from daybreak.recipe import load_recipe
@@ -40,14 +40,14 @@ NEEDED = ("recipe.json", "data.json", "summary.json", "metrics.jsonl")
 def runs_in(folders: list[Path], data: Path) -> list[LawRun]:
     """The runs on ``data`` that the law applies to."""
     flagship, shards, found = to_dict(load_recipe("mini")), open_shards(data), []
-    pairs = pairs_log_fraction(shards.train, shards.heldout, shards.unigram_counts)
+    difficulty = compression(shards.train, shards.heldout, shards.unigram_counts)
     for folder in folders:
         if missing := [name for name in NEEDED if not (folder / name).is_file()]:
             print(f"{folder.name}: passed over, it has no {missing[0]}")
             continue
         run = RunFolder(folder)
         unknown = why_not(to_dict(load_recipe(folder)), flagship)
-        one = law_run(run, folder.name, pairs)
+        one = law_run(run, folder.name, difficulty)
         if not unknown and one.loss > one.unigram_loss - PLATEAU_MARGIN:
             unknown = "it is on the unigram plateau"
         if not unknown and one.unique != shards.manifest.train.tokens:

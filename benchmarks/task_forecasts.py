@@ -1,14 +1,10 @@
 """Fit the forecasts of task scores on finished and evaluated runs, and measure their error on runs left out.
 
     python benchmarks/task_forecasts.py --runs runs/a studies/rate/cells/* --keep records/DATE-task-runs-rate.json
-    python benchmarks/task_forecasts.py --scores results.json --study study.json --keep task-runs-b.json
-    python benchmarks/task_forecasts.py --scores results.json --race race.json --keep task-runs-c.json
     python benchmarks/task_forecasts.py --records records --table src/daybreak/forecasting/tasks.json --out tasks.json
 
-The first form writes the features of each run folder: loss gap, use of context and scores. The second and third read
-scores that are stored apart from the losses of their models: the cells of a study have the names of the models, and of
-a race the longest run of --side is used. The last form fits all such records (*task-runs*.json), writes the table that
-ships with the package, and forecasts each run from the others.
+The first form writes the loss gap and the scores of each run folder. The second fits all such records
+(*task-runs*.json), writes the table that ships with the package, and forecasts each run from the others.
 """
 
 from __future__ import annotations
@@ -24,10 +20,8 @@ from daybreak.core.errors import UserError
 from daybreak.core.files import read_json, write_json
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.serialization import from_dict
-from daybreak.forecasting.tasks import compares_segments, fit_tasks, forecast_tasks, task_run, task_run_of
+from daybreak.forecasting.tasks import fit_tasks, forecast_tasks, task_run_of
 from daybreak.schemas.forecast import Forecast, TaskRun
-from daybreak.schemas.studies import Study
-from daybreak.schemas.tasks import TaskResult
 
 UNIGRAM = 100.0
 """A baseline far above all gaps, for forecasts from a known gap."""
@@ -47,24 +41,6 @@ def runs_in(folders: list[Path]) -> list[TaskRun]:
     return found
 
 
-def runs_of_study(study: Path, scores: Path) -> list[TaskRun]:
-    """Cells of a study whose models have scores."""
-    results = read_json(scores, list[TaskResult])
-    found = []
-    for cell in read_json(study, Study).cells:
-        own = [one for one in results if one.model_name == Path(cell.folder).name]
-        if own:
-            found.append(task_run(f"{study.parent.name}, {cell.folder}", cell.unigram_loss - cell.loss, own))
-    return found
-
-
-def run_of_race(race: Path, scores: Path, side: str, seconds: float) -> TaskRun:
-    """Run of one side of a race at this budget."""
-    (run,) = [one for one in read_json(race)["race"] if (one["variant"], one["seconds"]) == (side, seconds)]
-    gap = run["unigram_loss"] - run["curve"][-1]["loss"]
-    return task_run(f"{race.stem}, {side}, {seconds:.0f} s", gap, read_json(scores, list[TaskResult]))
-
-
 def left_out(runs: list[TaskRun]) -> dict[str, Any]:
     """Forecast each run from the others: per task the runs inside the interval and the mean error."""
     seen: dict[str, list[tuple[bool, float]]] = {}
@@ -74,7 +50,7 @@ def left_out(runs: list[TaskRun]) -> dict[str, Any]:
         except UserError:
             continue
         known = Forecast(made_at=1.0, tokens=0, loss=UNIGRAM - run.gap, low=UNIGRAM - run.gap, high=UNIGRAM - run.gap)
-        for one in forecast_tasks(table, known, UNIGRAM, compares_segments=compares_segments(run)):
+        for one in forecast_tasks(table, known, UNIGRAM):
             if one.score is not None and one.low is not None and one.high is not None and one.task in run.scores:
                 score = run.scores[one.task]
                 seen.setdefault(one.task, []).append((one.low <= score <= one.high, abs(one.score - score)))
@@ -91,11 +67,6 @@ def left_out(runs: list[TaskRun]) -> dict[str, Any]:
 def main() -> None:
     parser = measure.parser(__doc__)
     parser.add_argument("--runs", type=Path, nargs="+", default=[], help="run folders, finished and evaluated")
-    parser.add_argument("--scores", type=Path, help="results.json of models whose losses are in --study or --race")
-    parser.add_argument("--study", type=Path, help="study.json whose cells the scores are of")
-    parser.add_argument("--race", type=Path, help="record of benchmarks/race.py, one of whose runs the scores are of")
-    parser.add_argument("--side", default="daybreak, same parameters", help="which side of the race")
-    parser.add_argument("--seconds", type=float, default=900, help="and which of its budgets")
     parser.add_argument("--keep", type=Path, default=Path("task-runs.json"), help="where the runs are kept")
     parser.add_argument("--records", type=Path, help="folder of records to fit on")
     parser.add_argument("--table", type=Path, help="where the table goes that the package carries")
@@ -103,10 +74,6 @@ def main() -> None:
     if chosen.short:
         chosen.records = measure.ROOT / "records"
     kept = runs_in(chosen.runs)
-    if chosen.scores and chosen.study:
-        kept += runs_of_study(chosen.study, chosen.scores)
-    if chosen.scores and chosen.race:
-        kept.append(run_of_race(chosen.race, chosen.scores, chosen.side, chosen.seconds))
     if kept:
         write_json(chosen.keep, {**measure.record("task runs", {}), "runs": kept})
         print(f"{len(kept)} runs kept")
@@ -125,11 +92,11 @@ def main() -> None:
     if chosen.table:
         write_json(chosen.table, table)
     rows = [
-        [line.task, "yes" if line.compares_segments else "no", str(len(line.runs)), f"{line.gaps[0]:.2f} to "
+        [line.task, str(len(line.runs)), f"{line.gaps[0]:.2f} to "
          f"{line.gaps[1]:.2f}", f"{line.score:.3f}", f"{line.slope:+.3f}", f"{line.spread:.3f}"]
         for line in table.lines
     ]  # fmt: skip
-    head = ["task", "compares segments", "runs", "gap", "mean score", "a nat", "spread"]
+    head = ["task", "runs", "gap", "mean score", "a nat", "spread"]
     print(measure.table(head, rows))
     for task, seen in apart.items():
         print(f"{task}: {seen['inside']} of {seen['runs']} runs inside the interval of the others, "

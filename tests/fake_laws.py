@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 
-from daybreak.forecasting.fitting import DIFFERENT, OPTIMIZER
 from daybreak.forecasting.law import CENTRE, log_fraction
 from daybreak.schemas.forecast import MARKS, LawRun
 
@@ -14,40 +13,28 @@ TRUTH = np.array([math.log(0.1), math.log(0.12), 0.4, math.log(0.35), 0.3, 5.0])
 SIZES = (330_000, 900_000, 2_700_000, 9_000_000)
 TOKENS = (1_000_000, 2_000_000, 4_000_000, 8_000_000, 16_000_000)
 PLENTY = 10**9
-SAME = (0.0, 0.0)
 SEEN = 0.4
 """What of a run's luck shows in its course."""
 
 
-def true_loss(
-    inner: int, tokens: float, luck: float = 0.0, pairs: float = CENTRE[2], others: tuple[float, float] = SAME
-) -> float:
-    facts = (np.array([value]) for value in (inner, tokens, pairs))
-    truth = TRUTH.copy()
-    truth[list(DIFFERENT)] += others
-    return 7.0 * math.exp(float(log_fraction(truth, *facts)[0]) + luck)
+def true_loss(inner: int, tokens: float, luck: float = 0.0, compression: float = CENTRE[2]) -> float:
+    facts = (np.array([value]) for value in (inner, tokens, compression))
+    return 7.0 * math.exp(float(log_fraction(TRUTH, *facts)[0]) + luck)
 
 
-def made_up(
-    noise: float,
-    seed: int,
-    sizes: tuple[int, ...] = SIZES,
-    *,
-    optimizer: str = OPTIMIZER,
-    others: tuple[float, float] = SAME,
-) -> list[LawRun]:
+def made_up(noise: float, seed: int) -> list[LawRun]:
     chance = np.random.default_rng(seed)
     found = []
-    for inner in sizes:
+    for inner in SIZES:
         for tokens in TOKENS:
-            luck, pairs = noise * chance.standard_normal(), float(chance.uniform(-0.3, -0.2))
-            z = math.log(true_loss(inner, tokens, 0.0, pairs, others) / 7.0)
+            luck, compression = noise * chance.standard_normal(), float(chance.uniform(-0.3, -0.2))
+            z = math.log(true_loss(inner, tokens, 0.0, compression) / 7.0)
             course = [7.0 * math.exp(0.1 + (0.4 + 0.5 * at) * z + luck / SEEN) for at in MARKS]
             found.append(
                 LawRun(
                     name=f"{inner}-{tokens}", inner=inner, tokens=tokens, unique=PLENTY,
-                    unigram_loss=7.0, pairs=pairs,
-                    loss=true_loss(inner, tokens, luck, pairs, others), course=list(course), optimizer=optimizer,
+                    unigram_loss=7.0, compression=compression,
+                    loss=true_loss(inner, tokens, luck, compression), course=list(course),
                 )
             )  # fmt: skip
     return found

@@ -1,4 +1,4 @@
-"""Texts whose pairs are known."""
+"""Texts whose entropy is known, and texts that repeat."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from daybreak.forecasting import difficulty
-from daybreak.forecasting.difficulty import pairs_log_fraction
+from daybreak.forecasting.difficulty import compression
 
-VOCABULARY = 40
+VOCABULARY = 256
 
 
 @dataclass(frozen=True)
@@ -32,22 +31,43 @@ def chain(tokens: int, sure: float, seed: int) -> Ids:
     return Ids(np.cumsum(steps) % VOCABULARY)
 
 
-def share(sure: float, tokens: int = 200_000) -> float:
-    train = chain(tokens, sure, 0)
-    return pairs_log_fraction(train, chain(30_000, sure, 1), np.bincount(train.ids, minlength=VOCABULARY))
+def difficulty(train: Ids, heldout: Ids) -> float:
+    return compression(train, heldout, np.bincount(train.ids, minlength=VOCABULARY))
 
 
-@pytest.mark.parametrize("sure", [0.0, 0.5, 0.9])
-def test_the_loss_of_pairs_is_the_entropy_of_the_chain(sure: float) -> None:
-    likely, other = sure + (1 - sure) / VOCABULARY, (1 - sure) / VOCABULARY
-    entropy = -likely * math.log(likely) - (VOCABULARY - 1) * other * math.log(other)
-    assert math.exp(share(sure)) == pytest.approx(entropy / math.log(VOCABULARY), rel=0.03)
+def test_random_ids_do_not_compress() -> None:
+    assert difficulty(chain(200_000, 0.0, 0), chain(30_000, 0.0, 1)) == pytest.approx(0.0, abs=0.05)
 
 
-def test_all_sources_of_a_text_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(difficulty, "TRAIN_TOKENS", 50_000)
-    text = Ids(np.concatenate([chain(100_000, 0.0, 2).ids, chain(100_000, 0.9, 3).ids]))
-    counts = np.bincount(text.ids, minlength=VOCABULARY)
-    hard, easy = share(0.0), share(0.9)
-    mixed = pairs_log_fraction(text, chain(30_000, 0.9, 4), counts)
-    assert easy < mixed < hard - 0.2
+def test_a_more_predictable_text_is_easier_and_never_below_its_entropy() -> None:
+    found = []
+    for sure in (0.3, 0.6, 0.9):
+        likely, other = sure + (1 - sure) / VOCABULARY, (1 - sure) / VOCABULARY
+        entropy = -likely * math.log(likely) - (VOCABULARY - 1) * other * math.log(other)
+        found.append(difficulty(chain(200_000, sure, 0), chain(30_000, sure, 1)))
+        assert math.exp(found[-1]) > entropy / math.log(VOCABULARY)
+    assert found == sorted(found, reverse=True)
+
+
+def test_a_text_that_repeats_its_training_text_is_easy() -> None:
+    train = chain(200_000, 0.0, 2)
+    assert difficulty(train, Ids(train.ids[50_000:80_000])) < math.log(0.05)
+
+
+def test_all_sources_of_a_text_count() -> None:
+    """The blocks come from the whole training text, so its second half helps."""
+    first, second = chain(3_000_000, 0.0, 2), chain(3_000_000, 0.9, 3)
+    both = Ids(np.concatenate([first.ids, second.ids]))
+    heldout = chain(30_000, 0.9, 4)
+    assert difficulty(both, heldout) < difficulty(first, heldout)
+
+
+def test_large_vocabularies_are_compressed_with_wider_ids() -> None:
+    ids = np.random.default_rng(0).integers(0, 100_000, 60_000)
+
+    class Wide(Ids):
+        def read(self, start: int, stop: int) -> np.ndarray:
+            return self.ids[start:stop].astype(np.uint32)
+
+    counts = np.bincount(ids, minlength=100_000)
+    assert -0.1 < compression(Wide(ids[:50_000]), Wide(ids[50_000:]), counts) < 0.7

@@ -26,8 +26,8 @@ from daybreak.forecasting.law import (
 )
 
 
-def of(inner: int, tokens: float, unique: float = PLENTY, pairs: float = CENTRE[2]) -> RunSpec:
-    return RunSpec(inner=inner, tokens=tokens, unique=unique, unigram_loss=7.0, pairs=pairs)
+def of(inner: int, tokens: float, unique: float = PLENTY, compression: float = CENTRE[2]) -> RunSpec:
+    return RunSpec(inner=inner, tokens=tokens, unique=unique, unigram_loss=7.0, compression=compression)
 
 
 def test_a_law_without_noise_is_found_again() -> None:
@@ -64,24 +64,6 @@ def test_the_course_corrects_what_the_law_could_not_know() -> None:
         assert after.high - after.low < before.high - before.low and after.made_at == 0.2
         band = usual(law, of(inner, tokens), mark)
         assert (band.low < seen < band.high) == (luck == 0.0)
-
-
-def test_runs_of_another_optimizer_tell_of_sizes_and_texts_and_not_of_speed() -> None:
-    """Of the largest size there are only runs that learn less from as much text."""
-    apart = (0.4, -0.08)
-    others = made_up(0.002, 8, (SIZES[-1], *SIZES[1:3]), optimizer="AdamW", others=apart)
-    runs = [*others, *made_up(0.002, 9, SIZES[:3])]
-    law = fit(runs)
-    assert law.others == pytest.approx(apart, abs=0.05)
-    for tokens in (2e6, 8e6):
-        assert predict_loss(law, of(SIZES[-1], tokens)).loss == pytest.approx(true_loss(SIZES[-1], tokens), rel=0.02)
-        assert true_loss(SIZES[-1], tokens, others=apart) > 1.05 * true_loss(SIZES[-1], tokens)
-    assert [one.fitted for one in law.residuals] == pytest.approx([run.loss for run in runs], rel=0.02)
-    # What is usual on the way of others is not asked.
-    strange = [replace(run, course=[9.0] * len(run.course)) for run in others]
-    assert fit([*strange, *runs[len(others) :]]).usual == law.usual
-    left = leave_out(runs, [run.inner == SIZES[-1] for run in runs])
-    assert left[0].fitted == pytest.approx(left[0].loss, rel=0.05)
 
 
 def test_one_run_that_went_wrong_does_not_bend_the_law() -> None:
@@ -137,10 +119,10 @@ def test_repeated_text_is_worth_less_but_never_nothing(tokens: float, unique: fl
 
 
 def test_the_form_is_that_of_hoffmann_and_begins_at_word_frequencies() -> None:
-    inner, tokens, pairs = 4 * CENTRE[0], 9 * CENTRE[1], CENTRE[2] + 0.1
+    inner, tokens, compression = 4 * CENTRE[0], 9 * CENTRE[1], CENTRE[2] + 0.1
     lasting = 0.1 + 0.12 / 4**0.4
     share = (lasting + (1 - lasting) * (1 + 9 / 0.35) ** -0.3) ** math.exp(-5.0 * 0.1)
-    facts = [np.array([value]) for value in (inner, tokens, pairs)]
+    facts = [np.array([value]) for value in (inner, tokens, compression)]
     assert math.exp(log_fraction(TRUTH, *facts)[0]) == pytest.approx(share)
     assert log_fraction(TRUTH, facts[0], np.zeros(1), facts[2])[0] == 0.0
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,6 @@ from daybreak.core.serialization import from_dict
 from daybreak.forecasting.tasks import (
     AVERAGED,
     FEWEST,
-    compares_segments,
     fit_tasks,
     forecast_tasks,
     shipped_tasks,
@@ -24,20 +22,19 @@ from daybreak.forecasting.tasks import (
     task_run_of,
 )
 from daybreak.schemas.forecast import Forecast, TaskForecast, TaskRun, TaskTable
-from daybreak.schemas.run import ContextUse
 from daybreak.schemas.tasks import TaskResult
 
 RECORDS = Path(__file__).resolve().parents[2] / "records"
-TRUTH = {False: (0.10, 0.05), True: (0.20, 0.15)}
-"""Score at no gap and a nat, of models that do not compare segments and of those that do."""
+TRUTH = (0.20, 0.15)
+"""Score at no gap and a nat."""
 NOISE = 0.03
 
 
-def made_up(rng: np.random.Generator, kind: bool, runs: int = 8, noise: float = NOISE) -> list[TaskRun]:
-    start, slope = TRUTH[kind]
+def made_up(rng: np.random.Generator, runs: int = 8, noise: float = NOISE) -> list[TaskRun]:
+    start, slope = TRUTH
     gaps = rng.uniform(1.0, 3.0, runs)
     return [
-        TaskRun(name=str(number), gap=float(gap), noisy_copy=0.3 if kind else 0.98,
+        TaskRun(name=str(number), gap=float(gap),
                 scores={"stsb": float(start + slope * gap + noise * rng.standard_normal())})
         for number, gap in enumerate(gaps)
     ]  # fmt: skip
@@ -47,25 +44,23 @@ def at(gap: float, half: float = 0.0, unigram: float = 7.0) -> Forecast:
     return Forecast(made_at=0.0, tokens=1e6, loss=unigram - gap, low=unigram - gap - half, high=unigram - gap + half)
 
 
-def one(table: TaskTable, gap: float, kind: bool = True, half: float = 0.0) -> TaskForecast:
-    (found,) = forecast_tasks(table, at(gap, half), 7.0, compares_segments=kind)
+def one(table: TaskTable, gap: float, half: float = 0.0) -> TaskForecast:
+    (found,) = forecast_tasks(table, at(gap, half), 7.0)
     return found
 
 
 def test_a_line_without_noise_is_found_again() -> None:
-    rng = np.random.default_rng(0)
-    table = fit_tasks([*made_up(rng, True, noise=0.0), *made_up(rng, False, noise=0.0)])
-    for kind, (start, slope) in TRUTH.items():
-        (line,) = [line for line in table.lines if line.compares_segments == kind]
-        middle = (line.gaps[0] + line.gaps[1]) / 2
-        assert one(table, middle, kind).score == pytest.approx(start + slope * middle, abs=1e-4)
+    table = fit_tasks(made_up(np.random.default_rng(0), noise=0.0))
+    (line,) = table.lines
+    middle = (line.gaps[0] + line.gaps[1]) / 2
+    assert one(table, middle).score == pytest.approx(TRUTH[0] + TRUTH[1] * middle, abs=1e-4)
 
 
 def test_nine_of_ten_new_runs_fall_into_the_interval() -> None:
     rng = np.random.default_rng(1)
     inside = tries = 0
     for _ in range(600):
-        table, new = fit_tasks(made_up(rng, True, 6)), made_up(rng, True, 4)
+        table, new = fit_tasks(made_up(rng, 6)), made_up(rng, 4)
         for run in new:
             found = one(table, run.gap)
             if found.low is not None and found.high is not None:
@@ -78,18 +73,18 @@ def test_nine_of_ten_stay_inside_where_the_loss_is_a_forecast() -> None:
     rng = np.random.default_rng(2)
     inside = tries = 0
     for _ in range(1500):
-        table, expected, spread = fit_tasks(made_up(rng, True, 12)), float(rng.uniform(1.6, 2.4)), 0.3
+        table, expected, spread = fit_tasks(made_up(rng, 12)), float(rng.uniform(1.6, 2.4)), 0.3
         gap = expected + spread * rng.standard_normal()
         found = one(table, expected, half=spread * float(stats.norm.ppf(0.95)))
         if found.low is None or found.high is None:
             continue
-        score = TRUTH[True][0] + TRUTH[True][1] * gap + NOISE * rng.standard_normal()
+        score = TRUTH[0] + TRUTH[1] * gap + NOISE * rng.standard_normal()
         inside, tries = inside + (found.low <= score <= found.high), tries + 1
     assert tries > 1000 and abs(inside / tries - 0.9) < 0.03
 
 
 def test_the_interval_is_that_of_a_new_point_around_a_fitted_line() -> None:
-    runs = made_up(np.random.default_rng(3), True, 7)
+    runs = made_up(np.random.default_rng(3), 7)
     gaps, scores = [run.gap for run in runs], [run.scores["stsb"] for run in runs]
     fitted = stats.linregress(gaps, scores)
     rest = np.array(scores) - fitted.intercept - fitted.slope * np.array(gaps)
@@ -104,33 +99,21 @@ def test_the_interval_is_that_of_a_new_point_around_a_fitted_line() -> None:
 
 
 def test_outside_of_what_was_measured_there_is_no_forecast() -> None:
-    table = fit_tasks(made_up(np.random.default_rng(4), True))
+    table = fit_tasks(made_up(np.random.default_rng(4)))
     (line,) = table.lines
     for gap in (line.gaps[0] - 0.01, line.gaps[1] + 0.01):
         found = one(table, gap)
         assert found.score is None and found.words == "stsb not measured there" and f"not at {gap:.2f}" in found.beyond
-    assert one(table, 2.0, kind=False).score is None
-    assert "does not compare segments" in one(table, 2.0, kind=False).beyond
-
-
-def test_models_that_compare_segments_have_lines_of_their_own() -> None:
-    rng = np.random.default_rng(5)
-    runs = [*made_up(rng, True), *made_up(rng, False)]
-    table = fit_tasks(runs)
-    scores = [one(table, 2.0, kind).score for kind in (False, True)]
-    assert scores == pytest.approx([0.20, 0.50], abs=0.06)
-    old = [replace(run, noisy_copy=None) for run in made_up(rng, False)]
-    assert not any(map(compares_segments, old)) and not fit_tasks(old).lines[0].compares_segments
 
 
 def test_too_few_runs_have_no_line() -> None:
-    runs = made_up(np.random.default_rng(6), True)
+    runs = made_up(np.random.default_rng(6))
     assert len(fit_tasks(runs[:FEWEST]).lines) == 1
     with pytest.raises(UserError, match=f"No task has scores of {FEWEST} runs"):
         fit_tasks(runs[: FEWEST - 1])
 
 
-def result(task: str, mean: float, protocol: str = "quick", model: str = "pretrained") -> TaskResult:
+def result(task: str, mean: float, protocol: str = "small", model: str = "pretrained") -> TaskResult:
     return TaskResult(
         protocol=protocol, task=task, model=model, kind="classification", metric="accuracy",
         scores={"accuracy": [mean]}, seeds=[0], mean=mean, spread=0.0, selection="", train_rows=1, dev_rows=1,
@@ -140,17 +123,12 @@ def result(task: str, mean: float, protocol: str = "quick", model: str = "pretra
 
 def test_a_run_is_read_from_its_folder(finished: Path, tmp_path: Path) -> None:
     summary = read_json(finished / "summary.json")
-    use = ContextUse(
-        alone=4.0, copy=1.0, noisy_copy=1.2, alone_accuracy=0.1, copy_accuracy=0.5, noisy_copy_accuracy=0.4, visible=[],
-        positions=10, seconds=1.0,
-    )  # fmt: skip
-    write_json(tmp_path / "summary.json", {**summary, "context_use": use.__dict__})
+    write_json(tmp_path / "summary.json", summary)
     others = [result("sst2", 0.9, protocol="bert"), result("sst2", 0.1, model="untrained")]
     write_json(tmp_path / "results.json", [*others, *(result(task, 0.6) for task in AVERAGED)])
     found = task_run_of(RunFolder(tmp_path), "a")
     seen = summary["validation"]
     assert found.gap == pytest.approx(seen["unigram_loss"] - seen["loss"], abs=1e-4)
-    assert found.noisy_copy == 0.3 and compares_segments(found)
     assert found.scores == dict.fromkeys([*AVERAGED, "glue5"], 0.6)
     assert "glue5" not in task_run("a", 1.0, [result("sst2", 0.6)]).scores
 

@@ -102,7 +102,7 @@ def plan(
         budget=budget,
         device=probe.describe(probe.choose_device(), 0.0).device,
         unigram_loss=about.unigram_loss,
-        pairs=about.pairs,
+        compression=about.compression,
         text_tokens=shards.manifest.train.tokens,
         candidates=found,
         chosen=chosen.recipe,
@@ -196,7 +196,7 @@ def task_lines(tasks: Sequence[TaskForecast]) -> list[str]:
 def _forecast_at(made: Plan, chosen: Candidate, tokens: float) -> Forecast:
     """Return the forecast of the chosen candidate at another number of tokens."""
     run = RunSpec(
-        inner=chosen.inner, tokens=tokens, unique=made.text_tokens, unigram_loss=made.unigram_loss, pairs=made.pairs,
+        inner=chosen.inner, tokens=tokens, unique=made.text_tokens, unigram_loss=made.unigram_loss, compression=made.compression,
         speed_spread=SPEED_SPREAD,
     )  # fmt: skip
     return predict_loss(shipped_law(), run)

@@ -32,8 +32,7 @@ from daybreak.core.run_folder import RunFolder
 from daybreak.core.terminal import say, working
 from daybreak.core.world import World
 from daybreak.data.sequences.shards import open_shards
-from daybreak.data.sequences.views import ViewRows
-from daybreak.forecasting.difficulty import pairs_log_fraction
+from daybreak.forecasting.difficulty import compression
 from daybreak.forecasting.law import RunSpec, shipped_law
 from daybreak.forecasting.live import ForecastMonitor
 from daybreak.forecasting.runs import inner_parameters
@@ -261,16 +260,12 @@ def _forecast_monitor(order: PretrainingJob, training: Training) -> ForecastMoni
         tokens=epochs * phase.rows_per_epoch * phase.length,
         unique=manifest.train.tokens,
         unigram_loss=training.validation.unigram_loss,
-        pairs=read_json(path, ForecastLog).pairs  # counted when the run started
+        compression=read_json(path, ForecastLog).compression  # measured when the run started
         if path.exists()
-        else pairs_log_fraction(shards.train, shards.heldout, shards.unigram_counts),
+        else compression(shards.train, shards.heldout, shards.unigram_counts),
     )
     timed = order.budget.unit == "seconds"
-    law = shipped_law()
-    if isinstance(order.recipe.rows, ViewRows):
-        # The training loss on views differs from the loss whose usual course the law describes.
-        law = replace(law, usual=[])
-    return ForecastMonitor(law, run, pace_of(training.decisions).covered if timed else None, path)
+    return ForecastMonitor(shipped_law(), run, pace_of(training.decisions).covered if timed else None, path)
 
 
 def _train(

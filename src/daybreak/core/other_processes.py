@@ -75,11 +75,12 @@ def why_void(turn: MachineLoad, *, cores: int, threads: int) -> str:
     processes used a core in it.
     """
     peak = max([turn.before[0], turn.most, *turn.after[:1]])
-    high_load = f"the load was {peak:.1f} on {cores} cores"
+    machine = "1 core" if cores == 1 else f"{cores} cores"
+    high_load = f"the load was {peak:.1f} on {machine}"
     if turn.others is None:
         return high_load if peak > cores + BUSY else ""
     if turn.others + threads > cores + BUSY:
-        return f"others used {turn.others:.1f} of {cores} cores"
+        return f"others used {turn.others:.1f} of {machine}"
     return high_load if peak > cores + BUSY and turn.others > QUIET else ""
 
 

@@ -1,19 +1,22 @@
-"""The difficulty of a text: the loss of a bigram model relative to the unigram baseline.
+"""The difficulty of a text: how far a compressor that has read the training text compresses the held-out text.
 
-The unigram baseline alone does not predict the loss: texts of equal size differ by a tenth (docs/log.md).
+The unigram baseline alone does not predict the loss of a model. The compressed size also reflects what repeats:
+phrases, templates, and words within a document (docs/log.md compares measures).
 """
 
 from __future__ import annotations
 
+import lzma
+import math
 from typing import Protocol
 
 import numpy as np
 
-TRAIN_TOKENS, HELDOUT_TOKENS, BLOCK = 2_000_000, 200_000, 5_000
-"""Training tokens for the bigram counts, held-out tokens for the loss, and tokens per block; the blocks are spread over
-the text so that all its sources contribute."""
-DISCOUNT = 0.75
-"""Absolute discount of each bigram count (Ney, Essen and Kneser 1994)."""
+TRAIN_TOKENS, HELDOUT_TOKENS, BLOCK = 1_000_000, 100_000, 5_000
+"""Training and held-out tokens that are compressed, and tokens per block; the blocks are spread over the text so that
+all its sources contribute."""
+LZMA = [{"id": lzma.FILTER_LZMA2, "preset": 1, "dict_size": 1 << 24}]
+"""The fastest match finder, with a dictionary that holds all training tokens."""
 
 
 class Stream(Protocol):
@@ -24,32 +27,27 @@ class Stream(Protocol):
         """The ids from ``start`` to ``stop``."""
 
 
-def pairs_log_fraction(train: Stream, heldout: Stream, counts: np.ndarray) -> float:
-    """Return the log of the held-out loss of a bigram model divided by the unigram baseline.
+def compression(train: Stream, heldout: Stream, counts: np.ndarray) -> float:
+    """Return the log of the compressed size of held-out tokens divided by the unigram baseline, both in nats a token.
 
     Args:
         counts: count of each token in the whole training text [V].
     """
-    vocabulary = len(counts)
+    ids = np.uint16 if len(counts) <= 1 << 16 else np.uint32
+    known, new = _sample(train, TRAIN_TOKENS).astype(ids), _sample(heldout, HELDOUT_TOKENS).astype(ids)
+    size = _compressed(np.concatenate([known, new])) - _compressed(known)
     frequency = np.asarray(counts, dtype=np.float64) + 1.0
-    frequency /= frequency.sum()
-    before, after = _pairs(train, TRAIN_TOKENS)
-    pairs, seen = np.unique(before * vocabulary + after, return_counts=True)
-    total = np.bincount(before, minlength=vocabulary)
-    kinds = np.bincount(pairs // vocabulary, minlength=vocabulary)
-    context, answer = _pairs(heldout, HELDOUT_TOKENS)
-    wanted = context * vocabulary + answer
-    place = np.minimum(np.searchsorted(pairs, wanted), len(pairs) - 1)
-    count = np.where(pairs[place] == wanted, seen[place], 0)
-    known = np.maximum(total[context], 1)
-    rest = np.where(total[context] > 0, DISCOUNT * kinds[context] / known, 1.0)
-    probability = np.maximum(count - DISCOUNT, 0.0) / known + rest * frequency[answer]
-    return float(np.log(-np.log(probability).mean() / -np.log(frequency[answer]).mean()))
+    unigram = -np.log(frequency / frequency.sum())[new].sum()
+    return math.log(max(1, size) * 8 * math.log(2) / unigram)
 
 
-def _pairs(stream: Stream, tokens: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return neighbouring tokens (first, second) from evenly spread blocks, about ``tokens`` in total, as int64."""
+def _sample(stream: Stream, tokens: int) -> np.ndarray:
+    """Return about ``tokens`` tokens in evenly spread blocks."""
     blocks = max(1, min(tokens, len(stream)) // BLOCK)
     starts = np.linspace(0, max(0, len(stream) - BLOCK), blocks).astype(np.int64)
-    parts = [stream.read(int(start), min(int(start) + BLOCK, len(stream))).astype(np.int64) for start in starts]
-    return np.concatenate([part[:-1] for part in parts]), np.concatenate([part[1:] for part in parts])
+    return np.concatenate([stream.read(int(start), min(int(start) + BLOCK, len(stream))) for start in starts])
+
+
+def _compressed(ids: np.ndarray) -> int:
+    """Return the bytes of the compressed ids."""
+    return len(lzma.compress(ids.tobytes(), format=lzma.FORMAT_RAW, filters=LZMA))

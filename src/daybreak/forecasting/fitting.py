@@ -12,15 +12,11 @@ from daybreak.core.errors import UserError
 from daybreak.forecasting.law import log_fraction, worth
 from daybreak.schemas.forecast import MARKS, Law, LawRun, Residual, UsualLoss
 
-EXPECTED = (math.log(0.1), math.log(0.1), 0.34, math.log(0.3), 0.28, 5.0, 0.0, 0.0)
-UNSURE = (0.7, 0.7, 0.1, 0.7, 0.1, 5.0, 0.7, 0.1)
-"""Prior mean and standard deviation of the coefficients and of ``Law.others``: the exponents of Hoffmann et al.
-(arXiv:2203.15556, eq. 10), fractions near a tenth, and a million tokens until the loss falls. The prior matters only
-for what the runs leave open, such as the gain of much larger models."""
-DIFFERENT = (1, 4)
-"""Indices of log A and beta among the coefficients, to which ``Law.others`` is added."""
-OPTIMIZER = "Muon"
-"""Optimizer of the flagship, whose runs alone give the usual course."""
+EXPECTED = (math.log(0.15), math.log(0.2), 0.34, math.log(0.3), 0.28, 1.0)
+UNSURE = (0.5, 0.7, 0.1, 0.7, 0.1, 1.0)
+"""Prior mean and standard deviation of the coefficients: the exponents of Hoffmann et al. (arXiv:2203.15556, eq. 10),
+a floor near that of large models, and a million tokens until the loss falls. The prior matters only for what the runs leave open,
+such as the gain of much larger models."""
 NOISE = 0.02
 """Initial standard deviation of a run's log loss, which weighs the runs against the prior."""
 FEWEST = 8
@@ -41,18 +37,16 @@ def fit(runs: Sequence[LawRun]) -> Law:
     z = np.array([math.log(run.loss / run.unigram_loss) for run in runs])
     facts = _facts(runs)
     theta, covariance, spread, freedom = _coefficients(facts, z)
-    expected = _expected(theta, facts)
-    now = facts[-1] == 0
+    expected = log_fraction(theta, *facts)
     return Law(
-        coefficients=[round(float(value), 6) for value in theta[:-2]],
-        covariance=[[float(f"{value:.4g}") for value in row[:-2]] for row in covariance[:-2]],
-        others=[round(float(value), 6) for value in theta[-2:]],
+        coefficients=[round(float(value), 6) for value in theta],
+        covariance=[[float(f"{value:.4g}") for value in row] for row in covariance],
         spread=round(spread, 6),
         freedom=freedom,
         inner=(min(run.inner for run in runs), max(run.inner for run in runs)),
         tokens=(min(run.tokens for run in runs), max(run.tokens for run in runs)),
         epochs=round(max(run.tokens / run.unique for run in runs), 2),
-        usual=_usual([run for run, is_now in zip(runs, now) if is_now], expected[now], z[now]),
+        usual=_usual(runs, expected, z),
         residuals=[
             Residual(name=run.name, loss=round(run.loss, 4), fitted=round(run.unigram_loss * math.exp(at), 4))
             for run, at in zip(runs, expected)
@@ -61,23 +55,12 @@ def fit(runs: Sequence[LawRun]) -> Law:
 
 
 def _facts(runs: Sequence[LawRun]) -> np.ndarray:
-    """Return N, D, log p and whether the optimizer differs from OPTIMIZER, of each run [4, R]."""
-    return np.array(
-        [(run.inner, worth(run.tokens, run.unique), run.pairs, run.optimizer != OPTIMIZER) for run in runs], dtype=float
-    ).T
-
-
-def _expected(theta: np.ndarray, facts: np.ndarray) -> np.ndarray:
-    """Return z of each run [R], for coefficients and ``Law.others`` [8], and ``_facts``."""
-    *known, of_others = facts
-    coefficients = np.repeat(theta[:-2, None], len(of_others), axis=1)
-    for place, higher in zip(DIFFERENT, theta[-2:]):
-        coefficients[place] += higher * of_others
-    return log_fraction(coefficients, *known)
+    """Return N, D and log p of each run [3, R]."""
+    return np.array([(run.inner, worth(run.tokens, run.unique), run.compression) for run in runs], dtype=float).T
 
 
 def _coefficients(facts: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray, float, int]:
-    """Return coefficients and ``Law.others`` [8], their covariance, the residual deviation and degrees of freedom.
+    """Return the coefficients [6], their covariance, the residual deviation and the degrees of freedom.
 
     Uses Huber's loss, as in Hoffmann et al. (section 3.3), so that an outlier has little effect.
     """
@@ -86,7 +69,7 @@ def _coefficients(facts: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndar
     for _ in range(20):  # the weight of the runs and their spread depend on each other
 
         def errors(theta: np.ndarray, noise: float = noise) -> np.ndarray:
-            return np.concatenate([(_expected(theta, facts) - z) / noise, (theta - start) / width])
+            return np.concatenate([(log_fraction(theta, *facts) - z) / noise, (theta - start) / width])
 
         found = optimize.least_squares(errors, start, loss="huber", f_scale=1.5)
         apart = found.fun[: len(z)] * noise
@@ -139,6 +122,6 @@ def leave_out(runs: Sequence[LawRun], groups: Sequence[Hashable]) -> list[Residu
             continue
         law = fit(known)
         left = [run for run, other in zip(runs, groups) if other == group]
-        for run, z in zip(left, _expected(np.array([*law.coefficients, *law.others]), _facts(left))):
+        for run, z in zip(left, log_fraction(np.array(law.coefficients), *_facts(left))):
             found.append(Residual(name=run.name, loss=run.loss, fitted=run.unigram_loss * math.exp(float(z))))
     return found

@@ -14,10 +14,8 @@ from daybreak.forecasting.law import course_means
 from daybreak.schemas.forecast import MARKS, LawRun
 from daybreak.schemas.run import Manifest, Summary
 
-FIXED = ("objective", "schedule", "ramp", "phase2", "finish", "average", "origin")
+FIXED = ("rows", "objective", "schedule", "ramp", "phase2", "finish", "average", "origin")
 """Fields of a recipe that must equal the flagship's."""
-ROWS = ({"kind": "StreamRows"}, {"kind": "PackedRows", "order": "shuffled"})
-"""Ways to build sequences for which the law is the same."""
 UNEVEN = 0.12
 STEP_TOKENS = (1_024, 4_096)
 """Fewest and most tokens per step of the fitted runs."""
@@ -28,12 +26,12 @@ def inner_parameters(parameters: int, vocabulary: int, width: int) -> int:
     return parameters - vocabulary * width
 
 
-def law_run(run: RunFolder, name: str, pairs: float) -> LawRun:
+def law_run(run: RunFolder, name: str, compression: float) -> LawRun:
     """Return a finished run as input of the fit.
 
     Args:
         run: a run folder or its record: recipe.json, data.json, summary.json and metrics.jsonl.
-        pairs: difficulty of the text, which the run's forecast.json holds.
+        compression: difficulty of the text, which the run's forecast.json holds.
     """
     summary, data = read_json(run.summary, Summary), read_json(run.manifest, Manifest)
     steps, recipe = _steps(run), read_recipe_file(run.recipe)
@@ -44,10 +42,9 @@ def law_run(run: RunFolder, name: str, pairs: float) -> LawRun:
         tokens=summary.tokens,
         unique=data.train.tokens,
         unigram_loss=round(summary.validation.unigram_loss, 5),
-        pairs=round(pairs, 5),
+        compression=round(compression, 5),
         loss=round(summary.validation.loss, 5),
         course=[None if mean is None else round(mean, 5) for mean in means],
-        optimizer=recipe["optimizer"]["kind"],
     )
 
 
@@ -61,8 +58,6 @@ def why_not(recipe: Mapping[str, Any], flagship: Mapping[str, Any]) -> str:
     for field in FIXED:
         if json.dumps(recipe[field], sort_keys=True) != json.dumps(flagship[field], sort_keys=True):
             return f"its {field} is not the flagship's"
-    if recipe["rows"] not in (*ROWS, flagship["rows"]):
-        return "its rows are in an order of their own"
     for field in ("model", "optimizer"):
         if recipe[field]["kind"] != flagship[field]["kind"]:
             return f"its {field} is of another kind than the flagship's"

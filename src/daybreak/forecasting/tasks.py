@@ -2,9 +2,8 @@
 
 For each task a line is fitted to recorded runs: score = intercept + slope * gap, where the gap is the unigram baseline
 minus the held-out loss, in nats. The interval is the prediction interval of linear regression (Draper and Smith,
-Applied Regression Analysis, section 1.4), widened by the uncertainty of the loss. Models that compare segments
-(``ContextUse``) score much higher on sentence pairs at the same loss, so each of the two kinds has its own lines. There
-is no forecast outside the measured gaps.
+Applied Regression Analysis, section 1.4), widened by the uncertainty of the loss. There is no forecast outside the
+measured gaps.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from daybreak.core.files import read_json
 from daybreak.core.run_folder import RunFolder
 from daybreak.forecasting.law import COVERAGE
 from daybreak.schemas.forecast import Forecast, TaskForecast, TaskLine, TaskRun, TaskTable
-from daybreak.schemas.run import ATTENDS, Summary
+from daybreak.schemas.run import Summary
 from daybreak.schemas.tasks import TaskResult
 
 TABLE_FILE = Path(__file__).with_name("tasks.json")
 FEWEST = 4
 """Fewest runs of a line; three leave one degree of freedom, which makes the interval useless."""
-PROTOCOL = "quick"
+PROTOCOL = "small"
 AVERAGED = ("cola", "sst2", "mrpc", "stsb", "rte")
 AVERAGE = "glue5"
 """Name of the mean over AVERAGED, for runs that have all of them."""
@@ -41,57 +40,46 @@ def shipped_tasks() -> TaskTable:
     return read_json(TABLE_FILE, TaskTable)
 
 
-def task_run(
-    name: str, gap: float, results: Sequence[TaskResult], noisy_copy: float | None = None, protocol: str = PROTOCOL
-) -> TaskRun:
+def task_run(name: str, gap: float, results: Sequence[TaskResult]) -> TaskRun:
     """Return a run as input of the fit, without results of other protocols and of untrained models.
 
     Args:
         gap: the unigram baseline minus the final held-out loss, in nats.
-        noisy_copy: the loss beside a noisy copy divided by the loss alone; None if it was not measured.
     """
-    scores = {one.task: one.mean for one in results if one.protocol == protocol and one.model == "pretrained"}
+    scores = {one.task: one.mean for one in results if one.protocol == PROTOCOL and one.model == "pretrained"}
     if all(task in scores for task in AVERAGED):
         scores[AVERAGE] = statistics.fmean(scores[task] for task in AVERAGED)
     rounded = {task: round(score, 5) for task, score in scores.items()}
-    return TaskRun(name=name, gap=round(gap, 5), noisy_copy=noisy_copy, scores=rounded)
+    return TaskRun(name=name, gap=round(gap, 5), scores=rounded)
 
 
-def task_run_of(run: RunFolder, name: str, protocol: str = PROTOCOL) -> TaskRun:
+def task_run_of(run: RunFolder, name: str) -> TaskRun:
     """Return a finished and evaluated run, from its folder or its record.
 
     Raises:
         UserError: ``summary.json`` or ``results.json`` is missing or damaged.
     """
     summary, results = read_json(run.summary, Summary), read_json(run.results, list[TaskResult])
-    seen, use = summary.validation, summary.context_use
-    noisy = round(use.noisy_copy / use.alone, 5) if use else None
-    return task_run(name, seen.unigram_loss - seen.loss, results, noisy, protocol)
+    return task_run(name, summary.validation.unigram_loss - summary.validation.loss, results)
 
 
-def compares_segments(run: TaskRun) -> bool:
-    """Return whether a run's model compares segments; False if it was not measured."""
-    return run.noisy_copy is not None and run.noisy_copy <= 1 - ATTENDS
-
-
-def fit_tasks(runs: Sequence[TaskRun], protocol: str = PROTOCOL) -> TaskTable:
-    """Fit a line for each task and kind of model with at least FEWEST runs.
+def fit_tasks(runs: Sequence[TaskRun]) -> TaskTable:
+    """Fit a line for each task that at least FEWEST runs have.
 
     Raises:
         UserError: no task has enough runs.
     """
     lines = []
     for task in dict.fromkeys(task for run in runs for task in run.scores):
-        for kind in (False, True):
-            known = [run for run in runs if task in run.scores and compares_segments(run) == kind]
-            if len(known) >= FEWEST and len({run.gap for run in known}) > 1:
-                lines.append(_line(task, kind, known))
+        known = [run for run in runs if task in run.scores]
+        if len(known) >= FEWEST and len({run.gap for run in known}) > 1:
+            lines.append(_line(task, known))
     if not lines:
-        raise UserError(f"No task has scores of {FEWEST} runs of one kind.", "Evaluate more runs.")
-    return TaskTable(protocol=protocol, lines=lines)
+        raise UserError(f"No task has scores of {FEWEST} runs.", "Evaluate more runs.")
+    return TaskTable(protocol=PROTOCOL, lines=lines)
 
 
-def _line(task: str, kind: bool, runs: Sequence[TaskRun]) -> TaskLine:
+def _line(task: str, runs: Sequence[TaskRun]) -> TaskLine:
     """Fit a line by ordinary least squares."""
     gaps, scores = np.array([run.gap for run in runs]), np.array([run.scores[task] for run in runs])
     centre = float(gaps.mean())
@@ -100,7 +88,6 @@ def _line(task: str, kind: bool, runs: Sequence[TaskRun]) -> TaskLine:
     apart = scores - scores.mean() - slope * (gaps - centre)
     return TaskLine(
         task=task,
-        compares_segments=kind,
         runs=[run.name for run in runs],
         gaps=(float(gaps.min()), float(gaps.max())),
         centre=round(centre, 6),
@@ -111,29 +98,23 @@ def _line(task: str, kind: bool, runs: Sequence[TaskRun]) -> TaskLine:
     )
 
 
-def forecast_tasks(
-    table: TaskTable, loss: Forecast, unigram_loss: float, *, compares_segments: bool
-) -> list[TaskForecast]:
+def forecast_tasks(table: TaskTable, loss: Forecast, unigram_loss: float) -> list[TaskForecast]:
     """Forecast the score of each task after fine-tuning, with a 90 % interval, or say why there is no forecast.
 
     Args:
         loss: the forecast of the final held-out loss, in nats.
         unigram_loss: the unigram baseline on the same text, in nats.
-        compares_segments: whether the recipe trains on sequences of views, so that its model compares segments.
     """
-    of_kind = {line.task: line for line in table.lines if line.compares_segments == compares_segments}
     gap = unigram_loss - loss.loss
     unsure = (loss.high - loss.low) / 2 / float(stats.norm.ppf(0.5 + COVERAGE / 2))
     found = []
-    for task in dict.fromkeys(line.task for line in table.lines):
-        if (line := of_kind.get(task)) is None:
-            kind = "a model that compares segments" if compares_segments else "a model that does not compare segments"
-            found.append(TaskForecast(task=task, beyond=f"no line for {kind}"))
-        elif not line.gaps[0] <= gap <= line.gaps[1]:
-            where = f"{line.gaps[0]:.2f} to {line.gaps[1]:.2f} nats below the unigram baseline"
-            found.append(TaskForecast(task=task, runs=len(line.runs), beyond=f"measured {where}, not at {gap:.2f}"))
-        else:
+    for line in table.lines:
+        if line.gaps[0] <= gap <= line.gaps[1]:
             found.append(_forecast(line, gap, unsure))
+        else:
+            where = f"{line.gaps[0]:.2f} to {line.gaps[1]:.2f} nats below the unigram baseline"
+            beyond = f"measured {where}, not at {gap:.2f}"
+            found.append(TaskForecast(task=line.task, runs=len(line.runs), beyond=beyond))
     return found
 
 

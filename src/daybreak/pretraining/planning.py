@@ -18,8 +18,7 @@ from daybreak.core.run_folder import RunFolder
 from daybreak.core.terminal import quiet
 from daybreak.core.world import World
 from daybreak.data.sequences.shards import Shards
-from daybreak.data.sequences.views import ViewRows
-from daybreak.forecasting.difficulty import pairs_log_fraction
+from daybreak.forecasting.difficulty import compression
 from daybreak.forecasting.law import CENTRE, SPEED_SPREAD, RunSpec, predict_loss, shipped_law
 from daybreak.forecasting.runs import inner_parameters
 from daybreak.forecasting.tasks import forecast_tasks, shipped_tasks
@@ -147,8 +146,7 @@ def _candidate(recipe: Recipe, cost: int, speed: Speed, vocabulary: int, about: 
     if seconds < MIN_STEPS * speed.step:
         return replace(candidate, trouble="the budget is too short for it")
     loss = predict_loss(shipped_law(), replace(about, inner=candidate.inner, tokens=candidate.tokens))
-    views = isinstance(recipe.rows, ViewRows) and recipe.rows.fraction > 0
-    tasks = forecast_tasks(shipped_tasks(), loss, about.unigram_loss, compares_segments=views)
+    tasks = forecast_tasks(shipped_tasks(), loss, about.unigram_loss)
     return replace(candidate, forecast=loss, tasks=tasks)
 
 
@@ -166,7 +164,7 @@ def spec_of_text(shards: Shards) -> RunSpec:
         tokens=0.0,
         unique=shards.manifest.train.tokens,
         unigram_loss=unigram_entropy(shards),
-        pairs=pairs_log_fraction(shards.train, shards.heldout, shards.unigram_counts),
+        compression=compression(shards.train, shards.heldout, shards.unigram_counts),
         speed_spread=SPEED_SPREAD,
     )
 
@@ -195,7 +193,7 @@ def size_for(budget: Budget) -> str:
         model = meta_model(recipe, vocabulary_of(recipe))
         inner = inner_parameters(model.parameter_count(), model.vocabulary, model.hidden_size)
         tokens = rate * budget.amount / flops_per_token(recipe, model.vocabulary)
-        run = RunSpec(inner=inner, tokens=tokens, unique=math.inf, unigram_loss=1.0, pairs=CENTRE[2])
+        run = RunSpec(inner=inner, tokens=tokens, unique=math.inf, unigram_loss=1.0, compression=CENTRE[2])
         return predict_loss(law, run).loss
 
     return min((load_recipe(size) for size in PLANNED), key=expected).name

@@ -5,6 +5,7 @@ Measured: records/2026-11-22-mini-muon-wiki-15m (Wikipedia, one thread; an earli
 """
 
 from daybreak.data.sequences.views import ViewRows
+from daybreak.data.sequences.word_vectors import WordVectors
 from daybreak.data.tokenizers.tokenizer import WordPiece
 from daybreak.models.modern import ModernEncoder
 from daybreak.recipe import Recipe
@@ -17,7 +18,10 @@ recipe = Recipe(
     name="daybreak-mini",
     tokenizer=WordPiece(vocabulary=8_192),
     rows=ViewRows(),
-    model=ModernEncoder(layers=4, hidden_size=256, heads=4, intermediate_size=512, init_std=0.0625),
+    model=ModernEncoder(
+        layers=4, hidden_size=256, heads=4, intermediate_size=512, init_std=0.0625, query_key_correlation=0.5
+    ),
+    word_vectors=WordVectors(weight=0.8),
     objective=CausalThenMasked(causal_fraction=0.15, causal_targets=0.3, mask_rates=(0.3, 0.25, 0.2, 0.15)),
     optimizer=Muon(lr=3e-3),
     schedule=Trapezoid(warmup=0.02, decay=0.6),

@@ -25,14 +25,12 @@ class LawRun:
     unique: int
     """Tokens of the training text; fewer than ``tokens`` if it was read more than once."""
     unigram_loss: float
-    pairs: float
-    """Predictability of the text, see ``forecasting.difficulty``."""
+    compression: float
+    """Difficulty of the text, see ``forecasting.difficulty``."""
     loss: float
     """Final loss on all held-out sequences."""
     course: list[float | None]
     """Mean training loss just before each of MARKS, of the objective at that point; None if nothing was logged."""
-    optimizer: str = "AdamW"
-    """Class of the optimizer; AdamW for records that do not name one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,22 +66,19 @@ class Law:
 
     It gives the relative loss. The form is that of Hoffmann et al. (arXiv 2203.15556), modified so that the loss equals
     the unigram baseline at zero tokens and falls faster for more predictable text. N: parameters outside the embedding;
-    D: tokens, where repeated text counts less and less; p: the loss of a bigram model over that of the unigram model.
+    D: tokens, where repeated text counts less and less; p: the compressed size of the text over the unigram baseline.
     """
 
     coefficients: list[float]
     """log floor, log A, alpha, log D0, beta, gamma, with N, D and p counted from ``forecasting.law.CENTRE``."""
     covariance: list[list[float]]
     """Covariance of the coefficients."""
-    others: list[float]
-    """Differences of log A and beta for fitted runs with another optimizer than the flagship's. Those runs inform the
-    coefficients of the text and those common to both optimizers."""
     spread: float
     """Standard deviation of the logarithm of runs around the law."""
     freedom: int
     """Degrees of freedom behind ``spread``."""
     inner: tuple[int, int]
-    """Smallest and largest number of parameters that was measured, with either optimizer."""
+    """Smallest and largest number of parameters that was measured."""
     tokens: tuple[int, int]
     epochs: float
     """Largest number of epochs that was measured."""
@@ -122,8 +117,8 @@ class ForecastLog:
     """Forecasts of the final held-out loss, made at the start of the run and at each mark."""
     usual: list[Forecast]
     """Typical training loss just before each mark (``made_at``)."""
-    pairs: float
-    """Predictability of the text, see ``forecasting.difficulty``."""
+    compression: float
+    """Difficulty of the text, see ``forecasting.difficulty``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,9 +128,6 @@ class TaskRun:
     name: str
     gap: float
     """Unigram baseline minus final held-out loss, nats."""
-    noisy_copy: float | None
-    """Loss on masked tokens beside a noisy copy of their text, as a fraction of that without it (``ContextUse``); None
-    if not measured."""
     scores: dict[str, float]
     """Mean headline metric over fine-tunings, by task."""
 
@@ -145,8 +137,6 @@ class TaskLine:
     """A task's score as a linear function of the loss gap: ``score + slope * (gap - centre)``."""
 
     task: str
-    compares_segments: bool
-    """Whether the fitted models compare segments."""
     runs: list[str]
     """Names of the fitted runs."""
     gaps: tuple[float, float]
@@ -230,8 +220,8 @@ class Plan:
     budget: str
     device: str
     unigram_loss: float
-    pairs: float
-    """Predictability of the text, see ``forecasting.difficulty``."""
+    compression: float
+    """Difficulty of the text, see ``forecasting.difficulty``."""
     text_tokens: int
     candidates: list[Candidate]
     chosen: str

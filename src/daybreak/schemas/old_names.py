@@ -23,8 +23,10 @@ RECIPE = {
 
 FIELDS = {
     "CorpusReport": {"case": "preset"},
+    "ForecastLog": {"pairs": "compression"},
     "FinetuningRun": {"judged": "scored_rows", "hidden": "predictions", "hidden_rows": "unlabelled_digest"},
     "DataStudy": {"treatments": "preprocessings"},
+    "Plan": {"pairs": "compression"},
     "PreprocessedText": {"treatment": "preprocessing"},
     "Progress": {"spent": "time_by_category"},
     "Record": {"contender": "variant"},
