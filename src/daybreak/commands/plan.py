@@ -196,9 +196,13 @@ def task_lines(tasks: Sequence[TaskForecast]) -> list[str]:
 def _forecast_at(made: Plan, chosen: Candidate, tokens: float) -> Forecast:
     """Return the forecast of the chosen candidate at another number of tokens."""
     run = RunSpec(
-        inner=chosen.inner, tokens=tokens, unique=made.text_tokens, unigram_loss=made.unigram_loss, compression=made.compression,
+        inner=chosen.inner,
+        tokens=tokens,
+        unique=made.text_tokens,
+        unigram_loss=made.unigram_loss,
+        compression=made.compression,
         speed_spread=SPEED_SPREAD,
-    )  # fmt: skip
+    )
     return predict_loss(shipped_law(), run)
 
 

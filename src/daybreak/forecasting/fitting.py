@@ -15,8 +15,8 @@ from daybreak.schemas.forecast import MARKS, Law, LawRun, Residual, UsualLoss
 EXPECTED = (math.log(0.15), math.log(0.2), 0.34, math.log(0.3), 0.28, 1.0)
 UNSURE = (0.5, 0.7, 0.1, 0.7, 0.1, 1.0)
 """Prior mean and standard deviation of the coefficients: the exponents of Hoffmann et al. (arXiv:2203.15556, eq. 10),
-a floor near that of large models, and a million tokens until the loss falls. The prior matters only for what the runs leave open,
-such as the gain of much larger models."""
+a floor near that of large models, and a million tokens until the loss falls. The prior matters only for what the runs
+leave open, such as the gain of much larger models."""
 NOISE = 0.02
 """Initial standard deviation of a run's log loss, which weighs the runs against the prior."""
 FEWEST = 8

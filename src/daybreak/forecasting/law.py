@@ -47,7 +47,9 @@ def worth(tokens: float, unique: float) -> float:
     return unique + unique * REPEATS * (1.0 - math.exp(-(tokens / unique - 1.0) / REPEATS))
 
 
-def log_fraction(coefficients: np.ndarray, inner: np.ndarray, tokens: np.ndarray, compression: np.ndarray) -> np.ndarray:
+def log_fraction(
+    coefficients: np.ndarray, inner: np.ndarray, tokens: np.ndarray, compression: np.ndarray
+) -> np.ndarray:
     """Return z for coefficients [6] or [6, R] and N, D and log p, each [R]; 0 (the unigram baseline) at zero tokens."""
     floor, a, alpha, start, beta, gamma = coefficients
     lasting = np.minimum(MOST_LASTING, np.exp(floor) + np.exp(a - alpha * np.log(inner / CENTRE[0])))
@@ -111,7 +113,9 @@ def _expected(law: Law, run: RunSpec) -> tuple[float, float, float]:
 
     def at(coefficients: np.ndarray, more: float = 0.0) -> float:
         tokens = worth(run.tokens * math.exp(more), run.unique)
-        return float(log_fraction(coefficients, *(np.array([value]) for value in (run.inner, tokens, run.compression)))[0])
+        return float(
+            log_fraction(coefficients, *(np.array([value]) for value in (run.inner, tokens, run.compression)))[0]
+        )
 
     slope = np.array([(at(theta + step) - at(theta - step)) / 2e-4 for step in 1e-4 * np.eye(len(theta))])
     pace = (at(theta, 1e-4) - at(theta, -1e-4)) / 2e-4 * run.speed_spread
