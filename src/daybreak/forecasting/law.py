@@ -50,7 +50,7 @@ def worth(tokens: float, unique: float) -> float:
 def log_fraction(
     coefficients: np.ndarray, inner: np.ndarray, tokens: np.ndarray, compression: np.ndarray
 ) -> np.ndarray:
-    """Return z for coefficients [6] or [6, R] and N, D and log p, each [R]; 0 (the unigram baseline) at zero tokens."""
+    """Return z [R] for coefficients [6] and N, D and log p, each [R]; 0 (the unigram baseline) at zero tokens."""
     floor, a, alpha, start, beta, gamma = coefficients
     lasting = np.minimum(MOST_LASTING, np.exp(floor) + np.exp(a - alpha * np.log(inner / CENTRE[0])))
     unlearned = (1.0 + tokens / (CENTRE[1] * np.exp(start))) ** -beta
