@@ -16,7 +16,7 @@ from typing import Any
 
 RECORDS = Path(__file__).resolve().parents[1] / "records"
 DEFAULT_RUN = "2026-11-23-tiny-3m-word-vectors"
-CURRENT = "2026-11-23-tiny-15000steps"
+CURRENT = {"`tiny`, 15,000 steps": "2026-11-23-tiny-15000steps", "`mini`, 2 hours": "2026-11-24-mini-2h"}
 SPEED = {
     ("tiny", 8192): "2026-11-22-throughput-3",
     ("tiny", 32768): "2026-11-22-throughput-3",
@@ -121,15 +121,20 @@ def glue() -> str:
 
 def glue_current() -> str:
     """GLUE scores of the current flagship under the protocol ``small``, beside its baselines."""
-    results = read(f"{CURRENT}/results.json")
-    found = {(result["task"], result["model"]): result for result in results}
-    ours = [found[task, "pretrained"] for task in GLUE]
+    scores = {
+        name: {(result["task"], result["model"]): result for result in read(f"{record}/results.json")}
+        for name, record in CURRENT.items()
+    }
+    tiny = scores["`tiny`, 15,000 steps"]
+    ours = [tiny[task, "pretrained"] for task in GLUE]
     rows = [
         ["constant answer", *(f"{100 * result['baseline']:.1f}" for result in ours)],
-        ["the same without pretraining", *(score(found[task, "untrained"]) for task in GLUE)],
+        ["`tiny` without pretraining", *(score(tiny[task, "untrained"]) for task in GLUE)],
         ["bag of words", *(f"{100 * result['bag_of_words'][result['metric']]:.1f}" for result in ours)],
-        [f"[`tiny`, 15,000 steps](../records/{CURRENT}/)", *(score(result) for result in ours)],
     ]
+    for name, record in CURRENT.items():
+        cells = (score(scores[name][task, "pretrained"]) for task in GLUE)
+        rows.append([f"[{name}](../records/{record}/)", *cells])
     return table(["model", *GLUE.values()], rows)
 
 

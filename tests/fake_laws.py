@@ -9,7 +9,7 @@ import numpy as np
 from daybreak.forecasting.law import CENTRE, log_fraction
 from daybreak.schemas.forecast import MARKS, LawRun
 
-TRUTH = np.array([math.log(0.1), math.log(0.12), 0.4, math.log(0.35), 0.3, 5.0])
+TRUTH = np.array([math.log(0.1), math.log(0.12), 0.4, math.log(0.35), 0.3, 1.2])
 SIZES = (330_000, 900_000, 2_700_000, 9_000_000)
 TOKENS = (1_000_000, 2_000_000, 4_000_000, 8_000_000, 16_000_000)
 PLENTY = 10**9
@@ -27,7 +27,7 @@ def made_up(noise: float, seed: int) -> list[LawRun]:
     found = []
     for inner in SIZES:
         for tokens in TOKENS:
-            luck, compression = noise * chance.standard_normal(), float(chance.uniform(-0.3, -0.2))
+            luck, compression = noise * chance.standard_normal(), float(chance.uniform(-0.3, -0.05))
             z = math.log(true_loss(inner, tokens, 0.0, compression) / 7.0)
             course = [7.0 * math.exp(0.1 + (0.4 + 0.5 * at) * z + luck / SEEN) for at in MARKS]
             found.append(

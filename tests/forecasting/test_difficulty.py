@@ -36,7 +36,7 @@ def difficulty(train: Ids, heldout: Ids) -> float:
 
 
 def test_random_ids_do_not_compress() -> None:
-    assert difficulty(chain(200_000, 0.0, 0), chain(30_000, 0.0, 1)) == pytest.approx(0.0, abs=0.05)
+    assert difficulty(chain(200_000, 0.0, 0), chain(30_000, 0.0, 1)) == pytest.approx(0.0, abs=0.1)
 
 
 def test_a_more_predictable_text_is_easier_and_never_below_its_entropy() -> None:

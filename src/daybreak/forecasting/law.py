@@ -119,7 +119,8 @@ def _expected(law: Law, run: RunSpec) -> tuple[float, float, float]:
 
     slope = np.array([(at(theta + step) - at(theta - step)) / 2e-4 for step in 1e-4 * np.eye(len(theta))])
     pace = (at(theta, 1e-4) - at(theta, -1e-4)) / 2e-4 * run.speed_spread
-    return at(theta), float(slope @ np.asarray(law.covariance) @ slope), pace**2
+    # The covariance is stored with four digits, so a variance near zero can come out negative.
+    return at(theta), max(0.0, float(slope @ np.asarray(law.covariance) @ slope)), pace**2
 
 
 def _forecast(law: Law, run: RunSpec, at: float, z: float, spread: float) -> Forecast:
