@@ -16,7 +16,7 @@ from typing import Any
 
 RECORDS = Path(__file__).resolve().parents[1] / "records"
 DEFAULT_RUN = "2026-11-23-tiny-3m-word-vectors"
-CURRENT = {"`tiny`, 15,000 steps": "2026-11-23-tiny-15000steps"}
+CURRENT = {"`tiny`, 15,000 steps": "2026-11-23-tiny-15000steps", "`mini`, 2 hours": "2026-11-24-mini-2h"}
 SPEED = {
     ("tiny", 8192): "2026-11-22-throughput-3",
     ("tiny", 32768): "2026-11-22-throughput-3",

@@ -1,7 +1,7 @@
 """The flagship's second size, for 15 minutes to a few hours on a CPU, or minutes on a GPU.
 
 Command: daybreak run mini --corpus TEXT --budget 15m
-Measured: records/2026-11-22-mini-muon-wiki-15m (Wikipedia, one thread; an earlier version of the recipe).
+Measured: records/2026-11-24-mini-2h (general text, two hours of one thread; before its word vectors).
 """
 
 from daybreak.data.sequences.views import ViewRows
