@@ -88,7 +88,7 @@ def our_training(cell: Cell) -> Training:
     model = cell.recipe.model.build(cell.vocabulary).to(cell.device)
     if cell.device.type == "cuda":  # as a run of more than some minutes does there
         compile_blocks(model)
-    validation = Validation(cell.sampler.in_order(1), np.ones(cell.vocabulary, dtype=np.uint64), cell.device)
+    validation = Validation(cell.sampler.at(np.arange(1)), np.ones(cell.vocabulary, dtype=np.uint64), cell.device)
     return Training(
         model=model,
         data_parallel=DataParallel(model, World()),

@@ -69,7 +69,7 @@ def made(kind: str, data: Path, folder: Path) -> Export:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))  # far from what a default could hide behind
-    batch = StreamRows().build(shards.heldout, LENGTH, 0, special).in_order(16)
+    batch = StreamRows().build(shards.heldout, LENGTH, 0, special).at(np.arange(16))
     tokenizer = data / "tokenizer"
     if kind == RENUMBERED:
         tokenizer, table = renumbered(tokenizer, folder.with_name("tokenizer"))

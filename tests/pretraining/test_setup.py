@@ -1,4 +1,4 @@
-"""The initial embeddings of a model, from the co-occurrence of tokens in its text."""
+"""Parts of a run: the initial embeddings of its model, and the sequences that the held-out loss is measured on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from daybreak.commands.prepare import prepare
 from daybreak.data.sequences.shards import Shards, open_shards
 from daybreak.data.sequences.word_vectors import WordVectors, word_vectors
 from daybreak.data.tokenizers.tokenizer import WordPiece
-from daybreak.pretraining.setup import build
+from daybreak.pretraining import setup as module
+from daybreak.pretraining.setup import build, heldout_validation
 from daybreak.recipe import Origin, Recipe, load_recipe
 from daybreak.schemas.run import Decisions
 
@@ -80,3 +81,20 @@ def test_a_model_that_is_loaded_anyway_gets_no_word_vectors(shards: Shards, data
     np.testing.assert_array_equal(embeddings(tiny, shards, data, init=False), plain)
     branch = replace(tiny, origin=Origin(branch="runs/parent"))
     np.testing.assert_array_equal(embeddings(branch, shards, data), plain)
+
+
+def test_the_heldout_loss_is_measured_all_over_the_text(shards: Shards, data: Path) -> None:
+    """Against the sequences of the whole held-out text; runs until 2026-11-23 took the first ones."""
+    recipe, per_row = replace(load_recipe("tiny"), length=16), 15
+    whole = shards.heldout.read(0, len(shards.heldout))
+    rows = whole[: len(whole) // per_row * per_row].reshape(-1, per_row)
+    count = 3
+    assert len(rows) > 2 * count, "the text must have more sequences than are measured"
+    for first, wanted in ((False, [len(rows) * one // count for one in range(count)]), (True, range(count))):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(module, "ROWS", count)
+            patch.setattr(module, "VALIDATION_LENGTH", 16)
+            made = heldout_validation(recipe, shards, data, torch.device("cpu"), first=first)
+        masked, slots, answers = made.cases()
+        restored = masked.scatter(1, slots, answers)[:, 1:].tolist()
+        assert sorted(restored) == sorted(rows[number].tolist() for number in wanted)

@@ -11,9 +11,10 @@ from tyro.conf import Positional
 
 from daybreak.commands.options import RecipeFileOptions, RunDataOptions, load_recipe_file, parse
 from daybreak.core.errors import UserError
-from daybreak.core.files import make_folder
+from daybreak.core.files import make_folder, read_json
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.terminal import say
+from daybreak.schemas.run import Decisions
 
 PROBE_ROWS = 16
 SAMPLE = "The river was quiet that evening, and nobody spoke of the long way home."
@@ -141,7 +142,8 @@ def _export_checkpoint(source: RunFolder, checkpoints: Path, out: Path, data: Pa
         raise UserError(f"The run in '{source.path}' has no checkpoint yet.", "Wait for the first one.")
     if average:
         average.put_in(model)
-    validation = heldout_validation(recipe, shards, data, torch.device("cpu"))
+    first = read_json(source.decisions, Decisions).first_heldout
+    validation = heldout_validation(recipe, shards, data, torch.device("cpu"), first=first)
     length = max(recipe.longest_row, validation.length)
     write_model_folder(
         out,

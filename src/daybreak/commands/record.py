@@ -26,6 +26,7 @@ from daybreak.core.terminal import say
 from daybreak.data.sequences.shards import open_shards
 from daybreak.reporting.studies import study_text
 from daybreak.schemas.records import RECORD_FILE, VERIFIED_STEPS, Record
+from daybreak.schemas.run import Decisions
 from daybreak.schemas.studies import STUDY_FILE, Study
 from daybreak.studies.cell_runner import slug
 
@@ -86,7 +87,9 @@ def record(run: Path, *, out: Path, data: Path | None = None, name: str = "", la
     files, draft = evidence(folder), describe(folder)
     target = out / f"{draft.date}-{_record_name(name, draft)}"
     _refuse_existing(target)
-    text = fingerprints(load_recipe(run), open_shards(data), data)
+    text = fingerprints(
+        load_recipe(run), open_shards(data), data, first=read_json(folder.decisions, Decisions).first_heldout
+    )
     make_folder(out)
     verified = verify(run, data=data, last=last)
     refuse_contradictions(folder, verified)

@@ -55,6 +55,7 @@ def first_decisions(recipe: Recipe, world: World) -> Decisions:
         reserve_seconds=0.0,
         validation_rows=1,
         validation_marks=0,
+        first_heldout=False,
         matmul_gflops=rates,
     )
 

@@ -10,13 +10,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from daybreak.core.batch import Batch
 from daybreak.core.budget import Budget
 from daybreak.core.encoder import Encoder
 from daybreak.core.errors import UserError
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.terminal import duration, say
 from daybreak.core.world import World
-from daybreak.data.sequences.sampler import Sampler, StreamRows
+from daybreak.data.sequences.sampler import Sampler, StreamRows, spread
 from daybreak.data.sequences.sentence_pairs import SentencePairs, check_pairs
 from daybreak.data.sequences.shards import Shards, TokenStream, open_shards
 from daybreak.data.sequences.span_pairs import FEWEST_PASSAGES, SpanSampler, passages
@@ -160,7 +161,7 @@ def build_training(
         seed=recipe.seed,
         device=device,
         decisions=decisions,
-        validation=heldout_validation(recipe, shards, job.data, device),
+        validation=heldout_validation(recipe, shards, job.data, device, first=decisions.first_heldout),
         run=job.run,
         journal=None,
         monitors=(),
@@ -288,20 +289,31 @@ def sample_text(shards: Shards, data: Path) -> str:
     return load_tokenizer(data / "tokenizer").decode([int(i) for i in ids])
 
 
-def heldout_validation(recipe: Recipe, shards: Shards, data: Path, device: torch.device) -> Validation:
-    """Return the held-out evaluation: the same positions for all recipes, and OWN_ROWS of the recipe's own kind."""
+def _heldout_rows(sampler: Sampler, count: int, *, first: bool) -> Batch:
+    size = sampler.rows_per_epoch
+    return sampler.at(np.arange(min(count, size)) if first else spread(count, size))
+
+
+def heldout_validation(
+    recipe: Recipe, shards: Shards, data: Path, device: torch.device, *, first: bool = False
+) -> Validation:
+    """Return the held-out evaluation: the same positions for all recipes, and OWN_ROWS of the recipe's own kind.
+
+    Args:
+        first: take the first held-out sequences, as ``Decisions.first_heldout``; else they lie all over the text.
+    """
     trained = recipe.model.longest or (recipe.phase2.length if recipe.phase2.enabled else 0)
     length = max(recipe.length, min(VALIDATION_LENGTH, trained))
     heldout = StreamRows().build(shards.heldout, length, recipe.seed, shards.manifest.special)
     own = None
     if isinstance(recipe.objective, Masked):
         own_sampler = sampler(recipe, shards.heldout, shards, data, recipe.length)
-        batch = own_sampler.in_order(min(OWN_ROWS, own_sampler.rows_per_epoch))
+        batch = _heldout_rows(own_sampler, OWN_ROWS, first=first)
         if recipe.objective.whole_words:
             table: np.ndarray = continuation_table(load_tokenizer(data / "tokenizer"))
             batch = replace(batch, continues=table[batch.ids])
         own = RecipeHeldOut(recipe.objective, batch.on(device))
-    return Validation(heldout.in_order(min(ROWS, heldout.rows_per_epoch)), shards.unigram_counts, device, own)
+    return Validation(_heldout_rows(heldout, ROWS, first=first), shards.unigram_counts, device, own)
 
 
 def starting_weights(recipe: Recipe, data: Path, shards: Shards) -> Encoder:
@@ -323,7 +335,9 @@ def starting_weights(recipe: Recipe, data: Path, shards: Shards) -> Encoder:
     )
 
 
-def general_validation(recipe: Recipe, shards: Shards, device: torch.device) -> Validation | None:
+def general_validation(
+    recipe: Recipe, shards: Shards, device: torch.device, *, first: bool = False
+) -> Validation | None:
     """Return the evaluation on general text, which measures what a continued model forgets; None without such text."""
     if not recipe.origin.general:
         return None
@@ -334,11 +348,12 @@ def general_validation(recipe: Recipe, shards: Shards, device: torch.device) -> 
             "Prepare it with --tokenizer-from DATA/tokenizer.",
         )
     rows = StreamRows().build(general.heldout, recipe.length, recipe.seed, general.manifest.special)
-    return Validation(rows.in_order(min(ROWS, rows.rows_per_epoch)), general.unigram_counts, device)
+    return Validation(_heldout_rows(rows, ROWS, first=first), general.unigram_counts, device)
 
 
 def heldout_losses(job: PretrainingJob, training: Training) -> dict[str, float]:
     """Held-out losses on the run's own text and, if given, on general text."""
-    general = general_validation(job.recipe, job.shards, training.device)
+    first = training.decisions.first_heldout
+    general = general_validation(job.recipe, job.shards, training.device, first=first)
     heldout_sets = {"own": training.validation, **({"general": general} if general else {})}
     return {name: each.evaluate(training.model).loss for name, each in heldout_sets.items()}

@@ -143,6 +143,9 @@ class Decisions:
     """Held-out losses of a continued model before training, on the run's own text and on general text."""
     compiled: bool = False
     """Whether the blocks run through torch.compile."""
+    first_heldout: bool = True
+    """Whether the held-out loss is measured on the first held-out sequences, as until 2026-11-23. Newer runs take
+    sequences at equal distances over the held-out text."""
     changes: list[Change] = field(default_factory=list)
     """Changes during the run, in order of steps."""
 

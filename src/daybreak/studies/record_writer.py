@@ -125,12 +125,16 @@ def _lines(path: Path) -> list[dict[str, Any]]:
 # ---------------------------------------------------------------- the record
 
 
-def fingerprints(recipe: Recipe, shards: Shards, data: Path) -> tuple[str, str]:
-    """Return fingerprints of the training shards, and of the held-out sequences with their masks."""
+def fingerprints(recipe: Recipe, shards: Shards, data: Path, *, first: bool = False) -> tuple[str, str]:
+    """Return fingerprints of the training shards, and of the held-out sequences with their masks.
+
+    Args:
+        first: as for ``heldout_validation``.
+    """
     train = shards.manifest.train
     files = [*train.token_files, train.document_ends, *([train.sentence_ends] if train.sentence_ends else [])]
     heldout = hashlib.blake2b(digest_size=8)
-    for tensor in heldout_validation(recipe, shards, data, torch.device("cpu")).cases():
+    for tensor in heldout_validation(recipe, shards, data, torch.device("cpu"), first=first).cases():
         heldout.update(tensor.contiguous().numpy().tobytes())
     return fingerprint([file.hashes for file in files]), heldout.hexdigest()
 

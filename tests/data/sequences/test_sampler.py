@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from daybreak.core.errors import UserError
 from daybreak.data.sequences import row_orders as module
 from daybreak.data.sequences.row_orders import ascending, fixed_point
-from daybreak.data.sequences.sampler import PackedRows, RowSampler, StreamRows, permute, uniforms
+from daybreak.data.sequences.sampler import PackedRows, RowSampler, StreamRows, permute, spread, uniforms
 from daybreak.data.sequences.shards import ShardWriter, TokenStream
 from daybreak.data.tokenizers.tokenizer import CLS
 from daybreak.schemas.run import SpecialIds
@@ -97,8 +97,16 @@ def test_rows_do_not_depend_on_how_they_are_asked_for(make_stream: MakeStream, c
 
 def test_rows_in_order(make_stream: MakeStream) -> None:
     sampler = RowSampler(make_stream(100), 11, 3)
-    assert np.array_equal(sampler.in_order(3).ids[:, 1:].ravel(), np.arange(30))
-    assert len(sampler.in_order(1000)) == 10
+    assert np.array_equal(sampler.at(np.arange(3)).ids[:, 1:].ravel(), np.arange(30))
+    assert np.array_equal(sampler.at(np.array([7, 2])).ids[:, 1:], [np.arange(70, 80), np.arange(20, 30)])
+
+
+@given(count=st.integers(1, 600), size=st.integers(1, 3000))
+def test_spread_numbers_lie_at_equal_distances(count: int, size: int) -> None:
+    numbers = spread(count, size)
+    assert len(numbers) == min(count, size)
+    gaps = np.diff([*numbers, size])
+    assert numbers[0] == 0 and gaps.min() >= 1 and gaps.max() - gaps.min() <= 1
 
 
 def test_a_tokenizer_that_was_taken_over_has_its_own_ids(make_stream: MakeStream) -> None:
@@ -125,7 +133,7 @@ def test_packed_rows_are_the_stream_and_nothing_else(
         assert np.array_equal(np.sort(ids[:, 0]), np.arange(count) * length)
         assert (np.diff(ids, axis=1) == 1).all()
         if order == "stream":
-            assert np.array_equal(ids, sampler.in_order(count).ids)
+            assert np.array_equal(ids, sampler.at(np.arange(count)).ids)
 
 
 def test_rows_with_most_full_stops_come_first_and_equals_as_the_text_lies(
@@ -180,7 +188,7 @@ def test_rows_of_the_most_frequent_tokens_come_first_and_equals_as_the_text_lies
     found = sampler.take(0, len(rows)).ids
     assert np.array_equal(found, rows[np.argsort(-exact, kind="stable")])
     assert np.diff(logarithms[found].mean(axis=1)).max(initial=0) < 1e-4
-    assert np.array_equal(sampler.in_order(len(rows)).ids, rows)
+    assert np.array_equal(sampler.at(np.arange(len(rows))).ids, rows)
 
 
 @settings(max_examples=60)

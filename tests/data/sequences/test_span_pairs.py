@@ -157,8 +157,10 @@ def test_passages_are_counted_as_they_are_read(make_stream: MakeStream) -> None:
     assert passages(make_stream([400, 3, 5 * PASSAGE + 1, FEWEST])) == 1 + 0 + 6 + 1
 
 
-def test_rows_in_order_are_those_of_the_passages(make_stream: MakeStream) -> None:
+def test_sequences_in_order_are_those_of_the_passages(make_stream: MakeStream) -> None:
     made = sampler(make_stream([100, 100, 100]))
-    assert made.in_order(4).documents.tolist() == [0, 0, 1, 1]
-    assert made.in_order(100).documents.tolist() == [0, 0, 1, 1, 2, 2]
+    batch = made.at(np.arange(6))
+    assert batch.documents.tolist() == [0, 0, 1, 1, 2, 2]
+    again = made.at(np.array([3, 4]))
+    assert np.array_equal(again.ids, batch.ids[[3, 4]]) and np.array_equal(again.attend, batch.attend[[3, 4]])
     assert made.rows_per_epoch == int(300 / 36)

@@ -139,8 +139,8 @@ def test_separators_of_documents_are_no_tokens_of_a_view(tmp_path: Path) -> None
 
 
 def test_measurements_read_plain_sequences(stream: TokenStream) -> None:
-    plain = StreamRows().build(stream, LENGTH, 0, SPECIAL).in_order(16).ids
-    assert np.array_equal(ViewRows(fraction=1.0).build(stream, LENGTH, 0, SPECIAL).in_order(16).ids, plain)
+    plain = StreamRows().build(stream, LENGTH, 0, SPECIAL).at(np.arange(16)).ids
+    assert np.array_equal(ViewRows(fraction=1.0).build(stream, LENGTH, 0, SPECIAL).at(np.arange(16)).ids, plain)
 
 
 @pytest.mark.parametrize(

@@ -50,8 +50,8 @@ class Sampler(ABC):
         return progress
 
     @abstractmethod
-    def in_order(self, count: int) -> Batch:
-        """Return the first min(count, rows_per_epoch) sequences in stream order, for validation."""
+    def at(self, numbers: np.ndarray) -> Batch:
+        """Return the sequences with ``numbers`` (int64 [B], below rows_per_epoch) in stream order, for validation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +80,15 @@ class RowsConfig(Component):
         Raises:
             UserError: the stream cannot be divided in this way.
         """
+
+
+def spread(count: int, size: int) -> np.ndarray:
+    """Return min(count, size) numbers at equal distances in [0, size), int64 [B] in ascending order.
+
+    The first sequences of a text with several sources all come from the first source.
+    """
+    count = min(count, size)
+    return np.arange(count) * size // count
 
 
 AHEAD = 1024
@@ -178,8 +187,8 @@ class ShuffledSampler(Sampler):
     def view(self, progress: float) -> None:
         """Sequences do not depend on progress."""
 
-    def in_order(self, count: int) -> Batch:
-        return self._gather(np.arange(min(count, self.rows_per_epoch)))
+    def at(self, numbers: np.ndarray) -> Batch:
+        return self._gather(numbers)
 
 
 # ---------------------------------------------------------------- [CLS] and consecutive tokens

@@ -163,9 +163,8 @@ class PairSampler(Sampler):
     def view(self, progress: float) -> None:
         """Pairs do not depend on progress."""
 
-    def in_order(self, count: int) -> Batch:
-        count = min(count, self.rows_per_epoch)
-        return self._gather([0] * count, list(range(count)))
+    def at(self, numbers: np.ndarray) -> Batch:
+        return self._gather([0] * len(numbers), numbers.tolist())
 
     def _gather(self, epochs: list[int], order: list[int]) -> Batch:
         ids = np.full((len(order), self._length), self._special.pad, np.int64)

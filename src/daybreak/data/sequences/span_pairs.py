@@ -105,7 +105,8 @@ class SpanSampler(Sampler):
         pairs = (position + rows + 1) // 2 - first
         _, passages = visit(first, pairs, len(self._starts), self._seed)
         starts, sizes = self._spans(np.arange(first, first + pairs), passages)
-        batch = self._gather(starts, sizes, passages, slice(position % 2, position % 2 + rows))
+        asked = slice(position % 2, position % 2 + rows)
+        batch = self._gather(starts.reshape(-1)[asked], sizes.reshape(-1)[asked], np.repeat(passages, 2)[asked])
         if self._unpaired_fraction:
             pair = np.arange(position, position + rows) // 2
             chosen = uniforms_at(f"{self._seed} views among spans", pair) < self._unpaired_fraction
@@ -118,9 +119,12 @@ class SpanSampler(Sampler):
     def view(self, progress: float) -> None:
         return None
 
-    def in_order(self, count: int) -> Batch:
-        pairs = np.arange(min((count + 1) // 2, len(self._starts)))
-        return self._gather(*self._spans(pairs, pairs), pairs, slice(0, count))
+    def at(self, numbers: np.ndarray) -> Batch:
+        pairs, side = np.divmod(numbers, 2)
+        passages = pairs % len(self._starts)
+        starts, sizes = self._spans(pairs, passages)
+        places = np.arange(len(numbers)), side
+        return self._gather(starts[places], sizes[places], passages)
 
     def _spans(self, pairs: np.ndarray, passages: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Stream positions and lengths of both spans, int64 [N, 2] each.
@@ -141,12 +145,11 @@ class SpanSampler(Sampler):
         begin = self._starts[passages] + (draw[:, 3] * places).astype(np.int64)
         return np.stack((begin, begin + lengths[:, 0] + apart), axis=1), lengths
 
-    def _gather(self, starts: np.ndarray, sizes: np.ndarray, passages: np.ndarray, wanted: slice) -> Batch:
-        starts, sizes = starts.reshape(-1)[wanted], sizes.reshape(-1)[wanted]
+    def _gather(self, starts: np.ndarray, sizes: np.ndarray, passages: np.ndarray) -> Batch:
         ids = np.full((len(starts), self._length), self._special.pad, np.int64)
         ids[:, 0] = self._special.cls
         for row, start, size in zip(ids, starts.tolist(), sizes.tolist(), strict=True):
             row[1 : size + 1] = self._stream.read(start, start + size)
             row[size + 1] = self._special.sep
         attend = np.arange(self._length) < sizes[:, None] + 2
-        return Batch(ids=ids, attend=attend, documents=np.repeat(passages, 2)[wanted], special=self._special)
+        return Batch(ids=ids, attend=attend, documents=passages, special=self._special)

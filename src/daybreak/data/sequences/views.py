@@ -94,8 +94,8 @@ class ViewSampler(Sampler):
     def view(self, progress: float) -> bool:
         return progress < self._config.until
 
-    def in_order(self, count: int) -> Batch:
-        return self._plain.in_order(count)
+    def at(self, numbers: np.ndarray) -> Batch:
+        return self._plain.at(numbers)
 
     def take(self, position: int, rows: int, progress: float = 0.0) -> Batch:
         batch = self._plain.take(position, rows, progress)
