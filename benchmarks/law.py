@@ -19,21 +19,19 @@ from typing import Any
 
 import measure
 import numpy as np
-import torch
+from positions import heldout
 
 from daybreak.core.files import read_json, write_json
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.serialization import from_dict, to_dict
-from daybreak.data.sequences.shards import Shards, open_shards
+from daybreak.data.sequences.shards import open_shards
 from daybreak.forecasting.difficulty import compression
 from daybreak.forecasting.fitting import fit, leave_out
 from daybreak.forecasting.runs import is_even, law_run, why_not
-from daybreak.models.importing import load_pretrained
-from daybreak.pretraining.setup import heldout_validation
 from daybreak.recipe import load_recipe
 from daybreak.reporting.studies import data_variant
 from daybreak.schemas.forecast import LawRun
-from daybreak.schemas.run import PLATEAU_MARGIN, Decisions
+from daybreak.schemas.run import PLATEAU_MARGIN
 from daybreak.schemas.studies import DATA_STUDY_FILE, DataStudy
 from daybreak.studies.cell_runner import slug
 
@@ -51,7 +49,8 @@ def runs_in(folders: list[Path], data: Path) -> list[LawRun]:
             continue
         run = RunFolder(folder)
         unknown = why_not(to_dict(load_recipe(folder)), flagship)
-        one = on_these_positions(law_run(run, folder.name, difficulty), run, shards, data)
+        loss, unigram = heldout(run, data)
+        one = replace(law_run(run, folder.name, difficulty), loss=round(loss, 5), unigram_loss=round(unigram, 5))
         if not unknown and one.loss > one.unigram_loss - PLATEAU_MARGIN:
             unknown = "it is on the unigram plateau"
         if not unknown and one.unique != shards.manifest.train.tokens:
@@ -63,16 +62,6 @@ def runs_in(folders: list[Path], data: Path) -> list[LawRun]:
         else:
             found.append(one)
     return found
-
-
-def on_these_positions(one: LawRun, run: RunFolder, shards: Shards, data: Path) -> LawRun:
-    """The same with the losses of today's held-out positions, for a run of the time when the first ones were taken."""
-    if not run.model.is_dir() or not read_json(run.decisions, Decisions).first_heldout:
-        return one
-    recipe, device = load_recipe(run.recipe), torch.device("cpu")
-    found = heldout_validation(recipe, shards, data, device).evaluate(load_pretrained(run.model).model)
-    print(f"{one.name}: loss {one.loss:.3f} on the first held-out sequences, {found.loss:.3f} all over the text")
-    return replace(one, loss=round(found.loss, 5), unigram_loss=round(found.unigram_loss, 5))
 
 
 def recorded(folder: Path) -> list[LawRun]:

@@ -1,6 +1,6 @@
 """Fit the forecasts of task scores on finished and evaluated runs, and measure their error on runs left out.
 
-    python benchmarks/task_forecasts.py --runs runs/a studies/rate/cells/* --keep records/DATE-task-runs-rate.json
+    python benchmarks/task_forecasts.py --data data/wiki --runs runs/a runs/b --keep records/DATE-task-runs-rate.json
     python benchmarks/task_forecasts.py --records records --table src/daybreak/forecasting/tasks.json --out tasks.json
 
 The first form writes the loss gap and the scores of each run folder. The second fits all such records
@@ -10,11 +10,13 @@ The first form writes the loss gap and the scores of each run folder. The second
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import measure
 import numpy as np
+from positions import heldout
 
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json, write_json
@@ -27,8 +29,8 @@ UNIGRAM = 100.0
 """A baseline far above all gaps, for forecasts from a known gap."""
 
 
-def runs_in(folders: list[Path]) -> list[TaskRun]:
-    """Folders of finished and evaluated runs."""
+def runs_in(folders: list[Path], data: Path) -> list[TaskRun]:
+    """The finished and evaluated runs on ``data``."""
     found = []
     for folder in folders:
         run = RunFolder(folder)
@@ -37,7 +39,8 @@ def runs_in(folders: list[Path]) -> list[TaskRun]:
         elif not (one := task_run_of(run, folder.resolve().name)).scores:
             print(f"{folder.name}: passed over, it has no score under the protocol")
         else:
-            found.append(one)
+            loss, unigram = heldout(run, data)
+            found.append(replace(one, gap=round(unigram - loss, 5)))
     return found
 
 
@@ -67,13 +70,14 @@ def left_out(runs: list[TaskRun]) -> dict[str, Any]:
 def main() -> None:
     parser = measure.parser(__doc__)
     parser.add_argument("--runs", type=Path, nargs="+", default=[], help="run folders, finished and evaluated")
+    parser.add_argument("--data", type=Path, help="folder made by daybreak prepare that they were trained on")
     parser.add_argument("--keep", type=Path, default=Path("task-runs.json"), help="where the runs are kept")
     parser.add_argument("--records", type=Path, help="folder of records to fit on")
     parser.add_argument("--table", type=Path, help="where the table goes that the package carries")
     chosen = parser.parse_args()
     if chosen.short:
         chosen.records = measure.ROOT / "records"
-    kept = runs_in(chosen.runs)
+    kept = runs_in(chosen.runs, chosen.data)
     if kept:
         write_json(chosen.keep, {**measure.record("task runs", {}), "runs": kept})
         print(f"{len(kept)} runs kept")
