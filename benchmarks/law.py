@@ -19,7 +19,7 @@ from typing import Any
 
 import measure
 import numpy as np
-from positions import heldout
+import torch
 
 from daybreak.core.files import read_json, write_json
 from daybreak.core.run_folder import RunFolder
@@ -28,15 +28,35 @@ from daybreak.data.sequences.shards import open_shards
 from daybreak.forecasting.difficulty import compression
 from daybreak.forecasting.fitting import fit, leave_out
 from daybreak.forecasting.runs import is_even, law_run, why_not
+from daybreak.models.importing import load_pretrained
+from daybreak.pretraining.setup import heldout_validation
 from daybreak.recipe import load_recipe
 from daybreak.reporting.studies import data_variant
 from daybreak.schemas.forecast import LawRun
-from daybreak.schemas.run import PLATEAU_MARGIN
+from daybreak.schemas.run import PLATEAU_MARGIN, Decisions, Summary
 from daybreak.schemas.studies import DATA_STUDY_FILE, DataStudy
 from daybreak.studies.cell_runner import slug
 
 FOLDS = 5
 NEEDED = ("recipe.json", "data.json", "summary.json", "metrics.jsonl")
+
+
+def heldout(run: RunFolder, data: Path) -> tuple[float, float]:
+    """Return the held-out loss of a finished run and the unigram loss, in nats, on the positions of this version.
+
+    Runs until 2026-11-23 were measured on the first held-out sequences, which all come from the first source of a text.
+
+    A record has no model: its losses are those that it states.
+    """
+    stated = read_json(run.summary, Summary).validation
+    if not run.model.is_dir() or not read_json(run.decisions, Decisions).first_heldout:
+        return stated.loss, stated.unigram_loss
+    validation = heldout_validation(load_recipe(run.recipe), open_shards(data), data, torch.device("cpu"))
+    found = validation.evaluate(load_pretrained(run.model).model)
+    print(
+        f"{run.path.name}: loss {stated.loss:.3f} on the first held-out sequences, {found.loss:.3f} all over the text"
+    )
+    return found.loss, found.unigram_loss
 
 
 def runs_in(folders: list[Path], data: Path) -> list[LawRun]:

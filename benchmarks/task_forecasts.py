@@ -16,7 +16,7 @@ from typing import Any
 
 import measure
 import numpy as np
-from positions import heldout
+from law import heldout
 
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json, write_json

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from daybreak.core.task_pairs import pair_results, several_models
+from daybreak.core.task_pairs import baseline_sentence, pair_results, several_models
 from daybreak.schemas.tasks import TaskResult
 
 RESULT = TaskResult(
@@ -37,3 +37,17 @@ def test_nameless_results_still_pair() -> None:
     old = dataclasses.replace(RESULT, model_name="")
     (pair,) = pair_results([old, dataclasses.replace(old, model="untrained")])
     assert pair.gain == 0.0
+
+
+def test_the_sentence_says_what_the_encoder_adds_to_the_bag_of_words() -> None:
+    lost = dataclasses.replace(RESULT, bag_of_words={"mcc": 0.4}, combined=[0.5, 0.52])
+    alone = "This encoder does not beat its baselines on cola (25.0 +- 5.0 against 40.0 of the bag of words)."
+    few = "cola has fewer than 3 seeds, too few for a claim."
+    together = "Averaged with the bag of words, its predictions beat the baselines on"
+    assert baseline_sentence([lost]) == f"{alone} {together} cola. {few}"
+    # The spread over seeds counts: 0.45 - 0.07 is not above 0.4.
+    unsure = dataclasses.replace(lost, combined=[0.4, 0.5])
+    assert baseline_sentence([unsure]) == f"{alone} {together} no task. {few}"
+    assert f"{together} 1 of 2 tasks." in baseline_sentence([lost, dataclasses.replace(unsure, task="rte")])
+    assert together not in baseline_sentence([dataclasses.replace(lost, combined=[])])
+    assert together not in baseline_sentence([dataclasses.replace(lost, bag_of_words={"mcc": 0.1})])

@@ -94,6 +94,11 @@ def baseline_sentence(results: Iterable[TaskResult], who: str = "This encoder") 
         )
     few = [names[result.key] for result in found if len(result.seeds) < CLAIM_SEEDS]
     notes = []
+    if lost and (combined := [result for result in found if result.combined]):
+        above = [names[result.key] for result in combined if result.combined_beats_baseline]
+        notes.append(
+            f"Averaged with the bag of words, its predictions beat the baselines on {_count(above, combined, things)}."
+        )
     if constant_alone:
         notes.append(f"There is no bag of words for {_listed([names[each.key] for each in constant_alone])}.")
     if few:
@@ -101,6 +106,12 @@ def baseline_sentence(results: Iterable[TaskResult], who: str = "This encoder") 
         has = "has" if len(few) == 1 or len(few) == len(found) else "have"
         notes.append(f"{which} {has} fewer than {CLAIM_SEEDS} seeds, too few for a claim.")
     return " ".join([sentence, *notes])
+
+
+def _count(above: Sequence[str], of: Sequence[TaskResult], things: str) -> str:
+    if len(of) == 1:
+        return above[0] if above else "no task"
+    return f"{len(above)} of {len(of)} {things}" if above else f"none of {len(of)} {things}"
 
 
 def _names(results: Sequence[TaskResult]) -> dict[tuple[str, str, str, str], str]:

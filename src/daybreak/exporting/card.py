@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import PurePath
@@ -22,7 +23,7 @@ from daybreak.exporting.hub import HUB_NAME
 from daybreak.schemas.changes import MachineUse
 from daybreak.schemas.corpus import CorpusReport
 from daybreak.schemas.run import Environment, Manifest, Summary
-from daybreak.schemas.tasks import CLAIM_SEEDS, Average, TaskResult
+from daybreak.schemas.tasks import CLAIM_SEEDS, Average, TaskResult, spread
 from daybreak.training.calibration import MANY_EPOCHS
 
 GIB = 1 << 30
@@ -210,8 +211,16 @@ def task_row(pair: TaskPair, named: bool) -> list[str]:
         bag_of_words,
         _score(pair.untrained),
         _score(pair.pretrained),
+        _combined(pair.pretrained),
         "-" if pair.gain is None else f"{signed(100 * pair.gain, 1)} ({pair.verdict})",
     ]
+
+
+def _combined(result: TaskResult | None) -> str:
+    values = result.combined if result else []
+    if not values:
+        return "-"
+    return score(statistics.fmean(values)) + (f" +- {score(spread(values))}" if len(values) > 1 else "")
 
 
 def _score(result: TaskResult | None) -> str:

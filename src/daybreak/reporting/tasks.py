@@ -85,7 +85,7 @@ def tasks(runs: Sequence[RunRecords]) -> Markup:
         return section("Tasks", note("No task has been evaluated: run `daybreak evaluate` on this folder."))
     rows, several = _rows(runs), len(runs) > 1
     head = ["Task", *(["Run"] if several else []), "Metric", "Constant answer", "Bag of words"]
-    head += ["Without pretraining", "With pretraining", "Gain"]
+    head += ["Without pretraining", "With pretraining", "Both averaged", "Gain"]
     tint = "var(--ink)" if several else colour(0)
     key = legend(
         ("dot", tint, "with pretraining"), ("dot", "var(--quiet)", "without"), ("bar", tint, "mean"),
@@ -95,13 +95,14 @@ def tasks(runs: Sequence[RunRecords]) -> Markup:
     return section(
         "Tasks",
         figure("Scores after fine-tuning", about, task_scores(runs), key, numbers=False),
-        table(head, [_score_row(runs, row) for row in rows], words=len(head) - 5),
+        table(head, [_score_row(runs, row) for row in rows], words=len(head) - 6),
         fold("All metrics", _all_metrics(runs, rows)),
         fold("Settings and hardware", _settings(runs, rows)),
         caption="Mean and standard deviation over seeds, times 100, with the score of each seed and the median below. "
         "Bag of words: a linear model on word and character counts, fitted on the same training examples (for tags the "
         "most frequent tag of each word; none for question answering). Without pretraining: the same network, "
-        "fine-tuned from random weights.",
+        "fine-tuned from random weights. Both averaged: the mean of the predictions of the pretrained encoder "
+        "and of the bag of words, which shows what the encoder adds.",
     )
 
 
@@ -165,6 +166,7 @@ def _score_row(runs: Sequence[RunRecords], row: _Row) -> list[Markup | str]:
         _bag_of_words(pair),
         _score(pair.untrained),
         _score(pair.pretrained),
+        _mean(pair.pretrained.combined) if pair.pretrained and pair.pretrained.combined else UNKNOWN,
         gain,
     ]
 

@@ -110,6 +110,10 @@ class TaskResult:
     of task has none, with ``--no-baselines``, and in results of earlier versions."""
     bag_of_words_rows: int = 0
     """Training examples of that baseline: fewer than ``train_rows`` if the training text is very long; 0 without it."""
+    combined: list[float] = field(default_factory=list)
+    """Headline metric of the mean of the encoder's and the bag of words' predictions, one value per seed: what the
+    encoder adds. Empty without a bag of words, for other tasks than classification and regression, and in results of
+    earlier versions."""
     settings: dict[str, float]
     """learning_rate, epochs, batch, length and others; the selected ones if the protocol selects."""
     settings_tried: list[SettingTried] = field(default_factory=list)
@@ -156,6 +160,12 @@ class TaskResult:
         The baselines are deterministic and have no spread.
         """
         return self.mean - self.spread > self.best_baseline[1]
+
+    @property
+    def combined_beats_baseline(self) -> bool:
+        """Whether the mean of ``combined`` minus its spread over seeds is above the best baseline."""
+        values = self.combined
+        return bool(values) and statistics.fmean(values) - spread(values) > self.best_baseline[1]
 
     @property
     def reported(self) -> str:

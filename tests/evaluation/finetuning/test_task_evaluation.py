@@ -11,10 +11,12 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 import torch
 from safetensors.torch import load_file
+from scipy.special import expit
 
 from daybreak.commands.evaluate import evaluate
 from daybreak.core.errors import UserError
@@ -70,6 +72,25 @@ def test_a_killed_evaluation_ends_with_the_table_it_would_have_had(
     assert done.items() <= cell_files(out).items(), "what was done is not done again"
     evaluate(encoder, [task], seeds=seeds, out=tmp_path / "whole", **QUICK)
     assert table(out) == table(tmp_path / "whole")
+
+
+def test_the_mean_prediction_with_the_bag_of_words(encoder: Path, weather: Path, tmp_path: Path) -> None:
+    """Against the rows that the cells and the baseline keep; a second evaluation takes the baseline from its file."""
+    out = tmp_path / "out"
+    evaluate(encoder, [str(weather)], seeds=2, out=out, **QUICK)
+    (result,) = read_results(out / "results.json")
+    (kept,) = out.glob("cells/*/*/bag-of-words.json")
+    bag = np.array(read_json(kept)["scored_rows"]["dev"])
+    wanted = []
+    for path in sorted(cell_files(out)):
+        rows = np.array(read_json(path, FinetuningRun).scored_rows["dev"])
+        chance = (expit(rows[:, 2]) + expit(bag[:, 2])) / 2
+        wanted.append(float(((chance > 0.5) == rows[:, 0]).mean()))
+    assert result.combined == pytest.approx(wanted) and len(wanted) == 2
+    evaluate(encoder, [str(weather)], seeds=2, out=out, **QUICK)
+    assert read_results(out / "results.json")[0].combined == result.combined
+    evaluate(encoder, [str(weather)], seeds=2, out=out, baselines=False, **QUICK)
+    assert read_results(out / "results.json")[0].combined == []
 
 
 def children_of(process: int) -> list[psutil.Process]:

@@ -39,12 +39,40 @@ def labelled_logits(draw: st.DrawFn) -> tuple[list[int], np.ndarray]:
     return targets, draw(arrays(np.float32, (rows, classes), elements=st.floats(-40, 40, width=32)))
 
 
+@given(labelled_logits(), st.integers(0, 99))
+def test_two_classifiers_are_averaged_by_their_probabilities(case, seed) -> None:  # type: ignore[no-untyped-def]
+    targets, logits = case
+    labels = [str(label) for label in range(logits.shape[1])]
+    other = np.random.default_rng(seed).normal(0, 3, logits.shape)
+    rows = [CLASSES.evaluate(encoded(targets), list(each), labels) for each in (logits, other)]
+    mean = CLASSES.mean_prediction(*rows, labels)
+    assert mean is not None and mean[:, 0].tolist() == targets
+    chances = (softmax(logits.astype(np.float64), axis=1) + softmax(other, axis=1)) / 2
+    assert np.allclose(chances[np.arange(len(targets)), mean[:, 1].astype(int)], chances.max(axis=1))
+    assert np.allclose(mean[:, 3], chances.max(axis=1))
+    assert np.allclose(mean[:, 4], -np.log(chances[np.arange(len(targets)), targets]), atol=1e-6)
+
+
+def test_a_mean_of_classifiers_needs_their_probabilities() -> None:
+    """Rows of earlier versions hold the lead alone, which determines the probabilities of two labels only."""
+    rows = CLASSES.evaluate(encoded([0, 2]), list(np.eye(3)[:2]), ["a", "b", "c"])
+    assert CLASSES.mean_prediction(rows, rows[:, : len(CLASSES.columns)], ["a", "b", "c"]) is None
+    assert np.allclose(CLASSES.mean_prediction(rows, rows, ["a", "b", "c"])[:, 1:], rows[:, 1:])  # type: ignore[index]
+
+
+def test_two_regressions_are_averaged() -> None:
+    rows = [NUMBERS.evaluate(encoded([1.0, 2.0]), [np.array([a]), np.array([b])], []) for a, b in ((1, 4), (3, 0))]
+    mean = NUMBERS.mean_prediction(*rows, [])
+    assert mean is not None and mean.tolist() == [[1.0, 2.0], [2.0, 2.0]]
+
+
 @given(labelled_logits(), st.randoms(use_true_random=False))
 def test_classes_are_scored_as_scikit_learn_does(case, chance) -> None:  # type: ignore[no-untyped-def]
     targets, logits = case
     labels = [str(label) for label in range(logits.shape[1])]
     judged = CLASSES.evaluate(encoded(targets), list(logits), labels)
-    assert judged.shape == (len(targets), len(CLASSES.columns)) and judged.dtype == np.float64
+    own = 0 if len(labels) == 2 else len(labels)
+    assert judged.shape == (len(targets), len(CLASSES.columns) + own) and judged.dtype == np.float64
     chances = softmax(logits.astype(np.float64), axis=1)
     answers = chances.argmax(axis=1)
     found = CLASSES.score(judged, labels)

@@ -32,7 +32,7 @@ from daybreak.evaluation.tasks.task import LabelledRows, TaskRows
 from daybreak.evaluation.tasks.task_kind import Kind
 from daybreak.evaluation.tasks.token_labels import FirstPieces
 
-VERSION = 2
+VERSION = 3
 """Version of the baseline's numbers; kept scores of another version are not reused."""
 STRENGTHS = (10.0, 1.0, 0.1, 100.0)
 """Inverse regularization of the linear model (scikit-learn's C), selected on a fifth of the training rows."""

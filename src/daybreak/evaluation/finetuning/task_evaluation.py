@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import sklearn
 
 from daybreak.core.errors import TooLate, UserError
@@ -157,7 +158,7 @@ class TaskEvaluation:
         kind = kind_of(data.task)
         train = training_subset(data.train, self.protocol.train_rows)
         constant = kind.constant(replace(data, train=train), data.parts[part])
-        words, words_rows = self._bag_of_words(train) if self.baselines else ({}, 0)
+        words, words_rows, predicted = self._bag_of_words(train) if self.baselines else ({}, 0, {})
         return TaskResult(
             protocol=self.protocol.name,
             task=data.task.name,
@@ -178,6 +179,7 @@ class TaskEvaluation:
             baseline=kind.score(constant, data.labels)[metric],
             bag_of_words=words,
             bag_of_words_rows=words_rows,
+            combined=self._combined(chosen, part, predicted.get(part)),
             settings=self._settings(setting),
             settings_tried=tried if len(tried) > 1 else [],
             labels=list(data.labels),
@@ -189,8 +191,28 @@ class TaskEvaluation:
     def _folder(self) -> Path:
         return self.cells / _slug(self.protocol.name) / _slug(self.data.task.name)
 
-    def _bag_of_words(self, train: LabelledRows) -> tuple[dict[str, float], int]:
-        """Return the scores of the bag-of-words baseline and the number of its training rows.
+    def _combined(
+        self, runs: Sequence[FinetuningRun], part: str, words: Sequence[Sequence[float]] | None
+    ) -> list[float]:
+        """Return the metric of each run's predictions averaged with those of the bag of words; empty if unknown.
+
+        Args:
+            part: dev or test.
+            words: the rows of the bag of words, as ``FinetuningRun.scored_rows``.
+        """
+        kind, labels = kind_of(self.data.task), self.data.labels
+        scores = []
+        for run in runs:
+            first, second = np.array(run.scored_rows[part]), np.array(words or ())
+            if second.ndim != 2 or not np.array_equal(first[:, 0], second[:, 0]):
+                return []
+            if (mean := kind.mean_prediction(first, second, labels)) is None:
+                return []
+            scores.append(kind.score(mean, labels)[self.data.task.metric])
+        return scores
+
+    def _bag_of_words(self, train: LabelledRows) -> tuple[dict[str, float], int, dict[str, list[list[float]]]]:
+        """Return the scores of the bag-of-words baseline, the number of its training rows, and its values by part.
 
         A file beside the runs keeps them for all models that use the same rows.
         """
@@ -206,8 +228,10 @@ class TaskEvaluation:
             with contextlib.suppress(UserError, TypeError, AttributeError, KeyError, ValueError):  # edited by hand
                 kept = read_json(file)
                 if {name: kept.get(name) for name in identity} == identity:
-                    return {name: float(score) for name, score in kept["scores"].items()}, int(kept["fitted_rows"])
+                    scores = {name: float(score) for name, score in kept["scores"].items()}
+                    return scores, int(kept["fitted_rows"]), dict(kept["scored_rows"])
         found = bag_of_words(kind, self.data, train)
+        tables = {part: table.tolist() for part, table in found.scored_rows.items()} if found else {}
         scores = {
             name if part == "dev" else f"{part}_{name}": score
             for part, table in (found.scored_rows if found else {}).items()
@@ -215,8 +239,8 @@ class TaskEvaluation:
         }
         rows = found.rows if found else 0
         make_folder(file.parent)
-        write_json(file, {**identity, "scores": scores, "fitted_rows": rows})
-        return scores, rows
+        write_json(file, {**identity, "scores": scores, "fitted_rows": rows, "scored_rows": tables})
+        return scores, rows, tables
 
     def _settings(self, setting: Setting) -> dict[str, float]:
         subset = {} if self.protocol.train_rows is None else {"subset_seed": SUBSET_SEED}

@@ -106,7 +106,7 @@ class Classification(OneOfSeveral, _Sequences):
     headline = "accuracy"
     columns = ("target", "answer", "lead of label id 1", "confidence", "nll")
     """The lead is the logit difference to label id 0; the confidence is the probability of the prediction; nll is the
-    negative log-likelihood of the target in nats."""
+    negative log-likelihood of the target in nats. With three labels or more the log-probability of each follows."""
 
     def configure(self, config: Any, labels: Sequence[str]) -> None:
         super().configure(config, labels)
@@ -115,10 +115,25 @@ class Classification(OneOfSeveral, _Sequences):
     def evaluate(self, rows: EncodedRows, answers: Sequence[np.ndarray], labels: Sequence[str]) -> np.ndarray:
         # For two labels the lead orders rows like the probability. Probabilities near 1 would lose their order when
         # they are rounded, and the area under the ROC curve needs it.
-        logits = np.stack(answers).astype(np.float64)
-        best, confidence, nll = confidence_of(logits, rows.targets)
-        columns = (rows.targets, best, logits[:, 1] - logits[:, 0], confidence, nll)
+        return self._table(np.stack(answers).astype(np.float64), rows.targets)
+
+    def _table(self, logits: np.ndarray, targets: Sequence[int]) -> np.ndarray:
+        best, confidence, nll = confidence_of(logits, targets)
+        columns = [targets, best, logits[:, 1] - logits[:, 0], confidence, nll]
+        if logits.shape[1] > 2:
+            columns.extend(log_softmax(logits, axis=1).T)
         return np.stack(columns, axis=1).astype(np.float64)
+
+    def mean_prediction(self, first: np.ndarray, second: np.ndarray, labels: Sequence[str]) -> np.ndarray | None:
+        """The mean of the probabilities. Results of earlier versions hold them for two labels only."""
+        known = len(self.columns)
+        if len(labels) > 2 and not first.shape[1] == second.shape[1] == known + len(labels):
+            return None
+        logs = [
+            table[:, known:] if len(labels) > 2 else log_softmax(np.stack((0 * table[:, 2], table[:, 2]), 1), axis=1)
+            for table in (first, second)
+        ]
+        return self._table(np.logaddexp(*logs), first[:, 0].astype(int).tolist())
 
     def constant(self, data: TaskRows, rows: LabelledRows) -> np.ndarray:
         answer = most_frequent(data.train.targets, data.task.metric)
@@ -162,6 +177,9 @@ class Regression(_Sequences):
         return np.stack(
             [np.asarray(rows.targets, dtype=np.float64), np.stack(answers)[:, 0].astype(np.float64)], axis=1
         )
+
+    def mean_prediction(self, first: np.ndarray, second: np.ndarray, labels: Sequence[str]) -> np.ndarray | None:
+        return (first + second) / 2
 
     def constant(self, data: TaskRows, rows: LabelledRows) -> np.ndarray:
         answer = statistics.fmean(data.train.targets)

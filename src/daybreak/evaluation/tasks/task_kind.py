@@ -83,6 +83,18 @@ class Kind(ABC):
     def evaluate(self, rows: EncodedRows, answers: Sequence[np.ndarray], labels: Sequence[str]) -> np.ndarray:
         """Return float64[R, k], the values of each row that scores are computed from; ``answers`` is per sample."""
 
+    def mean_prediction(self, first: np.ndarray, second: np.ndarray, labels: Sequence[str]) -> np.ndarray | None:
+        """Return what ``evaluate`` returns for the mean of two models' predictions.
+
+        Args:
+            first: float64[R, k], what ``evaluate`` returned for one model.
+            second: that of the other model on the same rows.
+
+        Returns:
+            None if these values do not determine it.
+        """
+        return None
+
     @abstractmethod
     def constant(self, data: TaskRows, rows: LabelledRows) -> np.ndarray:
         """Return what ``evaluate`` returns for the best constant prediction."""
