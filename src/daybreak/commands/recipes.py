@@ -25,6 +25,7 @@ LEARNING = (
     "model.attention_dropout",
     "model.sinusoidal_start",
     "model.position_scale",
+    "objective.next_sentence_weight",
     "model.query_key_correlation",
     "model.value_output_correlation",
     "word_vectors.weight",

@@ -59,12 +59,23 @@ def bert_beta2(hidden_size: int, faithful: bool) -> float:
 
 
 def bert_warmup(paper: float, hidden_size: int, faithful: bool) -> float:
-    """Fraction of the budget in which the rate of BERT's Adam rises: a fifth below base.
+    """Fraction of the budget in which the rate of BERT's Adam rises: a fifth at hidden size 128, else half below base.
 
     With the paper's 0.2 to 3 % a short run reaches its peak rate within some ten steps, and the trunk, which normalises
     after each block, stays on the unigram plateau for thousands of steps.
     """
-    return 0.2 if is_narrow(hidden_size, faithful) else paper
+    if not is_narrow(hidden_size, faithful):
+        return paper
+    return 0.2 if hidden_size <= 128 else 0.5
+
+
+def next_sentence_weight(hidden_size: int, faithful: bool) -> float:
+    """Factor of the next-sentence loss: 0.1 below base.
+
+    Unweighted, as in the paper, it holds the trunk of ``mini`` on the unigram plateau of the masked loss for thousands
+    of steps (docs/log.md).
+    """
+    return 0.1 if is_narrow(hidden_size, faithful) else 1.0
 
 
 def dropout(hidden_size: int, faithful: bool) -> float:

@@ -38,7 +38,13 @@ def build(size: str, faithful: bool) -> Recipe:
         rows=SentencePairs(),
         model=_bert.google(size, faithful),
         word_vectors=_sizes.word_vectors(hidden_size, faithful),
-        objective=Masked(rate=0.15, count="rounded", most=75 if faithful else 0, next_sentence=True),
+        objective=Masked(
+            rate=0.15,
+            count="rounded",
+            most=75 if faithful else 0,
+            next_sentence=True,
+            next_sentence_weight=_sizes.next_sentence_weight(hidden_size, faithful),
+        ),
         optimizer=BertAdam(
             lr=_sizes.bert_rate(1e-4, hidden_size, faithful),
             beta2=_sizes.bert_beta2(hidden_size, faithful),

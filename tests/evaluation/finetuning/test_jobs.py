@@ -75,6 +75,7 @@ def test_another_model_makes_a_cell_unusable(model: Path, task: Task, name: str)
     run_job(job_of(model, task))
     (model / "README.md").write_text("a card decides nothing")
     (model / "results.json").write_text("[]")
+    (model / "train_budget_hours_2.json").write_text("{}")
     assert job_of(model, task).finished() is not None
     with (model / name).open("ab") as file:
         file.write(b" ")

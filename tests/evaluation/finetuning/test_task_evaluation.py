@@ -93,6 +93,15 @@ def test_the_mean_prediction_with_the_bag_of_words(encoder: Path, weather: Path,
     assert read_results(out / "results.json")[0].combined == []
 
 
+def test_the_mean_prediction_of_a_number(encoder: Path, write_task: WriteTask, tmp_path: Path) -> None:
+    """Targets with more decimals than the kept rows have."""
+    rows = [(word, str(number + 1 / 3)) for word, number in (("sun", 1), ("rain", 2), ("wind", 4))] * 12
+    task = write_task(rows, rows, 'kind = "regression"')
+    evaluate(encoder, [str(task)], seeds=1, out=tmp_path / "out", **QUICK)
+    (result,) = read_results(tmp_path / "out/results.json")
+    assert len(result.combined) == 1
+
+
 def children_of(process: int) -> list[psutil.Process]:
     return [child for child in psutil.Process(process).children() if "popen_loky" in " ".join(child.cmdline())]
 

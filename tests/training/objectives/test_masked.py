@@ -238,8 +238,10 @@ def test_the_loss_does_not_know_how_rows_are_grouped(objective: Masked) -> None:
     assert not torch.equal(objective.chosen(rows, seed=5, position=101), chosen)
 
 
-def test_next_sentence_adds_a_mean_over_rows_from_the_same_forward() -> None:
-    objective, model, rows = Masked(count="rounded", next_sentence=True), Around(), batch(16, 40, shortest=8)
+@pytest.mark.parametrize("weight", [1.0, 0.1])
+def test_next_sentence_adds_a_mean_over_rows_from_the_same_forward(weight: float) -> None:
+    objective = Masked(count="rounded", next_sentence=True, next_sentence_weight=weight)
+    model, rows = Around(), batch(16, 40, shortest=8)
     draw = {"seed": 1, "position": 7, "progress": 0.0}
     per_row = objective.targets(rows, **draw) / 16
     found = objective.loss(model, rows, **draw, per_row=per_row)
@@ -248,7 +250,7 @@ def test_next_sentence_adds_a_mean_over_rows_from_the_same_forward() -> None:
     read = objective.replaced(rows, chosen, vocabulary=VOCABULARY, seed=1, position=7)
     states = model.states(read, attend=rows.attend, types=rows.types)
     masked = F.cross_entropy(model.map(states[chosen].tanh()), rows.ids[chosen])
-    following = F.cross_entropy(model.pair(states[:, 0]), rows.follows)
+    following = weight * F.cross_entropy(model.pair(states[:, 0]), rows.follows)
     assert (found.sum / found.count).item() == pytest.approx((masked + following).item(), rel=1e-5)
     gradients = []
     for loss in (found.sum / found.count, masked + following):

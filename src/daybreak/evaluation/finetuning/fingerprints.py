@@ -30,10 +30,14 @@ def digest(paths: Sequence[Path]) -> str:
 
 
 def model_digest(folder: Path, random: bool) -> str:
-    """Return the digest of a model's files; ``random`` leaves out the weights, which are then not used."""
+    """Return the digest of a model's files; ``random`` leaves out the weights, which are then not used.
+
+    Budget files (``train_budget_hours_2.json``) do not count: they describe the run, and a newer version writes more.
+    """
     endings = (".json", ".txt", ".model") + (() if random else (".safetensors", ".bin"))
     own = ("results.json", "probes.json")
-    return digest(sorted(path for path in folder.iterdir() if path.suffix in endings and path.name not in own))
+    files = sorted(path for path in folder.iterdir() if path.suffix in endings and path.name not in own)
+    return digest([path for path in files if "_budget_" not in path.name])
 
 
 def task_digest(task: Task) -> str:

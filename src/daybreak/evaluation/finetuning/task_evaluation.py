@@ -25,6 +25,7 @@ from daybreak.evaluation.finetuning.classifier import load_config, load_tokenize
 from daybreak.evaluation.finetuning.fingerprints import fingerprint, model_digest, task_digest, unlabelled_digest
 from daybreak.evaluation.finetuning.forecast import forecast_line, job_seconds, waiting_seconds
 from daybreak.evaluation.finetuning.jobs import (
+    DIGITS,
     SUBSET_SEED,
     FinetuningJob,
     encoded_task,
@@ -231,7 +232,7 @@ class TaskEvaluation:
                     scores = {name: float(score) for name, score in kept["scores"].items()}
                     return scores, int(kept["fitted_rows"]), dict(kept["scored_rows"])
         found = bag_of_words(kind, self.data, train)
-        tables = {part: table.tolist() for part, table in found.scored_rows.items()} if found else {}
+        tables = {part: np.round(table, DIGITS).tolist() for part, table in found.scored_rows.items()} if found else {}
         scores = {
             name if part == "dev" else f"{part}_{name}": score
             for part, table in (found.scored_rows if found else {}).items()

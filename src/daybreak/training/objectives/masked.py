@@ -117,8 +117,15 @@ class Masked(Objective):
     """Maximum number of chosen positions of a sequence, for ``rounded``; 0 for no limit."""
     next_sentence: bool = False
     """Add the next-sentence loss as a mean over sequences."""
+    next_sentence_weight: float = 1.0
+    """Factor of the next-sentence loss. BERT adds it unweighted."""
 
     def __post_init__(self) -> None:
+        if not 0 < self.next_sentence_weight <= 1:
+            raise UserError(
+                f"--objective.next-sentence-weight is {self.next_sentence_weight:g}, not above 0 and at most 1.",
+                "Correct it, or leave next sentences out (recipe bert-8gb).",
+            )
         if not 0 < self.rate < 1:
             raise UserError(f"--objective.rate is {self.rate:g}, which is not between 0 and 1.", "Correct it.")
         if self.count not in COUNTS:
@@ -158,7 +165,11 @@ class Masked(Objective):
         if first is None:
             return masked
         following = F.cross_entropy(model.next_logits(first).float(), batch.follows, reduction="sum")
-        return LossSum(sum=masked.sum + per_row * following, count=masked.count, masked=masked.sum.detach())
+        return LossSum(
+            sum=masked.sum + per_row * self.next_sentence_weight * following,
+            count=masked.count,
+            masked=masked.sum.detach(),
+        )
 
     def evaluate(self, model: Encoder, batch: Batch, *, seed: int, position: int) -> EvaluationSums:
         """Evaluate ``model``, already in evaluation mode, on masks of (seed, position), in float32."""
