@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ import pytest
 from daybreak.cli import main
 from daybreak.core.files import read_json
 from daybreak.data.tokenizers.tokenizer import load_tokenizer
+from daybreak.pretraining.run_start import say_other_tokenizer
+from daybreak.recipe import load_recipe
 from daybreak.schemas.run import Manifest
 
 SENTENCES = [
@@ -67,3 +70,30 @@ def test_pushing_text_away_needs_a_word(text: Path, tmp_path: Path, capsys: pyte
     with pytest.raises(SystemExit) as left:
         main(["prepare", str(text), "--out", str(tmp_path / "data"), "--document", "line", "--push-to-hub", "me/mine"])
     assert left.value.code == 2 and "--with-text" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--recipe", "crammed", "--size", "tiny"], ""),
+        (["--recipe", "crammed", "--size", "tiny", "--tokenizer.vocabulary", "300"], "vocabulary 300 instead of"),
+        (["--tokenizer.normalizer", "bert"], "normalizer bert instead of cramming"),
+        (["--tokenizer-kind", "ByteBPE"], "kind ByteBPE instead of WordPiece"),
+    ],
+)
+def test_a_run_says_which_settings_of_its_tokenizer_are_not_the_recipes(
+    flags: list[str], said: str, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "data"
+    manifest = prepared(text, data, "--document", "blank-line", *flags)
+    recipe = load_recipe("crammed", size="tiny")
+    capsys.readouterr()
+    say_other_tokenizer(recipe, manifest)
+    line = capsys.readouterr().out
+    assert bool(line) == bool(said) and said in line
+    say_other_tokenizer(recipe, dataclasses.replace(manifest, tokenizer_settings={}))  # a folder of version 0.1
+    taken = prepared(text, tmp_path / "taken", "--document", "blank-line", "--tokenizer-from", str(data / "tokenizer"))
+    assert taken.tokenizer_settings == {}, "another folder's path is private"
+    capsys.readouterr()
+    say_other_tokenizer(recipe, taken)
+    assert not capsys.readouterr().out

@@ -92,7 +92,7 @@ class PreparationOptions(TextOptions):
 class PrepareOptions(PreparationOptions, SizeOptions):
     text: Positional[tuple[str, ...]]
     """Files, folders or globs: .txt .md .jsonl .csv .tsv .parquet .html, Wikipedia dumps, datatrove's .ds;
-    hf://owner/name; - for standard input."""
+    hf://owner/name; wikipedia, c4 or pile-subset; - for standard input."""
     out: Path
     """Folder for the tokenizer and the shards."""
     recipe: str = ""
@@ -331,6 +331,7 @@ def _make(job: Job, work: Path, started: float) -> Manifest:
         inputs_fingerprint=job.identity,
         special=settings.special,
         overlap=shared,
+        tokenizer_settings=job.tokenizer.training_settings(),
     )
     write_json(data / "manifest.json", manifest)
     return manifest

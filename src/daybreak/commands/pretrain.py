@@ -45,7 +45,7 @@ from daybreak.pretraining.hardware_choices import (
     with_measurements,
 )
 from daybreak.pretraining.run_end import finish
-from daybreak.pretraining.run_start import check_folder, write_start
+from daybreak.pretraining.run_start import check_folder, say_other_tokenizer, write_start
 from daybreak.pretraining.setup import PretrainingJob, setup_training
 from daybreak.pretraining.starting_points import source_folders
 from daybreak.recipe import Recipe, resolved, smaller_than
@@ -204,6 +204,7 @@ def _pretrain(
         use_device(decisions)
         if fresh and world.is_first:
             shutil.rmtree(run.checkpoints, ignore_errors=True)  # left by a start that was killed before its first step
+            say_other_tokenizer(order.recipe, order.shards.manifest)
         training, progress = setup_training(order, decisions, world)
         if world.is_first and not fresh:  # before compilation, which may take minutes
             alive.enter_context(closing(Heartbeat(run.heartbeat, training.clock.elapsed)))

@@ -71,8 +71,8 @@ CHOSEN_FOLDER = "runs/chosen"
 class RunOptions(PreparationOptions, InitOptions, RunOutOptions, TaskDirOptions):
     recipe: Annotated[Recipe, arg(name="")]
     corpus: tuple[str, ...] = ()
-    """Files, folders or globs of text, or hf://owner/name; see daybreak prepare. Defaults to the docstrings of the
-    packages installed on this machine."""
+    """Files, folders or globs of text, hf://owner/name, or wikipedia, c4 or pile-subset; see daybreak prepare. Defaults
+    to the docstrings of the packages installed on this machine."""
     general: tuple[str, ...] = ()
     """With --init: general text, to measure how much of it the model forgets."""
     tasks: CommaSeparated = ()

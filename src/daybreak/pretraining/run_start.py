@@ -11,6 +11,7 @@ import torch
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json, write_json
 from daybreak.core.run_folder import RunFolder
+from daybreak.core.terminal import say
 from daybreak.data.sequences.shards import Shards
 from daybreak.recipe import Recipe, first_difference, load_recipe, resolved
 from daybreak.schemas.corpus import CORPUS_FILE, CorpusReport
@@ -63,6 +64,19 @@ def refuse_other_tokenizer(run: RunFolder, shards: Shards) -> None:
         raise UserError(
             f"The run in '{run.path}' was trained with another tokenizer than these data.",
             "Give the --data it was trained on, or prepare the text with --tokenizer-from.",
+        )
+
+
+def say_other_tokenizer(recipe: Recipe, manifest: Manifest) -> None:
+    """Print which settings of the data's tokenizer differ from the recipe's, if any do."""
+    made, wanted = manifest.tokenizer_settings, recipe.tokenizer.training_settings()
+    if not made or not wanted:
+        return
+    different = [f"{name} {made[name]} instead of {wanted[name]}" for name in made if made[name] != wanted.get(name)]
+    if different:
+        say(
+            f"The data have another tokenizer than {recipe.name} trains: {', '.join(different)}. "
+            f"daybreak prepare --recipe makes the recipe's."
         )
 
 

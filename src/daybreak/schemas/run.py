@@ -8,6 +8,7 @@ work.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from daybreak.schemas.changes import Change, MachineUse
 
@@ -93,6 +94,9 @@ class Manifest:
     special: SpecialIds = SpecialIds()
     overlap: float | None = None
     """Fraction of this vocabulary's tokens that the compared tokenizer has as well; None without a comparison."""
+    tokenizer_settings: dict[str, Any] = field(default_factory=dict)
+    """The recipe's field ``tokenizer`` with which the text was prepared; empty for a
+    tokenizer that was not trained here, and in folders of version 0.1."""
 
 
 # ---------------------------------------------------------------- a run: RUN/*.json, *.jsonl

@@ -39,16 +39,30 @@ def texts(given: str, field: str = "text", skips: Skips | None = None) -> list[s
         ("hf://owner/name:en", ("owner/name", "", "en", "train")),
         ("hf://owner/name@main:20220301.en/validation", ("owner/name", "main", "20220301.en", "validation")),
         ("hf://name:/test", ("name", "", "", "test")),
+        ("hf://owner/name:en/train[:1000]", ("owner/name", "", "en", "train", 1000)),
+        ("hf://owner/name:/[:7]", ("owner/name", "", "", "train", 7)),
     ],
 )
-def test_names(given: str, parts: tuple[str, str, str, str]) -> None:
-    assert parse(given) == DataSet(given, *parts)
+def test_names(given: str, parts: tuple[str | int, ...]) -> None:
+    assert parse(given) == DataSet(given, *parts)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("given", ["hf://", "hf://a/b/c", "hf:///nowhere/at/all", "hf://a b"])
 def test_names_that_are_none(given: str) -> None:
     with pytest.raises(UserError, match=r"is not a data set. Write hf://owner/name"):
         find_files([given])
+
+
+@pytest.mark.parametrize("split", ["train[5:]", "train[:ten]", "train[:5%]"])
+def test_a_split_can_only_be_cut_after_its_first_records(split: str) -> None:
+    with pytest.raises(UserError, match=r"is not a split. Write train, or train\[:1000\]"):
+        parse(f"hf://owner/name:/{split}")
+
+
+def test_the_first_records_of_a_split(folder: Path) -> None:
+    pytest.importorskip("datasets")
+    assert texts(f"hf://{folder}:/train[:2]") == ["train 0", "train 1"]
+    assert len(texts(f"hf://{folder}:/train[:100]")) == 5
 
 
 def test_a_local_folder_is_read_split_by_split(folder: Path) -> None:

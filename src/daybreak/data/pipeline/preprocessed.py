@@ -126,7 +126,7 @@ def make_texts(
             final = data / f"{reader.name}-{preprocessing}"
             if not (final / "manifest.json").exists():
                 assignments = assignments_under(reader, one, preprocessings[: place + 1], step, held)
-                _encode(reader, one, assignments, tokenizer, type(config).__name__, final)
+                _encode(reader, one, assignments, tokenizer, config, final)
             train = open_shards(final).manifest.train
             whole = whole or train.tokens
             prepared.append(
@@ -147,7 +147,9 @@ def make_texts(
     return sources, prepared
 
 
-def _encode(reader: SourceReader, found: FirstPass, assignments: Path, tokenizer: Path, kind: str, final: Path) -> None:
+def _encode(
+    reader: SourceReader, found: FirstPass, assignments: Path, tokenizer: Path, config: TokenizerConfig, final: Path
+) -> None:
     """Write the data folder ``final`` atomically."""
     corpus, parts = reader.corpus, len(reader.corpus.parts)
     made = load_tokenizer(tokenizer)
@@ -172,7 +174,7 @@ def _encode(reader: SourceReader, found: FirstPass, assignments: Path, tokenizer
     manifest = Manifest(
         format=SHARD_FORMAT,
         tokenizer=tokenizer_fingerprint(tokenizer),
-        tokenizer_kind=kind,
+        tokenizer_kind=type(config).__name__,
         vocabulary=vocabulary,
         token_bytes=encoding.token_bytes(vocabulary),
         document_rule=corpus.rule_name,
@@ -185,6 +187,7 @@ def _encode(reader: SourceReader, found: FirstPass, assignments: Path, tokenizer
         characters=found.characters,
         seconds=0.0,
         special=special,
+        tokenizer_settings=config.training_settings(),
     )
     write_json(new / "manifest.json", manifest)
     make_folder(final.parent)

@@ -1,4 +1,4 @@
-"""Read data sets of the Hugging Face Hub: ``hf://owner/name[@revision][:config/split]``, streamed, not stored.
+"""Read data sets of the Hugging Face Hub, streamed, not stored: ``hf://owner/name[@revision][:config/split[:N]]``.
 
 A local folder can take the place of owner/name. Only text is supported: token ids depend on the tokenizer that made
 them.
@@ -17,7 +17,9 @@ from daybreak.core.errors import UserError, reason
 from daybreak.core.extras import install_hint
 
 PREFIX = "hf://"
+FORM = f"{PREFIX}owner/name[@revision][:config/split]"
 _REPOSITORY = re.compile(r"[\w.-]+(/[\w.-]+)?")
+_SPLIT = re.compile(r"(?P<name>[^\[\]]*)(\[:(?P<records>\d+)\])?")
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,8 @@ class DataSet:
     config: str
     """Empty for the only or default configuration."""
     split: str
+    records: int = 0
+    """Number of records, from the first; 0 for all."""
 
 
 @dataclass(frozen=True)
@@ -50,17 +54,20 @@ class State:
 def parse(given: str) -> DataSet:
     """Parse ``hf://owner/name[@revision][:config/split]``; the default split is train.
 
+    As in the datasets library, ``train[:1000]`` stands for the first 1,000 records.
+
     Raises:
         UserError: ``given`` has another form.
     """
     place, _, part = given.removeprefix(PREFIX).partition(":")
     name, _, revision = place.partition("@")
     config, _, split = part.partition("/")
+    cut = _SPLIT.fullmatch(split)
+    if cut is None:
+        raise UserError(f"'{split}' is not a split.", "Write train, or train[:1000] for its first 1,000 records.")
     if not name or not (Path(os.path.expanduser(name)).is_dir() or _REPOSITORY.fullmatch(name)):
-        raise UserError(
-            f"'{given}' is not a data set.", f"Write {PREFIX}owner/name[@revision][:config/split], or a local folder."
-        )
-    return DataSet(given, name, revision, config, split or "train")
+        raise UserError(f"'{given}' is not a data set.", f"Write {FORM}, or a local folder.")
+    return DataSet(given, name, revision, config, cut["name"] or "train", int(cut["records"] or 0))
 
 
 def inspect(wanted: DataSet) -> State:
@@ -107,6 +114,8 @@ def read_records(wanted: DataSet, revision: str, field: str) -> Iterator[dict[st
         )
         if field in (records.column_names or ()):
             records = records.select_columns([field])
+        if wanted.records:
+            records = records.take(wanted.records)
         yield from records
     except Exception as error:  # the library passes on the errors of its readers
         raise _unreadable(wanted.given, error) from None

@@ -23,6 +23,7 @@ from typing import IO
 from daybreak.core.errors import UserError
 from daybreak.core.terminal import say
 from daybreak.data.readers import hub
+from daybreak.data.readers.known_corpora import find_corpus
 from daybreak.data.readers.unpacking import CHUNK, COMPRESSIONS, unpack
 
 TEXT, RECORDS, TABLE, PARQUET = "text", "records", "table", "parquet"
@@ -95,7 +96,10 @@ class ByteCounter:
 
 
 def find_files(inputs: Sequence[str | Path], stdin: Path | None = None) -> list[InputFile]:
-    """Resolve files, folders (recursive), globs, data sets (``hf://``) and ``-``; sorted within each, each file once.
+    """Resolve files, folders (recursive), globs, data sets (``hf://``), known corpora and ``-``.
+
+    The files are sorted within each input, and each file counts once. The size and licence of a known corpus are
+    printed before it is fetched.
 
     Args:
         inputs: as the user typed them.
@@ -113,6 +117,9 @@ def find_files(inputs: Sequence[str | Path], stdin: Path | None = None) -> list[
             file = _spooled(stdin)
             found.setdefault((STDIN, file.revision), file)
             continue
+        if corpus := find_corpus(given):
+            say(f"Corpus '{given}': {corpus.title}; {corpus.size}. Licence: {corpus.licence}.")
+            given = corpus.address
         if given.startswith(hub.PREFIX):
             state = hub.inspect(hub.parse(given))
             found.setdefault(

@@ -141,6 +141,10 @@ class TokenizerConfig(Component):
         """Return a JSON value that identifies this configuration."""
         return to_dict(self)
 
+    def training_settings(self) -> dict[str, Any]:
+        """Return the settings of a tokenizer that is trained, as JSON values; empty for any other."""
+        return {}
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedTokenizer(TokenizerConfig):
@@ -151,6 +155,10 @@ class TrainedTokenizer(TokenizerConfig):
 
     vocabulary: int = 32768
     """Number of ids, special tokens included; a small text may give fewer."""
+
+    def training_settings(self) -> dict[str, Any]:
+        settings: dict[str, Any] = to_dict(self)
+        return settings
 
     @abstractmethod
     def learn(self, texts: Iterable[str], sizes: Sequence[int]) -> list[Tokenizer]:
