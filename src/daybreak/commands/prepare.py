@@ -101,7 +101,8 @@ class PrepareOptions(PreparationOptions, SizeOptions):
     """Tokenizer type: WordPiece or ByteBPE. Defaults to the recipe's, else WordPiece."""
     tokenizer: TokenizerConfig = field(default_factory=WordPiece)
     tokenizer_from: str = ""
-    """Use the tokenizer of this model folder instead of training one; for .ds files, the tokenizer that made them."""
+    """Use the tokenizer of this folder (a model, prepared text or a run) instead of training one; for .ds files, the
+    tokenizer that made them."""
     compare: str = ""
     """Tokenizer folder to compare with: prints the fraction of tokens that both vocabularies contain."""
     on: str = LOCAL

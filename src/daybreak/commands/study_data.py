@@ -70,7 +70,7 @@ class StudyDataOptions(ComparisonOptions):
     recipe: str = DEFAULT_RECIPE
     """Recipe to train, in quotes with options of daybreak pretrain: "tiny --batch 8"."""
     tokenizer_from: str = ""
-    """Use the tokenizer of this model folder instead of training one on all sources."""
+    """Use the tokenizer of this folder (a model, prepared text or a run) instead of training one on all sources."""
     preparation: Annotated[Preparation, arg(name="")] = Preparation()
 
 

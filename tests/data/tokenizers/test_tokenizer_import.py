@@ -95,6 +95,16 @@ def test_it_is_known_by_what_it_holds(tmp_path: Path) -> None:
     assert from_dict(TokenizerConfig, to_dict(one)) == one
 
 
+@pytest.mark.parametrize("inside", ["tokenizer", "model"])
+def test_prepared_text_and_a_run_lend_theirs(tmp_path: Path, inside: str) -> None:
+    (tmp_path / "given").mkdir()
+    source = write_roberta(tmp_path / "given" / inside)
+    whole, part = Existing(folder=str(tmp_path / "given")), Existing(folder=str(source))
+    assert whole.identity() == part.identity()
+    whole.make([], tmp_path / "out")
+    assert (tmp_path / "out" / "tokenizer.json").read_bytes() == (source / "tokenizer.json").read_bytes()
+
+
 def test_folders_without_a_usable_tokenizer(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no tokenizer.json and no vocab.txt in .*nowhere"):
         Existing(folder=str(tmp_path / "nowhere")).make([], tmp_path / "out")

@@ -33,7 +33,7 @@ class Existing(TokenizerConfig):
     """
 
     folder: str
-    """Folder with tokenizer.json or vocab.txt, such as a model folder."""
+    """Folder of a model, with tokenizer.json or vocab.txt; of prepared text; or of a run."""
 
     def make(self, texts: Iterable[str], folder: Path) -> Tokenizer:
         """Copy the files.
@@ -69,12 +69,14 @@ class Existing(TokenizerConfig):
         return load_tokenizer(source) if (source / "tokenizer.json").is_file() else bert_tokenizer(source)
 
     def _source(self) -> Path:
-        source = Path(os.path.expanduser(self.folder))
-        if not any((source / name).is_file() for name in ("tokenizer.json", "vocab.txt")):
-            raise UserError(
-                f"There is no tokenizer.json and no vocab.txt in '{self.folder}'.", "Give the folder of a model."
-            )
-        return source
+        given = Path(os.path.expanduser(self.folder))
+        for source in (given, given / "tokenizer", given / "model"):  # a model, prepared text, a run
+            if any((source / name).is_file() for name in ("tokenizer.json", "vocab.txt")):
+                return source
+        raise UserError(
+            f"There is no tokenizer.json and no vocab.txt in '{self.folder}'.",
+            "Give the folder of a model, of prepared text or of a run.",
+        )
 
 
 def bert_tokenizer(folder: Path) -> Tokenizer:
