@@ -204,8 +204,8 @@ class TaskEvaluation:
         kind, labels = kind_of(self.data.task), self.data.labels
         scores = []
         for run in runs:
-            first, second = np.array(run.scored_rows[part]), np.array(words or ())
-            if second.ndim != 2 or not np.array_equal(first[:, 0], second[:, 0]):
+            first, second = np.array(run.scored_rows.get(part, ())), np.array(words or ())
+            if first.ndim != 2 or second.ndim != 2 or not np.array_equal(first[:, 0], second[:, 0]):
                 return []
             if (mean := kind.mean_prediction(first, second, labels)) is None:
                 return []
