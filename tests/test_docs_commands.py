@@ -52,6 +52,7 @@ PARSED = {
     ),
     "the hub": (
         "daybreak evaluate MODEL --tasks glue --task-dir hf://nyu-mll/glue",
+        "daybreak run mini --corpus wikipedia --budget 24h",
     ),
     "a GPU, or minutes; tests/test_gpu_call.py runs a short form": (
         'make gpu ARGS="--task-dir GLUE --minutes 60"',
