@@ -61,7 +61,7 @@ class EvaluateOptions(TaskDirOptions):
     workers: int | None = None
     """Parallel fine-tunings. Defaults to one per GPU or CPU core; required for a cluster."""
     backend: str = LOCAL
-    """processes on this machine, or a ray or dask cluster."""
+    """processes on this machine, or a ray cluster."""
     price: float | None = None
     """Price of an hour of this machine; the forecast then includes the cost."""
     overwrite: bool = False
