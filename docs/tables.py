@@ -17,6 +17,7 @@ from typing import Any
 RECORDS = Path(__file__).resolve().parents[1] / "records"
 DEFAULT_RUN = "2026-11-23-tiny-3m-word-vectors"
 CURRENT = {"`tiny`, 15,000 steps": "2026-11-23-tiny-15000steps", "`mini`, 2 hours": "2026-11-24-mini-2h"}
+BESIDE_CRAMMING = {"`mini`": "2026-11-24-mini-45m", "`crammed --size mini`": "2026-11-24-crammed-mini-45m"}
 SPEED = {
     ("tiny", 8192): "2026-11-22-throughput-3",
     ("tiny", 32768): "2026-11-22-throughput-3",
@@ -138,5 +139,31 @@ def glue_current() -> str:
     return table(["model", *GLUE.values()], rows)
 
 
+def beside_cramming() -> str:
+    """The flagship and Cramming's recipe after equal time: losses, and GLUE under the protocol ``small``."""
+    columns = []
+    for record in BESIDE_CRAMMING.values():
+        summary = read(f"{record}/summary.json")
+        final, context = summary["validation"], summary["context_use"]
+        results = {result["task"]: result for result in read(f"{record}/results.json")}
+        both = {task: 100 * statistics.fmean(results[task]["combined"]) for task in GLUE}
+        columns.append(
+            {
+                "tokens read, millions": f"{summary['tokens'] / 1e6:.1f}",
+                "held-out loss": f"{final['loss']:.3f}",
+                "masked tokens right, %": f"{100 * final['accuracy']:.1f}",
+                "loss on masked words alone": f"{context['alone']:.2f}",
+                "the same beside a copy": f"{context['copy']:.2f}",
+                **{name: score(results[task]) for task, name in GLUE.items()},
+                **{f"{name}, both averaged": f"{both[task]:.1f}" for task, name in GLUE.items()},
+            }
+        )
+    ours = {task: result for task, result in results.items() if task in GLUE}
+    words = {name: f"{100 * ours[task]['bag_of_words'][ours[task]['metric']]:.1f}" for task, name in GLUE.items()}
+    links = [f"[{name}](../records/{record}/)" for name, record in BESIDE_CRAMMING.items()]
+    rows = [[name, *(column[name] for column in columns), words.get(name, "-")] for name in columns[0]]
+    return table(["after 45 minutes of one thread", *links, "bag of words"], rows)
+
+
 if __name__ == "__main__":
-    print("\n".join(make() for make in (default_run, speed, race, glue, glue_current)))
+    print("\n".join(make() for make in (default_run, speed, race, glue, glue_current, beside_cramming)))
