@@ -26,7 +26,7 @@ from daybreak.core.serialization import fingerprint
 from daybreak.core.terminal import say
 from daybreak.data.pipeline.preprocessed import find_text, make_texts
 from daybreak.data.pipeline.resuming import work_folder
-from daybreak.data.pipeline.split_assignment import RAW, SORTED, PREPROCESSINGS, check_preprocessings
+from daybreak.data.pipeline.split_assignment import PREPROCESSINGS, RAW, SORTED, check_preprocessings
 from daybreak.data.pipeline.workers import released
 from daybreak.data.sequences.sampler import PackedRows, StreamRows
 from daybreak.data.sequences.shards import open_shards
