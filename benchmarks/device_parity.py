@@ -22,7 +22,7 @@ from daybreak.models.modern import ModernBert, ModernEncoder
 from daybreak.training.hardware import probe
 from daybreak.training.objectives.objective import CausalThenMasked
 
-VOCABULARY, ROWS, LENGTH, SLOTS = 4096, 4, 128, 24
+VOCABULARY, ROWS, LENGTH, MASKED = 4096, 4, 128, 24
 LAYOUTS = {
     "global": ModernEncoder(layers=4, hidden_size=256, heads=4, intermediate_size=512, init_std=0.08),
     "mixed": ModernEncoder(
@@ -46,19 +46,19 @@ def batch() -> tuple[Tensor, Tensor, Tensor]:
     chance = torch.Generator().manual_seed(0)
     ids = torch.randint(5, VOCABULARY, (ROWS, LENGTH), generator=chance)
     ids[:, 0] = 2
-    slots = torch.stack([torch.randperm(LENGTH, generator=chance)[:SLOTS].sort().values for _ in range(ROWS)])
+    positions = torch.stack([torch.randperm(LENGTH, generator=chance)[:MASKED].sort().values for _ in range(ROWS)])
     attend = torch.arange(LENGTH)[None] < torch.randint(LENGTH // 2, LENGTH, (ROWS, 1), generator=chance)
-    return ids, slots, attend
+    return ids, positions, attend
 
 
 def forwards(model: ModernBert, device: torch.device) -> dict[str, Tensor]:
     """Logits of every forward path on ``device``."""
-    ids, slots, attend = (tensor.to(device) for tensor in batch())
+    ids, positions, attend = (tensor.to(device) for tensor in batch())
     model = model.to(device)
     with torch.inference_mode():
         return {
             "all positions": model.logits(ids),
-            "asked positions": model.logits(ids, slots),
+            "asked positions": model.logits(ids, positions),
             "padded": model.logits(ids, attend=attend)[attend],
             "causal": model.decoder(model.features(ids, causal=True)),
         }
@@ -87,8 +87,8 @@ def checks(device: torch.device, layouts: Iterable[str]) -> Iterator[dict[str, A
             yield finding(f"{layout}, forward, {way}", relative(found, expected[way]), FLOAT32)
         whole = expected["all positions"]
         yield finding(f"{layout}, largest logit difference to stock on the device", *against_stock(model, device))
-        ids, slots, _ = (tensor.to(device) for tensor in batch())
-        picked = whole.gather(1, slots.cpu()[:, :, None].expand(-1, -1, VOCABULARY))
+        ids, positions, _ = (tensor.to(device) for tensor in batch())
+        picked = whole.gather(1, positions.cpu()[:, :, None].expand(-1, -1, VOCABULARY))
         agreed = relative(expected["asked positions"], picked)
         yield finding(f"{layout}, asked positions equal all positions", agreed, FLOAT32)
         with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16):

@@ -60,17 +60,17 @@ class Electra(nn.Module):
         self.generator.electra.embeddings = self.discriminator.electra.embeddings
         self.generator.generator_lm_head.weight = self.discriminator.electra.embeddings.word_embeddings.weight
 
-    def losses(self, ids: Tensor, slots: Tensor, mask: int) -> tuple[Tensor, Tensor, Tensor]:
+    def losses(self, ids: Tensor, positions: Tensor, mask: int) -> tuple[Tensor, Tensor, Tensor]:
         """Generator loss at masked positions [B, K] of ``ids`` [B, L], discriminator loss, and its accuracy."""
-        answers = ids.gather(1, slots)
-        states = self.generator.electra(input_ids=ids.scatter(1, slots, mask)).last_hidden_state
-        guesses = self.generator.generator_predictions(take(states, slots))
+        answers = ids.gather(1, positions)
+        states = self.generator.electra(input_ids=ids.scatter(1, positions, mask)).last_hidden_state
+        guesses = self.generator.generator_predictions(take(states, positions))
         logits = self.generator.generator_lm_head(guesses).float()
         generating = F.cross_entropy(logits.flatten(0, 1), answers.flatten())
         with torch.no_grad():
             noise = -torch.empty_like(logits).exponential_().log()  # Gumbel: the largest is a draw from the softmax
             drawn = (logits + noise).argmax(dim=2)
-        shown = ids.scatter(1, slots, drawn)
+        shown = ids.scatter(1, positions, drawn)
         replaced = shown != ids  # a draw that hits the original counts as original
         told = self.discriminator(input_ids=shown).logits.float()
         discriminating = F.binary_cross_entropy_with_logits(told, replaced.float())
@@ -100,9 +100,9 @@ def trained(chosen: argparse.Namespace, data: Path, seconds: float) -> tuple[Ele
     curve, step, due = [], 0, 0.0
     while timer.progress() < 1.0 or step == 0:
         ids = torch.from_numpy(rows.take(step * chosen.batch, chosen.batch).ids).to(device)
-        slots = choose(ids, RATE, seed=chosen.seed, position=step * chosen.batch, special=special)
+        positions = choose(ids, RATE, seed=chosen.seed, position=step * chosen.batch, special=special)
         with torch.autocast(device.type, torch.bfloat16, enabled=half):
-            generating, discriminating, hits = model.losses(ids, slots, special.mask)
+            generating, discriminating, hits = model.losses(ids, positions, special.mask)
         (generating + WEIGHT * discriminating).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()

@@ -23,7 +23,7 @@ from daybreak.core.files import read_json
 
 REFERENCE = "reference"
 STEP = 0.25
-"""Nats between the losses that times are told for, counted down from the loss of word frequencies."""
+"""Nats between the losses that times are told for, counted down from the unigram baseline."""
 
 
 def time_to(curve: Sequence[dict[str, Any]], loss: float) -> float | None:
@@ -204,7 +204,7 @@ def figure(raced: Sequence[dict[str, Any]]) -> Any:
     found.add_hline(
         raced[0]["unigram_loss"],
         line_dash="dot",
-        annotation_text="word frequencies alone",
+        annotation_text="unigram baseline",
         annotation_position="top left",
     )
     ticks = [5, 10, 20, 30, 60, 120, 180, 360, 900, 1800, 3600]

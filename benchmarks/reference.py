@@ -61,9 +61,9 @@ class Asked:
     def __init__(self, model: Any):
         self.model = model
 
-    def logits(self, ids: Tensor, slots: Tensor) -> Tensor:
-        """Logits [R, K, V] at the positions ``slots`` [R, K] of ``ids`` [R, L]."""
-        logits: Tensor = self.model.cls(take(self.model.bert(input_ids=ids).last_hidden_state, slots))
+    def logits(self, ids: Tensor, positions: Tensor) -> Tensor:
+        """Logits [R, K, V] at the positions ``positions`` [R, K] of ``ids`` [R, L]."""
+        logits: Tensor = self.model.cls(take(self.model.bert(input_ids=ids).last_hidden_state, positions))
         return logits
 
     def eval(self) -> None:

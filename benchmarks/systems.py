@@ -28,7 +28,7 @@ from daybreak.recipe import load_recipe, recipe_names
 
 SYSTEMS = ("bert-2018", "bert-8gb", "crammed", "crammed-legacy", "crammed-8gpu", "bert-gpu", "scibert", "daybreak-mini")
 LEFT_PLATEAU = 0.5
-"""Nats below word frequencies from which on a run counts as having left the plateau for good."""
+"""Nats below the unigram baseline from which on a run counts as having left the plateau for good."""
 
 
 def chosen_recipes(asked: str) -> list[str]:

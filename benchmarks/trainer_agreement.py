@@ -73,7 +73,7 @@ def trainer_score(folder: Path, rows: EncodedTask, protocol: Protocol, seed: int
             lr_scheduler_type="linear",
             warmup_steps=protocol.warmup,
             weight_decay=protocol.weight_decay,
-            max_grad_norm=protocol.clip or 0.0,
+            max_grad_norm=protocol.max_grad_norm or 0.0,
             save_strategy="no",
             logging_strategy="no",
             report_to="none",

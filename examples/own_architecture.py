@@ -113,9 +113,9 @@ class Layer(nn.Module):
         self.down = nn.Linear(shape.intermediate_size, shape.hidden_size)
         self.unit_norm = nn.LayerNorm(shape.hidden_size, eps=EPSILON)
 
-    def forward(self, x: Tensor, mask: Tensor | None, causal: bool, slots: Tensor | None) -> Tensor:
-        """x [B, L, D] -> [B, L, D]; with ``slots`` [B, K] the states at these positions only, [B, K, D]."""
-        stream = x if slots is None else take(x, slots)
+    def forward(self, x: Tensor, mask: Tensor | None, causal: bool, positions: Tensor | None) -> Tensor:
+        """x [B, L, D] -> [B, L, D]; with ``positions`` [B, K] the states at these positions only, [B, K, D]."""
+        stream = x if positions is None else take(x, positions)
 
         def by_head(states: Tensor) -> Tensor:
             return states.unflatten(-1, (self.heads, -1)).transpose(1, 2)
@@ -148,7 +148,7 @@ class Albert(Encoder):
     def states(
         self,
         ids: Tensor,
-        slots: Tensor | None = None,
+        positions: Tensor | None = None,
         *,
         causal: bool = False,
         attend: Tensor | None = None,
@@ -159,14 +159,16 @@ class Albert(Encoder):
         def mask_of(asking: Tensor | None) -> Tensor | None:
             # Plain causal attention needs no mask; from chosen positions, or beside padding, it does.
             by_mask = causal and (attend is not None or asking is not None)
-            return attention_mask(length, causal=by_mask, window=None, attend=attend, slots=asking, device=ids.device)
+            return attention_mask(
+                length, causal=by_mask, window=None, attend=attend, positions=asking, device=ids.device
+            )
 
         x = self.enter(self.embedding_norm(self.embedding(ids) + self.positions.weight[:length]))
         mask = mask_of(None)
         for block in self.blocks[:-1]:
             x = self.run_block(block, x, mask, causal, None)
         # Only the last pass may leave positions out: all before it need every key and value.
-        return self.run_block(self.blocks[-1], x, mask if slots is None else mask_of(slots), causal, slots)
+        return self.run_block(self.blocks[-1], x, mask if positions is None else mask_of(positions), causal, positions)
 
     def transform(self, states: Tensor) -> Tensor:
         return self.head_norm(F.gelu(self.head_dense(states)))

@@ -47,22 +47,22 @@ class MaskedSpans(Objective):
         return "masked"
 
     def targets(self, batch: Batch, *, seed: int, position: int, progress: float) -> int:
-        slots = self.slots(batch, seed=seed, position=position)
-        return slots.numel() if batch.attend is None else int(batch.attend.gather(1, slots).sum())
+        positions = self.positions(batch, seed=seed, position=position)
+        return positions.numel() if batch.attend is None else int(batch.attend.gather(1, positions).sum())
 
     def loss(
         self, model: Encoder, batch: Batch, *, seed: int, position: int, progress: float, per_row: float = 1.0
     ) -> LossSum:
-        slots = self.slots(batch, seed=seed, position=position)
-        hidden = batch.ids.scatter(1, slots, batch.special.mask)
-        features = model.features(hidden, slots, attend=batch.attend, types=batch.types)
-        answers = batch.ids.gather(1, slots)
+        positions = self.positions(batch, seed=seed, position=position)
+        masked = batch.ids.scatter(1, positions, batch.special.mask)
+        features = model.features(masked, positions, attend=batch.attend, types=batch.types)
+        answers = batch.ids.gather(1, positions)
         if batch.attend is None:
             return decoded(model, features, answers)
-        seen = batch.attend.gather(1, slots)  # padding is not a target
+        seen = batch.attend.gather(1, positions)  # padding is not a target
         return decoded(model, features[seen], answers[seen])
 
-    def slots(self, batch: Batch, *, seed: int, position: int) -> Tensor:
+    def positions(self, batch: Batch, *, seed: int, position: int) -> Tensor:
         """Return the masked positions, int64 [B, K], ascending; special tokens only if no other token is left.
 
         It depends only on (seed, position), so a resumed run draws the same positions.

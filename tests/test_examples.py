@@ -166,14 +166,14 @@ def test_chosen_positions_of_the_architecture_are_the_full_forward_gathered(caus
     torch.manual_seed(0)
     model: Encoder = recipe_of("own_architecture").model.build(60).eval()
     ids = torch.randint(5, 60, (3, 12))
-    slots = torch.tensor([[0, 4, 11], [1, 2, 3], [9, 10, 11]])
+    positions = torch.tensor([[0, 4, 11], [1, 2, 3], [9, 10, 11]])
     attend = torch.ones_like(ids, dtype=torch.bool)
     attend[0, 8:] = False
     for mask in (None, attend):
         with torch.inference_mode():
             whole = model.states(ids, causal=causal, attend=mask)
-            some = model.states(ids, slots, causal=causal, attend=mask)
-        torch.testing.assert_close(some, whole.gather(1, slots[:, :, None].expand_as(some)))
+            some = model.states(ids, positions, causal=causal, attend=mask)
+        torch.testing.assert_close(some, whole.gather(1, positions[:, :, None].expand_as(some)))
         if causal:
             changed = torch.cat((ids[:, :6], torch.full_like(ids[:, 6:], 7)), dim=1)
             with torch.inference_mode():
@@ -237,13 +237,13 @@ def test_the_objective_counts_its_targets_beforehand(padded: bool) -> None:
 @pytest.mark.parametrize("span", [1, 3, 5])
 def test_the_objective_hides_whole_spans_and_no_special_token(span: int) -> None:
     objective, batch = spans(span=span, rate=0.3), rows()
-    slots = objective.slots(batch, seed=1, position=0)
-    assert slots.shape == (64, round(0.3 * 32))
-    assert not {SPECIAL.cls, SPECIAL.sep} & set(batch.ids.gather(1, slots).flatten().tolist())
-    lengths = [len(run) for row in slots.tolist() for run in runs(row)]
+    positions = objective.positions(batch, seed=1, position=0)
+    assert positions.shape == (64, round(0.3 * 32))
+    assert not {SPECIAL.cls, SPECIAL.sep} & set(batch.ids.gather(1, positions).flatten().tolist())
+    lengths = [len(run) for row in positions.tolist() for run in runs(row)]
     # Whole pieces, but for the last one, those at the ends of a row, and neighbours, which look like one.
     assert np.mean(lengths) > 0.75 * span
-    assert np.bincount(slots.flatten().numpy(), minlength=32)[1:31].min() > 0, "some position is never hidden"
+    assert np.bincount(positions.flatten().numpy(), minlength=32)[1:31].min() > 0, "some position is never hidden"
 
 
 def runs(places: list[int]) -> list[list[int]]:
@@ -259,10 +259,10 @@ def runs(places: list[int]) -> list[list[int]]:
 
 def test_the_objective_draws_by_row_of_the_run_whatever_the_batch() -> None:
     objective, batch = spans(), rows()
-    whole = objective.slots(batch, seed=1, position=100)
-    part = objective.slots(batch.part(16, 32), seed=1, position=116)
+    whole = objective.positions(batch, seed=1, position=100)
+    part = objective.positions(batch.part(16, 32), seed=1, position=116)
     assert torch.equal(whole[16:32], part)
-    assert not torch.equal(whole, objective.slots(batch, seed=2, position=100))
+    assert not torch.equal(whole, objective.positions(batch, seed=2, position=100))
 
 
 def test_settings_that_cannot_be_are_refused() -> None:

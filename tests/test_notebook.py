@@ -78,7 +78,7 @@ def test_it_runs_from_the_first_cell_to_the_last(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert {"numpy", "scipy", "sklearn"} == set(results[0].labels)
     said = done.stdout
-    first = ("tokens a word", "40 steps, ", "of hidden tokens right")
+    first = ("tokens a word", "40 steps, ", "of masked tokens right")
     for words in (*first, "constant prediction 0.333", "tensor([[1.0000"):
         assert words in said, said
     assert (folder / "report.html").resolve().as_uri() in said and "Returns the [MASK] of the array." in said

@@ -26,8 +26,8 @@ __all__ = ["beside"]  # a fixture
 class Still:
     """A model that validation can ask: every word is equally likely."""
 
-    def logits(self, ids: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
-        return torch.zeros(*slots.shape, VOCABULARY)
+    def logits(self, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(*positions.shape, VOCABULARY)
 
     def eval(self) -> None:
         pass
@@ -87,12 +87,12 @@ def test_time_to_a_loss_and_ratios() -> None:
 def test_the_reference_is_asked_what_it_would_answer_itself() -> None:
     reference, stock = script("reference"), script("stock_trainer")
     model = stock.stock_bert(SHAPE, VOCABULARY, LENGTH, 0.0)
-    ids, slots = torch.randint(5, VOCABULARY, (2, LENGTH)), torch.tensor([[1, 5], [0, LENGTH - 1]])
+    ids, positions = torch.randint(5, VOCABULARY, (2, LENGTH)), torch.tensor([[1, 5], [0, LENGTH - 1]])
     asked = reference.Asked(model)
     asked.eval()
     every = model(input_ids=ids).logits
-    expected = every.gather(1, slots[:, :, None].expand(-1, -1, VOCABULARY))
-    assert torch.allclose(asked.logits(ids, slots), expected, atol=1e-5)
+    expected = every.gather(1, positions[:, :, None].expand(-1, -1, VOCABULARY))
+    assert torch.allclose(asked.logits(ids, positions), expected, atol=1e-5)
     assert reference.linear(0.0) == reference.linear(1.0) == 0.0
     assert reference.linear(reference.WARMUP) == pytest.approx(1.0)
 
@@ -148,9 +148,9 @@ def test_a_small_electra_learns_from_both_losses() -> None:
         part.electra.embeddings.word_embeddings.weight.data_ptr() for part in (model.generator, model.discriminator)
     ]
     assert tables[0] == tables[1] == model.generator.generator_lm_head.weight.data_ptr()
-    ids, slots = torch.randint(5, VOCABULARY, (4, LENGTH)), torch.tensor([[1, 2, 3]] * 4)
-    generating, discriminating, hits = model.losses(ids, slots, SpecialIds().mask)
-    expected = model.generator(input_ids=ids.scatter(1, slots, SpecialIds().mask)).logits[:, 1:4]
+    ids, positions = torch.randint(5, VOCABULARY, (4, LENGTH)), torch.tensor([[1, 2, 3]] * 4)
+    generating, discriminating, hits = model.losses(ids, positions, SpecialIds().mask)
+    expected = model.generator(input_ids=ids.scatter(1, positions, SpecialIds().mask)).logits[:, 1:4]
     wanted = torch.nn.functional.cross_entropy(expected.flatten(0, 1), ids[:, 1:4].flatten())
     assert generating.item() == pytest.approx(wanted.item(), abs=1e-5)
     assert 0 < discriminating.item() < 2 and 0 <= hits.item() <= 1

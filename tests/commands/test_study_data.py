@@ -20,7 +20,7 @@ from daybreak.core.files import read_json
 from daybreak.core.run_folder import RunFolder
 from daybreak.data.pipeline import preprocessed as treated
 from daybreak.data.pipeline.corpus import bundled
-from daybreak.data.pipeline.split_assignment import TREATMENTS, check_preprocessings
+from daybreak.data.pipeline.split_assignment import PREPROCESSINGS, check_preprocessings
 from daybreak.data.sequences.sampler import PackedRows
 from daybreak.data.sequences.shards import TokenStream, open_shards
 from daybreak.data.tokenizers.tokenizer import WordPiece, load_tokenizer
@@ -50,7 +50,7 @@ def made(texts: dict[str, list[str]], out: Path, *preprocessings: str, workers: 
 def prepared(texts: dict[str, list[str]], tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("datatrove")
     out = tmp_path_factory.mktemp("prepared")
-    made(texts, out, *TREATMENTS)
+    made(texts, out, *PREPROCESSINGS)
     return out / "data"
 
 
@@ -67,7 +67,7 @@ def documents(data: Path, split: str) -> list[str]:
     return [bare(tokenizer.decode(stream.read(start, stop - 1).tolist())) for start, stop in zip([0, *ends], ends)]
 
 
-def test_one_tokenizer_and_the_same_text_held_out_under_all_treatments(prepared: Path) -> None:
+def test_one_tokenizer_and_the_same_text_held_out_under_all_preprocessings(prepared: Path) -> None:
     folders = sorted(path.name for path in prepared.iterdir())
     assert folders == [f"{name}-{one}" for name in sorted(NAMES) for one in ("deduplicated", "filtered", "raw")]
     assert len({open_shards(prepared / folder).manifest.tokenizer for folder in folders}) == 1
@@ -101,8 +101,8 @@ def test_each_treatment_stands_on_those_before_it(prepared: Path, texts: dict[st
 
 def test_what_is_left_is_counted(texts: dict[str, list[str]], prepared: Path, tmp_path: Path) -> None:
     shutil.copytree(prepared, tmp_path / "data")
-    found = {(one.source, one.preprocessing): one for one in made(texts, tmp_path, *TREATMENTS)}
-    assert list(found) == [(name, one) for name in NAMES for one in TREATMENTS]
+    found = {(one.source, one.preprocessing): one for one in made(texts, tmp_path, *PREPROCESSINGS)}
+    assert list(found) == [(name, one) for name in NAMES for one in PREPROCESSINGS]
     for one in found.values():
         train = open_shards(prepared / one.folder).manifest.train
         assert (one.documents, one.tokens) == (train.documents, train.tokens)
@@ -113,7 +113,7 @@ def test_what_is_left_is_counted(texts: dict[str, list[str]], prepared: Path, tm
     )
 
 
-def test_a_preparation_that_broke_goes_on_and_treatments_stand_alone_too(
+def test_a_preparation_that_broke_goes_on_and_preprocessings_stand_alone_too(
     texts: dict[str, list[str]], prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encode, tries = treated.encoding.encode_part, []
@@ -142,7 +142,7 @@ def test_a_text_in_many_parts_gives_the_same(
     monkeypatch.setattr(treated, "bundled", lambda files, rule, **more: bundled(files, rule, 9_000, **more))
     text = treated.find_text("mixed", texts["mixed"], document="auto", text_field="text")
     assert len(text.corpus.parts) > 5
-    made(texts, tmp_path, *TREATMENTS)
+    made(texts, tmp_path, *PREPROCESSINGS)
     for data in prepared.iterdir():
         for split in ("train", "heldout"):
             assert documents(tmp_path / "data" / data.name, split) == documents(data, split), data.name
@@ -157,7 +157,7 @@ def test_a_text_in_many_parts_gives_the_same(
         (("raw", "filterd"), "Did you mean 'filtered'?"),
     ],
 )
-def test_treatments_that_cannot_be_compared_are_refused(preprocessings: tuple[str, ...], words: str) -> None:
+def test_preprocessings_that_cannot_be_compared_are_refused(preprocessings: tuple[str, ...], words: str) -> None:
     with pytest.raises(UserError) as refused:
         check_preprocessings(preprocessings)
     assert words in str(refused.value)

@@ -23,12 +23,12 @@ def heads(dtype: torch.dtype, asked: int = LENGTH) -> tuple[Tensor, Tensor, Tens
 
 
 def masks() -> dict[str, tuple[Tensor | None, bool, int]]:
-    slots = torch.randint(LENGTH, (ROWS, 5), generator=torch.Generator().manual_seed(1))
+    positions = torch.randint(LENGTH, (ROWS, 5), generator=torch.Generator().manual_seed(1))
     attend = torch.ones(ROWS, LENGTH, dtype=torch.bool)
     attend[1, 15:] = False
 
     def mask(**settings: object) -> Tensor | None:
-        usual = {"causal": False, "window": None, "attend": None, "slots": None}
+        usual = {"causal": False, "window": None, "attend": None, "positions": None}
         return attention_mask(LENGTH, device=CPU, **{**usual, **settings})  # type: ignore[arg-type]
 
     return {
@@ -36,7 +36,7 @@ def masks() -> dict[str, tuple[Tensor | None, bool, int]]:
         "causal": (None, True, LENGTH),
         "padding": (mask(attend=attend), False, LENGTH),
         "window": (mask(window=4), False, LENGTH),
-        "some positions, causal": (mask(causal=True, slots=slots), True, 5),
+        "some positions, causal": (mask(causal=True, positions=positions), True, 5),
     }
 
 

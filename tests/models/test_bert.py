@@ -159,23 +159,23 @@ def test_any_small_shape_equals_stock(data: st.DataObject) -> None:
     attend = draw(st.sampled_from([None, torch.arange(length)[None] < real[:, None]]))
     types = draw(st.sampled_from([None, torch.arange(rows * length).view(rows, length) % shape.segments]))
     assert_same_model(model, stock_of(shape, model), ids, attend, types)
-    slots = torch.randint(0, length, (rows, draw(small)))
+    chosen = torch.randint(0, length, (rows, draw(small)))
     full = model.features(ids, attend=attend, types=types).gather(
-        1, slots[:, :, None].expand(-1, -1, model.hidden_size)
+        1, chosen[:, :, None].expand(-1, -1, model.hidden_size)
     )
-    assert_close(model.features(ids, slots, attend=attend, types=types), full)
+    assert_close(model.features(ids, chosen, attend=attend, types=types), full)
 
 
 @pytest.mark.parametrize("causal", [False, True], ids=["bidirectional", "causal"])
 @pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
 @torch.inference_mode()
-def test_slots_are_the_full_forward_gathered(shape: BertEncoder, causal: bool, padded: bool) -> None:
+def test_chosen_positions_are_the_full_forward_gathered(shape: BertEncoder, causal: bool, padded: bool) -> None:
     model, ids, attend = built(shape), tokens(), padding() if padded else None
-    slots = torch.tensor([[0, 5, 19, 17], [12, 3, 0, 11], [4, 1, 1, 3]])
+    positions = torch.tensor([[0, 5, 19, 17], [12, 3, 0, 11], [4, 1, 1, 3]])
     full = model.states(ids, causal=causal, attend=attend, types=two_segments())
-    picked = full.gather(1, slots[:, :, None].expand(-1, -1, model.hidden_size))
-    given_slots = model.states(ids, slots, causal=causal, attend=attend, types=two_segments())
-    torch.testing.assert_close(given_slots, picked, rtol=1e-5, atol=1e-5)
+    picked = full.gather(1, positions[:, :, None].expand(-1, -1, model.hidden_size))
+    at_positions = model.states(ids, positions, causal=causal, attend=attend, types=two_segments())
+    torch.testing.assert_close(at_positions, picked, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])

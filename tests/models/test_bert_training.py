@@ -37,19 +37,19 @@ def stock_of(shape: BertEncoder, model: Bert) -> BertForMaskedLM | BertForPreTra
     return stock
 
 
-def test_gradients_at_slots_are_those_of_stock() -> None:
+def test_gradients_at_positions_are_those_of_stock() -> None:
     """Both losses at once, padded rows of two segments; the gradients are compared under the names of the export."""
     shape = replace(TINY, layers=2, next_sentence=True)
     model = built(shape)
     stock = stock_of(shape, model).train()
     ids = torch.cat((IDS, IDS.flip(1))).clamp(min=1)  # stock, not Google, holds what it reads at id 0 still
     attend, types = torch.arange(6)[None] < torch.tensor([[6], [4]]), torch.tensor([[0, 0, 0, 1, 1, 1]] * 2)
-    slots, answers = torch.tensor([[0, 2, 5], [0, 1, 3]]), torch.tensor([[3, 9], [2, 4]])
-    labels = torch.full_like(ids, -100).scatter(1, slots[:, 1:], answers)
+    positions, answers = torch.tensor([[0, 2, 5], [0, 1, 3]]), torch.tensor([[3, 9], [2, 4]])
+    labels = torch.full_like(ids, -100).scatter(1, positions[:, 1:], answers)
     follows = torch.tensor([0, 1])
     theirs = stock(ids, attend.long(), types, labels=labels, next_sentence_label=follows).loss
 
-    states = model.states(ids, slots, attend=attend, types=types)
+    states = model.states(ids, positions, attend=attend, types=types)
     logits = model.decoder(model.transform(states[:, 1:]))
     ours = F.cross_entropy(logits.flatten(0, 1), answers.flatten())
     ours = ours + F.cross_entropy(model.next_logits(states[:, 0]), follows)
@@ -80,19 +80,19 @@ def test_dropout_spreads_the_logits_as_in_stock(dropout: float, attention: float
     torch.testing.assert_close(model.eval().logits(IDS), stock.eval()(IDS).logits, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("slots", [None, torch.tensor([[0, 3]] * 4)], ids=["all", "slots"])
+@pytest.mark.parametrize("positions", [None, torch.tensor([[0, 3]] * 4)], ids=["all", "positions"])
 @torch.inference_mode()
-def test_dropout_is_replayed_from_the_seed_and_absent_in_evaluation(slots: Tensor | None) -> None:
+def test_dropout_is_replayed_from_the_seed_and_absent_in_evaluation(positions: Tensor | None) -> None:
     shape = replace(TINY, layers=2, dropout=0.1, attention_dropout=0.1)
     model, ids = built(shape), IDS.expand(4, -1)
 
     def drawn(seed: int) -> Tensor:
         torch.manual_seed(seed)
-        return model.train().logits(ids, slots)
+        return model.train().logits(ids, positions)
 
     assert torch.equal(drawn(5), drawn(5))
     assert not torch.equal(drawn(5), drawn(6))
     plain = Bert(replace(shape, dropout=0.0, attention_dropout=0.0), VOCABULARY)
     plain.load_state_dict(model.state_dict())
-    assert torch.equal(model.eval().logits(ids, slots), plain.train().logits(ids, slots))
+    assert torch.equal(model.eval().logits(ids, positions), plain.train().logits(ids, positions))
     assert not any(isinstance(module, nn.Dropout) for module in plain.modules())

@@ -112,13 +112,13 @@ def test_one_learned_number_scales_the_sinusoid() -> None:
 @pytest.mark.parametrize("causal", [False, True], ids=["bidirectional", "causal"])
 @pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
 @torch.inference_mode()
-def test_slots_are_the_full_forward_gathered(shape: CrammedEncoder, causal: bool, padded: bool) -> None:
+def test_chosen_positions_are_the_full_forward_gathered(shape: CrammedEncoder, causal: bool, padded: bool) -> None:
     model, ids = built(shape), tokens()
     attend = padding() if padded else None
-    slots = torch.tensor([[0, 5, 19, 17], [12, 3, 0, 11], [6, 1, 2, 3]])
+    positions = torch.tensor([[0, 5, 19, 17], [12, 3, 0, 11], [6, 1, 2, 3]])
     full = model.features(ids, causal=causal, attend=attend)
-    picked = full.gather(1, slots[:, :, None].expand(-1, -1, model.hidden_size))
-    assert_same(model.features(ids, slots, causal=causal, attend=attend), picked)
+    picked = full.gather(1, positions[:, :, None].expand(-1, -1, model.hidden_size))
+    assert_same(model.features(ids, positions, causal=causal, attend=attend), picked)
 
 
 @torch.inference_mode()
@@ -133,13 +133,13 @@ def test_causal_features_do_not_know_the_future(shape: CrammedEncoder) -> None:
 
 def test_dropout_is_replayed_and_is_off_in_evaluation(shape: CrammedEncoder) -> None:
     model, ids = built(replace(shape, dropout=0.1)), tokens()
-    slots = torch.tensor([[2, 0], [4, 5], [6, 6]])
-    assert torch.equal(model.logits(ids, slots), built(shape).logits(ids, slots))
+    positions = torch.tensor([[2, 0], [4, 5], [6, 6]])
+    assert torch.equal(model.logits(ids, positions), built(shape).logits(ids, positions))
     model.train()
     drawn = []
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
-        drawn.append(model.logits(ids, slots))
+        drawn.append(model.logits(ids, positions))
     assert torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])
     asked = shape.to_hugging_face(VOCABULARY, LENGTH)["dropout"]
     assert asked == replace(shape, dropout=0.3).to_hugging_face(VOCABULARY, LENGTH)["dropout"] == 0.1

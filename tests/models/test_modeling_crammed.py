@@ -101,9 +101,9 @@ def test_the_exported_folder_gives_our_logits(shape: CrammedEncoder, tmp_path: P
     assert_same(model.logits(ids), theirs(input_ids=ids).logits)
     masked = theirs(input_ids=ids, attention_mask=attend.long(), token_type_ids=torch.zeros_like(ids)).logits
     assert_same(model.logits(ids, attend=attend), masked)
-    slots = torch.tensor([[2, 0], [4, 5], [6, 6]])
-    chosen = masked.gather(1, slots[:, :, None].expand(-1, -1, VOCABULARY))
-    assert_same(model.logits(ids, slots, attend=attend), chosen)
+    positions = torch.tensor([[2, 0], [4, 5], [6, 6]])
+    chosen = masked.gather(1, positions[:, :, None].expand(-1, -1, VOCABULARY))
+    assert_same(model.logits(ids, positions, attend=attend), chosen)
     alone = theirs(input_ids=ids[2:, :7]).logits
     assert torch.allclose(masked[2:, :7], alone, atol=1e-4) is not shape.attend_padding
 

@@ -111,13 +111,15 @@ def test_a_local_window_is_seen_in_the_logits() -> None:
 @pytest.mark.parametrize("causal", [False, True], ids=["bidirectional", "causal"])
 @pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
 @torch.inference_mode()
-def test_slots_are_the_full_forward_gathered(shape: ModernEncoder, causal: bool, padded: bool) -> None:
+def test_chosen_positions_are_the_full_forward_gathered(shape: ModernEncoder, causal: bool, padded: bool) -> None:
     model, ids = built(shape), tokens()
     attend = padding() if padded else None
-    slots = torch.tensor([[0, 5, 39, 17], [22, 3, 0, 11], [6, 1, 2, 3]])
+    positions = torch.tensor([[0, 5, 39, 17], [22, 3, 0, 11], [6, 1, 2, 3]])
     full = model.features(ids, causal=causal, attend=attend)
-    picked = full.gather(1, slots[:, :, None].expand(-1, -1, model.hidden_size))
-    torch.testing.assert_close(model.features(ids, slots, causal=causal, attend=attend), picked, rtol=1e-5, atol=1e-5)
+    picked = full.gather(1, positions[:, :, None].expand(-1, -1, model.hidden_size))
+    torch.testing.assert_close(
+        model.features(ids, positions, causal=causal, attend=attend), picked, rtol=1e-5, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])

@@ -36,13 +36,13 @@ def rows() -> tuple[Tensor, Tensor, Tensor]:
     """Ids, positions that are asked, and which are no padding: 40, 31 and 20 of the rows."""
     chance = torch.Generator().manual_seed(1)
     ids = torch.randint(5, VOCABULARY, (ROWS, LENGTH), generator=chance)
-    slots = torch.rand((ROWS, LENGTH), generator=chance).argsort(dim=1)[:, :ASKED].sort(dim=1).values
-    return ids, slots, torch.arange(LENGTH)[None] < torch.tensor([[40], [31], [20]])
+    positions = torch.rand((ROWS, LENGTH), generator=chance).argsort(dim=1)[:, :ASKED].sort(dim=1).values
+    return ids, positions, torch.arange(LENGTH)[None] < torch.tensor([[40], [31], [20]])
 
 
-def learned(model: Encoder, slots: Tensor | None, attend: Tensor | None, causal: bool) -> tuple[Tensor, dict]:
+def learned(model: Encoder, positions: Tensor | None, attend: Tensor | None, causal: bool) -> tuple[Tensor, dict]:
     torch.manual_seed(11)  # dropout's
-    loss = model.features(rows()[0], slots, causal=causal, attend=attend).square().sum()
+    loss = model.features(rows()[0], positions, causal=causal, attend=attend).square().sum()
     loss.backward()
     return loss.detach(), {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
@@ -76,8 +76,8 @@ def kept(model: Encoder) -> int:
 def test_loss_and_gradients_are_the_same_to_the_last_bit(
     shape: EncoderConfig, causal: bool, padded: bool, asked: bool
 ) -> None:
-    _, slots, attend = rows()
-    how = (slots if asked else None, attend if padded else None, causal)
+    _, positions, attend = rows()
+    how = (positions if asked else None, attend if padded else None, causal)
     loss, gradients = learned(built(shape, gradient_checkpointing=False), *how)
     again, others = learned(built(shape, gradient_checkpointing=True), *how)
     assert torch.equal(loss, again)

@@ -37,9 +37,9 @@ def main() -> None:
             counts = []
             for causal, asked in MOMENTS:
                 ids = torch.zeros(4, 64, dtype=torch.int64, device="cuda")
-                slots = torch.zeros(4, asked, dtype=torch.int64, device="cuda")
+                positions = torch.zeros(4, asked, dtype=torch.int64, device="cuda")
                 with torch.autocast("cuda", torch.bfloat16):
-                    model.features(ids, slots, causal=causal).float().sum().backward()
+                    model.features(ids, positions, causal=causal).float().sum().backward()
                 counts.append(counter.frame_count)
             found[name] = counts
     json.dump(found, sys.stdout)

@@ -95,6 +95,6 @@ def test_the_heldout_loss_is_measured_all_over_the_text(shards: Shards, data: Pa
             patch.setattr(module, "ROWS", count)
             patch.setattr(module, "VALIDATION_LENGTH", 16)
             made = heldout_validation(recipe, shards, data, torch.device("cpu"), first=first)
-        masked, slots, answers = made.cases()
-        restored = masked.scatter(1, slots, answers)[:, 1:].tolist()
+        masked, positions, answers = made.cases()
+        restored = masked.scatter(1, positions, answers)[:, 1:].tolist()
         assert sorted(restored) == sorted(rows[number].tolist() for number in wanted)

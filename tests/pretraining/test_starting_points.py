@@ -121,9 +121,9 @@ def theirs(parents: dict[str, Path], corpus: Path, tmp_path_factory: pytest.Temp
 def stock_loss(folder: Path, data: Path, run: Path) -> float:
     """What transformers alone gives on the run's held-out masked rows, nats a position."""
     recipe = load_recipe(run)
-    masked, slots, answers = heldout_validation(recipe, open_shards(data), data, torch.device("cpu")).cases()
+    masked, positions, answers = heldout_validation(recipe, open_shards(data), data, torch.device("cpu")).cases()
     model = AutoModelForMaskedLM.from_pretrained(folder, attn_implementation="eager").eval()
-    logits = model(masked).logits.gather(1, slots[:, :, None].expand(-1, -1, model.config.vocab_size))
+    logits = model(masked).logits.gather(1, positions[:, :, None].expand(-1, -1, model.config.vocab_size))
     return float(torch.nn.functional.cross_entropy(logits.flatten(0, 1).double(), answers.flatten()))
 
 

@@ -67,7 +67,7 @@ def test_no_ordinary_step_is_bad(start: float, end: float, steps: int, noise: fl
 
 @given(st.floats(0.5, 6.0), st.integers(SETTLING_STEPS, 300), st.integers(0, 99))
 def test_a_change_of_stage_is_no_explosion(end: float, steps: int, seed: int) -> None:
-    """From next-token prediction to masked words: the loss jumps to word frequencies' 7.3, the norm a hundredfold.
+    """From next-token prediction to masked tokens: the loss jumps to the unigram loss of 7.3, the norm a hundredfold.
 
     For repetitive text the next token is almost certain.
     """

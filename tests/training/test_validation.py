@@ -41,12 +41,12 @@ def measured(validation: Validation, encoder: ModernBert, rows: int = ROWS) -> V
 def test_the_positions_are_always_the_same() -> None:
     first, second = made().cases(), made().cases()
     assert all(torch.equal(a, b) for a, b in zip(first, second))
-    masked, slots, answers = first
-    assert slots.shape == (ROWS, 6)  # 15 % of 40
-    # Every row is there, in a shuffled order, and differs from itself at its slots alone.
-    rows = masked.scatter(1, slots, answers)
+    masked, positions, answers = first
+    assert positions.shape == (ROWS, 6)  # 15 % of 40
+    # Every row is there, in a shuffled order, and differs from itself at its positions alone.
+    rows = masked.scatter(1, positions, answers)
     assert sorted(rows.tolist()) == sorted(held_out().tolist()) and rows.tolist() != held_out().tolist()
-    assert torch.equal(masked == 4, torch.zeros_like(rows, dtype=torch.bool).scatter(1, slots, True))
+    assert torch.equal(masked == 4, torch.zeros_like(rows, dtype=torch.bool).scatter(1, positions, True))
     before = measured(made(), model())
     assert (before.loss, before.accuracy) == (measured(made(), model()).loss, before.accuracy)
 
@@ -54,9 +54,9 @@ def test_the_positions_are_always_the_same() -> None:
 def test_fewer_rows_are_the_first_ones_of_the_same() -> None:
     encoder = model()
     found = measured(made(), encoder, rows=33)
-    masked, slots, answers = (part[:33] for part in made().cases())
+    masked, positions, answers = (part[:33] for part in made().cases())
     with torch.inference_mode():
-        right = encoder.logits(masked, slots).argmax(dim=2) == answers
+        right = encoder.logits(masked, positions).argmax(dim=2) == answers
     assert (found.accuracy, found.positions) == (float(right.double().mean()), 33 * 6)
 
 
@@ -67,9 +67,9 @@ class Warming(torch.nn.Module):
         super().__init__()
         self.inner, self.now = model(), 0.0
 
-    def logits(self, ids: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+    def logits(self, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         self.now += 2.0 * len(ids) + (10.0 if self.now == 0 else 0.0)
-        return self.inner.logits(ids, slots)
+        return self.inner.logits(ids, positions)
 
 
 @pytest.mark.parametrize(("rows", "expected"), [(33, 2.0), (16, 2.0 + 10 / 16)])
@@ -96,10 +96,10 @@ def test_the_held_out_losses_equal_numpy() -> None:
 def test_loss_accuracy_and_predictions_equal_numpy() -> None:
     encoder = model()
     found = measured(made(), encoder)
-    masked, slots, answers = made().cases()
+    masked, positions, answers = made().cases()
     with torch.inference_mode():
         logits = encoder.logits(masked).double().numpy()
-    at = np.take_along_axis(logits, slots.numpy()[:, :, None], axis=1)
+    at = np.take_along_axis(logits, positions.numpy()[:, :, None], axis=1)
     right = np.take_along_axis(at, answers.numpy()[:, :, None], axis=2)[:, :, 0]
     assert found.loss == pytest.approx((np.log(np.exp(at).sum(2)) - right).mean(), rel=1e-5)
     guesses = at.argmax(2)

@@ -353,7 +353,9 @@ def _tokenizer(job: Job, found: FirstPass, work: Path) -> tuple[Path, Tokenizer,
 def _first_pass(job: Job, work: Path) -> FirstPass:
     """Run the first pass; before it, one for a tokenizer of the unfiltered text if a step needs it."""
     corpus, steps = job.corpus, job.steps
-    judging = tuple(step for step in steps if isinstance(step, DocumentFilter) and not isinstance(step, EvaluationText))
+    per_document = tuple(
+        step for step in steps if isinstance(step, DocumentFilter) and not isinstance(step, EvaluationText)
+    )
     evaluation = next((step.index() for step in steps if isinstance(step, EvaluationText)), None)
     # Random sentence pairs need a second document, in the held-out split too.
     least = 2 if corpus.sentences else 1
@@ -368,7 +370,7 @@ def _first_pass(job: Job, work: Path) -> FirstPass:
         context = Context(tokenizer=first)
     settings = first_pass.FirstPassJob(
         corpus=corpus,
-        filters=judging,
+        filters=per_document,
         context=context,
         evaluation=evaluation,
         remove=job.preprocessing.remove_evaluation,

@@ -161,8 +161,8 @@ def pretrain(
             if finished:
                 say(f"The run in '{out}' is finished; --overwrite starts it again.")
                 return read_json(run.summary, Summary) if world.is_first else None
-            order = PretrainingJob(recipe=recipe, shards=shards, data=data, run=run, started=started)
-            return _pretrain(order, world, watching, alive, created)
+            job = PretrainingJob(recipe=recipe, shards=shards, data=data, run=run, started=started)
+            return _pretrain(job, world, watching, alive, created)
         finally:
             worlds.stop(world)
 
@@ -188,10 +188,8 @@ def _hold(run: RunFolder, world: World, alive: ExitStack) -> bool:
     return created
 
 
-def _pretrain(
-    order: PretrainingJob, world: World, watching: Watching, alive: ExitStack, created: bool
-) -> Summary | None:
-    run = order.run
+def _pretrain(job: PretrainingJob, world: World, watching: Watching, alive: ExitStack, created: bool) -> Summary | None:
+    run = job.run
     fresh = world.broadcast(not run.decisions.exists())
     try:
         if world.any(run.decisions.exists()) and fresh:
@@ -199,41 +197,41 @@ def _pretrain(
                 f"The run '{run.path}' is on another host than the first process.",
                 "Copy the folder to the first host, or start that host first.",
             )
-        decisions = first_decisions(order.recipe, world) if fresh else _read_decisions(run, world)
+        decisions = first_decisions(job.recipe, world) if fresh else _read_decisions(run, world)
         decisions = world.broadcast(decisions)
         use_device(decisions)
         if fresh and world.is_first:
             shutil.rmtree(run.checkpoints, ignore_errors=True)  # left by a start that was killed before its first step
-            say_other_tokenizer(order.recipe, order.shards.manifest)
-        training, progress = setup_training(order, decisions, world)
+            say_other_tokenizer(job.recipe, job.shards.manifest)
+        training, progress = setup_training(job, decisions, world)
         if world.is_first and not fresh:  # before compilation, which may take minutes
             alive.enter_context(closing(Heartbeat(run.heartbeat, training.clock.elapsed)))
         if world.is_first:
             size = checkpoint.bytes_of(training.model, training.average)
             check_room(run.path, checkpoint_bytes=size, model_bytes=4 * training.model.parameter_count())
         charged = dict(training.time_by_category)
-        training = with_measurements(order, training, progress) if fresh else resume(training, progress, run)
+        training = with_measurements(job, training, progress) if fresh else resume(training, progress, run)
         progress = progress.scaled_for(training.decisions.precision)
         if fresh and world.is_first:
             decided, device = training.decisions, training.device
-            write_start(run, order.recipe, decided, order.shards, order.data, device, order.started)
+            write_start(run, job.recipe, decided, job.shards, job.data, device, job.started)
     except BaseException:
         if fresh and world.is_first:
             shutil.rmtree(run.path if created else run.checkpoints, ignore_errors=True)
         raise
     # Steps run for measurement count as start time.
     saving = training.time_by_category["checkpoint"] - charged["checkpoint"]
-    starting = max(0.0, time.monotonic() - order.started - saving)
+    starting = max(0.0, time.monotonic() - job.started - saving)
     training.time_by_category.update(
         charged | {"checkpoint": charged["checkpoint"] + saving, "start": charged["start"] + starting}
     )
-    remote = _remote(order, watching) if world.is_first and watching.track else None
+    remote = _remote(job, watching) if world.is_first and watching.track else None
     if world.is_first and fresh:
         alive.enter_context(closing(Heartbeat(run.heartbeat, training.clock.elapsed)))
     try:
-        progress = _train(training, progress, order, remote)
+        progress = _train(training, progress, job, remote)
         # All ranks hold the same weights, so the first one finishes alone and the others do not wait.
-        summary = finish(order, training, progress, watching.price) if world.is_first else None
+        summary = finish(job, training, progress, watching.price) if world.is_first else None
         if remote and summary:
             remote.on_validation(summary.validation)
         return summary
@@ -242,20 +240,20 @@ def _pretrain(
             remote.close()  # after the export, because closing may take seconds
 
 
-def _remote(order: PretrainingJob, watching: Watching) -> Remote:
-    return Remote(watching.track, run=order.run, recipe=resolved(order.recipe), name=order.run.path.name)
+def _remote(job: PretrainingJob, watching: Watching) -> Remote:
+    return Remote(watching.track, run=job.run, recipe=resolved(job.recipe), name=job.run.path.name)
 
 
 def _read_decisions(run: RunFolder, world: World) -> Decisions | None:
     return read_json(run.decisions, Decisions) if world.is_first else None
 
 
-def _forecast_monitor(order: PretrainingJob, training: Training) -> ForecastMonitor | None:
+def _forecast_monitor(job: PretrainingJob, training: Training) -> ForecastMonitor | None:
     """Return the monitor that forecasts the final loss, or None if the forecast does not support the recipe."""
-    if why_no_forecast(order.recipe):
+    if why_no_forecast(job.recipe):
         return None
-    shards, manifest, phase = order.shards, order.shards.manifest, training.phases[0]
-    epochs, path = calibration.expected_epochs(training, order.budget, training.clock.elapsed()), order.run.forecast
+    shards, manifest, phase = job.shards, job.shards.manifest, training.phases[0]
+    epochs, path = calibration.expected_epochs(training, job.budget, training.clock.elapsed()), job.run.forecast
     run = RunSpec(
         inner=inner_parameters(training.model.parameter_count(), manifest.vocabulary, training.model.hidden_size),
         tokens=epochs * phase.rows_per_epoch * phase.length,
@@ -265,15 +263,15 @@ def _forecast_monitor(order: PretrainingJob, training: Training) -> ForecastMoni
         if path.exists()
         else compression(shards.train, shards.heldout, shards.unigram_counts),
     )
-    timed = order.budget.unit == "seconds"
+    timed = job.budget.unit == "seconds"
     return ForecastMonitor(shipped_law(), run, pace_of(training.decisions).covered if timed else None, path)
 
 
 def _train(
-    training: Training, progress: checkpoint.Progress, order: PretrainingJob, remote: Remote | None
+    training: Training, progress: checkpoint.Progress, job: PretrainingJob, remote: Remote | None
 ) -> checkpoint.Progress:
     """Run the training loop with its journal and monitors."""
-    run, budget, world = order.run, order.budget, training.world
+    run, budget, world = job.run, job.budget, training.world
     if world.is_first:
         # Charge the time of the start even if no step finishes.
         starting = replace(progress, elapsed=training.clock.elapsed(), time_by_category=dict(training.time_by_category))
@@ -290,10 +288,10 @@ def _train(
         work = stack.enter_context(working("Training"))
         # Loss of a unigram model that copies the tokens that it is given.
         plateau = training.validation.unigram_loss * (1 - training.objective.given)
-        forecast = _forecast_monitor(order, training)
+        forecast = _forecast_monitor(job, training)
         remark = forecast.remark if forecast else str
         optional: list[Monitor] = [monitor for monitor in (forecast, remote) if monitor]
-        live, warning = Live(work, seconds, plateau, remark), Plateau(plateau, smaller_than(order.recipe))
+        live, warning = Live(work, seconds, plateau, remark), Plateau(plateau, smaller_than(job.recipe))
         monitors: list[Monitor] = [*optional, live, warning, page]
         training = replace(training, journal=journal, monitors=monitors, telemetry=telemetry)
         progress = fit(training, progress)

@@ -21,7 +21,7 @@ from daybreak.evaluation.protocols.conventions import averages
 from daybreak.evaluation.scoring.resampling import compare
 from daybreak.reporting.corpus import is_data_folder, write_corpus_page
 from daybreak.reporting.markdown import as_markdown
-from daybreak.reporting.page import render_page, told_apart
+from daybreak.reporting.page import render_page, with_unique_labels
 from daybreak.reporting.runs import Published, RunRecords, read_folder
 from daybreak.reporting.tasks import glue_table, line
 from daybreak.schemas.studies import Study
@@ -91,7 +91,7 @@ def report(
         raise UserError(f"'{out}' is a folder.", "Name a file, as in `--out report.html`.")
     if len(runs) == 1 and is_data_folder(runs[0]):
         return write_corpus_page(runs[0], out, form=form, text=text)
-    read = told_apart([_with_averages(read_folder(path)) for path in dict.fromkeys(runs)])
+    read = with_unique_labels([_with_averages(read_folder(path)) for path in dict.fromkeys(runs)])
     comparisons, unpaired = ([], []) if study else _compared(read)
     published = [_published(each) for each in computed()]
     page = render_page(read, comparisons, unpaired, published=published, text=text, study=study)
@@ -117,7 +117,7 @@ def glue_scores(runs: Sequence[Path], table: str = TABLES[0], out: Path | None =
         raise UserError(f"'{table}' is not a table.", f"Choose {' or '.join(TABLES)}.")
     if out is not None and out.is_dir():
         raise UserError(f"'{out}' is a folder.", "Name a file, as in `--out glue.md`.")
-    read = told_apart([read_folder(path) for path in dict.fromkeys(runs)])
+    read = with_unique_labels([read_folder(path) for path in dict.fromkeys(runs)])
     found = glue_table(read, [_published(anchor) for anchor in table_anchors()])
     if not found:
         raise UserError(

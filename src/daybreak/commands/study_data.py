@@ -26,7 +26,7 @@ from daybreak.core.serialization import fingerprint
 from daybreak.core.terminal import say
 from daybreak.data.pipeline.preprocessed import find_text, make_texts
 from daybreak.data.pipeline.resuming import work_folder
-from daybreak.data.pipeline.split_assignment import RAW, SORTED, TREATMENTS, check_preprocessings
+from daybreak.data.pipeline.split_assignment import PREPROCESSINGS, RAW, SORTED, check_preprocessings
 from daybreak.data.pipeline.workers import released
 from daybreak.data.sequences.sampler import PackedRows, StreamRows
 from daybreak.data.sequences.shards import open_shards
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 class Preparation:
     """How the texts are read and preprocessed, besides the settings of the recipe."""
 
-    preprocessings: CommaSeparated = TREATMENTS
+    preprocessings: CommaSeparated = PREPROCESSINGS
     """raw, then the preprocessings to compare with it: filtered, sorted, deduplicated. Each includes those before
     it."""
     order: str = "full-stops"

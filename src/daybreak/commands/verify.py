@@ -69,7 +69,7 @@ def verify(run: Path, *, data: Path | None = None, last: int = 0) -> Verified:
     world = worlds.start()
     try:
         use_device(decisions)
-        order = PretrainingJob(
+        job = PretrainingJob(
             recipe=recipe, shards=shards, data=data or run / "data", run=folder, started=time.monotonic()
         )
         saved = find_weights(folder, trace)
@@ -80,6 +80,6 @@ def verify(run: Path, *, data: Path | None = None, last: int = 0) -> Verified:
             raise UserError(f"'{run}' has no later checkpoint and no exported model.", "Resume the run first.")
         check_world_size(decisions, first, later[-1].step, world)
         torch.set_num_threads(current_change(decisions, first).threads)
-        return replay(order, decisions, trace, start, later, world)
+        return replay(job, decisions, trace, start, later, world)
     finally:
         worlds.stop(world)

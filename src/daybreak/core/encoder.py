@@ -39,7 +39,7 @@ class Encoder(nn.Module, ABC):
     def states(
         self,
         ids: Tensor,
-        slots: Tensor | None = None,
+        positions: Tensor | None = None,
         *,
         causal: bool = False,
         attend: Tensor | None = None,
@@ -49,13 +49,13 @@ class Encoder(nn.Module, ABC):
 
         Args:
             ids: int64 [B, L].
-            slots: int64 [B, K], positions whose states are returned; None for all of them.
+            positions: int64 [B, K], positions whose states are returned; None for all of them.
             causal: let each position attend only to itself and to positions before it.
             attend: bool [B, L], False for padding; None if nothing is padded.
             types: int64 [B, L], segments 0 and 1; None for all 0. Ignored by models without segments.
 
         Returns:
-            [B, K, D], or [B, L, D] without ``slots``.
+            [B, K, D], or [B, L, D] without ``positions``.
         """
 
     @abstractmethod
@@ -70,23 +70,23 @@ class Encoder(nn.Module, ABC):
     def features(
         self,
         ids: Tensor,
-        slots: Tensor | None = None,
+        positions: Tensor | None = None,
         *,
         causal: bool = False,
         attend: Tensor | None = None,
         types: Tensor | None = None,
     ) -> Tensor:
-        """Return the decoder's input: [B, K, D], or [B, L, D] without ``slots``."""
-        return self.transform(self.states(ids, slots, causal=causal, attend=attend, types=types))
+        """Return the decoder's input: [B, K, D], or [B, L, D] without ``positions``."""
+        return self.transform(self.states(ids, positions, causal=causal, attend=attend, types=types))
 
     def logits(
-        self, ids: Tensor, slots: Tensor | None = None, *, attend: Tensor | None = None, types: Tensor | None = None
+        self, ids: Tensor, positions: Tensor | None = None, *, attend: Tensor | None = None, types: Tensor | None = None
     ) -> Tensor:
         """Return [B, K or L, V]."""
-        return self.decoder(self.features(ids, slots, attend=attend, types=types))
+        return self.decoder(self.features(ids, positions, attend=attend, types=types))
 
     def run_block(
-        self, block: nn.Module, x: Tensor, mask: Tensor | None, causal: bool, slots: Tensor | None, *tables: Tensor
+        self, block: nn.Module, x: Tensor, mask: Tensor | None, causal: bool, positions: Tensor | None, *tables: Tensor
     ) -> Tensor:
         """Call a block: during training by compiled code and with gradient checkpointing, if these are enabled.
 
@@ -96,17 +96,17 @@ class Encoder(nn.Module, ABC):
             x: [B, L, D].
             mask: bool [1 or B, 1, L or K, L], True where a position attends to another; None for all, or as ``causal``
                 sets.
-            slots: int64 [B, K], positions whose states are returned; None for all of them.
+            positions: int64 [B, K], positions whose states are returned; None for all of them.
             tables: other inputs of the architecture's blocks.
 
         Returns:
-            [B, K, D], or [B, L, D] without ``slots``.
+            [B, K, D], or [B, L, D] without ``positions``.
         """
         # Evaluation has other shapes and is rare: compiling for it would not pay off.
         call = self.compiled if self.training and self.compiled else called
         if self.gradient_checkpointing and self.training and torch.is_grad_enabled():
-            return checkpoint(call, block, x, mask, causal, slots, *tables, use_reentrant=False)
-        return call(block, x, mask, causal, slots, *tables)
+            return checkpoint(call, block, x, mask, causal, positions, *tables, use_reentrant=False)
+        return call(block, x, mask, causal, positions, *tables)
 
     def parts(self, name: str) -> int:
         """Number of matrices of equal shape that the parameter ``name`` stacks along its first dimension."""
@@ -122,10 +122,10 @@ class Encoder(nn.Module, ABC):
 
 
 def called(
-    block: nn.Module, x: Tensor, mask: Tensor | None, causal: bool, slots: Tensor | None, *tables: Tensor
+    block: nn.Module, x: Tensor, mask: Tensor | None, causal: bool, positions: Tensor | None, *tables: Tensor
 ) -> Tensor:
     """Call a block uncompiled; the arguments are those of ``Encoder.run_block``."""
-    return block(x, mask, causal, slots, *tables)
+    return block(x, mask, causal, positions, *tables)
 
 
 @dataclass(frozen=True, kw_only=True)

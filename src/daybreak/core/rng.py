@@ -26,10 +26,10 @@ def _mix(bits: Tensor) -> Tensor:
     return bits ^ _shift_right(bits, 31)
 
 
-def draws(seed: int, first_row: int, rows: int, slots: int, device: torch.device) -> Tensor:
-    """Return non-negative int64 [rows, slots], uniform in [0, 2**62), for rows first_row, first_row + 1, ..."""
+def draws(seed: int, first_row: int, rows: int, columns: int, device: torch.device) -> Tensor:
+    """Return non-negative int64 [rows, columns], uniform in [0, 2**62), for rows first_row, first_row + 1, ..."""
     golden = _signed(0x9E3779B97F4A7C15)
     row = torch.arange(first_row, first_row + rows, dtype=torch.int64, device=device)[:, None]
-    slot = torch.arange(slots, dtype=torch.int64, device=device)[None]
-    keyed = _mix(_mix(row * golden + _signed(seed * 0xD1B54A32D192ED03 + 1)) + slot * golden)
+    column = torch.arange(columns, dtype=torch.int64, device=device)[None]
+    keyed = _mix(_mix(row * golden + _signed(seed * 0xD1B54A32D192ED03 + 1)) + column * golden)
     return _shift_right(_mix(keyed), 2)

@@ -335,12 +335,12 @@ def _budget(summary: Summary | None, environment: Environment, manifest: Manifes
     rows = [["Hardware", machine], ["Software", f"Daybreak {environment.daybreak}, torch {environment.torch}"]]
     if summary is None:
         return rows
-    spent = ", ".join(f"{use} {seconds:.1f} s" for use, seconds in summary.time_by_category.items() if seconds)
+    by_category = ", ".join(f"{use} {seconds:.1f} s" for use, seconds in summary.time_by_category.items() if seconds)
     not_charged = f"preparing the text {manifest.seconds:.1f} s, parity check {summary.parity_seconds:.1f} s"
     return [
         ["Budget", summary.budget],
         ["Time charged", f"{summary.elapsed:.1f} s ({duration(summary.elapsed)})"],
-        ["Time by category", spent],
+        ["Time by category", by_category],
         ["Steps", f"{summary.steps:,}"],
         ["Tokens read", f"{count(summary.tokens)} ({significant(summary.epochs, 2)} epochs)"],
         ["Resumed", f"{summary.resumes} times"],

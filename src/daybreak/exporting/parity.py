@@ -90,14 +90,21 @@ def _cases(model: Encoder, shape: EncoderConfig, validation: Validation) -> dict
     The few sequences have two segments, which models without segments ignore. The padded sequence is the first of them,
     shortened and padded to the same length.
     """
-    masked, slots, answers = validation.cases()
+    masked, positions, answers = validation.cases()
     ids = masked[:PROBE_ROWS]
     half = torch.arange(ids.shape[1], device=ids.device) >= ids.shape[1] // 2
     types = half.long().expand_as(ids)
     short = ids[:1, : ids.shape[1] - PADDING]
     padded = torch.nn.functional.pad(short, (0, PADDING), value=validation.special.pad)
     attend = torch.nn.functional.pad(torch.ones_like(short, dtype=torch.bool), (0, PADDING), value=False)
-    cases = {"masked": masked, "slots": slots, "answers": answers, "types": types, "padded": padded, "attend": attend}
+    cases = {
+        "masked": masked,
+        "positions": positions,
+        "answers": answers,
+        "types": types,
+        "padded": padded,
+        "attend": attend,
+    }
     with torch.inference_mode():
         cases["logits"] = model.logits(ids, types=types).float()
         cases["padded_logits"] = model.logits(padded, attend=attend, types=types[:1]).float()

@@ -114,10 +114,10 @@ def masked_accuracy(model: Any, cases: dict[str, torch.Tensor]) -> float:
     """Accuracy of the stock model on the masked tokens of all sequences."""
     correct = 0
     with torch.inference_mode():
-        for masked, slots, answers in zip(
-            cases["masked"].split(16), cases["slots"].split(16), cases["answers"].split(16), strict=True
+        for masked, positions, answers in zip(
+            cases["masked"].split(16), cases["positions"].split(16), cases["answers"].split(16), strict=True
         ):
-            predictions = model(input_ids=masked).logits.argmax(dim=-1).gather(1, slots)
+            predictions = model(input_ids=masked).logits.argmax(dim=-1).gather(1, positions)
             correct += int((predictions == answers).sum())
     return correct / cases["answers"].numel()
 

@@ -21,9 +21,9 @@ STEP_TOKENS = (1_024, 4_096)
 """Fewest and most tokens per step of the fitted runs."""
 
 
-def inner_parameters(parameters: int, vocabulary: int, width: int) -> int:
+def inner_parameters(parameters: int, vocabulary: int, hidden_size: int) -> int:
     """Return the parameters outside the embedding, which is tied to the decoder."""
-    return parameters - vocabulary * width
+    return parameters - vocabulary * hidden_size
 
 
 def law_run(run: RunFolder, name: str, compression: float) -> LawRun:

@@ -189,8 +189,8 @@ class Block(nn.Module):
         self.unit_norm = nn.LayerNorm(shape.hidden_size, eps=shape.epsilon)
         self.drop = dropping(shape.dropout)
 
-    def forward(self, x: Tensor, mask: Tensor | None, causal: bool, slots: Tensor | None) -> Tensor:
-        stream = x if slots is None else take(x, slots)
+    def forward(self, x: Tensor, mask: Tensor | None, causal: bool, positions: Tensor | None) -> Tensor:
+        stream = x if positions is None else take(x, positions)
         stream = self.attention_norm(stream + self.drop(self.attention(x, stream, mask, causal)))
         activated = F.gelu(self.up(stream), approximate=self.approximation)
         return self.unit_norm(stream + self.drop(self.down(activated)))
@@ -223,7 +223,7 @@ class Bert(Encoder):
     def states(
         self,
         ids: Tensor,
-        slots: Tensor | None = None,
+        positions: Tensor | None = None,
         *,
         causal: bool = False,
         attend: Tensor | None = None,
@@ -234,14 +234,16 @@ class Bert(Encoder):
         x = self.drop(self.embedding_norm(self.embedding(ids) + (self.positions.weight[:length] + segments)))
 
         def mask_of(queries: Tensor | None, by_mask: bool) -> Tensor | None:
-            return attention_mask(length, causal=by_mask, window=None, attend=attend, slots=queries, device=ids.device)
+            return attention_mask(
+                length, causal=by_mask, window=None, attend=attend, positions=queries, device=ids.device
+            )
 
         # SDPA is faster with its own causal attention than with a mask, which masked positions need.
         mask = mask_of(None, causal and attend is not None)
         for block in self.blocks[:-1]:
             x = self.run_block(block, x, mask, causal, None)
-        last = mask if slots is None else mask_of(slots, causal)
-        return self.run_block(self.blocks[-1], x, last, causal, slots)
+        last = mask if positions is None else mask_of(positions, causal)
+        return self.run_block(self.blocks[-1], x, last, causal, positions)
 
     def parts(self, name: str) -> int:
         return 3 if name.endswith(("attention.qkv.weight", "attention.qkv.bias")) else 1

@@ -185,16 +185,16 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(shape.hidden_size, 3 * shape.hidden_size, bias=shape.biases)
         self.out = nn.Linear(shape.hidden_size, shape.hidden_size, bias=shape.biases)
 
-    def forward(self, x: Tensor, mask: Tensor | None, causal: bool, slots: Tensor | None) -> Tensor:
-        """[B, L, D] -> [B, L, D], or [B, K, D] with ``slots``."""
+    def forward(self, x: Tensor, mask: Tensor | None, causal: bool, positions: Tensor | None) -> Tensor:
+        """[B, L, D] -> [B, L, D], or [B, K, D] with ``positions``."""
         rows, length, hidden_size = x.shape
         per_head = (self.heads, hidden_size // self.heads)
-        if slots is None:
+        if positions is None:
             query, key, value = self.qkv(x).view(rows, length, 3, *per_head).unbind(2)
         else:
             weight, bias = self.qkv.weight, self.qkv.bias
             query_bias, key_value_bias = (None, None) if bias is None else bias.split((hidden_size, 2 * hidden_size))
-            query = F.linear(take(x, slots), weight[:hidden_size], query_bias).view(rows, -1, *per_head)
+            query = F.linear(take(x, positions), weight[:hidden_size], query_bias).view(rows, -1, *per_head)
             key, value = F.linear(x, weight[hidden_size:], key_value_bias).view(rows, length, 2, *per_head).unbind(2)
         query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
         dropout = self.dropout if self.training else 0.0
@@ -229,9 +229,9 @@ class Block(nn.Module):
         self.unit = Unit(shape)
         self.drop = dropping(shape.dropout)
 
-    def forward(self, x: Tensor, mask: Tensor | None, causal: bool, slots: Tensor | None) -> Tensor:
-        stream = x if slots is None else take(x, slots)
-        stream = stream + self.drop(self.attention(self.attention_norm(x), mask, causal, slots))
+    def forward(self, x: Tensor, mask: Tensor | None, causal: bool, positions: Tensor | None) -> Tensor:
+        stream = x if positions is None else take(x, positions)
+        stream = stream + self.drop(self.attention(self.attention_norm(x), mask, causal, positions))
         return stream + self.drop(self.unit(self.unit_norm(stream)))
 
 
@@ -287,7 +287,7 @@ class Crammed(Encoder):
     def states(
         self,
         ids: Tensor,
-        slots: Tensor | None = None,
+        positions: Tensor | None = None,
         *,
         causal: bool = False,
         attend: Tensor | None = None,
@@ -298,13 +298,15 @@ class Crammed(Encoder):
             attend = None
         # SDPA is faster with its own causal attention than with a mask.
         masked = causal and attend is not None
-        mask = attention_mask(length, causal=masked, window=None, attend=attend, slots=None, device=device)
+        mask = attention_mask(length, causal=masked, window=None, attend=attend, positions=None, device=device)
         x = self.drop(self.embedding_norm(self.embedding(ids) + self.positions(length)))
         last = len(self.blocks) - 1
         for index, block in enumerate(self.blocks):
-            if index == last and slots is not None:
-                mask = attention_mask(length, causal=causal, window=None, attend=attend, slots=slots, device=device)
-                x = self.run_block(block, x, mask, False, slots)
+            if index == last and positions is not None:
+                mask = attention_mask(
+                    length, causal=causal, window=None, attend=attend, positions=positions, device=device
+                )
+                x = self.run_block(block, x, mask, False, positions)
             else:
                 x = self.run_block(block, x, mask, causal, None)
         return self.final_norm(x)

@@ -97,25 +97,31 @@ def dropping(rate: float) -> nn.Module:
     return nn.Dropout(rate) if rate else nn.Identity()
 
 
-def take(states: Tensor, slots: Tensor) -> Tensor:
-    """Pick positions: states [B, L, D], slots int64 [B, K] -> [B, K, D]."""
+def take(states: Tensor, positions: Tensor) -> Tensor:
+    """Pick positions: states [B, L, D], positions int64 [B, K] -> [B, K, D]."""
     rows, length, hidden_size = states.shape
-    flat = slots + torch.arange(rows, device=slots.device)[:, None] * length
+    flat = positions + torch.arange(rows, device=positions.device)[:, None] * length
     return states.reshape(rows * length, hidden_size).index_select(0, flat.reshape(-1)).view(rows, -1, hidden_size)
 
 
 def attention_mask(
-    length: int, *, causal: bool, window: int | None, attend: Tensor | None, slots: Tensor | None, device: torch.device
+    length: int,
+    *,
+    causal: bool,
+    window: int | None,
+    attend: Tensor | None,
+    positions: Tensor | None,
+    device: torch.device,
 ) -> Tensor | None:
     """Return the attention mask, bool [1 or B, 1, L or K, L], or None if all positions attend to all.
 
     Args:
         window: number of visible positions on each side; None for no limit.
         attend: bool [B, L], False for padding.
-        slots: int64 [B, K], positions of the queries; None for all.
+        positions: int64 [B, K], positions of the queries; None for all.
     """
     keys = torch.arange(length, device=device)
-    queries = keys[None] if slots is None else slots
+    queries = keys[None] if positions is None else positions
     visible = None
     if causal:
         visible = keys[None, None] <= queries[:, :, None]

@@ -138,17 +138,19 @@ class Attention(nn.Module):
         self.out = nn.Linear(shape.hidden_size, shape.hidden_size, bias=False)
 
     def forward(
-        self, x: Tensor, mask: Tensor | None, causal: bool, slots: Tensor | None, cosine: Tensor, sine: Tensor
+        self, x: Tensor, mask: Tensor | None, causal: bool, positions: Tensor | None, cosine: Tensor, sine: Tensor
     ) -> Tensor:
-        """[B, L, D] -> [B, L, D], or [B, K, D] with ``slots``; ``cosine`` and ``sine`` are [L, C / 2]."""
+        """[B, L, D] -> [B, L, D], or [B, K, D] with ``positions``; ``cosine`` and ``sine`` are [L, C / 2]."""
         rows, length, hidden_size = x.shape
-        if slots is None:
+        if positions is None:
             qkv = self.qkv(x).view(rows, length, 3, self.heads, self.channels)
             query, key = rotate(qkv[:, :, :2], cosine[:, None, None], sine[:, None, None]).unbind(2)
             value = qkv[:, :, 2]
         else:
-            query = F.linear(take(x, slots), self.qkv.weight[:hidden_size]).view(rows, -1, self.heads, self.channels)
-            query = rotate(query, cosine[slots][:, :, None], sine[slots][:, :, None])
+            query = F.linear(take(x, positions), self.qkv.weight[:hidden_size]).view(
+                rows, -1, self.heads, self.channels
+            )
+            query = rotate(query, cosine[positions][:, :, None], sine[positions][:, :, None])
             kv = F.linear(x, self.qkv.weight[hidden_size:]).view(rows, length, 2, self.heads, self.channels)
             key, value = rotate(kv[:, :, 0], cosine[:, None], sine[:, None]), kv[:, :, 1]
         mixed = attend_heads(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), mask, causal=causal)
@@ -178,10 +180,10 @@ class Block(nn.Module):
         self.unit = GatedUnit(shape)
 
     def forward(
-        self, x: Tensor, mask: Tensor | None, causal: bool, slots: Tensor | None, cosine: Tensor, sine: Tensor
+        self, x: Tensor, mask: Tensor | None, causal: bool, positions: Tensor | None, cosine: Tensor, sine: Tensor
     ) -> Tensor:
-        stream = x if slots is None else take(x, slots)
-        stream = stream + self.attention(self.attention_norm(x), mask, causal, slots, cosine, sine)
+        stream = x if positions is None else take(x, positions)
+        stream = stream + self.attention(self.attention_norm(x), mask, causal, positions, cosine, sine)
         return stream + self.unit(self.unit_norm(stream))
 
 
@@ -207,7 +209,7 @@ class ModernBert(Encoder):
     def states(
         self,
         ids: Tensor,
-        slots: Tensor | None = None,
+        positions: Tensor | None = None,
         *,
         causal: bool = False,
         attend: Tensor | None = None,
@@ -219,7 +221,9 @@ class ModernBert(Encoder):
             # SDPA is faster with its own causal attention than with a mask.
             local = window is not None and window < length - 1
             by_mask = causal and (local or attend is not None or queries is not None)
-            return attention_mask(length, causal=by_mask, window=window, attend=attend, slots=queries, device=device)
+            return attention_mask(
+                length, causal=by_mask, window=window, attend=attend, positions=queries, device=device
+            )
 
         def rotary_of(base: float) -> tuple[Tensor, Tensor]:
             return rotary_table(length, shape.hidden_size // shape.heads, base, device)
@@ -231,8 +235,8 @@ class ModernBert(Encoder):
         for index, block in enumerate(self.blocks):
             is_global = shape.is_global(index)
             window = None if is_global else shape.window // 2
-            if index == last and slots is not None:
-                x = self.run_block(block, x, mask_of(window, slots), causal, slots, *rotary[is_global])
+            if index == last and positions is not None:
+                x = self.run_block(block, x, mask_of(window, positions), causal, positions, *rotary[is_global])
                 continue
             if window not in masks:
                 masks[window] = mask_of(window, None)

@@ -47,6 +47,6 @@ def flops_per_token(recipe: Recipe, vocabulary: int) -> int:
     length, model = recipe.length, meta_model(recipe, vocabulary).eval()
     with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
         ids = torch.zeros(1, length, dtype=torch.int64)
-        slots = torch.zeros(1, max(1, round(MASKED_FRACTION * length)), dtype=torch.int64)
-        model.logits(ids, slots)
+        positions = torch.zeros(1, max(1, round(MASKED_FRACTION * length)), dtype=torch.int64)
+        model.logits(ids, positions)
     return (1 + BACKWARD) * counter.get_total_flops() // length

@@ -83,7 +83,7 @@ def find_start(saved: list[SavedWeights], last: int, steps: int) -> Checkpoint |
 
 
 def check_world_size(decisions: Decisions, first: int, end: int, world: World) -> None:
-    """Check that the steps were trained by as many processes: another number sums gradients in another order.
+    """Check that the steps were trained by as many processes: another number sums gradients in another job.
 
     Raises:
         UserError: they were not.
@@ -109,7 +109,7 @@ def _processes_change(decisions: Decisions, step: int) -> bool:
 
 
 def replay(
-    order: PretrainingJob,
+    job: PretrainingJob,
     decisions: Decisions,
     trace: list[TraceRecord],
     start: Checkpoint | None,
@@ -121,19 +121,19 @@ def replay(
     Raises:
         UserError: something differs; the message names it.
     """
-    parts = build(order.recipe, order.shards, order.data, decisions, init=start is None)
-    progress = checkpoint.load(start, *parts) if start else first_progress(order.recipe, *parts, world)
+    parts = build(job.recipe, job.shards, job.data, decisions, init=start is None)
+    progress = checkpoint.load(start, *parts) if start else first_progress(job.recipe, *parts, world)
     progress = progress.scaled_for(decisions.precision)
     first = progress.step
     unvalidated = replace(decisions, validation_marks=0)
-    training = build_training(order, parts, unvalidated, world, ReplayClock(trace), progress)
-    norms = Norms({line["step"]: line["gradient_norm"] for line in _step_lines(order.run)})
+    training = build_training(job, parts, unvalidated, world, ReplayClock(trace), progress)
+    norms = Norms({line["step"]: line["gradient_norm"] for line in _step_lines(job.run)})
     training = replace(training, run=None, record_seconds=0.0)
     settings = current_change(decisions, first)
     training = replace(training, phases=with_microbatch(training.phases, settings.microbatch))
     if settings.compiled and not compiled_everywhere(training, progress):
         raise UserError(
-            f"'{order.run.path}' was trained with torch.compile, which fails on this machine.",
+            f"'{job.run.path}' was trained with torch.compile, which fails on this machine.",
             "Verify the run where it was trained.",
         )
     total = saved[-1].step
@@ -142,16 +142,16 @@ def replay(
         for weights in saved:
             clock = ReplayClock(trace[: weights.step])
             progress = fit(replace(training, clock=clock, monitors=monitors), progress)
-            differences = [norms.difference, _difference(order.recipe, training, weights)]
+            differences = [norms.difference, _difference(job.recipe, training, weights)]
             if weights.exported and not any(differences) and world.is_first:
-                differences.append(_validation_difference(order.run, training))
+                differences.append(_validation_difference(job.run, training))
             # Only the first rank knows the recorded norms.
             if found := world.broadcast("; ".join(filter(None, differences))):
-                raise _difference_error(order.run, decisions, found)
+                raise _difference_error(job.run, decisions, found)
             say(f"{weights.name}: equal, {weights.step:,} of {total:,} steps.")
     compared = f"{norms.compared:,} recorded gradient norms and {len(saved)} sets of weights"
-    say(f"Verified: steps {first:,} to {total:,} of '{order.run.path}' are equal bit for bit ({compared}).")
-    loss = read_json(order.run.summary, Summary).validation.loss if saved[-1].exported else None
+    say(f"Verified: steps {first:,} to {total:,} of '{job.run.path}' are equal bit for bit ({compared}).")
+    loss = read_json(job.run.summary, Summary).validation.loss if saved[-1].exported else None
     if loss is not None:
         say(f"The held-out loss of the exported model equals the recorded one: {loss:.3f} nats.")
     names = [weights.name for weights in saved]

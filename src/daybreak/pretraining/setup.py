@@ -204,17 +204,17 @@ def _resumed(job: PretrainingJob, progress: checkpoint.Progress, world: World) -
     started, heartbeat = world.broadcast((run.decisions.exists(), heartbeat))
     if not started:
         return progress, heartbeat
-    spent = {
+    by_category = {
         **progress.time_by_category,
         "lost": progress.time_by_category.get("lost", 0.0) + heartbeat - progress.elapsed,
     }
-    progress = replace(progress, elapsed=heartbeat, resumes=progress.resumes + 1, time_by_category=spent)
+    progress = replace(progress, elapsed=heartbeat, resumes=progress.resumes + 1, time_by_category=by_category)
     lost = 0
     if world.is_first:
         # The charge is written before the trace that proves it is cut. It includes the start of this process, which
         # leaves no heartbeat if it is killed before its first step.
         starting = time.monotonic() - job.started
-        charged = {**spent, "start": spent.get("start", 0.0) + starting}
+        charged = {**by_category, "start": by_category.get("start", 0.0) + starting}
         checkpoint.charge(run.checkpoints, replace(progress, elapsed=heartbeat + starting, time_by_category=charged))
         for folder in (run.checkpoints, run.best, run.branch, run.late):
             checkpoint.drop_after(folder, progress.step)  # incomplete checkpoints and those of lost steps

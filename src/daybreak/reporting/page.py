@@ -45,7 +45,7 @@ def render_page(
         text: whether held-out sentences may be on the page.
         study: the study whose cells the runs are.
     """
-    runs = told_apart(runs)
+    runs = with_unique_labels(runs)
     several, pretrained = len(runs) > 1, any(run.pretrained_here for run in runs)
     exported = [run for run in runs if (run.path / "model").is_dir()]
     body = [
@@ -76,7 +76,7 @@ def render_page(
     return document(f"{title} - Daybreak report", body, "the files of the run", reload_seconds)
 
 
-def told_apart(runs: Sequence[RunRecords]) -> list[RunRecords]:
+def with_unique_labels(runs: Sequence[RunRecords]) -> list[RunRecords]:
     """Give every run a unique label: the folder's name, with its parent or a number if names are equal."""
     for parts in (1, 2):
         labels = ["/".join(run.path.resolve().parts[-parts:]) for run in runs]

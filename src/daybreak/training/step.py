@@ -41,7 +41,7 @@ from daybreak.training.validation import Validation
 MARGIN_BEFORE_FINISH = 1e-6
 """Distance in progress between the last point before the finish and its start."""
 CONTRASTIVE_SUFFIX = " and contrastive"
-"""Suffix of the stage's name in the finish, where the health of the run is judged separately."""
+"""Suffix of the stage's name in the finish, where the health of the run is checked separately."""
 
 
 @dataclass(frozen=True, kw_only=True)

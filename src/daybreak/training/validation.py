@@ -51,11 +51,11 @@ class Validation:
         self, batch: Batch, unigram_counts: np.ndarray, device: torch.device, own: RecipeHeldOut | None = None
     ):
         ids = torch.from_numpy(batch.ids).to(device)
-        masked, slots = mask_rows(ids, RATE, seed=SEED, position=0, special=batch.special)
+        masked, positions = mask_rows(ids, RATE, seed=SEED, position=0, special=batch.special)
         # Interim validations read the first sequences: shuffled, they represent all documents.
         order = torch.randperm(len(ids), generator=torch.Generator().manual_seed(SEED)).to(device)
-        self._masked, self._slots = masked[order], slots[order]
-        self._answers = ids.gather(1, slots)[order]
+        self._masked, self._positions = masked[order], positions[order]
+        self._answers = ids.gather(1, positions)[order]
         smooth = torch.from_numpy(unigram_counts.astype(np.float64)) + 1.0
         self._unigram = -(smooth / smooth.sum()).log().to(torch.float32).to(device)
         self._most_frequent = int(unigram_counts.argmax())
@@ -77,7 +77,7 @@ class Validation:
 
     def cases(self) -> tuple[Tensor, Tensor, Tensor]:
         """Masked sequences [R, L], the masked positions [R, K], and their original tokens [R, K]."""
-        return self._masked, self._slots, self._answers
+        return self._masked, self._positions, self._answers
 
     def evaluate(self, model: Encoder) -> ValidationRecord:
         """Evaluate ``model`` on all sequences, outside of a run."""
@@ -101,7 +101,7 @@ class Validation:
         with torch.inference_mode():
             for start in range(0, rows, BATCH_ROWS):
                 batch_started, batch = time.monotonic(), slice(start, min(start + BATCH_ROWS, rows))
-                logits = model.logits(self._masked[batch], self._slots[batch]).float()
+                logits = model.logits(self._masked[batch], self._positions[batch]).float()
                 picked = logits.gather(2, self._answers[batch][:, :, None])[:, :, 0]
                 loss = logits.logsumexp(dim=2) - picked
                 total += loss.sum().double().cpu()

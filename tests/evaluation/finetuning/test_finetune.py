@@ -74,7 +74,7 @@ def test_training_is_that_of_a_plain_loop(encoder: Path, weather: Path, name: st
         loss = nn.functional.cross_entropy(plain(**batches.inputs(indices)).logits, targets)
         gradients = dict(zip(moments, torch.autograd.grad(loss, list(plain.parameters()))))
         norm = torch.stack([gradient.norm() for gradient in gradients.values()]).norm()
-        short = 1.0 if protocol.clip is None else min(1.0, protocol.clip / (norm.item() + 1e-6))
+        short = 1.0 if protocol.max_grad_norm is None else min(1.0, protocol.max_grad_norm / (norm.item() + 1e-6))
         for each, parameter in plain.named_parameters():
             rate = setting.rate * scales[each] * rate_fraction(step, len(order), warmup, protocol.shape)
             (beta1, beta2), gradient = protocol.betas, gradients[each] * short

@@ -26,10 +26,10 @@ class Watched(Encoder):
         super().__init__()
         self.model, self.rows = model, []
 
-    def states(self, ids, slots=None, **more):
+    def states(self, ids, positions=None, **more):
         assert not self.model.training
-        self.rows.append((ids[0].tolist(), int(slots[0, 0])))
-        return self.model.states(ids, slots, **more)
+        self.rows.append((ids[0].tolist(), int(positions[0, 0])))
+        return self.model.states(ids, positions, **more)
 
     def transform(self, states):
         return self.model.transform(states)

@@ -45,21 +45,26 @@ def test_bert_8gb_is_run_glue_with_its_defaults() -> None:
     assert {one(protocol, family, width) for family in GLUE for width in (128, 768)} == {Setting(5, 2e-5, 32)}
     assert (protocol.length, protocol.train_rows, protocol.dropout) == (124, None, 0.1)
     assert (protocol.betas, protocol.eps) == ((defaults.adam_beta1, defaults.adam_beta2), defaults.adam_epsilon)
-    assert (protocol.weight_decay, protocol.clip) == (defaults.weight_decay, defaults.max_grad_norm)
+    assert (protocol.weight_decay, protocol.max_grad_norm) == (defaults.weight_decay, defaults.max_grad_norm)
     assert (protocol.shape, protocol.warmup) == (defaults.lr_scheduler_type, defaults.warmup_steps)
 
 
 def test_the_two_first_protocols_train_as_they_always_did() -> None:
     for protocol in (QUICK, SCIBERT):
         assert (protocol.betas, protocol.eps, protocol.shape) == ((0.9, 0.999), 1e-8, "linear")
-        assert (protocol.warmup, protocol.weight_decay, protocol.clip) == (0.1, 0.01, 1.0)
+        assert (protocol.warmup, protocol.weight_decay, protocol.max_grad_norm) == (0.1, 0.01, 1.0)
         assert (protocol.layer_decay_at(768), protocol.own, protocol.starts) == (1.0, (), ())
 
 
 def test_cramming_has_one_setting_for_all_tasks() -> None:
     assert {one(CRAMMING, family, width) for family in GLUE for width in (128, 768)} == {Setting(5, 4e-5, 16)}
     assert {CRAMMING.seeds_of(family) for family in GLUE} == {5}
-    assert (CRAMMING.shape, CRAMMING.drop_last, CRAMMING.clip, CRAMMING.weight_decay) == ("cosine", True, None, 0.0)
+    assert (CRAMMING.shape, CRAMMING.drop_last, CRAMMING.max_grad_norm, CRAMMING.weight_decay) == (
+        "cosine",
+        True,
+        None,
+        0.0,
+    )
     assert (CRAMMING.betas, CRAMMING.eps, CRAMMING.dropout, CRAMMING.length) == ((0.9, 0.98), 1e-6, 0.1, 128)
 
 

@@ -44,7 +44,7 @@ class Around(Encoder):
     def states(
         self,
         ids: Tensor,
-        slots: Tensor | None = None,
+        positions: Tensor | None = None,
         *,
         causal: bool = False,
         attend: Tensor | None = None,
@@ -56,7 +56,7 @@ class Around(Encoder):
         seen = torch.ones_like(ids, dtype=torch.bool) if attend is None else attend
         mean = (own * seen[:, :, None]).sum(1, keepdim=True) / seen.sum(1)[:, None, None]
         found = mean + 2 * own
-        return found if slots is None else found.gather(1, slots[:, :, None].expand(-1, -1, self.hidden_size))
+        return found if positions is None else found.gather(1, positions[:, :, None].expand(-1, -1, self.hidden_size))
 
     def transform(self, states: Tensor) -> Tensor:
         return states.tanh()

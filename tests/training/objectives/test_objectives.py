@@ -38,7 +38,7 @@ class Echo(Encoder):
     def states(
         self,
         ids: Tensor,
-        slots: Tensor | None = None,
+        positions: Tensor | None = None,
         *,
         causal: bool = False,
         attend: Tensor | None = None,
@@ -47,7 +47,7 @@ class Echo(Encoder):
         self.asked.append(causal)
         self.received.append((attend, types))
         found = self.table(ids)
-        return found if slots is None else found.gather(1, slots[:, :, None].expand(-1, -1, self.hidden_size))
+        return found if positions is None else found.gather(1, positions[:, :, None].expand(-1, -1, self.hidden_size))
 
     def transform(self, states: Tensor) -> Tensor:
         return states
@@ -93,14 +93,14 @@ def test_draws_depend_on_seed_row_and_slot_alone() -> None:
 )
 def test_exactly_k_positions_of_each_row_are_hidden(fraction: float, length: int, position: int, seed: int) -> None:
     ids = rows(6, length, seed=length)
-    masked, slots = mask_rows(ids, fraction, seed=seed, position=position)
+    masked, positions = mask_rows(ids, fraction, seed=seed, position=position)
     wanted = max(1, round(fraction * length))
-    assert slots.shape == (6, wanted)
-    assert (slots[:, 1:] > slots[:, :-1]).all()
+    assert positions.shape == (6, wanted)
+    assert (positions[:, 1:] > positions[:, :-1]).all()
     hidden = masked == MASK_ID
     assert (hidden.sum(1) == wanted).all()
     assert (masked[~hidden] == ids[~hidden]).all()
-    assert hidden.gather(1, slots).all()
+    assert hidden.gather(1, positions).all()
     assert wanted == length or not hidden[:, 0].any()
 
 
@@ -110,9 +110,9 @@ def test_special_tokens_are_spared_while_there_are_others(specials: list[int], s
     ids = rows(4, 30)
     for place in specials:
         ids[:, place] = place % (LAST_SPECIAL_ID + 1)
-    slots = choose(ids, 0.5, seed=seed, position=9)
+    positions = choose(ids, 0.5, seed=seed, position=9)
     others = int((ids[0] > LAST_SPECIAL_ID).sum())
-    chosen_specials = (ids.gather(1, slots) <= LAST_SPECIAL_ID).sum(1)
+    chosen_specials = (ids.gather(1, positions) <= LAST_SPECIAL_ID).sum(1)
     assert (chosen_specials == max(0, 15 - others)).all()
 
 
@@ -135,26 +135,26 @@ def test_other_rows_and_other_seeds_have_other_masks() -> None:
 
 def test_every_position_is_hidden_equally_often() -> None:
     count, length, fraction = 6_000, 33, 0.25
-    slots = choose(rows(count, length), fraction, seed=11, position=0)
-    times = torch.bincount(slots.reshape(-1), minlength=length).double()
+    positions = choose(rows(count, length), fraction, seed=11, position=0)
+    times = torch.bincount(positions.reshape(-1), minlength=length).double()
     assert times[0] == 0  # [CLS]
-    expected = slots.numel() / (length - 1)
+    expected = positions.numel() / (length - 1)
     assert ((times[1:] - expected) ** 2 / expected).sum() < 60  # 31 degrees of freedom, and draws without return
 
 
 def test_the_draws_of_runs_that_exist_stay_what_they_were() -> None:
     """Resume and replay read old checkpoints: these positions were drawn when the first runs were."""
-    slots = choose(rows(3, 24), 0.25, seed=123, position=4_567)
-    assert slots.tolist() == [[1, 7, 10, 15, 16, 19], [7, 12, 16, 20, 21, 23], [2, 6, 11, 12, 20, 22]]
+    positions = choose(rows(3, 24), 0.25, seed=123, position=4_567)
+    assert positions.tolist() == [[1, 7, 10, 15, 16, 19], [7, 12, 16, 20, 21, 23], [2, 6, 11, 12, 20, 22]]
 
 
 def test_other_special_ids_are_obeyed() -> None:
     special = SpecialIds(pad=40, unk=41, cls=42, sep=43, mask=44)
     ids = torch.arange(30, 46)[None].expand(8, -1)
     assert (is_special(ids, special)[0] == ((ids[0] >= 40) & (ids[0] <= 44))).all()
-    masked, slots = mask_rows(ids, 11 / 16, seed=0, position=0, special=special)
-    assert slots.shape == (8, 11) and not is_special(ids.gather(1, slots), special).any()
-    assert (masked.gather(1, slots) == 44).all()
+    masked, positions = mask_rows(ids, 11 / 16, seed=0, position=0, special=special)
+    assert positions.shape == (8, 11) and not is_special(ids.gather(1, positions), special).any()
+    assert (masked.gather(1, positions) == 44).all()
 
 
 # ---------------------------------------------------------------- stages
@@ -183,20 +183,20 @@ def test_fewer_causal_targets_are_a_sample_of_the_same_loss() -> None:
     model, ids = Echo(), rows(5, 21)
     objective = CausalThenMasked(causal_fraction=0.5, causal_targets=0.3)
     found = objective.loss(model, Batch(ids=ids), seed=4, position=70, progress=0.1)
-    slots = choose(ids[:, 1:], 0.3, seed=4, position=70)
+    positions = choose(ids[:, 1:], 0.3, seed=4, position=70)
     each = F.cross_entropy(model.map(model.table(ids[:, :-1])).transpose(1, 2), ids[:, 1:], reduction="none")
-    assert found.count == 5 * 6 == slots.numel()
-    assert found.sum.item() == pytest.approx(each.gather(1, slots).sum().item(), rel=1e-5)
+    assert found.count == 5 * 6 == positions.numel()
+    assert found.sum.item() == pytest.approx(each.gather(1, positions).sum().item(), rel=1e-5)
 
 
 def test_the_masked_stage_asks_for_what_was_hidden() -> None:
     model, ids = Echo(), rows(5, 20)
     objective = CausalThenMasked(causal_fraction=0.5, mask_rates=(0.3, 0.2))
     found = objective.loss(model, Batch(ids=ids), seed=4, position=70, progress=0.9)
-    _, slots = mask_rows(ids, 0.2, seed=4, position=70)
+    _, positions = mask_rows(ids, 0.2, seed=4, position=70)
     of_mask = model.map(model.table(torch.tensor(MASK_ID))).log_softmax(0)
     assert found.count == 5 * 4 and model.asked == [False]
-    assert found.sum.item() == pytest.approx(-of_mask[ids.gather(1, slots)].sum().item(), rel=1e-5)
+    assert found.sum.item() == pytest.approx(-of_mask[ids.gather(1, positions)].sum().item(), rel=1e-5)
 
 
 @pytest.mark.parametrize("progress", [0.1, 0.9])

@@ -1,4 +1,4 @@
-"""Base classes of filters, which judge documents one by one or the corpus as a whole.
+"""Base classes of filters, which check documents one by one or the corpus as a whole.
 
 A filter is plain data that can be sent to a worker process, where it loads what it needs (a model, a tokenizer, an
 index). Named combinations of filters are in ``presets``.

@@ -33,20 +33,20 @@ from daybreak.data.readers.documents import Skips
 from daybreak.data.readers.inputs import ByteCounter
 
 RAW, FILTERED, SORTED, DEDUPLICATED = "raw", "filtered", "sorted", "deduplicated"
-TREATMENTS = (RAW, FILTERED, SORTED, DEDUPLICATED)
+PREPROCESSINGS = (RAW, FILTERED, SORTED, DEDUPLICATED)
 
 
 def check_preprocessings(preprocessings: Sequence[str]) -> None:
     """Raise UserError for an unknown one, one named twice, what is not compared with raw, or a missing library."""
     for one in preprocessings:
-        if one not in TREATMENTS:
+        if one not in PREPROCESSINGS:
             raise UserError(
-                f"'{one}' is not a preprocessing.{nearest(one, TREATMENTS)}", f"Use {', '.join(TREATMENTS)}."
+                f"'{one}' is not a preprocessing.{nearest(one, PREPROCESSINGS)}", f"Use {', '.join(PREPROCESSINGS)}."
             )
     if len(set(preprocessings)) < len(preprocessings) or len(preprocessings) < 2 or preprocessings[0] != RAW:
         raise UserError(
             "The preprocessings are compared with the raw text, and each adds to those before it.",
-            "Write raw first and then others, such as --treatments raw,filtered.",
+            "Write raw first and then others, such as --preprocessings raw,filtered.",
         )
     if DEDUPLICATED in preprocessings and not (find_spec("datatrove") and find_spec("xxhash")):
         raise missing_extra("Finding near duplicates", "datatrove with xxhash")

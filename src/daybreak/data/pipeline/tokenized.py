@@ -239,7 +239,7 @@ def _closed(ids: np.ndarray, closes: set[int], pad: int) -> np.ndarray:
 
 
 def edges(file: TokenFile, decoder: Decoder) -> tuple[set[int], set[int]]:
-    """Return the special ids that begin and that end documents, judged by the first documents of the file."""
+    """Return the special ids that begin and that end documents in the first documents of the file."""
     begins: Counter[int] = Counter()
     closes: Counter[int] = Counter()
     start = 0

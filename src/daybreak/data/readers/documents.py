@@ -127,7 +127,7 @@ def read_file(
     """Yield the documents of one file, or of the part of it from ``start`` to ``stop`` (see ``parts``).
 
     Raises:
-        UserError: see ``read_documents``. The bad lines of a part are judged by ``skips.evaluate``.
+        UserError: see ``read_documents``. ``skips.evaluate`` checks the bad lines of a part.
     """
     own = Skips()
     part = FileRange(file, own, byte_counter, start, stop)

@@ -105,8 +105,10 @@ class SpanSampler(Sampler):
         pairs = (position + rows + 1) // 2 - first
         _, passages = visit(first, pairs, len(self._starts), self._seed)
         starts, sizes = self._spans(np.arange(first, first + pairs), passages)
-        asked = slice(position % 2, position % 2 + rows)
-        batch = self._gather(starts.reshape(-1)[asked], sizes.reshape(-1)[asked], np.repeat(passages, 2)[asked])
+        chosen_rows = slice(position % 2, position % 2 + rows)
+        batch = self._gather(
+            starts.reshape(-1)[chosen_rows], sizes.reshape(-1)[chosen_rows], np.repeat(passages, 2)[chosen_rows]
+        )
         if self._unpaired_fraction:
             pair = np.arange(position, position + rows) // 2
             chosen = uniforms_at(f"{self._seed} views among spans", pair) < self._unpaired_fraction

@@ -87,8 +87,8 @@ class WordPiece(TrainedTokenizer):
         """
         characters = alphabet_of(texts, self._assemble({token: id for id, token in enumerate(SPECIAL_TOKENS)}))
         assemble = functools.partial(self._assemble, unspaced=characters.fraction(UNSPACED) >= UNSPACED_FRACTION)
-        pieces = _learn(assemble, texts, characters, max(sizes))
-        return [assemble(_cut(assemble, texts, pieces, characters, size)) for size in sizes]
+        tokens = _learn(assemble, texts, characters, max(sizes))
+        return [assemble(_cut(assemble, texts, tokens, characters, size)) for size in sizes]
 
     def _assemble(self, vocabulary: dict[str, int], unspaced: bool = False) -> Tokenizer:
         normalizer = (
@@ -120,24 +120,24 @@ def _learn(assemble: _Assemble, texts: Iterable[str], characters: Alphabet, size
 
 
 def _cut(
-    assemble: _Assemble, texts: Iterable[str], pieces: list[str], characters: Alphabet, size: int
+    assemble: _Assemble, texts: Iterable[str], tokens: list[str], characters: Alphabet, size: int
 ) -> dict[str, int]:
     """Return the first ``size`` tokens in their alphabet that are single characters or used in enough texts."""
     fitted = [set(kept) for kept in characters.fitted(size)]
 
-    def single(piece: str) -> bool:
-        return len(piece.removeprefix("##")) == 1 or piece in SPECIAL_TOKENS
+    def single(token: str) -> bool:
+        return len(token.removeprefix("##")) == 1 or token in SPECIAL_TOKENS
 
-    def fits(piece: str) -> bool:
-        body = piece.removeprefix("##")
-        return fitted[piece != body and len(body) == 1].issuperset(body) or piece in SPECIAL_TOKENS
+    def fits(token: str) -> bool:
+        body = token.removeprefix("##")
+        return fitted[token != body and len(body) == 1].issuperset(body) or token in SPECIAL_TOKENS
 
-    surplus = {piece: id for id, piece in enumerate(list(filter(fits, pieces))[: size + int(SURPLUS * size)])}
+    surplus = {token: id for id, token in enumerate(list(filter(fits, tokens))[: size + int(SURPLUS * size)])}
     uses, documents = document_counts(texts, assemble(surplus))
     several = SEVERAL_DOCUMENTS if documents >= MANY_DOCUMENTS else 0
     # Required tokens come first in this order, so the rarest merges are dropped.
-    kept = [piece for piece, id in surplus.items() if single(piece) or uses[id] >= several]
-    return {piece: id for id, piece in enumerate(kept[:size])}
+    kept = [token for token, id in surplus.items() if single(token) or uses[id] >= several]
+    return {token: id for id, token in enumerate(kept[:size])}
 
 
 def assemble(
@@ -186,8 +186,8 @@ def continuation_table(tokenizer: Tokenizer) -> np.ndarray:
     table = np.zeros(vocabulary_size(tokenizer), bool)
     parted = tokenizer.pre_tokenizer.pre_tokenize_str(" a") if tokenizer.pre_tokenizer else []
     byte_level = bool(parted) and parted[0][0].startswith(SPACE)
-    for piece, id in tokenizer.get_vocab().items():
-        table[id] = continues_word(piece) if byte_level else piece.startswith("##")
+    for token, id in tokenizer.get_vocab().items():
+        table[id] = continues_word(token) if byte_level else token.startswith("##")
     table[[id for id, token in tokenizer.get_added_tokens_decoder().items() if token.special]] = False
     return table
 
@@ -195,8 +195,8 @@ def continuation_table(tokenizer: Tokenizer) -> np.ndarray:
 def overlap(one: Tokenizer, other: Tokenizer) -> float:
     """Return the fraction of the tokens of ``one``, without special tokens, that ``other`` also has."""
     special = {token.content for token in one.get_added_tokens_decoder().values() if token.special}
-    pieces = one.get_vocab().keys() - special
-    return len(pieces & other.get_vocab().keys()) / max(1, len(pieces))
+    tokens = one.get_vocab().keys() - special
+    return len(tokens & other.get_vocab().keys()) / max(1, len(tokens))
 
 
 def tokenizer_fingerprint(folder: Path) -> str:

@@ -88,10 +88,10 @@ def bert_tokenizer(folder: Path) -> Tokenizer:
     path = folder / "vocab.txt"
     try:
         # Not splitlines, because a token may be a character such as U+2028, which it treats as a line break.
-        pieces = path.read_bytes().decode("utf-8").removesuffix("\n").split("\n")
+        tokens = path.read_bytes().decode("utf-8").removesuffix("\n").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"'{path}' cannot be read: {error}.", "Restore it, or give another folder.") from None
-    vocabulary = {piece.rstrip(): id for id, piece in enumerate(pieces)}
+    vocabulary = {token.rstrip(): id for id, token in enumerate(tokens)}
     missing = [token for token in SPECIAL_TOKENS if token not in vocabulary]
     if missing:
         raise UserError(f"'{path}' has no {missing[0]}.", "Give the folder of a BERT model.")

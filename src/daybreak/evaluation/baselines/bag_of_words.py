@@ -30,7 +30,7 @@ from daybreak.evaluation.tasks.batches import EncodedRows
 from daybreak.evaluation.tasks.spans import OUTSIDE
 from daybreak.evaluation.tasks.task import LabelledRows, TaskRows
 from daybreak.evaluation.tasks.task_kind import Kind
-from daybreak.evaluation.tasks.token_labels import FirstPieces
+from daybreak.evaluation.tasks.token_labels import FirstTokens
 
 VERSION = 3
 """Version of the baseline's numbers; kept scores of another version are not reused."""
@@ -281,6 +281,6 @@ def _most_frequent_tags(kind: Kind, data: TaskRows, train: LabelledRows) -> dict
     tables = {}
     for part, rows in data.parts.items():
         answers = [np.eye(len(data.labels))[[known.get(word, outside) for word in words]] for words in rows.texts]
-        notes = [FirstPieces(np.arange(len(words)), np.arange(len(words))) for words in rows.texts]
+        notes = [FirstTokens(np.arange(len(words)), np.arange(len(words))) for words in rows.texts]
         tables[part] = kind.evaluate(EncodedRows({}, rows.targets, [], rows, notes), answers, data.labels)
     return tables

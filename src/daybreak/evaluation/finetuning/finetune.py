@@ -182,8 +182,8 @@ def fine_tune(
             optimizer.zero_grad()
             loss.backward()
             computing.gather()
-            if protocol.clip is not None:
-                nn.utils.clip_grad_norm_(model.parameters(), protocol.clip)
+            if protocol.max_grad_norm is not None:
+                nn.utils.clip_grad_norm_(model.parameters(), protocol.max_grad_norm)
             optimizer.step()
             computing.spread()
             step += 1

@@ -18,6 +18,8 @@ from daybreak.evaluation.tasks.task import Task
 
 LATER_FIELDS = ("by_type", "heads", "both_orders", "precision")
 """Fields of a protocol that did not exist when the first runs were written."""
+HASHED_AS = {"max_grad_norm": "clip"}
+"""Former names of fields of a protocol, under which they are hashed, so that earlier runs keep their fingerprints."""
 
 
 def digest(paths: Sequence[Path]) -> str:
@@ -77,7 +79,7 @@ def fingerprint(model: str, rows: str, protocol: Protocol, setting: Setting, see
         "software": [__version__, torch.__version__, transformers.__version__, tokenizers.__version__],
         "model": [model, random],
         "rows": rows,
-        "protocol": {name: value for name, value in to_dict(alone).items() if name not in unset},
+        "protocol": {HASHED_AS.get(name, name): value for name, value in to_dict(alone).items() if name not in unset},
         "setting": to_dict(setting),
         "seed": seed,
     }

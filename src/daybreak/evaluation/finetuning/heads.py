@@ -42,13 +42,13 @@ class PooledClassifier(nn.Module):
         super().__init__()
         self.encoder, self.config = encoder, config
         self.parts = head.split("+") if pair or head == "cls" else ["mean"]
-        width = config.hidden_size
+        hidden_size = config.hidden_size
         pooled = self.parts != ["towers"]
         comparisons = sum(part in ("segments", "towers") for part in self.parts)
-        self.dense = nn.Linear((pooled + 4 * comparisons) * width, width)
-        self.norm = nn.LayerNorm(width)
+        self.dense = nn.Linear((pooled + 4 * comparisons) * hidden_size, hidden_size)
+        self.norm = nn.LayerNorm(hidden_size)
         self.drop = nn.Dropout(0.0)
-        self.classifier = nn.Linear(width, config.num_labels)
+        self.classifier = nn.Linear(hidden_size, config.num_labels)
         self._takes_types = "token_type_ids" in inspect.signature(encoder.forward).parameters
 
     def states(self, ids: Tensor, mask: Tensor, types: Tensor | None) -> Tensor:

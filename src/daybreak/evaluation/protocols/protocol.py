@@ -65,7 +65,7 @@ class Protocol:
     """Decoupled, times the learning rate, on matrices only: not on norms and biases."""
     layer_decay: tuple[tuple[int, float], ...] = ()
     """(hidden size, factor), read like ``rates``: layer-wise decay of the learning rate. Empty: none."""
-    clip: float | None
+    max_grad_norm: float | None
     """Largest norm of the gradient; None for no clipping."""
     dropout: float | None = None
     """Probability of every dropout layer of the model; None keeps the config's."""
@@ -106,13 +106,13 @@ class Protocol:
         """Return the head of a task, a name of ``heads.HEADS``."""
         return dict(self.heads).get(task_type(task), "stock")
 
-    def settings(self, width: int, family: str, type: str = "") -> list[Setting]:
+    def settings(self, hidden_size: int, family: str, type: str = "") -> list[Setting]:
         """Return all combinations of epochs and rates for a task and a hidden size; the dev score selects one."""
         own = self._own(family, type)
         return [
             Setting(epochs, rate, own.batch or self.batch, own.weight_decay)
             for epochs in ((own.epochs,) if own.epochs else self.epochs)
-            for rate in ((own.rate,) if own.rate else _fitting(self.rates, width))
+            for rate in ((own.rate,) if own.rate else _fitting(self.rates, hidden_size))
         ]
 
     def seeds_of(self, family: str) -> int:
@@ -123,11 +123,11 @@ class Protocol:
         """Return the weight decay of a setting."""
         return self.weight_decay if setting.weight_decay is None else setting.weight_decay
 
-    def layer_decay_at(self, width: int) -> float:
+    def layer_decay_at(self, hidden_size: int) -> float:
         """Return the layer-wise decay factor for a hidden size; 1.0 for none."""
-        return _fitting(self.layer_decay, width) if self.layer_decay else 1.0
+        return _fitting(self.layer_decay, hidden_size) if self.layer_decay else 1.0
 
-    def recorded(self, setting: Setting, width: int) -> dict[str, float]:
+    def recorded(self, setting: Setting, hidden_size: int) -> dict[str, float]:
         """Return the hyperparameters that a result records."""
         found = {
             "learning_rate": setting.rate,
@@ -138,8 +138,8 @@ class Protocol:
             "beta1": self.betas[0],
             "beta2": self.betas[1],
             "eps": self.eps,
-            "layer_decay": self.layer_decay_at(width) if self.layer_decay else None,
-            "max_grad_norm": self.clip,
+            "layer_decay": self.layer_decay_at(hidden_size) if self.layer_decay else None,
+            "max_grad_norm": self.max_grad_norm,
             "dropout": self.dropout,
             "most_train_rows": self.train_rows,
         }
@@ -186,9 +186,9 @@ class Protocol:
         return dataclasses.replace(general, **changes)
 
 
-def _fitting(table: tuple[tuple[int, _Value], ...], width: int) -> _Value:
-    """Return the entry with the largest hidden size up to ``width``, or the first."""
-    return ([value for least, value in table if least <= width] or [table[0][1]])[-1]
+def _fitting(table: tuple[tuple[int, _Value], ...], hidden_size: int) -> _Value:
+    """Return the entry with the largest hidden size up to ``hidden_size``, or the first."""
+    return ([value for least, value in table if least <= hidden_size] or [table[0][1]])[-1]
 
 
 def _epochs(count: int) -> str:

@@ -24,7 +24,7 @@ IGNORED = -100
 
 
 @dataclass(frozen=True)
-class FirstPieces:
+class FirstTokens:
     """The first token of each word of a sample; W words have a token within its length."""
 
     words: np.ndarray
@@ -80,7 +80,7 @@ class TokenLabels(Kind):
         offsets, ids = features.pop("offset_mapping"), features["input_ids"]
         check_ids(ids, vocabulary)
         left = tokenizer.padding_side == "left"
-        notes = [_first_pieces(words, pieces, left) for words, pieces in zip(rows.texts, offsets)]
+        notes = [_first_tokens(words, tokens, left) for words, tokens in zip(rows.texts, offsets)]
         return EncodedRows(features, list(rows.targets), [len(row) for row in ids], rows, notes)
 
     def targets(self, rows: EncodedRows, indices: Sequence[int], width: int) -> torch.Tensor:
@@ -137,14 +137,14 @@ def _rows(task: Task, path: Path, sentences: Sequence[Sentence], labels: Sequenc
     return LabelledRows([sentence.words for sentence in sentences], targets)
 
 
-def _first_pieces(words: Sequence[str], offsets: Sequence[tuple[int, int]], left: bool) -> FirstPieces:
-    """Args: the words of the text, joined by spaces; (begin, end) in it of each piece, where special ones are empty."""
+def _first_tokens(words: Sequence[str], offsets: Sequence[tuple[int, int]], left: bool) -> FirstTokens:
+    """Args: the words of the text, joined by spaces; (begin, end) in it of each token, where special ones are empty."""
     ends = np.cumsum([len(word) + 1 for word in words]) - 1
     begin, end = np.array(offsets, dtype=np.int64).reshape(-1, 2).T
-    pieces = np.flatnonzero(end > begin)
-    # A piece belongs to the word in which it ends; the space before a word, if it is a piece of its own, to that word.
-    found, first = np.unique(np.searchsorted(ends, end[pieces]), return_index=True)
-    return FirstPieces(found, pieces[first] - (len(offsets) if left else 0))
+    tokens = np.flatnonzero(end > begin)
+    # A token belongs to the word in which it ends; the space before a word, if it is a token of its own, to that word.
+    found, first = np.unique(np.searchsorted(ends, end[tokens]), return_index=True)
+    return FirstTokens(found, tokens[first] - (len(offsets) if left else 0))
 
 
 def _types(labels: Sequence[str]) -> list[str]:

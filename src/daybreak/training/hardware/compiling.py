@@ -53,13 +53,13 @@ def compile_blocks(model: Encoder, backend: Backend = "inductor") -> None:
     compiled = torch.compile(called, backend=backend, dynamic=False, fullgraph=True)
 
     def call(
-        block: nn.Module, x: Tensor, mask: Tensor | None, causal: bool, slots: Tensor | None, *tables: Tensor
+        block: nn.Module, x: Tensor, mask: Tensor | None, causal: bool, positions: Tensor | None, *tables: Tensor
     ) -> Tensor:
-        if slots is not None and slots.shape[1] > 1:  # torch specializes sizes of 1
-            _dynamo.mark_dynamic(slots, 1)
+        if positions is not None and positions.shape[1] > 1:  # torch specializes sizes of 1
+            _dynamo.mark_dynamic(positions, 1)
             if mask is not None and mask.shape[2] > 1:
                 _dynamo.mark_dynamic(mask, 2)
-        return compiled(block, x, mask, causal, slots, *tables)
+        return compiled(block, x, mask, causal, positions, *tables)
 
     model.compiled = call
 

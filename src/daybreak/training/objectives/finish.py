@@ -177,7 +177,7 @@ class Pooling(Encoder):
     def states(
         self,
         ids: Tensor,
-        slots: Tensor | None = None,
+        positions: Tensor | None = None,
         *,
         causal: bool = False,
         attend: Tensor | None = None,
@@ -187,10 +187,10 @@ class Pooling(Encoder):
         self.embeddings = embed(states, attend)
         if self._only:
             raise _Pooled
-        if slots is None:
+        if positions is None:
             return states
-        flat = slots + torch.arange(len(ids), device=ids.device)[:, None] * ids.shape[1]
-        return states.flatten(0, 1).index_select(0, flat.reshape(-1)).view(*slots.shape, -1)
+        flat = positions + torch.arange(len(ids), device=ids.device)[:, None] * ids.shape[1]
+        return states.flatten(0, 1).index_select(0, flat.reshape(-1)).view(*positions.shape, -1)
 
     def transform(self, states: Tensor) -> Tensor:
         return self._model.transform(states)

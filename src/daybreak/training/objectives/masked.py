@@ -201,13 +201,13 @@ class Masked(Objective):
         """One forward pass: states [N, D] of the targets, states [B, D] of [CLS] or None, and the answers [N]."""
         chosen = self.chosen(batch, seed=seed, position=position)
         ids = self.replaced(batch, chosen, vocabulary=model.vocabulary, seed=seed, position=position)
-        slots = self._slots(batch, chosen)
-        positions = F.pad(slots.places, (1, 0)) if self.next_sentence else slots.places
+        targets = self._positions(batch, chosen)
+        positions = F.pad(targets.places, (1, 0)) if self.next_sentence else targets.places
         states = model.states(ids, positions, attend=batch.attend, types=batch.types)
-        answers = slots.pick(batch.ids.gather(1, slots.places))
+        answers = targets.pick(batch.ids.gather(1, targets.places))
         if self.next_sentence:
-            return slots.pick(states[:, 1:]), states[:, 0], answers
-        return slots.pick(states), None, answers
+            return targets.pick(states[:, 1:]), states[:, 0], answers
+        return targets.pick(states), None, answers
 
     def chosen(self, batch: Batch, *, seed: int, position: int) -> Tensor:
         """Return bool [B, L], True at the positions that the model predicts."""
@@ -258,7 +258,7 @@ class Masked(Objective):
         """Whether every sequence has the same number of masked positions for any content, so that shapes are static."""
         return self.count == "fixed" and not (self.protect_special or self.whole_words) and batch.attend is None
 
-    def _slots(self, batch: Batch, chosen: Tensor) -> MaskedPositions:
+    def _positions(self, batch: Batch, chosen: Tensor) -> MaskedPositions:
         order = chosen.logical_not().to(torch.uint8).argsort(dim=1, stable=True)
         if self._always_full(batch):
             return MaskedPositions(order[:, : self._fixed(chosen.shape[1])], None)

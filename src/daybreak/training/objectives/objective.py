@@ -95,22 +95,22 @@ class CausalThenMasked(Objective):
         return self.mask_rates[min(int(max(inside, 0.0) * len(self.mask_rates)), len(self.mask_rates) - 1)]
 
     def targets(self, batch: Batch, *, seed: int, position: int, progress: float) -> int:
-        slots, answers = self._targets(batch, seed=seed, position=position, progress=progress)
-        not_padding = self._not_padding(batch, slots, causal=self.stage(progress) == "causal")
+        positions, answers = self._targets(batch, seed=seed, position=position, progress=progress)
+        not_padding = self._not_padding(batch, positions, causal=self.stage(progress) == "causal")
         return answers.numel() if not_padding is None else int(not_padding.sum())
 
     def loss(
         self, model: Encoder, batch: Batch, *, seed: int, position: int, progress: float, per_row: float = 1.0
     ) -> LossSum:
         causal = self.stage(progress) == "causal"
-        slots, answers = self._targets(batch, seed=seed, position=position, progress=progress)
+        positions, answers = self._targets(batch, seed=seed, position=position, progress=progress)
         ids = batch.ids
-        if slots is not None and not causal:
-            ids = ids.scatter(1, slots, batch.special.mask)
-        features = model.features(ids, slots, causal=causal, attend=batch.attend, types=batch.types)
-        if slots is None:
+        if positions is not None and not causal:
+            ids = ids.scatter(1, positions, batch.special.mask)
+        features = model.features(ids, positions, causal=causal, attend=batch.attend, types=batch.types)
+        if positions is None:
             features = features[:, :-1]
-        not_padding = self._not_padding(batch, slots, causal=causal)
+        not_padding = self._not_padding(batch, positions, causal=causal)
         return (
             decoded(model, features, answers)
             if not_padding is None
@@ -122,20 +122,20 @@ class CausalThenMasked(Objective):
         ids = batch.ids
         if self.stage(progress) != "causal":
             rate = self.mask_rate(progress)
-            slots = choose(ids, rate, seed=seed, position=position, special=batch.special, attend=batch.attend)
-            return slots, ids.gather(1, slots)
+            positions = choose(ids, rate, seed=seed, position=position, special=batch.special, attend=batch.attend)
+            return positions, ids.gather(1, positions)
         if self.causal_targets >= 1.0:
             return None, ids[:, 1:]
-        slots = choose(ids[:, 1:], self.causal_targets, seed=seed, position=position, special=batch.special)
-        return slots, ids.gather(1, slots + 1)
+        positions = choose(ids[:, 1:], self.causal_targets, seed=seed, position=position, special=batch.special)
+        return positions, ids.gather(1, positions + 1)
 
-    def _not_padding(self, batch: Batch, slots: Tensor | None, *, causal: bool) -> Tensor | None:
+    def _not_padding(self, batch: Batch, positions: Tensor | None, *, causal: bool) -> Tensor | None:
         """Bool like the targets, False for padding; None if nothing is padded."""
         if batch.attend is None:
             return None
-        if slots is None:
+        if positions is None:
             return batch.attend[:, 1:]
-        return batch.attend.gather(1, slots + 1 if causal else slots)
+        return batch.attend.gather(1, positions + 1 if causal else positions)
 
 
 def is_special(ids: Tensor, special: SpecialIds) -> Tensor:
@@ -183,8 +183,8 @@ def mask_rows(
     Returns:
         The sequences with [MASK] at the chosen positions, and these positions, int64 [B, K].
     """
-    slots = choose(ids, fraction, seed=seed, position=position, special=special)
-    return ids.scatter(1, slots, special.mask), slots
+    positions = choose(ids, fraction, seed=seed, position=position, special=special)
+    return ids.scatter(1, positions, special.mask), positions
 
 
 def decoded(model: Encoder, features: Tensor, targets: Tensor) -> LossSum:
