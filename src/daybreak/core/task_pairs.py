@@ -10,6 +10,8 @@ from daybreak.schemas.tasks import CLAIM_SEEDS, TaskResult
 
 NAMED = 5
 """Maximum number of names in a sentence."""
+TASKS_WITH_FIGURES = 2
+"""Most lost tasks whose scores stand in the sentence; beyond these it would be a table."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +69,7 @@ def pair_results(results: Iterable[TaskResult]) -> list[TaskPair]:
 def baseline_sentence(results: Iterable[TaskResult], who: str = "This encoder") -> str:
     """Say whether the encoder beats the baselines that need no network, also where it does not; empty without results.
 
-    It beats them on a task where its mean, less the spread over seeds, is above the better of the bag of words and the
+    Up to TASKS_WITH_FIGURES tasks are named with their scores. It beats them on a task where its mean, less the spread over seeds, is above the better of the bag of words and the
     constant answer. What weakens this follows: tasks without a bag of words, tasks with fewer than CLAIM_SEEDS seeds.
 
     Args:
@@ -82,10 +84,13 @@ def baseline_sentence(results: Iterable[TaskResult], who: str = "This encoder") 
     baselines = "the constant answer" if len(constant_alone) == len(found) else "its baselines"
     lost = [result for result in found if not result.beats_baseline]
     things = "tasks" if len({result.task for result in found}) == len(found) else "results"
-    against = _listed([f"{names[result.key]} ({_against(result)})" for result in lost])
+    figures = len(lost) <= TASKS_WITH_FIGURES
+    against = _listed([names[each.key] + (f" ({_against(each)})" if figures else "") for each in lost])
     if not lost:
         which = names[found[0].key] if len(found) == 1 else f"all {len(found)} {things}"
         sentence = f"{who} beats {baselines} on {which}."
+    elif len(lost) == len(found) and not figures:
+        sentence = f"{who} does not beat {baselines} on any of {len(found)} {things}."
     elif len(lost) == len(found):
         sentence = f"{who} does not beat {baselines} on {against}."
     else:

@@ -272,6 +272,14 @@ ONE_SEED = {"seeds": [0], "scores": {"accuracy": [0.8]}, "spread": 0.0}
             "words) and c (40.0 +- 1.0 against 50.0 of the constant answer).",
         ),
         (
+            [result("a", 0.8, 0.7), *(result(task, 0.6, 0.7) for task in "bcd")],
+            "This encoder beats its baselines on 1 of 4 tasks, and not on b, c and d.",
+        ),
+        (
+            [result(task, 0.6, 0.7) for task in "abc"],
+            "This encoder does not beat its baselines on any of 3 tasks.",
+        ),
+        (
             [replace(result("a", 0.8, 0.7), **ONE_SEED)],
             "This encoder beats its baselines on a. a has fewer than 3 seeds, too few for a claim.",
         ),
