@@ -40,7 +40,7 @@ bench: $(VENV)/.installed-run
 	done; [ -n "$$found" ] || echo "There is no script in benchmarks/ yet."
 
 tables: $(VENV)/.installed-test
-	$(BIN)/python tests/test_docs.py --write
+	$(BIN)/python docs/tables.py
 
 # With the Python that is there, for a rented machine has its own torch: nothing is installed.
 gpu:

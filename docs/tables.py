@@ -1,20 +1,25 @@
-"""The tables of README and docs that come from records/.
+"""The copies on README and docs: tables from records/, the table of recipes, and the examples.
 
     make tables             renews them; tests/test_docs.py fails when one is not current
 
-A page holds ``<!-- made from: tables.NAME -->`` before a table and ``<!-- until here -->`` after it, where NAME is a
-function of this file that returns the table as Markdown.
+A page holds ``<!-- made from: SOURCE -->`` before a copy and ``<!-- until here -->`` after it. SOURCE is
+``tables.NAME`` for a function of this file that returns a table as Markdown, ``daybreak recipes``, or the path of a
+file.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-RECORDS = Path(__file__).resolve().parents[1] / "records"
+ROOT = Path(__file__).resolve().parents[1]
+RECORDS = ROOT / "records"
+COPY = re.compile(r"<!-- made from: (.+?) -->\n.*?<!-- until here -->", re.DOTALL)
+"""A copy on a page, with its source."""
 DEFAULT_RUN = "2026-11-23-tiny-3m-word-vectors"
 CURRENT = {"`tiny`, 15,000 steps": "2026-11-23-tiny-15000steps", "`mini`, 2 hours": "2026-11-24-mini-2h"}
 BESIDE_CRAMMING = {"`mini`": "2026-11-24-mini-45m", "`crammed --size mini`": "2026-11-24-crammed-mini-45m"}
@@ -165,5 +170,42 @@ def beside_cramming() -> str:
     return table(["after 45 minutes of one thread", *links, "bag of words"], rows)
 
 
+def renewed(text: str) -> str:
+    """Return a page with current copies."""
+    return COPY.sub(lambda found: f"<!-- made from: {found[1]} -->\n{copied(found[1])}<!-- until here -->", text)
+
+
+def copied(source: str) -> str:
+    """Return what a page copies: a table of this file, the table of recipes, or a file as a code block."""
+    if source == "daybreak recipes":
+        return recipes_table()
+    if source.startswith("tables."):
+        return str(globals()[source.removeprefix("tables.")]())
+    language = {".py": "python"}.get(Path(source).suffix, Path(source).suffix[1:])
+    return f"```{language}\n{(ROOT / source).read_text(encoding='utf-8')}```\n"
+
+
+def linked(path: re.Match[str]) -> str:
+    """A link to a record: a folder or a JSON file."""
+    return f"[the record](../{path[0]}{'' if path[0].endswith('.json') else '/'})"
+
+
+def recipes_table() -> str:
+    """What ``daybreak recipes`` prints, with the results in full and their records linked."""
+    from daybreak.commands.recipes import catalogue, results  # needs an installed Daybreak, the other tables do not
+
+    lines = catalogue().splitlines()
+    rows = ["| recipe | what it is | from | results |", "|---|---|---|---|"]
+    for first, second in zip(lines[::2], lines[1::2]):
+        name, what = first.split(maxsplit=1)
+        source, _, standing = second.strip().rpartition("; ")
+        stated = results(name)
+        assert stated.lower().startswith(standing), name
+        stated = re.sub(r"(records/[\w.-]*\w)", linked, stated)
+        rows.append(f"| `{name}` | {what} | {source} | {stated} |")
+    return "\n".join([*rows, ""])
+
+
 if __name__ == "__main__":
-    print("\n".join(make() for make in (default_run, speed, race, glue, glue_current, beside_cramming)))
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+        page.write_text(renewed(page.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,6 +1,6 @@
 """What README and docs tell a stranger to type is what the program takes; their links lead somewhere.
 
-The tables of records, the table of recipes and the examples on the pages are copies: ``make tables`` renews them.
+``docs/tables.py`` makes the copies on the pages: tables of records, the table of recipes and the examples.
 """
 
 from __future__ import annotations
@@ -9,14 +9,12 @@ import ast
 import importlib
 import re
 import runpy
-import sys
 from pathlib import Path
 
 import pytest
 from page_commands import COMMANDS, ROOT, SNIPPETS, TEXTS, called, words_of
 
 from daybreak import cli
-from daybreak.commands.recipes import catalogue, results
 
 PARSED = [pytest.param(one.text, id=f"{one.page}: {one.text}") for one in COMMANDS if words_of(one.text)]
 LINKS = [
@@ -24,8 +22,7 @@ LINKS = [
     for name, text in TEXTS.items()
     for target in re.findall(r"\]\((?!http)([^)#]+)[^)]*\)", text)
 ]
-COPY = re.compile(r"<!-- made from: (.+?) -->\n.*?<!-- until here -->", re.DOTALL)
-"""What stands on a page and is made of something else."""
+TABLES = runpy.run_path(str(ROOT / "docs/tables.py"))
 
 
 def test_there_is_something_to_check() -> None:
@@ -50,42 +47,9 @@ def test_each_link_leads_somewhere(page: str, target: str) -> None:
     assert (ROOT / page).parent.joinpath(target).exists()
 
 
-def renewed(text: str) -> str:
-    """The page with its copies as they should be."""
-    return COPY.sub(lambda found: f"<!-- made from: {found[1]} -->\n{copied(found[1])}<!-- until here -->", text)
-
-
-def copied(source: str) -> str:
-    if source == "daybreak recipes":
-        return recipes_table()
-    if source.startswith("tables."):
-        return str(runpy.run_path(str(ROOT / "docs/tables.py"))[source.removeprefix("tables.")]())
-    language = {".py": "python"}.get(Path(source).suffix, Path(source).suffix[1:])
-    return f"```{language}\n{(ROOT / source).read_text(encoding='utf-8')}```\n"
-
-
-def linked(path: re.Match[str]) -> str:
-    """A link to a record: a folder or a JSON file."""
-    return f"[the record](../{path[0]}{'' if path[0].endswith('.json') else '/'})"
-
-
-def recipes_table() -> str:
-    """What ``daybreak recipes`` prints, with the results in full and their records linked."""
-    lines = catalogue().splitlines()
-    rows = ["| recipe | what it is | from | results |", "|---|---|---|---|"]
-    for first, second in zip(lines[::2], lines[1::2]):
-        name, what = first.split(maxsplit=1)
-        source, _, standing = second.strip().rpartition("; ")
-        told = results(name)
-        assert told.lower().startswith(standing), name
-        told = re.sub(r"(records/[\w.-]*\w)", linked, told)
-        rows.append(f"| `{name}` | {what} | {source} | {told} |")
-    return "\n".join([*rows, ""])
-
-
-@pytest.mark.parametrize("name", [name for name, text in TEXTS.items() if COPY.search(text)])
+@pytest.mark.parametrize("name", [name for name, text in TEXTS.items() if TABLES["COPY"].search(text)])
 def test_what_a_page_copies_is_what_it_was_copied_from(name: str) -> None:
-    assert TEXTS[name] == renewed(TEXTS[name]), "If the change is meant: make tables"
+    assert TEXTS[name] == TABLES["renewed"](TEXTS[name]), "If the change is meant: make tables"
 
 
 def test_the_reference_has_every_verb_and_everything_that_reaches_disk() -> None:
@@ -101,9 +65,3 @@ def test_make_knows_the_two_commands() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     for goal in re.findall(r"^make (\w+)", TEXTS["README.md"], re.MULTILINE):
         assert re.search(rf"^{goal}:", makefile, re.MULTILINE)
-
-
-if __name__ == "__main__":
-    assert sys.argv[1:] == ["--write"], __doc__
-    for name, text in TEXTS.items():
-        (ROOT / name).write_text(renewed(text), encoding="utf-8")
