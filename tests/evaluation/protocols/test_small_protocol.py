@@ -215,6 +215,7 @@ def test_cells_of_before_keep_their_fingerprint() -> None:
     elsewhere = {"name": "", "epochs": [], "rates": [], "batch": 0, "own": [], "seeds": 0}
     elsewhere |= {"reported": "", "selection": "", "starts": []}
     before = {name: value for name, value in to_dict(QUICK).items() if name not in LATER_FIELDS}
+    before["clip"] = before.pop("max_grad_norm")
     told = {
         "software": [__version__, torch.__version__, transformers.__version__, tokenizers.__version__],
         "model": ["model", False],
