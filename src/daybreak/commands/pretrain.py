@@ -22,7 +22,6 @@ from daybreak.commands.options import (
     split_recipe,
 )
 from daybreak.core import world as worlds
-from daybreak.core.budget import Budget
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json
 from daybreak.core.formatting import check_price
@@ -144,6 +143,7 @@ def pretrain(
     check_price(watching.price)
     run = RunFolder(out)
     shards = open_shards(data)
+    job = PretrainingJob(recipe=recipe, shards=shards, data=data, run=run, started=started)
     if overwrite:
         meta_model(recipe, shards.manifest.vocabulary)
         run.delete([data, *source_folders(recipe)])
@@ -154,14 +154,13 @@ def pretrain(
             finished, created = world.broadcast(run.summary.exists()), False
             if not finished:
                 step_tokens = recipe.global_batch(world.size) * recipe.length
-                calibration.refuse_few_steps(Budget.parse(recipe.budget), step_tokens)
+                calibration.refuse_few_steps(job.budget, step_tokens)
                 created = _hold(run, world, alive)
                 check_folder(run, recipe, shards)  # again: another process may have changed it meanwhile
                 finished = world.broadcast(run.summary.exists())
             if finished:
                 say(f"The run in '{out}' is finished; --overwrite starts it again.")
                 return read_json(run.summary, Summary) if world.is_first else None
-            job = PretrainingJob(recipe=recipe, shards=shards, data=data, run=run, started=started)
             return _pretrain(job, world, watching, alive, created)
         finally:
             worlds.stop(world)

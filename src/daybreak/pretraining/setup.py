@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -62,8 +63,9 @@ class PretrainingJob:
     started: float
     """``time.monotonic()`` from which the budget counts."""
 
-    @property
+    @cached_property
     def budget(self) -> Budget:
+        """The budget of the recipe, parsed once."""
         return Budget.parse(self.recipe.budget)
 
 
