@@ -121,7 +121,7 @@ def _write_files(folder: Path, chance: random.Random) -> None:
         (folder / "logs" / f"{number}.gz").write_bytes(gzip.compress(part.encode()))
     (folder / "docs").mkdir()
     shutil.copy(ROOT / "docs" / "log.md", folder / "docs")
-    (recipe,) = [one.text for one in SNIPPETS if one.page == "docs/recipes.md"]
+    recipe, _schedule = [one.text for one in SNIPPETS if one.page == "docs/recipes.md"]
     (folder / "my_recipe.py").write_text(recipe)
     (folder / "lid.176.bin").write_bytes(b"a model of languages")
 

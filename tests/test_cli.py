@@ -118,6 +118,8 @@ def test_an_unknown_flag_gets_the_nearest(arguments: tuple[str, ...], near: str,
         (("run", "tiny", "--budget", "1m", "--corpus", "/nowhere/at/all.txt", "--out", "OUT"), "/nowhere/at/all.txt"),
         (("prepare", "--out", "OUT"), "No text is given"),
         (("pretrain",), "--data"),
+        (("pretrain", "tiny", "--data", "d", "--schedule", "Cosine"), "set schedule in a recipe file"),
+        (("run", "tiny", "--optimizer.kind=Muon"), "No option chooses the class of the optimizer"),
         (("verify", "/nowhere"), "/nowhere"),
         (("report",), "No run folder is given"),
         (("status", "/nowhere"), "/nowhere"),
@@ -220,7 +222,7 @@ from daybreak.training.schedule import Schedule
 @dataclass(frozen=True, kw_only=True)
 class Steady(Schedule):
     share: float = 0.5
-    def __call__(self, progress):
+    def __call__(self, progress, rows=0):
         return self.share
 
 recipe = replace(load_recipe("tiny"), name="mine", schedule=Steady())

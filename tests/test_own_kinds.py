@@ -207,6 +207,28 @@ recipe = replace(load_recipe("tiny"), objective=Half())
         load_recipe(path)
 
 
+def test_a_schedule_that_the_loop_cannot_call_is_refused_in_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        """
+from dataclasses import dataclass, replace
+from daybreak.recipe import load_recipe
+from daybreak.training.schedule import Schedule
+
+@dataclass(frozen=True, kw_only=True)
+class Steady(Schedule):
+    def __call__(self, progress):
+        return 0.5
+
+recipe = replace(load_recipe("tiny"), schedule=Steady())
+"""
+    )
+    with pytest.raises(UserError, match=r"line \d+: TypeError: write Steady.__call__ as def __call__\(self, progress"):
+        load_recipe(path)
+    path.write_text(path.read_text().replace("(self, progress)", "(self, progress, *_)"))
+    assert load_recipe(path).schedule(0.0, 64) == 0.5
+
+
 @pytest.mark.parametrize("kind", [EncoderConfig, Objective, OptimizerConfig, RowsConfig, Schedule, TokenizerConfig])
 def test_no_plug_point_can_be_made_itself(kind: Any) -> None:
     fields = {field.name: 1.0 for field in dataclasses.fields(kind) if field.default is dataclasses.MISSING}

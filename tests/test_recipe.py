@@ -287,7 +287,7 @@ from daybreak.training.schedule import Schedule
 @dataclass(frozen=True, kw_only=True)
 class Half(Schedule):
     share: float = 0.5
-    def __call__(self, progress):
+    def __call__(self, progress, rows=0):
         return self.share
 
 recipe = replace(load_recipe("tiny"), name="mine", schedule=Half(share=0.25))

@@ -13,6 +13,7 @@ from tyro.constructors import PrimitiveConstructorSpec
 
 from daybreak.commands import COMMANDS
 from daybreak.core.errors import UserError
+from daybreak.core.serialization import Component
 
 if TYPE_CHECKING:
     from daybreak.recipe import Recipe
@@ -197,6 +198,7 @@ def load_chosen_recipe(command: str, name: str, arguments: Sequence[str]) -> Rec
             )
         return extended(Path(branch), budget)
     recipe = load_recipe(name or DEFAULT_RECIPE, size=value_of("--size", arguments), faithful="--faithful" in arguments)
+    _refuse_class(recipe, given)
     if not init:
         return recipe
     from daybreak.exporting.hub import local_folder
@@ -209,6 +211,17 @@ def load_chosen_recipe(command: str, name: str, arguments: Sequence[str]) -> Rec
         new_vocabulary="--new-vocabulary" in arguments,
         general=value_of("--general", arguments) if command == "pretrain" else "",
     )
+
+
+def _refuse_class(recipe: Recipe, given: set[str]) -> None:
+    """Raise UserError for ``--schedule Cosine`` and the like: options are the fields of the classes of the recipe."""
+    for field in fields(recipe):
+        value = getattr(recipe, field.name)
+        if isinstance(value, Component) and given & {f"--{field.name}", f"--{field.name}.kind"}:
+            raise UserError(
+                f"No option chooses the class of the {field.name}; it is {type(value).__name__} in '{recipe.name}'.",
+                f"Choose another recipe, or set {field.name} in a recipe file; --{field.name}.NAME sets a field of it.",
+            )
 
 
 def load_recipe_file(path: str) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, replace
+from typing import Any
 
 from daybreak.core.errors import UserError
 from daybreak.core.serialization import Component
@@ -13,6 +15,18 @@ from daybreak.core.serialization import Component
 @dataclass(frozen=True, kw_only=True)
 class Schedule(Component):
     """Multiplier of the peak learning rate as a function of progress."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Refuse a ``__call__`` that the loop cannot call, so that the error names the line in the user's file.
+
+        Raises:
+            TypeError: it does not take two positional arguments.
+        """
+        super().__init_subclass__(**options)
+        try:
+            inspect.signature(cls.__call__).bind(None, 0.0, 0)
+        except TypeError:
+            raise TypeError(f"write {cls.__name__}.__call__ as def __call__(self, progress, rows=0)") from None
 
     @abstractmethod
     def __call__(self, progress: float, rows: int = 0) -> float:
@@ -29,7 +43,10 @@ class Schedule(Component):
 
     @property
     def decay_starts(self) -> float:
-        """Progress at which the final decay starts, where a longer run can branch off; 1 if there is no decay."""
+        """Progress at which the final decay starts, where a longer run can branch off; 1 if there is no decay.
+
+        A run saves a checkpoint there, which ``--from RUN --extend`` continues; with 1 there is none.
+        """
         return 1.0
 
 
