@@ -114,7 +114,8 @@ def test_unlabelled_files_count_for_themselves_alone(task: Task) -> None:
 
 
 DECIDING = {
-    "train_rows": 31, "length": 99, "warmup": 0.2, "weight_decay": 0.5, "max_grad_norm": None, "dropout": 0.3, "frozen": True,
+    "train_rows": 31, "length": 99, "warmup": 0.2, "weight_decay": 0.5, "max_grad_norm": None, "dropout": 0.3,
+    "frozen": True,
     "shape": "cosine", "betas": (0.9, 0.98), "eps": 1e-6, "layer_decay": ((0, 0.9),), "drop_last": True,
     "heads": (("pair", "segments"),), "both_orders": True, "precision": "fast",
 }  # fmt: skip
