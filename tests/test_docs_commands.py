@@ -57,12 +57,16 @@ PARSED = {
     "a GPU, or minutes; tests/test_gpu_call.py runs a short form": (
         'make gpu ARGS="--task-dir GLUE --minutes 60"',
         "make gpu-dry",
+        "docker build -t daybreak .",
+        'docker run --gpus all -v "$PWD/runs:/runs" -v "$HOME/.cache:/cache" -e XDG_CACHE_HOME=/cache daybreak run base '
+        "--corpus /runs/texts --budget 8h --out /runs/mine",
     ),
     "the extra serve; tests/test_served.py runs it where that is there": (
         "daybreak export RUN --out MODEL --onnx",
     ),
     "the extra demo and a browser; tests/test_playground.py opens the page": (
         "pip install -c constraints.txt -e '.[demo]'",
+        "pip install -c constraints.txt -e '.[hub,corpus]'",
         "python examples/playground.py runs/mini",
     ),
     "the package index, an environment of its own, or hours": (

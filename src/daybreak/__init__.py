@@ -1,4 +1,4 @@
-"""Daybreak: text and a time budget in, an encoder that stock Hugging Face loads out.
+"""Daybreak trains a text encoder within a time budget and exports it for Hugging Face transformers.
 
 The functions of the commands are imported at their first use, so ``import daybreak`` loads neither torch nor numpy:
 

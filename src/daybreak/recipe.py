@@ -71,7 +71,7 @@ class Devices:
     """How the number of devices changes the batch and the learning rate."""
 
     batch: int = 0
-    """Sequences of a step on each device; the global batch is this times the devices. 0 to divide --batch."""
+    """Sequences of a step on each device; 0 divides --batch among the devices."""
     rate_rule: str = "none"
     """Scaling of the learning rate with the global batch: none, linear or sqrt."""
     reference: int = 0
@@ -89,9 +89,9 @@ class Origin:
     branch: str = ""
     """Run folder whose last checkpoint before the decay is the starting point."""
     begin: float = 0.0
-    """Progress of the objective at that checkpoint, as a fraction of its run."""
+    """Progress of that run at the checkpoint, from 0 to 1; the objective continues from there."""
     general: str = ""
-    """Prepared general text, whose held-out part measures what a continued model forgets."""
+    """Folder of prepared general text, to measure on its held-out part what a continued model forgets."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,9 +116,10 @@ class Recipe:
     finish: Finish = Finish()
     devices: Devices = Devices()
     microbatch: int = 0
-    """Sequences that one device processes at a time; 0 for its part of the batch, or the fastest if that is large."""
+    """Sequences that one device processes at a time; 0 for all of its part of the batch, or for the
+    fastest number if that part is large."""
     max_grad_norm: float = 1.0
-    """Largest norm of the gradient."""
+    """Largest norm of the gradient; a larger gradient is scaled down to it."""
     precision: str = "auto"
     """Precision of training: float32, bfloat16, float16, or auto for the fastest on this machine."""
     compile: str = "auto"
@@ -231,8 +232,8 @@ class Recipe:
     def run_schedule(self, devices: int = 1) -> Schedule:
         """Return the schedule with a warm-up in steps as a fraction of the budget.
 
-        A budget in time, or in tokens with a growing batch, does not determine the number of steps: there the
-        schedule's own fraction applies.
+        This needs the number of steps. For a budget in time, or in tokens with a growing batch, it is unknown, and the
+        fraction of the schedule is used.
         """
         budget = Budget.parse(self.budget)
         if budget.unit == "steps":

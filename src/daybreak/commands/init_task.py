@@ -92,7 +92,7 @@ class Column:
 
     @property
     def is_id(self) -> bool:
-        """Whether the column only numbers or names the rows."""
+        """Whether the column contains row numbers or identifiers."""
         every = len(self.counts) == len(self.filled) > 1
         return every and (self.name in IDS or self.name.endswith("_id") or (self.is_whole and _counts_up(self.filled)))
 

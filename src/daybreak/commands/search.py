@@ -72,7 +72,7 @@ def search(
         The best passages, best first; none without a query.
 
     Raises:
-        UserError: for anything in the input that the user can mend.
+        UserError: an argument cannot be used, or the run has no model or no data.
     """
     check_query(words or "-", top, method)
     if export is not None:

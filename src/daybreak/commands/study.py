@@ -44,7 +44,7 @@ class ComparisonOptions:
     threads: int = 0
     """CPU threads of each run; 0 for one per usable core."""
     repeat_void: bool = False
-    """Repeat runs that another process of this machine disturbed."""
+    """Repeat each void run once: one that other processes disturbed, or that missed its budget."""
     question: str = ""
     """Heading of the result and of the entry in --log."""
     log: Path | None = None
@@ -61,7 +61,7 @@ class StudyOptions(ComparisonOptions, TaskDirOptions):
     tasks: CommaSeparated = ()
     """Tasks of daybreak evaluate to fine-tune each model on: cola,rte. They can be added to a finished study."""
     protocol: str = "quick"
-    """Fine-tuning protocol: quick, cramming, electra, transfer, bert or scibert."""
+    """Fine-tuning protocol: quick, small, cramming, electra, transfer, bert, bert-8gb or scibert."""
     task_seeds: int | None = None
     """Fine-tunings of each model on each task. Defaults to the protocol's number."""
 

@@ -50,7 +50,7 @@ class Preparation:
     """raw, then the preprocessings to compare with it: filtered, sorted, deduplicated. Each includes those before
     it."""
     order: str = "full-stops"
-    """Order of the sequences where they are sorted; see ``PackedRows``."""
+    """Order of the sequences in the preprocessing sorted: full-stops, prevalence or stream."""
     threshold: float = 0.25
     """Tokens per character from which the filter removes a document; the default is Cramming's."""
     tokenizer: Suppress[TokenizerConfig | None] = None

@@ -1,1 +1,1 @@
-"""Floor 1: what every room may use. Standard library, numpy, torch and rich only."""
+"""Code that all other folders may use. It imports only the standard library, numpy, torch and rich."""

@@ -88,7 +88,7 @@ class Encoder(nn.Module, ABC):
     def run_block(
         self, block: nn.Module, x: Tensor, mask: Tensor | None, causal: bool, positions: Tensor | None, *tables: Tensor
     ) -> Tensor:
-        """Call a block: during training by compiled code and with gradient checkpointing, if these are enabled.
+        """Call a block; in training use compiled code and gradient checkpointing, if they are enabled.
 
         The repeated forward pass draws the same dropout, so the gradients equal those of a plain call to the last bit.
 
@@ -168,7 +168,7 @@ def check_positive(**values: float) -> None:
 
 @dataclass(frozen=True)
 class LossSum:
-    """A loss before its division: gradients over microbatches and ranks are summed, and divided once."""
+    """Sum of a loss over its targets; gradients are added over microbatches and ranks, and divided once."""
 
     sum: Tensor
     """Scalar with gradient: nats summed over the targets."""
@@ -186,7 +186,7 @@ def exported(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def special_entries(special: SpecialIds) -> dict[str, int]:
-    """The special ids for ``config.json``; stock defaults lie beyond a small vocabulary."""
+    """The special ids for ``config.json``; the defaults of transformers may exceed a small vocabulary."""
     return {
         "pad_token_id": special.pad,
         "cls_token_id": special.cls,

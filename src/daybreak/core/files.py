@@ -35,13 +35,13 @@ def make_folder(path: Path) -> Path:
 
 
 def refuse_link_out(folder: Path, path: Path) -> None:
-    """Check that ``path`` in ``folder`` is not, and is not below, a link that leads out of the folder.
+    """Check that ``path`` lies in ``folder`` also after all links are resolved.
 
     Files that Daybreak writes or publishes stay in the folder that the user named, also if the folder comes from
     elsewhere. Files that are only read may be links: the cache of the Hugging Face hub consists of them.
 
     Raises:
-        UserError: it leads out.
+        UserError: a link leads out of the folder.
     """
     if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
         raise UserError(f"'{path}' is a link that leads out of '{folder}'.", "Replace it by the file or folder itself.")

@@ -51,13 +51,13 @@ def own_seconds() -> float:
 
 
 class OtherProcesses:
-    """The processes of this machine other than this one and its children, from now on."""
+    """Measures the processor use of other processes (not this one and its children), from its creation on."""
 
     def __init__(self) -> None:
         self._begun, self._busy, self._own = time.monotonic(), busy_seconds(), own_seconds()
 
     def cores(self) -> float | None:
-        """Average number of cores that they have used since; None if the system does not report it."""
+        """Average number of cores that other processes used; None if the system does not report it."""
         now = busy_seconds()
         if self._busy is None or now is None:
             return None
@@ -91,7 +91,7 @@ def note(path: Path, event: str, **more: Any) -> None:
     """Append the current load to a .jsonl file, so that a killed process leaves its readings.
 
     Args:
-        event: start, look or end, of a process.
+        event: ``start``, ``look`` (during it) or ``end`` of a measured process.
     """
     torn = path.exists() and not path.read_bytes().endswith(b"\n")
     with path.open("a", encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""File names in a run folder; no other file spells them."""
+"""File names in a run folder; no other module contains them."""
 
 from __future__ import annotations
 
@@ -135,8 +135,8 @@ class RunFolder:
     def delete(self, needed: Iterable[Path] = ()) -> None:
         """Remove the folder with its content, but only if it looks like a run.
 
-        Without a recipe that is a folder that holds only files of a run's start: a project of the user may have a
-        folder called data, too.
+        A folder without a recipe must contain only files that a run creates at its start. So a project of the user that
+        has a folder named data is not deleted.
 
         Args:
             needed: files and folders that the next run needs.

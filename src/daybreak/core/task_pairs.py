@@ -67,11 +67,11 @@ def pair_results(results: Iterable[TaskResult]) -> list[TaskPair]:
 
 
 def baseline_sentence(results: Iterable[TaskResult], who: str = "This encoder") -> str:
-    """Say whether the encoder beats the baselines that need no network, also where it does not; empty without results.
+    """Return sentences that say on which tasks the encoder beats its baselines; empty without results.
 
     Up to TASKS_WITH_FIGURES tasks are named with their scores. The encoder beats the baselines on a task where its
-    mean, less the spread over seeds, is above the better of the bag of words and the constant answer. What weakens
-    this follows: tasks without a bag of words, tasks with fewer than CLAIM_SEEDS seeds.
+    mean, less the spread over seeds, is above the better of the bag of words and the constant answer. Caveats follow:
+    tasks without a bag of words, tasks with fewer than CLAIM_SEEDS seeds.
 
     Args:
         results: of one model or several; those of untrained networks are left out.

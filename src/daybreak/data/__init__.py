@@ -1,1 +1,1 @@
-"""From any text to token shards, and back to rows of tokens."""
+"""Turn text into token shards, and token shards into sequences."""

@@ -41,7 +41,12 @@ NOT_IN_BIBTEX = re.compile(r"[^A-Za-z0-9 .,:;()/+-]+")
 
 
 def write_card(run: RunFolder, results: list[TaskResult], averages: Sequence[Average] = ()) -> None:
-    """Write the card of a finished run's model from the run's records and these results, and the files beside it."""
+    """Write the model card of a finished run and the budget files beside it.
+
+    Args:
+        results: task scores for the card.
+        averages: averages over these scores.
+    """
     write_budget_files(run)
     card = render_card(
         read_recipe_file(run.recipe),

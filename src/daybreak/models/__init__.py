@@ -1,1 +1,1 @@
-"""Floor 2: architectures. Each file owns its block, its initialisation and its way to and from Hugging Face."""
+"""Architectures. Each file has the layers, the initialisation, and the import from and export to Hugging Face."""

@@ -83,10 +83,10 @@ def find_start(saved: list[SavedWeights], last: int, steps: int) -> Checkpoint |
 
 
 def check_world_size(decisions: Decisions, first: int, end: int, world: World) -> None:
-    """Check that the steps were trained by as many processes: another number sums gradients in another job.
+    """Check that the steps were trained by as many processes as now, because gradients are summed in another order.
 
     Raises:
-        UserError: they were not.
+        UserError: the number of processes differs.
     """
     steps = [first, *(change.step for change in decisions.changes if first < change.step < end)]
     sizes = {current_change(decisions, step).world_size for step in steps}

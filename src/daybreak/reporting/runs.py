@@ -100,7 +100,7 @@ class RunRecords:
 
     @property
     def going_on(self) -> bool:
-        """Whether pretraining has not ended, whether or not a process is running."""
+        """Whether pretraining has not ended; its process may be running or stopped."""
         return self.pretrained_here and self.summary is None
 
     @property
@@ -110,7 +110,7 @@ class RunRecords:
 
     @property
     def continued(self) -> bool:
-        """Whether it continues a model or a run, whose training is not in the records of this run."""
+        """Whether the run continues a model or another run, whose training is not in these records."""
         origin = self.recipe.get("origin") or {}
         return bool(origin.get("init") or origin.get("branch") or (self.summary and self.summary.parent))
 

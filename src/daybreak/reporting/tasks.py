@@ -294,7 +294,7 @@ def glue_table(runs: Sequence[RunRecords], published: Sequence[Published]) -> st
     """A Markdown table of GLUE dev scores: a row for each model of the runs and each published model.
 
     Args:
-        published: models with ``numbers`` in the columns of the Cramming paper; others are left out.
+        published: published models; those without scores in the columns of the Cramming paper are left out.
 
     Returns:
         The table; empty if the runs have no result of a GLUE task.

@@ -1,4 +1,4 @@
-"""What the search index of a run was made of, as it reaches disk: SEARCH/index.json."""
+"""Type of SEARCH/index.json, which describes the search index of a run."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def open_index(
         data: the prepared data; by default ``run/data``, else the folder that the index was made of.
         folder: of the index; ``run/search`` by default.
         words: whether the BM25 index is needed.
-        rebuild: make the index anew in any case.
+        rebuild: build a new index, also if the existing one is up to date.
 
     Raises:
         UserError: the run has no exported model, the data are missing or have another tokenizer than the model,

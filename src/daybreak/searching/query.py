@@ -1,4 +1,4 @@
-"""Queries: the passages of a run that answer some words best, by vectors, by BM25 or by both.
+"""Queries: find the passages of a run that match a query best, by vectors, by BM25 or by both.
 
 N passages, D hidden size.
 """

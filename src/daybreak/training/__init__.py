@@ -1,1 +1,1 @@
-"""Floor 2: the clock, schedules, objectives, optimizers and the one pretraining loop."""
+"""The training loop, clock, schedules, objectives and optimizers."""

@@ -16,13 +16,12 @@ MEAN = "mean."
 
 @dataclass(frozen=True, kw_only=True)
 class Averaging:
-    """Which weights are averaged: LAWA (arXiv 2209.14981) over the end of the run, a Polyak-Ruppert average of its
-    tail."""
+    """Average of the weights over the end of the run (LAWA, arXiv 2209.14981)."""
 
     fraction: float = 0.0
-    """Fraction of the run, at its end, whose weights are averaged; 0 for no averaging."""
+    """Last fraction of the run, whose weights are averaged; 0 for no averaging."""
     every: int = 10
-    """Optimizer steps between two averaged weights."""
+    """Average the weights of every so many optimizer steps."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.fraction <= 1:

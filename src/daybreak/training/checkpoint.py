@@ -65,8 +65,7 @@ class Progress:
 
     @property
     def first_bad(self) -> int:
-        """The first bad step in the recent window, this step if there is none; earlier checkpoints precede a good
-        step."""
+        """The first bad step in the recent window, or this step if there is none. Earlier checkpoints are good."""
         return self.step - self.health.recent.bit_length()
 
     def scaled_for(self, precision: str) -> Progress:

@@ -18,7 +18,7 @@ FLAT_GAIN = 0.005
 
 @dataclass(frozen=True, kw_only=True)
 class SecondPhase:
-    """Settings of the second phase. The same shards serve both phases, cut into other lengths."""
+    """A second phase with sequences of another length, cut from the same data."""
 
     start: float = 1.0
     """Fraction of the run at which the phase starts; 1 for a run in one phase."""
@@ -29,7 +29,7 @@ class SecondPhase:
     lr: float = 0.0
     """Peak learning rate of a new schedule with a new optimizer state; 0 continues the first schedule."""
     when_flat: bool = False
-    """Start earlier, as soon as the loss has stopped falling below the unigram baseline."""
+    """Start earlier, as soon as the loss is below the unigram baseline and no longer falls."""
 
     def __post_init__(self) -> None:
         if not 0 < self.start <= 1 or self.batch < 0 or self.lr < 0 or self.length < 8:

@@ -9,20 +9,19 @@ from daybreak.core.errors import UserError
 
 @dataclass(frozen=True, kw_only=True)
 class Ramp:
-    """Sequences of an optimizer step during the ramp, as in Cramming (arXiv 2212.14034, section 4.3).
+    """A batch that grows at the start of the run, as in Cramming (arXiv 2212.14034, section 4.3).
 
-    The batch is a multiple of M sequences, the microbatch times the number of devices: (floor(full * f / M) + 1) * M at
-    fraction f of the ramp, at most ``full`` rounded down to a multiple of M. The original divides the gradient by
-    floor(full / M) microbatches but accumulates one more if M does not divide the batch; here the gradient is divided
-    by the true number of targets.
+    Let M be the microbatch times the number of devices. At fraction f of the ramp, a step has (floor(batch * f / M) +
+    1) * M sequences, at most the batch rounded down to a multiple of M. The gradient is divided by the true number of
+    targets. (The original divides it by floor(batch / M) microbatches, also where it accumulated one more.)
     """
 
     fraction: float = 0.0
     """Fraction of the run in which the batch grows; 0 for no ramp."""
     microbatches: int = 0
-    """Number of microbatches of M sequences in which the batch grows, instead of ``fraction``; 0 for no ramp."""
+    """Length of the ramp in microbatches of M sequences, instead of ``fraction``; 0 for no ramp."""
     batch_multiple: int = 0
-    """M, to repeat a run with another microbatch; 0 for the current value."""
+    """M. Set it to repeat a run with another microbatch or number of devices; 0 for the current product."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.fraction <= 1 or self.microbatches < 0 or self.batch_multiple < 0:

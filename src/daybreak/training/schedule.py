@@ -64,7 +64,7 @@ def check_fractions(schedule: Schedule, **fractions: float) -> None:
 class Trapezoid(Schedule):
     """Linear up, flat, linear down to 0; the long decay follows modded-nanogpt and ModernBERT (arXiv 2412.13663).
 
-    Without the flat part it is the one-cycle triangle (0.5, 0.5) and transformers' linear schedule (w, 1 - w).
+    With a decay of 1 - warmup there is no flat part: transformers' linear schedule, or with 0.5 a one-cycle triangle.
     """
 
     warmup: float = 0.02

@@ -37,7 +37,7 @@ PREPROCESSINGS = (RAW, FILTERED, SORTED, DEDUPLICATED)
 
 
 def check_preprocessings(preprocessings: Sequence[str]) -> None:
-    """Raise UserError for an unknown one, one named twice, what is not compared with raw, or a missing library."""
+    """Raise UserError if one is unknown or given twice, if raw is missing, or if a library is not installed."""
     for one in preprocessings:
         if one not in PREPROCESSINGS:
             raise UserError(

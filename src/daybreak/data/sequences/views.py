@@ -26,27 +26,27 @@ GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 @dataclass(frozen=True, kw_only=True)
 class ViewRows(RowsConfig):
-    """Sequences as of ``StreamRows``, some of them replaced by views of one window.
+    """Ordinary sequences of the text, some of them replaced by views: shifted copies of one window of the text.
 
-    A sequence is replaced with probability ``fraction`` while progress is below ``until`` and its index below ``most``,
-    and with probability ``later_fraction`` after that. The choice and the views are functions of (seed, position), so a
-    replay and any number of devices read the same sequences.
+    In the first part of a run a sequence is replaced with probability ``fraction``, in the rest with probability
+    ``later_fraction``. The first part ends at progress ``until``, or after ``most`` sequences. The choice depends only
+    on seed and position, so a replay and any number of devices read the same sequences.
     """
 
     fraction: float = 0.7
-    """Probability of views in a sequence, before ``until``."""
+    """Probability that a sequence consists of views, in the first part of the run."""
     until: float = 0.25
-    """Progress at which ``later_fraction`` replaces ``fraction``."""
+    """End of the first part, as a fraction of the run."""
     most: int = 2_000_000
-    """Number of sequences after which ``later_fraction`` applies at the latest; long runs need a smaller part."""
+    """Largest number of sequences in the first part."""
     later_fraction: float = 0.1
-    """Probability of views in a sequence, from ``until`` on."""
+    """Probability that a sequence consists of views, in the rest of the run."""
     shortest: int = 12
     """Minimum tokens of a view, before some are dropped."""
     longest: int = 40
     """Maximum tokens of a view."""
     drop: float = 0.1
-    """Probability of dropping a token of a view."""
+    """Probability with which each token of a view is dropped."""
 
     def __post_init__(self) -> None:
         for name in ("fraction", "until", "later_fraction"):

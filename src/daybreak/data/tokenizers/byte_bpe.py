@@ -66,12 +66,12 @@ Merge = tuple[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class ByteBPE(TrainedTokenizer):
-    """Byte-level BPE (Radford et al. 2019): the most frequent adjacent pairs inside words are merged to tokens.
+    """Byte-level BPE (Radford et al. 2019): the most frequent adjacent pairs within words are merged into tokens.
 
     Every byte is a token, so nothing is unknown, and decoding restores the text (in Unicode NFC). Training is
-    deterministic for any number of threads and order of texts. A name from a single private document does not become
-    a token: from MANY_DOCUMENTS texts on, each token of two or more bytes occurs in at least SEVERAL_DOCUMENTS of them;
-    with fewer texts it occurs at least twice.
+    deterministic for any number of threads and order of texts. A name in a single private document does not become a
+    token: with 100 texts or more, each token of two or more bytes occurs in at least two of them. With fewer texts, it
+    occurs at least twice.
     """
 
     smallest = "the bytes"

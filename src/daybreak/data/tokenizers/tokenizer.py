@@ -54,11 +54,11 @@ _Assemble = Callable[[dict[str, int]], Tokenizer]
 
 @dataclass(frozen=True, kw_only=True)
 class WordPiece(TrainedTokenizer):
-    """BERT's tokenizer (Devlin et al. 2018): whitespace and punctuation split, then the longest tokens.
+    """BERT's tokenizer (Devlin et al. 2018): split at whitespace and punctuation, then take the longest tokens.
 
-    Training is deterministic for any number of threads and order of the texts. So that a name in a single private
-    document does not become a token, each token of two or more characters is used in at least SEVERAL_DOCUMENTS texts
-    if there are at least MANY_DOCUMENTS; for fewer texts it occurs at least twice.
+    Training is deterministic: threads and the order of the texts do not matter. A name in a single private document
+    does not become a token: with 100 texts or more, each token of two or more characters occurs in at least two of
+    them. With fewer texts, it occurs at least twice.
     """
 
     smallest = "an alphabet"
@@ -67,9 +67,9 @@ class WordPiece(TrainedTokenizer):
     """Keep upper case and accents; otherwise both are removed. That suits English, but Finnish loses its dots, Hindi
     and Thai lose vowels, and Korean and Japanese syllables are split."""
     normalizer: str = "bert"
-    """bert: as BERT. cramming: straight quotes and ASCII only (Geiping and Goldstein 2022)."""
+    """bert: the original's. cramming: straight quotes and ASCII only (Geiping and Goldstein 2022)."""
     punctuation: str = "single"
-    """single: every mark is a word. runs: consecutive marks are one word, as in Cramming."""
+    """single: each punctuation mark is a word. runs: consecutive marks are one word, as in Cramming."""
 
     def __post_init__(self) -> None:
         for name, value, known in (

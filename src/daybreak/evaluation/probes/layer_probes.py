@@ -34,7 +34,7 @@ def check_probed(task: Task) -> None:
     """Check that a task has one label or number per text.
 
     Raises:
-        UserError: it has not.
+        UserError: the task is of another kind.
     """
     if task.kind not in KINDS_PROBED:
         raise UserError(

@@ -22,7 +22,7 @@ COMPUTED = "cramming"
 
 @dataclass(frozen=True, kw_only=True)
 class Capacity:
-    """The peak compute of the devices in the pretraining time, not the compute that was used.
+    """Compute that the devices could do at peak rate in the pretraining time, not the compute that was used.
 
     Geiping and Goldstein 2022, arXiv:2212.14034: peak rate of the tensor cores x seconds x devices.
     """

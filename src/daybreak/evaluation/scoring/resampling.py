@@ -47,7 +47,7 @@ def compare(
         a, b: one run per seed, each with one setting.
         model_a, model_b: names of the models.
         kind: kind of the task, a name of ``kinds.KINDS``.
-        metric: as in ``TaskResult.metric``: a prefix ``test_`` or ``mismatched_`` names the part that is table.
+        metric: as in ``TaskResult.metric``: a prefix ``test_`` or ``mismatched_`` names the part of the task.
         classes: number of the task's labels.
 
     Raises:

@@ -69,7 +69,7 @@ class Kind(ABC):
 
     @abstractmethod
     def targets(self, rows: EncodedRows, indices: Sequence[int], width: int) -> torch.Tensor:
-        """What these samples are to become, where the batch's sequences have ``width`` tokens."""
+        """Return the targets of these samples, in a batch whose sequences have ``width`` tokens."""
 
     @abstractmethod
     def loss(self, outputs: Any, targets: torch.Tensor) -> torch.Tensor:

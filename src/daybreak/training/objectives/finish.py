@@ -1,14 +1,14 @@
-"""An embedding finish: from some point of a run on, a contrastive loss on spans of one document joins the masked loss.
+"""An embedding finish: in the last part of a run, a contrastive loss on spans of one document joins the masked loss.
 
-Sequences 2i and 2i + 1 of the run are two spans of one document. The embedding of a sequence is what
-sentence-transformers computes: the mean of the last hidden states over the positions that are no padding, special
-tokens included, divided by its length. The loss is InfoNCE (van den Oord et al., arXiv 1807.03748) in the symmetric
-form of SimCLR (Chen et al., arXiv 2002.05709, equation 1): each span has to pick its partner out of all spans of the
-optimizer step. Both losses come from one forward pass: a tenth or more of the tokens are masked in it.
+Sequences 2i and 2i + 1 of the run are two spans of one document. The embedding of a sequence is what sentence-
+transformers computes: the mean of the last hidden states over all positions but padding, scaled to length 1. The loss
+is InfoNCE (van den Oord et al., arXiv 1807.03748) in the symmetric form of SimCLR (Chen et al., arXiv 2002.05709,
+equation 1): each span has to pick its partner out of all spans of the optimizer step. Both losses come from one forward
+pass, in which a tenth or more of the tokens are masked.
 
 Over several microbatches or processes the gradient is still exact, as in GradCache (Gao et al., arXiv 2101.06983): a
-first pass without gradients gives all embeddings of the step, and the loss its slope for each of them; the second pass
-gives the gradients.
+first pass without gradients computes all embeddings of the step and the gradient of the loss for each of them; the
+second pass computes the gradients of the weights.
 
 B sequences, L positions, K requested positions, D hidden size, N sequences of the step.
 """
@@ -29,12 +29,12 @@ from daybreak.core.errors import UserError
 
 @dataclass(frozen=True, kw_only=True)
 class Finish:
-    """Settings of the embedding finish, in which embeddings are trained beside masked tokens."""
+    """The embedding finish: the last part of a run, which adds a contrastive loss for embeddings to the masked loss."""
 
     start: float = 1.0
     """Fraction of the run at which the finish starts; 1 for no finish, 0 for the whole run."""
     weight: float = 0.3
-    """Factor of the mean contrastive loss before it is added to the mean masked loss."""
+    """Weight of the mean contrastive loss; that of the mean masked loss is 1."""
     temperature: float = 0.05
     """Divisor of the cosine similarities."""
     length: int = 64
@@ -46,9 +46,9 @@ class Finish:
     longest: int = 60
     """Maximum number of tokens of a span."""
     views: float = 0.1
-    """Fraction of the pairs that are sequences of views instead, which keep the attention between segments."""
+    """Fraction of the pairs that are replaced by sequences of views, so that the model still compares segments."""
     ordinary: float = 0.5
-    """Fraction of the pairs that are ordinary sequences instead, which keep the fit to running text."""
+    """Fraction of the pairs that are replaced by ordinary sequences, so that the masked loss does not rise."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.start <= 1 or not self.temperature > 0 or not self.weight >= 0 or self.batch < 0:

@@ -68,16 +68,16 @@ class CausalThenMasked(Objective):
     """Next-token prediction first, then masked LM with the same weights.
 
     With masked LM alone the loss can stay at the unigram entropy for minutes; a causal first stage avoids this (MLM
-    against CLM, arXiv 2507.00994, section 4). All chosen positions become [MASK] (arXiv 2202.08005, table 3), with a
-    rate that falls in steps (arXiv 2305.15273): shapes are static within a step. Padding is never a target.
+    against CLM, arXiv 2507.00994, section 4). All chosen positions become [MASK] (arXiv 2202.08005, table 3). The
+    mask rate falls in a few steps (arXiv 2305.15273) and is constant between them. Padding is never a target.
     """
 
     causal_fraction: float = 0.35
     """Fraction of the run with next-token prediction; 0 for masked LM from the start."""
     causal_targets: float = 1.0
-    """Fraction of a sequence's positions whose next token is predicted; fewer make the decoder cheaper."""
+    """Fraction of the positions whose next token is predicted; a smaller one makes a step cheaper."""
     mask_rates: tuple[float, ...] = (0.3, 0.25, 0.2, 0.15)
-    """Masked fractions in the equal parts of the masked stage; at most four."""
+    """Mask rates. The masked stage has as many parts of equal length; at most four."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.causal_fraction < 1 or not 0 < self.causal_targets <= 1:

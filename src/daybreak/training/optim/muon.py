@@ -49,8 +49,7 @@ class Muon(OptimizerConfig):
     newton_schulz: str = "auto"
     """Dtype of the orthogonalization: float32, bfloat16, or auto for that of the run (see --precision)."""
     adam_lr: float = 0.0
-    """Peak learning rate of all other parameters: embeddings, norms, biases, scalars; 0 for ADAM_LR_FACTOR times
-    ``lr``."""
+    """Peak learning rate of all other parameters: embeddings, norms, biases, scalars; 0 for 3 times ``lr``."""
     beta1: float = 0.9
     beta2: float = 0.98
     epsilon: float = 1e-8
