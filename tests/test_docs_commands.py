@@ -58,8 +58,8 @@ PARSED = {
         'make gpu ARGS="--task-dir GLUE --minutes 60"',
         "make gpu-dry",
         "docker build -t daybreak .",
-        'docker run --gpus all -v "$PWD/runs:/runs" -v "$HOME/.cache:/cache" -e XDG_CACHE_HOME=/cache daybreak run base '
-        "--corpus /runs/texts --budget 8h --out /runs/mine",
+        'docker run --gpus all -v "$PWD/runs:/runs" -v "$HOME/.cache:/cache" -e XDG_CACHE_HOME=/cache daybreak '
+        "run base --corpus /runs/texts --budget 8h --out /runs/mine",
     ),
     "the extra serve; tests/test_served.py runs it where that is there": (
         "daybreak export RUN --out MODEL --onnx",
