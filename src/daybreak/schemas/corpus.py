@@ -108,7 +108,7 @@ class CorpusReport:
     """Content of DATA/corpus.json."""
 
     preset: str
-    """plain, books, web or crammed."""
+    """Name of the filter preset."""
     documents: int
     """Documents kept, training and held-out together, each counted once."""
     characters: int

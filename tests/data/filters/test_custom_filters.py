@@ -46,7 +46,7 @@ def changed(old: str, new: str) -> str:
 def test_steps_of_a_file_judge_as_it_says(tmp_path: Path) -> None:
     first, second = custom_filters(written(tmp_path))
     assert [step.open(Context())("seven..") for step in (first, second)] == [None, "too short"]
-    assert first.name == "Short" and first.passes == 0 and first.memory
+    assert first.name == "Short" and first.passes == 0
     assert first.why() == f"short documents (mine.py, {first.digest})"
 
 

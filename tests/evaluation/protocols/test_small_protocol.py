@@ -32,10 +32,10 @@ from daybreak.evaluation.finetuning.task_evaluation import TaskEvaluation
 from daybreak.evaluation.protocols.known_protocols import PROTOCOLS
 from daybreak.evaluation.protocols.protocol import Own, Protocol, Setting
 from daybreak.evaluation.tasks.batches import EncodedRows, Padding
-from daybreak.evaluation.tasks.kinds import KINDS, load_task
+from daybreak.evaluation.tasks.kinds import KINDS, load_task, task_type
 from daybreak.evaluation.tasks.known_tasks import GLUE
 from daybreak.evaluation.tasks.sequences import with_pair_features
-from daybreak.evaluation.tasks.task import LabelledRows, Task, TaskRows, task_type
+from daybreak.evaluation.tasks.task import LabelledRows, Task, TaskRows
 from daybreak.evaluation.tasks.task_file import read_task_file
 from daybreak.schemas.tasks import FinetuningRun
 

@@ -15,6 +15,7 @@ from daybreak.core.errors import UserError
 from daybreak.evaluation.scoring import resampling
 from daybreak.evaluation.scoring.metrics import METRICS, classification_scores, regression_scores
 from daybreak.evaluation.scoring.resampling import compare, recount
+from daybreak.evaluation.tasks.kinds import KINDS
 from daybreak.evaluation.tasks.questions import Questions
 from daybreak.evaluation.tasks.token_labels import TokenLabels
 from daybreak.schemas.tasks import FinetuningRun
@@ -97,6 +98,12 @@ def test_tokens_and_questions_are_counted_again_as_their_kinds_count(seed, rows)
         for metric in kind.metrics:
             found = recount(kind.name, metric, table)(counts)
             assert found == pytest.approx([kind.score(table[each], labels)[metric] for each in places], abs=1e-12)
+
+
+def test_every_metric_of_every_kind_can_be_counted_again():
+    for kind in KINDS.values():
+        for metric in kind.metrics:
+            assert callable(recount(kind.name, metric, np.zeros((4, 6)), 2)), (kind.name, metric)
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "mcc", "macro_f1", "auc"])

@@ -173,3 +173,18 @@ def test_any_value_under_any_key_gives_a_task_or_one_sentence(
     # JSON spells strings, numbers, truth values and lists as TOML does, but for one character.
     lines += [f"{key} = {json.dumps(value)}".replace("\x7f", "\\u007f") for key, value in changes.items()]
     read_or_refused(described(folder, "\n".join(lines)))
+
+
+def test_every_kind_is_on_the_pages_and_in_the_head_of_the_reader() -> None:
+    root = Path(__file__).resolve().parents[3]
+    for kind in KINDS.values():
+        assert f'"{kind.name}"' in (task_file.__doc__ or "")
+        assert f'| `"{kind.name}"`' in (root / "docs" / "own_task.md").read_text()
+        assert kind.name in (root / "docs" / "formats.md").read_text()
+
+
+@pytest.mark.parametrize(("kind", "named"), [(CHOICE, "the kind choice does not have"), (GOOD, "no pairs of texts")])
+def test_symmetric_is_for_pairs_of_texts(kind: str, named: str, folder: Path) -> None:
+    (folder / "task.toml").write_text(kind + "symmetric = true\n")
+    with pytest.raises(UserError, match=named):
+        read_task_file(folder / "task.toml")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
 
 from daybreak.core.errors import UserError
 from daybreak.data.filters.filter import Context, DocumentFilter, FilterFunction
@@ -77,8 +76,6 @@ class BookLicence(DocumentFilter):
     A book that ends with such a licence is kept with it, because filters do not edit documents. With ``--document
     blank-line`` the paragraphs of the licence are documents of their own.
     """
-
-    memory: ClassVar[str] = "one document"
 
     most: float = 0.5
     """Maximum fraction of characters within AROUND characters of a phrase."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 from tokenizers import Tokenizer
 
@@ -34,8 +33,6 @@ class Compressibility(DocumentFilter):
     The paper gives 0.3 as an example; all of its published runs use 0.25. They count with the pretrained tokenizer of
     albert-base-v2 or, with ``remove_trash: self``, with a tokenizer trained on the text.
     """
-
-    memory: ClassVar[str] = "a tokenizer, and the tokens of one document"
 
     threshold: float = 0.25
     """Tokens per character."""

@@ -16,7 +16,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -240,9 +240,10 @@ def _strings(value: Any) -> Iterator[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationText(DocumentFilter):
-    """Reports the documents that contain evaluation text, and drops them with ``remove``."""
+    """Reports the documents that contain evaluation text, and drops them with ``remove``.
 
-    memory: ClassVar[str] = "16 bytes per run of 13 words of the evaluation texts, and their distinct words"
+    Memory: 16 bytes per run of 13 words of the evaluation texts, and their distinct words.
+    """
 
     paths: tuple[str, ...]
     remove: bool = False

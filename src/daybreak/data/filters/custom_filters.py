@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, TypeVar
+from typing import TypeVar
 
 from daybreak.core.errors import UserError
 from daybreak.core.serialization import fingerprint
@@ -48,8 +48,6 @@ class FilterFailed(Exception):
 @dataclass(frozen=True, kw_only=True)
 class CustomFilter(DocumentFilter):
     """A filter from a file of the user, in the form that is sent to worker processes."""
-
-    memory: ClassVar[str] = "depends on the filter in the file"
 
     file: str
     """Path as the user typed it."""

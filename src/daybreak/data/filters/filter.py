@@ -10,7 +10,6 @@ from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 from daybreak.core.errors import UserError
 from daybreak.core.extras import install_hint
@@ -36,9 +35,6 @@ class Context:
 @dataclass(frozen=True, kw_only=True)
 class Filter(Component):
     """A filter of documents or of the corpus."""
-
-    memory: ClassVar[str]
-    """Description of its memory use, for users."""
 
     @property
     def name(self) -> str:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from daybreak.core.errors import UserError, reason
 from daybreak.core.serialization import nearest
@@ -83,9 +83,8 @@ class Language(DocumentFilter):
     """Keeps documents in the given languages, identified by a fastText model (Joulin et al. 2016, arXiv 1607.01759).
 
     As in FineWeb (Penedo et al. 2024), a document is kept if one of ``languages`` has a probability above ``least``.
+    Memory: the model, about 130 MB for lid.176.bin and 1.6 GB for GlotLID.
     """
-
-    memory: ClassVar[str] = "the model: about 130 MB for lid.176.bin, 1.6 GB for GlotLID"
 
     model: str
     """The path of a fastText model."""

@@ -26,7 +26,7 @@ import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -49,11 +49,10 @@ _BUFFERED = 1 << 10
 
 @dataclass(frozen=True, kw_only=True)
 class NearDuplicates(Filter):
-    """Drops all but the first of the documents that are nearly the same; a filter of the corpus as a whole."""
+    """Drops all but the first of the documents that are nearly the same; a filter of the corpus as a whole.
 
-    memory: ClassVar[str] = (
-        "300 MB, and 400 MB per million documents that have a near duplicate; 1 GB of disk per million documents"
-    )
+    Memory: 300 MB, and 400 MB per million documents that have a near duplicate; 1 GB of disk per million documents.
+    """
 
     def why(self) -> str:
         return "documents that are nearly the same: MinHash over 5-grams with FineWeb's settings (Penedo et al. 2024)"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from daybreak.core.errors import UserError
 from daybreak.data.filters.filter import LONGEST_FILTERED, Context, DocumentFilter, FilterFunction, missing_extra
@@ -19,14 +19,13 @@ from daybreak.data.filters.words import datatrove_words
 if TYPE_CHECKING:
     from datatrove.pipeline.filters.base_filter import BaseFilter
 
-MEMORY = "the words and n-grams of one document: 250 MB where it is prose of 4 million characters"
-
 
 @dataclass(frozen=True, kw_only=True)
 class QualityFilter(DocumentFilter):
-    """A filter of datatrove."""
+    """A filter of datatrove.
 
-    memory: ClassVar[str] = MEMORY
+    Memory: the words and n-grams of one document, 250 MB where it is prose of 4 million characters.
+    """
 
     @abstractmethod
     def build(self) -> BaseFilter:

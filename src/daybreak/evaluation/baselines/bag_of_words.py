@@ -27,6 +27,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.preprocessing import StandardScaler
 
 from daybreak.evaluation.tasks.batches import EncodedRows
+from daybreak.evaluation.tasks.sequences import OneOfSeveral
 from daybreak.evaluation.tasks.spans import OUTSIDE
 from daybreak.evaluation.tasks.task import LabelledRows, TaskRows
 from daybreak.evaluation.tasks.task_kind import Kind
@@ -72,12 +73,12 @@ def bag_of_words(kind: Kind, data: TaskRows, train: LabelledRows) -> WordScores 
         train: the training rows that a fine-tuning has, in their seeded order.
 
     Returns:
-        None for question answering, which has no such baseline.
+        None for a kind without such a baseline, such as question answering.
     """
-    if kind.name == "qa":
-        return None
     if kind.name == "tokens":
         return WordScores(_most_frequent_tags(kind, data, train), len(train))
+    if not (kind.numeric or isinstance(kind, OneOfSeveral)):
+        return None
     train = _bounded(train)
     return WordScores(_linear(kind, data, train), len(train))
 
@@ -133,7 +134,7 @@ class _Linear:
         self._model: Any = None
 
     def fit(self, features: Any, targets: Sequence[Any], strength: float) -> None:
-        if self._kind.name == "regression":
+        if self._kind.numeric:
             self._model = Ridge(alpha=1 / strength, solver="sparse_cg")
         elif len(set(targets)) > 1:
             self._model = LogisticRegression(C=strength, max_iter=MOST_ITERATIONS)
@@ -145,7 +146,7 @@ class _Linear:
 
     def evaluate(self, features: Any, rows: LabelledRows) -> np.ndarray:
         """Return ``Kind.evaluate`` of the predictions for ``rows`` with these features."""
-        if self._kind.name == "regression":
+        if self._kind.numeric:
             answers = self._model.predict(features)[:, None]
         else:
             answers = np.full((features.shape[0], len(self._labels) or 2), UNSEEN)

@@ -225,7 +225,7 @@ def initial_model(job: FinetuningJob, rows: EncodedTask) -> Any:
     head, labels = job.protocol.head_of(job.task), rows.data.labels
     pair = len(job.task.text) == 2
     model = build_classifier(job.folder, kind_of(job.task), labels, job.seed, job.random, head, pair)
-    if head != "stock" and job.task.kind == "regression":
+    if head != "stock" and kind_of(job.task).numeric:
         with torch.no_grad():  # start at the mean of the training targets
             model.classifier.bias.fill_(float(np.mean(rows.train.targets)))
     return model

@@ -35,8 +35,8 @@ from daybreak.evaluation.finetuning.jobs import (
 )
 from daybreak.evaluation.finetuning.parallel import resource_errors, run_jobs
 from daybreak.evaluation.protocols.protocol import Protocol, Setting
-from daybreak.evaluation.tasks.kinds import kind_of
-from daybreak.evaluation.tasks.task import LabelledRows, Task, TaskRows, task_type
+from daybreak.evaluation.tasks.kinds import kind_of, task_type
+from daybreak.evaluation.tasks.task import LabelledRows, Task, TaskRows
 from daybreak.schemas.tasks import FinetuningRun, SettingTried, TaskResult, spread
 
 

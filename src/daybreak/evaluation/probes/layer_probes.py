@@ -19,7 +19,6 @@ from daybreak.evaluation.tasks.kinds import kind_of
 from daybreak.evaluation.tasks.task import LabelledRows, Task, TaskRows
 from daybreak.schemas.probes import LayerProbe, LayerScore, SimilarityProbe, SimilarityScore
 
-KINDS_PROBED = ("classification", "regression")
 CLASSIFICATION_C = 0.01
 """scikit-learn's C, the inverse regularization of the logistic regression, on standardized features."""
 REGRESSION_ALPHA = 1000.0
@@ -36,10 +35,10 @@ def check_probed(task: Task) -> None:
     Raises:
         UserError: the task is of another kind.
     """
-    if task.kind not in KINDS_PROBED:
+    if not (kind_of(task).numeric or task.kind == "classification"):
         raise UserError(
             f"Task '{task.name}' is of the kind {task.kind}, which linear probes do not support.",
-            f"Probe tasks of {' or '.join(KINDS_PROBED)}, or fine-tune on this one with daybreak evaluate.",
+            "Probe tasks of classification or regression, or fine-tune on this one with daybreak evaluate.",
         )
 
 
@@ -70,7 +69,7 @@ def probe_layers(frozen: FrozenModel, data: TaskRows, train: LabelledRows, lengt
     dev = EncodedRows({}, data.dev.targets, [], data.dev)
     layers = []
     for layer, (features, questions) in enumerate(zip(train_features, dev_features, strict=True)):
-        answers = list(_answers(task.kind, features, train.targets, questions, len(data.labels)))
+        answers = list(_answers(kind.numeric, features, train.targets, questions, len(data.labels)))
         table = kind.evaluate(dev, answers, data.labels)
         layers.append(LayerScore(layer=layer, score=kind.score(table, data.labels)[task.metric]))
     return LayerProbe(
@@ -100,11 +99,11 @@ def text_features(frozen: FrozenModel, texts: Sequence[tuple[str, ...]], length:
     return np.concatenate([np.abs(one - other), one * other], axis=2)
 
 
-def _answers(kind: str, states: np.ndarray, targets: list[Any], questions: np.ndarray, labels: int) -> np.ndarray:
-    """Return log-probabilities float64[rows, labels], or numbers float64[rows, 1]."""
+def _answers(numeric: bool, states: np.ndarray, targets: list[Any], questions: np.ndarray, labels: int) -> np.ndarray:
+    """Return log-probabilities float64[rows, labels], or with ``numeric`` numbers float64[rows, 1]."""
     # Standardized, so that one regularization fits layers of any scale.
     states, questions = states.astype(np.float64), questions.astype(np.float64)
-    if kind == "regression":
+    if numeric:
         ridge = make_pipeline(StandardScaler(), Ridge(alpha=REGRESSION_ALPHA)).fit(states, targets)
         numbers: np.ndarray = ridge.predict(questions)[:, None]
         return numbers
@@ -117,7 +116,7 @@ def _answers(kind: str, states: np.ndarray, targets: list[Any], questions: np.nd
 
 def rates_pairs(task: Task) -> bool:
     """Return whether the task has a number for each pair of texts, as STS-B has."""
-    return task.kind == "regression" and len(task.text) == 2
+    return kind_of(task).numeric and len(task.text) == 2
 
 
 def probe_similarity(frozen: FrozenModel, data: TaskRows, length: int, show: Show) -> SimilarityProbe:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from daybreak.core.errors import UserError
-from daybreak.evaluation.tasks.task import Task, task_type
+from daybreak.evaluation.tasks.task import Task
 
 _Value = TypeVar("_Value")
 FROZEN_RATE = 1e-3
@@ -84,7 +84,7 @@ class Protocol:
     frozen: bool = False
     """Train the head only, with the encoder frozen and its dropout off."""
     by_type: tuple[tuple[str, Own], ...] = ()
-    """(task type, its settings) with the types of ``tasks.task_type``. ``own`` takes precedence."""
+    """(task type, its settings) with the types of ``kinds.task_type``. ``own`` takes precedence."""
     heads: tuple[tuple[str, str], ...] = ()
     """(task type, a name of ``heads.HEADS``); other types have the stock head."""
     both_orders: bool = False
@@ -95,16 +95,16 @@ class Protocol:
 
     def for_task(self, task: Task) -> Protocol:
         """Return the protocol of one task: with its head only, and ``both_orders`` only if the task is symmetric."""
-        name = dict(self.heads).get(task_type(task))
+        type = _type_of(task)
         return dataclasses.replace(
             self,
-            heads=((task_type(task), name),) if name else (),
+            heads=tuple(pair for pair in self.heads if pair[0] == type),
             both_orders=self.both_orders and task.symmetric,
         )
 
     def head_of(self, task: Task) -> str:
         """Return the head of a task, a name of ``heads.HEADS``."""
-        return dict(self.heads).get(task_type(task), "stock")
+        return dict(self.heads).get(_type_of(task), "stock")
 
     def settings(self, hidden_size: int, family: str, type: str = "") -> list[Setting]:
         """Return all combinations of epochs and rates for a task and a hidden size; the dev score selects one."""
@@ -184,6 +184,13 @@ class Protocol:
         general, special = dict(self.by_type).get(type, Own()), dict(self.own).get(family, Own())
         changes = {name: value for name, value in vars(special).items() if value is not None}
         return dataclasses.replace(general, **changes)
+
+
+def _type_of(task: Task) -> str:
+    # Kinds import torch, and protocols are read by commands that start without it.
+    from daybreak.evaluation.tasks.kinds import task_type
+
+    return task_type(task)
 
 
 def _fitting(table: tuple[tuple[int, _Value], ...], hidden_size: int) -> _Value:

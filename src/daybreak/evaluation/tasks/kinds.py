@@ -19,6 +19,15 @@ def kind_of(task: Task) -> Kind:
     return KINDS[task.kind]
 
 
+def task_type(task: Task) -> str:
+    """Return ``single`` or ``pair`` for classification, ``number`` for numeric kinds, else the name of the kind."""
+    if kind_of(task).numeric:
+        return "number"
+    if task.kind == "classification":
+        return "pair" if len(task.text) == 2 else "single"
+    return task.kind
+
+
 def load_task(task: Task) -> TaskRows:
     """Read a task's files.
 

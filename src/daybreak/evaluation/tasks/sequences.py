@@ -39,7 +39,7 @@ class _Sequences(Kind):
     head = "ForSequenceClassification"
 
     def load(self, task: Task) -> TaskRows:
-        return load_table(task)
+        return load_table(task, numbers=self.numeric)
 
     def load_unlabelled(self, task: Task, name: str) -> LabelledRows:
         (found,) = (file for file in task.unlabelled if file.name == name)
@@ -160,6 +160,7 @@ class Regression(_Sequences):
     metrics = METRICS["regression"]
     headline = "spearman"
     columns = ("target", "answer")
+    numeric = True
     exact = True
 
     def configure(self, config: Any, labels: Sequence[str]) -> None:

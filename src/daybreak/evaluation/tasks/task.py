@@ -74,15 +74,6 @@ class Task:
         return {part: path for part, path in found.items() if path is not None}
 
 
-def task_type(task: Task) -> str:
-    """Return ``single`` or ``pair`` for classification, ``number`` for regression, else the name of the kind."""
-    if task.kind == "regression":
-        return "number"
-    if task.kind == "classification":
-        return "pair" if len(task.text) == 2 else "single"
-    return task.kind
-
-
 @dataclass(frozen=True)
 class LabelledRows:
     """Rows ready to encode: texts (for token classification, words) and targets."""
@@ -108,7 +99,7 @@ class TaskRows:
 
     task: Task
     labels: tuple[str, ...]
-    """Label names in the order of the class ids; empty for regression."""
+    """Label names in the order of the class ids; empty if the targets are numbers without names."""
     train: LabelledRows
     dev: LabelledRows
     test: LabelledRows | None
@@ -123,14 +114,17 @@ class TaskRows:
         return {"dev": self.dev, **{name: rows for name, rows in others.items() if rows is not None}}
 
 
-def load_table(task: Task) -> TaskRows:
+def load_table(task: Task, *, numbers: bool = False) -> TaskRows:
     """Read the files of a task with a label column.
+
+    Args:
+        numbers: the targets are the numbers in that column; otherwise they are class ids.
 
     Raises:
         UserError: a file cannot be used, a label is unknown or not a number, or all rows have the same label.
     """
     read = {path: _read(task, path) for path in task.files.values()}
-    known, names = ({}, ()) if task.kind == "regression" else _known_labels(task, read[task.train])
+    known, names = (None, ()) if numbers else _known_labels(task, read[task.train])
     rows = {path: _rows(task, path, cells, known) for path, cells in read.items()}
     return assembled(task, names, rows, sum(cells.skipped for cells in read.values()))
 
@@ -191,10 +185,11 @@ def _sorted_labels(values: set[str]) -> list[str]:
         return sorted(values)
 
 
-def _rows(task: Task, path: Path, cells: TableRows, known: dict[str, int]) -> LabelledRows:
+def _rows(task: Task, path: Path, cells: TableRows, known: dict[str, int] | None) -> LabelledRows:
+    """Return the rows with the class ids of their labels, or with numbers if ``known`` is None."""
     texts = [row[:-1] for row in cells.rows]
     labels = [row[-1].strip() for row in cells.rows]
-    if task.kind == "regression":
+    if known is None:
         return LabelledRows(texts, [_number(path, line, label) for line, label in zip(cells.lines, labels)])
     for line, label in zip(cells.lines, labels):
         if label not in known:

@@ -47,6 +47,7 @@ from daybreak.evaluation.tasks.kinds import KINDS
 from daybreak.evaluation.tasks.known_tasks import KNOWN, TASK_LISTS
 from daybreak.evaluation.tasks.tables import FORMATS
 from daybreak.evaluation.tasks.task import Task
+from daybreak.evaluation.tasks.task_kind import Kind
 
 KEYS = ("name", "train", "dev", "test", "text", "choices", "label", "header", "metric", "kind", "format", "symmetric")
 REQUIRED = ("train", "text", "label")
@@ -90,7 +91,7 @@ def read_task_file(path: Path) -> Task:
         metric=_one_of(path, values, "metric", kind.metrics, kind.headline),
         header=header,
         format=format,
-        symmetric=_symmetric(path, values, kind.name),
+        symmetric=_symmetric(path, values, kind),
     )
 
 
@@ -155,12 +156,14 @@ def _text(path: Path, value: object, kind: str) -> tuple[str | int, ...]:
     return tuple(_column(path, "text", column, numbered=kind == "tokens") for column in columns)
 
 
-def _symmetric(path: Path, values: dict[str, Any], kind: str) -> bool:
+def _symmetric(path: Path, values: dict[str, Any], kind: Kind) -> bool:
     value = values.get("symmetric", False)
     if not isinstance(value, bool):
         raise _unfit(path, f"has symmetric = {value!r}.", "Write true or false.")
+    if value and not (kind.numeric or kind.name == "classification"):
+        raise _unfit(path, f"has symmetric = true, which the kind {kind.name} does not have.", "Remove it.")
     pair = isinstance(values["text"], list) and len(values["text"]) == 2
-    if value and not (pair and kind in ("classification", "regression")):
+    if value and not pair:
         raise _unfit(path, "has symmetric = true, but its rows are no pairs of texts.", "Remove it.")
     return value
 

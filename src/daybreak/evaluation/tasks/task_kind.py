@@ -3,6 +3,10 @@
 ``load`` reads the files into rows, ``encode`` turns rows into samples of token ids, ``collate`` makes a batch, ``loss``
 trains, ``answers`` predicts, ``evaluate`` compares the predictions with the targets row by row, and ``score`` computes
 the metrics. The values of ``evaluate`` are kept (numbers, never text), so scores can be computed on resampled rows.
+
+A new kind is a class here and an entry of ``kinds.KINDS``. ``scoring.resampling.recount`` computes its metrics on
+resampled rows, which comparisons of models need. The bag of words, the heads of the protocols and the linear probes
+serve every kind that is ``numeric`` or ``OneOfSeveral``.
 """
 
 from __future__ import annotations
@@ -31,6 +35,8 @@ class Kind(ABC):
     """Suffix of the transformers class with such a head: ``ForSequenceClassification``."""
     columns: ClassVar[tuple[str, ...]] = ()
     """Names of the columns of ``evaluate``, if their number does not depend on the task."""
+    numeric: ClassVar[bool] = False
+    """The target is a number, and the model's only output predicts it."""
     exact: ClassVar[bool] = False
     """Always train in float32: the precision of bfloat16 is too low for a rank correlation."""
 
