@@ -16,7 +16,6 @@ from daybreak.core.errors import UserError
 from daybreak.core.recipe_file import read_recipe_file, without_extras
 from daybreak.core.serialization import Component, UnknownKind, fingerprint, from_dict, nearest, to_dict
 from daybreak.core.user_code import import_file, read_code
-from daybreak.data.sequences import chunks as _chunks
 from daybreak.data.sequences import views as _views
 from daybreak.data.sequences.sampler import RowsConfig, StreamRows
 from daybreak.data.sequences.sentence_pairs import SentencePairs
@@ -38,7 +37,7 @@ from daybreak.training.phases import SecondPhase
 from daybreak.training.ramp import Ramp
 from daybreak.training.schedule import Schedule
 
-KINDS = (_byte_bpe, _chunks, _tokenizer_import, _views, _bert, _crammed, _modern, _muon)
+KINDS = (_byte_bpe, _tokenizer_import, _views, _bert, _crammed, _modern, _muon)
 """Modules whose components must be registered before a recipe is read from JSON."""
 
 FAMILY = "daybreak-"

@@ -8,7 +8,7 @@ with the protocol bert-8gb.
 Measured: records/2026-11-21-systems-cramming.json (size mini, 8 minutes on a CPU, Wikipedia).
 """
 
-from daybreak.data.sequences.chunks import ChunkRows
+from daybreak.data.sequences.sampler import ChunkRows
 from daybreak.data.tokenizers.tokenizer import WordPiece
 from daybreak.recipe import Procedure, Recipe, Texts
 from daybreak.recipes import _bert, _sizes

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -10,36 +8,35 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from daybreak.core.errors import UserError
-from daybreak.data.sequences import row_orders as module
-from daybreak.data.sequences.row_orders import ascending, fixed_point
-from daybreak.data.sequences.sampler import PackedRows, RowSampler, StreamRows, permute, spread, uniforms
-from daybreak.data.sequences.shards import ShardWriter, TokenStream
+from daybreak.data.sequences import sampler as module
+from daybreak.data.sequences.sampler import (
+    ChunkRows,
+    PackedRows,
+    RowSampler,
+    RowsConfig,
+    StreamRows,
+    fixed_point,
+    permute,
+    spread,
+    uniforms,
+)
+from daybreak.data.sequences.sentence_pairs import SentencePairs
+from daybreak.data.sequences.shards import TokenStream
+from daybreak.data.sequences.span_pairs import SpanSampler
+from daybreak.data.sequences.views import ViewRows
 from daybreak.data.tokenizers.tokenizer import CLS
 from daybreak.schemas.run import SpecialIds
 
-MakeStream = Callable[[int], TokenStream]
+MakeStream = Callable[..., TokenStream]
 
 
-@pytest.fixture(scope="module")
-def make_stream(tmp_path_factory: pytest.TempPathFactory) -> MakeStream:
-    """Streams whose token at place p is p, so that a row shows where it came from."""
-
-    def make(tokens: int) -> TokenStream:
-        folder = tmp_path_factory.mktemp("stream")
-        writer = ShardWriter(folder, "train", 4)
-        writer.write(np.arange(tokens), np.array([tokens]))
-        return TokenStream(folder, writer.close(), 4)
-
-    return make
-
-
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.integers(1, 5000), st.integers(0, 2**63), st.integers(0, 1000))
 def test_the_permutation_is_a_bijection(size: int, seed: int, epoch: int) -> None:
     assert np.array_equal(np.sort(permute(np.arange(size), size, seed, epoch)), np.arange(size))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.integers(1, 2**50), st.integers(0, 2**32), st.data())
 def test_the_permutation_stays_inside_a_huge_range_and_never_meets_itself(
     size: int, seed: int, data: st.DataObject
@@ -66,14 +63,14 @@ def test_seeds_and_epochs_give_orders_that_look_unrelated() -> None:
         assert abs(np.corrcoef(order[:-1], order[1:])[0, 1]) < 0.08
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(tokens=st.integers(1, 3000), length=st.integers(2, 64), seed=st.integers(0, 99))
 def test_an_epoch_uses_every_token_once(make_stream: MakeStream, tokens: int, length: int, seed: int) -> None:
     if tokens < length - 1:
         with pytest.raises(UserError, match=f"too small: {tokens} tokens do not fill one sequence of {length}"):
-            RowSampler(make_stream(tokens), length, seed)
+            RowSampler(make_stream(np.arange(tokens)), length, seed)
         return
-    sampler = RowSampler(make_stream(tokens), length, seed)
+    sampler = RowSampler(make_stream(np.arange(tokens)), length, seed)
     assert tokens - sampler.rows_per_epoch * (length - 1) < length - 1
     for epoch in (0, 5):
         rows = sampler.take(epoch * sampler.rows_per_epoch, sampler.rows_per_epoch).ids
@@ -83,20 +80,55 @@ def test_an_epoch_uses_every_token_once(make_stream: MakeStream, tokens: int, le
         assert (np.diff(rows[:, 1:], axis=1) == 1).all()
 
 
-@settings(max_examples=30, deadline=None)
-@given(cuts=st.lists(st.integers(1, 40), min_size=1, max_size=12), start=st.integers(0, 200))
-def test_rows_do_not_depend_on_how_they_are_asked_for(make_stream: MakeStream, cuts: list[int], start: int) -> None:
-    sampler = RowSampler(make_stream(500), 17, 3)  # 31 rows, so that the cuts cross epochs
-    whole = sampler.take(start, sum(cuts)).ids
-    places = np.cumsum([start, *cuts])
-    parts = [
-        RowSampler(make_stream(500), 17, 3).take(int(place), cut).ids for place, cut in zip(places, cuts, strict=False)
-    ]
-    assert np.array_equal(np.concatenate(parts), whole)
+class Spans(StreamRows):
+    """The pairs of spans of a finish, built as the classes of a recipe are."""
+
+    def build(self, stream: TokenStream, length: int, seed: int, special: SpecialIds, **_: object) -> SpanSampler:
+        return SpanSampler(stream, length, seed, special, shortest=4, longest=12, views=0.3, ordinary=0.2)
+
+
+@pytest.fixture(scope="module")
+def documents(make_stream: MakeStream) -> TokenStream:
+    """60 documents of one to nine sentences."""
+    rng = np.random.default_rng(4)
+    sentences = [np.cumsum(rng.integers(1, 16, rng.integers(1, 10))) for _ in range(60)]
+    sizes = np.array([ends[-1] for ends in sentences])
+    starts = np.cumsum(sizes) - sizes
+    ids = rng.integers(5, 300, sizes.sum())
+    ids[starts + sizes - 1] = SpecialIds().sep
+    return make_stream(ids, starts + sizes, np.concatenate([start + own for start, own in zip(starts, sentences)]))
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        StreamRows(),
+        *(PackedRows(order=order) for order in ("shuffled", "stream", "full-stops", "prevalence")),
+        ChunkRows(),
+        SentencePairs(),
+        ViewRows(),
+        Spans(),
+    ],
+    ids=lambda rows: f"{type(rows).__name__} {getattr(rows, 'order', '')}",
+)
+@settings(max_examples=15)
+@given(cuts=st.lists(st.integers(1, 40), min_size=1, max_size=8), start=st.integers(0, 10_000))
+def test_rows_do_not_depend_on_how_they_are_asked_for(
+    documents: TokenStream, rows: RowsConfig, cuts: list[int], start: int
+) -> None:
+    """The cuts cross epochs; each part is from a new sampler, and the last part is taken first."""
+    names = {".": 7}
+    whole, *fresh = (rows.build(documents, 17, 3, SpecialIds(), token_ids=names.get) for _ in range(1 + len(cuts)))
+    places = np.cumsum([start, *cuts]).tolist()
+    parts = [one.take(place, cut) for one, place, cut in list(zip(fresh, places, cuts))[::-1]][::-1]
+    batch = whole.take(start, sum(cuts))
+    for name in ("ids", "attend", "types", "follows", "documents"):
+        wanted, found = getattr(batch, name), [getattr(part, name) for part in parts]
+        assert found == [None] * len(parts) if wanted is None else np.array_equal(np.concatenate(found), wanted)
 
 
 def test_rows_in_order(make_stream: MakeStream) -> None:
-    sampler = RowSampler(make_stream(100), 11, 3)
+    sampler = RowSampler(make_stream(np.arange(100)), 11, 3)
     assert np.array_equal(sampler.at(np.arange(3)).ids[:, 1:].ravel(), np.arange(30))
     assert np.array_equal(sampler.at(np.array([7, 2])).ids[:, 1:], [np.arange(70, 80), np.arange(20, 30)])
 
@@ -111,11 +143,11 @@ def test_spread_numbers_lie_at_equal_distances(count: int, size: int) -> None:
 
 def test_a_tokenizer_that_was_taken_over_has_its_own_ids(make_stream: MakeStream) -> None:
     special = SpecialIds(pad=1, unk=2, cls=101, sep=102, mask=103)
-    batch = StreamRows().build(make_stream(100), 11, 3, special).take(0, 4)
+    batch = StreamRows().build(make_stream(np.arange(100)), 11, 3, special).take(0, 4)
     assert (batch.ids[:, 0] == 101).all() and batch.special == special
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(tokens=st.integers(1, 2000), length=st.integers(2, 64), order=st.sampled_from(["shuffled", "stream"]))
 def test_packed_rows_are_the_stream_and_nothing_else(
     make_stream: MakeStream, tokens: int, length: int, order: str
@@ -123,9 +155,9 @@ def test_packed_rows_are_the_stream_and_nothing_else(
     config = PackedRows(order=order)
     if tokens < length:
         with pytest.raises(UserError, match="too small"):
-            config.build(make_stream(tokens), length, 5, SpecialIds())
+            config.build(make_stream(np.arange(tokens)), length, 5, SpecialIds())
         return
-    sampler = config.build(make_stream(tokens), length, 5, SpecialIds())
+    sampler = config.build(make_stream(np.arange(tokens)), length, 5, SpecialIds())
     count = tokens // length
     assert sampler.rows_per_epoch == count
     for epoch in (0, 3):
@@ -137,85 +169,41 @@ def test_packed_rows_are_the_stream_and_nothing_else(
 
 
 def test_rows_with_most_full_stops_come_first_and_equals_as_the_text_lies(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_stream: MakeStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "COUNTED_ROWS", 7)
     ids = np.random.default_rng(1).integers(5, 9, 1003)
-    writer = ShardWriter(tmp_path, "train", 2)
-    writer.write(ids, np.array([len(ids)]))
-    stream = TokenStream(tmp_path, writer.close(), 2)
-    names = {".": 6}
+    stream, names = make_stream(ids), {".": 6}
     sampler = PackedRows(order="full-stops").build(stream, 10, 0, SpecialIds(), token_ids=names.get)
     rows = ids[:1000].reshape(100, 10)
     wanted = rows[np.argsort(-(rows == 6).sum(axis=1), kind="stable")]
     assert np.array_equal(sampler.take(0, 250).ids, np.concatenate([wanted, wanted, wanted[:50]]))
-    assert np.array_equal(sampler.take(77, 5).ids, wanted[77:82])
     with pytest.raises(UserError, match=r"no '.' to order sequences by. Use --rows.order shuffled"):
         PackedRows(order="full-stops").build(stream, 10, 0, SpecialIds(), token_ids={"a": 1}.get)
 
 
-def spread_ids(words: int, tokens: int, seed: int) -> np.ndarray:
-    """Ids from 5 on of very different frequencies."""
-    rng = np.random.default_rng(seed)
-    return 5 + np.minimum(words - 1, rng.zipf(1.3, tokens) - 1)
-
-
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
-    words=st.integers(1, 300),
-    tokens=st.integers(1, 3000),
-    length=st.integers(1, 40),
-    block=st.integers(1, 50),
+    words=st.integers(1, 300), tokens=st.integers(1, 3000), length=st.integers(1, 40), block=st.integers(1, 50),
     seed=st.integers(0, 99),
-)
+)  # fmt: skip
 def test_rows_of_the_most_frequent_tokens_come_first_and_equals_as_the_text_lies(
-    tmp_path_factory: pytest.TempPathFactory, words: int, tokens: int, length: int, block: int, seed: int
+    make_stream: MakeStream, words: int, tokens: int, length: int, block: int, seed: int
 ) -> None:
     """Against the same in plain numpy, all in memory: exactly in fixed point, and by the mean logarithm itself."""
-    ids = spread_ids(words, max(tokens, length), seed)
-    folder = tmp_path_factory.mktemp("prevalence")
-    writer = ShardWriter(folder, "train", 2)
-    writer.write(ids, np.array([len(ids)]))
-    stream = TokenStream(folder, writer.close(), 2)
+    frequent = np.random.default_rng(seed).zipf(1.3, max(tokens, length))
+    ids = 5 + np.minimum(words, frequent) - 1
     rows = ids[: len(ids) // length * length].reshape(-1, length)
     counts = np.bincount(rows.ravel(), minlength=words + 5)
     logarithms = np.log2((counts + 1) / (counts.sum() + len(counts)))
     exact = np.rint(np.log2(counts + 1.0) * fixed_point(length)).astype(np.int64)[rows].sum(axis=1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "COUNTED_ROWS", block)
-        patch.setattr(module, "SORTED_ROWS", 3 * block)
-        sampler = PackedRows(order="prevalence").build(stream, length, 0, SpecialIds())
+        sampler = PackedRows(order="prevalence").build(make_stream(ids), length, 0, SpecialIds())
     found = sampler.take(0, len(rows)).ids
     assert np.array_equal(found, rows[np.argsort(-exact, kind="stable")])
     assert np.diff(logarithms[found].mean(axis=1)).max(initial=0) < 1e-4
     assert np.array_equal(sampler.at(np.arange(len(rows))).ids, rows)
-
-
-@settings(max_examples=60)
-@given(st.lists(st.integers(0, 2**32 - 1) | st.integers(0, 3), max_size=200), st.integers(1, 50))
-def test_keys_are_sorted_in_blocks_as_they_are_at_once(keys: list[int], block: int) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "COUNTED_ROWS", block)
-        patch.setattr(module, "SORTED_ROWS", 2 * block)
-        found = ascending(np.array(keys, np.uint32))
-    assert found.tolist() == np.argsort(np.array(keys, np.uint32), kind="stable").tolist()
-
-
-def test_no_more_rows_are_sorted_at_once_than_have_nearly_the_same_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where that is the smallest of all keys."""
-    sizes: list[int] = []
-    argsort = np.argsort
-
-    def watched(values: np.ndarray, **how: Any) -> np.ndarray:
-        sizes.append(len(values))
-        return argsort(values, **how)
-
-    monkeypatch.setattr(np, "argsort", watched)
-    monkeypatch.setattr(module, "COUNTED_ROWS", 10)
-    monkeypatch.setattr(module, "SORTED_ROWS", 20)
-    order = ascending(np.array([0] * 30 + [number << 16 for number in range(300, 0, -1)], np.uint32))
-    assert order.tolist() == [*range(30), *range(329, 29, -1)]
-    assert max(sizes) == 30
 
 
 def test_an_order_that_does_not_exist() -> None:
@@ -231,3 +219,31 @@ def test_uniform_numbers_are_fixed_for_ever() -> None:
     assert abs(many.mean() - 0.5) < 0.005 and abs(many.var() - 1 / 12) < 0.002
     assert many.min() >= 0 and many.max() < 1
     assert uniforms("key", 0).tolist() == []
+
+
+OTHER = SpecialIds(pad=7, unk=8, cls=9, sep=10, mask=11)
+
+
+@settings(max_examples=30)
+@given(sizes=st.lists(st.integers(0, 40), min_size=1, max_size=30), length=st.integers(3, 24))
+def test_every_document_is_a_row_once_an_epoch(make_stream: MakeStream, sizes: list[int], length: int) -> None:
+    ends = np.cumsum(np.array(sizes) + 1)
+    ids = np.arange(100, 100 + ends[-1])
+    ids[ends - 1] = OTHER.sep
+    sampler = ChunkRows().build(make_stream(ids, ends), length, 3, OTHER)
+    wanted = []
+    for end, size in zip(ends, sizes):
+        row = [OTHER.cls, *ids[end - 1 - size : end - 1][: length - 2].tolist(), OTHER.sep]
+        wanted.append(row + [OTHER.pad] * (length - len(row)))
+    assert sampler.rows_per_epoch == len(sizes)
+    assert sampler.at(np.arange(len(sizes))).ids.tolist() == wanted
+    for epoch in (0, 2):
+        batch = sampler.take(epoch * len(sizes), len(sizes))
+        assert sorted(batch.ids.tolist()) == sorted(wanted)
+        assert np.array_equal(batch.attend, batch.ids != OTHER.pad)
+
+
+def test_the_original_attends_to_padding(documents: TokenStream) -> None:
+    faithful, masked = (ChunkRows(mask_padding=on).build(documents, 30, 3, OTHER).take(0, 9) for on in (False, True))
+    assert faithful.attend is None and masked.attend is not None
+    assert np.array_equal(faithful.ids, masked.ids)

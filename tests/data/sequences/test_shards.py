@@ -73,7 +73,7 @@ def test_a_stream_over_several_files_reads_like_one(tmp_path: Path, token_bytes:
     assert {file.bytes for file in split.token_files[:-1]} == {BLOCK_BYTES}
     stream, whole = TokenStream(tmp_path, split, token_bytes), np.concatenate(documents)
 
-    @settings(max_examples=50, deadline=None)
+    @settings(max_examples=50)
     @given(st.integers(0, len(whole)), st.integers(0, len(whole)))
     def same(a: int, b: int) -> None:
         np.testing.assert_array_equal(stream.read(min(a, b), max(a, b)), whole[min(a, b) : max(a, b)])
@@ -84,7 +84,7 @@ def test_a_stream_over_several_files_reads_like_one(tmp_path: Path, token_bytes:
     with pytest.raises(IndexError):
         stream.read(0, len(whole) + 1)
 
-    @settings(max_examples=50, deadline=None)
+    @settings(max_examples=50)
     @given(st.lists(st.integers(0, len(whole) - 100), max_size=20), st.integers(1, 100))
     def same_windows(starts: list[int], width: int) -> None:
         found = stream.windows(np.array([*starts, border - 50], np.int64), width)

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from daybreak.core.errors import UserError
-from daybreak.data.sequences.shards import ShardWriter, TokenStream
+from daybreak.data.sequences.shards import TokenStream
 from daybreak.data.sequences.word_vectors import WordVectors, word_vectors
 from daybreak.schemas.run import SpecialIds
 
@@ -16,10 +16,7 @@ FIRST, TOPICS, WORDS = 5, 5, 10
 """Topic t has the ids FIRST + t * WORDS and the next WORDS - 1; ids from FIRST + TOPICS * WORDS on never occur."""
 
 
-def stream_of(folder: Path, ids: np.ndarray) -> TokenStream:
-    writer = ShardWriter(folder, "train", 2)
-    writer.write(ids, np.array([len(ids)]))
-    return TokenStream(folder, writer.close(), 2)
+MakeStream = Callable[..., TokenStream]
 
 
 def topics(documents: int) -> np.ndarray:
@@ -29,9 +26,9 @@ def topics(documents: int) -> np.ndarray:
     return np.concatenate([rows, np.full((documents, 1), SPECIAL.sep)], axis=1).reshape(-1)
 
 
-@pytest.fixture
-def stream(tmp_path: Path) -> TokenStream:
-    return stream_of(tmp_path, topics(2_000))
+@pytest.fixture(scope="module")
+def stream(make_stream: MakeStream) -> TokenStream:
+    return make_stream(topics(2_000))
 
 
 def test_tokens_of_one_topic_have_similar_vectors(stream: TokenStream) -> None:
@@ -52,7 +49,7 @@ def test_known_tokens_have_unit_vectors_and_all_others_none(stream: TokenStream)
     assert lengths[:FIRST].max() == 0 and lengths[known.stop :].max() == 0
 
 
-def test_vectors_equal_the_decomposition_of_a_table_counted_one_pair_at_a_time(tmp_path: Path) -> None:
+def test_vectors_equal_the_decomposition_of_a_table_counted_one_pair_at_a_time(make_stream: MakeStream) -> None:
     ids = np.random.default_rng(1).integers(FIRST, FIRST + 12, 900)
     counts = np.zeros((VOCABULARY, VOCABULARY))
     for place, token in enumerate(ids):
@@ -70,7 +67,7 @@ def test_vectors_equal_the_decomposition_of_a_table_counted_one_pair_at_a_time(t
     expected /= np.linalg.norm(expected, axis=1, keepdims=True)
 
     config = WordVectors(weight=1.0, window=3)
-    vectors = word_vectors(stream_of(tmp_path, ids), VOCABULARY, SIZE, SPECIAL, config, 0)[FIRST : FIRST + 12]
+    vectors = word_vectors(make_stream(ids), VOCABULARY, SIZE, SPECIAL, config, 0)[FIRST : FIRST + 12]
     # The rotation keeps products of vectors.
     np.testing.assert_allclose(vectors @ vectors.T, expected @ expected.T, atol=1e-3)
 
@@ -82,16 +79,16 @@ def test_the_same_seed_gives_the_same_vectors(stream: TokenStream) -> None:
     assert not np.allclose(first, other)
 
 
-def test_only_so_many_tokens_are_counted(tmp_path: Path) -> None:
+def test_only_so_many_tokens_are_counted(make_stream: MakeStream) -> None:
     """With one block of 300 tokens of topic 0, the tokens of the topics after it stay unknown."""
     ids = np.repeat(np.arange(TOPICS), 3_000) * WORDS + FIRST + np.random.default_rng(0).integers(0, WORDS, 15_000)
-    vectors = word_vectors(stream_of(tmp_path, ids), VOCABULARY, SIZE, SPECIAL, WordVectors(weight=1, tokens=300), 0)
+    vectors = word_vectors(make_stream(ids), VOCABULARY, SIZE, SPECIAL, WordVectors(weight=1, tokens=300), 0)
     assert np.flatnonzero(vectors.any(axis=1)).max() < FIRST + WORDS
 
 
 @pytest.mark.parametrize("ids", [[7], [7, 8], [SPECIAL.sep] * 50, [7] * 50])
-def test_a_text_without_information_gives_finite_vectors(tmp_path: Path, ids: list[int]) -> None:
-    stream = stream_of(tmp_path, np.array(ids))
+def test_a_text_without_information_gives_finite_vectors(make_stream: MakeStream, ids: list[int]) -> None:
+    stream = make_stream(np.array(ids))
     vectors = word_vectors(stream, VOCABULARY, SIZE, SPECIAL, WordVectors(weight=1.0), 0)
     assert vectors.shape == (VOCABULARY, SIZE) and np.isfinite(vectors).all()
 

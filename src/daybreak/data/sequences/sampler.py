@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,11 +18,12 @@ import numpy as np
 from daybreak.core.batch import Batch
 from daybreak.core.errors import UserError
 from daybreak.core.serialization import Component, nearest
-from daybreak.data.sequences.row_orders import by_full_stops, by_prevalence
 from daybreak.data.sequences.shards import TokenStream
 from daybreak.schemas.run import SpecialIds
 
 ROUNDS = 6
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+"""Increment of SplitMix64."""
 ORDERS = ("shuffled", "stream", "full-stops", "prevalence")
 FIXED_IDS = SpecialIds()
 """Special ids of the tokenizers that Daybreak trains; an imported tokenizer may have others."""
@@ -60,13 +61,7 @@ class RowsConfig(Component):
 
     @abstractmethod
     def build(
-        self,
-        stream: TokenStream,
-        length: int,
-        seed: int,
-        special: SpecialIds,
-        *,
-        token_ids: TokenIds | None = None,
+        self, stream: TokenStream, length: int, seed: int, special: SpecialIds, *, token_ids: TokenIds | None = None
     ) -> Sampler:
         """Return a sampler of sequences of ``length`` ids.
 
@@ -127,16 +122,20 @@ def splitmix(values: np.ndarray) -> np.ndarray:
     return mixed
 
 
-def uniforms(key: str, count: int) -> np.ndarray:
-    """Return float64[count] in [0, 1), a function of ``key`` (SplitMix64); a smaller count gives a prefix."""
-    return uniforms_at(key, np.arange(count))
-
-
-def uniforms_at(key: str, places: np.ndarray) -> np.ndarray:
-    """Return float64 in [0, 1) with the shape of ``places``: the numbers of ``uniforms(key, ...)`` at these places."""
-    start = np.frombuffer(hashlib.blake2b(key.encode(), digest_size=8).digest(), "<u8")
-    states = start + (places.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+def draws(start: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """Return float64 in [0, 1): the SplitMix64 numbers at ``places`` (integers from 0) of the sequence of ``start``."""
+    states = start + (places.astype(np.uint64) + np.uint64(1)) * GOLDEN
     return (splitmix(states) >> np.uint64(11)) * 2.0**-53
+
+
+def hashed(key: str) -> np.ndarray:
+    """Return uint64[1], a hash of ``key``."""
+    return np.frombuffer(hashlib.blake2b(key.encode(), digest_size=8).digest(), "<u8")
+
+
+def uniforms(key: str, places: int | np.ndarray) -> np.ndarray:
+    """Return float64 in [0, 1) from the sequence of ``key``: the numbers at ``places``, or that many from the first."""
+    return draws(hashed(key), np.arange(places) if isinstance(places, int) else places)
 
 
 def visit(position: int, rows: int, size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -165,33 +164,28 @@ def _visits(block: int, size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return epochs, order
 
 
-def too_small(stream: TokenStream, length: int) -> UserError:
-    return UserError(
-        f"The corpus is too small: {len(stream)} tokens do not fill one sequence of {length}.",
-        "Give more text, or a shorter --length.",
-    )
-
-
 class ShuffledSampler(Sampler):
-    """A sampler whose sequences depend only on their index, visited in a new order each epoch."""
+    """A sampler whose sequences depend only on their index and the epoch, visited in a new order each epoch."""
 
-    _seed: int
+    def __init__(self, stream: TokenStream, length: int, seed: int, special: SpecialIds):
+        self._stream, self._length, self._seed, self._special = stream, length, seed, special
 
     @abstractmethod
-    def _gather(self, order: np.ndarray) -> Batch:
-        """Return the sequences with the indices ``order`` (integer [rows])."""
+    def _gather(self, order: np.ndarray, epochs: np.ndarray) -> Batch:
+        """Return the sequences with the indices ``order`` (integer [rows]) as ``epochs`` (int64 [rows]) show them."""
 
     def take(self, position: int, rows: int, progress: float = 0.0) -> Batch:
-        return self._gather(visit(position, rows, self.rows_per_epoch, self._seed)[1])
+        epochs, order = visit(position, rows, self.rows_per_epoch, self._seed)
+        return self._gather(order, epochs)
 
-    def view(self, progress: float) -> None:
-        """Sequences do not depend on progress."""
+    def view(self, progress: float) -> Hashable:
+        return None
 
     def at(self, numbers: np.ndarray) -> Batch:
-        return self._gather(numbers)
+        return self._gather(numbers, np.zeros_like(numbers))
 
 
-# ---------------------------------------------------------------- [CLS] and consecutive tokens
+# ---------------------------------------------------------------- consecutive tokens, no padding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,45 +193,9 @@ class StreamRows(RowsConfig):
     """[CLS] and ``length - 1`` tokens of the stream, across document boundaries; no padding."""
 
     def build(
-        self,
-        stream: TokenStream,
-        length: int,
-        seed: int,
-        special: SpecialIds,
-        *,
-        token_ids: TokenIds | None = None,
+        self, stream: TokenStream, length: int, seed: int, special: SpecialIds, *, token_ids: TokenIds | None = None
     ) -> RowSampler:
         return RowSampler(stream, length, seed, special)
-
-
-class RowSampler(ShuffledSampler):
-    """Divides a stream into sequences of [CLS] and ``length - 1`` tokens, shuffled in each epoch.
-
-    Args:
-        stream: the tokens of one split.
-        length: ids in a sequence, [CLS] included; at least 2.
-        seed: determines the order.
-        special: the special ids of the stream's tokenizer.
-
-    Raises:
-        UserError: the stream is shorter than one sequence.
-    """
-
-    def __init__(self, stream: TokenStream, length: int, seed: int, special: SpecialIds = FIXED_IDS):
-        self._stream, self._length, self._seed, self._special = stream, length, seed, special
-        self.rows_per_epoch = len(stream) // (length - 1)
-        if self.rows_per_epoch == 0:
-            raise too_small(stream, length)
-
-    def _gather(self, order: np.ndarray) -> Batch:
-        width = self._length - 1
-        rows = np.empty((len(order), self._length), np.int64)
-        rows[:, 0] = self._special.cls
-        rows[:, 1:] = self._stream.windows(order * width, width)
-        return Batch(ids=rows, special=self._special)
-
-
-# ---------------------------------------------------------------- consecutive tokens only
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,31 +218,34 @@ class PackedRows(RowsConfig):
             )
 
     def build(
-        self,
-        stream: TokenStream,
-        length: int,
-        seed: int,
-        special: SpecialIds,
-        *,
-        token_ids: TokenIds | None = None,
-    ) -> PackedSampler:
+        self, stream: TokenStream, length: int, seed: int, special: SpecialIds, *, token_ids: TokenIds | None = None
+    ) -> RowSampler:
         order = None
-        if self.order == "full-stops":
+        if self.order == "stream":
+            order = np.arange(len(stream) // length)
+        elif self.order == "prevalence":
+            order = _by_prevalence(stream, length)
+        elif self.order == "full-stops":
             full_stop = token_ids(".") if token_ids is not None else None
             if full_stop is None:
                 raise UserError("The vocabulary has no '.' to order sequences by.", "Use --rows.order shuffled.")
-            order = by_full_stops(stream, length, full_stop)
-        elif self.order == "prevalence":
-            order = by_prevalence(stream, length)
-        return PackedSampler(stream, length, seed, special, shuffled=self.order == "shuffled", order=order)
+            order = _by_full_stops(stream, length, full_stop)
+        return RowSampler(stream, length, seed, special, cls=False, order=order)
 
 
-class PackedSampler(ShuffledSampler):
-    """Returns sequences of ``length`` consecutive ids of the stream.
+class RowSampler(ShuffledSampler):
+    """Divides a stream into sequences of consecutive tokens.
 
     Args:
-        shuffled: whether each epoch has a new order.
-        order: integer [rows], the order if not shuffled; None for stream order.
+        stream: the tokens of one split.
+        length: ids in a sequence.
+        seed: determines the order.
+        special: the special ids of the stream's tokenizer.
+        cls: whether the first of the ids is [CLS].
+        order: integer [rows_per_epoch], the order in every epoch; None for a new one each epoch.
+
+    Raises:
+        UserError: the stream is shorter than one sequence.
     """
 
     def __init__(
@@ -292,23 +253,133 @@ class PackedSampler(ShuffledSampler):
         stream: TokenStream,
         length: int,
         seed: int,
-        special: SpecialIds,
+        special: SpecialIds = FIXED_IDS,
         *,
-        shuffled: bool,
+        cls: bool = True,
         order: np.ndarray | None = None,
     ):
-        self._stream, self._length, self._seed, self._special = stream, length, seed, special
-        self._shuffled, self._order = shuffled, order
-        self.rows_per_epoch = len(stream) // length
+        super().__init__(stream, length, seed, special)
+        self._first, self._order = int(cls), order
+        self.rows_per_epoch = len(stream) // (length - self._first)
         if self.rows_per_epoch == 0:
-            raise too_small(stream, length)
+            raise UserError(
+                f"The corpus is too small: {len(stream)} tokens do not fill one sequence of {length}.",
+                "Give more text, or a shorter --length.",
+            )
 
     def take(self, position: int, rows: int, progress: float = 0.0) -> Batch:
-        if self._shuffled:
+        if self._order is None:
             return super().take(position, rows)
-        places = np.arange(position, position + rows, dtype=np.int64) % self.rows_per_epoch
-        return self._gather(places if self._order is None else self._order[places])
+        return self.at(self._order[np.arange(position, position + rows) % self.rows_per_epoch])
 
-    def _gather(self, order: np.ndarray) -> Batch:
-        windows = self._stream.windows(np.asarray(order, np.int64) * self._length, self._length)
-        return Batch(ids=windows.astype(np.int64), special=self._special)
+    def _gather(self, order: np.ndarray, epochs: np.ndarray) -> Batch:
+        width = self._length - self._first
+        ids = np.full((len(order), self._length), self._special.cls, np.int64)
+        ids[:, self._first :] = self._stream.windows(order.astype(np.int64) * width, width)
+        return Batch(ids=ids, special=self._special)
+
+
+COUNTED_ROWS = 1 << 14
+"""Sequences read at a time to compute an order."""
+LOG_RANGE = 64
+"""Upper bound of the logarithm of a count."""
+
+
+def _blocks(stream: TokenStream, length: int) -> Iterator[np.ndarray]:
+    """Yield the sequences of ``length`` ids, unsigned [rows, length], COUNTED_ROWS at a time."""
+    rows = len(stream) // length
+    for start in range(0, rows, COUNTED_ROWS):
+        stop = min(rows, start + COUNTED_ROWS)
+        yield stream.read(start * length, stop * length).reshape(-1, length)
+
+
+def _descending(keys: list[np.ndarray]) -> np.ndarray:
+    """Return unsigned [rows]: the indices that sort ``keys`` in descending order, equal ones in stream order."""
+    found = np.concatenate(keys or [np.zeros(0, np.uint16)])
+    order = np.argsort(np.invert(found, out=found), kind="stable")
+    return order.astype(np.min_scalar_type(len(order)))
+
+
+def _by_full_stops(stream: TokenStream, length: int, full_stop: int) -> np.ndarray:
+    """Return the order of the published runs of Cramming: sequences with most full stops first."""
+    return _descending([(ids == full_stop).sum(axis=1, dtype=np.uint16) for ids in _blocks(stream, length)])
+
+
+def _by_prevalence(stream: TokenStream, length: int) -> np.ndarray:
+    """Return the order of the text of Geiping and Goldstein (2022): sequences of the most frequent tokens first.
+
+    The key of a sequence is the mean of log2((c + 1) / (N + V)) over its tokens, where c is the count of a token in all
+    sequences, N the number of tokens and V the size of the vocabulary. This is the average unigram prevalence by which
+    the text sorts, likely sequences first (their ``reverse-unigram-curriculum``). Their ``unigram-curriculum`` is the
+    opposite, and their published runs are sorted by full stops. N and V shift all keys equally and are left out.
+    Logarithms are added in fixed point, so the result does not depend on the order of addition.
+    """
+    counts = np.zeros(0, np.int64)
+    for ids in _blocks(stream, length):
+        found = np.bincount(ids.ravel(), minlength=len(counts))
+        found[: len(counts)] += counts
+        counts = found
+    logarithms = np.rint(np.log2(counts + 1.0) * fixed_point(length)).astype(np.uint32)
+    return _descending([logarithms[ids].sum(axis=1, dtype=np.uint32) for ids in _blocks(stream, length)])
+
+
+def fixed_point(length: int) -> int:
+    """Return the fixed-point scale with which the sum of ``length`` logarithms of counts fits 32 bits."""
+    return int((2**32 - 1) // (LOG_RANGE * length))
+
+
+# ---------------------------------------------------------------- segments and padding
+
+
+def framed(rows: Sequence[Sequence[np.ndarray]], length: int, special: SpecialIds) -> tuple[np.ndarray, np.ndarray]:
+    """Return sequences of [CLS], a few segments, each with [SEP] behind it, and padding.
+
+    Returns:
+        int64 [B, L], the ids, and bool [B, L], True for all but the padding.
+    """
+    ids = np.full((len(rows), length), special.pad, np.int64)
+    ids[:, 0] = special.cls
+    filled = np.empty(len(rows), np.int64)
+    for row, segments in enumerate(rows):
+        end = 1
+        for segment in segments:
+            ids[row, end : end + len(segment)] = segment
+            end += len(segment) + 1
+            ids[row, end - 1] = special.sep
+        filled[row] = end
+    return ids, np.arange(length) < filled[:, None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChunkRows(RowsConfig):
+    """[CLS], a document's first ``length - 2`` tokens, [SEP], padding; all documents once an epoch, shuffled.
+
+    The sequences of pretraining-BERT ("bert-8gb"). The rest of a longer document is not used. ``daybreak prepare
+    --chunk-characters`` splits documents to about the length of a sequence.
+    """
+
+    mask_padding: bool = True
+    """Whether padding is excluded from attention. The original has no such mask."""
+
+    def build(
+        self, stream: TokenStream, length: int, seed: int, special: SpecialIds, *, token_ids: TokenIds | None = None
+    ) -> ChunkSampler:
+        return ChunkSampler(stream, length, seed, special, mask_padding=self.mask_padding)
+
+
+class ChunkSampler(ShuffledSampler):
+    """Returns the documents of ``stream``; an empty one becomes [CLS] [SEP]."""
+
+    def __init__(self, stream: TokenStream, length: int, seed: int, special: SpecialIds, *, mask_padding: bool):
+        super().__init__(stream, length, seed, special)
+        self._mask_padding = mask_padding
+        self._ends = stream.document_ends()
+        self.rows_per_epoch = len(self._ends)
+
+    def _gather(self, order: np.ndarray, epochs: np.ndarray) -> Batch:
+        rows = []
+        for document in order.tolist():
+            start = int(self._ends[document - 1]) if document else 0
+            rows.append([self._stream.read(start, min(int(self._ends[document]) - 1, start + self._length - 2))])
+        ids, attend = framed(rows, self._length, self._special)
+        return Batch(ids=ids, attend=attend if self._mask_padding else None, special=self._special)

@@ -27,7 +27,7 @@ import numpy as np
 
 from daybreak.core.batch import Batch
 from daybreak.core.errors import UserError
-from daybreak.data.sequences.sampler import RowsConfig, Sampler, TokenIds, uniforms, visit
+from daybreak.data.sequences.sampler import RowsConfig, ShuffledSampler, TokenIds, framed, uniforms
 from daybreak.data.sequences.shards import TokenStream
 from daybreak.schemas.run import SpecialIds
 
@@ -56,13 +56,7 @@ class SentencePairs(RowsConfig):
                 raise UserError(f"{name} is {getattr(self, name)}, but a fraction lies in [0, 1].", "Correct it.")
 
     def build(
-        self,
-        stream: TokenStream,
-        length: int,
-        seed: int,
-        special: SpecialIds,
-        *,
-        token_ids: TokenIds | None = None,
+        self, stream: TokenStream, length: int, seed: int, special: SpecialIds, *, token_ids: TokenIds | None = None
     ) -> PairSampler:
         return PairSampler(stream, length, seed, special, self.short_fraction, self.random_fraction)
 
@@ -121,7 +115,7 @@ class _Pair:
     random: bool
 
 
-class PairSampler(Sampler):
+class PairSampler(ShuffledSampler):
     """Returns segment pairs; uses 8 bytes of memory per document.
 
     Raises:
@@ -140,7 +134,7 @@ class PairSampler(Sampler):
         check_pairs(stream)
         if length < 5:
             raise UserError(f"{length} tokens are too few for a pair of segments.", "Use a --length of 5 or more.")
-        self._stream, self._length, self._seed, self._special = stream, length, seed, special
+        super().__init__(stream, length, seed, special)
         self._short, self._random = short_fraction, random_fraction
         self._documents = stream.document_ends()
         sentences = stream.sentence_ends()
@@ -156,30 +150,12 @@ class PairSampler(Sampler):
         self._rows = np.cumsum(rows.astype(np.int64))
         self.rows_per_epoch = int(self._rows[-1])
 
-    def take(self, position: int, rows: int, progress: float = 0.0) -> Batch:
-        epochs, order = visit(position, rows, self.rows_per_epoch, self._seed)
-        return self._gather(epochs.tolist(), order.tolist())
-
-    def view(self, progress: float) -> None:
-        """Pairs do not depend on progress."""
-
-    def at(self, numbers: np.ndarray) -> Batch:
-        return self._gather([0] * len(numbers), numbers.tolist())
-
-    def _gather(self, epochs: list[int], order: list[int]) -> Batch:
-        ids = np.full((len(order), self._length), self._special.pad, np.int64)
-        types = np.zeros_like(ids)
-        filled = np.empty(len(order), np.int64)
-        follows = np.empty(len(order), np.int64)
-        for place, (epoch, number) in enumerate(zip(epochs, order, strict=True)):
-            first, second, follows[place] = self._pair(epoch, number)
-            b, end = len(first) + 2, len(first) + len(second) + 3
-            ids[place, 0] = self._special.cls
-            ids[place, [b - 1, end - 1]] = self._special.sep
-            ids[place, 1 : b - 1], ids[place, b : end - 1] = first, second
-            types[place, b:end] = 1
-            filled[place] = end
-        attend = np.arange(self._length) < filled[:, None]
+    def _gather(self, order: np.ndarray, epochs: np.ndarray) -> Batch:
+        pairs = [self._pair(epoch, number) for epoch, number in zip(epochs.tolist(), order.tolist())]
+        ids, attend = framed([segments for *segments, _ in pairs], self._length, self._special)
+        second = np.array([len(first) + 2 for first, *_ in pairs], np.int64)
+        types = (attend & (np.arange(self._length) >= second[:, None])).astype(np.int64)
+        follows = np.array([random for *_, random in pairs], np.int64)
         return Batch(ids=ids, attend=attend, types=types, follows=follows, special=self._special)
 
     def _pair(self, epoch: int, number: int) -> tuple[np.ndarray, np.ndarray, int]:

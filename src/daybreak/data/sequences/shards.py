@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
@@ -25,16 +24,11 @@ TOKEN_FILE_BYTES = 256 << 20
 BUFFER_BYTES = 1 << 16
 
 
-class _Hash(Protocol):
-    def update(self, data: bytes | memoryview, /) -> None: ...
-    def hexdigest(self) -> str: ...
-
-
 def token_type(token_bytes: int) -> np.dtype:
     return np.dtype(f"<u{token_bytes}")
 
 
-def block_hash(data: bytes | memoryview | np.ndarray = b"") -> _Hash:
+def block_hash(data: bytes | memoryview | np.ndarray = b"") -> hashlib.blake2b:
     return hashlib.blake2b(data, digest_size=8)  # type: ignore[arg-type]
 
 

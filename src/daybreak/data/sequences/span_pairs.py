@@ -16,7 +16,7 @@ import numpy as np
 
 from daybreak.core.batch import Batch
 from daybreak.core.errors import UserError
-from daybreak.data.sequences.sampler import Sampler, uniforms_at, visit
+from daybreak.data.sequences.sampler import Sampler, framed, uniforms, visit
 from daybreak.data.sequences.shards import TokenStream
 from daybreak.data.sequences.views import ViewRows, ViewSampler
 from daybreak.schemas.run import SpecialIds
@@ -101,18 +101,12 @@ class SpanSampler(Sampler):
         self.rows_per_epoch = max(2, int(self._sizes.sum() / mean))
 
     def take(self, position: int, rows: int, progress: float = 0.0) -> Batch:
-        first = position // 2
-        pairs = (position + rows + 1) // 2 - first
-        _, passages = visit(first, pairs, len(self._starts), self._seed)
-        starts, sizes = self._spans(np.arange(first, first + pairs), passages)
-        chosen_rows = slice(position % 2, position % 2 + rows)
-        batch = self._gather(
-            starts.reshape(-1)[chosen_rows], sizes.reshape(-1)[chosen_rows], np.repeat(passages, 2)[chosen_rows]
-        )
+        numbers = np.arange(position, position + rows)
+        pairs, first = numbers // 2, position // 2
+        passages = visit(first, (position + rows + 1) // 2 - first, len(self._starts), self._seed)[1]
+        batch = self._gather(numbers, passages[pairs - first])
         if self._unpaired_fraction:
-            pair = np.arange(position, position + rows) // 2
-            chosen = uniforms_at(f"{self._seed} views among spans", pair) < self._unpaired_fraction
-            assert batch.attend is not None and batch.documents is not None
+            chosen = uniforms(f"{self._seed} views among spans", pairs) < self._unpaired_fraction
             batch.ids[chosen] = self._unpaired.take(position, rows).ids[chosen]
             batch.attend[chosen] = True
             batch.documents[chosen] = NO_DOCUMENT
@@ -122,11 +116,14 @@ class SpanSampler(Sampler):
         return None
 
     def at(self, numbers: np.ndarray) -> Batch:
-        pairs, side = np.divmod(numbers, 2)
-        passages = pairs % len(self._starts)
-        starts, sizes = self._spans(pairs, passages)
-        places = np.arange(len(numbers)), side
-        return self._gather(starts[places], sizes[places], passages)
+        return self._gather(numbers, numbers // 2 % len(self._starts))
+
+    def _gather(self, numbers: np.ndarray, passages: np.ndarray) -> Batch:
+        """Return the sequences with these numbers in the run, of these passages, int64 [B] each."""
+        starts, sizes = (both[np.arange(len(numbers)), numbers % 2] for both in self._spans(numbers // 2, passages))
+        spans = [[self._stream.read(start, start + size)] for start, size in zip(starts.tolist(), sizes.tolist())]
+        ids, attend = framed(spans, self._length, self._special)
+        return Batch(ids=ids, attend=attend, documents=passages, special=self._special)
 
     def _spans(self, pairs: np.ndarray, passages: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Stream positions and lengths of both spans, int64 [N, 2] each.
@@ -135,7 +132,7 @@ class SpanSampler(Sampler):
             pairs: int64 [N], the numbers of the pairs in the run.
             passages: int64 [N], the passages they lie in.
         """
-        draw = uniforms_at(f"{self._seed} spans", pairs[:, None] * DRAWS + np.arange(DRAWS))
+        draw = uniforms(f"{self._seed} spans", pairs[:, None] * DRAWS + np.arange(DRAWS))
         room = self._sizes[passages]
         lengths = self._shortest + (draw[:, :2] * (self._longest - self._shortest + 1)).astype(np.int64)
         lengths = np.minimum(lengths, room[:, None] // 2)
@@ -146,12 +143,3 @@ class SpanSampler(Sampler):
         places = room - lengths.sum(axis=1) - apart + 1
         begin = self._starts[passages] + (draw[:, 3] * places).astype(np.int64)
         return np.stack((begin, begin + lengths[:, 0] + apart), axis=1), lengths
-
-    def _gather(self, starts: np.ndarray, sizes: np.ndarray, passages: np.ndarray) -> Batch:
-        ids = np.full((len(starts), self._length), self._special.pad, np.int64)
-        ids[:, 0] = self._special.cls
-        for row, start, size in zip(ids, starts.tolist(), sizes.tolist(), strict=True):
-            row[1 : size + 1] = self._stream.read(start, start + size)
-            row[size + 1] = self._special.sep
-        attend = np.arange(self._length) < sizes[:, None] + 2
-        return Batch(ids=ids, attend=attend, documents=passages, special=self._special)

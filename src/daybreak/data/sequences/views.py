@@ -10,18 +10,15 @@ Shapes: B sequences, L positions, V views per sequence, S tokens of the longest 
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 
 import numpy as np
 
 from daybreak.core.batch import Batch
 from daybreak.core.errors import UserError
-from daybreak.data.sequences.sampler import RowSampler, RowsConfig, Sampler, TokenIds, splitmix
+from daybreak.data.sequences.sampler import GOLDEN, RowSampler, RowsConfig, TokenIds, draws, hashed, splitmix
 from daybreak.data.sequences.shards import TokenStream
 from daybreak.schemas.run import SpecialIds
-
-GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,65 +58,44 @@ class ViewRows(RowsConfig):
             )
 
     def build(
-        self,
-        stream: TokenStream,
-        length: int,
-        seed: int,
-        special: SpecialIds,
-        *,
-        token_ids: TokenIds | None = None,
+        self, stream: TokenStream, length: int, seed: int, special: SpecialIds, *, token_ids: TokenIds | None = None
     ) -> ViewSampler:
         return ViewSampler(stream, length, seed, special, self)
 
 
-class ViewSampler(Sampler):
-    """Returns sequences in seeded order, some of them replaced by views.
-
-    Args:
-        stream: the tokens of one split.
-        length: positions of a sequence, [CLS] included.
-        seed: determines the order, which sequences contain views, and the views.
-        special: the special ids of the stream's tokenizer.
-
-    Raises:
-        UserError: the stream is shorter than one sequence.
-    """
+class ViewSampler(RowSampler):
+    """Returns the sequences of ``StreamRows``, some of them replaced by views, whose draws ``seed`` determines too."""
 
     def __init__(self, stream: TokenStream, length: int, seed: int, special: SpecialIds, config: ViewRows):
-        self._plain = RowSampler(stream, length, seed, special)
-        self._stream, self._length, self._special, self._config = stream, length, special, config
-        self._key = np.frombuffer(hashlib.blake2b(f"views {seed}".encode(), digest_size=8).digest(), "<u8")[0]
-        self.rows_per_epoch = self._plain.rows_per_epoch
+        super().__init__(stream, length, seed, special)
+        self._config, self._key = config, hashed(f"views {seed}")
 
     def view(self, progress: float) -> bool:
         return progress < self._config.until
 
-    def at(self, numbers: np.ndarray) -> Batch:
-        return self._plain.at(numbers)
-
     def take(self, position: int, rows: int, progress: float = 0.0) -> Batch:
-        batch = self._plain.take(position, rows, progress)
+        batch = super().take(position, rows, progress)
         config, places = self._config, np.arange(position, position + rows, dtype=np.uint64)
         early = (places < config.most) & (progress < config.until)
-        keys = splitmix(self._key + places * GOLDEN)
-        chosen = np.flatnonzero(self._draw(keys, 0, 1)[:, 0] < np.where(early, config.fraction, config.later_fraction))
+        keys = splitmix(self._key + places * GOLDEN)[:, None]
+        fraction = np.where(early, config.fraction, config.later_fraction)
+        chosen = np.flatnonzero(draws(keys, np.arange(1))[:, 0] < fraction)
         if len(chosen):
             batch.ids[chosen, 1:] = self._views(keys[chosen])
         return batch
 
-    def _draw(self, keys: np.ndarray, first: int, count: int) -> np.ndarray:
-        """Return float64 [B, count] in [0, 1): draws first, first + 1, ... of each sequence."""
-        states = keys[:, None] + np.arange(first + 1, first + count + 1, dtype=np.uint64) * GOLDEN
-        return (splitmix(states) >> np.uint64(11)) * 2.0**-53
-
     def _views(self, keys: np.ndarray) -> np.ndarray:
-        """Return int64 [B, L - 1]: views, each followed by [SEP], repeated until the sequence is full."""
+        """Return int64 [B, L - 1]: views, each followed by [SEP], repeated until the sequence is full.
+
+        Args:
+            keys: uint64 [B, 1], the start of the draws of each sequence; the first one is used already.
+        """
         config, room, sep = self._config, self._length - 1, self._special.sep
         sequences, longest = len(keys), config.longest
         views = max(2, -(-room // config.shortest))
         reach = min(2 * longest, len(self._stream))
-        draws = self._draw(keys, 1, 2 + views + views * longest)
-        size_draw, place, shifts, drops = np.split(draws, [1, 2, 2 + views], axis=1)
+        drawn = draws(keys, np.arange(1, 3 + views + views * longest))
+        size_draw, place, shifts, drops = np.split(drawn, [1, 2, 2 + views], axis=1)
         starts = (place[:, 0] * (len(self._stream) - reach + 1)).astype(np.int64)
         text = np.stack([self._stream.read(start, start + reach) for start in starts.tolist()]).astype(np.int64)
 
