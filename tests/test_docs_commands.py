@@ -53,6 +53,7 @@ PARSED = {
     "the hub": (
         "daybreak evaluate MODEL --tasks glue --task-dir hf://nyu-mll/glue",
         "daybreak run mini --corpus wikipedia --budget 24h",
+        "daybreak prepare hf://allenai/c4:en/train[:25000000] --out DATA --recipe crammed-legacy",
     ),
     "a GPU, or minutes; tests/test_gpu_call.py runs a short form": (
         'make gpu ARGS="--task-dir GLUE --minutes 60"',
