@@ -145,7 +145,7 @@ def test_weights_are_shares_of_the_training_text(tmp_path: Path) -> None:
         (Preprocessing(epochs=(1.0, 2.0)), "--epochs has 2 numbers for 1 inputs"),
         (Preprocessing(weights=(-1.0,)), "--weights cannot be -1.0"),
         (Preprocessing(weights=(1.0,), epochs=(1.0,)), "--epochs and --weights cannot be combined"),
-        (Preprocessing(preset="webb"), "'webb' is no preset. Did you mean 'web'"),
+        (Preprocessing(preset="webb"), "'webb' is not a preset. Did you mean 'web'"),
         (Preprocessing(languages=("en",)), "Language filtering needs a model"),
         (Preprocessing(remove_evaluation=True), "no evaluation text to remove"),
         (Preprocessing(filter_tokenizer="folder"), "The preset plain filters by no tokenizer"),

@@ -145,8 +145,8 @@ def change(path: Path, **values: Any) -> None:
         (lambda run: flip(run / "model" / "model.safetensors"), "differs from its records"),
         (lambda run: change(run / "summary.json", validation__loss=1.0), "the held-out loss is"),
         (lambda run: change(run / "summary.json", validation__accuracy=0.9), "the held-out accuracy is"),
-        (lambda run: change(run / "summary.json", steps=41), "tells of 41 steps"),
-        (lambda run: change(run / "summary.json", elapsed=0.01), "tells of 40 steps in 0.0 s"),
+        (lambda run: change(run / "summary.json", steps=41), "says 41 steps"),
+        (lambda run: change(run / "summary.json", elapsed=0.01), "says 40 steps in 0.0 s"),
     ],
     ids=["weights", "loss", "accuracy", "steps", "time"],
 )
@@ -210,7 +210,7 @@ def test_a_name_is_one_folder_and_taken_once(write_run: WriteRun, tmp_path: Path
         assert f"The record '{records / taken}' exists, and records are never edited. Choose another --name." in said
     said = " ".join(refused("record", run, "--out", records, "--name", "../mini wiki").split())
     assert "'../mini wiki' is not a valid record name. Use a name such as 'mini-wiki'." in said
-    assert "is no run folder" in refused("record", tmp_path, "--out", records)
+    assert "is not a run folder" in refused("record", tmp_path, "--out", records)
     assert len(list(records.iterdir())) == 2
 
 

@@ -211,7 +211,7 @@ def test_another_recipe_does_not_touch_the_data_of_a_run(
         (["--seeds", "0"], "0 seeds are too few"),
         (["--max-grad-norm", "0"], "--max-grad-norm and --optimizer.lr must be positive"),
         (["--track", "wand"], "There is no tracker 'wand'"),
-        (["--price", "-1"], "is no price"),
+        (["--price", "-1"], "is not a price"),
     ],
 )
 def test_a_mistake_costs_no_run_that_was_to_be_replaced(

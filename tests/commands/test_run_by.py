@@ -79,7 +79,7 @@ def test_what_does_not_fit_is_not_begun() -> None:
     [
         (["--corpus", "x.txt", "--deadline", "07:00", "--budget", "5m"], "Give one of them"),
         (["--deadline", "07:00"], "needs a corpus"),
-        (["--corpus", "x.txt", "--deadline", "7 o'clock"], "is no moment"),
+        (["--corpus", "x.txt", "--deadline", "7 o'clock"], "is not a time"),
     ],
 )
 def test_what_contradicts_itself(words: list[str], said: str, refused: Callable[..., str]) -> None:

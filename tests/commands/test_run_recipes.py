@@ -90,7 +90,7 @@ def test_a_task_counts_if_its_files_are_there_and_a_subset_stands_for_its_task(t
     )
     assert tasks_in(tmp_path, ("qqp",)) == (["qqp-subset"], [])
     assert tasks_in(tmp_path, ())[0] == ["cola", "qqp-subset"], "sci-cite lacks its dev file"
-    with pytest.raises(UserError, match="holds no training and dev file of bc5cdr"):
+    with pytest.raises(UserError, match="contains no training and dev files of bc5cdr"):
         tasks_in(tmp_path, ("scibert",))
 
 
@@ -161,6 +161,6 @@ def test_a_folder_without_the_tasks_or_an_unknown_protocol_is_refused_before_the
 ) -> None:
     command = ["run", "bert-gpu", "--corpus", corpus, "--budget", "1m", "--out", tmp_path / "out"]
     write_cola(tmp_path / "GLUE")
-    assert "holds no training and dev file of qqp" in refused(*command, "--task-dir", tmp_path / "GLUE")
+    assert "contains no training and dev files of qqp" in refused(*command, "--task-dir", tmp_path / "GLUE")
     assert "There is no protocol 'bird'" in refused(*command, "--protocol", "bird")
     assert not (tmp_path / "out").exists()

@@ -61,7 +61,7 @@ def test_what_cannot_work_ends_with_2_and_a_remedy(
     run: Path, finished: Path, tmp_path: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    assert "is no run folder. Name one that daybreak run" in refused("search", tmp_path, "words")
+    assert "is not a run folder. Name one that daybreak run" in refused("search", tmp_path, "words")
     unfinished = tmp_path / "unfinished"
     shutil.copytree(finished, unfinished, ignore=shutil.ignore_patterns("model"))
     assert "has no exported model yet. Let the run end" in refused("search", unfinished, "words")

@@ -214,7 +214,7 @@ def test_texts_have_names() -> None:
         (("a/b=nowhere.txt",), "'a/b' is not a valid name of a source."),
         (("a=nowhere.txt", "--recipe", "tinny"), "There is no recipe 'tinny'."),
         (("a=nowhere.txt", "--preprocessings", "raw"), "Write raw first"),
-        (("a=nowhere.txt", "--seeds", "0"), "0 seeds are no study."),
+        (("a=nowhere.txt", "--seeds", "0"), "0 seeds are too few."),
         (("a=nowhere.txt", "--tokenizer-from", "nowhere"), "nowhere"),
     ],
 )

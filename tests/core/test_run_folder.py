@@ -57,6 +57,6 @@ def test_a_run_that_another_process_trains_is_not_deleted(tmp_path: Path, monkey
 )
 def test_what_is_somebody_elses_stays(names: tuple[str, ...], named: str, tmp_path: Path) -> None:
     folder = made(tmp_path / "mine", *names)
-    with pytest.raises(UserError, match=rf"holds '{named}' and is no run folder, so --overwrite will not delete it"):
+    with pytest.raises(UserError, match=rf"holds '{named}' and is not a run folder, so --overwrite will not delete it"):
         folder.delete()
     assert all((tmp_path / "mine" / name).read_text() == "something" for name in names)

@@ -54,7 +54,7 @@ def test_what_is_no_file_of_code_is_refused(tmp_path: Path) -> None:
         read_code(tmp_path / "a.py")
     with pytest.raises(UserError, match="cannot be read: is a directory"):
         read_code(tmp_path)
-    with pytest.raises(UserError, match=r"a.txt' is no Python file"):
+    with pytest.raises(UserError, match=r"a.txt' is not a Python file"):
         module_of(tmp_path / "a.txt", "a = 1\n")
 
 

@@ -168,7 +168,7 @@ def damaged(encoder: Path, folder: Path, **files: str | None) -> Path:
 @pytest.mark.parametrize(
     ("files", "fault"),
     [
-        ({"config__json": None}, "is no model folder: it holds no config.json"),
+        ({"config__json": None}, "is not a model folder: it has no config.json"),
         ({"config__json": "{"}, "cannot load the config"),
         ({"config__json": '{"model_type": "nonesuch"}'}, "cannot load the config"),
         ({"model__safetensors": None}, "cannot load the model"),

@@ -217,5 +217,5 @@ def test_a_host_that_only_holds_stacks_of_an_earlier_process_may_join_again(data
     (asked.run.stacks / "rank-1.txt").touch()
     check_folder(asked.run, asked.recipe, asked.shards)
     (asked.run.path / "thesis.tex").touch()
-    with pytest.raises(UserError, match="is no run folder"):
+    with pytest.raises(UserError, match="is not a run folder"):
         check_folder(asked.run, asked.recipe, asked.shards)

@@ -210,7 +210,7 @@ def test_a_damaged_index_is_named(run: Path) -> None:
 def test_a_folder_of_something_else_is_not_touched(run: Path, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("years of work")
-    with pytest.raises(UserError, match=r"holds 'thesis.tex' and is no search index. Choose another with --index\."):
+    with pytest.raises(UserError, match=r"holds 'thesis.tex' and is not a search index. Choose another with --index\."):
         open_index(run, folder=tmp_path / "mine", rebuild=True)
     assert contents(tmp_path / "mine") == {"thesis.tex": b"years of work"}
     with pytest.raises(UserError, match=r"is not a folder. Choose another folder with --index\."):

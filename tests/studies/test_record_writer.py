@@ -48,7 +48,7 @@ def test_the_summary_must_fit_the_trace(write_run: WriteRun) -> None:
     folder = RunFolder(write_run())
     steps = read_json(folder.summary, Summary).steps
     refuse_contradictions(folder, verified(steps))
-    with pytest.raises(UserError, match=f"tells of {steps} steps"):
+    with pytest.raises(UserError, match=f"says {steps} steps"):
         refuse_contradictions(folder, verified(steps + 1))
 
 

@@ -45,4 +45,4 @@ class Deadline:
             if at <= now:
                 raise UserError(f"'{text}' has passed.", REMEDY)
             return Deadline(at)
-        raise UserError(f"'{text}' is no moment.", REMEDY)
+        raise UserError(f"'{text}' is not a time.", REMEDY)

@@ -97,7 +97,7 @@ def read_json(path: Path, cls: Any = None) -> Any:
         raise UserError(f"There is no '{path.name}' in '{path.parent}'.", "Check the path.") from None
     except (OSError, ValueError) as error:
         raise UserError(
-            f"'{path}' cannot be read as JSON: {reason(error)}.", "Restore the file or start afresh."
+            f"'{path}' cannot be read as JSON: {reason(error)}.", "Restore the file, or start again."
         ) from None
     if cls is None:
         return value
@@ -129,7 +129,7 @@ def read_json_lines(path: Path, *, skip_damaged: bool = False) -> Iterator[Any]:
                     continue
                 raise UserError(
                     f"'{path}' is damaged in line {number}: {reason(error)}.",
-                    "Restore the file, or start the run afresh.",
+                    "Restore the file, or start the run again.",
                 ) from None
             if not skip_damaged or isinstance(value, dict):
                 yield value

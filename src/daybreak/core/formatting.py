@@ -59,4 +59,4 @@ def signed(value: float, places: int = 2) -> str:
 def check_price(price: float | None) -> None:
     """Raise UserError unless ``price``, of an hour of a machine in any currency, is a valid price, or None."""
     if price is not None and not 0 <= price < math.inf:
-        raise UserError(f"{price} is no price.", "Say with --price what an hour of this machine costs.")
+        raise UserError(f"{price} is not a price.", "Give the price of an hour of this machine with --price.")

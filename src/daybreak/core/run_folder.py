@@ -151,7 +151,7 @@ class RunFolder:
                 )
         if not self.recipe.exists() and (strange := self.strange()):
             raise UserError(
-                f"'{self.path}' holds '{strange[0]}' and is no run folder, so --overwrite will not delete it.",
+                f"'{self.path}' holds '{strange[0]}' and is not a run folder, so --overwrite will not delete it.",
                 "Choose another --out.",
             )
         if self.path.is_dir():

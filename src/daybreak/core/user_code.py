@@ -23,7 +23,7 @@ def import_file(path: Path, code: bytes, prefix: str) -> ModuleType:
     """
     specification = importlib.util.spec_from_file_location(f"{prefix}_{path.stem}", path)
     if specification is None:
-        raise UserError(f"'{path}' is no Python file.", "Give one that ends with .py.")
+        raise UserError(f"'{path}' is not a Python file.", "Give one that ends with .py.")
     module = importlib.util.module_from_spec(specification)
     sys.modules[module.__name__] = module  # dataclasses look their module up there
     try:
@@ -31,7 +31,7 @@ def import_file(path: Path, code: bytes, prefix: str) -> ModuleType:
     except (UserError, MemoryError):
         raise
     except (Exception, SystemExit) as error:
-        raise UserError(f"'{path}' cannot be used: {cause(error, path)}.", "Mend it there.") from None
+        raise UserError(f"'{path}' cannot be used: {cause(error, path)}.", "Fix it there.") from None
     return module
 
 

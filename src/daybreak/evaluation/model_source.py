@@ -46,7 +46,7 @@ def find_model(model: Path) -> ModelSource:
         raise UserError(f"There is no model folder '{model}'.", remedy)
     if not (model / "config.json").is_file():
         raise UserError(
-            f"'{model}' is no model folder: it holds no config.json.",
+            f"'{model}' is not a model folder: it has no config.json.",
             "Name a Hugging Face model folder or a run folder.",
         )
     return ModelSource(None, model, model, name)
@@ -95,7 +95,7 @@ def tasks_in(task_dir: str | Path, names: Sequence[str]) -> tuple[list[str], lis
     held = {name: held_task(name, folder) for name in spelled}
     if not any(held.values()):
         raise UserError(
-            f"'{task_dir}' holds no training and dev file of {', '.join(spelled)}.",
+            f"'{task_dir}' contains no training and dev files of {', '.join(spelled)}.",
             "Name the folder of the task files as distributed with --task-dir, or leave it out.",
         )
     return [found for found in held.values() if found], [name for name, found in held.items() if not found]

@@ -370,7 +370,7 @@ def _check_names(expected: set[str], names: set[str]) -> None:
     unknown = [name for name in names - expected if not name.startswith((POOLER, NEXT_HEAD))]
     unknown = sorted(name for name in unknown if not IGNORED.fullmatch(name))
     if unknown:
-        raise UserError(f"The checkpoint holds '{unknown[0]}', which is no part of a BERT.", "Use a standard BERT.")
+        raise UserError(f"The checkpoint holds '{unknown[0]}', which is not part of a BERT.", "Use a standard BERT.")
 
 
 def shape_from_hugging_face(config: dict[str, Any], *, next_sentence: bool) -> BertEncoder:

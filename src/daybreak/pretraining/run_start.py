@@ -23,7 +23,7 @@ def check_folder(run: RunFolder, recipe: Recipe, shards: Shards) -> None:
     """Raise UserError if the run folder belongs to another recipe, another budget or other data."""
     if not run.recipe.exists():
         if run.strange() or _has_steps(run):
-            raise UserError(f"'{run.path}' holds other files and is no run folder.", "Choose another --out.")
+            raise UserError(f"'{run.path}' holds other files and is not a run folder.", "Choose another --out.")
         if recipe.origin.branch:
             refuse_other_tokenizer(RunFolder(Path(recipe.origin.branch)), shards)
         return

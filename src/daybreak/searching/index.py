@@ -119,7 +119,7 @@ def find_source(run: Path, data: Path) -> SearchSource:
     """
     model = RunFolder(run).model
     if not RunFolder(run).recipe.is_file():
-        raise UserError(f"'{run}' is no run folder.", "Name one that daybreak run or daybreak pretrain made.")
+        raise UserError(f"'{run}' is not a run folder.", "Name one that daybreak run or daybreak pretrain made.")
     if not (model / "config.json").is_file():
         raise UserError(f"The run in '{run}' has no exported model yet.", "Let the run end, or give its command again.")
     if not (data / "manifest.json").is_file():
@@ -234,7 +234,7 @@ def _refuse_strangers(folder: Path) -> None:
     """Raise UserError where the folder holds anything but an index."""
     strange = sorted(path.name for path in folder.iterdir() if path.name not in FILES and not path.name.startswith("."))
     if strange:
-        raise UserError(f"'{folder}' holds '{strange[0]}' and is no search index.", "Choose another with --index.")
+        raise UserError(f"'{folder}' holds '{strange[0]}' and is not a search index.", "Choose another with --index.")
 
 
 def _begin(folder: Path, source: SearchSource, data_folder: str) -> SearchIndex:
@@ -301,7 +301,7 @@ def _opened(folder: Path, state: SearchIndex, source: SearchSource, words: bool)
         bm25 = _read_bm25(folder) if words else None
     except (OSError, ValueError, KeyError) as error:
         raise UserError(
-            f"The search index in '{folder}' is damaged ({error}).", "Make it anew with --rebuild."
+            f"The search index in '{folder}' is damaged ({error}).", "Build it again with --rebuild."
         ) from None
     return OpenIndex(state, source, PassageReader(source.shards, source.tokenizer, passages), vectors, bm25)
 

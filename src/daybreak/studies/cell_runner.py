@@ -94,7 +94,7 @@ def held(out: Path) -> Iterator[TextIO]:
     with (out / ".lock").open("a") as lock:
         if not locked(lock.fileno(), PATIENCE, "Waiting for a cell of a study that was killed to save itself."):
             raise UserError(
-                f"Another study, or a cell of one that was killed, is at work in '{out}'.",
+                f"Another study, or a cell of one that was killed, is using '{out}'.",
                 "Wait for it, or choose another --out.",
             )
         yield lock

@@ -63,7 +63,7 @@ def named_apart(variants: Sequence[Variant]) -> None:
     for one, folder in zip(variants, folders):
         if not folder or folders.count(folder) > 1:
             raise UserError(
-                f"The name of the variant '{one.name}' does not tell it from the others.",
+                f"The name of the variant '{one.name}' is not unique.",
                 'Give each its own: "low=mini" "high=mini --optimizer.lr 4e-3".',
             )
 
@@ -79,7 +79,9 @@ def agreed(variant: Variant, budget: str) -> Recipe:
         recipe.check()
         calibration.refuse_few_steps(Budget.parse(budget), recipe.global_batch(1) * recipe.length)
         if not (variant.words or variant.code) and (own := resolved(recipe).get("own_kinds")):
-            raise UserError(f"It holds {' and '.join(own)}, of a file of yours.", "Name that file: code='FILE.py'.")
+            raise UserError(
+                f"It uses {' and '.join(own)}, which a file of your own defines.", "Name that file: code='FILE.py'."
+            )
     except UserError as error:
         raise of(variant, error) from None
     return recipe
@@ -108,7 +110,7 @@ def heldout_sets(variants: Sequence[Variant], data: Path) -> list[Validation]:
         (short, a), (long, b) = sorted(lengths.items())[:2]
         raise UserError(
             f"'{a}' is evaluated on held-out sequences of {short} tokens and '{b}' on sequences of {long}: "
-            "their losses do not compare.",
+            "their losses are not comparable.",
             "Give all the same --length.",
         )
     return found
@@ -126,7 +128,7 @@ def settled(variants: Sequence[Variant], budget: str, seeds: int, threads: int) 
     if os.environ.get("WORLD_SIZE", "1") != "1":
         raise UserError("A study starts its own processes, one at a time.", "Start it without torchrun.")
     if seeds < 1:
-        raise UserError(f"{seeds} seeds are no study.", "Give --seeds of at least 1, better 3.")
+        raise UserError(f"{seeds} seeds are too few.", "Give --seeds of at least 1, better 3.")
     cores = usable_cores()
     if not 0 <= threads <= cores:
         raise UserError(

@@ -41,7 +41,7 @@ SETTLED = 60.0
 def refuse_unfit(run: RunFolder) -> None:
     """Raise UserError unless the run finished within its budget with a model that passed the parity check."""
     if not run.recipe.is_file():
-        raise UserError(f"'{run.path}' is no run folder.", "Name one that daybreak pretrain made.")
+        raise UserError(f"'{run.path}' is not a run folder.", "Name one that daybreak pretrain made.")
     if not run.summary.is_file():
         raise UserError(f"The run in '{run.path}' is not finished.", "Give its command again, and record it then.")
     summary = read_json(run.summary, Summary)
@@ -57,7 +57,7 @@ def refuse_unfit(run: RunFolder) -> None:
         raise UserError(
             f"'{run.path}' ended {abs(late):.1f} s {'after' if late > 0 else 'before'} its budget of {summary.budget}, "
             f"where RULES.md allows {tolerance(seconds):.1f} s.",
-            "Let it run once more with --overwrite.",
+            "Run it again with --overwrite.",
         )
 
 
@@ -66,9 +66,9 @@ def refuse_contradictions(run: RunFolder, verified: Verified) -> None:
     summary, last = read_json(run.summary, Summary), read_trace(run.trace)[-1]
     if summary.steps != verified.last or summary.elapsed < last.elapsed:
         raise UserError(
-            f"'{run.summary}' tells of {summary.steps:,} steps in {summary.elapsed:.1f} s, the trace of "
-            f"{verified.last:,}, the last of them {last.elapsed:.1f} s after the start.",
-            "Restore the file, or let it run once more with --overwrite.",
+            f"'{run.summary}' says {summary.steps:,} steps in {summary.elapsed:.1f} s, but the trace says "
+            f"{verified.last:,} steps in {last.elapsed:.1f} s.",
+            "Restore the file, or run it again with --overwrite.",
         )
 
 

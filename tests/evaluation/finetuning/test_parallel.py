@@ -225,7 +225,7 @@ def test_the_forecast_tells_time_and_cost() -> None:
 
 @pytest.mark.parametrize("price", [-0.5, float("nan"), float("inf")])
 def test_a_price_that_is_none(price: float) -> None:
-    with pytest.raises(UserError, match="is no price"):
+    with pytest.raises(UserError, match="is not a price"):
         forecast_line(3600.0, 6, 1, price)
 
 

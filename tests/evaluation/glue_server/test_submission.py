@@ -77,7 +77,7 @@ def test_stsb_is_clipped_and_has_three_decimals(tmp_path: Path, short: None) -> 
     ("name", "answers", "labels", "words"),
     [
         ("RTE", [0.0] * 6, ("entailment", "not_entailment"), "RTE.tsv takes 7 answers, and 6 are there"),
-        ("STS-B", [0.0] * 6 + [float("nan")], (), "An answer for STS-B.tsv is no number"),
+        ("STS-B", [0.0] * 6 + [float("nan")], (), "An answer for STS-B.tsv is not a number"),
         ("RTE", [0.0] * 7, ("yes", "not_entailment"), "no answer for the label 'yes'"),
     ],
 )
@@ -171,7 +171,7 @@ BROKEN: dict[str, tuple[Callable[[Path], None], list[str]]] = {
         changed("STS-B", lambda text: text.replace("2\t2.500", "2\t5.001")),
         ["STS-B.tsv, line 4: 5.001 is outside of 0 to 5. Clip it"],
     ),
-    "NaN": (changed("STS-B", lambda text: text.replace("2\t2.500", "2\tnan")), ["line 4: 'nan' is no number"]),
+    "NaN": (changed("STS-B", lambda text: text.replace("2\t2.500", "2\tnan")), ["line 4: 'nan' is not a number"]),
     "byte order mark": (changed("MRPC", lambda text: "\ufeff" + text), ["MRPC.tsv begins with a byte order mark"]),
     "Latin-1": (
         lambda folder: (folder / "MRPC.tsv").write_bytes(b"index\tprediction\n0\t0\n1\t\xe9\n"),

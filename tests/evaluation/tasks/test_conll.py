@@ -67,10 +67,10 @@ def test_what_was_written_is_read(
         ("", "'{}' holds no sentence."),
         ("\n \n-DOCSTART- NN O O\n\n", "'{}' holds no sentence."),
         (b"sun NN O O\nm\xfcde NN O O\n", "'{}' is not UTF-8 text (invalid start byte)."),
-        ("sun NN O O\nwarm NN O NN\n", "Line 2 of '{}' has 'NN' in column 3, which is no tag."),
-        ("sun NN O S-x\n", "Line 1 of '{}' has 'S-x' in column 3, which is no tag."),
-        ("sun NN O B-\n", "Line 1 of '{}' has 'B-' in column 3, which is no tag."),
-        ("sun NN O o\n", "Line 1 of '{}' has 'o' in column 3, which is no tag."),
+        ("sun NN O O\nwarm NN O NN\n", "Line 2 of '{}' has 'NN' in column 3, which is not a tag."),
+        ("sun NN O S-x\n", "Line 1 of '{}' has 'S-x' in column 3, which is not a tag."),
+        ("sun NN O B-\n", "Line 1 of '{}' has 'B-' in column 3, which is not a tag."),
+        ("sun NN O o\n", "Line 1 of '{}' has 'o' in column 3, which is not a tag."),
     ],
 )
 def test_what_is_no_conll_file_is_refused_in_one_sentence(tmp_path: Path, text: str | bytes, fault: str) -> None:

@@ -72,7 +72,7 @@ def test_every_known_task_has_a_kind_with_its_metric_and_a_part_has_the_settings
         ("cola", None, "no folder was given"),
         ("rte", "there", "holds neither 'RTE/train.tsv' nor 'rte/train-*.parquet'"),
         ("mnli-subset", "there", "holds no 'MNLI/train_subset.tsv'"),
-        ("rte", "x" * 5000, "Cannot look into"),
+        ("rte", "x" * 5000, "Cannot read the folder"),
         ("sci-citte", "there", "Did you mean 'sci-cite'?"),
         ("sci-cite", None, "needs the files of SciBERT"),
         ("chemprot", "there", "holds no 'text_classification/chemprot/train.txt'"),

@@ -90,9 +90,9 @@ def test_the_documented_example_is_read(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("toml", "fault"),
     [
-        ("train = ", "is no TOML"),
-        ("a = " + "[" * 10_000, "is no TOML"),
-        ("a = " + "9" * 5000, "is no TOML"),
+        ("train = ", "is not TOML"),
+        ("a = " + "[" * 10_000, "is not TOML"),
+        ("a = " + "9" * 5000, "is not TOML"),
         (GOOD + 'labels = "x"', "unknown key 'labels'. Did you mean 'label'?"),
         ('train = "train.tsv"\nlabel = "label"', "lacks the key 'text'"),
         ('text = "a"\nlabel = "label"\nformat = "tsv"', "lacks the key 'train'"),

@@ -80,8 +80,8 @@ def test_without_dev_a_seeded_tenth_is_held_out(folder: Path) -> None:
     [
         (["x\ty\tmaybe\t1"], "", "Line 2 of"),
         (["x\ty\tmaybe\t1"], "", "label 'maybe', which is none of 'no', 'yes'"),
-        (["x\ty\tyes\tfew"], 'kind = "regression"', "label 'few', which is no number"),
-        (["x\ty\tyes\tnan"], 'kind = "regression"', "label 'nan', which is no number"),
+        (["x\ty\tyes\tfew"], 'kind = "regression"', "label 'few', which is not a number"),
+        (["x\ty\tyes\tnan"], 'kind = "regression"', "label 'nan', which is not a number"),
         ([], "", "holds no rows"),
     ],
 )

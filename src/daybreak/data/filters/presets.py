@@ -51,5 +51,5 @@ def preset_filters(preset: str, language: Language | None = None) -> tuple[Filte
         UserError: unknown preset.
     """
     if preset not in PRESETS:
-        raise UserError(f"'{preset}' is no preset.{nearest(preset, PRESETS)}", f"Use {', '.join(PRESETS)}.")
+        raise UserError(f"'{preset}' is not a preset.{nearest(preset, PRESETS)}", f"Use {', '.join(PRESETS)}.")
     return (*([language] if language else []), *PRESETS[preset])

@@ -106,7 +106,7 @@ class Preprocessing:
         found = list(preset_filters(self.preset, language))
         if self.filter_tokenizer != SELF:
             if not any(isinstance(step, Compressibility) for step in found):
-                raise UserError(f"The preset {self.preset} filters by no tokenizer.", "Leave --filter-tokenizer out.")
+                raise UserError(f"The preset {self.preset} does not use a tokenizer.", "Leave --filter-tokenizer out.")
             found = [
                 replace(step, tokenizer=self.filter_tokenizer) if isinstance(step, Compressibility) else step
                 for step in found

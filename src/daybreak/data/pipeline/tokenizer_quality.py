@@ -177,7 +177,7 @@ def advise(
         UserError: ``config`` imports a tokenizer; or there is no held-out text.
     """
     if not isinstance(config, TrainedTokenizer):
-        raise UserError("An imported tokenizer has a fixed vocabulary size.", "Ask for advice without it.")
+        raise UserError("An imported tokenizer has a fixed vocabulary size.", "Leave --advise out.")
     cost = cost or Cost()
     train, heldout = some_of(train_texts, TRAIN_CHARACTERS), some_of(heldout_texts, HELDOUT_CHARACTERS)
     scale = max(1.0, characters / max(1, sum(map(len, train))))

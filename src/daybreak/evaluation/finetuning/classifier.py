@@ -80,7 +80,7 @@ def _is_ours(folder: Path) -> bool:
     # If transformers has a class for the model, code in the folder is ignored.
     if not ours and (kind == MODEL_TYPE or (code and kind not in CONFIG_MAPPING)):
         raise UserError(
-            f"The model in '{folder}' brings its own code, and Daybreak does not run foreign code.",
+            f"The model in '{folder}' needs its own code, which Daybreak does not run.",
             "Export the model again with this version of Daybreak, or use a model that transformers has a class for.",
         )
     return ours
@@ -125,7 +125,7 @@ def load_config(folder: Path) -> Any:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     if not all(isinstance(getattr(config, name, None), int) for name in ("hidden_size", "vocab_size")):
         raise UserError(
-            f"The model in '{folder}', a {config.model_type}, is no encoder of text.", "Name the folder of one."
+            f"The model in '{folder}', a {config.model_type}, is not a text encoder.", "Name the folder of one."
         )
     _refuse_larger_than_weights(folder, config)
     return config

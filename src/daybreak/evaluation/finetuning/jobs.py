@@ -185,7 +185,7 @@ def _run(job: FinetuningJob, show: Show) -> FinetuningRun:
     if not np.isfinite(loss) or not all(np.isfinite(output).all() for part in outputs.values() for output in part):
         raise UserError(
             f"Fine-tuning on '{job.task.name}' with seed {job.seed} diverged ({job.setting}).",
-            "Check that the model's weights are sound, or lower the learning rate.",
+            "Check the model's weights, or lower the learning rate.",
         )
     scored_rows = {part: kind.evaluate(encoded, outputs[part], labels) for part, encoded in rows.parts.items()}
     run = FinetuningRun(

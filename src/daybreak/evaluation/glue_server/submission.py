@@ -162,7 +162,7 @@ def _file_text(name: str, predictions: Sequence[float] | None, labels: Sequence[
 def _values(name: str, predictions: Sequence[float], labels: Sequence[str]) -> list[str]:
     check_rows(name, len(predictions))
     if not all(map(math.isfinite, predictions)):
-        raise UserError(f"An answer for {name}.tsv is no number.", "Fine-tune again: the model has diverged.")
+        raise UserError(f"An answer for {name}.tsv is not a number.", "Fine-tune again: the model has diverged.")
     known = dict(FILES[name].values)
     if not known:
         return [f"{min(MOST, max(LEAST, value)):.3f}" for value in predictions]
@@ -303,7 +303,7 @@ def _value_fault(file: PredictionFile, value: str) -> tuple[str, str] | None:
     shown = _shown(value)
     if not file.values:
         if not NUMBER.fullmatch(value):
-            return "number", f"'{shown}' is no number. Write one between {LEAST:g} and {MOST:g}, such as 3.250."
+            return "number", f"'{shown}' is not a number. Write one between {LEAST:g} and {MOST:g}, such as 3.250."
         if not LEAST <= float(value) <= MOST:
             return "range", f"{shown} is outside of {LEAST:g} to {MOST:g}. Clip it: the server refuses the file."
         return None

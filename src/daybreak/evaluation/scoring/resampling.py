@@ -163,7 +163,7 @@ def recount(kind: str, metric: str, table: np.ndarray, classes: int = 0) -> Reco
             return _mean(table[:, ("exact", "f1").index(metric)])
     raise UserError(
         f"The metric {metric} of a task of the kind {kind} cannot be computed on resampled rows.",
-        "Compare by the table of results.",
+        "Compare the scores in the table of results.",
     )
 
 

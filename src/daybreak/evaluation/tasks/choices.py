@@ -101,7 +101,7 @@ def _read(task: Task, path: Path) -> tuple[LabelledRows, int]:
         label = row[-1].strip()
         if label not in known:
             raise UserError(
-                f"{location(path, line)} has the label {shown(label)}, which is no number from 0 to {len(known) - 1}.",
+                f"{location(path, line)} has the label {shown(label)}, not a number from 0 to {len(known) - 1}.",
                 "Give the number of the right choice, counted from 0.",
             )
         targets.append(known[label])

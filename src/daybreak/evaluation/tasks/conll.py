@@ -73,7 +73,7 @@ def _word_and_tag(line: str, path: Path, number: int, word: int, tag: int) -> tu
         )
     if not TAG.fullmatch(columns[tag]):
         raise UserError(
-            f"Line {number} of '{path}' has '{columns[tag]}' in column {tag}, which is no tag.",
+            f"Line {number} of '{path}' has '{columns[tag]}' in column {tag}, which is not a tag.",
             "Write O, B-type or I-type, or correct the 0-based number of the column.",
         )
     return columns[word], columns[tag]

@@ -272,7 +272,7 @@ def _with_files(task: Task, folder: Path) -> Task:
         if file is None:
             raise UserError(
                 f"Task '{task.name}' needs '{folder / _spellings(path)[-1]}', which does not exist.",
-                "Complete that folder, or name another one with --task-dir.",
+                "Add the missing files to that folder, or name another one with --task-dir.",
             )
         found[part] = file
     unlabelled: dict[str, UnlabelledFile] = {}
@@ -292,7 +292,9 @@ def _find(folder: Path, path: Path) -> Path | None:
         try:
             files = sorted(file for file in folder.glob(spelling) if file.is_file())
         except OSError as error:
-            raise UserError(f"Cannot look into '{folder}': {error.strerror or error}.", "Check the path.") from None
+            raise UserError(
+                f"Cannot read the folder '{folder}': {error.strerror or error}.", "Check the path."
+            ) from None
         if len(files) > 1:
             raise UserError(
                 f"'{folder / spelling}' stands for {len(files)} files, and a task reads one.", "Join them into one."

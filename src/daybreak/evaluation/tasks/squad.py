@@ -77,7 +77,9 @@ def _parsed(text: str, path: Path, where: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{where or 'The text'} of '{path}' is no JSON: {reason(error)}.", "Mend the file.") from None
+        raise UserError(
+            f"{where or 'The text'} of '{path}' is not JSON: {reason(error)}.", "Correct the file."
+        ) from None
 
 
 def _squad_rows(path: Path, content: Any) -> Iterator[Question]:
@@ -157,7 +159,7 @@ def _text(path: Path, place: str, holder: dict[str, Any], key: str) -> str:
 
 def _start(path: Path, place: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise _unfit(path, f"{place} has an answer whose start is no number of a character", ROW_FORM)
+        raise _unfit(path, f"{place} has an answer whose start is not a character offset", ROW_FORM)
     return value
 
 

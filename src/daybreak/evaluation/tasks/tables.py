@@ -86,7 +86,7 @@ def readable(path: Path) -> Iterator[None]:
     except UnicodeDecodeError as error:
         raise UserError(f"'{path}' is not UTF-8 text ({error.reason}).", "Convert it to UTF-8.") from None
     except csv.Error as error:
-        raise UserError(f"'{path}' cannot be read as csv: {error}.", "Mend the file or name its format.") from None
+        raise UserError(f"'{path}' cannot be read as csv: {error}.", "Correct the file or name its format.") from None
 
 
 def check_skipped(usable: int, skipped: int, fault: str, remedy: str) -> None:

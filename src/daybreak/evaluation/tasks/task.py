@@ -209,7 +209,7 @@ def _number(path: Path, line: int, label: str) -> float:
         value = math.nan
     if not math.isfinite(value):
         raise UserError(
-            f"{location(path, line)} has the label {shown(label)}, which is no number.",
+            f"{location(path, line)} has the label {shown(label)}, which is not a number.",
             'Correct it, or set kind = "classification".',
         )
     return value

@@ -103,7 +103,7 @@ def _parsed(path: Path) -> dict[str, Any]:
     # ValueError: broken TOML, broken UTF-8 and numbers of thousands of digits alike.
     except (ValueError, RecursionError) as error:
         remedy = "Mend that line; text stands in quotes."
-        raise UserError(f"The task file '{path}' is no TOML: {reason(error)}.", remedy) from None
+        raise UserError(f"The task file '{path}' is not TOML: {reason(error)}.", remedy) from None
 
 
 def _unfit(path: Path, fault: str, remedy: str) -> UserError:
