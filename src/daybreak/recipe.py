@@ -43,7 +43,7 @@ KINDS = (_byte_bpe, _tokenizer_import, _views, _bert, _crammed, _modern, _muon)
 FAMILY = "daybreak-"
 """Prefix that a user may leave out: 'tiny' means 'daybreak-tiny'."""
 LADDER = "ladder"
-"""File of the recipes that stand in one table."""
+"""File that defines several recipes in one table."""
 SIZES = ("tiny", "mini", "small", "base", "large")
 RATE_RULES = ("none", "linear", "sqrt")
 COMPILE = ("auto", "on", "off")
@@ -79,12 +79,12 @@ class Devices:
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """Starting point of a run that does not start from random weights."""
+    """Starting point of a run that does not start from random weights; --init and --from set these options."""
 
     init: str = ""
     """Model folder with the initial weights."""
     parent: str = ""
-    """Name of that model, as the user gave it."""
+    """Name of the model in ``init``, as given with --init."""
     branch: str = ""
     """Run folder whose last checkpoint before the decay is the starting point."""
     begin: float = 0.0
@@ -246,7 +246,7 @@ class Recipe:
 
 
 def smaller_than(recipe: Recipe) -> str:
-    """Words that ask for the smallest model of the recipe's family; empty if there is no smaller one."""
+    """Options that select the smallest model of the recipe's family; empty if there is no smaller one."""
     if not recipe.name.startswith(FAMILY):
         return "--size tiny" if recipe.name in recipe_names() else ""
     return "" if recipe.name == FAMILY + SIZES[0] else f"recipe {SIZES[0]}"

@@ -61,7 +61,7 @@ class EvaluateOptions(TaskDirOptions):
     workers: int | None = None
     """Parallel fine-tunings. Defaults to one per GPU or CPU core; required for a cluster."""
     backend: str = LOCAL
-    """processes on this machine, or a ray cluster."""
+    """processes (on this machine) or ray (a cluster)."""
     price: float | None = None
     """Price of an hour of this machine; the forecast then includes the cost."""
     overwrite: bool = False
@@ -117,7 +117,7 @@ def evaluate(
         submission: also predict GLUE's test files, with the best seed on dev, and write the submission here.
         untrained: fine-tune the same architecture from random weights instead.
         workers: parallel fine-tunings; one per GPU or CPU core when None.
-        backend: processes on this machine, or a ray cluster.
+        backend: processes (on this machine) or ray (a cluster).
         price: price of an hour of this machine; the forecast then includes the cost.
         within: longest time in seconds; if the forecast is longer, nothing is started.
         overwrite: repeat every fine-tuning.

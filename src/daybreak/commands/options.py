@@ -1,4 +1,4 @@
-"""What the commands share when they parse options: the parser, groups of options, and the recipe as first argument."""
+"""Parsing of options: the parser, groups of options of several commands, and the recipe as first argument."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ def pretrain(
                 step_tokens = recipe.global_batch(world.size) * recipe.length
                 calibration.refuse_few_steps(job.budget, step_tokens)
                 created = _hold(run, world, alive)
-                check_folder(run, recipe, shards)  # again: another process may have changed it meanwhile
+                check_folder(run, recipe, shards)  # again: another process may have changed it since
                 finished = world.broadcast(run.summary.exists())
             if finished:
                 say(f"The run in '{out}' is finished; --overwrite starts it again.")

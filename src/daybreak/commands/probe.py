@@ -69,7 +69,7 @@ def probe(
     Args:
         model: a Hugging Face folder of an encoder, or a run folder.
         tasks: names of known tasks or lists of them, paths of .toml files; glue5 when only ``task_dir`` is given.
-        task_dir: the folder under which the files of tasks by name lie as they are distributed, or hf://owner/name.
+        task_dir: the folder of the files of named tasks as distributed, or hf://owner/name.
         text: held-out text for the masked words: what ``prepare`` reads, or one folder of prepared data, whose
             held-out split is used. Defaults to the data in the run folder; without any, this part is skipped.
         out: the folder of ``probes.json``; by default the run folder, or the model's own.

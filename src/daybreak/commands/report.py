@@ -44,7 +44,7 @@ class ReportOptions:
     table: str = ""
     """glue: only a Markdown table of the scores on GLUE's tasks beside published ones, printed or written to --out."""
     text: bool = True
-    """Quote held-out sentences, and documents that were left out of a corpus."""
+    """Quote held-out sentences, and documents that filters removed."""
     open: bool = False
     """Open the page in the browser."""
 

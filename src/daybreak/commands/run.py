@@ -86,7 +86,7 @@ class RunOptions(PreparationOptions, InitOptions, RunOutOptions, TaskDirOptions)
     """Also fit the bag-of-words baseline of each task."""
     watching: Annotated[Watching, arg(name="")] = Watching()
     deadline: str = ""
-    """Time at which everything is done, 07:00 or 2026-11-23 07:00, instead of --budget."""
+    """Time by which everything is done, 07:00 or 2026-11-23 07:00, instead of --budget."""
     open: bool = False
     """Open the report in the browser at the end."""
 

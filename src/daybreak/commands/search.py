@@ -66,7 +66,7 @@ def search(
         data: the prepared data; ``run/data`` by default, else where the index found them.
         index: folder of the index; ``run/search`` by default.
         export: Parquet file that takes all passages with their vectors.
-        rebuild: build the index anew.
+        rebuild: build the index again.
 
     Returns:
         The best passages, best first; none without a query.

@@ -11,7 +11,7 @@ from daybreak.schemas.tasks import CLAIM_SEEDS, TaskResult
 NAMED = 5
 """Maximum number of names in a sentence."""
 TASKS_WITH_FIGURES = 2
-"""Most lost tasks whose scores stand in the sentence; beyond these it would be a table."""
+"""Maximum number of lost tasks whose scores the sentence gives."""
 
 
 @dataclass(frozen=True, kw_only=True)

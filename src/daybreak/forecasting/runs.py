@@ -31,7 +31,7 @@ def law_run(run: RunFolder, name: str, compression: float) -> LawRun:
 
     Args:
         run: a run folder or its record: recipe.json, data.json, summary.json and metrics.jsonl.
-        compression: difficulty of the text, which the run's forecast.json holds.
+        compression: difficulty of the text, as ``compression`` in the run's forecast.json.
     """
     summary, data = read_json(run.summary, Summary), read_json(run.manifest, Manifest)
     steps, recipe = _steps(run), read_recipe_file(run.recipe)

@@ -322,7 +322,7 @@ POOLER, NEXT_HEAD = "bert.pooler.dense.", "cls.seq_relationship."
 IGNORED = re.compile(rf"{DECODER}|{DECODER_BIAS}|bert\.embeddings\.(position_ids|token_type_ids)")
 """Tensors that repeat another one or only count positions."""
 ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_new", "gelu_pytorch_tanh": "gelu_new"}
-"""transformers' names -> ours; the last two are the same formula."""
+"""transformers' names -> Daybreak's; the last two are the same formula."""
 
 
 def from_hugging_face(config: dict[str, Any], weights: dict[str, Tensor]) -> tuple[BertEncoder, Bert]:

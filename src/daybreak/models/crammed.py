@@ -442,7 +442,7 @@ def published_shape(arch: dict[str, Any], square: bool) -> CrammedEncoder:
     """Read the shape from a published architecture file.
 
     Args:
-        square: whether the checkpoint has a linear map before the decoder (version 1); the file does not tell.
+        square: whether the checkpoint has a linear map before the decoder (version 1); the file does not say.
 
     Raises:
         UserError: it describes parts that this architecture lacks.

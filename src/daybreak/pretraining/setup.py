@@ -266,7 +266,7 @@ def _phases(recipe: Recipe, shards: Shards, data: Path, decisions: Decisions) ->
 
 
 def finish_on(recipe: Recipe, shards: Shards) -> Finish:
-    """Return the recipe's embedding finish, or none where the text has too few documents to compare spans of.
+    """Return the recipe's embedding finish, or none if the text has too few documents to compare spans.
 
     A run that consists only of a finish keeps it, and is refused on such text.
     """
@@ -302,7 +302,7 @@ def heldout_validation(
     """Return the held-out evaluation: the same positions for all recipes, and OWN_ROWS of the recipe's own kind.
 
     Args:
-        first: take the first held-out sequences, as ``Decisions.first_heldout``; else they lie all over the text.
+        first: take the first held-out sequences, as ``Decisions.first_heldout``, instead of evenly spread ones.
     """
     trained = recipe.model.longest or (recipe.phase2.length if recipe.phase2.enabled else 0)
     length = max(recipe.length, min(VALIDATION_LENGTH, trained))

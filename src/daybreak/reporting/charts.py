@@ -99,7 +99,7 @@ def stacked_bars(
 
 
 def base_layout(x_title: str, y_title: str, **changes: Any) -> Figure:
-    """What all figures share; the colours follow the page's theme."""
+    """The layout that all figures share; the colours follow the page's theme."""
     axis = {"gridcolor": "var(--grid)", "zeroline": False, "linecolor": "var(--grid)", "automargin": True}
     return {
         "height": 340,

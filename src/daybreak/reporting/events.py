@@ -63,7 +63,7 @@ def _dropped(run: RunRecords) -> Iterator[Event]:
 
 
 def _resumed(run: RunRecords) -> Iterator[Event]:
-    """One event for each stretch of lost lines."""
+    """One event for each run of consecutive lost lines."""
     lost = {id(record) for record in run.lost}
     kept: StepRecord | None = None
     start, undone = 0.0, list[Line]()

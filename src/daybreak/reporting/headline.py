@@ -56,7 +56,7 @@ def opening(results: Sequence[TaskResult], validation: ValidationRecord | None) 
 
 
 def _title(run: RunRecords) -> str:
-    """The recipe's name; for a continued model the name of that model, whose size the recipe does not tell."""
+    """The recipe's name; for a continued model the name of that model, because the recipe does not state its size."""
     parent = str((run.recipe.get("origin") or {}).get("parent", ""))
     return f"{parent}, continued" if parent else run.name
 

@@ -10,7 +10,7 @@ class SearchIndex:
     """The state of a search index, renewed after each part that is written."""
 
     format: int
-    """Version of the files; another version is made anew."""
+    """Version of the files; an index of another version is built again."""
     model: str
     """Fingerprint of the exported model: weights, config and tokenizer."""
     model_stamp: str
@@ -18,7 +18,7 @@ class SearchIndex:
     data: str
     """Fingerprint of the tokens and documents of both splits."""
     data_folder: str = ""
-    """Where the prepared data lie; empty for the folder ``data`` inside the run folder."""
+    """Folder of the prepared data; empty for the folder ``data`` inside the run folder."""
     most_tokens: int
     """Tokens of a passage at most."""
     precision: str

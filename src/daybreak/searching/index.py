@@ -53,7 +53,7 @@ class SearchSource:
     shards: Shards
     tokenizer: Tokenizer
     longest: int
-    """Tokens that the model takes at most, special ones included."""
+    """Maximum number of tokens that the model takes, special tokens included."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class OpenIndex:
     vectors: np.ndarray
     """float16 [N, D]."""
     bm25: Any
-    """``bm25s.BM25``; None where it was not asked for."""
+    """``bm25s.BM25``; None if it was not requested."""
 
 
 def open_index(

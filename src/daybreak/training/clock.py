@@ -68,7 +68,7 @@ class Clock(ABC):
         return ()
 
     def receive(self, sums: Sequence[float]) -> None:
-        """Store the sums of all payloads, so that the next tick needs no message of its own."""
+        """Store the sums of all ranks' payloads, so that the next tick needs no message of its own."""
         return
 
     @abstractmethod

@@ -285,7 +285,7 @@ class StepRecorder:
         self._tokens: int | None = None
 
     def add(self, before: Progress, result: StepResult, tick: Tick, rate: float) -> None:
-        """Count the step from ``before`` to ``result``; the loss of a skipped step is ignored."""
+        """Add a step, with the progress ``before`` it and its ``result``; the loss of a skipped step is ignored."""
         progress = result.progress
         if result.updated:
             self._losses.append(result.loss)

@@ -253,8 +253,7 @@ def take_step(
 
     The gradient is that of the loss summed over all targets of all ranks, divided once by their number. It does not
     depend on the division of the batch. A step with a value that is not finite, or with an exploding loss or gradient,
-    is
-    skipped: the sequences are consumed and the weights stay (see ``guard``).
+    is skipped: the sequences are consumed and the weights stay (see ``guard``).
 
     Args:
         second_starts: whether the second phase starts at this step; with its own learning rate it starts with an empty

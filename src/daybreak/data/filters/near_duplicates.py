@@ -176,7 +176,7 @@ def match_bucket(folder: Path, bucket: int) -> None:
 def near_duplicates(folder: Path) -> np.ndarray:
     """Return the numbers of the documents to drop, as ascending uint64: all but the smallest of each cluster.
 
-    Buckets that are not matched yet are matched first.
+    First matches the buckets that are not matched yet.
 
     Raises:
         UserError: datatrove is not installed, or no part is hashed.

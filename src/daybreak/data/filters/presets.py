@@ -12,7 +12,7 @@
 Exact duplicates are dropped in every preset; this is not a filter.
 
 ``daybreak prepare`` recognizes a data folder by the name of its preset. A combination that drops other documents needs
-a new name: under the old one, folders made before would pass for its result.
+a new name: under the old name, a folder made earlier would be taken for its result.
 """
 
 from __future__ import annotations

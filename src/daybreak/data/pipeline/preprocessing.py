@@ -27,7 +27,7 @@ class Preprocessing:
     """How a text is cleaned and mixed."""
 
     preset: str = PLAIN
-    """plain, books, web or crammed."""
+    """Filter preset: plain, books, web or crammed."""
     filters: str = ""
     """A Python file that defines your own filters, which run after those of the preset."""
     evaluation: tuple[str, ...] = ()
@@ -41,7 +41,7 @@ class Preprocessing:
     filter_tokenizer: str = SELF
     """For the preset crammed: a tokenizer folder, or self to train one on the text before filtering."""
     epochs: tuple[float, ...] = ()
-    """Copies of the documents of each input in the training text; empty for one."""
+    """Number of times that the documents of each input are repeated in the training text; empty for once."""
     weights: tuple[float, ...] = ()
     """Weight of each input in the training text; inputs that are too small are repeated."""
     advise: bool = False

@@ -332,7 +332,7 @@ def fixed_point(length: int) -> int:
 
 
 def framed(rows: Sequence[Sequence[np.ndarray]], length: int, special: SpecialIds) -> tuple[np.ndarray, np.ndarray]:
-    """Return sequences of [CLS], a few segments, each with [SEP] behind it, and padding.
+    """Return sequences of [CLS], a few segments, each followed by [SEP], and padding.
 
     Returns:
         int64 [B, L], the ids, and bool [B, L], True for all but the padding.

@@ -24,7 +24,7 @@ from daybreak.models.crammed import MODEL_TYPE, MODELLING_FILES
 from daybreak.models.importing import refuse_pickle, refuse_shards_elsewhere
 
 MOST_LAYERS = 1000
-"""More layers than any encoder has; transformers makes lists and modules of as many as a config.json says."""
+"""More layers than any encoder has; transformers creates as many modules as a config.json says."""
 LAST_LAYERS = ("classifier.", "qa_outputs.")
 """Names of the output layer in transformers."""
 

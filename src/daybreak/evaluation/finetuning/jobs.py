@@ -128,7 +128,7 @@ class FinetuningJob:
     """Save the fine-tuned model in this folder."""
 
     def finished(self) -> FinetuningRun | None:
-        """Return the kept run if it has the same fingerprint and everything that this job asks for."""
+        """Return the kept run if it has the same fingerprint and everything that this job requests."""
         if not self.file.is_file() or (self.keep and not self.keep.is_dir()):
             return None
         try:

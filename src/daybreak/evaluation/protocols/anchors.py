@@ -132,9 +132,9 @@ CAPACITIES = {
         exaflop=4.65, how="one 2080 Ti for 24 h at 53.8 TFLOP/s; the Cramming paper says 5"
     ),
 }
-"""By ``Anchor.model``. The rates are those with which the paper's own table comes out. Not here: Izsak et al. (86), of
+"""By ``Anchor.model``. The rates reproduce the paper's own table. Not here: Izsak et al. (86), of
 which no GLUE numbers in this convention were found; an A5500 for a day (80.3 in issue 45) and an RTX 3060 Ti for 100
-hours (72.7, its metrics unstated), whose peak rates no source tells; the network without pretraining (0)."""
+hours (72.7, its metrics unstated), for which no source states the peak rate; the network without pretraining (0)."""
 
 _NINE = (
     "mnli accuracy",

@@ -70,7 +70,7 @@ class Protocol:
     dropout: float | None = None
     """Probability of every dropout layer of the model; None keeps the config's."""
     drop_last: bool = False
-    """Leave out of each epoch the rows that do not fill a batch, other rows each time."""
+    """Drop the rows that do not fill a batch, chosen at random in each epoch."""
     own: tuple[tuple[str, Own], ...] = ()
     """(task family, its settings)."""
     reported: str = "dev"
@@ -180,7 +180,7 @@ class Protocol:
         )
 
     def _own(self, family: str, type: str = "") -> Own:
-        """What holds for the family, and where that says nothing, for the type."""
+        """Return the entry of the family, or else that of the type."""
         general, special = dict(self.by_type).get(type, Own()), dict(self.own).get(family, Own())
         changes = {name: value for name, value in vars(special).items() if value is not None}
         return dataclasses.replace(general, **changes)

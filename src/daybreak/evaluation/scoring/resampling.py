@@ -28,7 +28,7 @@ AT_ONCE = 50_000
 """Entries of the largest array (rows x resamples): 0.4 MB, which fits a CPU cache."""
 
 Recount = Callable[[np.ndarray], np.ndarray]
-"""From how often each of R rows was drawn in each of B resamples, float64[R, B], to the metric, float64[B]."""
+"""Maps how often each of R rows was drawn in each of B resamples, float64[R, B], to the metric, float64[B]."""
 
 
 def compare(

@@ -1,8 +1,8 @@
 """Heartbeat: the seconds charged so far, in a small file that is rewritten many times a second and survives a kill.
 
 The trace has one line per step. With long steps or repeated kills the time since its last line would be free: 25 kills
-in five minutes gave back four seconds. (Design idea 3: kills cannot phase a budget.) A beat holds the time of the next
-one. The exact time of a kill within the interval is unknown, so the whole interval is charged.
+in five minutes gave back four seconds. With the heartbeat, kills cannot extend a budget. A beat holds the time of the
+next one. The exact time of a kill within the interval is unknown, so the whole interval is charged.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ class Journal:
 
 
 def write_error(run: RunFolder, error: OSError) -> UserError:
-    """The error for records that the disk refuses."""
+    """Return the error for records that cannot be written to disk."""
     return UserError(
         f"The run's records cannot be written in '{run.path}' ({error}).",
         "Free disk space or correct the permissions; the same command continues from the last checkpoint.",

@@ -32,16 +32,14 @@ class Watchdog:
     It writes the stacks of all threads to ``folder/rank-R.txt`` and prints a message, once per hang, and another
     message when steps end again. There are two mechanisms:
 
-    - The thread itself. It holds the interpreter's lock while it writes, so no other thread changes its stack
-    meanwhile,
-      and it does not count time in which the whole process was stopped.
-    - If a call holds that lock forever, no thread can run. An alarm signal, which the thread postpones at each check,
-    then
-      makes the main thread write its own stack from within the call. (The timer thread of
-      ``faulthandler.dump_traceback_later`` is not suitable: it reads frames while they change. If the process was only
-      stopped and continues, as after SIGCONT, that can end in a segmentation fault.)
+    - The thread itself. It holds the interpreter's lock while it writes, so no other thread changes its stack. It does
+      not count time in which the whole process was stopped.
+    - An alarm signal, which the thread postpones at each check. If a call holds the lock forever, no thread can run,
+      and the signal makes the main thread write its own stack from within the call.
 
-    SIGALRM and ITIMER_REAL belong to the watchdog meanwhile.
+    The timer thread of ``faulthandler.dump_traceback_later`` is not suitable: it reads frames while they change. If the
+    process was only stopped and continues, as after SIGCONT, that can end in a segmentation fault. The watchdog uses
+    SIGALRM and ITIMER_REAL, so no other code may.
 
     Args:
         folder: folder of the stacks; created here. Files of ranks without a hang are empty, and ``close`` removes them.

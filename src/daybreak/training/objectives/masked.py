@@ -92,10 +92,9 @@ class Masked(Objective):
       round(split[0] * n) of these become [MASK], those up to round((split[0] + split[1]) * n) a random id, and the rest
       stay (n = 32: 26, 3, 3).
     - ``bernoulli``: each position independently with probability ``rate``; each then draws from ``split``
-    independently.
+      independently.
     - ``rounded``: min(most, max(1, round(rate * n))) with n the length without padding, special tokens included, as in
-    the
-      original BERT; each then draws from ``split`` independently.
+      the original BERT; each then draws from ``split`` independently.
 
     A sequence with fewer candidates masks all of them. With ``whole_words`` words are chosen: each word independently
     for ``bernoulli``, otherwise in random order, where a word that would exceed the number is skipped and the next one
