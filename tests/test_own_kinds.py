@@ -174,7 +174,7 @@ def test_cells_are_told_which_file_defines_the_classes_of_ones_own(
 def test_classes_of_ones_own_that_a_cell_could_not_know_or_judge_are_refused_at_once(tmp_path: Path) -> None:
     plain = Preparation(preprocessings=("raw", "filtered"))
     asked: dict[str, Any] = dict(out=tmp_path / "out", budget="20steps", threads=1, preparation=plain)
-    with pytest.raises(UserError, match=r"'a, raw': It holds MaskedSpans, of a file of yours. Name that file: code="):
+    with pytest.raises(UserError, match=r"'a, raw': It uses MaskedSpans, .* Name that file: code="):
         study_data({"a": ["nowhere"]}, recipe=load_recipe(OBJECTIVE), **asked)
     with pytest.raises(UserError, match="An exported AlbertEncoder cannot be loaded again"):
         study_data({"a": ["nowhere"]}, recipe=load_recipe(ARCHITECTURE), code=str(ARCHITECTURE), **asked)

@@ -148,7 +148,7 @@ def test_weights_are_shares_of_the_training_text(tmp_path: Path) -> None:
         (Preprocessing(preset="webb"), "'webb' is not a preset. Did you mean 'web'"),
         (Preprocessing(languages=("en",)), "Language filtering needs a model"),
         (Preprocessing(remove_evaluation=True), "no evaluation text to remove"),
-        (Preprocessing(filter_tokenizer="folder"), "The preset plain filters by no tokenizer"),
+        (Preprocessing(filter_tokenizer="folder"), "The preset plain does not use a tokenizer"),
     ],
 )
 def test_a_treatment_that_cannot_be_meant_is_refused(

@@ -146,7 +146,7 @@ def test_another_model_makes_it_anew_and_a_copy_of_the_same_does_not(
     weights.write_bytes(content)
     open_index(run)
     said = capsys.readouterr().out
-    assert said.startswith("The model changed since the search index was made: it is made anew.\n")
+    assert said.startswith("The model changed since the search index was made: it is built again.\n")
     open_index(run)
     assert capsys.readouterr().out == ""
 
@@ -162,7 +162,7 @@ def test_other_data_of_the_same_tokenizer_make_it_anew(
     text.write_text("\n\n".join(f"the sailor number {number} finds the river ." for number in range(200)))
     prepare([text], tmp_path / "other", tokenizer=Existing(folder=str(run / "model")))
     second = open_index(run, data=tmp_path / "other")
-    assert "The data changed since the search index was made: it is made anew.\n" in capsys.readouterr().out
+    assert "The data changed since the search index was made: it is built again.\n" in capsys.readouterr().out
     assert second.state.data != first.state.data and second.state.data_folder == str(tmp_path / "other")
     assert first.vectors[-1].any()  # the files of before stay readable for who has them open
 
@@ -202,7 +202,7 @@ with alone_in(Path(sys.argv[1])):
 def test_a_damaged_index_is_named(run: Path) -> None:
     open_index(run)
     (run / "search" / "vectors.npy").write_bytes(b"nothing")
-    with pytest.raises(UserError, match=r"The search index in .* is damaged .* Make it anew with --rebuild\."):
+    with pytest.raises(UserError, match=r"The search index in .* is damaged .* Build it again with --rebuild\."):
         open_index(run)
     assert open_index(run, rebuild=True).vectors.any(axis=1).all()
 

@@ -210,7 +210,7 @@ def _complete(folder: Path, source: SearchSource, data_folder: str, rebuild: boo
     _refuse_strangers(folder)
     state = _saved_state(folder)
     if state is not None and not rebuild and (change := _change(state, source)):
-        say(f"{change}: it is made anew.")
+        say(f"{change}: it is built again.")
         state = None
     if state is None or rebuild:
         state = _begin(folder, source, data_folder)

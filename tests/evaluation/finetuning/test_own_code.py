@@ -74,7 +74,7 @@ def test_changed_code_is_not_run(name: str, crammed: Path, copied_code: Path) ->
         if code is not None:
             (crammed / name).write_text(code)
         for load in (load_config, load_tokenizer):
-            with pytest.raises(UserError, match="does not run foreign code"):
+            with pytest.raises(UserError, match="which Daybreak does not run"):
                 load(crammed)
         (crammed / name).write_text(ours)
     load_config(crammed)
@@ -88,7 +88,7 @@ def test_foreign_code_is_not_run(encoder: Path, tmp_path: Path, copied_code: Pat
     config = json.loads((folder / "config.json").read_text())
     config["auto_map"] = {"AutoConfig": "trap.Config", "AutoModelForSequenceClassification": "trap.Model"}
     (folder / "config.json").write_text(json.dumps({**config, "model_type": "trap"}))
-    with pytest.raises(UserError, match="does not run foreign code"):
+    with pytest.raises(UserError, match="which Daybreak does not run"):
         load_config(folder)
     # A stock model may carry code for older versions of transformers; the stock class is taken.
     (folder / "config.json").write_text(json.dumps(config))

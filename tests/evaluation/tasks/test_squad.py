@@ -121,7 +121,7 @@ HOSTILE = {
     "no column": ('{"question": "a", "text": "b"}', "jsonl", "line 1 has no 'context', it holds 'question', 'text'"),
     "text": (json.dumps({**ROWS[0], "answers": "storm"}), "jsonl", "no two lists of the same length"),
     "uneven": (json.dumps({**ROWS[0], "answers": {"text": ["a"], "answer_start": []}}), "jsonl", "no two lists"),
-    "true": (json.dumps({**ROWS[0], "answers": {"text": ["I"], "answer_start": [False]}}), "jsonl", "not a character offset"),
+    "true": (json.dumps({**ROWS[0], "answers": {"text": ["I"], "answer_start": [False]}}), "jsonl", "not a character"),
     "far": (json.dumps({**ROWS[0], "answers": {"text": ["I"], "answer_start": [2**70]}}), "jsonl", "1 of the 1"),
     "blank": (json.dumps({**ROWS[0], "question": " "}), "jsonl", "1 of the 1 questions"),
     "parquet": ("PAR1", "parquet", "cannot be read as parquet"),
