@@ -23,7 +23,6 @@ from daybreak.core.encoder import Encoder, LossSum
 from daybreak.core.run_folder import RunFolder
 from daybreak.data.sequences.sampler import RowSampler
 from daybreak.recipe import load_recipe
-from daybreak.schemas.forecast import Forecast
 from daybreak.schemas.records import tolerance
 from daybreak.training.objectives.objective import CausalThenMasked
 
@@ -239,19 +238,6 @@ def test_relative_difference() -> None:
     assert np.isfinite(relative(torch.zeros(4), torch.ones(4)))
 
 
-def test_overheads_are_shares_of_what_was_charged() -> None:
-    overheads = script("overheads")
-    spent = {"start": 5.0, "data": 1.0, "train": 80.0, "monitor": 0.5, "checkpoint": 0.9, "clock": 0.1}
-    found = overheads.shares({"elapsed": 100.0, "time_by_category": spent})
-    assert (found["train"], found["monitor"], found["lost"]) == (0.8, 0.005, 0.0)
-    assert overheads.verdict(found) == {
-        "monitor_under_limit": True,
-        "checkpoint_under_limit": True,
-        "clock_under_limit": True,
-        "data_under_limit": False,
-    }
-
-
 @pytest.mark.parametrize("alone", [True, False])
 def test_a_kill_ends_all_processes_of_a_run(alone: bool, tmp_path: Path) -> None:
     """Also those that torchrun puts into sessions of their own; of one that is killed alone the others notice."""
@@ -277,21 +263,6 @@ for one in both:
     killed, lived = going.kill(Chance(0))
     assert killed == ("one worker" if alone else "all processes") and lived > 0
     assert all(map(kills.is_gone, ranks)) and going.process.poll() is not None
-
-
-# ---------------------------------------------------------------- forecasts
-
-
-def test_forecasts_are_counted_where_the_machine_was_quiet() -> None:
-    forecasts = script("forecasts")
-    near = Forecast(made_at=0.0, tokens=1.0, loss=5.1, low=4.9, high=5.3)
-    far = Forecast(made_at=0.1, tokens=1.0, loss=5.5, low=5.4, high=5.6)
-    run = {"run": "a", "loss": 5.0, "start": forecasts.foreseen(near, 5.0), "tenth": forecasts.foreseen(far, 5.0)}
-    found = forecasts.summarise([{**run, "void": False}, {**run, "void": True}])
-    assert (found["start"]["runs"], found["start"]["inside"], found["tenth"]["inside"]) == (1, 1, 0)
-    assert found["start"]["mean_error"] == pytest.approx(0.02) and found["tenth"]["worst_error"] == pytest.approx(0.1)
-    told = forecasts.render([{**run, "void": False}], found)
-    assert "+10.0% outside" in told and "start: 1 of 1 inside" in told
 
 
 # ---------------------------------------------------------------- chaos

@@ -17,7 +17,6 @@ from benchmark_scripts import LENGTH, SHAPE, VOCABULARY, beside, script
 from daybreak.core.batch import Batch
 from daybreak.core.budget import Budget
 from daybreak.core.world import World
-from daybreak.schemas.run import SpecialIds
 from daybreak.training.validation import Validation
 
 __all__ = ["beside"]  # a fixture
@@ -138,27 +137,3 @@ def test_a_race_takes_turns_and_keeps_what_is_finished(tmp_path: Path, monkeypat
     chosen.held = "other data"
     with pytest.raises(SystemExit):
         race.done(run, chosen, tmp_path)
-
-
-def test_a_small_electra_learns_from_both_losses() -> None:
-    electra = script("electra")
-    torch.manual_seed(0)
-    model = electra.Electra(VOCABULARY, LENGTH, electra.TOY, SpecialIds()).eval()
-    tables = [
-        part.electra.embeddings.word_embeddings.weight.data_ptr() for part in (model.generator, model.discriminator)
-    ]
-    assert tables[0] == tables[1] == model.generator.generator_lm_head.weight.data_ptr()
-    ids, positions = torch.randint(5, VOCABULARY, (4, LENGTH)), torch.tensor([[1, 2, 3]] * 4)
-    generating, discriminating, hits = model.losses(ids, positions, SpecialIds().mask)
-    expected = model.generator(input_ids=ids.scatter(1, positions, SpecialIds().mask)).logits[:, 1:4]
-    wanted = torch.nn.functional.cross_entropy(expected.flatten(0, 1), ids[:, 1:4].flatten())
-    assert generating.item() == pytest.approx(wanted.item(), abs=1e-5)
-    assert 0 < discriminating.item() < 2 and 0 <= hits.item() <= 1
-    discriminating.backward()
-    generator = {id(p) for p in model.generator.parameters()} - {id(p) for p in model.discriminator.parameters()}
-    assert all(p.grad is None for p in model.generator.parameters() if id(p) in generator)  # no way back through a draw
-
-
-def test_startup_is_told_as_medians() -> None:
-    found = script("startup").summarise([{"help": seconds} for seconds in (1.0, 2.0, 6.0)])
-    assert (found["help"]["median"], found["help"]["least"], found["help"]["most"]) == (2.0, 1.0, 6.0)

@@ -1,4 +1,4 @@
-"""Hostile text: each is a clear error, or is counted and left out. What is too big for here: benchmarks/hostile.py.
+"""Hostile text: each is a clear error, or is counted and left out.
 
 Also: decompression bombs, links in loops, pipes and wide text in data/readers/test_inputs.py; bad records, rows and
 cells in data/readers/test_documents.py and data/readers/test_tables.py; damaged tokens in
