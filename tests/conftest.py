@@ -8,14 +8,16 @@ import random
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import joblib
 import pytest
 from fake_runs import write_run
 from hypothesis import settings
 from small_texts import small_text
+from warm_python import Server, run_parity_checks_at
 
 from daybreak.schemas.run import Parity
 
@@ -81,17 +83,33 @@ def shape() -> list[str]:
     return list(SHAPE)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def parity_server() -> Iterator[Server]:
+    """The parity check of every test forks from it, here and in the processes of ``start`` (``warm_python.py``)."""
+    server = Server("parity", Path(CACHE.name) / "parity", {**os.environ, "HF_HUB_OFFLINE": "1"})
+    run_parity_checks_at(server.place)
+    yield server
+    server.stop()
+
+
 @pytest.fixture(scope="session")
-def start() -> Callable[..., subprocess.Popen[str]]:
-    """Return ``start(*arguments)``: ``python -m daybreak arguments``, going on, on the CPU whatever the machine has."""
+def start(parity_server: Server) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Return ``start(*arguments)``: ``python -m daybreak arguments``, going on, on the CPU whatever the machine has.
+
+    It is a fork of a process that has imported Daybreak, or a new one where that would not be the same.
+    """
     cpu = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "COLUMNS": "200"}
+    server = Server("daybreak", Path(CACHE.name) / "daybreak", cpu, parity_server.place)
 
-    def begin(*arguments: object, **more: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "daybreak", *map(str, arguments)]
-        pipe = subprocess.PIPE
-        return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env={**cpu, **more})
+    def begin(*arguments: object, **more: str) -> Any:
+        words, pipe = list(map(str, arguments)), subprocess.PIPE
+        command = [sys.executable, "-m", "daybreak", *words]
+        return server.start(command[2:], {**cpu, **more}) or subprocess.Popen(
+            command, stdout=pipe, stderr=pipe, text=True, env={**cpu, **more}
+        )
 
-    return begin
+    yield begin
+    server.stop()
 
 
 @pytest.fixture(scope="session")

@@ -29,22 +29,11 @@ Start = Callable[..., "subprocess.Popen[str]"]
 SOON = "module.CHECKPOINT_SECONDS, module.CHECKPOINT_FRACTION = 0.2, 1.0"
 """Checkpoints so often that a test need not wait for one."""
 PATCH = """
-import importlib.abc, importlib.util, sys
-class Patching(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path, target=None):
-        if name != {module!r}:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        run = spec.loader.exec_module
-        def exec_module(module):
-            run(module)
-            exec({code!r}, dict(module=module))
-        spec.loader.exec_module = exec_module
-        return spec
-sys.meta_path.insert(0, Patching())
+import importlib
+module = importlib.import_module({module!r})
+{code}
 """
-"""A sitecustomize that changes one module of Daybreak as soon as it is imported, in another process."""
+"""A sitecustomize that changes one module of Daybreak, in another process."""
 
 
 def surroundings(folder: Path, text: str, name: str = "sitecustomize.py") -> dict[str, str]:

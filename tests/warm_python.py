@@ -1,0 +1,208 @@
+"""Processes of Python that need not import torch and transformers: forks of a server that has imported them.
+
+A test that starts ``python -m daybreak`` or the parity check in a process of its own waits for seconds of imports
+otherwise. A fork is a process like any other: with its own number, environment, signals, output and exit status. A
+process with other variables that libraries read while they are imported is started as usual.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+HEAVY = {
+    "parity": (
+        "torch transformers.modeling_utils transformers.models.auto.modeling_auto "
+        "transformers.models.auto.tokenization_auto transformers.models.bert.modeling_bert "
+        "transformers.models.modernbert.modeling_modernbert"
+    ).split(),
+    "daybreak": "daybreak.cli torch transformers sklearn.linear_model scipy.stats".split(),
+}
+"""What each server imports; that of the parity check never imports Daybreak."""
+ENVIRONMENT = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_", "DAYBREAK_", "COLUMNS", "PYTEST_", "PYTHONPATH")
+"""Beginnings of the variables that a fork may have of its own, because nothing reads them while it is imported."""
+
+
+class Process:
+    """As much of ``subprocess.Popen`` as tests use, for a fork of a server."""
+
+    def __init__(self, connection: socket.socket, words: Sequence[str], output: Sequence[Any]):
+        self.args, self.returncode = list(words), None
+        self._answers, self._output = connection.makefile("r"), output
+        self._connection = connection
+        self.pid = int(self._answers.readline())
+
+    def poll(self) -> int | None:
+        if self.returncode is None and select.select([self._connection], [], [], 0)[0]:
+            self.wait()
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.returncode is None:
+            if not select.select([self._connection], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+            self.returncode = int(self._answers.readline())
+            self._connection.close()
+        return self.returncode
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        self.wait(timeout)
+        for file in self._output:
+            file.seek(0)
+        out, err = (file.read().decode() for file in self._output)
+        return out, err
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+class Server:
+    """A process that listens at ``place``, and imports HEAVY[name] when it is first asked for a fork."""
+
+    def __init__(self, name: str, place: Path, environment: Mapping[str, str], parity: str = ""):
+        self.place, self._environment = str(place), dict(environment)
+        command = [sys.executable, *(["-I"] if name == "parity" else []), __file__, name, self.place, parity]
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, env=self._environment, start_new_session=True
+        )
+        assert self._process.stdout and self._process.stdout.readline()  # it listens
+
+    def start(self, words: Sequence[str], environment: Mapping[str, str]) -> Process | None:
+        """A fork that runs ``words``; None if it would not be as a new process is."""
+        names = self._environment.keys() | environment.keys()
+        changed = [name for name in names if self._environment.get(name) != environment.get(name)]
+        if not all(name.startswith(ENVIRONMENT) for name in changed):
+            return None
+        return connected(self.place, words, environment)
+
+    def stop(self) -> None:
+        self._process.communicate()  # the end of its input ends it
+
+
+def connected(place: str, words: Sequence[str], environment: Mapping[str, str]) -> Process:
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(place)
+    output = [tempfile.TemporaryFile() for _ in range(2)]  # noqa: SIM115 (open until the process is forgotten)
+    ignored = [int(number) for number in (signal.SIGHUP,) if signal.getsignal(number) is signal.SIG_IGN]
+    given = json.dumps([list(words), dict(environment), os.getcwd(), ignored]).encode()
+    socket.send_fds(connection, [len(given).to_bytes(8)], [file.fileno() for file in output])
+    connection.sendall(given)
+    return Process(connection, words, output)
+
+
+def run_parity_checks_at(place: str) -> None:
+    """Let ``subprocess.run`` give the script of the parity check to the server that listens at ``place``."""
+    true_run, python = subprocess.run, sys.executable
+
+    def run(words: Any, *given: Any, **named: Any) -> Any:
+        if words[:2] != [python, "-I"] or not words[2].endswith("parity_check.py"):
+            return true_run(words, *given, **named)
+        process = connected(place, words[2:], os.environ)
+        try:
+            out, err = process.communicate(named["timeout"])
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+        return subprocess.CompletedProcess(words, process.wait(), out, err)
+
+    subprocess.run = run
+
+
+# ---------------------------------------------------------------- in the server
+
+
+def serve(name: str, place: str, parity: str) -> None:
+    """Fork for each connection, until the input ends."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(place)
+    listener.listen(64)
+    print("listening", flush=True)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no zombies
+    imported = False
+    while listener in select.select([listener, sys.stdin], [], [])[0]:
+        connection, _ = listener.accept()
+        if not imported:
+            for module in HEAVY[name]:
+                importlib.import_module(module)
+            if name == "daybreak":
+                for command in importlib.import_module("daybreak.commands").COMMANDS:
+                    importlib.import_module(f"daybreak.commands.{command.replace('-', '_')}")
+                run_parity_checks_at(parity)
+            gc.freeze()
+            imported = True
+        if os.fork() == 0:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            listener.close()
+            return supervise(connection, name)
+        connection.close()
+
+
+def supervise(connection: socket.socket, name: str) -> None:
+    """Fork once more, tell the number of that process, and wait for its end."""
+    head, files, *_ = socket.recv_fds(connection, 8, 2)
+    given = b""
+    while len(given) < int.from_bytes(head):
+        given += connection.recv(1 << 16)
+    process = os.fork()
+    if process == 0:
+        connection.close()
+        return become(json.loads(given), files, name)
+    for file in files:
+        os.close(file)
+    connection.sendall(f"{process}\n".encode())
+    status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    connection.sendall(f"{status}\n".encode())
+    os._exit(0)
+
+
+def become(given: list[Any], files: Sequence[int], name: str) -> None:
+    """Run the words as a process of their own; the interpreter ends it as it ends any other."""
+    words, environment, folder, ignored = given
+    for file, number in zip(files, (1, 2)):
+        os.dup2(file, number)
+        os.close(file)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)
+    before = os.environ.get("PYTHONPATH")
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    sys.argv = list(words)
+    if (paths := environment.get("PYTHONPATH")) != before:
+        sys.path[:0] = filter(None, (paths or "").split(os.pathsep))
+        sys.modules.pop("sitecustomize", None)
+        with contextlib.suppress(ImportError):
+            importlib.import_module("sitecustomize")
+    if name == "daybreak":
+        runpy.run_module("daybreak", run_name="__main__", alter_sys=True)
+        return
+    # transformers reads the place of its copies of modelling code when it is imported.
+    sys.modules["transformers.dynamic_module_utils"].HF_MODULES_CACHE = f"{words[2]}/modules"  # type: ignore[attr-defined]
+    runpy.run_path(words[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    serve(*sys.argv[1:])
