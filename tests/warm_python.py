@@ -150,6 +150,7 @@ def serve(name: str, place: str, parity: str) -> None:
                 for command in importlib.import_module("daybreak.commands").COMMANDS:
                     importlib.import_module(f"daybreak.commands.{command.replace('-', '_')}")
                 run_parity_checks_at(parity)
+                os.fsync = lambda _: None
             gc.freeze()
             imported = True
         if os.fork() == 0:

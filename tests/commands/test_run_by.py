@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from daybreak.commands import evaluate, run
-from daybreak.core.budget import Budget
-from daybreak.core.deadline import Deadline
+from daybreak.core.budget import Budget, Deadline
 from daybreak.core.errors import TooLate, UserError
 from daybreak.core.files import write_json
 from daybreak.core.run_folder import RunFolder

@@ -122,7 +122,7 @@ def test_a_cell_has_its_threads_its_log_and_its_load(
     dummy: Callable[[str], None], place: StudyFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
-    dummy("import os, time; print(os.environ['OMP_NUM_THREADS'], os.environ['MKL_NUM_THREADS']); time.sleep(2)")
+    dummy("import os, time; print(os.environ['OMP_NUM_THREADS'], os.environ['MKL_NUM_THREADS']); time.sleep(0.6)")
     assert (place.out / "cells" / "a-seed-0.log").read_text() == "1 1\n"
     lines = [json.loads(line) for line in (place.out / "cells" / "a-seed-0.load.jsonl").read_text().splitlines()]
     assert [lines[0]["event"], lines[1]["event"], lines[-1]["event"]] == ["start", "look", "end"]

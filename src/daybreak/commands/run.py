@@ -25,8 +25,7 @@ from daybreak.commands.options import (
 )
 from daybreak.commands.prepare import PreparationOptions
 from daybreak.commands.pretrain import Watching
-from daybreak.core.budget import Budget
-from daybreak.core.deadline import Deadline
+from daybreak.core.budget import Budget, Deadline
 from daybreak.core.errors import TooLate, UserError
 from daybreak.core.files import make_folder, read_json
 from daybreak.core.formatting import check_price

@@ -16,11 +16,7 @@ from daybreak.core.serialization import from_dict, to_dict
 
 
 def make_folder(path: Path) -> Path:
-    """Create ``path`` with its parents and check that it is writable.
-
-    Raises:
-        UserError: the path is a file, or cannot be created or written.
-    """
+    """Create ``path`` with its parents and check that it is writable."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         probe = path / f".write-test-{os.getpid()}"
@@ -39,20 +35,13 @@ def refuse_link_out(folder: Path, path: Path) -> None:
 
     Files that Daybreak writes or publishes stay in the folder that the user named, also if the folder comes from
     elsewhere. Files that are only read may be links: the cache of the Hugging Face hub consists of them.
-
-    Raises:
-        UserError: a link leads out of the folder.
     """
     if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
         raise UserError(f"'{path}' is a link that leads out of '{folder}'.", "Replace it by the file or folder itself.")
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace ``path`` by ``text`` atomically: readers see the old file or the new one, never a part.
-
-    Raises:
-        UserError: the disk is full or cannot be written.
-    """
+    """Replace ``path`` by ``text`` atomically: readers see the old file or the new one, never a part."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("w", encoding="utf-8") as file:
@@ -74,11 +63,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Parse JSON of a file that may be damaged.
-
-    Raises:
-        ValueError: the text is not UTF-8 or not JSON, or is nested too deeply.
-    """
+    """Parse JSON of a file that may be damaged; what is not UTF-8, not JSON or nested too deeply is a ValueError."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -86,11 +71,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def read_json(path: Path, cls: Any = None) -> Any:
-    """Read JSON; with ``cls``, rebuild that dataclass.
-
-    Raises:
-        UserError: the file is missing, is not JSON, or does not fit ``cls``; the message names the file.
-    """
+    """Read JSON; with ``cls``, rebuild that dataclass."""
     try:
         value = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -112,9 +93,6 @@ def read_json_lines(path: Path, *, skip_damaged: bool = False) -> Iterator[Any]:
 
     Args:
         skip_damaged: skip lines that are not JSON objects, for records that nothing else depends on.
-
-    Raises:
-        UserError: a line is not JSON; the message names the line.
     """
     if not path.exists():
         return

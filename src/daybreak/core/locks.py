@@ -45,11 +45,7 @@ def locked(file: int, patience: float = 0.0, waiting: str = "") -> bool:
 
 @contextmanager
 def alone_in(folder: Path, patience: float = 0.0) -> Iterator[None]:
-    """Hold ``folder`` exclusively, created if missing. The lock is on the folder itself and leaves no file.
-
-    Raises:
-        UserError: another process holds it and does not end within ``patience`` seconds, or it cannot be written.
-    """
+    """Hold ``folder`` exclusively, created if missing. The lock is on the folder itself and leaves no file."""
     deadline, busy = time.monotonic() + patience, f"Another process is at work in '{folder}'"
     while True:
         descriptor = os.open(make_folder(folder), os.O_RDONLY)

@@ -28,9 +28,6 @@ def read_recipe_file(path: Path) -> dict[str, Any]:
     """Read a recipe.json with the field names of this version.
 
     The fingerprint of a file with older names is computed again, unless the file was edited.
-
-    Raises:
-        UserError: the file is missing, is not JSON, or holds no recipe.
     """
     recipe = read_json(path)
     if not isinstance(recipe, dict):

@@ -19,118 +19,57 @@ _PREPARING = (".data.", ".general.")
 """Name prefixes of folders in which such text is being prepared."""
 
 
+class _Inside:
+    """An attribute of RunFolder: the path of a file or folder inside it."""
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def __get__(self, run: RunFolder, owner: type[RunFolder]) -> Path:
+        return run.path / self.name
+
+
 @dataclass(frozen=True)
 class RunFolder:
     """Paths inside one run folder. It creates nothing."""
 
     path: Path
 
-    @property
-    def recipe(self) -> Path:
-        return self.path / "recipe.json"
-
-    @property
-    def environment(self) -> Path:
-        return self.path / "environment.json"
-
-    @property
-    def decisions(self) -> Path:
-        return self.path / "decisions.json"
-
-    @property
-    def trace(self) -> Path:
-        return self.path / "trace.jsonl"
-
-    @property
-    def heartbeat(self) -> Path:
-        """The seconds charged so far; exists only while the run is not finished."""
-        return self.path / "heartbeat"
-
-    @property
-    def retrieval(self) -> Path:
-        """How well search finds passages of held-out documents, with examples of that text."""
-        return self.path / "retrieval.json"
-
-    @property
-    def metrics(self) -> Path:
-        return self.path / "metrics.jsonl"
-
-    @property
-    def lost_metrics(self) -> Path:
-        return self.path / "metrics.lost.jsonl"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
-
-    @property
-    def branch(self) -> Path:
-        """The checkpoint from before the decay; it stays after the run."""
-        return self.path / "before-decay"
-
-    @property
-    def best(self) -> Path:
-        """The checkpoint of the best interim validation."""
-        return self.path / "best"
-
-    @property
-    def late(self) -> Path:
-        """A checkpoint from near the end, from which ``daybreak verify`` repeats the last steps; it stays."""
-        return self.path / "before-end"
-
-    @property
-    def stacks(self) -> Path:
-        """Stacks of each process at a time when no step ended for too long."""
-        return self.path / "stacks"
-
-    @property
-    def model(self) -> Path:
-        return self.path / "model"
-
-    @property
-    def summary(self) -> Path:
-        return self.path / "summary.json"
-
-    @property
-    def forecast(self) -> Path:
-        """The expected results of the run, at its start and during it."""
-        return self.path / "forecast.json"
-
-    @property
-    def examples(self) -> Path:
-        return self.path / "examples.json"
-
-    @property
-    def results(self) -> Path:
-        return self.path / "results.json"
-
-    @property
-    def cells(self) -> Path:
-        """One file for each fine-tuning run behind the results."""
-        return self.path / "cells"
-
-    @property
-    def probes(self) -> Path:
-        return self.path / "probes.json"
-
-    @property
-    def search(self) -> Path:
-        """The index of ``daybreak search``."""
-        return self.path / "search"
-
-    @property
-    def report(self) -> Path:
-        return self.path / "report.html"
-
-    @property
-    def manifest(self) -> Path:
-        """A copy of the data folder's manifest without hashes and paths, so that a report needs only this folder."""
-        return self.path / "data.json"
-
-    @property
-    def corpus(self) -> Path:
-        """A copy of the data folder's statistics of the text, without paths and examples."""
-        return self.path / CORPUS_FILE
+    recipe = _Inside("recipe.json")
+    environment = _Inside("environment.json")
+    decisions = _Inside("decisions.json")
+    trace = _Inside("trace.jsonl")
+    heartbeat = _Inside("heartbeat")
+    """The seconds charged so far; exists only while the run is not finished."""
+    retrieval = _Inside("retrieval.json")
+    """How well search finds passages of held-out documents, with examples of that text."""
+    metrics = _Inside("metrics.jsonl")
+    lost_metrics = _Inside("metrics.lost.jsonl")
+    checkpoints = _Inside("checkpoints")
+    branch = _Inside("before-decay")
+    """The checkpoint from before the decay; it stays after the run."""
+    best = _Inside("best")
+    """The checkpoint of the best interim validation."""
+    late = _Inside("before-end")
+    """A checkpoint from near the end, from which ``daybreak verify`` repeats the last steps; it stays."""
+    stacks = _Inside("stacks")
+    """Stacks of each process at a time when no step ended for too long."""
+    model = _Inside("model")
+    summary = _Inside("summary.json")
+    forecast = _Inside("forecast.json")
+    """The expected results of the run, at its start and during it."""
+    examples = _Inside("examples.json")
+    results = _Inside("results.json")
+    cells = _Inside("cells")
+    """One file for each fine-tuning run behind the results."""
+    probes = _Inside("probes.json")
+    search = _Inside("search")
+    """The index of ``daybreak search``."""
+    report = _Inside("report.html")
+    manifest = _Inside("data.json")
+    """A copy of the data folder's manifest without hashes and paths, so that a report needs only this folder."""
+    corpus = _Inside(CORPUS_FILE)
+    """A copy of the data folder's statistics of the text, without paths and examples."""
 
     def delete(self, needed: Iterable[Path] = ()) -> None:
         """Remove the folder with its content, but only if it looks like a run.
@@ -140,9 +79,6 @@ class RunFolder:
 
         Args:
             needed: files and folders that the next run needs.
-
-        Raises:
-            UserError: the folder holds something else, or some of ``needed``, or another process is working in it.
         """
         for path in needed:
             if path.resolve().is_relative_to(self.path.resolve()):

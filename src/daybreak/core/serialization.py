@@ -58,12 +58,7 @@ def flat(value: Any, name: str = "") -> list[tuple[str, Any]]:
 
 
 def from_dict(cls: Any, value: Any, where: str = "") -> Any:
-    """Rebuild a value of type ``cls`` from JSON values.
-
-    Raises:
-        UserError: for an unknown field, a missing field, an unknown kind, or a value of the wrong type; the message
-            names the field by its dotted path.
-    """
+    """Rebuild a value of type ``cls`` from JSON values."""
     origin, arguments = typing.get_origin(cls), typing.get_args(cls)
     if origin in (types.UnionType, typing.Union):
         if value is None and type(None) in arguments:

@@ -22,11 +22,7 @@ class Vocabulary(Protocol):
 
 
 def special_ids(tokenizer: Vocabulary, folder: Path) -> SpecialIds:
-    """Find the special ids from the configuration files in ``folder``, else from [PAD] and so on.
-
-    Raises:
-        UserError: one is missing.
-    """
+    """Find the special ids from the configuration files in ``folder``, else from [PAD] and so on."""
     named: dict[str, Any] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         with contextlib.suppress(UserError):  # not every tokenizer has both, and [PAD] and so on are tried without them

@@ -17,9 +17,6 @@ def import_file(path: Path, code: bytes, prefix: str) -> ModuleType:
     Args:
         code: content of the file. It is compiled here, so that no old byte code is used and none is written.
         prefix: the module's name is the prefix and the file's name; an existing module of this name is replaced.
-
-    Raises:
-        UserError: the file raises an exception; the message names the line.
     """
     specification = importlib.util.spec_from_file_location(f"{prefix}_{path.stem}", path)
     if specification is None:
@@ -36,11 +33,7 @@ def import_file(path: Path, code: bytes, prefix: str) -> ModuleType:
 
 
 def read_code(path: Path) -> bytes:
-    """Read the content of a Python file.
-
-    Raises:
-        UserError: the file does not exist or cannot be read.
-    """
+    """Read the content of a Python file."""
     try:
         return path.read_bytes()
     except OSError as error:

@@ -122,11 +122,7 @@ def peers() -> Iterator[None]:
 
 
 def timeout() -> timedelta:
-    """Time limit of a message.
-
-    Raises:
-        UserError: DAYBREAK_PEER_TIMEOUT is not a number of seconds.
-    """
+    """Time limit of a message."""
     text = os.environ.get(TIMEOUT_VARIABLE)
     if text is None:
         return TIMEOUT
@@ -165,9 +161,6 @@ def wait_for_ranks(store: dist.Store, rank: int, size: int, patience: timedelta)
     would be taken for that of its successor. Each host counts restarts separately, so this number cannot tell the
     starts apart. Instead every process draws a name. Rank 0 lists the names that it finds, which may include old ones,
     and updates the list until all processes on it have confirmed it.
-
-    Raises:
-        PeerLost: not all ranks joined.
     """
     name, deadline = uuid.uuid4().hex, time.monotonic() + patience.total_seconds()
     store.set(f"daybreak {rank}", name)

@@ -21,11 +21,7 @@ BACKWARD = 2
 
 
 def vocabulary_of(recipe: Recipe) -> int:
-    """Number of tokens of the tokenizer that the recipe trains or takes over.
-
-    Raises:
-        UserError: the number is known only after preparation.
-    """
+    """Number of tokens of the tokenizer that the recipe trains or takes over."""
     if isinstance(recipe.tokenizer, Existing):
         return vocabulary_size(load_tokenizer(Path(recipe.tokenizer.folder)))
     if isinstance(recipe.tokenizer, TrainedTokenizer):

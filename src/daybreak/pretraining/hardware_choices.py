@@ -61,11 +61,7 @@ def first_decisions(recipe: Recipe, world: World) -> Decisions:
 
 
 def use_device(decisions: Decisions) -> None:
-    """Select the device of the run.
-
-    Raises:
-        UserError: the run started on a GPU and this machine has none.
-    """
+    """Select the device of the run."""
     if decisions.device == "cuda" and not torch.cuda.is_available():
         raise UserError(
             "The run was started on a GPU, and this machine has none.", "Resume it on a machine with a GPU."

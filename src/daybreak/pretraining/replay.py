@@ -83,11 +83,7 @@ def find_start(saved: list[SavedWeights], last: int, steps: int) -> Checkpoint |
 
 
 def check_world_size(decisions: Decisions, first: int, end: int, world: World) -> None:
-    """Check that the steps were trained by as many processes as now, because gradients are summed in another order.
-
-    Raises:
-        UserError: the number of processes differs.
-    """
+    """Check that the steps were trained by as many processes as now, because gradients are summed in another order."""
     steps = [first, *(change.step for change in decisions.changes if first < change.step < end)]
     sizes = {current_change(decisions, step).world_size for step in steps}
     if sizes == {world.size}:
@@ -116,11 +112,7 @@ def replay(
     saved: list[SavedWeights],
     world: World,
 ) -> Verified:
-    """Repeat the steps from ``start`` and compare with all saved weights on the way.
-
-    Raises:
-        UserError: something differs; the message names it.
-    """
+    """Repeat the steps from ``start`` and compare with all saved weights on the way."""
     parts = build(job.recipe, job.shards, job.data, decisions, init=start is None)
     progress = checkpoint.load(start, *parts) if start else first_progress(job.recipe, *parts, world)
     progress = progress.scaled_for(decisions.precision)

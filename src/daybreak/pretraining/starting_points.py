@@ -77,9 +77,6 @@ def extended(source: Path, budget: str) -> Recipe:
 
     The learning rate stays constant and then decays over the same fraction of the new run as of the old one. The
     objective continues where it was. A message says so if ``budget`` is not longer than what ``source`` had left.
-
-    Raises:
-        UserError: ``source`` is not a run folder, or has not reached its decay.
     """
     run = RunFolder(source)
     if not run.recipe.is_file():

@@ -85,11 +85,7 @@ def slug(name: str) -> str:
 
 @contextmanager
 def held(out: Path) -> Iterator[TextIO]:
-    """Lock the folder ``out`` and yield the lock file, which running cells inherit.
-
-    Raises:
-        UserError: another study holds the lock, or a cell of a killed study does not end.
-    """
+    """Lock the folder ``out`` and yield the lock file, which running cells inherit."""
     make_folder(out)
     with (out / ".lock").open("a") as lock:
         if not locked(lock.fileno(), PATIENCE, "Waiting for a cell of a study that was killed to save itself."):

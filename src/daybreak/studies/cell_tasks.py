@@ -61,9 +61,6 @@ def choose_tasks(
 
     Returns:
         None if ``names`` is empty.
-
-    Raises:
-        UserError: a task, its files, the protocol or the seeds cannot be used, or there are no ``names`` for them.
     """
     if not names:
         if task_dir or seeds is not None:

@@ -69,11 +69,7 @@ def named_apart(variants: Sequence[Variant]) -> None:
 
 
 def agreed(variant: Variant, budget: str) -> Recipe:
-    """Return the recipe of a variant with the study's budget, checked as ``pretrain`` checks it.
-
-    Raises:
-        UserError: with the variant's name.
-    """
+    """Return the recipe of a variant with the study's budget, checked as ``pretrain`` checks it."""
     recipe = replace(variant.recipe, budget=budget, seed=0)
     try:
         recipe.check()
@@ -93,11 +89,7 @@ def of(variant: Variant, error: UserError) -> UserError:
 
 
 def heldout_sets(variants: Sequence[Variant], data: Path) -> list[Validation]:
-    """Build the held-out evaluation of each variant, and check that all use the same sequence length.
-
-    Raises:
-        UserError: a recipe does not fit the data, or the sequence lengths differ.
-    """
+    """Build the held-out evaluation of each variant, and check that all use the same sequence length."""
     shards = open_shards(data)
     found = []
     for one in variants:
@@ -121,9 +113,6 @@ def settled(variants: Sequence[Variant], budget: str, seeds: int, threads: int) 
 
     Args:
         threads: 0 for the number of usable cores.
-
-    Raises:
-        UserError: a recipe, the budget, seeds or threads are invalid, or torch cannot use the GPU.
     """
     if os.environ.get("WORLD_SIZE", "1") != "1":
         raise UserError("A study starts its own processes, one at a time.", "Start it without torchrun.")

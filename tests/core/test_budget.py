@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daybreak.core.deadline import Deadline
+from daybreak.core.budget import Deadline
 from daybreak.core.errors import UserError
 
 NOW = datetime(2026, 11, 22, 23, 30, 15)
