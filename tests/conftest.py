@@ -1,4 +1,15 @@
-"""Fixtures for every room: a run folder as a real run leaves it, and a real small corpus, prepared and trained on."""
+"""Fixtures for all tests. Those of the session are made once a worker: copy what you change.
+
+    corpus, data        400 small documents, and the same prepared
+    finished            a run of 40 steps on ``data``
+    write_run           a run folder with drawn records, without training
+    start, daybreak     the command line in a process of its own, forked so that it imports nothing
+    ungated             exports pass without the parity check
+    refused             a command in this process, which must end with one sentence
+
+``in_process.command`` runs a command in this process; a run of 40 steps takes less than a second of it. The parity
+check of every test is a fork, too, and takes half a second.
+"""
 
 from __future__ import annotations
 

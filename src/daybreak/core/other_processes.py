@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import resource
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from daybreak.core.files import parse_json
+from daybreak.core.files import read_json_lines
 from daybreak.schemas.studies import MachineLoad
 
 BUSY = 0.5
@@ -98,16 +96,10 @@ def note(path: Path, event: str, **more: Any) -> None:
         file.write("\n" * torn + json.dumps({"event": event, "load": load(), **more}) + "\n")
 
 
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
-        with contextlib.suppress(ValueError):  # torn by a full disk or a power cut
-            yield parse_json(text)
-
-
 def read_loads(path: Path) -> list[MachineLoad]:
     """One record for each process of a cell; empty if the load was not recorded."""
     groups: list[list[dict[str, Any]]] = []
-    for line in _lines(path):
+    for line in read_json_lines(path, skip_damaged=True):
         if line["event"] == "start" or not groups:
             groups.append([])
         groups[-1].append(line)

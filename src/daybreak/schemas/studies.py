@@ -118,42 +118,37 @@ class TimeRatio:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LossComparison:
-    """Variant B against variant A on the seeds that both have."""
+class PairedComparison:
+    """Variant B against variant A on the pretraining seeds that both have."""
 
     a: str
     b: str
     seeds: list[int]
     difference: float
-    """Mean of B's loss minus A's: negative if B is better."""
-    low: float | None
-    """Lower end of the 95 % interval, Student's t over the differences of each seed; None with a single seed."""
-    high: float | None
-    spread: float
-    """Standard deviation over seeds (n - 1), the larger of the two sides."""
-    verdict: str
-    times: list[TimeRatio]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScoreComparison:
-    """Variant B against variant A on a task, on the pretraining seeds that both have."""
-
-    task: str
-    """Name of a task, or ``mean of N tasks``."""
-    metric: str
-    """Empty for a mean over tasks."""
-    a: str
-    b: str
-    seeds: list[int]
-    difference: float
-    """Mean of B's score minus A's: positive if B is better."""
+    """Mean of B's loss or score minus A's."""
     low: float | None
     """Lower end of the 95 % interval, Student's t over the differences of each seed; None with a single seed."""
     high: float | None
     spread: float
     """Standard deviation over pretraining seeds (n - 1), the larger of the two sides."""
     verdict: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossComparison(PairedComparison):
+    """A comparison of held-out losses: the difference is negative if B is better."""
+
+    times: list[TimeRatio]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreComparison(PairedComparison):
+    """A comparison on a task: the difference is positive if B is better."""
+
+    task: str
+    """Name of a task, or ``mean of N tasks``."""
+    metric: str
+    """Empty for a mean over tasks."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,7 @@ import itertools
 import math
 import statistics
 from collections.abc import Sequence
+from typing import Any
 
 from scipy import stats
 
@@ -56,21 +57,34 @@ def _pairs(cells: Sequence[StudyCell], names: Sequence[str]) -> list[tuple[list[
 
 def compare(a: Sequence[StudyCell], b: Sequence[StudyCell], unit: str) -> LossComparison:
     """Compare B with A; both have the same seeds in the same order."""
-    differences = [there.loss - here.loss for here, there in zip(a, b, strict=True)]
-    ends = interval(differences)
-    wider = max(spread([cell.loss for cell in side]) for side in (a, b))
+    found = _compared(a, b, [cell.loss for cell in a], [cell.loss for cell in b], unit, better=-1)
     void = any(cell.void for cell in [*a, *b])
     return LossComparison(
-        a=a[0].variant,
-        b=b[0].variant,
-        seeds=[cell.seed for cell in a],
-        difference=statistics.fmean(differences),
-        low=ends[0] if ends else None,
-        high=ends[1] if ends else None,
-        spread=wider,
-        verdict=_verdict([-one for one in differences], wider, void=void, unit=unit),
-        times=[] if void else time_ratios([cell.curve for cell in a], [cell.curve for cell in b]),
+        **found, times=[] if void else time_ratios([cell.curve for cell in a], [cell.curve for cell in b])
     )
+
+
+def _compared(
+    a: Sequence[StudyCell], b: Sequence[StudyCell], here: list[float], there: list[float], unit: str, *, better: int
+) -> dict[str, Any]:
+    """The fields of a PairedComparison of the values ``here`` of A and ``there`` of B.
+
+    Args:
+        better: 1 if a larger value is better, -1 if a smaller one is.
+    """
+    differences = [after - before for before, after in zip(here, there, strict=True)]
+    ends, wider = interval(differences), max(spread(here), spread(there))
+    void = any(cell.void for cell in [*a, *b])
+    return {
+        "a": a[0].variant,
+        "b": b[0].variant,
+        "seeds": [cell.seed for cell in a],
+        "difference": statistics.fmean(differences),
+        "low": ends[0] if ends else None,
+        "high": ends[1] if ends else None,
+        "spread": wider,
+        "verdict": _verdict([better * each for each in differences], wider, void=void, unit=unit),
+    }
 
 
 def scores_of(cell: StudyCell) -> dict[str, float]:
@@ -93,24 +107,10 @@ def compare_scores(cells: Sequence[StudyCell], names: Sequence[str], unit: str) 
     found = []
     for a, b in _pairs([cell for cell in cells if cell.tasks], names):
         scores = [[scores_of(cell) for cell in side] for side in (a, b)]
-        void = any(cell.void for cell in [*a, *b])
         for task in scores[0][0]:
             here, there = ([score[task] for score in side] for side in scores)
-            differences = [after - before for before, after in zip(here, there, strict=True)]
-            ends, wider = interval(differences), max(spread(here), spread(there))
             found.append(
-                ScoreComparison(
-                    task=task,
-                    metric=metrics.get(task, ""),
-                    a=a[0].variant,
-                    b=b[0].variant,
-                    seeds=[cell.seed for cell in a],
-                    difference=statistics.fmean(differences),
-                    low=ends[0] if ends else None,
-                    high=ends[1] if ends else None,
-                    spread=wider,
-                    verdict=_verdict(differences, wider, void=void, unit=unit),
-                )
+                ScoreComparison(task=task, metric=metrics.get(task, ""), **_compared(a, b, here, there, unit, better=1))
             )
     return found
 

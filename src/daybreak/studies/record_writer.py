@@ -14,7 +14,7 @@ import torch
 
 from daybreak.core.budget import Budget
 from daybreak.core.errors import UserError
-from daybreak.core.files import parse_json, read_json
+from daybreak.core.files import read_json, read_json_lines
 from daybreak.core.other_processes import read_loads, why_void
 from daybreak.core.recipe_file import read_recipe_file
 from daybreak.core.run_folder import RunFolder
@@ -108,13 +108,8 @@ def without_paths(recipe: dict[str, Any]) -> dict[str, Any]:
 
 def _records(path: Path) -> Iterator[tuple[str, Line]]:
     """Yield the lines of known types with their type; incomplete lines are skipped."""
-    for text in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
-        try:
-            line = parse_json(text)
-        except ValueError:
-            continue
-        name = str(line.pop("type", None))
-        if name in KINDS:
+    for line in read_json_lines(path, skip_damaged=True):
+        if (name := str(line.pop("type", None))) in KINDS:
             yield name, from_dict(KINDS[name], line, path.name)
 
 
