@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from daybreak.cli import COMMANDS
+from daybreak.commands import COMMANDS, main_of
 
 PACKAGE = Path(__file__).resolve().parents[1] / "src" / "daybreak"
 CHECKS = {"__post_init__", "check"}
@@ -29,7 +29,7 @@ def sources() -> dict[str, str]:
 
 
 def verb_files() -> set[str]:
-    return {f"commands/{verb.replace('-', '_')}.py" for verb in COMMANDS}
+    return {f"{main_of(verb)[0].removeprefix('daybreak.').replace('.', '/')}.py" for verb in COMMANDS}
 
 
 def names(node: ast.AST | None) -> set[str]:
@@ -68,7 +68,7 @@ def reads(node: ast.AST, *, of_self: bool) -> set[str]:
         for found in ast.walk(node)
         if isinstance(found, ast.Attribute)
         and isinstance(found.ctx, ast.Load)
-        and (ast.unparse(found.value) == "self") is of_self
+        and (isinstance(found.value, ast.Name) and found.value.id == "self") is of_self
     }
 
 

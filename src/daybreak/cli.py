@@ -13,7 +13,7 @@ from contextlib import suppress
 from importlib import import_module
 
 from daybreak import __version__
-from daybreak.commands import COMMANDS
+from daybreak.commands import COMMANDS, main_of
 from daybreak.core.errors import Interrupted, PeerLost, UserError
 from daybreak.core.process import address_space_limit
 from daybreak.core.serialization import nearest
@@ -131,7 +131,8 @@ def dispatch(arguments: list[str]) -> None:
     elif arguments[0] in COMMANDS:
         refuse_small_address_space(arguments[0])
         command, *options = with_current_flags(arguments)
-        import_module(f"daybreak.commands.{command.replace('-', '_')}").main(options)
+        module, function = main_of(command)
+        getattr(import_module(module), function)(options)
     else:
         raise UserError(
             f"There is no command '{arguments[0]}'.{nearest(arguments[0], COMMANDS)}", "See daybreak --help."

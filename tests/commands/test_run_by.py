@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from daybreak.core.errors import TooLate, UserError
 from daybreak.core.files import write_json
 from daybreak.core.run_folder import RunFolder
 from daybreak.evaluation.finetuning import task_evaluation
+
+COLA = run.FineTuning(tasks=("cola",), task_dir=None, protocol="quick", seeds=3)
 
 
 def ahead(seconds: float) -> Deadline:
@@ -49,7 +52,7 @@ def test_seeds_are_left_out_when_it_becomes_late(
         asked.append((seeds, untrained))
 
     monkeypatch.setattr(evaluate, "evaluate", fine_tune)
-    run._evaluate_by(ahead(600), RunFolder(tmp_path), ["cola"], None, "quick", 3)
+    COLA.evaluate_by(ahead(600), RunFolder(tmp_path))
     assert asked == [(1, False), (1, True), (2, False)]
     assert "Fine-tuning stops after 1 of 3 seeds." in capsys.readouterr().out
 
@@ -57,8 +60,9 @@ def test_seeds_are_left_out_when_it_becomes_late(
 def test_no_baselines_reaches_every_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[bool] = []
     monkeypatch.setattr(evaluate, "evaluate", lambda *_, baselines, **__: asked.append(baselines))
-    run._evaluate_by(ahead(600), RunFolder(tmp_path), ["cola"], None, "quick", 1, baselines=False)
-    run._evaluate(RunFolder(tmp_path), ["cola"], None, "quick", 1, baselines=False)
+    without = replace(COLA, seeds=1, baselines=False)
+    without.evaluate_by(ahead(600), RunFolder(tmp_path))
+    without.evaluate(RunFolder(tmp_path))
     assert asked == [False] * 4
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,15 +13,24 @@ from typing import Any, TextIO
 import numpy as np
 import pytest
 from fake_studies import NAMES, write_texts
+from small_texts import small_text
 
 from daybreak.commands.study import read_variant
-from daybreak.commands.study_data import Preparation, _data_folder, _named_texts, _variants, study_data
+from daybreak.commands.study_data import Preparation, _named_texts, _variants, study_data
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json
 from daybreak.core.run_folder import RunFolder
+from daybreak.data.filters.deduplication import DROPPED
 from daybreak.data.pipeline import preprocessed as treated
 from daybreak.data.pipeline.corpus import bundled
-from daybreak.data.pipeline.split_assignment import PREPROCESSINGS, check_preprocessings
+from daybreak.data.pipeline.split_assignment import (
+    PREPROCESSINGS,
+    SourceReader,
+    check_preprocessings,
+    held_keys,
+    run_first_pass,
+    unprocessed,
+)
 from daybreak.data.sequences.sampler import PackedRows
 from daybreak.data.sequences.shards import TokenStream, open_shards
 from daybreak.data.tokenizers.tokenizer import WordPiece, load_tokenizer
@@ -283,10 +293,43 @@ def test_what_another_put_into_the_folder_is_not_deleted(texts: dict[str, list[s
     assert own.read_text() == "years of work"
 
 
-def test_what_a_try_with_other_text_left_gives_way(tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    assert _data_folder("one", data) == data
-    (data / "tales-raw").mkdir()
-    assert _data_folder("one", data) == data and (data / "tales-raw").is_dir()
-    assert _data_folder("two", data) == data and [path.name for path in data.iterdir()] == ["identity.json"]
-    assert [path.name for path in tmp_path.iterdir()] == ["data"]
+def test_data_of_another_try_gives_way(
+    texts: dict[str, list[str]], shape: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A try that ended before its first cell leaves data of its own tokenizer and threshold, or none."""
+    recipe, data = read_variant(f"tiny {' '.join(shape)}", tmp_path).recipe, tmp_path / "out" / "data"
+
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    def tokenizers(threshold: float, cased: bool, ended: type[BaseException]) -> list[str]:
+        """The tokenizer of each text, after a try that ended with an error."""
+        tokenizer = WordPiece(vocabulary=300, cased=cased)
+        how = Preparation(preprocessings=("raw", "filtered"), threshold=threshold, tokenizer=tokenizer, workers=1)
+        with pytest.raises(ended):
+            study_data(texts, recipe=recipe, out=tmp_path / "out", budget="20steps", threads=1, preparation=how)
+        return [open_shards(path.parent).manifest.tokenizer for path in data.glob("*/manifest.json")]
+
+    monkeypatch.setattr("daybreak.studies.experiment.play", stop)
+    assert tokenizers(0.01, cased=False, ended=UserError) == []  # nothing is left when filtered
+    first = tokenizers(0.9, cased=True, ended=KeyboardInterrupt)
+    (tmp_path / "out" / "study-data.json").unlink()
+    second = tokenizers(0.9, cased=False, ended=KeyboardInterrupt)
+    assert len(first) == len(second) == 4 and len({*first}) == len({*second}) == 1 and first != second
+
+
+def test_no_source_trains_on_what_another_holds_out(tmp_path: Path) -> None:
+    """How much is held out depends on a source's size, so a document may be held out of a small one alone."""
+    rng = random.Random(8)
+    tales = [small_text(rng, 8) for _ in range(400)]
+    for name, own in zip(NAMES, (tales[:200], tales)):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in own))
+    found = [
+        treated.find_text(name, [str(tmp_path / f"{name}.jsonl")], document="auto", text_field="text") for name in NAMES
+    ]
+    small, large = (run_first_pass(SourceReader(one.name, one.corpus, tmp_path / one.name, 1)) for one in found)
+    held = held_keys(large)
+    assert len(held_keys(small)) and not len(np.setdiff1d(held_keys(small), held))  # by its text alone
+    others = np.setdiff1d(np.concatenate([rows["key"] for rows, _ in large.documents(0)]), held)[:7]
+    alone, together = unprocessed(large, held), unprocessed(large, np.concatenate([held, others]))
+    assert (alone != together).sum() == 7 and set(together[alone != together]) == {DROPPED}

@@ -27,3 +27,12 @@ COMMANDS = {
     "doctor": "Check this machine and installation for problems.",
 }
 """Name -> what ``daybreak --help`` says of it."""
+
+MAINS = {"check-submission": "evaluate.main_of_check_submission"}
+"""Where the function of a command is, if it is not ``main`` in a file of the command's name."""
+
+
+def main_of(command: str) -> tuple[str, str]:
+    """Return the module and the function of a command."""
+    file, function = MAINS.get(command, f"{command.replace('-', '_')}.main").split(".")
+    return f"{__name__}.{file}", function

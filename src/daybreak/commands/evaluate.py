@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tyro.conf import Positional
 
@@ -17,7 +17,13 @@ from daybreak.core.files import make_folder, refuse_link_out
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.terminal import duration, say
 from daybreak.evaluation.finetuning.results import merge_result, read_results
-from daybreak.evaluation.glue_server.submission import ARCHIVE, best_predictions, check_rows, write_submission
+from daybreak.evaluation.glue_server.submission import (
+    ARCHIVE,
+    best_predictions,
+    check_rows,
+    check_submission,
+    write_submission,
+)
 from daybreak.schemas.tasks import FinetuningRun, TaskResult
 
 if TYPE_CHECKING:
@@ -75,6 +81,17 @@ def main(arguments: Sequence[str]) -> None:
     evaluate(options.pop("model"), options.pop("tasks"), **options)
 
 
+@dataclass(frozen=True, kw_only=True)
+class CheckSubmissionOptions:
+    path: Positional[Path]
+    """Folder or zip file of the submission."""
+
+
+def main_of_check_submission(arguments: Sequence[str]) -> None:
+    options = parse(CheckSubmissionOptions, "check-submission", arguments)
+    check_submission(options.path)
+
+
 def evaluate(
     model: Path,
     tasks: Sequence[str],
@@ -103,25 +120,10 @@ def evaluate(
     ``results.json``, so the same call after an interruption runs only the missing ones. Several models can share one
     folder.
 
+    The keywords are the options of ``daybreak evaluate``.
+
     Args:
-        model: a Hugging Face folder of an encoder, or a run folder.
-        tasks: names of GLUE's and SciBERT's tasks or of lists of them, paths of .toml files.
-        task_dir: the folder of the files of named tasks as distributed, or hf://nyu-mll/glue.
-        protocol: a name of ``protocols.PROTOCOLS``.
-        epochs, rate, rows, frozen: the number of epochs, the peak learning rate, the number of training examples (0 for
-            all), or a frozen encoder, instead of the protocol's; the protocol's name in the result then says so.
-        seeds: fine-tunings of each task and setting; the protocol's number when None.
-        out: the folder of ``results.json``; by default the run folder, or the model's own.
-        save: save the model of the first seed here, as a Hugging Face classifier; with several tasks, each in a
-            subfolder of its name.
-        submission: also predict GLUE's test files, with the best seed on dev, and write the submission here.
-        untrained: fine-tune the same architecture from random weights instead.
-        workers: parallel fine-tunings; one per GPU or CPU core when None.
-        backend: processes (on this machine) or ray (a cluster).
-        price: price of an hour of this machine; the forecast then includes the cost.
         within: longest time in seconds; if the forecast is longer, nothing is started.
-        overwrite: repeat every fine-tuning.
-        baselines: also fit the bag-of-words baseline on the same training examples.
 
     Returns:
         The results of this call, in the order of ``tasks``.
@@ -131,13 +133,12 @@ def evaluate(
         TooLate: the forecast time is longer than ``within``.
         Interrupted: a signal was received; the same call resumes.
     """
-    from daybreak.evaluation.finetuning.classifier import parameter_count
     from daybreak.evaluation.finetuning.fingerprints import model_digest
-    from daybreak.evaluation.finetuning.parallel import BACKENDS, interruptible, worker_count
-    from daybreak.evaluation.finetuning.task_evaluation import TaskEvaluation, keep_model, total_work
+    from daybreak.evaluation.finetuning.parallel import BACKENDS, interruptible
+    from daybreak.evaluation.finetuning.task_evaluation import keep_model
     from daybreak.evaluation.model_source import find_model, find_tasks
     from daybreak.evaluation.protocols.known_protocols import find_protocol
-    from daybreak.evaluation.tasks.kinds import kind_of, load_task
+    from daybreak.evaluation.tasks.kinds import kind_of
 
     with interruptible():
         source = find_model(model)
@@ -156,22 +157,19 @@ def evaluate(
             _check_stock(found, chosen)
         targets = _save_folders(found, save, results_file)
         weights = model_digest(source.folder, random=False)
-        evaluations = [
-            TaskEvaluation(
-                folder=source.folder,
-                model_name=source.name,
-                data=load_task(task),
-                protocol=chosen,
-                seeds=seeds or chosen.seeds_of(task.whole),
-                untrained=untrained,
-                unlabelled=submission is not None,
-                cells=RunFolder(results_file.parent).cells,
-                weights=weights,
-                baselines=baselines,
-            )
-            for task in found
-        ]
-        parallel = worker_count(*total_work(evaluations), parameter_count(source.folder), workers, backend)
+        evaluations, parallel = _evaluations(
+            found,
+            source,
+            chosen,
+            seeds,
+            workers,
+            backend,
+            untrained=untrained,
+            unlabelled=submission is not None,
+            cells=RunFolder(results_file.parent).cells,
+            weights=weights,
+            baselines=baselines,
+        )
         results, predicted = {}, []
         for each, runs in _run_evaluations(evaluations, parallel, backend, price, within, overwrite, targets):
             result = each.result(runs)
@@ -197,41 +195,53 @@ def forecast_evaluation(
 
     Tasks that a protocol starts from another task's model are timed from ``model``.
 
-    Args:
-        model, tasks, task_dir, protocol, seeds: see ``evaluate``; finished fine-tunings are not looked up.
-
     Returns:
         The number of fine-tunings, and the forecast of their seconds with parallel processes.
     """
-    from daybreak.evaluation.finetuning.classifier import parameter_count
     from daybreak.evaluation.finetuning.forecast import waiting_seconds
-    from daybreak.evaluation.finetuning.parallel import thread_count, worker_count
-    from daybreak.evaluation.finetuning.task_evaluation import TaskEvaluation, total_work
+    from daybreak.evaluation.finetuning.parallel import thread_count
     from daybreak.evaluation.model_source import find_model, find_tasks
     from daybreak.evaluation.protocols.known_protocols import find_protocol
-    from daybreak.evaluation.tasks.kinds import load_task
 
     source, chosen = find_model(model), find_protocol(protocol)
     with tempfile.TemporaryDirectory() as empty:
-        evaluations = [
-            TaskEvaluation(
-                folder=source.folder,
-                model_name=source.name,
-                data=load_task(task),
-                protocol=chosen,
-                seeds=seeds or chosen.seeds_of(task.whole),
-                untrained=True,
-                unlabelled=False,
-                cells=Path(empty),
-                weights="",
-            )
-            for task in find_tasks(tasks, task_dir)
-        ]
-        workers = worker_count(*total_work(evaluations), parameter_count(source.folder), None, LOCAL)
+        evaluations, workers = _evaluations(
+            find_tasks(tasks, task_dir), source, chosen, seeds, None, LOCAL,
+            untrained=True, unlabelled=False, cells=Path(empty), weights="",
+        )  # fmt: skip
         threads = thread_count(workers, LOCAL)
         planned = [replace(each, threads=threads).planned() for each in evaluations]
     count = sum(each.remaining for each in planned)
     return count, waiting_seconds(sum(each.seconds for each in planned), count, workers)
+
+
+def _evaluations(
+    tasks: Sequence[Task],
+    source: ModelSource,
+    protocol: Protocol,
+    seeds: int | None,
+    workers: int | None,
+    backend: str,
+    **settings: Any,
+) -> tuple[list[TaskEvaluation], int]:
+    """Return the fine-tunings of a model on each task, with more ``settings``, and the number of parallel workers."""
+    from daybreak.evaluation.finetuning.classifier import parameter_count
+    from daybreak.evaluation.finetuning.parallel import worker_count
+    from daybreak.evaluation.finetuning.task_evaluation import TaskEvaluation, total_work
+    from daybreak.evaluation.tasks.kinds import load_task
+
+    found = [
+        TaskEvaluation(
+            folder=source.folder,
+            model_name=source.name,
+            data=load_task(task),
+            protocol=protocol,
+            seeds=seeds or protocol.seeds_of(task.whole),
+            **settings,
+        )
+        for task in tasks
+    ]
+    return found, worker_count(*total_work(found), parameter_count(source.folder), workers, backend)
 
 
 def _run_evaluations(
@@ -276,12 +286,7 @@ def _conclude(source: ModelSource, results_file: Path, new: Sequence[TaskResult]
 
 
 def _check_submission(tasks: Sequence[Task], folder: Path) -> None:
-    """Check that a submission can contain one prediction for each row of each test file.
-
-    Raises:
-        UserError: no task has a test file, two tasks have the same one, a test file differs from GLUE's, or ``folder``
-            cannot be written.
-    """
+    """Raise UserError unless a submission can contain one prediction for each row of each test file."""
     from daybreak.evaluation.tasks.kinds import kind_of
 
     if not any(task.unlabelled for task in tasks):
@@ -305,11 +310,7 @@ def _submit(folder: Path, predicted: Sequence[tuple[Task, Sequence[FinetuningRun
 
 
 def _check_stock(tasks: Sequence[Task], protocol: Protocol) -> None:
-    """Check that transformers has a class for the head of each task, which saving needs.
-
-    Raises:
-        UserError: the protocol gives a task Daybreak's own head.
-    """
+    """Raise UserError unless transformers has a class for the head of each task, which saving needs."""
     for task in tasks:
         if protocol.head_of(task) != "stock":
             raise UserError(
@@ -319,11 +320,7 @@ def _check_stock(tasks: Sequence[Task], protocol: Protocol) -> None:
 
 
 def _save_folders(tasks: list[Task], save: Path | None, results_file: Path) -> dict[str, Path]:
-    """Return the folder for the saved model of each task.
-
-    Raises:
-        UserError: a folder contains files that would be lost.
-    """
+    """Return the folder for the saved model of each task, none of which contains files that would be lost."""
     from daybreak.evaluation.finetuning.classifier import check_save_folder
 
     if save is None:

@@ -167,11 +167,7 @@ def _refuse_recipe_in_corpus(corpus: Sequence[str]) -> None:
 
 
 def _check_budget(options: RunOptions, arguments: Sequence[str]) -> None:
-    """Require a budget with a corpus, because the default is too small for most, and limit it without one.
-
-    Raises:
-        UserError: the budget is missing, too long, or given twice.
-    """
+    """Require a budget with a corpus, because the default is too small for most, and limit it without one."""
     budgeted = any(argument.partition("=")[0] == "--budget" for argument in arguments)
     if budgeted and options.deadline:
         raise UserError("--deadline and --budget both set the length of the run.", "Give one of them.")
@@ -209,23 +205,13 @@ def run(
 ) -> Path:
     """Go from text to a tested encoder and its report.
 
+    The keywords are the options of ``daybreak run``.
+
     Args:
         out: run folder; the data go to ``out/data``. The same call resumes.
-        corpus: inputs of ``prepare``; empty for the docstrings of the installed packages, with a task of their own.
-        general: text to measure how much a continued model forgets; empty for none.
-        text_field, preprocessing, workers: see ``prepare``; ``preprocessing`` applies to ``corpus`` and defaults to
-            the recipe's preset.
-        overwrite: delete ``out`` first, after the arguments are checked.
-        tasks: tasks to fine-tune on, with and without pretraining; if empty and ``task_dir`` is given, those tasks of
-            the recipe whose files are there.
-        task_dir: see ``evaluate``.
-        protocol: fine-tuning protocol; if empty the recipe's, else ``small`` or ``quick`` by the size of the model.
-        seeds: fine-tunings per task; the protocol's number when None.
-        baselines: also fit the bag-of-words baseline of each task.
-        watching: trackers and the price of the machine.
+        preprocessing: of ``corpus``; the recipe's preset by default.
         deadline: when everything is done. Pretraining gets the time that preparation leaves, minus a reserve for the
             tasks. If time runs out, evaluation seeds are skipped, but not the export or the report.
-        open_report: open the report in the browser at the end.
 
     Returns:
         The path of the report.
@@ -235,29 +221,36 @@ def run(
     procedure = procedure_of(recipe)
     if preprocessing is None:
         preprocessing = Preprocessing(preset=procedure.preset if corpus else PLAIN)
-    protocol = protocol or procedure.protocol
     if task_dir and not tasks:
         tasks = _tasks_in(task_dir, procedure)
-    _check_arguments(recipe, tasks, task_dir, protocol, seeds, watching)
+    fine_tuning = FineTuning(
+        tasks=tuple(tasks),
+        task_dir=task_dir,
+        protocol=protocol or procedure.protocol,
+        seeds=seeds,
+        baselines=baselines,
+    )
+    _check_arguments(recipe, fine_tuning, watching)
     if overwrite:
         folder.delete([*_files([*corpus, *general]), *source_folders(recipe)])
     say("1/4  Prepare: text to tokens")
     if not corpus:
-        corpus, tasks = _docstrings(folder, tasks)
+        corpus, task = _docstrings(folder)
+        fine_tuning = replace(fine_tuning, tasks=(task, *fine_tuning.tasks))
     recipe = _prepare(recipe, out, corpus, general, text_field, preprocessing, workers)
-    if tasks and protocol and not folder.summary.exists():
-        _forecast_evaluation(recipe, out / "data", tasks, task_dir, protocol, seeds)
+    if fine_tuning.tasks and fine_tuning.protocol and not folder.summary.exists():
+        fine_tuning.forecast(recipe, out / "data")
     if deadline:
-        recipe = replace(recipe, budget=_budget_by(deadline, folder, bool(tasks)))
+        recipe = replace(recipe, budget=_budget_by(deadline, folder, bool(fine_tuning.tasks)))
     say(f"2/4  Pretrain: {recipe.name} for {recipe.budget}")
     pretrain.pretrain(recipe, data=out / "data", out=out, watching=watching)
-    protocol = protocol or _protocol_for_size(folder)
-    say(f"3/4  Evaluate: {_evaluation(tasks, protocol, seeds) if tasks else _without_tasks(procedure)}")
+    fine_tuning = replace(fine_tuning, protocol=fine_tuning.protocol or _protocol_for_size(folder))
+    say(f"3/4  Evaluate: {fine_tuning.words() if fine_tuning.tasks else _without_tasks(procedure)}")
     if deadline:
         report.report([out], folder.report)  # a report without results is ready in time
-        _evaluate_by(deadline, folder, tasks, task_dir, protocol, seeds, baselines)
+        fine_tuning.evaluate_by(deadline, folder)
     else:
-        _evaluate(folder, tasks, task_dir, protocol, seeds, baselines)
+        fine_tuning.evaluate(folder)
     say("4/4  Report")
     _show_examples(folder)
     page = report.report([out], folder.report)
@@ -272,30 +265,128 @@ def run(
     return page
 
 
-def _tasks_in(task_dir: str | Path, procedure: Procedure) -> list[str]:
-    """Return the recipe's tasks whose files ``task_dir`` holds, and print which those are.
+@dataclass(frozen=True, kw_only=True)
+class FineTuning:
+    """The tasks of a run, and how the model is fine-tuned on them."""
 
-    Raises:
-        UserError: it holds none of them.
-    """
+    tasks: tuple[str, ...]
+    task_dir: str | Path | None
+    protocol: str
+    """Empty until the size of the model chooses one."""
+    seeds: int | None
+    """None for the protocol's number for each task."""
+    baselines: bool = True
+
+    def words(self) -> str:
+        """Describe the fine-tunings to come."""
+        from daybreak.evaluation.protocols.known_protocols import find_protocol
+        from daybreak.evaluation.tasks.known_tasks import spelled_out
+
+        count, each = len(spelled_out(self.tasks)), self.seeds or find_protocol(self.protocol).seeds
+        return (
+            f"{count} task{'s' if count > 1 else ''} with {each} seed{'s' if each > 1 else ''} each under the protocol "
+            f"{self.protocol}, with and without pretraining"
+        )
+
+    def forecast(self, recipe: Recipe, data: Path) -> None:
+        """Print before pretraining how long the evaluation takes, timed with random weights of the recipe's model.
+
+        The protocols of publications fine-tune on all examples, which may take longer than pretraining.
+        """
+        manifest = open_shards(data).manifest
+        with tempfile.TemporaryDirectory() as folder, working("Timing the evaluation") as work:
+            work.show(0.0)
+            model = Path(folder) / "model"
+            write_model_folder(
+                model,
+                model=recipe.model.build(manifest.vocabulary),
+                shape=recipe.model,
+                tokenizer=data / "tokenizer",
+                length=recipe.longest_row,
+                vocabulary=manifest.vocabulary,
+                special=manifest.special,
+            )
+            count, seconds = evaluate.forecast_evaluation(
+                model, self.tasks, task_dir=self.task_dir, protocol=self.protocol, seeds=self.seeds
+            )
+        say(
+            f"Evaluation after pretraining: {2 * count} fine-tunings under the protocol {self.protocol}, half of them "
+            f"from random weights, about {duration(2 * seconds)} on this machine. --protocol quick and --seeds shorten "
+            "it."
+        )
+
+    def evaluate(self, folder: RunFolder, within: Callable[[], float] | None = None) -> None:
+        """Fine-tune the model and random weights on each task that has no result with all seeds.
+
+        Args:
+            within: returns the seconds that are left for both.
+
+        Raises:
+            TooLate: the forecast time is longer.
+        """
+        if not self.tasks:
+            return
+        from daybreak.evaluation.finetuning.results import read_results
+        from daybreak.evaluation.protocols.known_protocols import find_protocol
+        from daybreak.evaluation.tasks.known_tasks import spelled_out, whole_task
+
+        chosen, tasks = find_protocol(self.protocol), spelled_out(self.tasks)
+        finished = {
+            (result.task, result.model): len(result.seeds)
+            for result in read_results(folder.results)
+            if result.protocol == self.protocol
+        }
+        for model in ("pretrained", "untrained"):
+            missing = [
+                task
+                for task in tasks
+                if finished.get((name := _task_name(task), model), 0)
+                < (self.seeds or chosen.seeds_of(whole_task(name)))
+            ]
+            if missing:
+                untrained = model == "untrained"
+                evaluate.evaluate(
+                    folder.path,
+                    tasks if chosen.starts else missing,
+                    task_dir=self.task_dir,
+                    protocol=self.protocol,
+                    seeds=self.seeds,
+                    untrained=untrained,
+                    within=None if within is None else within() / (1 if untrained else 2),
+                    baselines=self.baselines,
+                )
+
+    def evaluate_by(self, deadline: Deadline, folder: RunFolder) -> None:
+        """Add one fine-tuning seed at a time until FORECAST_MARGIN times its forecast exceeds the time left."""
+        from daybreak.evaluation.protocols.known_protocols import find_protocol
+
+        seeds = self.seeds or find_protocol(self.protocol).seeds
+        for count in range(1, seeds + 1):
+            try:
+                replace(self, seeds=count).evaluate(
+                    folder, within=lambda: (deadline.left() - END_SECONDS / 2) / FORECAST_MARGIN
+                )
+            except TooLate as late:
+                say(f"{late.sentence} Fine-tuning stops after {count - 1} of {seeds} seeds.")
+                return
+
+
+def _task_name(task: str) -> str:
+    if not task.endswith(".toml"):
+        return task
+    from daybreak.evaluation.tasks.task_file import read_task_file
+
+    return read_task_file(Path(task)).name
+
+
+def _tasks_in(task_dir: str | Path, procedure: Procedure) -> list[str]:
+    """Return the recipe's tasks whose files ``task_dir`` holds, at least one, and print which those are."""
     from daybreak.evaluation.model_source import tasks_in
 
     held, others = tasks_in(task_dir, procedure.tasks)
     missing = f"; no files of {', '.join(others)}" if others and procedure.tasks else ""
     say(f"Tasks in '{task_dir}': {', '.join(held)}{missing}.")
     return held
-
-
-def _evaluation(tasks: Sequence[str], protocol: str, seeds: int | None) -> str:
-    """Describe the fine-tunings to come."""
-    from daybreak.evaluation.protocols.known_protocols import find_protocol
-    from daybreak.evaluation.tasks.known_tasks import spelled_out
-
-    count, each = len(spelled_out(tasks)), seeds or find_protocol(protocol).seeds
-    return (
-        f"{count} task{'s' if count > 1 else ''} with {each} seed{'s' if each > 1 else ''} each under the protocol "
-        f"{protocol}, with and without pretraining"
-    )
 
 
 def _without_tasks(procedure: Procedure) -> str:
@@ -305,69 +396,27 @@ def _without_tasks(procedure: Procedure) -> str:
     return f"no tasks (--task-dir FOLDER evaluates {names} under the protocol {procedure.protocol})"
 
 
-def _forecast_evaluation(
-    recipe: Recipe, data: Path, tasks: Sequence[str], task_dir: str | Path | None, protocol: str, seeds: int | None
-) -> None:
-    """Print before pretraining how long the evaluation takes, timed with random weights of the recipe's model.
-
-    The protocols of publications fine-tune on all examples, which may take longer than pretraining.
-    """
-    manifest = open_shards(data).manifest
-    with tempfile.TemporaryDirectory() as folder, working("Timing the evaluation") as work:
-        work.show(0.0)
-        model = Path(folder) / "model"
-        write_model_folder(
-            model,
-            model=recipe.model.build(manifest.vocabulary),
-            shape=recipe.model,
-            tokenizer=data / "tokenizer",
-            length=recipe.longest_row,
-            vocabulary=manifest.vocabulary,
-            special=manifest.special,
-        )
-        count, seconds = evaluate.forecast_evaluation(model, tasks, task_dir=task_dir, protocol=protocol, seeds=seeds)
-    say(
-        f"Evaluation after pretraining: {2 * count} fine-tunings under the protocol {protocol}, half of them from "
-        f"random weights, about {duration(2 * seconds)} on this machine. --protocol quick and --seeds shorten it."
-    )
-
-
-def _check_arguments(
-    recipe: Recipe,
-    tasks: Sequence[str],
-    task_dir: str | Path | None,
-    protocol: str,
-    seeds: int | None,
-    watching: Watching,
-) -> None:
-    """Check the arguments before an older run is deleted and before the training.
-
-    Raises:
-        UserError: one of them cannot be used.
-    """
+def _check_arguments(recipe: Recipe, fine_tuning: FineTuning, watching: Watching) -> None:
+    """Raise UserError for an argument that cannot be used, before an older run is deleted and before the training."""
     recipe.check()
     recipe.refuse_without_origin()
     meta_model(recipe, ANY_VOCABULARY)
     check_trackers(watching.track)
     check_price(watching.price)
-    if seeds is not None and seeds < 1:
-        raise UserError(f"{seeds} seeds are too few.", "Use at least 1; 3 make a claim.")
-    if protocol:
+    if fine_tuning.seeds is not None and fine_tuning.seeds < 1:
+        raise UserError(f"{fine_tuning.seeds} seeds are too few.", "Use at least 1; 3 make a claim.")
+    if fine_tuning.protocol:
         from daybreak.evaluation.protocols.known_protocols import find_protocol
 
-        find_protocol(protocol)
-    if tasks:
+        find_protocol(fine_tuning.protocol)
+    if fine_tuning.tasks:
         from daybreak.evaluation.model_source import find_tasks
 
-        find_tasks(tasks, task_dir)
+        find_tasks(fine_tuning.tasks, fine_tuning.task_dir)
 
 
 def _files(texts: Sequence[str | Path]) -> list[Path]:
-    """Return the files of the texts, without standard input.
-
-    Raises:
-        UserError: one is missing.
-    """
+    """Return the files of the texts, all of which exist, without standard input."""
     named = [text for text in texts if str(text) != STDIN]
     with quiet():
         return [file.path for file in find_files(named)] if named else []
@@ -399,8 +448,8 @@ def _prepare(
     return replace(recipe, origin=replace(recipe.origin, general=str(out / "general")))
 
 
-def _docstrings(folder: RunFolder, tasks: Sequence[str]) -> tuple[list[Path], list[str]]:
-    """Write the docstring corpus; return its files, and its task followed by ``tasks``."""
+def _docstrings(folder: RunFolder) -> tuple[list[Path], str]:
+    """Write the docstring corpus; return its files and its task."""
     from daybreak.data.demo_corpus.docstrings import write_corpus
 
     found = write_corpus(make_folder(folder.path) / "corpus")
@@ -408,57 +457,7 @@ def _docstrings(folder: RunFolder, tasks: Sequence[str]) -> tuple[list[Path], li
         f"No --corpus: using the docstrings of {len(found.packages)} installed packages "
         f"({found.documents:,} modules, {found.characters / 1e6:.1f}M characters)."
     )
-    return [found.corpus], [str(found.task), *tasks]
-
-
-def _evaluate(
-    folder: RunFolder,
-    tasks: Sequence[str],
-    task_dir: str | Path | None,
-    protocol: str,
-    seeds: int | None,
-    baselines: bool = True,
-    within: Callable[[], float] | None = None,
-) -> None:
-    """Fine-tune the model and random weights on each task that has no result with ``seeds`` seeds.
-
-    Args:
-        seeds: the protocol's number for each task when None.
-        within: returns the seconds that are left for both.
-
-    Raises:
-        TooLate: the forecast time is longer.
-    """
-    if not tasks:
-        return
-    from daybreak.evaluation.finetuning.results import read_results
-    from daybreak.evaluation.protocols.known_protocols import find_protocol
-    from daybreak.evaluation.tasks.known_tasks import spelled_out, whole_task
-
-    chosen = find_protocol(protocol)
-    finished = {
-        (result.task, result.model): len(result.seeds)
-        for result in read_results(folder.results)
-        if result.protocol == protocol
-    }
-    for untrained in (False, True):
-        model = "untrained" if untrained else "pretrained"
-        missing = [
-            task
-            for task in spelled_out(tasks)
-            if finished.get((name := _task_name(task), model), 0) < (seeds or chosen.seeds_of(whole_task(name)))
-        ]
-        if missing:
-            evaluate.evaluate(
-                folder.path,
-                spelled_out(tasks) if chosen.starts else missing,
-                task_dir=task_dir,
-                protocol=protocol,
-                seeds=seeds,
-                untrained=untrained,
-                within=None if within is None else within() / (1 if untrained else 2),
-                baselines=baselines,
-            )
+    return [found.corpus], str(found.task)
 
 
 def _protocol_for_size(folder: RunFolder) -> str:
@@ -468,11 +467,7 @@ def _protocol_for_size(folder: RunFolder) -> str:
 
 
 def _budget_by(deadline: Deadline, folder: RunFolder, with_tasks: bool) -> str:
-    """Return the pretraining budget that meets the deadline; an existing run keeps its own.
-
-    Raises:
-        UserError: there is no time left.
-    """
+    """Return the pretraining budget that meets the deadline; an existing run keeps its own."""
     if folder.recipe.exists():
         return str(read_recipe_file(folder.recipe)["budget"])
     left = deadline.left()
@@ -482,43 +477,6 @@ def _budget_by(deadline: Deadline, folder: RunFolder, with_tasks: bool) -> str:
         raise UserError(f"Only {duration(left)} are left until {deadline.at:%H:%M}.", "Give a later --deadline.")
     say(f"{duration(left)} until {deadline.at:%H:%M}: pretraining gets a budget of {duration(seconds)}.")
     return f"{seconds}s"
-
-
-def _evaluate_by(
-    deadline: Deadline,
-    folder: RunFolder,
-    tasks: Sequence[str],
-    task_dir: str | Path | None,
-    protocol: str,
-    seeds: int | None,
-    baselines: bool = True,
-) -> None:
-    """Add one fine-tuning seed at a time until FORECAST_MARGIN times its forecast exceeds the time left."""
-    from daybreak.evaluation.protocols.known_protocols import find_protocol
-
-    seeds = seeds or find_protocol(protocol).seeds
-    for count in range(1, seeds + 1):
-        try:
-            _evaluate(
-                folder,
-                tasks,
-                task_dir,
-                protocol,
-                count,
-                baselines,
-                within=lambda: (deadline.left() - END_SECONDS / 2) / FORECAST_MARGIN,
-            )
-        except TooLate as late:
-            say(f"{late.sentence} Fine-tuning stops after {count - 1} of {seeds} seeds.")
-            return
-
-
-def _task_name(task: str) -> str:
-    if not task.endswith(".toml"):
-        return task
-    from daybreak.evaluation.tasks.task_file import read_task_file
-
-    return read_task_file(Path(task)).name
 
 
 def _show_examples(folder: RunFolder) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import datetime
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TextIO
 
 from tyro.conf import Positional
 
@@ -21,7 +21,7 @@ from daybreak.core.terminal import say
 from daybreak.data.sequences.shards import open_shards
 from daybreak.reporting.studies import check_log, log_entry, put_on_top, study_text
 from daybreak.schemas.studies import STUDY_FILE, Study, StudyCell
-from daybreak.studies.cell_runner import StudyFolder, held
+from daybreak.studies.cell_runner import Cell, StudyFolder, held
 
 if TYPE_CHECKING:
     from daybreak.studies.cell_tasks import CellTasks
@@ -119,27 +119,19 @@ def study(
     Every cell (variant x seed) is a separate process of ``daybreak pretrain``, so its budget includes the start of
     Python and the imports. The same call keeps finished cells and resumes an interrupted one; more seeds add cells.
 
+    The keywords are the options of ``daybreak study``.
+
     Args:
         variants: two or more; ``Variant(name="high", recipe=replace(load_recipe("mini"), ...))``.
-        data: folder made by ``prepare``, the same for all.
         out: folder for study.json, study.md, report.html and cells/, with one run folder per cell.
-        budget: of each cell, such as 3m or 8h; in steps or tokens there is no verdict, because times differ.
-        seeds: number of seeds: 0, 1, ...; a verdict needs three.
-        threads: CPU threads of every cell; 0 for the usable cores.
-        repeat_void: repeat cells that another process disturbed.
-        question: heading of study.md and of the entry in ``log``.
-        log: a Markdown file that gets the result as its first entry when all cells are finished.
-        tasks: tasks to fine-tune each model on after pretraining, outside its budget; given to a finished study, they
-            add scores to its cells.
-        task_dir, protocol: see ``evaluate.evaluate``.
-        task_seeds: fine-tunings of each model on each task; the protocol's number when None.
 
     Raises:
         UserError: a variant, the data, the budget, a task or ``out`` cannot be used; raised before the first cell.
         Interrupted: a signal was received; the same call resumes.
     """
     from daybreak.studies.cell_tasks import choose_tasks
-    from daybreak.studies.experiment import heldout_sets, named_apart, settled
+    from daybreak.studies.experiment import cells_of, heldout_sets, named_apart, refuse_others, settled
+    from daybreak.studies.paired_losses import compare_all, compare_scores
 
     named_apart(variants)
     settings = settled(variants, budget, seeds, threads)
@@ -159,62 +151,70 @@ def study(
         comparisons=[],
         tasks=chosen.record if chosen else None,
     )
-    ended = _played(found, variants, data, out, repeat_void, chosen)
-    say()
-    say(study_text(ended))
-    page = report([out / cell.folder for cell in ended.cells], out / "report.html", study=ended)
-    if log is not None:
-        put_on_top(log, log_entry(ended, datetime.date.today().isoformat()))
-    say(f"\nReport  {page}")
-    return ended
+    unit = Budget.parse(budget).unit
 
+    def with_cells(cells: list[StudyCell]) -> Study:
+        compared, scored = compare_all(cells, names, unit), compare_scores(cells, names, unit)
+        return replace(found, cells=cells, comparisons=compared, task_comparisons=scored)
 
-def _played(
-    found: Study,
-    variants: Sequence[Variant],
-    data: Path,
-    out: Path,
-    repeat_void: bool,
-    tasks: CellTasks | None,
-) -> Study:
-    """Run all cells; the files in ``out`` are updated after each."""
-    from daybreak.studies.experiment import cells_of, forecast, play, refuse_others
-    from daybreak.studies.paired_losses import compare_all, compare_scores
-
-    place = StudyFolder(out=out, budget=found.settings.budget, threads=found.settings.threads)
     with held(out) as lock:
         if (out / STUDY_FILE).exists():
             earlier = read_json(out / STUDY_FILE, Study)
             refuse_others(out, earlier.settings, found.settings)
             _refuse_other_data(out, earlier, found)
-        names = [one.name for one in variants]
-        cells = cells_of(variants, place, found.seeds, lambda _: data)
-        forecast(cells, place, tasks)
+        place = StudyFolder(out=out, budget=budget, threads=settings.threads)
+        cells = cells_of(variants, place, seeds, lambda _: data)
+        runner = StudyRunner(file=STUDY_FILE, place=place, lock=lock, with_cells=with_cells, text=study_text)
+        ended: Study = runner.play(cells, repeat_void=repeat_void, tasks=chosen)
+    conclude(out, ended.cells, study_text(ended), log, log_entry(ended, today()), study=ended)
+    return ended
 
-        def written(done: Sequence[StudyCell], finished: bool = False) -> Study:
-            unit = Budget.parse(place.budget).unit
-            now = replace(
-                found,
-                cells=list(done),
-                comparisons=compare_all(done, names, unit),
-                task_comparisons=compare_scores(done, names, unit),
-                finished=finished,
-            )
-            write_json(out / STUDY_FILE, now)
-            write_text(out / "study.md", study_text(now) + "\n")
-            return now
 
-        written([])
-        ended = play(cells, place, lock, repeat_void=repeat_void, done=written, tasks=tasks)
-        return written(ended, finished=True)
+def today() -> str:
+    """The date of an entry in the log."""
+    return datetime.date.today().isoformat()
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyRunner:
+    """Runs the cells of a study of either kind, and writes OUT/FILE.json and OUT/FILE.md after each."""
+
+    file: str
+    place: StudyFolder
+    lock: TextIO
+    with_cells: Callable[[list[StudyCell]], Any]
+    """Returns the study with these finished cells, compared."""
+    text: Callable[[Any], str]
+
+    def write(self, cells: list[StudyCell], *, finished: bool = False) -> Any:
+        """Write and return the study with these finished cells."""
+        now = replace(self.with_cells(cells), finished=finished)
+        file = self.place.out / self.file
+        write_json(file, now)
+        write_text(file.with_suffix(".md"), self.text(now) + "\n")
+        return now
+
+    def play(self, cells: Sequence[Cell], *, repeat_void: bool, tasks: CellTasks | None = None) -> Any:
+        """Run the cells that are not finished, after a forecast; return the finished study."""
+        from daybreak.studies.experiment import forecast, play
+
+        forecast(cells, self.place, tasks)
+        self.write([])
+        played = play(cells, self.place, self.lock, repeat_void=repeat_void, done=self.write, tasks=tasks)
+        return self.write(played, finished=True)
+
+
+def conclude(out: Path, cells: Sequence[StudyCell], text: str, log: Path | None, entry: str, **report_of: Any) -> None:
+    """Print the result, write the report of the runs, and put the result on top of the log."""
+    say(f"\n{text}")
+    page = report([out / cell.folder for cell in cells], out / "report.html", **report_of)
+    if log is not None:
+        put_on_top(log, entry)
+    say(f"\nReport  {page}")
 
 
 def _refuse_other_data(out: Path, earlier: Study, now: Study) -> None:
-    """Check that a study continues with its data and tasks.
-
-    Raises:
-        UserError: the data differ, or the tasks are missing.
-    """
+    """Raise UserError unless a study continues with its data and tasks."""
     if (earlier.tokenizer, earlier.train_tokens) != (now.tokenizer, now.train_tokens):
         raise UserError(f"The study in '{out}' was started on other data.", "Give its --data, or another --out.")
     if earlier.tasks and not now.tasks:

@@ -6,8 +6,7 @@ with a preprocessing and a seed; each model is evaluated on the held-out text of
 
 from __future__ import annotations
 
-import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,15 +14,13 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import Positional, Suppress, arg
 
 from daybreak.commands.options import DEFAULT_RECIPE, CommaSeparated, keywords, parse, value_of
-from daybreak.commands.report import report
-from daybreak.commands.study import ComparisonOptions, read_variant
+from daybreak.commands.study import ComparisonOptions, StudyRunner, conclude, read_variant, today
 from daybreak.core.budget import Budget
 from daybreak.core.errors import UserError
-from daybreak.core.files import make_folder, read_json, replace_folder, write_json, write_text
+from daybreak.core.files import make_folder, read_json, replace_folder, write_json
 from daybreak.core.process import usable_cores
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.serialization import fingerprint
-from daybreak.core.terminal import say
 from daybreak.data.pipeline.preprocessed import find_text, make_texts
 from daybreak.data.pipeline.resuming import work_folder
 from daybreak.data.pipeline.split_assignment import PREPROCESSINGS, RAW, SORTED, check_preprocessings
@@ -33,8 +30,8 @@ from daybreak.data.sequences.shards import open_shards
 from daybreak.data.sequences.views import ViewRows
 from daybreak.data.tokenizers.tokenizer import TokenizerConfig
 from daybreak.data.tokenizers.tokenizer_import import Existing
-from daybreak.reporting.studies import check_log, data_log_entry, data_study_text, data_variant, put_on_top
-from daybreak.schemas.studies import DATA_STUDY_FILE, DataStudy, LossComparison, StudyCell, StudySettings
+from daybreak.reporting.studies import check_log, data_log_entry, data_study_text, data_variant
+from daybreak.schemas.studies import DATA_STUDY_FILE, DataStudy, StudyCell, StudySettings
 from daybreak.studies.cell_runner import StudyFolder, held, slug
 
 if TYPE_CHECKING:
@@ -122,19 +119,20 @@ def study_data(
     preprocessing sorts sequences, the others pack them in the same way (``PackedRows``) and shuffle them, so that only
     the order differs. The same call resumes.
 
+    The keywords are the options of ``daybreak study-data``.
+
     Args:
         texts: name of a source -> its files, folders or globs, see ``prepare``.
         recipe: the recipe of every cell.
         out: folder for study-data.json, study-data.md, report.html, data/ and cells/.
-        budget, seeds, threads, repeat_void, question, log: see ``study.study``.
-        preparation: how the texts are read and preprocessed.
         code: the Python file that defines the recipe's classes, if it uses your own.
 
     Raises:
         UserError: a text, the recipe, a preprocessing, the budget or ``out`` cannot be used.
         Interrupted: a signal was received; the same call resumes.
     """
-    from daybreak.studies.experiment import agreed, cells_of, forecast, heldout_sets, play, settled
+    from daybreak.studies.experiment import agreed, cells_of, heldout_sets, settled
+    from daybreak.studies.paired_losses import compare_all
 
     check_preprocessings(preparation.preprocessings)
     check_log(log)
@@ -146,26 +144,22 @@ def study_data(
         data = {data_variant(text.source, text.preprocessing): out / "data" / text.folder for text in started.texts}
         for one in variants:
             heldout_sets([one], data[one.name])
+        with_losses = _evaluator(started, {one.name: agreed(one, budget) for one in variants}, out)
+
+        def with_cells(cells: Sequence[StudyCell]) -> DataStudy:
+            """Return the study with these cells; every preprocessing is compared with the raw text of its source."""
+            compared = []
+            for name in texts:
+                names = [data_variant(name, one) for one in started.preprocessings]
+                pairs = compare_all(cells, names, Budget.parse(budget).unit)
+                compared += [pair for pair in pairs if pair.a == data_variant(name, RAW)]
+            return replace(started, cells=list(map(with_losses, cells)), comparisons=compared)
+
         place = StudyFolder(out=out, budget=budget, threads=settings.threads)
+        runner = StudyRunner(file=DATA_STUDY_FILE, place=place, lock=lock, with_cells=with_cells, text=data_study_text)
         cells = cells_of(variants, place, seeds, lambda one: data[one.name])
-        forecast(cells, place)
-        evaluator = _Evaluator(started, {one.name: agreed(one, budget) for one in variants}, out)
-
-        def written(done: Sequence[StudyCell], finished: bool = False) -> DataStudy:
-            evaluated = [evaluator.with_losses(cell) for cell in done]
-            now = replace(
-                started, cells=evaluated, comparisons=_against_raw(started, evaluated, budget), finished=finished
-            )
-            write_json(out / DATA_STUDY_FILE, now)
-            write_text(out / "study-data.md", data_study_text(now) + "\n")
-            return now
-
-        ended = written(play(cells, place, lock, repeat_void=repeat_void, done=written), finished=True)
-    say(f"\n{data_study_text(ended)}")
-    page = report([out / cell.folder for cell in ended.cells], out / "report.html")
-    if log is not None:
-        put_on_top(log, data_log_entry(ended, datetime.date.today().isoformat()))
-    say(f"\nReport  {page}")
+        ended: DataStudy = runner.play(cells, repeat_void=repeat_void)
+    conclude(out, ended.cells, data_study_text(ended), log, data_log_entry(ended, today()))
     return ended
 
 
@@ -241,17 +235,23 @@ def _prepared(
             raise UserError(f"The study in '{out}' was started on other text.", "Give its texts, or another --out.")
         refuse_others(out, earlier.settings, settings)
         return replace(earlier, seeds=seeds, question=question or earlier.question)
-    data = _data_folder(identity, out / "data")
+    data = out / "data"
+    made_for = data / "identity.json"
+    if data.exists() and not made_for.exists() and any(not path.name.startswith(".") for path in data.iterdir()):
+        raise UserError(f"'{data}' contains other files, but a study needs its own folder.", "Choose another --out.")
     with work_folder(out / ".preparing", identity) as work, released():
+        new = make_folder(work / "data")
         sources, treated = make_texts(
             found,
             preparation.preprocessings,
             config,
-            work,
-            data,
+            work / "sources",
+            new,
             threshold=preparation.threshold,
             workers=preparation.workers or usable_cores(),
         )
+        write_json(new / made_for.name, identity)
+        replace_folder(new, data)
     study = DataStudy(
         question=question or f"{', '.join(texts)} x {', '.join(preparation.preprocessings)}, {settings.budget} each",
         settings=settings,
@@ -270,64 +270,24 @@ def _prepared(
     return study
 
 
-def _data_folder(identity: str, data: Path) -> Path:
-    """Return the folder for prepared data, cleared if it was made from other text or settings.
+def _evaluator(study: DataStudy, recipes: Mapping[str, Recipe], out: Path) -> Callable[[StudyCell], StudyCell]:
+    """Return a function that adds the losses on the held-out text of every source to a cell, evaluated once."""
+    from daybreak.models.importing import load_pretrained
+    from daybreak.pretraining.setup import heldout_validation
+    from daybreak.training.hardware import probe
 
-    Raises:
-        UserError: it contains files that are not from a study.
-    """
-    made_for = make_folder(data) / "identity.json"
-    if not made_for.exists():
-        if any(not path.name.startswith(".") for path in data.iterdir()):
-            raise UserError(
-                f"'{data}' contains other files, but a study needs its own folder.", "Choose another --out."
-            )
-        write_json(made_for, identity)
-    elif read_json(made_for) != identity:
-        new = make_folder(data.with_name(f".{data.name}.new"))
-        write_json(new / made_for.name, identity)
-        replace_folder(new, data)  # atomic, so that an interruption leaves no folder without its identity
-    return data
+    # The held-out split of a source is the same under every preprocessing.
+    data = {text.source: out / "data" / text.folder for text in reversed(study.texts)}
+    known = {cell.folder: cell.others for cell in study.cells}
 
-
-def _against_raw(study: DataStudy, cells: Sequence[StudyCell], budget: str) -> list[LossComparison]:
-    """Compare every preprocessing of each source with its raw text, on the source's held-out text."""
-    from daybreak.studies.paired_losses import compare
-
-    found = []
-    for source in study.sources:
-        raw = {cell.seed: cell for cell in cells if cell.variant == data_variant(source.name, RAW)}
-        for preprocessing in study.preprocessings[1:]:
-            name = data_variant(source.name, preprocessing)
-            other = {cell.seed: cell for cell in cells if cell.variant == name}
-            seeds = sorted(raw.keys() & other.keys())
-            if seeds:
-                a, b = ([side[seed] for seed in seeds] for side in (raw, other))
-                found.append(compare(a, b, Budget.parse(budget).unit))
-    return found
-
-
-class _Evaluator:
-    """Evaluates the models of finished cells on the held-out text of every source, each once."""
-
-    def __init__(self, study: DataStudy, recipes: Mapping[str, Recipe], out: Path):
-        self._recipes, self._out = recipes, out
-        # The held-out split of a source is the same under every preprocessing.
-        self._data = {text.source: out / "data" / text.folder for text in reversed(study.texts)}
-        self._known = {cell.folder: cell.others for cell in study.cells}
-
-    def with_losses(self, cell: StudyCell) -> StudyCell:
-        """Return the cell with its held-out losses by source."""
-        from daybreak.models.importing import load_pretrained
-        from daybreak.pretraining.setup import heldout_validation
-        from daybreak.training.hardware import probe
-
-        if cell.folder not in self._known:
-            device = probe.choose_device()
-            model = load_pretrained(RunFolder(self._out / cell.folder).model).model.to(device)
-            recipe = self._recipes[cell.variant]
-            self._known[cell.folder] = {
-                source: heldout_validation(recipe, open_shards(data), data, device).evaluate(model).loss
-                for source, data in self._data.items()
+    def with_losses(cell: StudyCell) -> StudyCell:
+        if cell.folder not in known:
+            device, recipe = probe.choose_device(), recipes[cell.variant]
+            model = load_pretrained(RunFolder(out / cell.folder).model).model.to(device)
+            known[cell.folder] = {
+                source: heldout_validation(recipe, open_shards(folder), folder, device).evaluate(model).loss
+                for source, folder in data.items()
             }
-        return replace(cell, others=self._known[cell.folder])
+        return replace(cell, others=known[cell.folder])
+
+    return with_losses

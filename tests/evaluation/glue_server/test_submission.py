@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 
 from daybreak.core.errors import UserError
 from daybreak.evaluation.glue_server import submission
-from daybreak.evaluation.glue_server.submission import FILES, best_predictions, check, file_faults, write_submission
+from daybreak.evaluation.glue_server.submission import (
+    FILES,
+    best_predictions,
+    check,
+    check_submission,
+    file_faults,
+    write_submission,
+)
 from daybreak.evaluation.tasks.known_tasks import GLUE
 from daybreak.schemas.tasks import FinetuningRun
 
@@ -276,3 +283,19 @@ def test_the_labels_of_every_glue_task_are_the_servers() -> None:
     assert len(there) >= 5
     for name, labels in there.items():
         assert {label for _, label in labels} == {label for label, _ in submission.FILES[name].values}
+
+
+# ---------------------------------------------------------------- daybreak check-submission
+
+
+def test_the_command_says_every_fault_or_that_there_is_none(
+    tmp_path: Path, short: None, capsys: pytest.CaptureFixture[str], refused: Callable[..., str]
+) -> None:
+    write_submission(tmp_path, {}, {})
+    check_submission(tmp_path / "submission.zip")
+    assert capsys.readouterr().out.endswith("submission.zip' is a valid submission: 11 files, all rows present.\n")
+    (tmp_path / "AX.tsv").unlink()
+    (tmp_path / "RTE.tsv").write_text("index\tprediction\n0\tentailment\n", encoding="utf-8")
+    said = refused("check-submission", tmp_path)
+    assert "is not a valid submission: 2 problems" in said
+    assert "RTE.tsv, line 2, is its last: 1 row. Write 7," in said and "AX.tsv is missing" in said

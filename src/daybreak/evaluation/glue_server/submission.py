@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from daybreak.core.errors import UserError, reason
 from daybreak.core.files import make_folder, write_text
 from daybreak.core.serialization import nearest
+from daybreak.core.terminal import say
 from daybreak.schemas.tasks import FinetuningRun
 
 if TYPE_CHECKING:  # the module loads scikit-learn, which a check of files does not need
@@ -174,6 +175,21 @@ def _values(name: str, predictions: Sequence[float], labels: Sequence[str]) -> l
 
 
 # ---------------------------------------------------------------- checking
+
+
+def check_submission(path: Path) -> None:
+    """Print every problem of the submission in ``path``, or that it has none.
+
+    Raises:
+        UserError: the submission has problems, or cannot be read.
+    """
+    problems = check(path)
+    for problem in problems:
+        say(problem)
+    if problems:
+        number = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
+        raise UserError(f"'{path}' is not a valid submission: {number}.", "Correct the problems listed above.")
+    say(f"'{path}' is a valid submission: 11 files, all rows present.")
 
 
 def check(path: Path) -> list[str]:
