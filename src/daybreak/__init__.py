@@ -24,24 +24,14 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 
-_MODULES = {
-    "evaluate": "daybreak.commands.evaluate",
-    "export": "daybreak.commands.export",
-    "load_recipe": "daybreak.recipe",
-    "prepare": "daybreak.commands.prepare",
-    "pretrain": "daybreak.commands.pretrain",
-    "report": "daybreak.commands.report",
-    "search": "daybreak.commands.search",
-    "study": "daybreak.commands.study",
-}
-
 __all__ = ["__version__", "evaluate", "export", "load_recipe", "prepare", "pretrain", "report", "search", "study"]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
+    if name not in __all__:
         raise AttributeError(f"module 'daybreak' has no attribute '{name}'")
-    return getattr(import_module(_MODULES[name]), name)
+    module = "daybreak.recipe" if name == "load_recipe" else f"daybreak.commands.{name}"
+    return getattr(import_module(module), name)
 
 
 def __dir__() -> list[str]:

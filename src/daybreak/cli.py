@@ -119,11 +119,7 @@ def _report_bug() -> int:
 
 
 def dispatch(arguments: list[str]) -> None:
-    """Call the ``main`` of the command that ``arguments`` name.
-
-    Raises:
-        UserError: there is no such command, or the command raises it.
-    """
+    """Call the ``main`` of the command that ``arguments`` name."""
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(usage())
     elif arguments[0] in ("--version", "version"):

@@ -132,11 +132,7 @@ class Recipe:
     origin: Origin = Origin()
 
     def check(self) -> None:
-        """Check the values and their combination.
-
-        Raises:
-            UserError: a value is out of range, or two fields contradict each other.
-        """
+        """Check the values and their combination."""
         Budget.parse(self.budget)
         if self.length < 8:
             raise UserError(f"A sequence length of {self.length} is too short.", "Choose --length of at least 8.")

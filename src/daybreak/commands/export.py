@@ -65,13 +65,8 @@ def export(
 ) -> Path:
     """Write the model of ``run`` to ``out``: the finished model, or the newest checkpoint of an unfinished run.
 
-    Args:
-        run: a run folder; or a model folder, such as a published checkpoint of crammed BERT in its original layout,
-            which is converted to Daybreak's: it runs on the CPU without autocast and its heads load.
-        data: the run's prepared data, for its tokenizer and held-out text; ``run/data`` when None.
-        attend_padding: for a crammed BERT, whether tokens attend to padding; None for as it was trained.
-        best: export the checkpoint with the best interim validation instead of the newest.
-        onnx: also write ``onnx/model.onnx``, unless the parity check failed; needs the packages of the extra serve.
+    A published checkpoint of crammed BERT in its original layout is converted to Daybreak's: it runs on the CPU without
+    autocast and its heads load. The keywords are the options of ``daybreak export``.
 
     Raises:
         UserError: the folder is neither, has nothing to export, or ``out`` is not empty; a package for ONNX is missing,

@@ -135,17 +135,8 @@ def init_task(table: Path, out: Path | None = None, *, overwrite: bool = False) 
     A table that is separated by semicolons, bars or quoted tabs is copied with commas beside the task file, because
     ``evaluate`` reads commas.
 
-    Args:
-        table: .csv, .tsv, .jsonl or .parquet, one example per row.
-        out: the task file; beside the table by default.
-        overwrite: replace ``out`` if it exists.
-
     Returns:
         The path of the task file, checked to load in ``evaluate``.
-
-    Raises:
-        UserError: the table cannot be read or has no rows, no column looks like text or like a label, or ``out``
-            exists.
     """
     from daybreak.evaluation.tasks.kinds import load_task
     from daybreak.evaluation.tasks.task_file import read_task_file
@@ -179,11 +170,7 @@ def init_task(table: Path, out: Path | None = None, *, overwrite: bool = False) 
 
 
 def read_table(path: Path) -> Table:
-    """Read the first rows of a table; detect its delimiter and whether it has a header.
-
-    Raises:
-        UserError: it is missing, empty, not UTF-8 or of another format, or has fewer than two columns.
-    """
+    """Read the first rows of a table; detect its delimiter and whether it has a header."""
     ending = path.suffix.lower().lstrip(".")
     if ending not in ("csv", "tsv", "jsonl", "parquet"):
         raise UserError(
@@ -290,11 +277,7 @@ def _cell(value: Any) -> str:
 
 
 def choose(table: Table, path: Path) -> Choice:
-    """Choose the text and label columns and the kind of the task.
-
-    Raises:
-        UserError: no column looks like a label, or none looks like text.
-    """
+    """Choose the text and label columns and the kind of the task."""
     names = [str(column.key) for column in table.columns]
     if len(set(names)) < len(names):
         raise UserError(f"Two columns of '{path}' have the same name.", "Rename one of them.")

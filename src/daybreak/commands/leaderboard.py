@@ -39,9 +39,6 @@ def leaderboard(records: Path, out: Path | None = None) -> str:
 
     Args:
         out: a file to write the page to as well; links are relative to its folder.
-
-    Raises:
-        UserError: there is no such folder, or a record in it is damaged.
     """
     if not records.is_dir():
         raise UserError(f"There is no folder '{records}'.", "Name the folder that daybreak record writes to.")

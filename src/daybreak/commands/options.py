@@ -154,9 +154,6 @@ def split_recipe(command: str, flag: str, arguments: Sequence[str]) -> tuple[str
 
     Returns:
         The recipe, empty if none is given, and the other arguments.
-
-    Raises:
-        UserError: a text or a data folder stands where a recipe or an option belongs.
     """
     from daybreak.recipe import FAMILY, recipe_names
 
@@ -175,9 +172,6 @@ def load_chosen_recipe(command: str, name: str, arguments: Sequence[str]) -> Rec
     """Load the recipe that ``arguments`` choose by name, size and starting point.
 
     The options of a command include the recipe's fields, so the recipe is known before the others are parsed.
-
-    Raises:
-        UserError: there is no such recipe, or the options contradict each other.
     """
     from daybreak.recipe import load_recipe
 

@@ -66,15 +66,7 @@ def plan(
 ) -> Plan:
     """Time the candidates on this machine, forecast the loss of each, print the plan and return it.
 
-    Args:
-        data: folder made by ``prepare``.
-        budget: a time, such as 24h.
-        recipes: candidates; the Daybreak recipe in sizes tiny to base by default.
-        price: price of an hour of this machine, in any currency.
-        out: file for the plan as JSON.
-
-    Raises:
-        UserError: the budget is not a time, is too short for every candidate, or ``data`` cannot be used.
+    The keywords are the options of ``daybreak plan``; ``recipes`` are the candidates.
     """
     from daybreak.pretraining.planning import PLANNED, best_candidate, candidates, spec_of_text
     from daybreak.recipe import load_recipe

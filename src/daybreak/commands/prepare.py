@@ -137,11 +137,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _defaults(arguments: Sequence[str]) -> dict[str, Any]:
-    """Return the defaults that --recipe, --tokenizer-kind and --tokenizer-from give to other options.
-
-    Raises:
-        UserError: one of them names something unknown.
-    """
+    """Return the defaults that --recipe, --tokenizer-kind and --tokenizer-from give to other options."""
     recipe, kind = value_of("--recipe", arguments), value_of("--tokenizer-kind", arguments)
     defaults: dict[str, Any] = {}
     if recipe:
@@ -179,17 +175,13 @@ def prepare(
 ) -> Manifest:
     """Make the data folder ``out`` from text, unless it was made from the same files and settings before.
 
+    The keywords are the options of ``daybreak prepare``.
+
     Args:
         inputs: files, folders, globs, data sets (``hf://owner/name[@revision][:config/split]``); see
             ``data/readers/inputs``.
         out: the data folder; absent, empty, or made by an earlier call with the same arguments.
-        tokenizer: the tokenizer to train on the text, or an existing one.
-        document: what one document of plain text is: auto, file, line or blank-line.
-        text_field: the field of a record, or column of a table, that contains the text.
-        split_sentences: split prose into sentences and record their ends.
-        chunk_characters: split documents at spaces into documents of about this length; 0 keeps them whole.
         compare: a tokenizer folder; the fraction of tokens in both vocabularies is printed and recorded.
-        preprocessing: how the text is filtered and mixed.
         workers: processes that read parts in parallel, 0 for one per core; or a cluster.
 
     Raises:

@@ -66,17 +66,7 @@ def probe(
     pairs, such as STS-B, are also scored by the cosine of the two sentences, without training. On held-out text, tokens
     are masked and predicted. The input is checked before the first measurement.
 
-    Args:
-        model: a Hugging Face folder of an encoder, or a run folder.
-        tasks: names of known tasks or lists of them, paths of .toml files; glue5 when only ``task_dir`` is given.
-        task_dir: the folder of the files of named tasks as distributed, or hf://owner/name.
-        text: held-out text for the masked words: what ``prepare`` reads, or one folder of prepared data, whose
-            held-out split is used. Defaults to the data in the run folder; without any, this part is skipped.
-        out: the folder of ``probes.json``; by default the run folder, or the model's own.
-        rows: largest number of training examples per task.
-
-    Raises:
-        UserError: the input cannot be used.
+    The keywords are the options of ``daybreak probe``.
     """
     from daybreak.evaluation.model_source import find_model, find_tasks
     from daybreak.evaluation.probes.frozen import load_encoder, load_masked_model
@@ -144,11 +134,7 @@ class _TextSource:
 
 
 def _find_text(run: RunFolder | None, text: Sequence[str], folder: Path) -> _TextSource | None:
-    """Return the held-out text, or None if there is none.
-
-    Raises:
-        UserError: the prepared data were made with another tokenizer than the model's.
-    """
+    """Return the held-out text, or None if there is none."""
     given = [Path(each) for each in text if (Path(each) / "manifest.json").is_file()]
     if given and len(text) > 1:
         raise UserError(
@@ -172,11 +158,7 @@ def _find_text(run: RunFolder | None, text: Sequence[str], folder: Path) -> _Tex
 
 
 def _held_out(masked: FrozenModel, source: _TextSource) -> HeldOutText:
-    """Return the text as token ids.
-
-    Raises:
-        UserError: the text is too short.
-    """
+    """Return the text as token ids."""
     from daybreak.evaluation.probes.masked_words import MOST_TOKENS, HeldOutText, masked_positions, token_stream
 
     if source.data is not None and not source.files:

@@ -55,11 +55,7 @@ def catalogue() -> str:
 
 
 def described(source: str, *, size: str = "", faithful: bool = False) -> str:
-    """Return a recipe in full: summary, cost, deviations from the original with reasons, and every value.
-
-    Raises:
-        UserError: there is no such recipe.
-    """
+    """Return a recipe in full: summary, cost, deviations from the original with reasons, and every value."""
     from daybreak.pretraining.flops import flops_per_token, vocabulary_of
     from daybreak.recipe import load_recipe, recipe_names, resolved, shipped_recipe
 

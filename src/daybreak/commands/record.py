@@ -56,12 +56,7 @@ def record(run: Path, *, out: Path, data: Path | None = None, name: str = "", la
     not at all. All other checks come before the steps are repeated. For a study, the record contains its settings,
     cells, scores and comparisons, and no step is repeated.
 
-    Args:
-        run: a run folder, or the folder of a ``daybreak study``.
-        out: the folder of all records.
-        data: the run's prepared data; ``run/data`` when None.
-        name: name of the new folder after the date of the run; recipe, budget and seed if empty.
-        last: least number of steps to verify, from the newest kept checkpoint before them; 0 for all.
+    The keywords are the options of ``daybreak record``.
 
     Returns:
         The new folder.
@@ -107,11 +102,7 @@ def record(run: Path, *, out: Path, data: Path | None = None, name: str = "", la
 
 
 def _record_study(folder: Path, out: Path, name: str) -> Path:
-    """Write the record of a finished study.
-
-    Raises:
-        UserError: the study is not finished, or the name is taken or invalid.
-    """
+    """Write the record of a finished study."""
     found: Study = read_json(folder / STUDY_FILE, Study)
     if not found.finished:
         raise UserError(f"The study in '{folder}' is not finished.", "Finish it with the same command first.")

@@ -78,10 +78,6 @@ def report(
         text: whether the page may quote the text: held-out sentences, and documents left out of a corpus.
         study: the study that the runs are cells of; its comparisons, which pair pretraining seeds, replace the
             comparisons of runs.
-
-    Raises:
-        UserError: no run is given, there is no such format, a folder is not a run or holds a damaged file, or ``out``
-            cannot be written.
     """
     if not runs:
         raise UserError("No run folder is given.", "Name at least one, as in `daybreak report runs/tiny`.")
@@ -108,10 +104,6 @@ def glue_scores(runs: Sequence[Path], table: str = TABLES[0], out: Path | None =
     Args:
         table: a name of TABLES.
         out: file for the table.
-
-    Raises:
-        UserError: there is no such table, no run has a result of a GLUE task, a folder is not a run or holds a damaged
-            file, or ``out`` cannot be written.
     """
     if table not in TABLES:
         raise UserError(f"'{table}' is not a table.", f"Choose {' or '.join(TABLES)}.")
@@ -218,11 +210,7 @@ class _CellFiles:
         self._index: defaultdict[tuple[str, ...], list[Path]] | None = None
 
     def of(self, result: TaskResult) -> list[FinetuningRun]:
-        """Return the cells of a result: those with its chosen settings and scores.
-
-        Raises:
-            UserError: there are none.
-        """
+        """Return the cells of a result: those with its chosen settings and scores."""
         if self._index is None:
             self._index = self._indexed()
         scores = dict(zip(result.seeds, result.scores.get(result.metric, [])))

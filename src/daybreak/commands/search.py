@@ -58,21 +58,10 @@ def search(
     The first call builds an index of passages; a killed build resumes where it stopped. For many queries from
     Python, ``daybreak.searching.query.open_search`` keeps index and model open.
 
-    Args:
-        run: run folder with an exported model.
-        words: the query; when empty, the index is built and nothing else.
-        top: passages to return.
-        method: hybrid, dense (vectors alone) or bm25 (words alone).
-        data: the prepared data; ``run/data`` by default, else where the index found them.
-        index: folder of the index; ``run/search`` by default.
-        export: Parquet file that takes all passages with their vectors.
-        rebuild: build the index again.
+    The keywords are the options of ``daybreak search``.
 
     Returns:
         The best passages, best first; none without a query.
-
-    Raises:
-        UserError: an argument cannot be used, or the run has no model or no data.
     """
     check_query(words or "-", top, method)
     if export is not None:

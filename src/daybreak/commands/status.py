@@ -34,11 +34,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def status(run: Path) -> str:
-    """Return a few lines of text about a run: state, budget, stage, rates, losses.
-
-    Raises:
-        UserError: ``run`` is not a run folder, or one of its files is damaged.
-    """
+    """Return a few lines of text about a run: state, budget, stage, rates, losses."""
     folder = RunFolder(run)
     if not folder.recipe.is_file() and _is_starting(folder):
         return f"run      {run}\nstate    {_STARTING}"

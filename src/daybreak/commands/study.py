@@ -72,11 +72,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def read_variant(text: str, data: Path) -> Variant:
-    """Parse ``high=mini --optimizer.lr 4e-3`` into a name and a recipe, with the options of ``pretrain``.
-
-    Raises:
-        UserError: the quotes are wrong, there is no recipe, or an option is wrong or set by the study.
-    """
+    """Parse ``high=mini --optimizer.lr 4e-3`` into a name and a recipe, with the options of ``pretrain``."""
     from daybreak.commands.pretrain import parse_options
     from daybreak.studies.experiment import Variant
 

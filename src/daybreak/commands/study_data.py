@@ -85,11 +85,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _named_texts(texts: Sequence[str]) -> dict[str, list[str]]:
-    """Group ``wiki=a.txt wiki=b.txt books=books/`` by name.
-
-    Raises:
-        UserError: a text has no name.
-    """
+    """Group ``wiki=a.txt wiki=b.txt books=books/`` by name."""
     found: dict[str, list[str]] = {}
     for word in texts:
         name, mark, text = word.partition("=")

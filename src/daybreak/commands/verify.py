@@ -38,13 +38,7 @@ def verify(run: Path, *, data: Path | None = None, last: int = 0) -> Verified:
     The held-out loss of the exported model is measured again. Clock readings, decisions and changes of settings come
     from the run's records, sequences from its data, whose hashes are checked while reading.
 
-    Args:
-        data: the run's prepared data; ``run/data`` when None.
-        last: only this many steps at the end, from the newest checkpoint before them (RUN/before-end, or one still
-            kept); 0 for all.
-
-    Raises:
-        UserError: something differs (the message names it), or there is nothing to compare with.
+    The keywords are the options of ``daybreak verify``.
     """
     import torch
 
