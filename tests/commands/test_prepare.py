@@ -1,45 +1,63 @@
+"""What a preparation makes of text: shards, a tokenizer and a report, as options, presets and recipes ask."""
+
 from __future__ import annotations
 
+import dataclasses
 import gzip
+import io
 import json
+import math
 import os
 import random
 import subprocess
 import sys
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import pytest
+from language_texts import language_texts
+from small_texts import left_over, write_records
 
+from daybreak.cli import main
 from daybreak.commands import prepare as module
 from daybreak.commands.prepare import prepare
 from daybreak.core.errors import UserError
+from daybreak.core.files import read_json
+from daybreak.data.pipeline import corpus_facts
+from daybreak.data.pipeline.corpus import bundled
+from daybreak.data.pipeline.preprocessing import Preprocessing
 from daybreak.data.readers.cleaning import clean
+from daybreak.data.readers.documents import choose_rule
+from daybreak.data.readers.inputs import find_files
+from daybreak.data.sequences.sentence_pairs import SentencePairs
 from daybreak.data.sequences.shards import Shards, open_shards
-from daybreak.data.tokenizers.tokenizer import SEP, WordPiece, load_tokenizer
-from daybreak.schemas.run import Manifest
+from daybreak.data.tokenizers.byte_bpe import ByteBPE
+from daybreak.data.tokenizers.tokenizer import SEP, TokenizerConfig, WordPiece, load_tokenizer
+from daybreak.data.tokenizers.tokenizer_import import Existing
+from daybreak.pretraining.run_start import say_other_tokenizer
+from daybreak.recipe import load_recipe
+from daybreak.reporting.corpus import write_corpus_page
+from daybreak.schemas.corpus import CorpusReport
+from daybreak.schemas.run import Manifest, SpecialIds
 
 SMALL = WordPiece(vocabulary=600)
 
 
 def babble(rng: random.Random, sentences: int) -> list[str]:
-    words = "the a of river stone valley walks sings under over quiet bright morning and then because it's 7".split()
+    words = "the a of river stone valley walks sings under over quiet bright morning and then because it's".split()
     return [" ".join(rng.choices(words, k=rng.randrange(4, 12))).capitalize() + "." for _ in range(sentences)]
 
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> Path:
-    """300 records, 20 of them copies, one that spells out our special tokens."""
+    """300 records of prose, 20 of them copies, one that spells out our special tokens."""
     rng = random.Random(5)
     texts = ["  ".join(babble(rng, rng.randrange(1, 30))) for _ in range(279)]
     texts += [text.replace("  ", " ") for text in texts[:20]] + ["A text on [SEP] and [MASK] tokens."]
     path = tmp_path / "corpus.jsonl"
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     return path
-
-
-def left_over(folder: Path) -> list[str]:
-    return [path.name for path in folder.iterdir() if path.name.startswith(".")]
 
 
 def check_split(shards: Shards, data: Path, wanted: list[list[int]]) -> None:
@@ -206,24 +224,6 @@ def test_lines_left_out_are_counted_and_said(corpus: Path, tmp_path: Path, capsy
     assert f"Skipped: 1 malformed lines, the first in '{corpus}' line 301." in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("kept", "what"), [(0, "The input"), (1 << 20, "corpus.jsonl'")])
-def test_an_input_that_grows_meanwhile_is_refused(
-    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: int, what: str
-) -> None:
-    monkeypatch.setattr(module, "KEPT_BYTES", kept)
-    report = module._report
-
-    def grow(*arguments: object) -> None:
-        report(*arguments)  # type: ignore[arg-type]
-        with corpus.open("a") as file:
-            file.write('{"text": "late"}\n')
-
-    monkeypatch.setattr(module, "_report", grow)
-    with pytest.raises(UserError, match=f"{what} changed while it was read"):
-        prepare([corpus], tmp_path / "data", tokenizer=SMALL)
-    assert not (tmp_path / "data").exists() and left_over(tmp_path) == []
-
-
 SCRIPT = """
 import sys, pathlib
 from daybreak.commands.prepare import prepare
@@ -266,10 +266,450 @@ def test_memory_does_not_grow_with_the_input(tmp_path: Path) -> None:
     assert large - small < grown / 2
 
 
-def test_real_text(tmp_path: Path) -> None:
-    path = Path(__file__).parents[2] / "../shared/data/corpus/peps.jsonl.zst"
-    if not path.exists():
-        pytest.skip("needs ../shared/data")
-    manifest: Manifest = prepare([path], tmp_path / "data", tokenizer=WordPiece(vocabulary=8192))
-    assert (manifest.train.documents + manifest.heldout.documents, manifest.vocabulary) == (627, 8192)
-    assert open_shards(tmp_path / "data").unigram_counts[1] / manifest.train.tokens < 0.001  # unknown
+# ---------------------------------------------------------------- what is done only when asked
+
+
+def test_prose_is_split_into_sentences_when_asked(corpus: Path, tmp_path: Path) -> None:
+    manifest = prepare([corpus], tmp_path / "data", tokenizer=SMALL, split_sentences=True)
+    texts = {clean(json.loads(line)["text"]) for line in corpus.read_text().splitlines()}
+    shards = open_shards(tmp_path / "data")
+    ends = [split.sentence_ends() for split in (shards.train, shards.heldout)]
+    assert sum(len(found) for found in ends if found is not None) == sum(text.count(".") for text in texts)
+    assert manifest.heldout.documents >= 2
+    batch = SentencePairs().build(shards.train, 48, 0, manifest.special).take(0, 200)
+    assert 0.4 < batch.follows.mean() < 0.8
+    with pytest.raises(UserError, match="with other settings"):
+        prepare([corpus], tmp_path / "data", tokenizer=SMALL)
+
+
+def test_a_sentence_of_which_no_token_is_left_is_none(tmp_path: Path) -> None:
+    (tmp_path / "t.txt").write_text("\n\n".join(["One here.\n\u200b\u200b\nTwo there.\n\u200b"] + ["More.\nText."] * 3))
+    prepare([tmp_path / "t.txt"], tmp_path / "data", tokenizer=SMALL, document="blank-line")
+    shards = open_shards(tmp_path / "data")
+    for split in (shards.train, shards.heldout):
+        ends = split.sentence_ends()
+        assert ends is not None and len(ends) == 2 * len(split.document_ends())
+        assert np.diff(ends.astype(int), prepend=0).min() > 1
+        assert ends[-1] == len(split)
+
+
+def test_documents_are_cut_into_chunks_when_asked(
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifest = prepare([corpus], tmp_path / "data", tokenizer=SMALL, chunk_characters=120)
+    assert "(one document per record, in chunks of about 120 characters)" in capsys.readouterr().out
+    assert manifest.train.documents + manifest.heldout.documents > 1000
+    assert set(manifest.skipped) == {"chunks under 29 characters"}
+    with pytest.raises(UserError, match="A chunk cannot have -1 characters"):
+        prepare([corpus], tmp_path / "more", tokenizer=SMALL, chunk_characters=-1)
+
+
+def test_a_tokenizer_is_taken_over_and_compared(
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    words = "the a of river stone valley walks sings . on".split()
+    pieces = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[MASK]", *words, "[SEP]"]
+    (theirs / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces))
+    taken = Existing(folder=str(theirs))
+    manifest = prepare([corpus], tmp_path / "data", tokenizer=taken)
+    assert manifest.special == SpecialIds(pad=0, unk=2, cls=3, sep=15, mask=4)
+    assert (manifest.tokenizer_kind, manifest.vocabulary, manifest.overlap) == ("Existing", 16, None)
+    train = open_shards(tmp_path / "data").train
+    ids = train.read(0, len(train))
+    assert np.array_equal(np.flatnonzero(ids == 15) + 1, train.document_ends())
+    assert prepare([corpus], tmp_path / "data", tokenizer=taken) == manifest  # it is kept
+    capsys.readouterr()
+    own = prepare([corpus], tmp_path / "own", tokenizer=SMALL, compare=str(tmp_path / "data/tokenizer"))
+    vocabulary = load_tokenizer(tmp_path / "own/tokenizer").get_vocab()
+    assert own.overlap is not None and 0 < own.overlap <= 10 / (len(vocabulary) - 5)
+    assert f"Tokenizer: {own.overlap:.1%} of its tokens are also in" in capsys.readouterr().out
+    assert own.special == SpecialIds()
+
+
+def test_a_data_set_is_read_twice_and_known_again(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("datasets")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    (tmp_path / "set").mkdir()
+    corpus.rename(tmp_path / "set/train.jsonl")
+    given = f"hf://{tmp_path / 'set'}"
+    manifest = prepare([given], tmp_path / "data", tokenizer=SMALL)
+    assert (manifest.document_rule, manifest.duplicates) == ("record", 20)
+    assert [(source.path, source.documents) for source in manifest.sources] == [(given, 300)]
+    assert prepare([given], tmp_path / "data", tokenizer=SMALL) == manifest
+    os.utime(tmp_path / "set/train.jsonl", ns=(1, 1))
+    with pytest.raises(UserError, match="from other text"):
+        prepare([given], tmp_path / "data", tokenizer=SMALL)
+
+
+@pytest.mark.parametrize(
+    ("language", "tokenizer", "wanted"),
+    [
+        ("hindi", SMALL, "deletes vowels or splits syllables in Devanagari. Add --tokenizer.cased, or choose"),
+        ("thai", SMALL, "deletes vowels or splits syllables in Thai. Add --tokenizer.cased, or choose"),
+        ("hindi", WordPiece(vocabulary=600, cased=True), ""),
+        ("hindi", ByteBPE(vocabulary=600, cased=False), ""),
+        ("german", SMALL, "have accents, which this tokenizer removes. Add --tokenizer.cased to keep accents"),
+        ("arabic", SMALL, ""),
+    ],
+)
+def test_folding_that_damages_the_text_is_said_with_its_remedy(
+    tmp_path: Path, language: str, tokenizer: TokenizerConfig, wanted: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "t.txt").write_text("\n".join(language_texts(language, 30, sentences=4)), "utf-8")
+    prepare([tmp_path / "t.txt"], tmp_path / "data", tokenizer=tokenizer, document="line")
+    said = [line for line in capsys.readouterr().out.splitlines() if "this tokenizer removes" in line]
+    assert len(said) == bool(wanted) and (not wanted or wanted in said[0])
+
+
+def test_a_folding_tokenizer_that_is_taken_over_is_warned_of_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "t.txt").write_text("\n".join(language_texts("thai", 30, sentences=4)), "utf-8")
+    prepare([tmp_path / "t.txt"], tmp_path / "first", tokenizer=SMALL, document="line")
+    capsys.readouterr()
+    taken = Existing(folder=str(tmp_path / "first" / "tokenizer"))
+    prepare([tmp_path / "t.txt"], tmp_path / "second", tokenizer=taken, document="line")
+    assert "splits syllables in Thai" in capsys.readouterr().out
+
+
+# ---------------------------------------------------------------- how much of each source
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Path:
+    return write_records(tmp_path / "corpus.jsonl")
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "bundled", lambda files, rule, **how: bundled(files, rule, 6_000, **how))
+
+
+# ---------------------------------------------------------------- how much of each source
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_epochs_say_how_often_a_source_is_read(tmp_path: Path) -> None:
+    one, two = write_records(tmp_path / "a.jsonl"), write_records(tmp_path / "b.jsonl", seed=6)
+    plain = prepare([one, two], tmp_path / "plain", tokenizer=SMALL)
+    asked = Preprocessing(epochs=(2.5, 0.0))
+    mixed = prepare([one, two], tmp_path / "mixed", tokenizer=SMALL, preprocessing=asked)
+    first = open_shards(tmp_path / "mixed")
+    assert mixed.heldout == plain.heldout  # is never repeated, nor left out
+    from_one = prepare([one], tmp_path / "one", tokenizer=SMALL).train.documents
+    assert 2.4 * from_one < mixed.train.documents < 2.6 * from_one
+    assert int(first.unigram_counts.sum()) == mixed.train.tokens
+    report = read_json(tmp_path / "mixed" / "corpus.json", CorpusReport)
+    assert [source.epochs for source in report.sources] == [2.5, 0.0]
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize("sentences", [False, True])
+def test_a_copy_of_a_document_stands_a_whole_reading_behind_it(tmp_path: Path, sentences: bool) -> None:
+    """Side by side, a row would hold the answers to its own masks."""
+    text = tmp_path / "a.txt"
+    text.write_text("\n\n".join(f"Document {number} begins.\nIt ends at {number * 7}." for number in range(900)))
+
+    def read(epochs: float, name: str) -> tuple[list[list[int]], list[list[int]]]:
+        prepare(
+            [text], tmp_path / name, tokenizer=SMALL,
+            preprocessing=Preprocessing(epochs=(epochs,)), document="blank-line",
+            split_sentences=sentences,
+        )  # fmt: skip
+        stream = open_shards(tmp_path / name).train
+        ids = stream.read(0, len(stream))
+        documents = [part.tolist() for part in np.split(ids, stream.document_ends().astype(int))[:-1]]
+        ends = stream.sentence_ends()
+        return documents, [] if ends is None else [part.tolist() for part in np.split(ids, ends.astype(int))[:-1]]
+
+    once, whole_sentences = read(1.0, "once")
+    often, all_sentences = read(2.5, "often")
+    assert often[: len(once)] == often[len(once) : 2 * len(once)] == once
+    rest, places = often[2 * len(once) :], {tuple(document): place for place, document in enumerate(once)}
+    assert 0.4 < len(rest) / len(once) < 0.6
+    of_rest = [places[tuple(document)] for document in rest]
+    assert of_rest == sorted(set(of_rest))
+    assert all_sentences[: 2 * len(whole_sentences)] == 2 * whole_sentences
+    if sentences:
+        assert len(whole_sentences) == 2 * len(once)
+        assert list(chain.from_iterable(all_sentences)) == list(chain.from_iterable(often))
+
+
+def test_many_epochs_take_no_more_memory_and_count_once(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("A line of text.\nAnother line of text.\nA third line of text.\n")
+    manifest = prepare(
+        [tmp_path / "a.txt"], tmp_path / "data", tokenizer=SMALL, preprocessing=Preprocessing(epochs=(1000.0,))
+    )
+    assert (manifest.train.documents, manifest.heldout.documents) == (2000, 1)
+    assert sum(read_json(tmp_path / "data" / "corpus.json", CorpusReport).compressibility.counts) == 3
+
+
+@pytest.mark.parametrize("values", [(1.0, math.nan), (math.nan, math.nan), (-1.0, 1.0), (0.0, 0.0), (1.0, math.inf)])
+def test_numbers_that_are_none_are_refused_before_anything_is_read(tmp_path: Path, values: tuple[float, float]) -> None:
+    for asked in (Preprocessing(epochs=values), Preprocessing(weights=values)):
+        with pytest.raises(UserError, match="cannot be"):
+            prepare([tmp_path / "a", tmp_path / "b"], tmp_path / "data", tokenizer=SMALL, preprocessing=asked)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (Preprocessing(epochs=(0.0, 0.0001)), "No training text is left"),
+        (Preprocessing(weights=(1.0, 5000.0)), "--weights cannot be"),
+        (Preprocessing(weights=(0.001, 1000.0)), r"b.jsonl' would be read .* times for its weight|No training text"),
+    ],
+)
+def test_a_mixture_without_sense_is_refused(tmp_path: Path, asked: Preprocessing, said: str) -> None:
+    paths = [write_records(tmp_path / "a.jsonl", 3000), write_records(tmp_path / "b.jsonl", 1, seed=7)]
+    with pytest.raises(UserError, match=said):
+        prepare(paths, tmp_path / "data", tokenizer=SMALL, preprocessing=asked)
+
+
+def test_sources_that_overlap_cannot_be_mixed(records: Path, tmp_path: Path) -> None:
+    for inputs in ([records, records], [tmp_path / "*.jsonl", records]):
+        with pytest.raises(UserError, match=r"in other inputs too. Name each text once"):
+            prepare(inputs, tmp_path / "data", tokenizer=SMALL, preprocessing=Preprocessing(epochs=(1.0, 2.0)))
+
+
+def test_weights_are_shares_of_the_training_text(tmp_path: Path) -> None:
+    large, small = write_records(tmp_path / "a.jsonl", 900), write_records(tmp_path / "b.jsonl", 100, seed=6)
+    plain: Manifest = prepare([large, small], tmp_path / "plain", tokenizer=SMALL)
+    asked = Preprocessing(weights=(1.0, 1.0))
+    even = prepare([large, small], tmp_path / "even", tokenizer=SMALL, preprocessing=asked)
+    assert even.train.tokens == pytest.approx(plain.train.tokens, rel=0.08)  # as much text as before
+    report = read_json(tmp_path / "even" / "corpus.json", CorpusReport)
+    characters = [source.epochs * source.kept_characters for source in report.sources]
+    assert characters[0] == pytest.approx(characters[1], rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (Preprocessing(epochs=(1.0, 2.0)), "--epochs has 2 numbers for 1 inputs"),
+        (Preprocessing(weights=(-1.0,)), "--weights cannot be -1.0"),
+        (Preprocessing(weights=(1.0,), epochs=(1.0,)), "--epochs and --weights cannot be combined"),
+        (Preprocessing(preset="webb"), "'webb' is not a preset. Did you mean 'web'"),
+        (Preprocessing(languages=("en",)), "Language filtering needs a model"),
+        (Preprocessing(remove_evaluation=True), "no evaluation text to remove"),
+        (Preprocessing(filter_tokenizer="folder"), "The preset plain does not use a tokenizer"),
+    ],
+)
+def test_a_treatment_that_cannot_be_meant_is_refused(
+    records: Path, tmp_path: Path, asked: Preprocessing, said: str
+) -> None:
+    with pytest.raises(UserError, match=said):
+        prepare([records], tmp_path / "data", tokenizer=SMALL, preprocessing=asked)
+    assert left_over(tmp_path) == []
+
+
+# ---------------------------------------------------------------- the account of the text
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_the_account_adds_up(records: Path, tmp_path: Path) -> None:
+    evaluation = tmp_path / "task.txt"
+    texts = [json.loads(line)["text"] for line in records.read_text().splitlines()]
+    long = [text for text in dict.fromkeys(texts) if len(text.split()) >= 20]
+    evaluation.write_text(f"{long[0].upper()}!\nOf this not a word stands in the corpus, which is about rivers.\n")
+    asked = Preprocessing(evaluation=(str(evaluation),), remove_evaluation=True, show_text=True)
+    prepare([records], tmp_path / "data", tokenizer=SMALL, preprocessing=asked, workers=2)
+    report = read_json(tmp_path / "data" / "corpus.json", CorpusReport)
+    found, equal = report.steps
+    assert (found.documents_in, found.documents_out) == (660, 660 - texts.count(long[0]))
+    assert (equal.documents_in, equal.documents_out) == (found.documents_out, 599)
+    assert sum(equal.reasons.values()) == equal.documents_in - equal.documents_out
+    assert found.examples[0].text.startswith(long[0][:40]) and not equal.examples
+    (contamination,) = report.contamination
+    assert (contamination.items, contamination.items_found, contamination.removed) == (2, 1, True)
+    assert contamination.documents == texts.count(long[0])
+    assert report.documents == 599 == sum(report.lengths.counts) == sum(report.compressibility.counts)
+    kept = [text for text in dict.fromkeys(texts) if text != long[0]]
+    assert (report.characters, report.words) == (sum(map(len, kept)), sum(len(text.split()) for text in kept))
+    shards = open_shards(tmp_path / "data")
+    assert report.tokens == len(shards.train) + len(shards.heldout)
+    assert report.scripts == {"Latin": 1.0} and report.tokenizer is not None
+    assert report.sources[0].documents == 660 and report.sources[0].kept_documents == 599
+
+
+def test_another_evaluation_text_is_another_preparation(records: Path, tmp_path: Path) -> None:
+    evaluation = tmp_path / "task.txt"
+    asked = Preprocessing(evaluation=(str(evaluation),))
+    with pytest.raises(UserError, match=r"task.txt' cannot be read: no such file"):
+        prepare([records], tmp_path / "data", tokenizer=SMALL, preprocessing=asked)
+    evaluation.write_text("A line of at least eight words, so that it is looked for.\n")
+    prepare([records], tmp_path / "data", tokenizer=SMALL, preprocessing=asked)
+    evaluation.write_text("Another line of at least eight words, so that it is looked for.\n")
+    with pytest.raises(UserError, match="from other text or with other settings"):
+        prepare([records], tmp_path / "data", tokenizer=SMALL, preprocessing=asked)
+
+
+def test_a_case_that_needs_a_first_tokenizer_reads_once_more(tmp_path: Path) -> None:
+    """Cramming's filter leaves out what a tokenizer of the text itself cannot compress."""
+    path = write_records(tmp_path / "t.jsonl")
+    rng = random.Random(1)
+    noise = ["".join(rng.choices("qxzjkvw0189#%", k=200)) for _ in range(5)]
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in noise) + path.read_text())
+    prepare([path], tmp_path / "data", tokenizer=SMALL, preprocessing=Preprocessing(preset="crammed", show_text=True))
+    report = read_json(tmp_path / "data" / "corpus.json", CorpusReport)
+    assert report.preset == "crammed" and report.steps[0].passes == 1
+    assert report.steps[0].documents_in - report.steps[0].documents_out >= 5
+    assert [example.text for example in report.steps[0].examples] == noise[:3]
+    assert left_over(tmp_path) == []
+
+
+# ---------------------------------------------------------------- many files, other forms
+
+
+def test_small_files_are_read_together_and_inputs_apart(tmp_path: Path) -> None:
+    for folder, sizes in (("a", [3000] * 7), ("b", [100] * 40 + [20_000])):
+        (tmp_path / folder).mkdir()
+        for number, size in enumerate(sizes):
+            (tmp_path / folder / f"{number:03d}.txt").write_text("word " * (size // 5))
+    files = find_files([tmp_path / "a", tmp_path / "b"])
+    parts = bundled(files, choose_rule(files, "file"), 10_000)
+    assert [[part.file.path.name for part in bundle][-1] for bundle in parts] == [
+        "002.txt",
+        "005.txt",
+        "006.txt",
+        "039.txt",
+        "040.txt",
+    ]
+    assert [part.file for bundle in parts for part in bundle] == files
+    lines = bundled(files, choose_rule(files, "line"), 10_000)
+    assert len(lines) == 6 and [part.start for part in lines[-1]] == [10_000]  # the big one is cut
+
+
+def test_every_form_of_text_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.csv").write_text('id,text\n1,"A cell, with a comma."\n2,Another cell.\n')
+    (tmp_path / "b.html").write_text("<title>A page</title><p>It says something.</p>")
+    (tmp_path / "c.txt").write_text("A line of text.\nAnother line of text.\n")
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b'{"text": "From a pipe."}\n')))
+    inputs = [*(tmp_path / name for name in ("a.csv", "b.html", "c.txt")), "-"]
+    manifest = prepare(inputs, tmp_path / "data", tokenizer=SMALL)
+    assert manifest.document_rule == "record and page and line"
+    assert [source.documents for source in manifest.sources] == [2, 1, 2, 1]
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b'{"text": "From a pipe."}\n')))
+    assert prepare(inputs, tmp_path / "data", tokenizer=SMALL) == manifest  # the same text again
+    assert left_over(tmp_path) == []
+
+
+def test_a_sample_without_held_out_text_leaves_quality_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a large corpus of books the sample may hold none; hours of work must not be lost for that."""
+    monkeypatch.setattr(corpus_facts, "some_of", lambda texts, characters: [])
+    prepare(
+        [write_records(tmp_path / "a.jsonl")],
+        tmp_path / "data",
+        tokenizer=SMALL,
+        preprocessing=Preprocessing(advise=True),
+    )
+    report = read_json(tmp_path / "data" / "corpus.json", CorpusReport)
+    assert report.tokenizer is None and report.advice is None
+    assert "Tokenizer" in write_corpus_page(tmp_path / "data", tmp_path / "page.html").read_text()
+
+
+def test_a_tokenizer_that_deletes_the_held_out_text_is_refused_before_all_is_encoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    english = WordPiece(vocabulary=300, normalizer="cramming")
+    prepare([write_records(tmp_path / "a.jsonl", 40)], tmp_path / "english", tokenizer=english)
+    texts = [{"text": "".join(chr(0x4E00 + 7 * number + place) for place in range(20))} for number in range(50)]
+    (tmp_path / "b.jsonl").write_text("".join(json.dumps(text) + "\n" for text in texts))
+
+    def never(*_: object) -> int:
+        raise AssertionError("it is encoded")
+
+    monkeypatch.setattr(module.encoding, "encode_part", never)
+    with pytest.raises(UserError, match="The tokenizer removes all characters of the held-out text"):
+        prepare([tmp_path / "b.jsonl"], tmp_path / "b", tokenizer=Existing(folder=str(tmp_path / "english/tokenizer")))
+    assert left_over(tmp_path) == [] and not (tmp_path / "b").exists()
+
+
+def test_advice_about_a_tokenizer_that_is_taken_over_is_refused_at_once(tmp_path: Path) -> None:
+    """Not after the text was read and encoded: all of that work would be thrown away."""
+    text = [write_records(tmp_path / "a.jsonl")]
+    with pytest.raises(UserError, match="has a fixed vocabulary size"):
+        prepare(text, tmp_path / "b", tokenizer=Existing(folder="nowhere"), preprocessing=Preprocessing(advise=True))
+
+
+# ---------------------------------------------------------------- the tokenizer and the documents of a recipe
+
+
+SENTENCES = [
+    f"The {who} {does} the {what} near the river every morning."
+    for who in "teacher farmer doctor painter sailor".split()
+    for does in "finds paints carries watches cleans".split()
+    for what in "table window garden letter basket".split()
+]
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    """Three documents of prose, parted by blank lines; quotes as Cramming's normaliser turns them."""
+    path = tmp_path / "text.txt"
+    parts = [" ".join(SENTENCES[start::3]) + " He said ``yes'' twice...\n" for start in range(3)]
+    path.write_text("\n".join(parts))
+    return path
+
+
+def prepared(text: Path, out: Path, *flags: str) -> Manifest:
+    with pytest.raises(SystemExit) as left:
+        main(["prepare", str(text), "--out", str(out), *flags])
+    assert not left.value.code
+    manifest: Manifest = read_json(out / "manifest.json", Manifest)
+    return manifest
+
+
+def test_the_recipe_chooses_tokenizer_and_documents(text: Path, tmp_path: Path) -> None:
+    chunked = prepared(text, tmp_path / "8gb", "--recipe", "bert-8gb", "--size", "tiny", "--document", "blank-line")
+    assert chunked.train.documents + chunked.heldout.documents > 3  # pieces of about 820 characters
+    tokenizer = load_tokenizer(tmp_path / "8gb" / "tokenizer")
+    assert tokenizer.normalizer.normalize_str("``Caf\u00e9'' \u4f60") == '"cafe" '
+    packed = prepared(text, tmp_path / "crammed", "--recipe", "crammed", "--size", "tiny", "--document", "blank-line")
+    assert packed.train.documents + packed.heldout.documents == 3
+    runs = load_tokenizer(tmp_path / "crammed" / "tokenizer").pre_tokenizer.pre_tokenize_str("twice...")
+    assert [word for word, _ in runs] == ["twice", "..."]
+    pairs = prepared(text, tmp_path / "pairs", "--recipe", "scibert", "--size", "tiny", "--document", "blank-line")
+    assert pairs.train.sentence_ends is not None
+    assert pairs.train.sentence_ends.bytes > 8 * 20 * pairs.train.documents  # found in prose, not one a line
+
+
+def test_a_flag_goes_before_the_recipe(text: Path, tmp_path: Path) -> None:
+    flags = ["--recipe", "crammed", "--size", "tiny", "--document", "blank-line", "--tokenizer.vocabulary", "300"]
+    assert prepared(text, tmp_path / "data", *flags).vocabulary <= 300
+
+
+def test_pushing_text_away_needs_a_word(text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["prepare", str(text), "--out", str(tmp_path / "data"), "--document", "line", "--push-to-hub", "me/mine"])
+    assert left.value.code == 2 and "--with-text" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--recipe", "crammed", "--size", "tiny"], ""),
+        (["--recipe", "crammed", "--size", "tiny", "--tokenizer.vocabulary", "300"], "vocabulary 300 instead of"),
+        (["--tokenizer.normalizer", "bert"], "normalizer bert instead of cramming"),
+        (["--tokenizer-kind", "ByteBPE"], "kind ByteBPE instead of WordPiece"),
+    ],
+)
+def test_a_run_says_which_settings_of_its_tokenizer_are_not_the_recipes(
+    flags: list[str], said: str, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "data"
+    manifest = prepared(text, data, "--document", "blank-line", *flags)
+    recipe = load_recipe("crammed", size="tiny")
+    capsys.readouterr()
+    say_other_tokenizer(recipe, manifest)
+    line = capsys.readouterr().out
+    assert bool(line) == bool(said) and said in line
+    say_other_tokenizer(recipe, dataclasses.replace(manifest, tokenizer_settings={}))  # a folder of version 0.1
+    taken = prepared(text, tmp_path / "taken", "--document", "blank-line", "--tokenizer-from", str(data / "tokenizer"))
+    assert taken.tokenizer_settings == {}, "another folder's path is private"
+    capsys.readouterr()
+    say_other_tokenizer(recipe, taken)
+    assert not capsys.readouterr().out

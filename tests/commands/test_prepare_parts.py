@@ -1,26 +1,37 @@
-"""Parts, workers and kills: what comes out of a preparation depends on the text and the settings alone."""
+"""Parts, workers, kills and hostile text: what is made depends on text and settings alone, or an error is clear."""
 
 from __future__ import annotations
 
 import errno
 import os
+import random
 import signal
+import struct
 import subprocess
 import sys
 import time
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from small_texts import contents, left_over, write_records
 
 from daybreak.commands import prepare as module
 from daybreak.commands.prepare import prepare
 from daybreak.core.errors import UserError
+from daybreak.core.files import read_json
 from daybreak.data.pipeline import encoding, first_pass
-from daybreak.data.pipeline.corpus import bundled
+from daybreak.data.pipeline.corpus import Corpus, bundled
+from daybreak.data.readers import inputs
+from daybreak.data.readers.documents import choose_rule
+from daybreak.data.readers.file_range import Skips
+from daybreak.data.readers.inputs import RECORDS, TEXT, ByteCounter, find_files
 from daybreak.data.sequences.shards import open_shards
 from daybreak.data.tokenizers.tokenizer import WordPiece
+from daybreak.data.tokenizers.tokenizer_import import Existing
 
 PART = 6_000
 """Bytes."""
@@ -37,22 +48,17 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "bundled", lambda files, rule, **how: bundled(files, rule, PART, **how))
 
 
-@pytest.mark.usefixtures("small_parts")
-def test_the_number_of_workers_changes_nothing(corpus: Path, tmp_path: Path) -> None:
-    made = []
-    for workers in (1, 2, 4):
-        prepare([corpus], tmp_path / f"{workers}", tokenizer=SMALL, workers=workers)
-        made.append(contents(tmp_path / f"{workers}"))
-    assert len(made[0]) >= 9 and made[0] == made[1] == made[2]
-    assert left_over(tmp_path) == []
-
-
-def test_neither_do_parts_change_what_is_made(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_neither_workers_nor_parts_change_what_is_made(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     prepare([corpus], tmp_path / "whole", tokenizer=SMALL)
-    for size in (700, PART):
+    whole = contents(tmp_path / "whole")
+    for size, workers in ((700, 1), (PART, 1), (PART, 2), (PART, 4)):
         monkeypatch.setattr(module, "bundled", lambda files, rule, size=size, **how: bundled(files, rule, size, **how))
-        prepare([corpus], tmp_path / f"{size}", tokenizer=SMALL, workers=1)
-        assert contents(tmp_path / f"{size}") == contents(tmp_path / "whole")
+        out = tmp_path / f"{size}-{workers}"
+        prepare([corpus], out, tokenizer=SMALL, workers=workers)
+        assert contents(out) == whole
+    assert len(whole) >= 9 and left_over(tmp_path) == []
 
 
 SCRIPT = """
@@ -240,17 +246,22 @@ def test_a_link_is_followed_and_a_disk_refused(corpus: Path, tmp_path: Path, mon
         prepare([corpus], tmp_path / "other", tokenizer=SMALL)
 
 
-def test_input_that_changes_meanwhile_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With as many documents as before, so that no count tells: the verdicts would be of other text."""
+@pytest.mark.parametrize("kept", [0, 1 << 20], ids=["read twice", "kept"])
+@pytest.mark.parametrize("more", [0, 1], ids=["other text", "more text"])
+def test_input_that_changes_meanwhile_is_refused(
+    kept: int, more: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also with as many documents as before, so that no count tells: the verdicts would be of other text."""
     text, report = tmp_path / "a.txt", module._report
     text.write_text("".join(f"Line {number} of the first text.\n" for number in range(300)))
 
     def overwrite(*facts: object) -> None:
         report(*facts)  # type: ignore[arg-type]
-        text.write_text("".join(f"Line {number} of another text.\n" for number in range(300)))
+        text.write_text("".join(f"Line {number} of another text.\n" for number in range(300 + more)))
 
+    monkeypatch.setattr(module, "KEPT_BYTES", kept)
     monkeypatch.setattr(module, "_report", overwrite)
-    with pytest.raises(UserError, match=r"a.txt' changed while it was read. Start again when no process writes to it."):
+    with pytest.raises(UserError, match=r"changed while it was read"):
         prepare([text], tmp_path / "data", tokenizer=SMALL)
     assert not (tmp_path / "data").exists() and left_over(tmp_path) == []
 
@@ -278,3 +289,114 @@ def test_a_full_disk_keeps_what_is_done(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_name_that_is_too_long_is_said(tmp_path: Path, out: str) -> None:
     with pytest.raises(UserError, match="name too long"):
         prepare([write_records(tmp_path / "a.jsonl", 40)], tmp_path / out, tokenizer=SMALL)
+
+
+# ---------------------------------------------------------------- hostile text
+
+
+def test_a_line_without_an_end_becomes_documents_of_bounded_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(inputs.LONGEST_LINE, TEXT, 1 << 14)
+    rng = random.Random(0)
+    words = [str(rng.randrange(10**6)) for _ in range(60_000)]
+    (tmp_path / "t.txt").write_text(" ".join(words))
+    manifest = prepare([tmp_path / "t.txt"], tmp_path / "data", tokenizer=SMALL, workers=1)
+    assert manifest.train.documents + manifest.heldout.documents == -(-len(" ".join(words)) // (1 << 14))
+    assert manifest.characters == pytest.approx(len(" ".join(words)), rel=1e-3)
+    assert read_json(tmp_path / "data" / "corpus.json")["words"] == len(words)
+
+    def peak(lines: int) -> int:
+        (tmp_path / "long.txt").write_bytes(b"word " * (lines << 14))
+        files = find_files([tmp_path / "long.txt"])
+        corpus = Corpus(bundled(files, choose_rule(files, "line")), choose_rule(files, "line"), "text", False, 0)
+        tracemalloc.start()
+        documents = corpus.documents(0, Skips(), ByteCounter())
+        assert sum(len(document.text) + 1 for document in documents) == 5 * lines << 14
+        found = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return found
+
+    assert peak(64) < 1.5 * peak(4)
+
+
+def test_a_record_without_an_end_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(inputs.LONGEST_LINE, RECORDS, 1 << 14)
+    path = write_records(tmp_path / "t.jsonl", 200)
+    path.write_text(path.read_text() + '{"text": "' + "word " * 10_000 + '"}\n')
+    manifest = prepare([path], tmp_path / "data", tokenizer=SMALL)
+    assert sum(manifest.skipped.values()) == 1 and manifest.sources[0].documents == 220
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("nul.txt", b"a line\nzero \0 bytes\n", r"nul.txt' is binary, not text \(line 2\). Leave it out"),
+        ("old.txt", "gr\u00fc\u00dfe\nna\u00efve\n".encode("latin-1"), "old.txt' has 2 undecodable lines of 2"),
+        ("wide.txt", "wide\n".encode("utf-16"), "wide.txt' is UTF-16 text, not UTF-8. Convert it"),
+        ("packed.txt.gz", b"\x1f\x8b not really", "packed.txt.gz' is damaged or cut short"),
+    ],
+)
+def test_one_bad_file_among_good_ones_is_named_and_nothing_is_left(
+    tmp_path: Path, name: str, content: bytes, message: str
+) -> None:
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for number in range(5):
+        (folder / f"{number}.txt").write_text(f"File {number} says this.\nAnd that.\n")
+    (folder / "loop").symlink_to(folder)
+    (folder / name).write_bytes(content)
+    with pytest.raises(UserError, match=message):
+        prepare([folder], tmp_path / "data", tokenizer=SMALL, document="line", workers=1)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["texts"]
+    (folder / name).unlink()
+    manifest = prepare([folder], tmp_path / "data", tokenizer=SMALL, document="line", workers=1)
+    assert (manifest.sources[0].documents, manifest.duplicates) == (10, 4)
+
+
+def test_files_named_one_by_one_are_read_together_and_counted_apart(tmp_path: Path) -> None:
+    """A shell names thousands of files: they must not be as many tasks, nor change what is made."""
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for number in range(60):
+        (folder / f"{number:02d}.txt").write_text(
+            "".join(f"Text {number} line {line}.\n" for line in range(number % 4))
+        )
+    files = sorted(folder.iterdir())
+    found = find_files(files)
+    assert len(bundled(found, choose_rule(found, "line"), together=True)) == 1
+    assert len(bundled(found, choose_rule(found, "line"))) == 60
+    one = prepare([folder], tmp_path / "one", tokenizer=SMALL, document="line")
+    many = prepare(files, tmp_path / "many", tokenizer=SMALL, document="line")
+    assert [source.documents for source in many.sources] == [number % 4 for number in range(60)]
+    assert [source.path for source in many.sources] == list(map(str, files))
+    assert (one.train, one.heldout, one.unigram_counts) == (many.train, many.heldout, many.unigram_counts)
+    assert open_shards(tmp_path / "many").manifest == many and left_over(tmp_path) == []
+
+
+WILD = st.binary(max_size=300) | st.text(max_size=120).map(lambda text: text.encode("utf-8", "surrogatepass"))
+
+
+@settings(max_examples=150)
+@given(st.sampled_from([".txt", ".jsonl", ".csv", ".tsv", ".html", ".xml", ".ds", ".parquet", ".txt.gz"]), WILD, WILD)
+@example(".ds", struct.pack("<4H", 7, 8, 9, 70), struct.pack("<2Q", 2, 4))
+@example(".jsonl", b'{"text": "\\ud800"}\n' * 3, b"")
+@example(".html", b"<p>" * 60, b"")
+def test_whatever_a_file_holds_it_is_read_or_refused_in_a_sentence(
+    tmp_path_factory: pytest.TempPathFactory, data: Path, suffix: str, content: bytes, beside: bytes
+) -> None:
+    path = tmp_path_factory.mktemp("wild") / f"t{suffix}"
+    path.write_bytes(content)
+    Path(f"{path}.index").write_bytes(beside)
+    tokenizer = Existing(folder=str(data / "tokenizer")).folder
+    try:
+        files = find_files([path])
+        rule = choose_rule(files, "auto")
+        corpus = Corpus(bundled(files, rule, 64), rule, "text", False, 0, tokenizer)
+        skips = Skips()
+        for number in range(len(corpus.parts)):
+            for document in corpus.documents(number, skips, ByteCounter()):
+                assert document.text.strip() and document.text.encode()
+        skips.evaluate()
+    except UserError as error:
+        assert error.sentence.endswith(".") and error.remedy.endswith(".")

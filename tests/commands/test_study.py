@@ -1,7 +1,8 @@
-"""``daybreak study``: what it refuses before anything trains, and a real one that is killed and goes on."""
+"""``daybreak study``: what it refuses before anything trains, its tasks, and real ones that are killed and go on."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -12,19 +13,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_studies import SMALL, fake_cells
+from fake_studies import SMALL, cell, fake_cells
+from scipy import stats
 
+from daybreak.commands.record import record
+from daybreak.commands.report import report
 from daybreak.commands.study import read_variant, study
 from daybreak.core.errors import UserError
-from daybreak.core.files import read_json
+from daybreak.core.files import read_json, write_json
 from daybreak.core.run_folder import RunFolder
+from daybreak.evaluation.finetuning.results import read_results
 from daybreak.pretraining.setup import VALIDATION_LENGTH
 from daybreak.recipe import Origin, load_recipe, resolved
 from daybreak.reporting.studies import study_text
 from daybreak.schemas.run import Summary
-from daybreak.schemas.studies import Study
-from daybreak.studies.cell_runner import StudyFolder
+from daybreak.schemas.studies import ScoreComparison, Study, StudyCell
+from daybreak.studies import cell_runner as turns
+from daybreak.studies import cell_tasks
+from daybreak.studies import experiment as experiment
+from daybreak.studies.cell_runner import Cell, StudyFolder
+from daybreak.studies.cell_tasks import CellTasks, choose_tasks, with_scores
 from daybreak.studies.experiment import Variant, heldout_sets, settled
+from daybreak.studies.paired_losses import compare_scores
 from daybreak.training.phases import SecondPhase
 
 # ---------------------------------------------------------------- what is refused, before anything trains
@@ -160,3 +170,260 @@ def test_a_killed_study_goes_on_within_its_cell(
     assert last.curve[-1].loss == last.loss and len(last.curve) > 3
     assert last.loss < found.cells[0].loss and found.comparisons[0].difference == last.loss - found.cells[0].loss
     assert (out / "report.html").exists() and "in one run" in (tmp_path / "log.md").read_text()
+
+
+# ---------------------------------------------------------------- tasks
+
+
+TASK = """name = "{name}"
+train = "rows.csv"
+dev = "rows.csv"
+text = "sentence"
+label = "topic"
+"""
+
+
+@pytest.fixture
+def tasks(tmp_path: Path) -> list[str]:
+    """Two small tasks."""
+    rows = [f"the {'sun' if at % 2 else 'moon'} is number {at},{'day' if at % 2 else 'night'}" for at in range(24)]
+    (tmp_path / "rows.csv").write_text("\n".join(["sentence,topic", *rows]) + "\n")
+    for name in ("light", "dark"):
+        (tmp_path / f"{name}.toml").write_text(TASK.format(name=name))
+    return [str(tmp_path / f"{name}.toml") for name in ("light", "dark")]
+
+
+# ---------------------------------------------------------------- the verdict
+
+
+def on(task: str, a: list[float], b: list[float], unit: str = "seconds", **more: Any) -> ScoreComparison:
+    cells = [cell("a", seed, 4.0, scores={task: score}) for seed, score in enumerate(a)]
+    cells += [cell("b", seed, 4.0, scores={task: score}, **more) for seed, score in enumerate(b)]
+    (found,) = compare_scores(cells, ["a", "b"], unit)
+    return found
+
+
+def test_a_score_is_compared_as_scipy_compares_pairs() -> None:
+    a, b = [0.60, 0.62, 0.61, 0.60], [0.66, 0.67, 0.68, 0.65]
+    found = on("sst2", a, b)
+    interval = stats.ttest_rel(b, a).confidence_interval(0.95)
+    assert (found.low, found.high) == pytest.approx((interval.low, interval.high))
+    assert found.verdict == "B is better" and found.seeds == [0, 1, 2, 3] and found.metric == "accuracy"
+    assert on("sst2", b, a).verdict == "A is better"
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "more", "words"),
+    [
+        ([0.60, 0.62, 0.61], [0.66, 0.67, 0.68], {"void": "busy"}, "no claim: a cell is void"),
+        ([0.60, 0.62, 0.61], [0.66, 0.67, 0.68], {"unit": "steps"}, "B is ahead at equal steps, which is no equal"),
+        ([0.60], [0.66], {}, "B is ahead in one run, no claim"),
+        ([0.60, 0.61], [0.70, 0.71], {}, "B is ahead, no claim from fewer than 3 seeds"),
+        ([0.60, 0.62, 0.61], [0.70, 0.58, 0.66], {}, "no difference shown"),
+        ([0.50, 0.60, 0.70], [0.52, 0.62, 0.72], {}, "B is ahead by no more than the spread, no claim"),
+        ([0.60, 0.60, 0.60], [0.60, 0.60, 0.60], {}, "no difference shown"),
+    ],
+)
+def test_the_rules_for_claims_are_those_of_losses(
+    a: list[float], b: list[float], more: dict[str, Any], words: str
+) -> None:
+    assert on("sst2", a, b, **more).verdict.startswith(words)
+
+
+def test_the_mean_over_tasks_is_compared_too() -> None:
+    """Cells that are not fine-tuned yet take no part."""
+    cells = [cell(name, seed, 4.0, scores={"x": 0.5 + lift, "y": 0.7}) for seed in (0, 1) for name, lift in
+             (("a", 0.0), ("b", 0.1))]  # fmt: skip
+    found = compare_scores([*cells, cell("a", 2, 4.0), cell("b", 2, 4.0)], ["a", "b"], "seconds")
+    assert [(one.task, one.metric) for one in found] == [
+        ("x", "accuracy"), ("y", "accuracy"), ("mean of 2 tasks", "")
+    ]  # fmt: skip
+    assert [one.difference for one in found] == pytest.approx([0.1, 0.0, 0.05])
+    assert found[0].seeds == [0, 1]
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+def test_what_cannot_be_fine_tuned_ends_the_study_before_it_trains(tasks: list[str], tmp_path: Path) -> None:
+    for names, more, words in (
+        (["stbs"], {}, "There is no task 'stbs'"),
+        (["stsb"], {}, "no folder was given"),
+        ([str(tmp_path / "none.toml")], {}, "none.toml"),
+        (tasks, {"protocol": "slow"}, "There is no protocol 'slow'"),
+        (tasks, {"seeds": 0}, "0 fine-tunings of each model are too few"),
+        ([], {"seeds": 1}, "No task was named"),
+    ):
+        with pytest.raises(UserError, match=words):
+            choose_tasks(names, None, **{"protocol": "quick", "seeds": None, **more})
+    (tmp_path / "rows.csv").write_text("sentence\nx\n")
+    with pytest.raises(UserError):
+        choose_tasks(tasks, None, "quick", None)
+    assert choose_tasks([], None, "quick", None) is None
+
+
+def test_other_rows_protocols_and_seeds_are_other_tasks(tasks: list[str], tmp_path: Path) -> None:
+    def identity(protocol: str = "quick", seeds: int | None = None) -> str:
+        found = choose_tasks(tasks, None, protocol, seeds)
+        assert found
+        return found.identity
+
+    before = identity()
+    assert len({before, identity("bert"), identity(seeds=2)}) == 3 and identity() == before
+    rows = (tmp_path / "rows.csv").read_text()
+    (tmp_path / "rows.csv").write_text(rows.replace("sun", "day"))
+    assert identity() != before
+
+
+# ---------------------------------------------------------------- cells that only pretend
+
+
+@pytest.fixture
+def judged(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Cells are fine-tuned at once, variant b always better; their names, in order."""
+    names: list[str] = []
+
+    def evaluate(one: Cell, place: StudyFolder, lock: object, asked: CellTasks) -> None:
+        if one.name not in names:
+            names.append(one.name)
+
+    def scored(found: StudyCell, one: Cell, place: StudyFolder, asked: CellTasks) -> StudyCell:
+        lift = 0.1 * (one.variant == "b") + 0.001 * one.seed
+        return replace(found, tasks=cell("x", 0, 4.0, scores={name: 0.6 + lift for name in asked.record.tasks}).tasks)
+
+    monkeypatch.setattr(experiment, "evaluate_cell", evaluate)
+    monkeypatch.setattr(experiment, "with_scores", scored)
+    monkeypatch.setattr("daybreak.commands.study.report", lambda runs, out, study: out)
+    return names
+
+
+def asked_of(data: Path, out: Path) -> dict[str, Any]:
+    two = [Variant(name="a", recipe=SMALL), Variant(name="b", recipe=replace(SMALL, batch=4))]
+    return {"variants": two, "data": data, "out": out, "budget": "60s", "threads": 1}
+
+
+def test_a_finished_study_is_given_tasks_and_keeps_its_cells(
+    data: Path, tasks: list[str], judged: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    place = StudyFolder(out=tmp_path / "out", budget="60s", threads=1)
+    ran = fake_cells(place, monkeypatch, {})
+    study(seeds=3, **asked_of(data, place.out))
+    assert len(ran) == 6 and not judged
+    found = study(seeds=3, **asked_of(data, place.out), tasks=tasks, task_seeds=1, log=tmp_path / "log.md")
+    assert len(ran) == 6 and sorted(judged) == sorted(ran)
+    assert read_json(place.out / "study.json", Study) == found and found.finished
+    assert found.tasks and found.tasks.tasks == ["light", "dark"]
+    assert [one.verdict for one in found.task_comparisons] == ["B is better"] * 3
+    told = (place.out / "study.md").read_text()
+    said = capsys.readouterr().out
+    table = next(line for line in told.splitlines() if "light (accuracy)" in line)
+    assert "dark (accuracy)" in table and "mean of 2" in table and table in said
+    rows = [[part.strip() for part in line.split("|")[1:-1]] for line in told.splitlines()]
+    assert ["b", "3", "4.000 +- 0.000", *["70.1 +- 0.1"] * 3] in rows
+    assert "light (accuracy), b (B) against a (A): B is better. B's score - A's score: +10.0 points" in told
+    assert "B is better" in (tmp_path / "log.md").read_text()
+    with pytest.raises(UserError, match=r"has tasks, but this command has none. Add --tasks light,dark"):
+        study(seeds=3, **asked_of(data, place.out))
+
+
+def test_a_void_cell_is_fine_tuned_once_and_a_refused_one_never(
+    data: Path, tasks: list[str], judged: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = StudyFolder(out=tmp_path / "out", budget="60s", threads=1)
+    void = {"a-seed-0": "busy", "b-seed-0": experiment.REFUSED, "b-seed-0-again": experiment.REFUSED}
+    fake_cells(place, monkeypatch, void)
+    found = study(seeds=1, **asked_of(data, place.out), tasks=tasks)
+    assert judged == ["a-seed-0"] and not found.task_comparisons
+    judged.clear()
+    study(seeds=1, **asked_of(data, place.out), tasks=tasks, repeat_void=True)
+    assert judged == ["a-seed-0-again"]
+
+
+def test_a_study_is_filed_with_its_scores(
+    data: Path, tasks: list[str], judged: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = StudyFolder(out=tmp_path / "rates", budget="60s", threads=1)
+    fake_cells(place, monkeypatch, {})
+    found = study(seeds=3, **asked_of(data, place.out), tasks=tasks)
+    filed = record(place.out, out=tmp_path / "records")
+    assert filed.name.endswith("-study-rates") and {path.name for path in filed.iterdir()} == {
+        "study.json", "study.md"
+    }  # fmt: skip
+    assert read_json(filed / "study.json", Study) == found and str(tmp_path) not in (filed / "study.json").read_text()
+    with pytest.raises(UserError, match="never edited"):
+        record(place.out, out=tmp_path / "records")
+    write_json(place.out / "study.json", replace(found, finished=False))
+    with pytest.raises(UserError, match="is not finished"):
+        record(place.out, out=tmp_path / "records", name="other")
+
+
+def test_a_study_of_before_has_no_tasks(
+    data: Path, judged: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = StudyFolder(out=tmp_path / "out", budget="60s", threads=1)
+    fake_cells(place, monkeypatch, {})
+    study(seeds=1, **asked_of(data, place.out))
+    path = place.out / "study.json"
+    old = json.loads(path.read_text())
+    for one in [old, *old["cells"]]:
+        for name in ("tasks", "task_comparisons", "task_seconds"):
+            one.pop(name, None)
+    path.write_text(json.dumps(old))
+    assert read_json(path, Study).tasks is None
+
+
+# ---------------------------------------------------------------- a real one
+
+
+def test_the_kept_cells_of_a_study_are_fine_tuned_and_a_kill_loses_no_fine_tuning(
+    start: Callable[..., subprocess.Popen[str]], data: Path, shape: list[str], tasks: list[str], tmp_path: Path
+) -> None:
+    out, small = tmp_path / "out", " ".join(shape)
+    asked = ["study", f"low=tiny {small} --optimizer.lr 1e-5", f"high=tiny {small}", "--data", data]
+    asked += ["--budget", "40steps", "--seeds", "1", "--threads", "1", "--out", out]
+    done = start(*asked)
+    _, complaints = done.communicate(timeout=600)
+    assert done.returncode == 0, complaints
+    runs = [RunFolder(out / "cells" / f"{name}-seed-0") for name in ("low", "high")]
+    kept = [run.summary.stat().st_mtime_ns for run in runs]
+
+    more = [*asked, "--tasks", ",".join(tasks), "--task-seeds", "2"]
+    killed = start(*more)
+    while not list(runs[0].cells.glob("*/*/*/*.json")):
+        assert killed.poll() is None, killed.communicate()
+        time.sleep(0.02)
+    os.kill(killed.pid, signal.SIGTERM)
+    killed.communicate(timeout=120)
+    assert killed.returncode == 143 and not read_json(out / "study.json", Study).finished
+    first = {path: path.stat().st_mtime_ns for path in runs[0].cells.glob("*/*/*/*.json")}
+    assert first and not runs[1].cells.exists()
+
+    done = start(*more)
+    told, complaints = done.communicate(timeout=600)
+    assert done.returncode == 0, complaints
+    assert [run.summary.stat().st_mtime_ns for run in runs] == kept
+    assert all(path.stat().st_mtime_ns == when for path, when in first.items())
+    found = read_json(out / "study.json", Study)
+    for one, run in zip(found.cells, runs):
+        results = {result.task: result for result in read_results(run.results)}
+        assert [(score.task, score.score, score.seeds) for score in one.tasks] == [
+            (name, results[name].mean, 2) for name in ("light", "dark")
+        ]
+        assert one.elapsed == read_json(run.summary)["elapsed"] and one.task_seconds > 0
+    for one in found.task_comparisons[:2]:
+        low, high = ({score.task: score.score for score in side.tasks}[one.task] for side in found.cells)
+        assert one.difference == high - low and "better" not in one.verdict
+    assert "mean of 2" in told and "Comparison of variants" in (out / "report.html").read_text()
+    # Nothing is left to do, and what is done is known by its files.
+    place = StudyFolder(out=out, budget="40steps", threads=1)
+    chosen = choose_tasks(tasks, None, "quick", 2)
+    assert chosen
+    for one in found.cells:
+        unit = Cell(variant=one.variant, seed=0, words=(), data=data)
+        with turns.held(out) as lock, pytest.MonkeyPatch.context() as patch:
+            patch.setattr(cell_tasks, "run_child", lambda *_, **__: pytest.fail("a cell was fine-tuned again"))
+            cell_tasks.evaluate_cell(unit, place, lock, chosen)
+        assert with_scores(one, unit, place, chosen) == one
+    page = report([run.path for run in runs], tmp_path / "page.md", form="md", study=found)
+    assert "light (accuracy)" in page.read_text()
