@@ -22,14 +22,9 @@ CHECKS = {"__post_init__", "check"}
 Sources = Mapping[str, str]
 
 
-@pytest.fixture(scope="module")
-def sources() -> dict[str, str]:
-    """Every file of the package by its path within."""
-    return {path.relative_to(PACKAGE).as_posix(): path.read_text("utf-8") for path in sorted(PACKAGE.rglob("*.py"))}
-
-
-def verb_files() -> set[str]:
-    return {f"{main_of(verb)[0].removeprefix('daybreak.').replace('.', '/')}.py" for verb in COMMANDS}
+SOURCES = {path.relative_to(PACKAGE).as_posix(): path.read_text("utf-8") for path in sorted(PACKAGE.rglob("*.py"))}
+"""Every file of the package by its path within."""
+COMMAND_FILES = sorted({f"{main_of(verb)[0].removeprefix('daybreak.').replace('.', '/')}.py" for verb in COMMANDS})
 
 
 def names(node: ast.AST | None) -> set[str]:
@@ -88,7 +83,9 @@ def read_outside(tree: ast.Module) -> set[str]:
 
 def configurations(trees: Mapping[str, ast.Module], classes: Mapping[str, ast.ClassDef]) -> set[str]:
     """``Recipe`` and what the commands take, and all that these are made of."""
-    taken = [one for file in verb_files() for function in public_functions(trees[file]) for one in parameters(function)]
+    taken = [
+        one for file in COMMAND_FILES for function in public_functions(trees[file]) for one in parameters(function)
+    ]
     found: set[str] = set()
     new = {"Recipe"}.union(*(names(one.annotation) for one in taken)) & classes.keys()
     while new:
@@ -122,21 +119,11 @@ def unread_fields(sources: Sources) -> tuple[list[str], set[str]]:
     return unread, found
 
 
-def test_every_field_is_read(sources: dict[str, str]) -> None:
-    unread, found = unread_fields(sources)
+def test_every_field_is_read() -> None:
+    unread, found = unread_fields(SOURCES)
     assert unread == []
-    expected = {
-        "Watching",
-        "Preparation",
-        "Preprocessing",
-        "Variant",
-        "Texts",
-        "SecondPhase",
-        "AdamW",
-        "Muon",
-        "ModernEncoder",
-    }
-    assert found >= expected and "Summary" not in found
+    expected = "Watching Preparation Preprocessing Variant Texts SecondPhase AdamW Muon ModernEncoder"
+    assert found >= {*expected.split()} and "Summary" not in found
 
 
 FIELD = "\n    planted: int = 0\n"
@@ -146,47 +133,35 @@ USED = FIELD + "\n    def build_planted(self) -> int:\n        return self.plant
 
 
 @pytest.mark.parametrize(
-    ("file", "name"),
+    ("planted", "file", "name"),
     [
-        ("recipe.py", "Recipe"),
-        ("recipe.py", "Devices"),
-        ("commands/pretrain.py", "Watching"),
-        ("commands/study_data.py", "Preparation"),
-        ("data/sequences/sampler.py", "PackedRows"),
+        (FIELD, "recipe.py", "Recipe"),
+        (FIELD, "recipe.py", "Devices"),
+        (FIELD, "commands/pretrain.py", "Watching"),
+        (FIELD, "commands/study_data.py", "Preparation"),
+        (CHECKED, "data/sequences/sampler.py", "PackedRows"),
+        (STORED, "training/optim/optimizers.py", "AdamW"),
+        (USED, "training/optim/optimizers.py", "AdamW"),
     ],
 )
-def test_a_planted_field_is_found(file: str, name: str, sources: dict[str, str]) -> None:
-    assert unread_with(FIELD, file, name, sources) == [f"{name}.planted"]
-
-
-@pytest.mark.parametrize(
-    ("planted", "unread"),
-    [(CHECKED, ["AdamW.planted"]), (STORED, ["AdamW.planted"]), (USED, [])],
-    ids=["only checked", "only stored", "used"],
-)
-def test_only_use_counts(planted: str, unread: list[str], sources: dict[str, str]) -> None:
-    assert unread_with(planted, "training/optim/optimizers.py", "AdamW", sources) == unread
-
-
-def unread_with(planted: str, file: str, name: str, sources: dict[str, str]) -> list[str]:
-    """What is unread with ``planted`` at the end of a class."""
-    (node,) = [one for one in ast.parse(sources[file]).body if isinstance(one, ast.ClassDef) and one.name == name]
-    lines = sources[file].splitlines(keepends=True)
+def test_a_planted_field_is_found_unless_it_is_used(planted: str, file: str, name: str) -> None:
+    (node,) = [one for one in ast.parse(SOURCES[file]).body if isinstance(one, ast.ClassDef) and one.name == name]
+    lines = SOURCES[file].splitlines(keepends=True)
     changed = "".join([*lines[: node.end_lineno], planted, *lines[node.end_lineno :]])
-    return unread_fields({**sources, file: changed})[0]
+    assert unread_fields({**SOURCES, file: changed})[0] == ([] if planted == USED else [f"{name}.planted"])
 
 
 # ---------------------------------------------------------------- flags
 
 
-def unread_flags(source: str, shared: str) -> list[str]:
+def unread_flags(source: str) -> list[str]:
     """``Class.option`` of the options that a command's file declares and that nothing reads.
 
     An option is read as ``options.name``, by its name in a string, also in the file that commands share, or with all
     others (``keywords(...)``).
     """
     tree = ast.parse(source)
-    functions = [node for node in ast.parse(shared).body if isinstance(node, ast.FunctionDef)]
+    functions = [node for node in ast.parse(SOURCES["commands/options.py"]).body if isinstance(node, ast.FunctionDef)]
     functions += [node for node in tree.body if isinstance(node, ast.FunctionDef)]
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "keywords"]
     # keywords(options, Group) reads the group; keywords(parse(Class, ...)) reads the class with all above it.
@@ -219,17 +194,16 @@ def strings(node: ast.AST) -> set[str]:
     return {one.value for one in ast.walk(node) if isinstance(one, ast.Constant) and isinstance(one.value, str)}
 
 
-def test_every_flag_is_read(sources: dict[str, str]) -> None:
-    shared = sources["commands/options.py"]
-    assert [flag for file in sorted(verb_files()) for flag in unread_flags(sources[file], shared)] == []
+def test_every_flag_is_read() -> None:
+    assert [flag for file in COMMAND_FILES for flag in unread_flags(SOURCES[file])] == []
 
 
 @pytest.mark.parametrize("verb", ["Run", "Pretrain", "Verify", "Export", "Report", "Status"])
-def test_a_planted_flag_is_found(verb: str, sources: dict[str, str]) -> None:
-    source = sources[f"commands/{verb.lower()}.py"]
+def test_a_planted_flag_is_found(verb: str) -> None:
+    source = SOURCES[f"commands/{verb.lower()}.py"]
     (head,) = [line for line in source.splitlines() if line.startswith(f"class {verb}Options")]
     changed = source.replace(head, f"{head}\n    planted: int = 0\n")
-    assert unread_flags(changed, sources["commands/options.py"]) == [f"{verb}Options.planted"]
+    assert unread_flags(changed) == [f"{verb}Options.planted"]
 
 
 # ---------------------------------------------------------------- parameters
@@ -239,19 +213,19 @@ def unread_parameters(sources: Sources) -> list[str]:
     """``file: function(parameter)`` of those that a public function of a command's file takes and never reads."""
     return [
         f"{file}: {function.name}({one.arg})"
-        for file in sorted(verb_files())
+        for file in COMMAND_FILES
         for function in public_functions(parsed(sources[file]))
         for one in parameters(function)
         if one.arg not in {name for line in function.body for name in names(line)}
     ]
 
 
-def test_every_parameter_of_a_verb_is_read(sources: dict[str, str]) -> None:
-    assert unread_parameters(sources) == []
+def test_every_parameter_of_a_verb_is_read() -> None:
+    assert unread_parameters(SOURCES) == []
 
 
-def test_a_planted_parameter_is_found(sources: dict[str, str]) -> None:
-    changed = sources["commands/export.py"].replace(
+def test_a_planted_parameter_is_found() -> None:
+    changed = SOURCES["commands/export.py"].replace(
         "    onnx: bool = False,\n", "    onnx: bool = False,\n    planted: int = 0,\n", 1
     )
-    assert unread_parameters({**sources, "commands/export.py": changed}) == ["commands/export.py: export(planted)"]
+    assert unread_parameters({**SOURCES, "commands/export.py": changed}) == ["commands/export.py: export(planted)"]

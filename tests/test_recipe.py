@@ -6,6 +6,7 @@ After a change of a recipe that is meant: ``python tests/test_recipe.py --write`
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import sys
 from pathlib import Path
@@ -16,11 +17,13 @@ import torch
 
 from daybreak.commands.recipes import LEARNING, SCALED, parameters, results
 from daybreak.core.batch import Batch
+from daybreak.core.encoder import EncoderConfig
 from daybreak.core.errors import UserError
 from daybreak.core.files import write_json
 from daybreak.core.serialization import from_dict, to_dict
 from daybreak.data.tokenizers.tokenizer import WordPiece
 from daybreak.models.modern import ModernEncoder
+from daybreak.pretraining.flops import meta_model, vocabulary_of
 from daybreak.recipe import (
     SIZES,
     Recipe,
@@ -53,6 +56,12 @@ def test_the_family_the_systems_and_the_ladder_ship() -> None:
     assert sorted([*FLAGSHIP, *ADAPTING, *SYSTEMS, *LADDER]) == NAMES
 
 
+@functools.cache
+def counted(model: EncoderConfig, vocabulary: int) -> int:
+    """The parameters of a model, which many recipes share."""
+    return meta_model(dataclasses.replace(load_recipe("tiny"), model=model), vocabulary).parameter_count()
+
+
 def variants() -> dict[str, dict[str, Any]]:
     """What --size and --faithful make of each recipe: its fingerprint, and the numbers one looks for first."""
     found = {}
@@ -62,7 +71,7 @@ def variants() -> dict[str, dict[str, Any]]:
                 recipe = load_recipe(name, size=size, faithful=faithful)
                 found[f"{name} --size {size}{' --faithful' * faithful}"] = {
                     "fingerprint": resolved(recipe)["fingerprint"],
-                    "parameters": parameters(recipe),
+                    "parameters": counted(recipe.model, vocabulary_of(recipe)),
                     "batch": recipe.batch,
                     "lr": recipe.optimizer.lr,
                     "init_std": to_dict(recipe.model)["init_std"],

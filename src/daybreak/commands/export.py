@@ -119,7 +119,6 @@ def _export_checkpoint(source: RunFolder, checkpoints: Path, out: Path, data: Pa
     from daybreak.recipe import load_recipe
     from daybreak.training import checkpoint
     from daybreak.training.averaging import RunningAverage
-    from daybreak.training.clock import Tick
 
     recipe = load_recipe(source.recipe)
     shards = open_shards(data)
@@ -149,15 +148,7 @@ def _export_checkpoint(source: RunFolder, checkpoints: Path, out: Path, data: Pa
         vocabulary=shards.manifest.vocabulary,
         special=shards.manifest.special,
     )
-    model.eval()
-    validated = validation.measure(
-        model,
-        rows=validation.rows,
-        step=progress.step,
-        tokens=progress.tokens,
-        tick=Tick(progress.elapsed, 0.0),
-        final=False,
-    )
+    validated = validation.evaluate(model)
     say(f"Step {progress.step:,}: held-out loss {validated.loss:.3f}, masked accuracy {validated.accuracy:.1%}.")
     parity = check_parity(
         out,

@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -65,12 +66,14 @@ class Column:
     """Its name, or its 0-based number in a file without a header."""
     cells: list[str]
     """Stripped values of the rows that were read, in order; empty ones too."""
-    filled: list[str] = field(init=False)
-    counts: Counter[str] = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "filled", [cell for cell in self.cells if cell])
-        object.__setattr__(self, "counts", Counter(self.filled))
+    @cached_property
+    def filled(self) -> list[str]:
+        return [cell for cell in self.cells if cell]
+
+    @cached_property
+    def counts(self) -> Counter[str]:
+        return Counter(self.filled)
 
     @property
     def name(self) -> str:
@@ -383,15 +386,13 @@ def toml(name: str, train: Path, folder: Path, table: Table, chosen: Choice) -> 
         "name": name,
         "train": train_path,
         "text": text if len(text) > 1 else text[0],
-        "choices": [column.key for column in chosen.choices],
+        **({"choices": [column.key for column in chosen.choices]} if chosen.choices else {}),
         "label": chosen.label.key,
         "header": table.header,
         "kind": chosen.kind,
         "metric": chosen.metric,
         "format": table.format,
     }
-    if not chosen.choices:
-        del lines["choices"]
     # A JSON string is also a TOML string.
     return "# Written by daybreak init-task. Without a dev file, 10 % of train is held out.\n" + "".join(
         f"{key:8}= {json.dumps(value, ensure_ascii=False)}\n" for key, value in lines.items()

@@ -169,8 +169,7 @@ def pretrain(
 def _hold(run: RunFolder, world: World, alive: ExitStack) -> bool:
     """Lock the run folder for the first process until ``alive`` closes; return whether the folder is new.
 
-    Raises:
-        UserError: on every process, if another command holds the folder or it cannot be written.
+    UserError is raised on every process if another command holds the folder or it cannot be written.
     """
     created = not run.path.exists()
     refused: UserError | None = None
@@ -196,7 +195,13 @@ def _pretrain(job: PretrainingJob, world: World, watching: Watching, alive: Exit
                 f"The run '{run.path}' is on another host than the first process.",
                 "Copy the folder to the first host, or start that host first.",
             )
-        decisions = first_decisions(job.recipe, world) if fresh else _read_decisions(run, world)
+        decisions = (
+            first_decisions(job.recipe, world)
+            if fresh
+            else read_json(run.decisions, Decisions)
+            if world.is_first
+            else None
+        )
         decisions = world.broadcast(decisions)
         use_device(decisions)
         if fresh and world.is_first:
@@ -224,7 +229,9 @@ def _pretrain(job: PretrainingJob, world: World, watching: Watching, alive: Exit
     training.time_by_category.update(
         charged | {"checkpoint": charged["checkpoint"] + saving, "start": charged["start"] + starting}
     )
-    remote = _remote(job, watching) if world.is_first and watching.track else None
+    remote = None
+    if world.is_first and watching.track:
+        remote = Remote(watching.track, run=run, recipe=resolved(job.recipe), name=run.path.name)
     if world.is_first and fresh:
         alive.enter_context(closing(Heartbeat(run.heartbeat, training.clock.elapsed)))
     try:
@@ -237,14 +244,6 @@ def _pretrain(job: PretrainingJob, world: World, watching: Watching, alive: Exit
     finally:
         if remote:
             remote.close()  # after the export, because closing may take seconds
-
-
-def _remote(job: PretrainingJob, watching: Watching) -> Remote:
-    return Remote(watching.track, run=job.run, recipe=resolved(job.recipe), name=job.run.path.name)
-
-
-def _read_decisions(run: RunFolder, world: World) -> Decisions | None:
-    return read_json(run.decisions, Decisions) if world.is_first else None
 
 
 def _forecast_monitor(job: PretrainingJob, training: Training) -> ForecastMonitor | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -142,11 +143,40 @@ def _published(anchor: Anchor) -> Published:
 
 @dataclass(frozen=True)
 class _Side:
-    """One side of a comparison: a result, the displayed name of its model, and its cells."""
+    """One side of a comparison: a result, the displayed name of its model, and the cells of its folder."""
 
     result: TaskResult
     name: str
-    cells: _CellFiles
+    files: _CellFiles
+
+    def cells(self) -> list[FinetuningRun]:
+        """Return the cells of the result: those with its chosen settings and scores."""
+        result = self.result
+        scores = dict(zip(result.seeds, result.scores.get(result.metric, [])))
+        chosen = result.settings.get("epochs"), result.settings.get("learning_rate")
+        found = [
+            cell
+            for cell in (read_json(file, FinetuningRun) for file in self.files[result.key])
+            if (cell.epochs, cell.learning_rate) == chosen
+            and cell.scores.get(result.metric) == scores.get(cell.seed, math.nan)
+        ]
+        if not found:
+            # Not the full path: reports are shared.
+            raise UserError(f"Its cells are not in '{self.files.name}'.", "Evaluate the model again.")
+        return found
+
+
+class _CellFiles(defaultdict[tuple[str, ...], list[Path]]):
+    """The cell files of a run folder by protocol, task, name of the model and kind of the model."""
+
+    def __init__(self, run: Path):
+        super().__init__(list)
+        folder = RunFolder(run).cells
+        self.name = f"{folder.parent.name}/{folder.name}"
+        for file in sorted(folder.glob("*/*/*/*.json")):
+            with suppress(UserError, KeyError, TypeError):  # incomplete or old; the next evaluation writes it again
+                cell = read_json(file)
+                self[tuple(cell[name] for name in ("protocol", "task", "model_name", "model"))].append(file)
 
 
 def _compared(runs: Sequence[RunRecords]) -> tuple[list[Comparison], list[str]]:
@@ -157,8 +187,8 @@ def _compared(runs: Sequence[RunRecords]) -> tuple[list[Comparison], list[str]]:
         result = a.result
         try:
             one = compare(
-                a.cells.of(result),
-                b.cells.of(b.result),
+                a.cells(),
+                b.cells(),
                 a.name,
                 b.name,
                 kind=result.kind,
@@ -176,18 +206,17 @@ def _compared(runs: Sequence[RunRecords]) -> tuple[list[Comparison], list[str]]:
 
 
 def _pairs(runs: Sequence[RunRecords]) -> Iterator[tuple[_Side, _Side]]:
-    files = [_CellFiles(run.path) for run in runs]
     if len(runs) == 1:
-        pairs = pair_results(runs[0].results)
+        pairs, files = pair_results(runs[0].results), _CellFiles(runs[0].path)
         for pair in pairs:
             if pair.untrained is not None and pair.pretrained is not None:
                 of = f" {pair.model_name}" if several_models(pairs) else ""
                 yield (
-                    _Side(pair.untrained, f"untrained{of}", files[0]),
-                    _Side(pair.pretrained, f"pretrained{of}", files[0]),
+                    _Side(pair.untrained, f"untrained{of}", files),
+                    _Side(pair.pretrained, f"pretrained{of}", files),
                 )
         return
-    first, *others = [list(_pretrained(run, cells)) for run, cells in zip(runs, files)]
+    first, *others = [list(_pretrained(run)) for run in runs]
     for other in others:
         for a in first:
             for b in other:
@@ -195,44 +224,8 @@ def _pairs(runs: Sequence[RunRecords]) -> Iterator[tuple[_Side, _Side]]:
                     yield a, b
 
 
-def _pretrained(run: RunRecords, files: _CellFiles) -> Iterator[_Side]:
-    several = several_models(pair_results(run.results))
+def _pretrained(run: RunRecords) -> Iterator[_Side]:
+    several, files = several_models(pair_results(run.results)), _CellFiles(run.path)
     for result in run.results:
         if result.model == "pretrained":
             yield _Side(result, f"{run.label}, {result.model_name}" if several else run.label, files)
-
-
-class _CellFiles:
-    """The cell files of a folder, indexed by protocol, task and model."""
-
-    def __init__(self, folder: Path):
-        self.folder = RunFolder(folder).cells
-        self._index: defaultdict[tuple[str, ...], list[Path]] | None = None
-
-    def of(self, result: TaskResult) -> list[FinetuningRun]:
-        """Return the cells of a result: those with its chosen settings and scores."""
-        if self._index is None:
-            self._index = self._indexed()
-        scores = dict(zip(result.seeds, result.scores.get(result.metric, [])))
-        chosen = result.settings.get("epochs"), result.settings.get("learning_rate")
-        cells = [read_json(file, FinetuningRun) for file in self._index[result.key]]
-        found = [
-            cell
-            for cell in cells
-            if (cell.epochs, cell.learning_rate) == chosen
-            and cell.scores.get(result.metric) == scores.get(cell.seed, math.nan)
-        ]
-        if not found:
-            here = f"{self.folder.parent.name}/{self.folder.name}"  # not the full path: reports are shared
-            raise UserError(f"Its cells are not in '{here}'.", "Evaluate the model again.")
-        return found
-
-    def _indexed(self) -> defaultdict[tuple[str, ...], list[Path]]:
-        index: defaultdict[tuple[str, ...], list[Path]] = defaultdict(list)
-        for file in sorted(self.folder.glob("*/*/*/*.json")):
-            try:
-                cell = read_json(file)
-                index[tuple(cell[name] for name in ("protocol", "task", "model_name", "model"))].append(file)
-            except (UserError, KeyError, TypeError):
-                continue  # incomplete or from an older version; the next evaluation writes it again
-        return index
