@@ -1,9 +1,23 @@
-"""Helpers for the tests of every architecture."""
+"""Small models, and what tests of every architecture share."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import torch
 from torch import Tensor, nn
+
+from daybreak.recipe import Recipe, load_recipe
+
+
+def small_recipe(name: str = "tiny", **changes: Any) -> Recipe:
+    """A recipe with the shape that the tests of the command line use, so small that a step takes milliseconds."""
+    found = load_recipe(name)
+    model = replace(found.model, layers=1, hidden_size=32, heads=2, intermediate_size=32)  # type: ignore[call-arg]
+    tokenizer = replace(found.tokenizer, vocabulary=400)  # type: ignore[call-arg]
+    changes = {"length": 32, "batch": 8, "precision": "float32", **changes}
+    return replace(found, tokenizer=tokenizer, model=model, **changes)
 
 
 def disturb(model: nn.Module) -> None:

@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 import torch
 from in_process import command, exit_code, train_on_the_cpu
+from small_models import small_recipe
 
 from daybreak.commands import pretrain
 from daybreak.core.files import read_json
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.serialization import from_dict
 from daybreak.pretraining.starting_points import continued, extended
-from daybreak.recipe import Recipe, load_recipe
+from daybreak.recipe import load_recipe
 from daybreak.schemas.run import StepRecord, Summary
 from daybreak.training import checkpoint, loop
 from daybreak.training.clock import read_trace
@@ -146,15 +147,9 @@ def test_a_stopped_branch_goes_on(
     assert (ours.rows, ours.steps, ours.resumes) == (whole.rows, 60, 1)
 
 
-def small(name: str, **changes: Any) -> Recipe:
-    found = load_recipe(name)
-    model = replace(found.model, layers=1, hidden_size=32, heads=2, intermediate_size=32)  # type: ignore[call-arg]
-    return replace(found, model=model, length=32, batch=8, precision="float32", **changes)
-
-
 def test_a_branch_of_a_run_in_its_second_phase_stays_there(data: Path, tmp_path: Path) -> None:
     """Longer rows from the first step on, and the batch as large as it had grown."""
-    recipe = small("crammed", budget="40steps")
+    recipe = small_recipe("crammed", budget="40steps")
     later = replace(recipe.phase2, start=0.5, length=64, batch=4)
     recipe = replace(recipe, phase2=later, ramp=replace(recipe.ramp, batch_multiple=2))
     pretrain.pretrain(recipe, data=data, out=tmp_path / "run")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import shutil
 import signal
@@ -17,6 +16,7 @@ import pytest
 import torch
 from rendezvous import free_port
 from safetensors.torch import load_file
+from small_models import small_recipe
 
 from daybreak.commands import pretrain
 from daybreak.commands.prepare import prepare
@@ -26,7 +26,7 @@ from daybreak.core.run_folder import RunFolder
 from daybreak.core.serialization import from_dict
 from daybreak.data.sequences.shards import open_shards
 from daybreak.data.tokenizers.tokenizer import WordPiece
-from daybreak.recipe import Recipe, load_recipe
+from daybreak.recipe import load_recipe
 from daybreak.schemas.changes import MachineRecord
 from daybreak.schemas.corpus import CorpusReport
 from daybreak.schemas.run import (
@@ -45,20 +45,6 @@ from daybreak.training.monitoring.heartbeat import INTERVAL, read_heartbeat
 
 Daybreak = Callable[..., "subprocess.CompletedProcess[str]"]
 Start = Callable[..., "subprocess.Popen[str]"]
-
-
-def small(budget: str) -> Recipe:
-    """Tiny with the shape that the command line tests use."""
-    tiny = load_recipe("tiny")
-    return dataclasses.replace(
-        tiny,
-        tokenizer=dataclasses.replace(tiny.tokenizer, vocabulary=400),
-        model=dataclasses.replace(tiny.model, layers=1, hidden_size=32, heads=2, intermediate_size=32),  # type: ignore[call-arg]
-        length=32,
-        batch=8,
-        precision="float32",
-        budget=budget,
-    )
 
 
 @pytest.fixture(autouse=True)
@@ -218,7 +204,7 @@ def test_a_start_that_was_killed_before_it_became_a_run_is_begun_again(
     shutil.copy(finished / "model" / "model.safetensors", run / "checkpoints" / "step-000000000")
     shutil.copy(finished / "environment.json", run)
     (run / ".recipe.json.123.tmp").write_text("{")
-    pretrain.pretrain(small("40steps"), data=data, out=run)
+    pretrain.pretrain(small_recipe(budget="40steps"), data=data, out=run)
     assert bits(run) == bits(finished)  # and two runs of one recipe are one run
 
 
@@ -234,7 +220,7 @@ def test_what_a_resume_does_before_its_first_step_is_charged_while_it_does_it(
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(pretrain, "fit", stop)
-        pretrain.pretrain(small("40steps"), data=data, out=run.path)
+        pretrain.pretrain(small_recipe(budget="40steps"), data=data, out=run.path)
     seen: list[float] = []
 
     def compile_long(*_: object) -> None:
@@ -247,7 +233,7 @@ def test_what_a_resume_does_before_its_first_step_is_charged_while_it_does_it(
 
     monkeypatch.setattr(pretrain, "resume", compile_long)
     with pytest.raises(KeyboardInterrupt):
-        pretrain.pretrain(small("40steps"), data=data, out=run.path)
+        pretrain.pretrain(small_recipe(budget="40steps"), data=data, out=run.path)
     assert len(seen) == 3
     assert read_heartbeat(run.heartbeat) >= seen[-1] - INTERVAL and not [
         thread for thread in threading.enumerate() if thread.name == "heartbeat"
@@ -264,7 +250,7 @@ def test_two_processes_train_as_one(start: Start, data: Path, shape: list[str], 
     assert [rank.returncode for rank in ranks] == [0, 0], said
     assert read_json(run / "decisions.json", Decisions).microbatch == 4
     # One process that takes the same halves one after the other rounds alike; AdamW would magnify another rounding.
-    pretrain.pretrain(dataclasses.replace(small("40steps"), microbatch=4), data=data, out=tmp_path / "one")
+    pretrain.pretrain(small_recipe(budget="40steps", microbatch=4), data=data, out=tmp_path / "one")
     one, two = (load_file(folder / "model" / "model.safetensors") for folder in (tmp_path / "one", run))
     assert max((one[name] - two[name]).abs().max().item() for name in one) <= 1e-5
     assert len(read_trace(run / "trace.jsonl")) == 40
@@ -273,7 +259,7 @@ def test_two_processes_train_as_one(start: Start, data: Path, shape: list[str], 
 @pytest.mark.usefixtures("ungated")
 def test_a_time_budget_ends_by_itself_and_is_accounted_for(data: Path, tmp_path: Path) -> None:
     """Whether it ends in time is measured on a quiet machine, by benchmarks/budget.py."""
-    summary = pretrain.pretrain(small("5s"), data=data, out=tmp_path / "run")
+    summary = pretrain.pretrain(small_recipe(budget="5s"), data=data, out=tmp_path / "run")
     assert summary.steps >= 20 and summary.elapsed > 2
     assert sum(summary.time_by_category.values()) == pytest.approx(summary.elapsed, rel=0.1)
     last = read_trace(tmp_path / "run" / "trace.jsonl")[-1]
@@ -285,7 +271,7 @@ def test_a_time_budget_ends_by_itself_and_is_accounted_for(data: Path, tmp_path:
 @pytest.mark.usefixtures("ungated")
 def test_it_learns_what_the_text_holds(data: Path, tmp_path: Path) -> None:
     """A few hundred steps of the smallest shape end far below the unigram baseline."""
-    seen = pretrain.pretrain(small("500steps"), data=data, out=tmp_path / "run").validation
+    seen = pretrain.pretrain(small_recipe(budget="500steps"), data=data, out=tmp_path / "run").validation
     assert seen.loss < seen.unigram_loss - 0.5
     assert seen.accuracy > 1.3 * seen.most_frequent_fraction
     assert seen.distinct >= 8

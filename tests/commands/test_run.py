@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 import torch
+from small_models import small_recipe
 
 from daybreak.cli import main
 from daybreak.commands import evaluate, run
@@ -171,15 +172,7 @@ def test_without_a_corpus_the_docstrings_are_read_and_their_task_comes_first(
     monkeypatch.setattr(docstrings, "installed_packages", lambda: site(tmp_path / "site"))
     monkeypatch.setattr(probe, "choose_device", lambda: torch.device("cpu"))
     monkeypatch.setattr("daybreak.commands.evaluate.evaluate", lambda model, tasks, **more: asked.append((tasks, more)))
-    tiny = load_recipe("tiny")
-    recipe = dataclasses.replace(
-        tiny,
-        tokenizer=dataclasses.replace(tiny.tokenizer, vocabulary=400),
-        model=dataclasses.replace(tiny.model, layers=1, hidden_size=32, heads=2, intermediate_size=32),  # type: ignore[call-arg]
-        length=32,
-        batch=4,
-        budget="20steps",
-    )
+    recipe = small_recipe(batch=4, budget="20steps")
     monkeypatch.setattr("daybreak.evaluation.model_source.find_tasks", lambda *_: [])  # there are no GLUE files here
     page = run.run(recipe, out=tmp_path / "out", tasks=["cola"], seeds=2)
     assert page == tmp_path / "out" / "report.html" and page.is_file()
@@ -192,17 +185,6 @@ def test_without_a_corpus_the_docstrings_are_read_and_their_task_comes_first(
     ]
     first = json.loads((tmp_path / "out" / "corpus" / "docstrings.jsonl").read_text().splitlines()[0])
     assert first["package"] in ("alphalib", "betalib")
-
-
-def test_a_task_file_that_is_missing_is_refused_in_words(
-    finished: Path, corpus: Path, data: Path, shape: list[str], refused: Callable[..., str], tmp_path: Path
-) -> None:
-    out = Path(shutil.copytree(finished, tmp_path / "run"))
-    shutil.copytree(data, out / "data")
-    said = refused(
-        "run", "tiny", "--corpus", corpus, "--budget", "40steps", "--out", out, "--tasks", "none.toml", *shape
-    )
-    assert "Cannot read the task file 'none.toml'" in said
 
 
 def test_another_recipe_does_not_touch_the_data_of_a_run(

@@ -132,46 +132,6 @@ def test_a_study_goes_on_with_more_seeds_but_not_with_another_budget(
     assert len(ran) == 6
 
 
-# ---------------------------------------------------------------- a real one
-
-
-def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
-    while not path.exists():
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.05)
-
-
-def test_a_killed_study_goes_on_within_its_cell(
-    start: Callable[..., subprocess.Popen[str]], data: Path, shape: list[str], tmp_path: Path
-) -> None:
-    out, small = tmp_path / "out", " ".join(shape)
-    variants = [f"low=tiny {small} --optimizer.lr 1e-5", f"high=tiny {small}"]
-    asked = ["study", *variants, "--data", data, "--budget", "150steps", "--seeds", "1", "--threads", "1"]
-    asked += ["--out", out, "--log", tmp_path / "log.md"]
-    low, high = (RunFolder(out / "cells" / f"{name}-seed-0") for name in ("low", "high"))
-    killed = start(*asked)
-    wait_for(high.heartbeat, killed)
-    kept = low.summary.stat().st_mtime_ns
-    os.kill(killed.pid, signal.SIGKILL)
-    killed.communicate()
-    assert not read_json(out / "study.json", Study).finished and not high.summary.exists()
-    done = start(*asked)
-    told, complaints = done.communicate(timeout=600)
-    assert done.returncode == 0, complaints
-    assert "1 of them done" in told
-    found = read_json(out / "study.json", Study)
-    assert found.finished and low.summary.stat().st_mtime_ns == kept
-    assert [(one.variant, one.resumes, len(one.loads), one.threads) for one in found.cells] == [
-        ("low", 0, 1, 1), ("high", 1, 2, 1)
-    ]  # fmt: skip
-    summary: Summary = read_json(high.summary, Summary)
-    last = found.cells[1]
-    assert (last.loss, last.steps, last.tokens) == (summary.validation.loss, 150, summary.tokens)
-    assert last.curve[-1].loss == last.loss and len(last.curve) > 3
-    assert last.loss < found.cells[0].loss and found.comparisons[0].difference == last.loss - found.cells[0].loss
-    assert (out / "report.html").exists() and "in one run" in (tmp_path / "log.md").read_text()
-
-
 # ---------------------------------------------------------------- tasks
 
 
@@ -376,18 +336,39 @@ def test_a_study_of_before_has_no_tasks(
 # ---------------------------------------------------------------- a real one
 
 
-def test_the_kept_cells_of_a_study_are_fine_tuned_and_a_kill_loses_no_fine_tuning(
+def test_a_killed_study_goes_on_within_its_cell_and_is_given_tasks_later(
     start: Callable[..., subprocess.Popen[str]], data: Path, shape: list[str], tasks: list[str], tmp_path: Path
 ) -> None:
     out, small = tmp_path / "out", " ".join(shape)
     asked = ["study", f"low=tiny {small} --optimizer.lr 1e-5", f"high=tiny {small}", "--data", data]
-    asked += ["--budget", "40steps", "--seeds", "1", "--threads", "1", "--out", out]
-    done = start(*asked)
-    _, complaints = done.communicate(timeout=600)
-    assert done.returncode == 0, complaints
+    asked += ["--budget", "150steps", "--seeds", "1", "--threads", "1", "--out", out, "--log", tmp_path / "log.md"]
     runs = [RunFolder(out / "cells" / f"{name}-seed-0") for name in ("low", "high")]
-    kept = [run.summary.stat().st_mtime_ns for run in runs]
+    low, high = runs
+    killed = start(*asked)
+    while not high.heartbeat.exists():
+        assert killed.poll() is None, killed.communicate()
+        time.sleep(0.05)
+    trained = low.summary.stat().st_mtime_ns
+    os.kill(killed.pid, signal.SIGKILL)
+    killed.communicate()
+    assert not read_json(out / "study.json", Study).finished and not high.summary.exists()
+    done = start(*asked)
+    told, complaints = done.communicate(timeout=600)
+    assert done.returncode == 0, complaints
+    assert "1 of them done" in told
+    found = read_json(out / "study.json", Study)
+    assert found.finished and low.summary.stat().st_mtime_ns == trained
+    assert [(one.variant, one.resumes, len(one.loads), one.threads) for one in found.cells] == [
+        ("low", 0, 1, 1), ("high", 1, 2, 1)
+    ]  # fmt: skip
+    summary: Summary = read_json(high.summary, Summary)
+    last = found.cells[1]
+    assert (last.loss, last.steps, last.tokens) == (summary.validation.loss, 150, summary.tokens)
+    assert last.curve[-1].loss == last.loss and len(last.curve) > 3
+    assert last.loss < found.cells[0].loss and found.comparisons[0].difference == last.loss - found.cells[0].loss
+    assert (out / "report.html").exists() and "in one run" in (tmp_path / "log.md").read_text()
 
+    kept = [run.summary.stat().st_mtime_ns for run in runs]
     more = [*asked, "--tasks", ",".join(tasks), "--task-seeds", "2"]
     killed = start(*more)
     while not list(runs[0].cells.glob("*/*/*/*.json")):
@@ -416,7 +397,7 @@ def test_the_kept_cells_of_a_study_are_fine_tuned_and_a_kill_loses_no_fine_tunin
         assert one.difference == high - low and "better" not in one.verdict
     assert "mean of 2" in told and "Comparison of variants" in (out / "report.html").read_text()
     # Nothing is left to do, and what is done is known by its files.
-    place = StudyFolder(out=out, budget="40steps", threads=1)
+    place = StudyFolder(out=out, budget="150steps", threads=1)
     chosen = choose_tasks(tasks, None, "quick", 2)
     assert chosen
     for one in found.cells:
