@@ -1,4 +1,4 @@
-"""Errors: the user can correct it, an event ended the run, or (any other exception) it is a bug in Daybreak.
+"""Errors: mistakes that the user can correct, and events that end a run. Any other exception is a bug in Daybreak.
 
 Exception
   +-- UserError    one sentence, one remedy, exit code 2

@@ -270,7 +270,7 @@ def _sides(pair: TaskPair) -> list[TaskResult]:
 
 
 def _averages(averages: Sequence[Average]) -> list[list[str]]:
-    """A row a convention."""
+    """One row per convention."""
     several = len({average.model_name for average in averages}) > 1
     return [
         [

@@ -1,7 +1,7 @@
 """BERT as Google trained it: masked language modelling and next-sentence prediction, 128 tokens, then 512.
 
 Paper: Devlin et al. 2018 (arXiv 1810.04805), and google-research/bert.
-Command: daybreak run bert-2018 --corpus TEXT --budget 24h (one sentence a line, blank lines between documents; add
+Command: daybreak run bert-2018 --corpus TEXT --budget 24h (one sentence per line, blank lines between documents; add
 --split-sentences for prose).
 Published: GLUE test average 79.6 for base after 1,000,000 steps of 256 sequences (table 1 of the paper).
 Measured: records/2026-11-23-bert-2018-tiny-4000steps (size tiny, 4 minutes of one thread, Wikipedia).

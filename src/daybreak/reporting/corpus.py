@@ -395,7 +395,7 @@ def clipped(text: str, most: int) -> str:
 
 
 def steps_table(report: CorpusReport) -> Markup:
-    """A row a step; nothing without steps."""
+    """One row per step; nothing without steps."""
     head = ("Step", "Reasons", "Left out", "Fraction", "Of the characters", "Documents kept")
     return table(head, [_step_row(step) for step in report.steps], words=2) if report.steps else NOTHING
 
@@ -420,7 +420,7 @@ def _step_row(step: StepReport) -> list[Markup | str]:
 
 
 def sources_table(report: CorpusReport) -> Markup:
-    """A row an input; nothing without inputs. Many rows are folded, very many only counted."""
+    """One row per input; nothing without inputs. Many rows are folded, very many only counted."""
     found = report.sources
     if not found:
         return NOTHING

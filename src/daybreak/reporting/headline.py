@@ -265,7 +265,7 @@ def _incomparable(runs: Sequence[RunRecords]) -> str:
 
 
 def comparison(runs: Sequence[RunRecords]) -> Markup:
-    """A table with a row a run; the best loss and accuracy are marked."""
+    """A table with one row per run; the best loss and accuracy are marked."""
     records = [run.validation for run in runs if run.validation is not None]
     ranked = [] if _different_data(runs) else records
     best = min((record.loss for record in ranked), default=None), max((each.accuracy for each in ranked), default=None)

@@ -53,7 +53,7 @@ QUANTITIES = (
 
 
 def machine(runs: Sequence[RunRecords]) -> Markup:
-    """Figures over time and a table with a row a run; nothing if no run recorded its machine."""
+    """Figures over time and a table with one row per run; nothing if no run recorded its machine."""
     if not any(machine_use(run) for run in runs):
         return NOTHING
     plots = [
@@ -75,7 +75,7 @@ def machine_use(run: RunRecords) -> MachineUse | None:
 
 
 def machine_figure(runs: Sequence[RunRecords], quantity: Quantity) -> Figure:
-    """One quantity over elapsed time: a curve a run, or a curve for each of its accelerators."""
+    """One quantity over elapsed time: one curve per run, or one per accelerator."""
     axis = Axis(runs, "time")
     curves = [(number, *curve) for number, run in enumerate(runs) for curve in _curves(run, quantity)]
     most = max(2, min(POINTS, POINTS_PER_FIGURE // max(1, len(curves))))

@@ -54,7 +54,7 @@ def run_name(runs: Sequence[RunRecords], number: int) -> Markup:
 
 
 def facts(pairs: Mapping[str, Any]) -> Markup:
-    """Names and values, one pair a line, without the pairs whose value is None."""
+    """Names and values, one pair per line, without the pairs whose value is None."""
     return tag(
         "dl",
         *(
@@ -140,7 +140,7 @@ def figure(title: str, caption: str, chart: dict[str, Any], legend: Any = "", *,
 
 
 def _numbers(chart: dict[str, Any]) -> list[Markup]:
-    """The content of a chart as a table with a row a bar or a line; empty if the chart has no data."""
+    """The content of a chart as a table with one row per bar or line; empty if the chart has no data."""
     texts = [text for trace in chart["data"] if trace["type"] == "bar" for text in trace["hovertext"]]
     if texts:
         return [table(("Bars, from left to right",), [[html.unescape(text)] for text in texts])]

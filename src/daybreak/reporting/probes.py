@@ -60,7 +60,7 @@ def _name(runs: Sequence[RunRecords], number: int, text: str) -> str:
 
 
 def layer_scores(runs: Sequence[RunRecords]) -> Figure:
-    """A line a task: the score of a linear model on each layer."""
+    """One line per task: the score of a linear model on each layer."""
     tasks = list(dict.fromkeys(probe.task for _, probes in probed(runs) for probe in probes.layer_probes))
     data = []
     for number, probes in probed(runs):

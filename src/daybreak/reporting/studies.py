@@ -59,7 +59,7 @@ def log_entry(study: Study, date: str) -> str:
 
 
 def study_section(study: Study) -> Markup:
-    """The section of a study in the report of its runs: a row a variant, and the verdicts."""
+    """The section of a study in the report of its runs: one row per variant, and the verdicts."""
     head, rows = _task_rows(study)
     sentences = [*map(loss_sentence, study.comparisons), *map(score_sentence, study.task_comparisons)]
     scores = (
@@ -91,7 +91,7 @@ def _basis(settings: StudySettings, seeds: int) -> str:
 
 
 def variants(study: Study) -> str:
-    """A row a variant, the lowest loss first."""
+    """One row per variant, the lowest loss first."""
     rows = []
     for variant in study.settings.variants:
         cells = [cell for cell in study.cells if cell.variant == variant.name]
@@ -109,7 +109,7 @@ def variants(study: Study) -> str:
 
 
 def on_tasks(study: Study) -> str:
-    """The fine-tuning protocol, and a row a variant with its loss, its score on each task and their mean."""
+    """The fine-tuning protocol, and one row per variant with its loss, its score on each task and their mean."""
     if study.tasks is None:
         return ""
     seeds = "the protocol's seeds" if study.tasks.seeds is None else many(study.tasks.seeds, "seed")
@@ -121,7 +121,7 @@ def on_tasks(study: Study) -> str:
 
 
 def _task_rows(study: Study) -> tuple[list[str], list[list[str]]]:
-    """A row a variant: seeds, loss, and scores if there are tasks, the highest mean first."""
+    """One row per variant: seeds, loss, and scores if there are tasks, the highest mean first."""
     names = study.tasks.tasks if study.tasks else []
     metrics = {result.task: result.metric for cell in study.cells for result in cell.tasks}
     head = ["variant", "seeds", "loss"]

@@ -337,7 +337,7 @@ def line(found: Comparison) -> str:
 
 
 def verdicts(comparisons: Sequence[Comparison], unpaired: Sequence[str]) -> Markup:
-    """A figure and a table for each two models, with a row a task."""
+    """A figure and a table for each two models, with one row per task."""
     if not comparisons and not unpaired:
         return NOTHING
     blocks: list[Markup] = []

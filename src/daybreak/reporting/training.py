@@ -205,7 +205,7 @@ def _mark_events(layout: Figure, axis: Axis) -> None:
 
 
 def spent(runs: Sequence[RunRecords]) -> Figure:
-    """A bar a run: the seconds of the budget by category."""
+    """One bar per run: the seconds of the budget by category."""
     summaries = [(html.escape(run.label), run.summary.time_by_category) for run in runs if run.summary is not None]
     categories = list(dict.fromkeys([*CATEGORY_COLOURS, *(key for _, times in summaries for key in times)]))
     parts = {key: [times.get(key, 0.0) for _, times in summaries] for key in categories}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class SearchIndex:
-    """The state of a search index, renewed after each part that is written."""
+    """The state of a search index; the file is rewritten after each part of the index."""
 
     format: int
     """Version of the files; an index of another version is built again."""

@@ -1,8 +1,8 @@
 """Run the preparation of text parts on a Ray cluster or as a Slurm job array.
 
-The result of a part is a folder that is renamed into place once complete (``first_pass.fill_part``), on a disk that all
-machines share. No result is sent: a part is done when its folder exists, and a task that dies loses only the parts it
-was working on. The executors come from datatrove (extra ``corpus``). Until all parts are done there is also:
+Each part writes its result to a folder, which is renamed when it is complete (``first_pass.fill_part``), on a disk that
+all machines share. No result is sent: a part is done when its folder exists, and a task that dies loses only the parts
+it was working on. The executors come from datatrove (extra ``corpus``). Until all parts are done there is also:
 
     WORK/tasks-x1y2z3/plan  task           settings, and the pickled task for each part
                       launch.log  job      output of the launcher; the Slurm job number

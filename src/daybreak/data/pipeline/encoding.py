@@ -1,7 +1,7 @@
 """The second pass over the text: encode each part, then join the parts to shards.
 
-The tokens of a part are a folder that is renamed into place once complete. The shards hold the tokens of the parts in
-order, independent of which process encoded them. Repeated documents follow after all parts: two copies of a document
+Each part writes its tokens to a folder, which is renamed when it is complete. The shards hold the tokens of the parts
+in order, independent of which process encoded them. Repeated documents follow after all parts: two copies of a document
 in one sequence would reveal the masked tokens.
 
     ENCODED/00007/train.tokens train.documents [train.sentences]  heldout...  times  counts  density

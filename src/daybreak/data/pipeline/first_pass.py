@@ -1,6 +1,6 @@
 """The first pass over the text: apply the filters, count, sample text for the tokenizer, and decide on the splits.
 
-The results of a part are a folder that is renamed into place once complete, so an interrupted preparation resumes:
+Each part writes its results to a folder, which is renamed when it is complete, so an interrupted preparation resumes:
 
     SURVEY/00007/documents.bin  sample/  facts.json  kept.texts  kept.lengths
 

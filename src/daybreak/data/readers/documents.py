@@ -48,7 +48,7 @@ class Document:
     source: str
     """The input it came from, as the user typed it."""
     sentences: tuple[str, ...] | None = None
-    """The lines of an input with one sentence a line, else None. Joined by line breaks they equal the text."""
+    """The lines of an input with one sentence per line, else None. Joined by line breaks they equal the text."""
     ids: np.ndarray | None = field(default=None, compare=False)
     """Token ids of an input that holds tokens, unsigned [tokens], else None; ``text`` is the decoded ids."""
 

@@ -1,8 +1,8 @@
-"""Extract the visible prose of HTML pages: the title, then one paragraph a line.
+"""Extract the visible prose of HTML pages: the title, then one paragraph per line.
 
 Removed: scripts and styles, navigation and page furniture (nav, header, footer, aside, menus, and elements with such a
 role), forms, hidden elements and figures. From tables only paragraphs (``<p>``) are kept, because old pages use tables
-for layout while data cells contain no prose. Lists are kept, one item a line.
+for layout while data cells contain no prose. Lists are kept, one item per line.
 
 The tokenizer reads every character a bounded number of times; the one of the standard library takes quadratic time on
 broken markup (CVE-2025-6069). Memory: a page of at most LARGEST_PAGE and its parsed form.
@@ -116,7 +116,7 @@ def _encoding(label: str) -> str:
 
 
 def visible_text(page: str) -> str:
-    """Return the normalized prose of an HTML page, one paragraph a line, or "". Broken markup is not an error."""
+    """Return the normalized prose of an HTML page, one paragraph per line, or "". Broken markup is not an error."""
     prose = _Prose()
     place = 0
     while found := _OPENS.search(page, place):

@@ -105,7 +105,7 @@ class _Dump:
 
 
 def read_dump(part: FileRange) -> Iterator[str]:
-    """Yield the text of each article, one paragraph a line. Other pages are counted as skipped.
+    """Yield the text of each article, one paragraph per line. Other pages are counted as skipped.
 
     Raises:
         UserError: the file cannot be read or decompressed, is not a dump, or is damaged.
