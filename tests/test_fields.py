@@ -143,6 +143,7 @@ USED = FIELD + "\n    def build_planted(self) -> int:\n        return self.plant
         (STORED, "training/optim/optimizers.py", "AdamW"),
         (USED, "training/optim/optimizers.py", "AdamW"),
     ],
+    ids=lambda value: "" if "\n" in value else value,
 )
 def test_a_planted_field_is_found_unless_it_is_used(planted: str, file: str, name: str) -> None:
     (node,) = [one for one in ast.parse(SOURCES[file]).body if isinstance(one, ast.ClassDef) and one.name == name]

@@ -64,20 +64,17 @@ def run_command(arguments: list[str]) -> int:
         finally:
             sys.stdout.flush()
     except UserError as error:
-        _complain(str(error))
-        return 2
+        return _complain(str(error))
     except PeerLost as lost:
-        _complain(f"{lost} The same command resumes from the last checkpoint.")
-        return 2
+        return _complain(f"{lost} The same command resumes from the last checkpoint.")
     except Interrupted as stop:
-        _complain("stopped; the same command resumes.")
-        return stop.exit_code
+        return _complain("stopped; the same command resumes.", stop.exit_code)
     except KeyboardInterrupt:
-        _complain("stopped.")
-        return 130
+        return _complain("stopped.", 130)
     except MemoryError:
-        _complain("out of memory. Close other programs or lower --workers or --microbatch; the same command resumes.")
-        return 2
+        return _complain(
+            "out of memory. Close other programs or lower --workers or --microbatch; the same command resumes."
+        )
     except BrokenPipeError:
         if arguments[0] in RESUMABLE:
             _complain("stopped, because its output was closed; the same command resumes.")
@@ -85,8 +82,7 @@ def run_command(arguments: list[str]) -> int:
     except OSError as error:
         if error.filename and error.errno in UNUSABLE:
             why = os.strerror(error.errno).lower()
-            _complain(f"'{error.filename}' cannot be used: {why}. Correct the path or its permissions.")
-            return 2
+            return _complain(f"'{error.filename}' cannot be used: {why}. Correct the path or its permissions.")
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG):
             return _report_bug()
         path = f" to '{error.filename}'" if error.filename else ""
@@ -101,21 +97,21 @@ def run_command(arguments: list[str]) -> int:
     return 0
 
 
-def _complain(message: str) -> None:
-    """Print a message to standard error; the exit code stays the same where that is a log on a full disk."""
+def _complain(message: str, code: int = 2) -> int:
+    """Print a message to standard error, and return the exit code, also where that is a log on a full disk."""
     try:
         print(f"daybreak: {message}", file=sys.stderr, flush=True)
     except OSError:
         with suppress(OSError, ValueError):  # so that Python does not fail to flush it at exit
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+    return code
 
 
 def _report_bug() -> int:
     """Print the traceback of an unexpected exception."""
     with suppress(OSError):
         traceback.print_exc()
-    _complain("this is a bug in Daybreak; please report the lines above.")
-    return 1
+    return _complain("this is a bug in Daybreak; please report the lines above.", 1)
 
 
 def dispatch(arguments: list[str]) -> None:

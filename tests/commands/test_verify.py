@@ -291,7 +291,7 @@ def stopped_on_two(
 ) -> Iterator[tuple[Path, list[object]]]:
     """A run of two processes, one of which was asked to stop; and its command. Shared: copy it before changing it."""
     run = tmp_path_factory.mktemp("two") / "run"
-    words = ["pretrain", "tiny", "--data", data, "--budget", "800steps", *shape]
+    words = ["pretrain", "tiny", "--data", data, "--budget", "400steps", *shape]
     ranks = two(start, *words, "--out", run)
     deadline = time.monotonic() + 120
     while not (read_trace(run / "trace.jsonl") or [None])[-1:] or len(read_trace(run / "trace.jsonl")) < 20:
@@ -341,8 +341,8 @@ def test_after_a_change_of_processes_the_last_steps_verify(
     said = re.sub(r"\s+", " ", refused("verify", run, "--data", data))
     assert "The number of processes changed during the run (1, 2)" in said
     assert f"Only steps after step {change.step} can be verified" in said and "--last" in said
-    assert change.step < 720
-    assert f"Verified: steps 720 to 800 of '{run}'" in verified(run, "--last", 80)
+    assert change.step < 320
+    assert f"Verified: steps 320 to 400 of '{run}'" in verified(run, "--last", 80)
 
 
 def test_a_difference_is_told_by_the_first_name_and_how_far_apart() -> None:

@@ -12,7 +12,6 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from daybreak import __version__
 from daybreak.commands.options import parse
@@ -55,12 +54,7 @@ class Finding:
 
 
 def doctor(folder: Path = Path(), *, with_torch: bool = False) -> bool:
-    """Print the result of each check; return whether Daybreak can run here.
-
-    Args:
-        folder: the folder for runs.
-        with_torch: import torch, which takes seconds, and compute on the device that a run would use.
-    """
+    """Print the result of each check; return whether Daybreak can run here, with runs in ``folder``."""
     found = [*_software(), *_machine(), *_gpu(), *_disk(folder), *_extras()]
     if with_torch:
         with working("Importing torch"):
@@ -74,6 +68,10 @@ def doctor(folder: Path = Path(), *, with_torch: bool = False) -> bool:
     say()
     say(f"{faults} faults: fix them first." if faults > 1 else "1 fault: fix it first." if faults else "Ready.")
     return not faults
+
+
+def _noted(wrong: bool, subject: str, sentence: str, remedy: str) -> Finding:
+    return Finding(NOTE, subject, sentence, remedy) if wrong else Finding(OK, subject, sentence)
 
 
 def _software() -> Iterator[Finding]:
@@ -116,10 +114,7 @@ def _machine() -> Iterator[Finding]:
     cores, total, free = usable_cores(), *_memory()
     yield Finding(OK, "processor", f"{processor_name()}, {cores} usable core{'s' if cores > 1 else ''}.")
     message = f"{free / 2**30:.1f} of {total / 2**30:.1f} GiB are free."
-    if free < LITTLE_MEMORY:
-        yield Finding(NOTE, "memory", message, "Close other programs, or train the recipe tiny.")
-    else:
-        yield Finding(OK, "memory", message)
+    yield _noted(free < LITTLE_MEMORY, "memory", message, "Close other programs, or train the recipe tiny.")
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     if load > cores:
         yield Finding(
@@ -175,23 +170,16 @@ def _cards() -> tuple[list[str], str]:
         return [], ""
     try:
         handles = [pynvml.nvmlDeviceGetHandleByIndex(number) for number in range(pynvml.nvmlDeviceGetCount())]
-        cards = [f"{_text(pynvml.nvmlDeviceGetName(card))} ({_gpu_memory(card)})" for card in handles]
-        return cards, _text(pynvml.nvmlSystemGetDriverVersion())
+        memory = [(card, pynvml.nvmlDeviceGetMemoryInfo(card)) for card in handles]
+        cards = [
+            f"{pynvml.nvmlDeviceGetName(card)} ({found.free / 2**30:.0f} of {found.total / 2**30:.0f} GiB free)"
+            for card, found in memory
+        ]
+        return cards, str(pynvml.nvmlSystemGetDriverVersion())
     except pynvml.NVMLError:
         return [], ""
     finally:
         pynvml.nvmlShutdown()
-
-
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
-
-
-def _gpu_memory(card: Any) -> str:
-    import pynvml
-
-    memory = pynvml.nvmlDeviceGetMemoryInfo(card)
-    return f"{memory.free / 2**30:.0f} of {memory.total / 2**30:.0f} GiB free"
 
 
 def _disk(folder: Path) -> Iterator[Finding]:
@@ -205,10 +193,7 @@ def _disk(folder: Path) -> Iterator[Finding]:
         yield Finding(NOTE, "disk", f"'{place}' cannot be written: {why}.", "Choose another folder with --out.")
         return
     message = f"{free / 1e9:.1f} GB are free in '{place}'."
-    if free < LITTLE_DISK:
-        yield Finding(NOTE, "disk", message, "Free disk space, or choose a folder on another disk with --out.")
-    else:
-        yield Finding(OK, "disk", message)
+    yield _noted(free < LITTLE_DISK, "disk", message, "Free disk space, or choose a folder on another disk with --out.")
     if who_holds(place) is None:
         yield Finding(
             NOTE, "locks", f"The file system of '{place}' has no locks.", "Start only one command per run folder."

@@ -129,7 +129,6 @@ def evaluate(
         The results of this call, in the order of ``tasks``.
 
     Raises:
-        UserError: the input cannot be used.
         TooLate: the forecast time is longer than ``within``.
         Interrupted: a signal was received; the same call resumes.
     """
@@ -191,12 +190,9 @@ def evaluate(
 def forecast_evaluation(
     model: Path, tasks: Sequence[str], *, task_dir: str | Path | None, protocol: str, seeds: int | None
 ) -> tuple[int, float]:
-    """Time a few steps of each fine-tuning of a model on this machine, without running them.
+    """Time a few steps of each fine-tuning; return their number, and the forecast of their seconds in parallel.
 
     Tasks that a protocol starts from another task's model are timed from ``model``.
-
-    Returns:
-        The number of fine-tunings, and the forecast of their seconds with parallel processes.
     """
     from daybreak.evaluation.finetuning.forecast import waiting_seconds
     from daybreak.evaluation.finetuning.parallel import thread_count

@@ -35,10 +35,7 @@ def leaderboard(records: Path, out: Path | None = None) -> str:
     """Return the leaderboard of all runs in ``records`` as Markdown; the same records give the same page.
 
     A folder that ``daybreak record`` wrote is read from its record.json. A record from before that file existed is read
-    from the run's own files and gets no rank. Other folders are ignored.
-
-    Args:
-        out: a file to write the page to as well; links are relative to its folder.
+    from the run's own files and gets no rank. Other folders are ignored. Links are relative to the folder of ``out``.
     """
     if not records.is_dir():
         raise UserError(f"There is no folder '{records}'.", "Name the folder that daybreak record writes to.")

@@ -146,14 +146,9 @@ def value_of(flag: str, arguments: Sequence[str]) -> str:
 
 
 def split_recipe(command: str, flag: str, arguments: Sequence[str]) -> tuple[str, list[str]]:
-    """Split off the recipe, the first argument of a command unless that is an option.
+    """Split off the recipe, empty unless it is the first argument of a command.
 
-    Args:
-        command: ``run`` or ``pretrain``.
-        flag: the option that takes text or data, for the remedy where its name was forgotten.
-
-    Returns:
-        The recipe, empty if none is given, and the other arguments.
+    ``flag`` is the option that takes text or data, for the remedy where its name was forgotten.
     """
     from daybreak.recipe import FAMILY, recipe_names
 

@@ -122,9 +122,7 @@ def pretrain(
     """Train ``recipe`` on prepared ``data`` into the run folder ``out``; the same call again resumes it.
 
     Args:
-        data: folder made by ``prepare``.
         overwrite: delete ``out`` first, after the arguments are checked.
-        watching: trackers and the price of the machine.
         started: ``time.monotonic()`` at which the budget starts; now when None.
 
     Returns:

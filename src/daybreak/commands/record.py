@@ -56,10 +56,7 @@ def record(run: Path, *, out: Path, data: Path | None = None, name: str = "", la
     not at all. All other checks come before the steps are repeated. For a study, the record contains its settings,
     cells, scores and comparisons, and no step is repeated.
 
-    The keywords are the options of ``daybreak record``.
-
-    Returns:
-        The new folder.
+    The keywords are the options of ``daybreak record``. The path of the new folder is returned.
 
     Raises:
         UserError: the run is not finished, off its budget, refused by the parity check, or its steps differ when

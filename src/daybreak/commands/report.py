@@ -75,8 +75,7 @@ def report(
     model is compared with the untrained one. The comparisons are printed, one line per task.
 
     Args:
-        form: html, or md for text and tables without plots.
-        text: whether the page may quote the text: held-out sentences, and documents left out of a corpus.
+        form, text: the options ``--format`` and ``--text`` of ``daybreak report``.
         study: the study that the runs are cells of; its comparisons, which pair pretraining seeds, replace the
             comparisons of runs.
     """
@@ -100,12 +99,7 @@ def report(
 
 
 def glue_scores(runs: Sequence[Path], table: str = TABLES[0], out: Path | None = None) -> str:
-    """Return a Markdown table of GLUE dev scores: a row for each model of the runs and each published model.
-
-    Args:
-        table: a name of TABLES.
-        out: file for the table.
-    """
+    """Return, and write, a Markdown table of GLUE dev scores, with a row for each model of the runs or published."""
     if table not in TABLES:
         raise UserError(f"'{table}' is not a table.", f"Choose {' or '.join(TABLES)}.")
     if out is not None and out.is_dir():

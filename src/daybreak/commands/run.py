@@ -124,8 +124,7 @@ def main(arguments: Sequence[str]) -> None:
 def _with_size(arguments: list[str]) -> tuple[list[str], Path | None]:
     """Choose the size if the arguments have a corpus and a time but no recipe; an existing run keeps its size.
 
-    Returns:
-        The arguments with a recipe in front, and the run folder if ``--out`` does not name it.
+    The arguments are returned with a recipe in front, with the run folder if ``--out`` does not name it.
     """
     time_given = value_of("--budget", arguments) or value_of("--deadline", arguments)
     chosen = any(value_of(flag, arguments) for flag in ("--size", "--init", "--from"))
@@ -203,7 +202,7 @@ def run(
     deadline: Deadline | None = None,
     open_report: bool = False,
 ) -> Path:
-    """Go from text to a tested encoder and its report.
+    """Go from text to a tested encoder and its report, whose path is returned.
 
     The keywords are the options of ``daybreak run``.
 
@@ -212,9 +211,6 @@ def run(
         preprocessing: of ``corpus``; the recipe's preset by default.
         deadline: when everything is done. Pretraining gets the time that preparation leaves, minus a reserve for the
             tasks. If time runs out, evaluation seeds are skipped, but not the export or the report.
-
-    Returns:
-        The path of the report.
     """
     started = time.monotonic()
     folder = RunFolder(out)
@@ -318,11 +314,7 @@ class FineTuning:
     def evaluate(self, folder: RunFolder, within: Callable[[], float] | None = None) -> None:
         """Fine-tune the model and random weights on each task that has no result with all seeds.
 
-        Args:
-            within: returns the seconds that are left for both.
-
-        Raises:
-            TooLate: the forecast time is longer.
+        ``within`` returns the seconds that are left for both; TooLate is raised if the forecast is longer.
         """
         if not self.tasks:
             return

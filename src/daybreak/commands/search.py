@@ -58,10 +58,7 @@ def search(
     The first call builds an index of passages; a killed build resumes where it stopped. For many queries from
     Python, ``daybreak.searching.query.open_search`` keeps index and model open.
 
-    The keywords are the options of ``daybreak search``.
-
-    Returns:
-        The best passages, best first; none without a query.
+    The keywords are the options of ``daybreak search``. The best passages come first; there are none without a query.
     """
     check_query(words or "-", top, method)
     if export is not None:
