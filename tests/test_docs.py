@@ -1,4 +1,4 @@
-"""What README and docs tell a stranger to type is what the program takes; their links lead somewhere.
+"""Links and Python on the pages lead to what there is, and copies are of now; test_docs_commands.py runs commands.
 
 ``docs/tables.py`` makes the copies on the pages: tables of records, the table of recipes and the examples.
 """
@@ -9,14 +9,12 @@ import ast
 import importlib
 import re
 import runpy
-from pathlib import Path
 
 import pytest
-from page_commands import COMMANDS, ROOT, SNIPPETS, TEXTS, called, words_of
+from page_commands import COMMANDS, ROOT, SNIPPETS, TEXTS
 
 from daybreak import cli
 
-PARSED = [pytest.param(one.text, id=f"{one.page}: {one.text}") for one in COMMANDS if words_of(one.text)]
 LINKS = [
     pytest.param(name, target, id=f"{name}: {target}")
     for name, text in TEXTS.items()
@@ -26,12 +24,7 @@ TABLES = runpy.run_path(str(ROOT / "docs/tables.py"))
 
 
 def test_there_is_something_to_check() -> None:
-    assert len(PARSED) >= 150 and len(SNIPPETS) >= 10 and len(LINKS) >= 50
-
-
-@pytest.mark.parametrize("command", PARSED)
-def test_each_command_reaches_its_verb(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    called(command, tmp_path, monkeypatch)
+    assert len(COMMANDS) >= 150 and len(SNIPPETS) >= 10 and len(LINKS) >= 50
 
 
 @pytest.mark.parametrize("snippet", [one.text for one in SNIPPETS])

@@ -1,4 +1,7 @@
-"""The ledger and the users' page say what is: commands parse, values are the recipes', tests and records exist."""
+"""The ledger says what is: values are the recipes', tests and records exist, counts are right.
+
+``test_docs.py`` and ``test_docs_commands.py`` check the commands and links of all pages.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +9,18 @@ import ast
 import functools
 import json
 import re
-import shlex
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pytest
-
-from daybreak.core.errors import UserError
 from daybreak.core.serialization import to_dict
-from daybreak.recipe import Recipe, load_recipe, recipe_names
+from daybreak.recipe import load_recipe, recipe_names
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 LEDGER = (DOCS / "mission.md").read_text(encoding="utf-8")
-FLAGS = {tuple(line.split()) for line in (ROOT / "tests/golden/flags.txt").read_text().splitlines()}
-COMMANDS = {verb for verb, _ in FLAGS}
 
-COMMAND = re.compile(r"`((?:torchrun [^`]* -m )?daybreak [^`]*)`")
 VALUE = re.compile(r"`([a-z0-9-]+(?: --[a-z]+(?: [a-z]+)?)*): ([a-z_.0-9]+ = [^`]*)`")
 TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
-LINK = re.compile(r"\]\((?!http)([^)#]+)\)")
 STATUS = re.compile(r"\*(built|quoted|shown|not built)\*")
 PLACE = re.compile(r"`(src/daybreak/[\w/.]+)`")
 STATUSES = ["built", "quoted", "shown", "not built"]
@@ -60,71 +55,14 @@ def status_of(row: Row) -> str:
     return found.group(1) if found else ""
 
 
-def recipe_of(words: list[str]) -> Recipe | None:
-    """The recipe whose fields the flags of a command may name: its first word, or that of --recipe."""
-    name = words[words.index("--recipe") + 1] if "--recipe" in words else words[1] if len(words) > 1 else "tiny"
-    if name.startswith("-"):
-        name = "tiny"
-    size = words[words.index("--size") + 1] if "--size" in words else ""
-    return load_recipe(name, size=size, faithful="--faithful" in words)
-
-
-def fields(plain: Any, where: str = "") -> set[str]:
-    if not isinstance(plain, dict):
-        return {"--" + where.replace("_", "-")}
-    return {flag for name, item in plain.items() for flag in fields(item, f"{where}.{name}" if where else name)}
-
-
-def complaint(command: str) -> str:
-    """What is wrong with a command, in words; empty when the program takes it."""
-    words = shlex.split(command[command.index("daybreak ") :])[1:]
-    flags = {word.split("=")[0] for word in words if word.startswith("--")}
-    if words[0] not in COMMANDS:
-        return f"no command {words[0]}" if words[0] not in ("--help", "VERB") else ""
-    known = {flag for verb, flag in FLAGS if verb == words[0]}
-    try:
-        if words[0] in ("run", "pretrain"):
-            known |= fields(to_dict(recipe_of(words)))
-        elif words[0] == "recipes" and len(words) > 1 and words[1] != "NAME":
-            recipe_of(words)
-        elif words[0] == "prepare" and "--recipe" in words:
-            known |= {f for f in fields(to_dict(recipe_of(words))) if f.startswith("--tokenizer.")}
-    except UserError as error:
-        return str(error)
-    return ", ".join(sorted(flags - known))
-
-
 @functools.cache
 def functions_of(path: str) -> set[str]:
     tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
     return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
 
 
-def test_the_checks_check() -> None:
-    assert complaint("daybreak pretrain crammed --data DATA --ramp.fraction 0.5 --rows.order stream") == ""
-    assert complaint("daybreak pretrain crammed --data DATA --rows.oder stream") == "--rows.oder"
-    assert complaint("torchrun --nproc-per-node 2 -m daybreak pretrain tiny --dat DATA") == "--dat"
-    assert "no command" in complaint("daybreak train tiny") and "no recipe" in complaint("daybreak run crammd")
+def test_every_row_has_a_status() -> None:
     assert len(ROWS) > 200 and all(status_of(row) for row in ROWS)
-
-
-@pytest.mark.parametrize("page", sorted(path.name for path in DOCS.glob("*.md")))
-def test_every_link_leads_somewhere(page: str) -> None:
-    text = (DOCS / page).read_text(encoding="utf-8")
-    assert [target for target in LINK.findall(text) if not (DOCS / target).exists()] == []
-
-
-@pytest.mark.parametrize(("page", "least"), [("mission.md", 2), ("systems.md", 11)])
-def test_every_command_is_one(page: str, least: int) -> None:
-    text = (DOCS / page).read_text(encoding="utf-8")
-    blocks = [
-        line.split("#")[0].strip()
-        for block in re.findall(r"```\n(.*?)```", text, re.DOTALL)
-        for line in block.split("\n")
-    ]
-    commands = COMMAND.findall(text) + [line for line in blocks if "daybreak " in line]
-    assert len(commands) >= least
-    assert {command: wrong for command in commands if (wrong := complaint(command))} == {}
 
 
 def test_every_value_is_the_recipes() -> None:
