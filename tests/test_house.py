@@ -14,7 +14,6 @@ import subprocess
 import sys
 import tomllib
 from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -90,23 +89,30 @@ def trees() -> dict[str, ast.Module]:
     return found
 
 
-def imports(module: str) -> Iterator[str]:
+def called(call: ast.Call) -> str:
+    """The last name of the function that is called; empty if it has none."""
+    return getattr(call.func, "attr", getattr(call.func, "id", ""))
+
+
+@functools.cache
+def imports(module: str) -> list[str]:
     """Every name that ``module`` imports, down to the module: ``daybreak.core.serialization``, ``numpy`` ..."""
-    is_package = (SOURCE / module.replace(".", "/")).is_dir()
+    is_package, found = (SOURCE / module.replace(".", "/")).is_dir(), []
     for node in ast.walk(trees()[module]):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             up = node.level - is_package
             package = module.split(".")[: -up or None] if node.level else []
             name = ".".join(package + ([node.module] if node.module else []))
-            for alias in node.names:
-                full = f"{name}.{alias.name}"
-                yield full if full in trees() else name
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
-            yield from (str(name.value) for name in node.args[:1] if isinstance(name, ast.Constant))
+            full = [f"{name}.{alias.name}" for alias in node.names]
+            found += [each if each in trees() else name for each in full]
+        elif isinstance(node, ast.Call) and called(node) in ("import_module", "__import__"):
+            found += [str(name.value) for name in node.args[:1] if isinstance(name, ast.Constant)]
+    return found
 
 
+@functools.cache
 def room(module: str) -> str:
     """``daybreak.data.readers.hub`` -> ``data.readers``; ``daybreak.cli`` -> ``cli``; ``daybreak`` -> ``daybreak``."""
     inside = module.removeprefix("daybreak.")
@@ -114,12 +120,11 @@ def room(module: str) -> str:
     return inside if is_folder or "." not in inside else inside.rpartition(".")[0]
 
 
-def arrows() -> Iterator[tuple[str, str]]:
+@functools.cache
+def arrows() -> list[tuple[str, str]]:
     """Every (importing module, imported module) between two different modules of the package."""
-    for module in trees():
-        for target in imports(module):
-            if target.split(".")[0] == "daybreak" and target != module:
-                yield module, target
+    pairs = [(module, target) for module in trees() for target in imports(module)]
+    return [(module, target) for module, target in pairs if target.split(".")[0] == "daybreak" and target != module]
 
 
 def holds_only_folders(module: str) -> bool:
@@ -200,7 +205,7 @@ def test_libraries_stay_in_their_rooms() -> None:
 def loaded(*arguments: str) -> set[str]:
     """Names of the packages that a fresh interpreter loads, started with ``arguments``."""
     command = [sys.executable, "-X", "importtime", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     told = [line for line in done.stderr.splitlines() if not line.startswith("import time:")]
     assert done.returncode == 0, "\n".join(told)
     names = [line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line not in told]
