@@ -99,7 +99,7 @@ class AlbertEncoder(EncoderConfig):
 
 
 class Layer(nn.Module):
-    """Post-norm, as in BERT: each half adds to the stream and the sum is normalised."""
+    """Post-norm, as in BERT: each half adds to the stream and the sum is normalized."""
 
     def __init__(self, shape: AlbertEncoder):
         super().__init__()

@@ -32,7 +32,7 @@ LAST = 1 << 62
 
 @dataclass(frozen=True, kw_only=True)
 class MaskedSpans(Objective):
-    """Masked language modelling on spans; every field is a flag: --objective.span 5."""
+    """Masked language modeling on spans; every field is a flag: --objective.span 5."""
 
     rate: float = 0.15
     """Fraction of the positions that are predicted."""

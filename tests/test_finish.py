@@ -93,7 +93,7 @@ def test_embed_without_a_model_is_refused(data: Path, refused: Callable[..., str
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"objective": CausalThenMasked(causal_fraction=0.8)}, "before masked language modelling does"),
+        ({"objective": CausalThenMasked(causal_fraction=0.8)}, "before masked language modeling does"),
         ({"objective": Masked(next_sentence=True)}, "[Nn]ext-sentence prediction"),
         ({"phase2": SecondPhase(start=0.9)}, "before the second phase"),
     ],

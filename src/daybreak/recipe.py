@@ -199,7 +199,7 @@ class Recipe:
             )
         if self.objective.stage(self.finish.start) == "causal":
             raise UserError(
-                f"The finish starts at {self.finish.start:g} of the run, before masked language modelling does.",
+                f"The finish starts at {self.finish.start:g} of the run, before masked language modeling does.",
                 "Give a later --finish.start, or a smaller --objective.causal-fraction.",
             )
         if self.phase2.start < 1 and self.finish.start < self.phase2.start:

@@ -178,7 +178,7 @@ def add_code(folder: Path) -> None:
         ("modern", alter_settings, ["logits", "tokenizer round trip"]),
         ("bert", alter_weights, ["logits", "next sentence", "trained length"]),
         ("crammed", alter_code, ["not run"]),
-        ("modern", add_code, ["'more.py' is not the modelling code"]),
+        ("modern", add_code, ["'more.py' is not the modeling code"]),
     ],
 )
 def test_an_altered_export_is_refused_and_marked(

@@ -151,7 +151,7 @@ def test_a_stock_model_goes_on_with_its_own_tokenizer(
     assert forgetting.general_before and forgetting.general_after
     assert forgetting.general_after < forgetting.general_before == decisions.before["general"]
     assert summary.parent == f"stock-{family}"
-    assert f"continued from stock-{family} with masked language modelling" in (run / "model/README.md").read_text()
+    assert f"continued from stock-{family} with masked language modeling" in (run / "model/README.md").read_text()
     assert f"Continued pretraining: held-out loss from {forgetting.own_before:.3f}" in re.sub(
         r"\s+", " ", capsys.readouterr().out
     )

@@ -134,7 +134,7 @@ class EncoderConfig(Component):
 
     @abstractmethod
     def build(self, vocabulary: int) -> Encoder:
-        """Return a freshly initialised model; random numbers come from torch's default generator."""
+        """Return a freshly initialized model; random numbers come from torch's default generator."""
 
     @abstractmethod
     def to_hugging_face(self, vocabulary: int, length: int, special: SpecialIds = SpecialIds()) -> dict[str, Any]:

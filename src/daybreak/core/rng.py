@@ -20,7 +20,7 @@ def _shift_right(bits: Tensor, by: int) -> Tensor:
 
 
 def _mix(bits: Tensor) -> Tensor:
-    """The finaliser of SplitMix64 (Steele et al., OOPSLA 2014): a bijection of 64 bits whose output looks random."""
+    """The finalizer of SplitMix64 (Steele et al., OOPSLA 2014): a bijection of 64 bits whose output looks random."""
     bits = (bits ^ _shift_right(bits, 30)) * _signed(0xBF58476D1CE4E5B9)
     bits = (bits ^ _shift_right(bits, 27)) * _signed(0x94D049BB133111EB)
     return bits ^ _shift_right(bits, 31)

@@ -153,7 +153,7 @@ def _description(recipe: dict[str, Any], config: dict[str, Any], summary: Summar
     lengths = " and later ".join(map(str, _lengths(recipe)))
     length = f" It was trained on sequences of {lengths} tokens." if lengths else ""
     next_sentence = summary is not None and summary.validation.next_accuracy is not None
-    objective = "masked language modelling" + (" and next-sentence prediction" if next_sentence else "")
+    objective = "masked language modeling" + (" and next-sentence prediction" if next_sentence else "")
     parent = summary.parent if summary else ""
     start = f"continued from {line(parent)}" if parent else "pretrained from random weights"
     return (

@@ -2,7 +2,7 @@
 
 sentence-transformers and optimum expect this path. Inputs are those of the tokenizer (``input_ids``,
 ``attention_mask``, and ``token_type_ids`` for BERT), int64 [batch, length], both sizes dynamic; the output is
-``last_hidden_state``, float32 [batch, length, hidden_size]. The graph has no masked-language-modelling head, because
+``last_hidden_state``, float32 [batch, length, hidden_size]. The graph has no masked-language-modeling head, because
 embeddings and classifiers do not need the logits.
 """
 

@@ -120,7 +120,7 @@ def _unknown_code(folder: Path, shape: EncoderConfig) -> dict[str, Any] | None:
     there = {path.name: path.read_bytes() for path in folder.glob("*.py")}
     for name in sorted(ours.keys() | there.keys()):
         if ours.get(name) != there.get(name):
-            return _failed(f"'{name}' is not the modelling code of this model, so it was not run")
+            return _failed(f"'{name}' is not the modeling code of this model, so it was not run")
     return None
 
 

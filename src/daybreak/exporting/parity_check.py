@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"
-# transformers copies modelling code before running it: into the scratch folder, not into the user's cache.
+# transformers copies modeling code before running it: into the scratch folder, not into the user's cache.
 os.environ["HF_MODULES_CACHE"] = str(Path(sys.argv[2]) / "modules")
 
 import torch

@@ -1,1 +1,1 @@
-"""Architectures. Each file has the layers, the initialisation, and the import from and export to Hugging Face."""
+"""Architectures. Each file has the layers, the initialization, and the import from and export to Hugging Face."""

@@ -66,10 +66,10 @@ class BertEncoder(EncoderConfig):
     init_std: float = 0.02
     """Standard deviation of the initial weights, a normal truncated at two standard deviations."""
     sinusoidal_start: bool = False
-    """Initialise the learned positions as sinusoids in a random basis, so that near positions start similar."""
+    """Initialize the learned positions as sinusoids in a random basis, so that near positions start similar."""
     query_key_correlation: float = 0.0
     """Correlation of the initial key weights with the query weights. Above 0, a position attends to similar positions
-    from the start (mimetic initialisation, Trockman and Kolter 2023, arXiv 2305.09828, section 3)."""
+    from the start (mimetic initialization, Trockman and Kolter 2023, arXiv 2305.09828, section 3)."""
     value_output_correlation: float = 0.0
     """Correlation of the initial output weights of attention with the transposed value weights (same source)."""
 
@@ -177,7 +177,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """Post-norm block: each sublayer is added to the residual stream and the sum is normalised."""
+    """Post-norm block: each sublayer is added to the residual stream and the sum is normalized."""
 
     def __init__(self, shape: BertEncoder):
         super().__init__()
@@ -260,7 +260,7 @@ class Bert(Encoder):
 
 @torch.no_grad()
 def initialise(model: Bert, std: float) -> None:
-    """Initialise as google-research/bert: normal truncated at two standard deviations, biases 0.
+    """Initialize as google-research/bert: normal truncated at two standard deviations, biases 0.
 
     The shape's other settings then change positions and attention weights, at constant variance.
     """

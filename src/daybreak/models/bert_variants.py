@@ -5,7 +5,7 @@ Each function translates a ``config.json`` and a state dict into BERT's, and the
 * RoBERTa and its relatives number positions from the padding id on and have one token type.
 * DistilBERT has no token types and other names.
 * A discriminator of ELECTRA has no masked-LM head. It gets one that training has to fit: its dense map starts as the
-  identity, its norm as transformers initialises it.
+  identity, its norm as transformers initializes it.
 
 Token types that the original lacks are added without effect, so that sentence pairs can be told apart in fine-tuning.
 """

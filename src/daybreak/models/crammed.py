@@ -4,7 +4,7 @@ Pre-norm; a GELU unit with or without a gate; a sinusoid times one learned scale
 small head or none before the tied decoder. Dropout is 0 by default, because the original pretrains in eval mode. One
 fused projection; the last layer computes queries and its unit at the masked positions only.
 
-transformers has no class for it, so the export contains two modelling files, ``modeling_crammed.py`` and its layers.
+transformers has no class for it, so the export contains two modeling files, ``modeling_crammed.py`` and its layers.
 
 Three checkpoint layouts are read: Daybreak's export, the published version 2 (``crammed-bert``) and the published
 version 1 (``crammed-bert-legacy``). The published ones keep their architecture file under ``arch`` in ``config.json``.
@@ -322,7 +322,7 @@ class Crammed(Encoder):
 
 @torch.no_grad()
 def initialise(model: Crammed, std: float) -> None:
-    """Initialise weights from a normal without depth scaling, and biases with 0; padding has no special embedding.
+    """Initialize weights from a normal without depth scaling, and biases with 0; padding has no special embedding.
 
     The shape's other settings then change the scale of the positions, and attention weights at constant variance.
     """
@@ -342,7 +342,7 @@ def initialise(model: Crammed, std: float) -> None:
 
 
 def hugging_face_name(name: str) -> str:
-    """Return the name of a parameter in the modelling file of the export."""
+    """Return the name of a parameter in the modeling file of the export."""
     if name.startswith("output."):
         return name.replace("output.", "decoder.")
     return name if name.startswith("head.") else f"model.{name}"

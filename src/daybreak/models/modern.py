@@ -55,7 +55,7 @@ class ModernEncoder(EncoderConfig):
     """Standard deviation of a truncated normal; for output projections divided by sqrt(2 * layers)."""
     query_key_correlation: float = 0.0
     """Correlation of the initial key weights with the query weights. Above 0, a position attends to similar positions
-    from the start (mimetic initialisation, Trockman and Kolter 2023, arXiv 2305.09828, section 3)."""
+    from the start (mimetic initialization, Trockman and Kolter 2023, arXiv 2305.09828, section 3)."""
 
     def __post_init__(self) -> None:
         if min(self.layers, self.hidden_size, self.heads, self.intermediate_size, self.global_every, self.window) < 1:
@@ -169,7 +169,7 @@ class GatedUnit(nn.Module):
 
 
 class Block(nn.Module):
-    """Pre-norm block; the first has no norm before attention, because the embedding is normalised."""
+    """Pre-norm block; the first has no norm before attention, because the embedding is normalized."""
 
     def __init__(self, shape: ModernEncoder, index: int):
         super().__init__()
@@ -254,7 +254,7 @@ class ModernBert(Encoder):
 
 @torch.no_grad()
 def initialise(model: ModernBert, std: float) -> None:
-    """Initialise as transformers: truncated normal, with output projections scaled by 1 / sqrt(2 * layers).
+    """Initialize as transformers: truncated normal, with output projections scaled by 1 / sqrt(2 * layers).
 
     With ``query_key_correlation``, key weights are then mixed with the query weights at constant variance.
     """

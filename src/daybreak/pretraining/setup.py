@@ -97,7 +97,7 @@ def build(
     """Build the model, its optimizer and the running average of its weights, if any.
 
     Args:
-        init: initialise the embeddings from the text, or load the weights of ``origin.init``; not needed if a
+        init: initialize the embeddings from the text, or load the weights of ``origin.init``; not needed if a
             checkpoint is loaded afterwards.
     """
     torch.manual_seed(recipe.seed)
@@ -110,7 +110,7 @@ def build(
             {name: parent[name] for name in parent if name in model.state_dict()}, strict=False
         )
         if outcome.missing_keys:
-            say(f"Initialised at random, as the model to continue lacks it: {', '.join(sorted(outcome.missing_keys))}.")
+            say(f"Initialized at random, as the model to continue lacks it: {', '.join(sorted(outcome.missing_keys))}.")
     model = model.to(decisions.device)
     model.gradient_checkpointing = recipe.gradient_checkpointing
     optimizer = recipe.optimizer.build(model)
@@ -326,7 +326,7 @@ def starting_weights(recipe: Recipe, data: Path, shards: Shards) -> Encoder:
     if same and parent.model.vocabulary == shards.manifest.vocabulary:
         return parent.model
     if not same:
-        say(f"The data have another vocabulary: its embeddings are initialised from those of '{recipe.origin.init}'.")
+        say(f"The data have another vocabulary: its embeddings are initialized from those of '{recipe.origin.init}'.")
     return with_vocabulary(
         parent.model,
         parent.shape,

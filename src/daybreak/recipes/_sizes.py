@@ -61,7 +61,7 @@ def bert_beta2(hidden_size: int, faithful: bool) -> float:
 def bert_warmup(paper: float, hidden_size: int, faithful: bool) -> float:
     """Fraction of the budget in which the rate of BERT's Adam rises: a fifth at hidden size 128, else half below base.
 
-    With the paper's 0.2 to 3 % a short run reaches its peak rate within some ten steps, and the trunk, which normalises
+    With the paper's 0.2 to 3 % a short run reaches its peak rate within some ten steps, and the trunk, which normalizes
     after each block, stays on the unigram plateau for thousands of steps.
     """
     if not is_narrow(hidden_size, faithful):

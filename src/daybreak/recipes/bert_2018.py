@@ -1,4 +1,4 @@
-"""BERT as Google trained it: masked language modelling and next-sentence prediction, 128 tokens, then 512.
+"""BERT as Google trained it: masked language modeling and next-sentence prediction, 128 tokens, then 512.
 
 Paper: Devlin et al. 2018 (arXiv 1810.04805), and google-research/bert.
 Command: daybreak run bert-2018 --corpus TEXT --budget 24h (one sentence per line, blank lines between documents; add

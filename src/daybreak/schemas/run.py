@@ -310,7 +310,7 @@ class RankerScore:
     """Retrieval metrics of one ranker for the passage next to a query, in [0, 1]."""
 
     ranker: str
-    """bm25, dense (cosine of embeddings) or hybrid (both, standardised for each query and added)."""
+    """bm25, dense (cosine of embeddings) or hybrid (both, standardized for each query and added)."""
     scores: dict[str, float]
     """mrr, the mean reciprocal rank; recall_1 and recall_10, the fraction of queries whose passage is that high."""
     intervals: dict[str, list[float]]

@@ -31,7 +31,7 @@ class SearchResult:
     rank: int
     """From 1."""
     score: float
-    """Cosine similarity of ``dense``, BM25 score of ``bm25``; of ``hybrid`` the sum of both, each standardised over all
+    """Cosine similarity of ``dense``, BM25 score of ``bm25``; of ``hybrid`` the sum of both, each standardized over all
     passages."""
     id: int
     """Number of the passage in the index."""

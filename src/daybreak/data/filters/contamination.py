@@ -1,7 +1,7 @@
 """Find evaluation text in the corpus by shared runs of 13 words (Brown et al. 2020, appendix C).
 
 Words are compared in lower case and without punctuation, but with accents (``words.bare_words``), so that line breaks,
-quotes and a tokenised ``it 's`` make no difference. An item is a line of plain text, a cell of a .tsv file, or a string
+quotes and a tokenized ``it 's`` make no difference. An item is a line of plain text, a cell of a .tsv file, or a string
 anywhere in a record of a .jsonl file. A document contains an item of 13 words or more if it contains 13 consecutive
 words of it, and an item of 8 to 12 words if it contains all of them. Shorter items occur by chance and are ignored, as
 in the paper. Documents are searched separately, so an item that is split over two documents is not found.

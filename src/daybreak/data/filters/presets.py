@@ -3,7 +3,7 @@
 | preset  | for                                  | additional passes              | memory                            |
 |---------|--------------------------------------|--------------------------------|-----------------------------------|
 | plain   | text that is clean                   | none                           | none                              |
-| books   | long prose, digitised books          | none                           | one document's words              |
+| books   | long prose, digitized books          | none                           | one document's words              |
 | web     | web pages                            | none                           | one document's words; see         |
 |         |                                      |                                | ``near_duplicates``               |
 | crammed | what the Cramming paper did          | one, to train a tokenizer on   | a tokenizer                       |

@@ -115,7 +115,7 @@ def _feistel(values: np.ndarray, half: np.uint64, keys: np.ndarray) -> np.ndarra
 
 
 def splitmix(values: np.ndarray) -> np.ndarray:
-    """The finaliser of SplitMix64 (Steele et al. 2014); arithmetic is modulo 2**64."""
+    """The finalizer of SplitMix64 (Steele et al. 2014); arithmetic is modulo 2**64."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     mixed: np.ndarray = values ^ (values >> np.uint64(31))

@@ -1,4 +1,4 @@
-"""Word vectors from the co-occurrence of tokens, with which the embeddings of a model are initialised.
+"""Word vectors from the co-occurrence of tokens, with which the embeddings of a model are initialized.
 
 A model that starts from random embeddings spends its first minutes on learning which tokens are similar. Counting
 which tokens occur near each other gives the same information in seconds. The vectors are the singular vectors of the
@@ -55,7 +55,7 @@ def word_vectors(
         vocabulary: V.
         size: D.
         special: ids that get no vector.
-        seed: determines the start of the randomised decomposition and the rotation of the vectors.
+        seed: determines the start of the randomized decomposition and the rotation of the vectors.
     """
     from sklearn.utils.extmath import randomized_svd
 

@@ -58,7 +58,7 @@ def alphabet_limit(vocabulary: int) -> int:
 
 @dataclass(frozen=True)
 class Alphabet:
-    """The characters of a text after normalisation."""
+    """The characters of a text after normalization."""
 
     counts: dict[str, int]
     """Occurrences of each character, most frequent first, ties in Unicode order."""

@@ -61,7 +61,7 @@ def reading(folder: Path, what: str) -> Iterator[None]:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Return whether the model uses Daybreak's modelling code, which is imported; code in ``folder`` never runs.
+    """Return whether the model uses Daybreak's modeling code, which is imported; code in ``folder`` never runs.
 
     Raises:
         UserError: the model needs other code.

@@ -73,7 +73,7 @@ def load_masked_model(folder: Path) -> FrozenModel:
     for role in ("cls", "sep", "mask"):
         if getattr(found.tokenizer, f"{role}_token_id") is None:
             raise UserError(
-                f"The tokenizer in '{folder}' names no {role}_token, which masked language modelling needs.",
+                f"The tokenizer in '{folder}' names no {role}_token, which masked language modeling needs.",
                 "Name it in tokenizer_config.json, or use the folder of a masked language model.",
             )
     return found

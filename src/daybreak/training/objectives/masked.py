@@ -1,4 +1,4 @@
-"""Masked language modelling in the variants of BERT and its successors, with or without next-sentence prediction.
+"""Masked language modeling in the variants of BERT and its successors, with or without next-sentence prediction.
 
 B sequences, L positions, K masked positions of a sequence, N targets of all sequences, D hidden size, V vocabulary.
 """
