@@ -12,6 +12,7 @@ import gc
 import importlib
 import json
 import os
+import pkgutil
 import runpy
 import select
 import signal
@@ -144,11 +145,11 @@ def serve(name: str, place: str, parity: str) -> None:
     while listener in select.select([listener, sys.stdin], [], [])[0]:
         connection, _ = listener.accept()
         if not imported:
-            for module in HEAVY[name]:
-                importlib.import_module(module)
+            for library in HEAVY[name]:
+                importlib.import_module(library)
             if name == "daybreak":
-                for command in importlib.import_module("daybreak.commands").COMMANDS:
-                    importlib.import_module(f"daybreak.commands.{command.replace('-', '_')}")
+                for module in pkgutil.iter_modules(importlib.import_module("daybreak.commands").__path__):
+                    importlib.import_module(f"daybreak.commands.{module.name}")
                 run_parity_checks_at(parity)
                 os.fsync = lambda _: None
             gc.freeze()
