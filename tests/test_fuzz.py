@@ -57,7 +57,7 @@ def run_damaged(world: Path, place: Path, reader: Any, file: str, damage: Callab
     return f"{why}\n{output.getvalue()}" if why else ""
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(st.integers(0, 10**6), st.integers(0, 10**6), st.integers(0, 2**48))
 def test_a_damaged_file_is_read_or_refused_in_one_sentence(
     world: Path, tmp_path_factory: pytest.TempPathFactory, which: int, file: int, seed: int

@@ -130,15 +130,11 @@ def with_measurements(job: PretrainingJob, training: Training, start: Progress) 
     decisions = world.broadcast(decisions)
     training.clock.keep_back(decisions.reserve_seconds)
     training = replace(training, decisions=decisions)
-    _announce_repeats(calibration.expected_epochs(training, job.budget, elapsed))
-    return training
-
-
-def _announce_repeats(epochs: float) -> None:
-    """Say before the first step whether the budget repeats any text."""
+    epochs = calibration.expected_epochs(training, job.budget, elapsed)
     if advice := calibration.repetition(epochs):
         warning = "Warning: at" if epochs > calibration.MANY_EPOCHS else "At"
         say(f"{warning} this speed the run reads the text {advice}")
+    return training
 
 
 def compiled_everywhere(training: Training, progress: Progress) -> bool:

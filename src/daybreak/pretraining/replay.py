@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -89,7 +88,11 @@ def check_world_size(decisions: Decisions, first: int, end: int, world: World) -
     if sizes == {world.size}:
         return
     if len(sizes) > 1:
-        since = max(step for step in steps[1:] if _processes_change(decisions, step))
+        since = max(
+            step
+            for step in steps[1:]
+            if current_change(decisions, step).world_size != current_change(decisions, step - 1).world_size
+        )
         raise UserError(
             f"The number of processes changed during the run ({', '.join(map(str, sorted(sizes)))}).",
             f"Only steps after step {since} can be verified: choose --last accordingly.",
@@ -98,10 +101,6 @@ def check_world_size(decisions: Decisions, first: int, end: int, world: World) -
         f"These steps were trained by {sizes.pop()} processes, not by {world.size}.",
         "Start verify with as many processes as the run: torchrun --nproc-per-node N -m daybreak verify RUN.",
     )
-
-
-def _processes_change(decisions: Decisions, step: int) -> bool:
-    return current_change(decisions, step).world_size != current_change(decisions, step - 1).world_size
 
 
 def replay(
@@ -119,7 +118,8 @@ def replay(
     first = progress.step
     unvalidated = replace(decisions, validation_marks=0)
     training = build_training(job, parts, unvalidated, world, ReplayClock(trace), progress)
-    norms = Norms({line["step"]: line["gradient_norm"] for line in _step_lines(job.run)})
+    recorded = [line for line in read_json_lines(job.run.metrics) if line["type"] == "step"]
+    norms = Norms({line["step"]: line["gradient_norm"] for line in recorded})
     training = replace(training, run=None, record_seconds=0.0)
     settings = current_change(decisions, first)
     training = replace(training, phases=with_microbatch(training.phases, settings.microbatch))
@@ -148,10 +148,6 @@ def replay(
         say(f"The held-out loss of the exported model equals the recorded one: {loss:.3f} nats.")
     names = [weights.name for weights in saved]
     return Verified(first=first, last=total, gradient_norms=norms.compared, weights=names, loss=loss)
-
-
-def _step_lines(run: RunFolder) -> list[dict[str, Any]]:
-    return [line for line in read_json_lines(run.metrics) if line["type"] == "step"]
 
 
 class Norms:
@@ -243,7 +239,4 @@ def _difference_error(run: RunFolder, decisions: Decisions, differences: str) ->
     )
     if decisions.device == "cuda" and load_recipe(run.path).longest_row > FIXED_ORDER:
         remedy += f", or it is rounding: attention over more than {FIXED_ORDER} positions sums in any order on a GPU"
-    return UserError(
-        f"'{run.path}' differs from its records: {differences}.",
-        f"{remedy}.",
-    )
+    return UserError(f"'{run.path}' differs from its records: {differences}.", f"{remedy}.")

@@ -81,12 +81,7 @@ def setup_training(job: PretrainingJob, decisions: Decisions, world: World) -> t
     progress, heartbeat = _resumed(job, progress, world)
     reserve = max(decisions.reserve_seconds, progress.reserve)
     clock = BudgetClock(
-        job.budget,
-        world,
-        started=job.started,
-        already=heartbeat,
-        reserve=reserve,
-        first_step_at=progress.first_step_at,
+        job.budget, world, started=job.started, already=heartbeat, reserve=reserve, first_step_at=progress.first_step_at
     )
     return build_training(job, parts, decisions, world, clock, progress), progress
 
@@ -175,11 +170,7 @@ def build_training(
 
 
 def first_progress(
-    recipe: Recipe,
-    model: Encoder,
-    optimizer: torch.optim.Optimizer,
-    average: RunningAverage | None,
-    world: World,
+    recipe: Recipe, model: Encoder, optimizer: torch.optim.Optimizer, average: RunningAverage | None, world: World
 ) -> checkpoint.Progress:
     """Progress at step 0 of a new run, or of a run that branches off another one before its decay."""
     if not recipe.origin.branch:
@@ -251,12 +242,7 @@ def _phases(recipe: Recipe, shards: Shards, data: Path, decisions: Decisions) ->
         plans.append((spans, finish.length, finish.sequences(decisions.batch, recipe.length)))
     built = [
         Phase(
-            take=rows.take,
-            view=rows.view,
-            length=length,
-            rows_per_epoch=rows.rows_per_epoch,
-            batch=batch,
-            microbatch=1,
+            take=rows.take, view=rows.view, length=length, rows_per_epoch=rows.rows_per_epoch, batch=batch, microbatch=1
         )
         for rows, length, batch in plans
     ]
@@ -328,12 +314,7 @@ def starting_weights(recipe: Recipe, data: Path, shards: Shards) -> Encoder:
     if not same:
         say(f"The data have another vocabulary: its embeddings are initialized from those of '{recipe.origin.init}'.")
     return with_vocabulary(
-        parent.model,
-        parent.shape,
-        old=old,
-        new=new,
-        old_special=parent.special,
-        new_special=shards.manifest.special,
+        parent.model, parent.shape, old=old, new=new, old_special=parent.special, new_special=shards.manifest.special
     )
 
 

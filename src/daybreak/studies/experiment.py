@@ -56,8 +56,7 @@ def named_apart(variants: Sequence[Variant]) -> None:
     """Raise UserError unless there are two or more variants with different folder names."""
     if len(variants) < 2:
         raise UserError(
-            "A study compares two variants or more.",
-            'Name them, each in quotes: daybreak study mini "mini --batch 8".',
+            "A study compares two variants or more.", 'Name them, each in quotes: daybreak study mini "mini --batch 8".'
         )
     folders = [slug(one.name) for one in variants]
     for one, folder in zip(variants, folders):
