@@ -184,48 +184,27 @@ def test_classes_of_ones_own_that_a_cell_could_not_know_or_judge_are_refused_at_
 # ---------------------------------------------------------------- a method that was forgotten
 
 
-def test_a_class_of_ones_own_that_lacks_a_method_is_refused_in_its_file(tmp_path: Path) -> None:
-    path = tmp_path / "mine.py"
+def own_class(path: Path, base: str, field: str, *methods: str) -> None:
+    """Write a recipe whose ``field`` is an instance of a class of that base with these methods."""
+    body = "".join(f"    def {method}:\n        return 0.5\n\n" for method in methods)
     path.write_text(
-        """
-from dataclasses import dataclass, replace
-from daybreak.recipe import load_recipe
-from daybreak.training.objectives.objective import Objective
-
-@dataclass(frozen=True, kw_only=True)
-class Half(Objective):
-    def stage(self, progress):
-        return "masked"
-
-    def loss(self, model, batch, **more):
-        return None
-
-recipe = replace(load_recipe("tiny"), objective=Half())
-"""
+        "from dataclasses import dataclass, replace\nfrom daybreak.recipe import load_recipe\n"
+        "from daybreak.training.objectives.objective import Objective\n"
+        "from daybreak.training.schedule import Schedule\n\n"
+        f"@dataclass(frozen=True, kw_only=True)\nclass Own({base}):\n{body}"
+        f'recipe = replace(load_recipe("tiny"), {field}=Own())\n'
     )
+
+
+def test_a_class_of_ones_own_that_cannot_be_used_is_refused_in_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    own_class(path, "Objective", "objective", "stage(self, progress)", "loss(self, model, batch, **more)")
     with pytest.raises(UserError, match=r"mine.py' cannot be used: line 14: TypeError: .*abstract method '?targets'?"):
         load_recipe(path)
-
-
-def test_a_schedule_that_the_loop_cannot_call_is_refused_in_its_file(tmp_path: Path) -> None:
-    path = tmp_path / "mine.py"
-    path.write_text(
-        """
-from dataclasses import dataclass, replace
-from daybreak.recipe import load_recipe
-from daybreak.training.schedule import Schedule
-
-@dataclass(frozen=True, kw_only=True)
-class Steady(Schedule):
-    def __call__(self, progress):
-        return 0.5
-
-recipe = replace(load_recipe("tiny"), schedule=Steady())
-"""
-    )
-    with pytest.raises(UserError, match=r"line \d+: TypeError: write Steady.__call__ as def __call__\(self, progress"):
+    own_class(path, "Schedule", "schedule", "__call__(self, progress)")
+    with pytest.raises(UserError, match=r"line \d+: TypeError: write Own.__call__ as def __call__\(self, progress"):
         load_recipe(path)
-    path.write_text(path.read_text().replace("(self, progress)", "(self, progress, *_)"))
+    own_class(path, "Schedule", "schedule", "__call__(self, progress, *_)")
     assert load_recipe(path).schedule(0.0, 64) == 0.5
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,32 +11,13 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
+from small_tasks import FILLER, RAINY, SUNNY, VOCABULARY, evaluation_of, weather_rows
 
 from daybreak.evaluation.finetuning.jobs import FinetuningJob
-from daybreak.evaluation.finetuning.task_evaluation import TaskEvaluation
 from daybreak.evaluation.protocols.known_protocols import PROTOCOLS
-from daybreak.evaluation.tasks.kinds import load_task
 from daybreak.evaluation.tasks.task_file import read_task_file
 
-VOCABULARY = 200
-"""Rows of the embedding tables of the families below, more than the tokenizer has pieces."""
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-SUNNY = "sun warm bright summer beach".split()
-RAINY = "rain cold dark winter storm".split()
-FILLER = "the day was very and it will be some more of this there again today town people walk home late".split()
-
-
-def sentence(chance: random.Random, words: list[str]) -> str:
-    """Two to twelve fillers with two telling words among them."""
-    picked = chance.choices(FILLER, k=chance.randint(2, 12)) + chance.choices(words, k=2)
-    chance.shuffle(picked)
-    return " ".join(picked)
-
-
-def weather_rows(count: int, seed: int) -> list[tuple[str, str]]:
-    """(text, label) with labels rainy and sunny in turn."""
-    chance = random.Random(seed)
-    return [(sentence(chance, RAINY if i % 2 else SUNNY), "rainy" if i % 2 else "sunny") for i in range(count)]
 
 
 @pytest.fixture(autouse=True)
@@ -174,11 +154,8 @@ def weather(write_task: WriteTask) -> Path:
 def jobs(encoder: Path, write_task: WriteTask, tmp_path: Path) -> list[FinetuningJob]:
     """Four short fine-tunings."""
     rows = [("sun", "a"), ("rain", "b")] * 10
-    task = load_task(read_task_file(write_task(rows, rows[:7])))
-    return TaskEvaluation(
-        folder=encoder, model_name="toy", data=task, protocol=PROTOCOLS["quick"].changed(epochs=2), seeds=4,
-        untrained=False, threads=1, unlabelled=False, cells=tmp_path / "cells", weights="",
-    ).all_jobs()  # fmt: skip
+    task, protocol = read_task_file(write_task(rows, rows[:7])), PROTOCOLS["quick"].changed(epochs=2)
+    return list(evaluation_of(encoder, task, tmp_path / "cells", protocol=protocol, seeds=4).all_jobs())
 
 
 class Notes:

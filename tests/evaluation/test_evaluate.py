@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -20,25 +19,17 @@ from daybreak.evaluation.tasks.task_file import read_task_file
 from daybreak.schemas.tasks import TaskResult
 
 WriteTask = Callable[..., Path]
-WORDS = "the day was very and it will be some more of this there again".split()
+ROWS = [("sun", "a"), ("rain", "b")] * 20
 
 
-def shared_words(count: int, seed: int) -> list[tuple[str, str, str]]:
-    """(text, text, score): half of the score is how many of the first text's six words are 'sun'."""
-    chance = random.Random(seed)
-    rows = []
-    for _ in range(count):
-        suns = chance.randint(0, 6)
-        words = ["sun"] * suns + chance.choices(WORDS, k=6 - suns)
-        chance.shuffle(words)
-        rows.append((" ".join(words), " ".join(chance.choices(WORDS, k=4)), str(suns / 2)))
-    return rows
-
-
-def test_a_separable_task_is_learned_and_recorded(
+def test_a_separable_task_is_learned_recorded_and_saved_as_a_stock_model(
     encoder: Path, weather: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    results = evaluate(encoder, [str(weather)], seeds=2, out=tmp_path / "out")
+    import torch
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    kept = tmp_path / "kept"
+    results = evaluate(encoder, [str(weather)], seeds=2, out=tmp_path / "out", save=kept)
     (result,) = results
     assert result.mean > 0.9
     assert (result.task, result.model, result.metric, result.seeds) == ("weather", "pretrained", "accuracy", [0, 1])
@@ -48,28 +39,10 @@ def test_a_separable_task_is_learned_and_recorded(
     assert result.settings["learning_rate"] == 5e-4
     assert result.settings["length"] == 64, "the model takes no more"
     assert read_json(tmp_path / "out/results.json", list[TaskResult]) == results
-    assert "weather (pretrained): accuracy" in capsys.readouterr().out
-    assert evaluate(encoder, [str(weather)], seeds=2, out=tmp_path / "again")[0].scores == result.scores
-
-
-def test_what_is_printed_of_one_seed_a_saved_model_and_a_rerun(
-    encoder: Path, weather: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    evaluate(encoder, [str(weather)], seeds=1, out=tmp_path, save=tmp_path / "clf")
     said = capsys.readouterr().out
-    assert f"Classifier: {tmp_path / 'clf'}  (" in said
-    assert "+-" not in said and "1 seed," in said and "nothing new" not in said
-    evaluate(encoder, [str(weather)], seeds=1, out=tmp_path)
-    assert "all fine-tunings were finished (" in capsys.readouterr().out
+    assert "weather (pretrained): accuracy" in said and "+-" in said and "were finished" not in said
+    assert f"Classifier: {kept}  (" in said
 
-
-def test_a_saved_classifier_is_stock_and_scores_the_same(encoder: Path, weather: Path, tmp_path: Path) -> None:
-    import torch
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer
-
-    kept = tmp_path / "kept"
-    evaluate(encoder, [str(weather)], seeds=1, out=tmp_path, save=kept)
-    (result,) = evaluate(encoder, [str(weather)], seeds=2, out=tmp_path, save=kept)
     model = AutoModelForSequenceClassification.from_pretrained(kept).eval()
     tokenizer = AutoTokenizer.from_pretrained(kept)
     assert model.config.id2label == {0: "rainy", 1: "sunny"}
@@ -79,10 +52,13 @@ def test_a_saved_classifier_is_stock_and_scores_the_same(encoder: Path, weather:
     right = 0
     for (text,), target in zip(data.dev.texts, data.dev.targets):
         with torch.inference_mode():
-            logits = model(**tokenizer(text, return_tensors="pt")).logits
-        right += int(logits.argmax()) == target
+            right += int(model(**tokenizer(text, return_tensors="pt")).logits.argmax()) == target
     assert right / len(data.dev) == result.scores["accuracy"][0]
     assert sorted(p.name for p in tmp_path.iterdir() if "kept" in p.name) == ["kept"], "nothing half-written stays"
+
+    evaluate(encoder, [str(weather)], seeds=1, out=tmp_path / "out")
+    said = capsys.readouterr().out
+    assert "all fine-tunings were finished (" in said and "1 seed," in said and "+-" not in said
 
 
 def stock_encoder(encoder: Path, folder: Path, kind: str) -> Path:
@@ -108,9 +84,8 @@ def test_other_families_are_fine_tuned_and_stand_side_by_side(encoder: Path, wea
 
 
 def test_results_merge_by_protocol_task_and_model(encoder: Path, write_task: WriteTask, tmp_path: Path) -> None:
-    rows = [("sun", "a"), ("rain", "b")] * 20
-    one = write_task(rows, rows[:7], name="one")
-    two = write_task(rows, rows[:8], 'test = "one-dev.tsv"', name="two")
+    one = write_task(ROWS, ROWS[:7], name="one")
+    two = write_task(ROWS, ROWS[:8], 'test = "one-dev.tsv"', name="two")
     model = tmp_path / "model"
     shutil.copytree(encoder, model)
     evaluate(model, [str(one), str(two)], seeds=1, save=tmp_path / "kept")
@@ -126,25 +101,11 @@ def test_results_merge_by_protocol_task_and_model(encoder: Path, write_task: Wri
     assert sorted(p.name for p in (tmp_path / "kept").iterdir()) == ["one", "two"]
 
 
-def test_results_from_before_models_had_names_are_read_and_kept(
-    encoder: Path, write_task: WriteTask, tmp_path: Path
-) -> None:
-    rows = [("sun", "a"), ("rain", "b")] * 20
-    task = str(write_task(rows, rows[:7], name="one"))
-    evaluate(encoder, [task], seeds=1, out=tmp_path)
-    (entry,) = json.loads((tmp_path / "results.json").read_text())
-    for name in ("model_name", "test_rows", "settings_tried"):
-        del entry[name]
-    (tmp_path / "results.json").write_text(json.dumps([entry]))
-    evaluate(encoder, [task], seeds=1, out=tmp_path)
-    assert [result.model_name for result in read_results(tmp_path / "results.json")] == ["", encoder.name]
-
-
 def test_a_run_folder_gets_results_and_a_new_card(encoder: Path, weather: Path, write_run: Callable[..., Path]) -> None:
     run = write_run()
     shutil.copytree(encoder, run / "model", dirs_exist_ok=True)
     before = len(read_results(run / "results.json"))
-    (result,) = evaluate(run, [str(weather)], seeds=1)
+    (result,) = evaluate(run, [str(weather)], seeds=1, epochs=1, rows=64)
     assert len(read_results(run / "results.json")) == before + 1
     assert not (run / "model/results.json").exists()
     rows = [line for line in (run / "model/README.md").read_text().splitlines() if "weather" in line]
@@ -206,6 +167,7 @@ def test_folders_that_are_no_model(
         ({"out": "file/below"}, "is not a folder"),
         ({"save": "full"}, "is not empty and holds no saved classifier"),
         ({"save": "file"}, "is not a folder"),
+        ({"out": "here", "save": "here"}, "contains results"),
     ],
 )
 def test_bad_input_is_refused_before_any_training(
@@ -226,7 +188,6 @@ def test_bad_input_is_refused_before_any_training(
 
 
 def test_two_tasks_of_one_name_are_refused(encoder: Path, write_task: WriteTask, tmp_path: Path) -> None:
-    rows = [("sun", "a"), ("rain", "b")] * 20
-    tasks = [write_task(rows, rows, 'name = "same"', name=name) for name in ("one", "two")]
+    tasks = [write_task(ROWS, ROWS, 'name = "same"', name=name) for name in ("one", "two")]
     with pytest.raises(UserError, match="Two tasks have the name 'same'"):
         evaluate(encoder, [str(task) for task in tasks], out=tmp_path)

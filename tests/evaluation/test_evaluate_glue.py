@@ -84,8 +84,3 @@ def test_an_average_is_said_when_its_last_task_comes(
     assert f"Average as in electra (pretrained): {mean_of_eight:.1f}, mean of 8 numbers" in said
     assert "leaderboard" not in said, "WNLI is not there"
     assert len(read_results(tmp_path / "results.json")) == 8
-
-
-def test_results_and_models_never_share_a_folder(encoder: Path, weather: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="contains results"):
-        evaluate(encoder, [str(weather)], out=tmp_path / "here", save=tmp_path / "here")

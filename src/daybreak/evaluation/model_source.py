@@ -29,11 +29,7 @@ class ModelSource:
 
 
 def find_model(model: Path) -> ModelSource:
-    """Find the model in a run folder or a Hugging Face folder.
-
-    Raises:
-        UserError: the folder is neither, or the run has no model yet.
-    """
+    """Find the model in a run folder or a Hugging Face folder."""
     run = RunFolder(model)
     resolved = model.resolve()
     name = resolved.parent.name if RunFolder(resolved.parent).model == resolved else resolved.name
@@ -45,10 +41,8 @@ def find_model(model: Path) -> ModelSource:
         remedy = "Name a run folder or a Hugging Face model folder (hf download NAME --local-dir FOLDER makes one)."
         raise UserError(f"There is no model folder '{model}'.", remedy)
     if not (model / "config.json").is_file():
-        raise UserError(
-            f"'{model}' is not a model folder: it has no config.json.",
-            "Name a Hugging Face model folder or a run folder.",
-        )
+        fault = f"'{model}' is not a model folder: it has no config.json."
+        raise UserError(fault, "Name a Hugging Face model folder or a run folder.")
     return ModelSource(None, model, model, name)
 
 
@@ -64,15 +58,19 @@ def find_tasks(names: Sequence[str], task_dir: str | Path | None) -> list[Task]:
     spelled = spelled_out(names)
     if not spelled:
         raise UserError("No task was named.", "Name some with --tasks, such as glue5 or the path of a .toml file.")
-    if isinstance(task_dir, str) and task_dir.startswith(DATASET):
-        task_dir = dataset_folder(task_dir, files_of(spelled))
-    folder = Path(task_dir) if task_dir else None
+    folder = _local_folder(task_dir, spelled) if task_dir else None
     found: dict[str, Task] = {}
     for name in spelled:
         task = read_task_file(Path(name)) if name.endswith(".toml") else known_task(name, folder)
         if found.setdefault(task.name, task) != task:
             raise UserError(f"Two tasks have the name '{task.name}'.", "Give each its own name.")
     return list(found.values())
+
+
+def _local_folder(task_dir: str | Path, names: Sequence[str]) -> Path:
+    if isinstance(task_dir, str) and task_dir.startswith(DATASET):
+        return dataset_folder(task_dir, files_of(names))
+    return Path(task_dir)
 
 
 def tasks_in(task_dir: str | Path, names: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -88,10 +86,7 @@ def tasks_in(task_dir: str | Path, names: Sequence[str]) -> tuple[list[str], lis
         UserError: the folder cannot be read, holds none of the tasks, or holds a file of one in several parts.
     """
     spelled = spelled_out(names or BUILT_IN)
-    if isinstance(task_dir, str) and task_dir.startswith(DATASET):
-        folder = dataset_folder(task_dir, files_of(spelled))
-    else:
-        folder = Path(task_dir)
+    folder = _local_folder(task_dir, spelled)
     held = {name: held_task(name, folder) for name in spelled}
     if not any(held.values()):
         raise UserError(

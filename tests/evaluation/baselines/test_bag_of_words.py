@@ -9,11 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import small_tasks
 from scipy import sparse
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics.pairwise import cosine_similarity
 from sklearn.preprocessing import StandardScaler
+from small_tasks import FILLER
 
 from daybreak import cli
 from daybreak.commands.evaluate import evaluate
@@ -28,7 +30,6 @@ from daybreak.evaluation.tasks.task_file import read_task_file
 from daybreak.exporting.card import task_row
 from daybreak.schemas.tasks import TaskResult
 
-FILLER = "the day was very and it will be some more of this there again today town people walk home late".split()
 THINGS = [f"{a}{b}" for a in ("sal", "mer", "tor", "vin", "kel") for b in ("ta", "mo", "ris", "den", "fu", "ga")]
 
 
@@ -73,7 +74,7 @@ def scores(data: TaskRows) -> dict[str, float]:
 
 def answers(data: TaskRows, train: LabelledRows) -> np.ndarray:
     found = bag_of_words(kind_of(data.task), data, train)
-    assert found is not None and found.rows == len(train)
+    assert found.rows == len(train)
     return found.scored_rows["dev"]
 
 
@@ -94,20 +95,11 @@ def test_one_sentence_equals_scikit_learn(tmp_path: Path, monkeypatch: pytest.Mo
     assert scores(data)["accuracy"] > 0.9
 
 
-def test_a_number_for_a_pair_follows_the_overlap(tmp_path: Path) -> None:
-    assert scores(write(tmp_path, pairs(200, 0), pairs(100, 1), kind="regression"))["spearman"] > 0.9
-
-
-def test_a_label_for_a_pair_follows_the_overlap(tmp_path: Path) -> None:
-    rows, held = ([(*row[:2], "same" if int(str(row[2])) > 4 else "other") for row in pairs(200, n)] for n in (0, 1))
-    assert scores(write(tmp_path, rows, held))["accuracy"] > 0.9
-
-
 def test_a_pair_equals_scikit_learn_on_the_same_features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ridge on the cosines, the overlap and the words that both or one of the texts have, each made by hand here."""
     data = write(tmp_path, pairs(60, 0), pairs(30, 1), kind="regression")
     monkeypatch.setattr(module, "STRENGTHS", (2.0,))
-    monkeypatch.setattr(module._PairFeatures, "variants", (slice(None),))
+    monkeypatch.setattr(module, "PAIR_VARIANTS", (slice(None),))
     parts = (
         TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=module.WORD),
         TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 5), sublinear_tf=True),
@@ -152,7 +144,7 @@ def test_multiple_choice_takes_the_ending_with_the_words_of_right_endings(tmp_pa
 
 
 def test_question_answering_has_none() -> None:
-    assert bag_of_words(KINDS["qa"], None, LabelledRows([], [])) is None  # type: ignore[arg-type]
+    assert bag_of_words(KINDS["qa"], None, LabelledRows([], [])) == WordScores({}, 0)  # type: ignore[arg-type]
 
 
 def test_tags_are_the_most_frequent_ones(tmp_path: Path) -> None:
@@ -180,36 +172,28 @@ def test_the_answer_is_the_same_each_time_and_dev_chooses_nothing(tmp_path: Path
     assert np.array_equal(first[:, [1, 3]], second[:, [1, 3]])
 
 
-def test_results_hold_the_baseline_and_count_it_once(
+def test_results_hold_the_baseline_which_is_kept_for_the_same_rows_and_version(
     encoder: Path, weather: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (result,) = evaluate(encoder, [str(weather)], seeds=1, epochs=1, rows=64, out=tmp_path / "out")
-    assert result.bag_of_words["accuracy"] > result.baseline
-    assert f"bag of words {result.bag_of_words['accuracy']:.3f}" in capsys.readouterr().out
-    monkeypatch.setattr(task_evaluation, "bag_of_words", lambda *_: pytest.fail("counted twice"))
-    (again,) = evaluate(encoder, [str(weather)], seeds=1, epochs=1, rows=64, out=tmp_path / "out", untrained=True)
-    assert again.bag_of_words == result.bag_of_words
-    monkeypatch.setattr(
-        task_evaluation, "bag_of_words", lambda *_: WordScores({"dev": np.array([[0, 1, 0, 1, 0.0]])}, 32)
-    )
-    (other,) = evaluate(encoder, [str(weather)], seeds=1, epochs=1, rows=32, out=tmp_path / "out")
-    assert other.bag_of_words["accuracy"] == 0.0, "other training rows are another baseline"
+    def evaluated(rows: int, untrained: bool = False) -> TaskResult:
+        (found,) = evaluate(
+            encoder, [str(weather)], seeds=1, epochs=1, rows=rows, out=tmp_path, untrained=untrained
+        )  # fmt: skip
+        return found
 
-
-def test_a_kept_baseline_of_another_version_is_fitted_again(
-    encoder: Path, weather: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (first,) = evaluate(encoder, [str(weather)], seeds=1, epochs=1, rows=32, out=tmp_path)
-    (file,) = tmp_path.glob("cells/*/*/bag-of-words.json")
-    monkeypatch.setattr(
-        task_evaluation, "bag_of_words", lambda *_: WordScores({"dev": np.array([[0, 1, 0, 1, 0.0]])}, 32)
-    )
-    assert evaluate(encoder, [str(weather)], seeds=1, epochs=1, rows=32, out=tmp_path) == [first]
+    first = evaluated(64)
+    assert first.bag_of_words["accuracy"] > first.baseline
+    assert f"bag of words {first.bag_of_words['accuracy']:.3f}" in capsys.readouterr().out
+    wrong = WordScores({"dev": np.array([[0, 1, 0, 1, 0.0]])}, 64)
+    monkeypatch.setattr(task_evaluation, "bag_of_words", lambda *_: wrong)
+    assert evaluated(64, untrained=True).bag_of_words == first.bag_of_words, "fitted once for all models"
+    assert evaluated(32).bag_of_words["accuracy"] == 0.0, "other training rows are another baseline"
+    assert evaluated(64) == first
+    (file,) = tmp_path.glob("cells/*64-rows*/*/bag-of-words.json")
     kept = json.loads(file.read_text())
     for changed in ("{}", "[]", "{", json.dumps(kept | {"software": [0, "0"]})):
         file.write_text(changed)
-        (again,) = evaluate(encoder, [str(weather)], seeds=1, epochs=1, rows=32, out=tmp_path)
-        assert again.bag_of_words["accuracy"] == 0.0
+        assert evaluated(64).bag_of_words["accuracy"] == 0.0
 
 
 def test_no_baselines_leaves_the_bag_of_words_out(
@@ -224,75 +208,39 @@ def test_no_baselines_leaves_the_bag_of_words_out(
     assert result.bag_of_words == {} and result.bag_of_words_rows == 0 and 0 < result.baseline < 1
 
 
-def test_results_of_earlier_versions_still_load(tmp_path: Path) -> None:
-    old = {
-        "protocol": "quick", "task": "t", "model": "pretrained", "kind": "classification", "metric": "accuracy",
-        "scores": {"accuracy": [0.5]}, "seeds": [0], "mean": 0.5, "spread": 0.0, "selection": "", "train_rows": 9,
-        "dev_rows": 9, "baseline": 0.4, "settings": {}, "seconds": 1.0,
-    }  # fmt: skip
-    (tmp_path / "results.json").write_text(json.dumps([old]))
-    (result,) = read_results(tmp_path / "results.json")
-    assert result.bag_of_words == {} and result.best_baseline == ("constant answer", 0.4)
-    assert result.bag_of_words_part == ""
+def result(task: str, mean: float, words: float | None) -> TaskResult:
+    bag = {} if words is None else {"accuracy": words}
+    return small_tasks.result(task, {"accuracy": [mean] * 3}, mean=mean, spread=0.01, bag_of_words=bag)
 
 
-def result(task: str, mean: float, words: float | None, constant: float = 0.5, spread: float = 0.01) -> TaskResult:
-    return TaskResult(
-        protocol="quick", task=task, model="pretrained", kind="classification", metric="accuracy",
-        scores={"accuracy": [mean] * 3}, seeds=[0, 1, 2], mean=mean, spread=spread, selection="", train_rows=9,
-        dev_rows=9, baseline=constant, bag_of_words={} if words is None else {"accuracy": words}, settings={},
-        seconds=1.0,
-    )  # fmt: skip
+# fmt: off
+SENTENCES: list[tuple[list[TaskResult], str]] = [
+    ([], ""),
+    ([result("sst2", 0.8, 0.75)], " beats its baselines on sst2."),
+    ([result("a", 0.8, 0.75), result("b", 0.8, 0.6)], " beats its baselines on all 2 tasks."),
+    ([result("a", 0.8, 0.75), result("b", 0.8, None)],
+     " beats its baselines on all 2 tasks. There is no bag of words for b."),
+    ([result("a", 0.8, None)], " beats the constant answer on a. There is no bag of words for a."),
+    ([result("sst2", 0.721, 0.75)],
+     " does not beat its baselines on sst2 (72.1 +- 1.0 against 75.0 of the bag of words)."),
+    ([result("a", 0.8, 0.7), result("b", 0.705, 0.7), result("c", 0.4, 0.3)],
+     " beats its baselines on 1 of 3 tasks, and not on b (70.5 +- 1.0 against 70.0 of the bag of words) and c "
+     "(40.0 +- 1.0 against 50.0 of the constant answer)."),
+    ([result("a", 0.8, 0.7), *(result(task, 0.6, 0.7) for task in "bcd")],
+     " beats its baselines on 1 of 4 tasks, and not on b, c and d."),
+    ([result(task, 0.6, 0.7) for task in "abc"], " does not beat its baselines on any of 3 tasks."),
+    ([replace(result("a", 0.8, 0.7), seeds=[0], scores={"accuracy": [0.8]}, spread=0.0)],
+     " beats its baselines on a. a has fewer than 3 seeds, too few for a claim."),
+    ([result("a", 0.8, 0.7), replace(result("a", 0.6, 0.7), protocol="bert")],
+     " beats its baselines on 1 of 2 results, and not on a under bert (60.0 +- 1.0 against 70.0 of the bag of words)."),
+    ([replace(result("a", 0.2, 0.7), model="untrained")], ""),
+]
+# fmt: on
 
 
-ONE_SEED = {"seeds": [0], "scores": {"accuracy": [0.8]}, "spread": 0.0}
-
-
-@pytest.mark.parametrize(
-    ("results", "sentence"),
-    [
-        ([], ""),
-        ([result("sst2", 0.8, 0.75)], "This encoder beats its baselines on sst2."),
-        ([result("a", 0.8, 0.75), result("b", 0.8, 0.6)], "This encoder beats its baselines on all 2 tasks."),
-        (
-            [result("a", 0.8, 0.75), result("b", 0.8, None)],
-            "This encoder beats its baselines on all 2 tasks. There is no bag of words for b.",
-        ),
-        (
-            [result("a", 0.8, None)],
-            "This encoder beats the constant answer on a. There is no bag of words for a.",
-        ),
-        (
-            [result("sst2", 0.721, 0.75)],
-            "This encoder does not beat its baselines on sst2 (72.1 +- 1.0 against 75.0 of the bag of words).",
-        ),
-        (
-            [result("a", 0.8, 0.7), result("b", 0.705, 0.7), result("c", 0.4, 0.3)],
-            "This encoder beats its baselines on 1 of 3 tasks, and not on b (70.5 +- 1.0 against 70.0 of the bag of "
-            "words) and c (40.0 +- 1.0 against 50.0 of the constant answer).",
-        ),
-        (
-            [result("a", 0.8, 0.7), *(result(task, 0.6, 0.7) for task in "bcd")],
-            "This encoder beats its baselines on 1 of 4 tasks, and not on b, c and d.",
-        ),
-        (
-            [result(task, 0.6, 0.7) for task in "abc"],
-            "This encoder does not beat its baselines on any of 3 tasks.",
-        ),
-        (
-            [replace(result("a", 0.8, 0.7), **ONE_SEED)],
-            "This encoder beats its baselines on a. a has fewer than 3 seeds, too few for a claim.",
-        ),
-        (
-            [result("a", 0.8, 0.7), replace(result("a", 0.6, 0.7), protocol="bert")],
-            "This encoder beats its baselines on 1 of 2 results, and not on a under bert (60.0 +- 1.0 against 70.0 of "
-            "the bag of words).",
-        ),
-        ([replace(result("a", 0.2, 0.7), model="untrained")], ""),
-    ],
-)
+@pytest.mark.parametrize(("results", "sentence"), SENTENCES)
 def test_the_sentence_says_it_also_where_the_encoder_loses(results: list[TaskResult], sentence: str) -> None:
-    assert baseline_sentence(results) == sentence
+    assert baseline_sentence(results) == (f"This encoder{sentence}" if sentence else "")
 
 
 def test_the_card_and_the_page_say_which_rows_the_bag_of_words_had() -> None:

@@ -7,13 +7,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from small_tasks import evaluation_of
 
 from daybreak.evaluation.finetuning import finetune, forecast, jobs
 from daybreak.evaluation.finetuning.forecast import job_seconds
 from daybreak.evaluation.finetuning.jobs import run_job
-from daybreak.evaluation.finetuning.task_evaluation import TaskEvaluation
 from daybreak.evaluation.protocols.known_protocols import PROTOCOLS
-from daybreak.evaluation.tasks.kinds import load_task
 from daybreak.evaluation.tasks.task_file import read_task_file
 
 
@@ -51,12 +50,8 @@ def test_the_forecast_is_near_the_truth(
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=clock.monotonic))
     monkeypatch.setattr(jobs, "build_classifier", clock.built(jobs.build_classifier))
     assert not hasattr(finetune, "time"), "the loop must not look at another clock"
-    evaluation = TaskEvaluation(
-        folder=encoder, model_name="toy", data=load_task(read_task_file(weather)), seeds=1, untrained=False, threads=1,
-        protocol=PROTOCOLS["quick"].changed(epochs=epochs, rows=rows), unlabelled=False, cells=tmp_path,
-        weights="",
-    )  # fmt: skip
-    (job,) = evaluation.all_jobs()
+    protocol = PROTOCOLS["quick"].changed(epochs=epochs, rows=rows)
+    (job,) = evaluation_of(encoder, read_task_file(weather), tmp_path, protocol=protocol).all_jobs()
     told = job_seconds(job, jobs.encoded_task(job))
     took = run_job(job).seconds
     assert took / 1.2 <= told <= took * 1.2

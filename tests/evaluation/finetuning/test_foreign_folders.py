@@ -1,20 +1,26 @@
-"""Model folders from elsewhere: what cannot be used safely is refused in one sentence."""
+"""Model folders from elsewhere: what cannot be used safely is refused in one sentence, and foreign code never runs."""
 
 from __future__ import annotations
 
 import json
 import pickle
 import shutil
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import AutoModelForSequenceClassification, dynamic_module_utils
 
 from daybreak.commands.evaluate import evaluate
 from daybreak.core.errors import UserError
-from daybreak.evaluation.finetuning.classifier import build_classifier
-from daybreak.evaluation.tasks.kinds import KINDS
+from daybreak.evaluation.finetuning.classifier import build_classifier, load_config, load_tokenizer, save_classifier
+from daybreak.evaluation.finetuning.finetune import set_dropout
+from daybreak.evaluation.tasks.kinds import KINDS, kind_of, load_task
+from daybreak.evaluation.tasks.task_file import read_task_file
+from daybreak.models.crammed import MODELLING_FILES
 
 LABELS = ("rainy", "sunny")
 
@@ -29,35 +35,48 @@ class _Runs:
         return open, (str(self.path), "w")
 
 
+@pytest.fixture
+def folder(encoder: Path, tmp_path: Path) -> Path:
+    """A model folder that a test may damage."""
+    return shutil.copytree(encoder, tmp_path / "model")
+
+
+def change_config(folder: Path, **changes: object) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | changes))
+
+
+def refused(folder: Path) -> UserError:
+    with pytest.raises(UserError) as caught:
+        build_classifier(folder, KINDS["classification"], LABELS, 0, untrained=False)
+    assert str(folder) in caught.value.sentence and "\n" not in caught.value.sentence
+    return caught.value
+
+
 @pytest.mark.parametrize("hostile", [False, True])
-def test_weights_in_a_pickle_are_refused(hostile: bool, encoder: Path, tmp_path: Path) -> None:
-    folder, trace = tmp_path / "model", tmp_path / "ran"
-    shutil.copytree(encoder, folder)
+def test_weights_in_a_pickle_are_refused(hostile: bool, folder: Path, tmp_path: Path) -> None:
+    trace = tmp_path / "ran"
     weights = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
     if hostile:
         (folder / "pytorch_model.bin").write_bytes(pickle.dumps(_Runs(trace)))
     else:
         torch.save(weights, folder / "pytorch_model.bin")
-    with pytest.raises(UserError, match="are a Python pickle") as refused:
-        build_classifier(folder, KINDS["classification"], LABELS, 0, untrained=False)
-    assert "save_pretrained()" in refused.value.remedy and not trace.exists()
+    error = refused(folder)
+    assert "are a Python pickle" in error.sentence and "save_pretrained()" in error.remedy and not trace.exists()
 
 
-def test_weights_in_another_folder_are_refused(encoder: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "model"
-    shutil.copytree(encoder, folder)
+def test_weights_in_another_folder_are_refused(folder: Path, tmp_path: Path) -> None:
     names = load_file(folder / "model.safetensors")
     shutil.move(folder / "model.safetensors", tmp_path / "secret.safetensors")
     index = {"metadata": {}, "weight_map": dict.fromkeys(names, "../secret.safetensors")}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(UserError, match=r"name the file '../secret.safetensors', which is not in that folder"):
-        build_classifier(folder, KINDS["classification"], LABELS, 0, untrained=False)
+    assert "name the file '../secret.safetensors', which is not in that folder" in refused(folder).sentence
 
 
-def test_results_are_not_written_through_a_link_of_the_folder(encoder: Path, weather: Path, tmp_path: Path) -> None:
+def test_results_are_not_written_through_a_link_of_the_folder(folder: Path, weather: Path, tmp_path: Path) -> None:
     """Files of each fine-tuning go to MODEL/cells, which a folder from elsewhere may have as a link."""
-    folder, outside = Path(shutil.copytree(encoder, tmp_path / "model")), tmp_path / "outside"
+    outside = tmp_path / "outside"
     outside.mkdir()
     (folder / "cells").symlink_to(outside)
     with pytest.raises(UserError, match="is a link that leads out of"):
@@ -65,38 +84,92 @@ def test_results_are_not_written_through_a_link_of_the_folder(encoder: Path, wea
     assert not list(outside.iterdir())
 
 
-@pytest.mark.parametrize(
-    "larger",
-    [{"num_hidden_layers": 10**12}, {"hidden_size": 2**40}, {"vocab_size": 2**40}, {"intermediate_size": 2**40}],
-)
-def test_a_config_of_a_few_bytes_does_not_fill_the_memory(
-    larger: dict[str, int], encoder: Path, tmp_path: Path
+LARGER = [{"num_hidden_layers": 10**12}, {"hidden_size": 2**40}, {"vocab_size": 2**40}, {"intermediate_size": 2**40}]
+ODD = [
+    {"num_attention_heads": "many"}, {"hidden_size": [32]}, {"vocab_size": None}, {"layer_types": 3},
+    {"max_position_embeddings": {"a": 1}}, {"num_hidden_layers": -1}, {"hidden_activation": "nonsense"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("changes", [*({**larger, "layer_types": None} for larger in LARGER), *ODD])
+def test_an_odd_config_is_one_sentence_and_does_not_fill_the_memory(changes: dict[str, object], folder: Path) -> None:
+    change_config(folder, **changes)
+    refused(folder)
+
+
+# ---------------------------------------------------------------- code that a model brings
+
+
+TRAP = "raise SystemExit('foreign code ran')\n"
+
+
+@pytest.fixture(autouse=True)
+def copied_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where transformers puts a copy of code before it runs it: a new place, and no package of an earlier one."""
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if not (Path(path) / "transformers_modules").is_dir()])
+    for name in [name for name in sys.modules if name.split(".")[0] == "transformers_modules"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+    yield tmp_path / "modules"
+
+
+@pytest.fixture
+def crammed(write_crammed: Callable[..., Path], tmp_path: Path) -> Path:
+    return write_crammed(tmp_path / "crammed")
+
+
+def test_our_export_is_fine_tuned_saved_and_loaded_again(
+    crammed: Path, weather: Path, tmp_path: Path, copied_code: Path
 ) -> None:
-    folder = Path(shutil.copytree(encoder, tmp_path / "model"))
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, **larger, "layer_types": None}))
-    with pytest.raises(UserError) as refused:
-        build_classifier(folder, KINDS["classification"], LABELS, 0, untrained=False)
-    assert str(folder) in refused.value.sentence
+    data = load_task(read_task_file(weather))
+    kind = kind_of(data.task)
+    model = build_classifier(crammed, kind, data.labels, 0, untrained=False).eval()
+    assert build_classifier(crammed, kind, data.labels, 0, untrained=True).config.num_labels == 2
+    batch = load_tokenizer(crammed)(["the sun", "cold rain in winter"], padding=True, return_tensors="pt")
+    save_classifier(model, crammed, tmp_path / "saved")
+    assert not copied_code.exists()
+    set_dropout(model.train(), 0.0)
+    quiet = model(**batch).logits
+    torch.testing.assert_close(quiet, model.eval()(**batch).logits)
+    again = AutoModelForSequenceClassification.from_pretrained(tmp_path / "saved", trust_remote_code=True).eval()
+    assert type(again).__module__.startswith("transformers_modules.")
+    with torch.inference_mode():
+        torch.testing.assert_close(again(**batch).logits, model(**batch).logits)
+    assert again.config.id2label == {0: "rainy", 1: "sunny"}
 
 
-@pytest.mark.parametrize(
-    "odd",
-    [
-        {"num_attention_heads": "many"},
-        {"hidden_size": [32]},
-        {"vocab_size": None},
-        {"layer_types": 3},
-        {"max_position_embeddings": {"a": 1}},
-        {"num_hidden_layers": -1},
-        {"hidden_activation": "nonsense"},
-    ],
-)
-def test_an_odd_config_is_one_sentence(odd: dict[str, object], encoder: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "model"
-    shutil.copytree(encoder, folder)
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | odd))
-    with pytest.raises(UserError) as refused:
-        build_classifier(folder, KINDS["classification"], LABELS, 0, untrained=False)
-    assert str(folder) in refused.value.sentence and "\n" not in refused.value.sentence
+@pytest.mark.parametrize("name", KINDS)
+def test_every_kind_of_task_has_a_head_on_our_encoder(name: str, crammed: Path, copied_code: Path) -> None:
+    kind = KINDS[name]
+    for untrained in (False, True):
+        model = build_classifier(crammed, kind, ("rainy", "sunny"), 0, untrained)
+        assert type(model).__name__ == f"Crammed{kind.head}"
+    assert not copied_code.exists()
+
+
+@pytest.mark.parametrize("name", MODELLING_FILES)
+def test_changed_code_is_not_run(name: str, crammed: Path, copied_code: Path) -> None:
+    ours = (crammed / name).read_text()
+    for code in (TRAP, ours + "\n", None):
+        (crammed / name).unlink()
+        if code is not None:
+            (crammed / name).write_text(code)
+        for load in (load_config, load_tokenizer):
+            with pytest.raises(UserError, match="which Daybreak does not run"):
+                load(crammed)
+        (crammed / name).write_text(ours)
+    load_config(crammed)
+    assert not copied_code.exists()
+
+
+def test_foreign_code_is_not_run(folder: Path, copied_code: Path) -> None:
+    (folder / "trap.py").write_text(TRAP)
+    code = {"AutoConfig": "trap.Config", "AutoModelForSequenceClassification": "trap.Model"}
+    change_config(folder, auto_map=code, model_type="trap")
+    with pytest.raises(UserError, match="which Daybreak does not run"):
+        load_config(folder)
+    # A stock model may carry code for older versions of transformers; the stock class is taken.
+    change_config(folder, model_type="modernbert")
+    assert load_config(folder).model_type == "modernbert"
+    load_tokenizer(folder)
+    assert not copied_code.exists()

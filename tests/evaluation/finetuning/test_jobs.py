@@ -11,14 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from small_tasks import evaluation_of
 
 from daybreak.evaluation.finetuning import fingerprints, jobs
 from daybreak.evaluation.finetuning.fingerprints import fingerprint, model_digest, task_digest, unlabelled_digest
 from daybreak.evaluation.finetuning.jobs import FinetuningJob, run_job
-from daybreak.evaluation.finetuning.task_evaluation import TaskEvaluation
 from daybreak.evaluation.protocols.known_protocols import PROTOCOLS
 from daybreak.evaluation.protocols.protocol import Own, Protocol, Setting
-from daybreak.evaluation.tasks.kinds import load_task
 from daybreak.evaluation.tasks.task import Task, UnlabelledFile
 from daybreak.evaluation.tasks.task_file import read_task_file
 
@@ -37,16 +36,8 @@ def task(write_task: Callable[..., Path]) -> Task:
     return read_task_file(write_task(ROWS, ROWS[:7]))
 
 
-def measured(model: Path, task: Task, **changes: object) -> TaskEvaluation:
-    usual = TaskEvaluation(
-        folder=model, model_name="toy", data=load_task(task), protocol=PROTOCOL, seeds=1, untrained=False, threads=1,
-        unlabelled=False, cells=model.parent / "cells", weights="",
-    )  # fmt: skip
-    return replace(usual, **changes)  # type: ignore[arg-type]
-
-
 def job_of(model: Path, task: Task, **changes: object) -> FinetuningJob:
-    return measured(model, task, **changes).all_jobs()[0]
+    return evaluation_of(model, task, model.parent / "cells", protocol=PROTOCOL, **changes).all_jobs()[0]
 
 
 def rewrite(path: Path, change: Callable[[str], str]) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
 from typing import Any
 
 import joblib
@@ -22,9 +22,9 @@ import torch
 from daybreak.core.errors import Interrupted, UserError
 from daybreak.evaluation.finetuning import parallel
 from daybreak.evaluation.finetuning.finetune import Show
-from daybreak.evaluation.finetuning.forecast import forecast_line, waiting_seconds
 from daybreak.evaluation.finetuning.jobs import FinetuningJob, run_job
 from daybreak.evaluation.finetuning.parallel import interruptible, run_jobs, start_worker, thread_count, worker_count
+from daybreak.evaluation.finetuning.task_evaluation import forecast
 from daybreak.schemas.tasks import FinetuningRun
 
 MUCH = 10**12
@@ -67,39 +67,18 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(parallel._POOLS, "ray", pool)
 
 
-def test_what_a_worker_has_to_say_arrives_as_it_was(
-    jobs: list[FinetuningJob],
-    threads: None,
-    monkeypatch: pytest.MonkeyPatch,
-    notes: Any,
-) -> None:
-    real = parallel.run_job
-
-    def filled(job: FinetuningJob) -> FinetuningRun:
-        if job.seed == 1:
-            raise UserError("It diverged.", "Mend it.")
-        return real(job)
-
-    monkeypatch.setattr(parallel, "run_job", filled)
-    cells = run_jobs(jobs, 2, "ray", notes)
-    assert next(cells).seed == 0
-    with pytest.raises(UserError) as caught:
-        next(cells)
-    assert (caught.value.sentence, caught.value.remedy) == ("It diverged.", "Mend it.")
-    assert jobs[0].finished() is not None
-
-
 @pytest.mark.parametrize("backend", ["processes", "ray"])
 @pytest.mark.parametrize(
     ("error", "sentence"),
     [
+        (UserError("It diverged.", "Mend it."), "It diverged."),
         (torch.OutOfMemoryError("CUDA out of memory."), "The GPU has no memory left for a batch of 16."),
         (OSError(errno.ENOSPC, "No space left on device"), "Cannot write '{file}': no space left on device."),
     ],
 )
-def test_a_full_gpu_and_a_full_disk_are_one_sentence(
+@pytest.mark.usefixtures("threads")
+def test_what_a_worker_has_to_say_arrives_as_it_was_and_full_devices_are_one_sentence(
     jobs: list[FinetuningJob],
-    threads: None,
     monkeypatch: pytest.MonkeyPatch,
     backend: str,
     error: Exception,
@@ -118,7 +97,7 @@ def test_a_full_gpu_and_a_full_disk_are_one_sentence(
     assert next(cells).seed == 0
     with pytest.raises(UserError) as caught:
         next(cells)
-    assert caught.value.sentence == sentence.format(file=jobs[1].file)
+    assert caught.value.sentence == sentence.format(file=jobs[1].file) and caught.value.remedy
     assert jobs[0].finished() is not None
 
 
@@ -210,23 +189,24 @@ def test_a_signal_unwinds_and_says_which(number: signal.Signals) -> None:
     assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
 
 
+def told(seconds: float, count: int, workers: int, price: float | None) -> str:
+    planned: Any = SimpleNamespace(seconds=seconds, remaining=count)
+    return forecast([planned], workers, price, None)
+
+
 def test_the_forecast_tells_time_and_cost() -> None:
-    assert forecast_line(3600.0, 6, 1, None) == "6 fine-tunings: about 1h 00m."
-    assert forecast_line(3600.0, 6, 1, 1.5) == "6 fine-tunings: about 1h 00m, cost about 1.50."
-    assert (
-        forecast_line(waiting_seconds(3600.0, 6, 3), 6, 3, 0.9)
-        == "6 fine-tunings, 3 at a time: about 20m 10s, cost about 0.30."
-    )
-    assert forecast_line(waiting_seconds(3600.0, 2, 6), 2, 6, None) == "2 fine-tunings, 6 at a time: about 30m 10s.", (
-        "the longest decides"
-    )
-    assert forecast_line(30.0, 1, 1, 0.0) == "1 fine-tuning: about 30s, cost about 0.00."
+    assert told(3600.0, 6, 1, None) == "6 fine-tunings: about 1h 00m."
+    assert told(3600.0, 6, 1, 1.5) == "6 fine-tunings: about 1h 00m, cost about 1.50."
+    assert told(3600.0, 6, 3, 0.9) == "6 fine-tunings, 3 at a time: about 20m 10s, cost about 0.30."
+    assert told(3600.0, 2, 6, None) == "2 fine-tunings, 6 at a time: about 30m 10s.", "the longest decides"
+    assert told(30.0, 1, 1, 0.0) == "1 fine-tuning: about 30s, cost about 0.00."
+    assert told(0.0, 0, 1, None) == ""
 
 
 @pytest.mark.parametrize("price", [-0.5, float("nan"), float("inf")])
 def test_a_price_that_is_none(price: float) -> None:
     with pytest.raises(UserError, match="is not a price"):
-        forecast_line(3600.0, 6, 1, price)
+        told(3600.0, 6, 1, price)
 
 
 def test_ray_that_is_not_installed_is_one_sentence(
@@ -234,46 +214,20 @@ def test_ray_that_is_not_installed_is_one_sentence(
 ) -> None:
     for name in ("ray", "ray.util.joblib"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError, match=r"--backend ray needs the package ray. Run: pip install ray."):
         next(run_jobs(jobs, 2, "ray", notes))
-    assert (caught.value.sentence, caught.value.remedy) == (
-        "--backend ray needs the package ray.",
-        "Run: pip install ray.",
-    )
 
 
-@pytest.fixture
-def as_in_this_process(jobs: list[FinetuningJob]) -> Callable[[list[FinetuningRun]], None]:
-    """Return a check that these are the cells of the first jobs, and that this process did not fill them."""
-
-    def check(found: list[FinetuningRun]) -> None:
-        for job, cell in zip(jobs[: len(found)], found, strict=True):
-            kept = job.finished()
-            assert kept == cell, "a worker wrote it"
-            assert replace(cell, seconds=0.0) == replace(run_job(elsewhere(job)), seconds=0.0)
-
-    return check
-
-
-@pytest.fixture
-def local_ray(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    ray: ModuleType = pytest.importorskip("ray")
+def test_ray_fills_the_same_cells(jobs: list[FinetuningJob], monkeypatch: pytest.MonkeyPatch, notes: Any) -> None:
+    ray = pytest.importorskip("ray")
     monkeypatch.setenv("RAY_ADDRESS", "local")  # never a cluster of somebody who runs the tests
-    return ray
-
-
-def test_ray_fills_the_same_cells(
-    jobs: list[FinetuningJob],
-    local_ray: ModuleType,
-    as_in_this_process: Callable[[list[FinetuningRun]], None],
-    monkeypatch: pytest.MonkeyPatch,
-    notes: Any,
-) -> None:
     # Its CPUs are what it is settings. joblib gives one worker nothing to do: hence two.
-    local_ray.init(num_cpus=2, logging_level="ERROR", log_to_driver=False)
+    ray.init(num_cpus=2, logging_level="ERROR", log_to_driver=False)
     try:
         monkeypatch.setattr(parallel, "run_job", None)  # of this process; a worker has its own
-        as_in_this_process(list(run_jobs(jobs[:2], 2, "ray", notes)))
+        for job, cell in zip(jobs, run_jobs(jobs[:2], 2, "ray", notes)):
+            assert job.finished() == cell, "a worker wrote it"
+            assert replace(cell, seconds=0.0) == replace(run_job(elsewhere(job)), seconds=0.0)
         assert notes.notes[-1] == "2/2 fine-tunings, 2 at a time"
         nowhere = replace(jobs[3], folder=jobs[3].folder / "nowhere")
         with pytest.raises(UserError, match="nowhere"):
@@ -281,9 +235,9 @@ def test_ray_fills_the_same_cells(
         assert jobs[2].finished() is not None
         with pytest.raises(UserError, match="room for 2 fine-tunings at a time, not for 3"):
             list(run_jobs(jobs[3:], 3, "ray", notes))
-        assert local_ray.is_initialized(), "it was there before"
+        assert ray.is_initialized(), "it was there before"
     finally:
-        local_ray.shutdown()
+        ray.shutdown()
 
 
 @pytest.fixture

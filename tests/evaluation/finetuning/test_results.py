@@ -6,6 +6,7 @@ import errno
 from pathlib import Path
 
 import pytest
+from small_tasks import result, run
 
 from daybreak.core.files import read_json, write_json
 from daybreak.core.serialization import to_dict
@@ -14,11 +15,7 @@ from daybreak.schemas.tasks import FinetuningRun, TaskResult
 
 
 def scored(task: str, score: float) -> TaskResult:
-    return TaskResult(
-        protocol="quick", task=task, model="pretrained", model_name="mini", kind="classification", metric="accuracy",
-        scores={"accuracy": [score]}, seeds=[0], mean=score, spread=0.0, selection="", train_rows=10, dev_rows=10,
-        baseline=0.5, settings={}, seconds=1.0,
-    )  # fmt: skip
+    return result(task, {"accuracy": [score]})
 
 
 @pytest.mark.parametrize("locks", [True, False])
@@ -31,9 +28,9 @@ def test_a_newer_result_takes_the_place_of_the_older(
     if not locks:  # as on some file systems of clusters
         monkeypatch.setattr("fcntl.flock", refuse)
     path = tmp_path / "results.json"
-    for result in (scored("cola", 0.6), scored("rte", 0.7), scored("cola", 0.8)):
-        merge_result(path, result)
-    assert [(result.task, result.mean) for result in read_results(path)] == [("rte", 0.7), ("cola", 0.8)]
+    for each in (scored("cola", 0.6), scored("rte", 0.7), scored("cola", 0.8)):
+        merge_result(path, each)
+    assert [(each.task, each.mean) for each in read_results(path)] == [("rte", 0.7), ("cola", 0.8)]
 
 
 def test_a_damaged_file_is_set_aside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -44,17 +41,20 @@ def test_a_damaged_file_is_set_aside(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "finished fine-tunings are reused" in capsys.readouterr().out
 
 
-def test_names_of_earlier_versions_are_read(tmp_path: Path) -> None:
-    old = to_dict(scored("cola", 0.6)) | {"scores": {"accuracy": [0.6], "surprise": [0.5], "test_surprise": [0.4]}}
-    write_json(tmp_path / "results.json", [old])
-    (result,) = read_results(tmp_path / "results.json")
-    assert list(result.scores) == ["accuracy", "nll", "test_nll"]
-    run = {
-        "fingerprint": "f", "protocol": "quick", "task": "cola", "model": "pretrained", "model_name": "mini",
-        "epochs": 1, "learning_rate": 1e-3, "batch": 16, "seed": 0, "scores": {"surprise": 0.5}, "threads": 1,
-        "judged": {"dev": [[0.0, 1.0]]}, "hidden": {"CoLA": [1.0]}, "hidden_rows": "d", "seconds": 1.0,
-    }  # fmt: skip
-    write_json(tmp_path / "run.json", run)
+def test_files_of_earlier_versions_are_read_and_kept(tmp_path: Path) -> None:
+    path, new = tmp_path / "results.json", scored("cola", 0.6)
+    old = to_dict(new) | {"scores": {"accuracy": [0.6], "surprise": [0.5], "test_surprise": [0.4]}}
+    later = "model_name weights test_rows mismatched_rows bag_of_words bag_of_words_rows combined settings_tried labels"
+    write_json(path, [{name: value for name, value in old.items() if name not in later.split()}])
+    merge_result(path, new)
+    found, kept = read_results(path)
+    assert (found.model_name, list(found.scores)) == ("", ["accuracy", "nll", "test_nll"]) and kept == new
+    assert (found.bag_of_words, found.bag_of_words_part) == ({}, "")
+    assert found.best_baseline == ("constant answer", 0.5)
+    former = {"judged": {"dev": [[0.0, 1.0]]}, "hidden": {"CoLA": [1.0]}, "hidden_rows": "d"}
+    names = ("scored_rows", "predictions", "unlabelled_digest")
+    told = {name: value for name, value in to_dict(run(scores={})).items() if name not in names}
+    write_json(tmp_path / "run.json", told | former | {"scores": {"surprise": 0.5}})
     read = read_json(tmp_path / "run.json", FinetuningRun)
     assert (read.scores, read.scored_rows) == ({"nll": 0.5}, {"dev": [[0.0, 1.0]]})
     assert (read.predictions, read.unlabelled_digest) == ({"CoLA": [1.0]}, "d")

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 import statistics
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from small_tasks import run
 
 from daybreak.commands.evaluate import evaluate
 from daybreak.core.files import read_json
 from daybreak.evaluation.finetuning.jobs import FinetuningJob
 from daybreak.evaluation.finetuning.task_evaluation import select_setting, selection_words
-from daybreak.evaluation.protocols.known_protocols import PROTOCOLS
 from daybreak.evaluation.protocols.protocol import Setting
 from daybreak.schemas.tasks import FinetuningRun, SettingTried, TaskResult, spread
 
@@ -96,21 +95,7 @@ def test_dev_decides_and_test_is_reported(
         if job.keep is not None:
             job.keep.mkdir(parents=True)
             (job.keep / "config.json").write_text(f'{{"of": "{job.setting}, seed {job.seed}"}}')
-        return FinetuningRun(
-            fingerprint=job.fingerprint,
-            protocol=job.protocol.name,
-            task=job.task.name,
-            model="pretrained",
-            model_name=job.model_name,
-            epochs=job.setting.epochs,
-            learning_rate=job.setting.rate,
-            batch=job.setting.batch,
-            seed=job.seed,
-            scores={"macro_f1": value, "test_macro_f1": 1.0 - value},
-            scored_rows={},
-            threads=1,
-            seconds=1.0,
-        )
+        return run(seed=job.seed, scores={"macro_f1": value, "test_macro_f1": 1.0 - value})
 
     monkeypatch.setattr("daybreak.evaluation.finetuning.parallel.run_job", fill)
     monkeypatch.setattr("daybreak.evaluation.finetuning.task_evaluation.run_job", fill)
@@ -138,19 +123,3 @@ def test_one_stated_setting_of_scibert(encoder: Path, task: str, tmp_path: Path)
     assert "most_train_rows" not in result.settings
     assert result.metric == "test_macro_f1"
     assert result.baseline == pytest.approx(1 / 6), "macro F1 of a constant answer on three equal labels"
-
-
-def test_a_real_sweep(encoder: Path, task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    small = dataclasses.replace(PROTOCOLS["scibert"], name="small", epochs=(1, 3), rates=((0, (1e-5, 5e-3)),), batch=8)
-    monkeypatch.setitem(PROTOCOLS, "small", small)
-    (result,) = evaluate(encoder, [task], protocol="small", seeds=2, out=tmp_path, save=tmp_path / "kept", workers=1)
-    assert result.settings["learning_rate"] == 5e-3, "the other learns nothing"
-    assert result.mean > 0.9
-    assert [(t.epochs, t.learning_rate) for t in result.settings_tried] == [(1, 1e-5), (1, 5e-3), (3, 1e-5), (3, 5e-3)]
-    for entry in result.settings_tried:
-        assert isinstance(entry, SettingTried)
-        assert entry.mean == pytest.approx(statistics.fmean(entry.dev))
-        assert len(entry.dev) == 2
-    (chosen,) = [t for t in result.settings_tried if (t.epochs, t.learning_rate) == (result.settings["epochs"], 5e-3)]
-    assert chosen.dev == result.scores["macro_f1"]
-    assert (tmp_path / "kept/config.json").is_file()

@@ -12,6 +12,7 @@ import pytest
 from scipy.stats import spearmanr
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import f1_score
+from small_tasks import quiet
 
 from daybreak.core.errors import UserError
 from daybreak.evaluation.probes.frozen import FrozenModel, load_encoder, pooled_states
@@ -29,10 +30,6 @@ from daybreak.evaluation.tasks.task_file import read_task_file
 
 WriteTask = Callable[..., Path]
 WORDS = "sun warm bright summer beach rain cold dark winter storm".split()
-
-
-def quiet(share: float) -> None:
-    """Show nothing."""
 
 
 def standardised(known: np.ndarray, asked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from small_tasks import quiet
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from daybreak.core.errors import UserError
@@ -48,10 +49,6 @@ def ids(frozen: FrozenModel) -> np.ndarray:
     weights = [1 / rank for rank in range(1, len(WORDS) + 1)]
     texts = [" ".join(chance.choices(WORDS, weights, k=chance.randint(3, 25))) for _ in range(30)]
     return token_stream(frozen.tokenizer, texts)
-
-
-def quiet(share: float) -> None:
-    """Show nothing."""
 
 
 def test_the_stream_holds_each_document_closed_by_the_separator(frozen: FrozenModel) -> None:

@@ -16,16 +16,9 @@ ROUNDING = 0.0015
 
 def average(convention: str, comparable: bool = True) -> Average:
     return Average(
-        convention=convention,
-        what="",
-        protocol=convention,
-        model="pretrained",
-        model_name="a",
-        value=0.7,
-        numbers={},
-        seeds=5,
-        comparable=comparable,
-    )
+        convention=convention, what="", protocol=convention, model="pretrained", model_name="a", value=0.7, numbers={},
+        seeds=5, comparable=comparable,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("anchor", ANCHORS, ids=lambda anchor: anchor.model)

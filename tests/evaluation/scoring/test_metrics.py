@@ -7,7 +7,7 @@ import warnings
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 from sklearn import metrics as reference
@@ -23,6 +23,7 @@ from daybreak.evaluation.scoring.metrics import (
 NUMBERS = st.floats(-100, 100, allow_nan=False, width=32)
 
 
+@settings(max_examples=40)
 @given(
     st.integers(2, 5).flatmap(
         lambda n: st.tuples(st.just(n), st.lists(st.tuples(*[st.integers(0, n - 1)] * 2), min_size=1))
@@ -45,6 +46,7 @@ def test_classification_equals_scikit_learn(case: tuple[int, list[tuple[int, int
     assert all(map(math.isfinite, found.values()))
 
 
+@settings(max_examples=40)
 @given(st.lists(st.tuples(st.booleans(), NUMBERS), min_size=1, max_size=50))
 def test_the_area_under_the_curve_is_of_what_orders_the_rows(rows: list[tuple[bool, float]]) -> None:
     targets, leads = [int(target) for target, _ in rows], [lead for _, lead in rows]

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
+from small_tasks import run
 
 from daybreak.core.errors import UserError
 from daybreak.evaluation.scoring import resampling
@@ -18,21 +19,13 @@ from daybreak.evaluation.scoring.resampling import compare, recount
 from daybreak.evaluation.tasks.kinds import KINDS
 from daybreak.evaluation.tasks.questions import Questions
 from daybreak.evaluation.tasks.token_labels import TokenLabels
-from daybreak.schemas.tasks import FinetuningRun
 
 TAGS = ("B-dose", "B-drug", "I-dose", "I-drug", "O")
 
 
 def cells(tables, part="dev"):
     """One cell a seed."""
-    return [
-        FinetuningRun(
-            fingerprint="", protocol="quick", task="toy", model="pretrained", model_name="toy", epochs=1, seed=seed,
-            learning_rate=1e-3, batch=16, scores={}, scored_rows={part: np.asarray(table, float).tolist()}, threads=1,
-            seconds=1.0,
-        )
-        for seed, table in enumerate(tables)
-    ]  # fmt: skip
+    return [run(seed=n, scored_rows={part: np.asarray(table, float).tolist()}) for n, table in enumerate(tables)]
 
 
 def compared(a, b, **ask):

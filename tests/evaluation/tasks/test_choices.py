@@ -13,12 +13,12 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, log_loss
+from small_tasks import FILLER, RAINY, SUNNY, VOCABULARY, learned
 from transformers import DebertaConfig
 
 from daybreak.core.errors import UserError
 from daybreak.evaluation.finetuning.classifier import build_classifier, load_tokenizer
-from daybreak.evaluation.finetuning.finetune import Batches, fine_tune, predict
-from daybreak.evaluation.protocols.known_protocols import PROTOCOLS
+from daybreak.evaluation.finetuning.finetune import Batches, predict
 from daybreak.evaluation.protocols.protocol import Setting
 from daybreak.evaluation.tasks.batches import Padding
 from daybreak.evaluation.tasks.choices import Choice
@@ -27,9 +27,6 @@ from daybreak.evaluation.tasks.task import LabelledRows, Task
 
 KIND = Choice()
 COLUMNS = ("story", "begin", "first", "second", "third", "right")
-VOCABULARY = 200
-SUNNY, RAINY = "sun warm bright summer beach".split(), "rain cold dark winter storm".split()
-FILLER = "the day was very and it will be some more of this there again today town people walk home late".split()
 
 
 def told(folder: Path, lines: list[tuple[str, ...]], dev: list[tuple[str, ...]] | None = None, **more: Any) -> Task:
@@ -134,11 +131,7 @@ def test_batches_are_what_a_stock_model_takes_and_scores_are_its_own_row_by_row(
 
 
 def test_a_toy_task_is_learned(family: Path) -> None:
-    tokenizer = load_tokenizer(family)
-    train, dev = (KIND.encode(tokenizer, rows(count, seed), 64, VOCABULARY) for count, seed in ((300, 1), (80, 2)))
-    model, padding = build_classifier(family, KIND, (), 0, untrained=True), Padding.of(tokenizer)
-    fine_tune(model, KIND, padding, train, PROTOCOLS["quick"], Setting(3, 2e-3, 16), 0, lambda share, loss: None)
-    found = predict(model, KIND, padding, dev)
+    _, dev, found = learned(family, KIND, (), rows(300, 1), rows(80, 2), Setting(3, 2e-3, 16), untrained=True)
     judged = KIND.evaluate(dev, found, ())
     scores = KIND.score(judged, ())
     assert scores["accuracy"] > 0.95

@@ -18,73 +18,32 @@ from daybreak.evaluation.tasks.task import TaskRows
 MNLI = "index promptID pairID genre parse1 parse2 tree1 tree2 sentence1 sentence2".split()
 STSB = "index genre filename year old_index source1 source2 sentence1 sentence2".split()
 ENTAILED = ("entailment", "not_entailment")
+PAIR, INDEXED = ("sentence1", "sentence2"), ["index", "sentence1", "sentence2", "label"]
+QUESTIONS = ("question1", "question2")
+# fmt: off
 LAYOUTS = {
     # folder, header of train, text columns, label column, text columns on the hub, names in the hub's order
     "cola": ("CoLA", None, ("sentence",), "label", ("sentence",), ("unacceptable", "acceptable")),
     "sst2": ("SST-2", ["sentence", "label"], ("sentence",), "label", ("sentence",), ("negative", "positive")),
-    "mrpc": (
-        "MRPC",
-        ["Quality", "#1 ID", "#2 ID", "#1 String", "#2 String"],
-        ("#1 String", "#2 String"),
-        "Quality",
-        ("sentence1", "sentence2"),
-        ("not_equivalent", "equivalent"),
-    ),
-    "qqp": (
-        "QQP",
-        ["id", "qid1", "qid2", "question1", "question2", "is_duplicate"],
-        ("question1", "question2"),
-        "is_duplicate",
-        ("question1", "question2"),
-        ("not_duplicate", "duplicate"),
-    ),
-    "stsb": ("STS-B", [*STSB, "score"], ("sentence1", "sentence2"), "score", ("sentence1", "sentence2"), ()),
-    "mnli": (
-        "MNLI",
-        [*MNLI, "label1", "gold_label"],
-        ("sentence1", "sentence2"),
-        "gold_label",
-        ("premise", "hypothesis"),
-        ("entailment", "neutral", "contradiction"),
-    ),
-    "qnli": (
-        "QNLI",
-        ["index", "question", "sentence", "label"],
-        ("question", "sentence"),
-        "label",
-        ("question", "sentence"),
-        ENTAILED,
-    ),
-    "rte": (
-        "RTE",
-        ["index", "sentence1", "sentence2", "label"],
-        ("sentence1", "sentence2"),
-        "label",
-        ("sentence1", "sentence2"),
-        ENTAILED,
-    ),
-    "wnli": (
-        "WNLI",
-        ["index", "sentence1", "sentence2", "label"],
-        ("sentence1", "sentence2"),
-        "label",
-        ("sentence1", "sentence2"),
-        ("not_entailment", "entailment"),
-    ),
+    "mrpc": ("MRPC", ["Quality", "#1 ID", "#2 ID", "#1 String", "#2 String"], ("#1 String", "#2 String"), "Quality",
+             PAIR, ("not_equivalent", "equivalent")),
+    "qqp": ("QQP", ["id", "qid1", "qid2", *QUESTIONS, "is_duplicate"], QUESTIONS, "is_duplicate", QUESTIONS,
+            ("not_duplicate", "duplicate")),
+    "stsb": ("STS-B", [*STSB, "score"], PAIR, "score", PAIR, ()),
+    "mnli": ("MNLI", [*MNLI, "label1", "gold_label"], PAIR, "gold_label", ("premise", "hypothesis"),
+             ("entailment", "neutral", "contradiction")),
+    "qnli": ("QNLI", ["index", "question", "sentence", "label"], ("question", "sentence"), "label",
+             ("question", "sentence"), ENTAILED),
+    "rte": ("RTE", INDEXED, PAIR, "label", PAIR, ENTAILED),
+    "wnli": ("WNLI", INDEXED, PAIR, "label", PAIR, ("not_entailment", "entailment")),
 }
+# fmt: on
 SPELLED = ("mnli", "qnli", "rte")
 """Their files hold the labels' names, the others their ids."""
 HIDDEN = {
-    "cola": ["CoLA"],
-    "sst2": ["SST-2"],
-    "mrpc": ["MRPC"],
-    "qqp": ["QQP"],
-    "stsb": ["STS-B"],
-    "mnli": ["MNLI-m", "MNLI-mm", "AX"],
-    "qnli": ["QNLI"],
-    "rte": ["RTE"],
-    "wnli": ["WNLI"],
-}
+    "cola": ["CoLA"], "sst2": ["SST-2"], "mrpc": ["MRPC"], "qqp": ["QQP"], "stsb": ["STS-B"], "qnli": ["QNLI"],
+    "rte": ["RTE"], "wnli": ["WNLI"], "mnli": ["MNLI-m", "MNLI-mm", "AX"],
+}  # fmt: skip
 TEXTS = ['"torn quote', "it 's", "a\u2028b", "caf\u00e9 | x", 'say "no" ', "\u4e2d\u6587", "-lrb- ok -rrb-", "'", '""']
 Row = tuple[tuple[str, ...], str]
 """Texts, and the name of the label or the score as the original file spells it."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import stats
@@ -66,6 +66,7 @@ def test_two_regressions_are_averaged() -> None:
     assert mean is not None and mean.tolist() == [[1.0, 2.0], [2.0, 2.0]]
 
 
+@settings(max_examples=40)
 @given(labelled_logits(), st.randoms(use_true_random=False))
 def test_classes_are_scored_as_scikit_learn_does(case, chance) -> None:  # type: ignore[no-untyped-def]
     targets, logits = case

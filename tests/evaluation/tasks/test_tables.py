@@ -140,7 +140,7 @@ def test_without_pyarrow_parquet_has_a_remedy(tmp_path: Path, monkeypatch: pytes
 
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("whole", [False, True])
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
 @given(content=st.binary(max_size=200), columns=st.lists(st.sampled_from(["a", "0", 0, 2]), min_size=1, max_size=3))
 def test_any_bytes_give_rows_or_one_sentence(
     tmp_path: Path, format: str, whole: bool, content: bytes, columns: list[str | int]

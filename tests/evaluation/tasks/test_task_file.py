@@ -1,17 +1,23 @@
-"""Tasks of one's own in TOML: every kind as it is documented, and one sentence for whatever does not fit."""
+"""Tasks of one's own in TOML, every kind as it is documented: what is read, and one sentence for what does not fit."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import ClassVar
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from daybreak.core.errors import UserError
+from daybreak.evaluation.baselines.bag_of_words import WordScores, bag_of_words
+from daybreak.evaluation.probes.layer_probes import check_probed, rates_pairs
+from daybreak.evaluation.protocols.known_protocols import PROTOCOLS
 from daybreak.evaluation.tasks import task_file
-from daybreak.evaluation.tasks.kinds import KINDS, load_task
+from daybreak.evaluation.tasks.kinds import KINDS, kind_of, load_task, task_type
+from daybreak.evaluation.tasks.sequences import Regression
 from daybreak.evaluation.tasks.task import Task
 from daybreak.evaluation.tasks.task_file import KEYS, read_task_file
 
@@ -162,7 +168,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=80)
 @given(
     base=st.sampled_from([GOOD, TOKENS, CHOICE, QA]), changes=st.dictionaries(st.sampled_from(KEYS), VALUES, max_size=3)
 )
@@ -188,3 +194,109 @@ def test_symmetric_is_for_pairs_of_texts(kind: str, named: str, folder: Path) ->
     (folder / "task.toml").write_text(kind + "symmetric = true\n")
     with pytest.raises(UserError, match=named):
         read_task_file(folder / "task.toml")
+
+
+# ---------------------------------------------------------------- labels turned into targets
+
+
+def tsv(folder: Path, name: str, *rows: str) -> None:
+    (folder / name).write_text("\n".join(rows) + "\n", encoding="utf-8")
+
+
+def test_defaults_of_a_task_file(folder: Path) -> None:
+    data = load_task(read_task_file(described(folder, GOOD)))
+    task = data.task
+    assert (task.name, task.kind, task.metric, data.labels) == ("mine", "classification", "accuracy", ("no", "yes"))
+    assert (data.train.texts[1], data.dev.targets[:2], data.test) == (("x1",), [0, 1], None)
+
+
+def test_pairs_numbers_and_no_header(folder: Path) -> None:
+    tsv(folder, "bare.tsv", "0\tp\tq", "1\tr\ts", "10\tt\tu", "2\tv\tw")
+    path = described(
+        folder, 'name = "n"\ntrain = "bare.tsv"\ndev = "bare.tsv"\ntext = [2, 1]\nlabel = 0\nheader = false'
+    )
+    data = load_task(read_task_file(path))
+    assert data.train.texts[0] == ("q", "p")
+    assert data.labels == ("0", "1", "2", "10"), "numbers are ordered by value"
+
+
+def test_regression_and_a_test_file(folder: Path) -> None:
+    toml = GOOD.replace('"label"', '"score"') + 'kind = "regression"\ntest = "dev.tsv"'
+    data = load_task(read_task_file(described(folder, toml)))
+    assert (data.task.metric, data.labels, data.train.targets[3]) == ("spearman", (), 3.0)
+    assert data.test is not None and data.test.targets == [float(i) for i in range(20)]
+
+
+def test_without_dev_a_seeded_tenth_is_held_out(folder: Path) -> None:
+    path = described(folder, GOOD.replace('dev = "dev.tsv"\n', ""))
+    first, second = load_task(read_task_file(path)), load_task(read_task_file(path))
+    assert first == second
+    assert (len(first.train), len(first.dev)) == (18, 2)
+    assert sorted(first.train.texts + first.dev.texts) == sorted((f"x{i}",) for i in range(20))
+
+
+@pytest.mark.parametrize(
+    ("rows", "more", "fault"),
+    [
+        (["x\ty\tmaybe\t1"], "", "Line 2 of"),
+        (["x\ty\tmaybe\t1"], "", "label 'maybe', which is none of 'no', 'yes'"),
+        (["x\ty\tyes\tfew"], 'kind = "regression"', "label 'few', which is not a number"),
+        (["x\ty\tyes\tnan"], 'kind = "regression"', "label 'nan', which is not a number"),
+        ([], "", "holds no rows"),
+    ],
+)
+def test_rows_that_are_refused(folder: Path, rows: list[str], more: str, fault: str) -> None:
+    tsv(folder, "dev.tsv", "a\tb\tlabel\tscore", *rows)
+    toml = GOOD.replace('"label"', '"score"') if more else GOOD
+    with pytest.raises(UserError) as caught:
+        load_task(read_task_file(described(folder, toml + more)))
+    assert fault in caught.value.sentence
+
+
+@pytest.mark.parametrize("metric", ["f1", "auc"])
+def test_some_metrics_need_two_labels(folder: Path, metric: str) -> None:
+    tsv(folder, "train.tsv", "a\tlabel", "x\tyes", "y\tno", "z\tperhaps")
+    with pytest.raises(UserError, match=f"metric {metric} is for two labels"):
+        load_task(read_task_file(described(folder, GOOD + f'metric = "{metric}"')))
+
+
+# ---------------------------------------------------------------- a kind that only its class and the table know
+
+
+class Stars(Regression):
+    name: ClassVar[str] = "stars"
+
+
+class Nothing(Regression):
+    """Neither numeric nor one of several classes."""
+
+    name: ClassVar[str] = "nothing"
+    numeric = False
+
+
+def written(folder: Path, kind: str) -> Path:
+    rows = "\n".join(f"{'good ' * (n % 4)}film,a{n} film,{n % 4}" for n in range(60))
+    (folder / "rows.csv").write_text(f"text,other,stars\n{rows}\n")
+    path = folder / f"{kind}.toml"
+    path.write_text(
+        f'train = "rows.csv"\ntext = ["text", "other"]\nlabel = "stars"\nkind = "{kind}"\nsymmetric = true\n'
+    )
+    return path
+
+
+def test_a_numeric_kind_is_treated_as_regression(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(KINDS, "stars", Stars())
+    found: dict[str, WordScores] = {}
+    for kind in ("stars", "regression"):
+        task = read_task_file(written(tmp_path, kind))
+        data = load_task(task)
+        check_probed(task)
+        assert data.labels == () and set(data.train.targets) == {0.0, 1.0, 2.0, 3.0}
+        assert task_type(task) == "number" and PROTOCOLS["small"].head_of(task) == "segments" and rates_pairs(task)
+        found[kind] = bag_of_words(kind_of(task), data, data.train)
+    np.testing.assert_array_equal(found["stars"].scored_rows["dev"], found["regression"].scored_rows["dev"])
+
+
+def test_a_kind_that_the_bag_of_words_cannot_answer_has_none(tmp_path: Path) -> None:
+    data = load_task(read_task_file(written(tmp_path, "regression")))
+    assert bag_of_words(Nothing(), data, data.train) == WordScores({}, 0)

@@ -1,4 +1,4 @@
-"""Tags of words: every word's tag stands at its first piece, nothing is dropped silently, scores equal seqeval's."""
+"""Tags of words: files in the format of CoNLL, spans and scores as seqeval's, tags at the first piece of each word."""
 
 from __future__ import annotations
 
@@ -17,18 +17,165 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from seqeval import metrics as seqeval
+from seqeval.metrics.sequence_labeling import get_entities, precision_recall_fscore_support
 from sklearn.metrics import f1_score
+from small_tasks import VOCABULARY, learned
 
 from daybreak.core.errors import UserError
-from daybreak.evaluation.finetuning.classifier import build_classifier, load_tokenizer
-from daybreak.evaluation.finetuning.finetune import fine_tune, predict
-from daybreak.evaluation.protocols.known_protocols import PROTOCOLS
+from daybreak.evaluation.finetuning.classifier import load_tokenizer
 from daybreak.evaluation.protocols.protocol import Setting
 from daybreak.evaluation.tasks.batches import EncodedRows, Padding
 from daybreak.evaluation.tasks.task import LabelledRows, Task, TaskRows
-from daybreak.evaluation.tasks.token_labels import IGNORED, TokenLabels
+from daybreak.evaluation.tasks.token_labels import (
+    IGNORED,
+    Sentence,
+    TokenLabels,
+    in_iob2,
+    rates,
+    read_sentences,
+    span_counts,
+    spans,
+    word_counts,
+)
 
-KIND, VOCABULARY = TokenLabels(), 200
+
+def conll_file(folder: Path, text: str | bytes) -> Path:
+    path = folder / "train.txt"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def test_sentences_end_at_blank_lines_and_documents(tmp_path: Path) -> None:
+    text = (
+        "\ufeff-DOCSTART- (6794356)\n\nThe DT O O\nsun\tNN\tO\tB-star\r\n \t\r\n\n\n"
+        "-DOCSTART- NN O O\n\nrain  NN   O I-w \n-DOCSTART-\nMars NN O B-star\nrises VB O O"
+    )
+    assert read_sentences(conll_file(tmp_path, text), 0, 3) == [
+        Sentence(("The", "sun"), ("O", "B-star"), 3),
+        Sentence(("rain",), ("I-w",), 10),
+        Sentence(("Mars", "rises"), ("B-star", "O"), 12),
+    ]
+
+
+def test_words_keep_what_only_looks_like_a_separator(tmp_path: Path) -> None:
+    strange = ["a\u2028b", "c\u00a0d", "\x85", "e\x0bf", "g\rh"]
+    text = "".join(f"{word} O\n" for word in strange) + "New York\tB-city\n#\tO\n"
+    (found,) = read_sentences(conll_file(tmp_path, text), 0, 1)
+    assert found.words == (*strange, "New York", "#")
+
+
+CELLS = st.text(st.characters(blacklist_characters=" \t\r\n", blacklist_categories=["Cs"]), min_size=1).filter(
+    lambda word: not word.startswith(("-DOCSTART-", "\ufeff"))
+)
+
+
+@given(
+    st.lists(
+        st.lists(st.tuples(CELLS, st.sampled_from(["O", "B-x", "I-x", "I-a-b"])), min_size=1),
+        min_size=1,
+        max_size=5,
+    ),
+    st.sampled_from([" ", "\t"]),
+)
+def test_what_was_written_is_read(
+    tmp_path_factory: pytest.TempPathFactory, sentences: list[list[tuple[str, str]]], between: str
+) -> None:
+    text = "\n\n".join("\n".join(between.join((word, "NN", tag)) for word, tag in pairs) for pairs in sentences)
+    found = read_sentences(conll_file(tmp_path_factory.mktemp("conll"), text), 0, 2)
+    assert [list(zip(each.words, each.tags)) for each in found] == sentences
+    lines = text.split("\n")
+    assert [lines[each.line - 1].split(between)[0] for each in found] == [each.words[0] for each in found]
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("sun B-x\n", "Line 1 of '{}' has nothing in column 3: its columns are 0 to 1."),
+        ("sun NN O O\n\nrain NN O\n", "Line 3 of '{}' has nothing in column 3: its columns are 0 to 2."),
+        ("a\tb\tc\tO\n\t\t\tO\n", "Line 2 of '{}' has nothing in column 3: its columns are 0 to 0."),
+        ("", "'{}' holds no sentence."),
+        ("\n \n-DOCSTART- NN O O\n\n", "'{}' holds no sentence."),
+        (b"sun NN O O\nm\xfcde NN O O\n", "'{}' is not UTF-8 text (invalid start byte)."),
+        ("sun NN O O\nwarm NN O NN\n", "Line 2 of '{}' has 'NN' in column 3, which is not a tag."),
+        ("sun NN O S-x\n", "Line 1 of '{}' has 'S-x' in column 3, which is not a tag."),
+        ("sun NN O B-\n", "Line 1 of '{}' has 'B-' in column 3, which is not a tag."),
+        ("sun NN O o\n", "Line 1 of '{}' has 'o' in column 3, which is not a tag."),
+    ],
+)
+def test_what_is_no_conll_file_is_refused_in_one_sentence(tmp_path: Path, text: str | bytes, fault: str) -> None:
+    path = conll_file(tmp_path, text)
+    with pytest.raises(UserError) as caught:
+        read_sentences(path, 0, 3)
+    assert caught.value.sentence == fault.format(path)
+
+
+TYPES = ["Gene", "a-b", "x"]
+TAGS = st.sampled_from(["O", *(f"{mark}-{kind}" for mark in "BI" for kind in TYPES)])
+PAIRS = st.lists(st.lists(st.tuples(TAGS, TAGS), min_size=1, max_size=12), min_size=1, max_size=8)
+
+
+@pytest.mark.parametrize(
+    ("tags", "expected"),
+    [
+        ("O B-x I-x O", [("x", 1, 2)]),
+        ("I-x I-x", [("x", 0, 1)]),
+        ("B-x B-x I-x", [("x", 0, 0), ("x", 1, 2)]),
+        ("B-x I-y I-y", [("x", 0, 0), ("y", 1, 2)]),
+        ("O O", []),
+        ("B-a-b I-a-b I-a", [("a-b", 0, 1), ("a", 2, 2)]),
+    ],
+)
+def test_spans_are_read_leniently(tags: str, expected: list[tuple[str, int, int]]) -> None:
+    assert spans(tags.split()) == expected
+
+
+@given(st.lists(TAGS))
+def test_spans_equal_seqeval(tags: list[str]) -> None:
+    assert spans(tags) == get_entities(tags)
+
+
+@given(st.lists(TAGS))
+def test_the_same_spans_are_written_in_iob2(tags: list[str]) -> None:
+    written = in_iob2(tags)
+    assert spans(written) == spans(tags)
+    assert sum(tag.startswith("B") for tag in written) == len(spans(tags))
+    assert [tag[2:] for tag in written] == [tag[2:] for tag in tags]
+    assert in_iob2(written) == written
+
+
+@given(PAIRS)
+def test_rates_equal_seqeval_in_all_and_by_type(sentences: list[list[tuple[str, str]]]) -> None:
+    gold, predicted = ([[pair[side] for pair in sentence] for sentence in sentences] for side in (0, 1))
+    counts = np.sum([span_counts(g, p, TYPES) for g, p in zip(gold, predicted)], axis=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about types without a span
+        expected = [f(gold, predicted) for f in (seqeval.precision_score, seqeval.recall_score, seqeval.f1_score)]
+        each = precision_recall_fscore_support(gold, predicted, average=None)
+    assert [float(rate) for rate in rates(counts.sum(axis=0))] == pytest.approx(expected)
+    seen = sorted({kind for sentence in gold + predicted for kind, _, _ in spans(sentence)})
+    by_type = rates(np.array([counts[TYPES.index(kind)] for kind in seen]).reshape(-1, 3))
+    for rate, reference in zip(by_type, each):
+        np.testing.assert_allclose(rate, reference)
+    assert [counts[TYPES.index(kind), 2] for kind in seen] == list(each[3])
+    absent = [counts[TYPES.index(kind)].tolist() for kind in TYPES if kind not in seen]
+    assert absent == [[0, 0, 0]] * len(absent)
+
+
+@given(PAIRS)
+def test_rates_of_words_equal_scikit_learn(sentences: list[list[tuple[str, str]]]) -> None:
+    gold, predicted = ([[pair[side] for pair in sentence] for sentence in sentences] for side in (0, 1))
+    counts = np.sum([word_counts(g, p, TYPES) for g, p in zip(gold, predicted)], axis=0)
+    flat = [[tag[2:] for sentence in side for tag in sentence] for side in (gold, predicted)]
+    expected = f1_score(*flat, labels=TYPES, average=None, zero_division=0)
+    np.testing.assert_allclose(rates(counts)[2], expected)
+
+
+def test_nothing_to_divide_by_is_zero() -> None:
+    for counts in ([0, 0, 0], [0, 3, 0], [0, 0, 3]):
+        assert [float(rate) for rate in rates(np.array(counts))] == [0.0, 0.0, 0.0]
+
+
+KIND = TokenLabels()
 LABELS = ("O", "B-rainy", "B-sunny", "I-rainy", "I-sunny")
 FILLER = "the day was very zzz it will be some more of this qx today town people walk home late".split()
 SPANS = {
@@ -76,12 +223,6 @@ def test_labels_are_iob2_of_the_types_in_train(tmp_path: Path) -> None:
     assert data.train.texts == [("sun", "warm", "cold", "day", "cold"), ("rain",)]
     assert data.train.targets == [[2, 4, 1, 0, 1], [1]]
     assert (data.dev.targets, data.skipped) == ([[0, 2, 4]], 0)
-
-
-def test_without_a_dev_file_whole_sentences_are_held_out(tmp_path: Path) -> None:
-    data = KIND.load(tagged(tmp_path, "\n".join(f"sun/B-x n{i}/O" for i in range(30))))
-    assert (len(data.train), len(data.dev)) == (27, 3)
-    assert sorted(text[1] for text in data.train.texts + data.dev.texts) == sorted(f"n{i}" for i in range(30))
 
 
 @pytest.mark.parametrize(
@@ -180,6 +321,7 @@ def test_what_does_not_fit_the_model_is_refused(encoder: Path) -> None:
 IDS = st.integers(0, len(LABELS) - 1)
 
 
+@settings(max_examples=40)
 @given(
     st.lists(st.lists(st.tuples(IDS, IDS), min_size=1, max_size=9), min_size=1, max_size=6),
     st.booleans(),
@@ -215,16 +357,6 @@ def test_scores_of_any_resample_equal_seqeval(
     assert tuple(expected) == KIND.metrics
 
 
-def learned(folder: Path, data: TaskRows) -> tuple[Any, EncodedRows, list[np.ndarray]]:
-    """The fine-tuned model, the dev rows, and what it says of them."""
-    tokenizer = load_tokenizer(folder)
-    padding = Padding.of(tokenizer)
-    train, dev = (KIND.encode(tokenizer, rows, 64, VOCABULARY) for rows in (data.train, data.dev))
-    model = build_classifier(folder, KIND, data.labels, 0, untrained=False)
-    fine_tune(model, KIND, padding, train, PROTOCOLS["quick"], Setting(6, 5e-3, 16), 0, lambda share, loss: None)
-    return model, dev, predict(model, KIND, padding, dev)
-
-
 def stock_tags(model: Any, tokenizer: Any, words: tuple[str, ...]) -> list[str]:
     """As transformers' own examples have it: sentence by sentence, the tag at the first piece of each word."""
     batch = tokenizer(list(words), is_split_into_words=True, return_tensors="pt")
@@ -244,7 +376,9 @@ def test_a_toy_task_is_learned_and_scored_as_the_stock_model_is(
     (folder / "tokenizer_config.json").write_text(json.dumps(told | {"padding_side": "left" if left else "right"}))
     tokenizer = load_tokenizer(folder)
     assert Padding.of(tokenizer).left == left
-    model, dev, answers = learned(folder, weather_spans)
+    model, dev, answers = learned(
+        folder, KIND, weather_spans.labels, weather_spans.train, weather_spans.dev, Setting(6, 5e-3, 16)
+    )
     scores = KIND.score(KIND.evaluate(dev, answers, weather_spans.labels), weather_spans.labels)
     assert type(model).__name__ == "ModernBertForTokenClassification"
     assert scores["span_f1"] > 0.9

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 import warnings
-from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,10 +27,9 @@ from sklearn.preprocessing import StandardScaler
 
 from daybreak.evaluation.tasks.batches import EncodedRows
 from daybreak.evaluation.tasks.sequences import OneOfSeveral
-from daybreak.evaluation.tasks.spans import OUTSIDE
 from daybreak.evaluation.tasks.task import LabelledRows, TaskRows
 from daybreak.evaluation.tasks.task_kind import Kind
-from daybreak.evaluation.tasks.token_labels import FirstTokens
+from daybreak.evaluation.tasks.token_labels import OUTSIDE, FirstTokens
 
 VERSION = 3
 """Version of the baseline's numbers; kept scores of another version are not reused."""
@@ -49,6 +47,8 @@ MOST_FEATURES = 200_000
 MOST_ITERATIONS = 1_000
 """Iterations of logistic regression."""
 OVERLAP_NUMBERS = 5
+PAIR_VARIANTS = (slice(2 + OVERLAP_NUMBERS), slice(None))
+"""Sets of columns of the features of a pair: with the numbers alone, and with the words."""
 UNSEEN = -30.0
 """Lowest log-probability, and that of labels that the training rows lack."""
 TINY = 1e-15
@@ -65,20 +65,15 @@ class WordScores:
     """Number of training rows."""
 
 
-def bag_of_words(kind: Kind, data: TaskRows, train: LabelledRows) -> WordScores | None:
-    """Fit the baseline on ``train`` and evaluate it on every part of the task.
+def bag_of_words(kind: Kind, data: TaskRows, train: LabelledRows) -> WordScores:
+    """Fit the baseline on ``train``, in its seeded order, and evaluate it on every part of the task.
 
-    Args:
-        kind: of the task.
-        train: the training rows that a fine-tuning has, in their seeded order.
-
-    Returns:
-        None for a kind without such a baseline, such as question answering.
+    Nothing is fitted for a kind without such a baseline, such as question answering.
     """
     if kind.name == "tokens":
         return WordScores(_most_frequent_tags(kind, data, train), len(train))
     if not (kind.numeric or isinstance(kind, OneOfSeveral)):
-        return None
+        return WordScores({}, 0)
     train = _bounded(train)
     return WordScores(_linear(kind, data, train), len(train))
 
@@ -98,20 +93,21 @@ def _linear(kind: Kind, data: TaskRows, train: LabelledRows) -> dict[str, np.nda
     order = np.random.default_rng(SEED).permutation(len(train))[:MOST_TO_CHOOSE]
     held = max(1, round(HELD_OUT * len(order)))
     inside, outside = train.take(order[held:].tolist()), train.take(order[:held].tolist())
-    features, model = _features(kind, data), _Linear(kind, data.labels)
-    best = (-np.inf, features.variants[0], STRENGTHS[0])
+    features = _Features(pair=kind.name == "choice" or len(data.task.text) > 1, second_alone=kind.name == "choice")
+    columns, strength, best = features.variants[0], STRENGTHS[0], -np.inf
     if len(set(inside.targets)) > 1:
-        seen, unseen = features.fit(_samples(kind, inside).texts), features.of(_samples(kind, outside).texts)
-        for columns in features.variants:
-            for strength in STRENGTHS:
-                model.fit(seen[:, columns], _samples(kind, inside).targets, strength)
-                score = kind.score(model.evaluate(unseen[:, columns], outside), data.labels)[data.task.metric]
-                if score > best[0]:
-                    best = score, columns, strength
-    _, columns, strength = best
-    model.fit(features.fit(_samples(kind, train).texts)[:, columns], _samples(kind, train).targets, strength)
+        sample = _samples(kind, inside)
+        seen, unseen = features.of(sample.texts, fit=True), features.of(_samples(kind, outside).texts)
+        for some in features.variants:
+            for each in STRENGTHS:
+                model = _fitted(kind, seen[:, some], sample.targets, each)
+                table = _evaluated(kind, data.labels, model, unseen[:, some], outside)
+                if (score := kind.score(table, data.labels)[data.task.metric]) > best:
+                    columns, strength, best = some, each, score
+    sample = _samples(kind, train)
+    model = _fitted(kind, features.of(sample.texts, fit=True)[:, columns], sample.targets, strength)
     return {
-        part: model.evaluate(features.of(_samples(kind, rows).texts)[:, columns], rows)
+        part: _evaluated(kind, data.labels, model, features.of(_samples(kind, rows).texts)[:, columns], rows)
         for part, rows in data.parts.items()
     }
 
@@ -126,114 +122,73 @@ def _samples(kind: Kind, rows: LabelledRows) -> LabelledRows:
     )
 
 
-class _Linear:
-    """One linear model on one set of features."""
-
-    def __init__(self, kind: Kind, labels: Sequence[str]):
-        self._kind, self._labels = kind, labels
-        self._model: Any = None
-
-    def fit(self, features: Any, targets: Sequence[Any], strength: float) -> None:
-        if self._kind.numeric:
-            self._model = Ridge(alpha=1 / strength, solver="sparse_cg")
-        elif len(set(targets)) > 1:
-            self._model = LogisticRegression(C=strength, max_iter=MOST_ITERATIONS)
-        else:
-            self._model = DummyClassifier()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # the selection compares what was reached
-            self._model.fit(features, targets)
-
-    def evaluate(self, features: Any, rows: LabelledRows) -> np.ndarray:
-        """Return ``Kind.evaluate`` of the predictions for ``rows`` with these features."""
-        if self._kind.numeric:
-            answers = self._model.predict(features)[:, None]
-        else:
-            answers = np.full((features.shape[0], len(self._labels) or 2), UNSEEN)
-            answers[:, self._model.classes_] = np.maximum(np.log(self._model.predict_proba(features) + TINY), UNSEEN)
-        if self._kind.name == "choice":
-            answers = answers[:, 1].reshape(len(rows), -1)
-        return self._kind.evaluate(EncodedRows({}, rows.targets, [], rows), list(answers), self._labels)
+def _fitted(kind: Kind, features: Any, targets: Sequence[Any], strength: float) -> Any:
+    """Return a linear model on these features."""
+    if kind.numeric:
+        model = Ridge(alpha=1 / strength, solver="sparse_cg")
+    elif len(set(targets)) > 1:
+        model = LogisticRegression(C=strength, max_iter=MOST_ITERATIONS)
+    else:
+        model = DummyClassifier()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the selection compares what was reached
+        return model.fit(features, targets)
 
 
-def _features(kind: Kind, data: TaskRows) -> _Features:
+def _evaluated(kind: Kind, labels: Sequence[str], model: Any, features: Any, rows: LabelledRows) -> np.ndarray:
+    """Return ``Kind.evaluate`` of the model's predictions for ``rows`` with these features."""
+    if kind.numeric:
+        answers = model.predict(features)[:, None]
+    else:
+        answers = np.full((features.shape[0], len(labels) or 2), UNSEEN)
+        answers[:, model.classes_] = np.maximum(np.log(model.predict_proba(features) + TINY), UNSEEN)
     if kind.name == "choice":
-        return _PairFeatures(second_alone=True)
-    return _PairFeatures() if len(data.task.text) > 1 else _SingleFeatures()
+        answers = answers[:, 1].reshape(len(rows), -1)
+    return kind.evaluate(EncodedRows({}, rows.targets, [], rows), list(answers), labels)
 
 
-class _Features(ABC):
-    """Texts -> float64[R, F], sparse."""
+class _Features:
+    """Features of rows of texts, float64[R, F], sparse.
 
-    variants: tuple[slice, ...] = (slice(None),)
-    """Sets of columns to select from."""
-
-    @abstractmethod
-    def fit(self, texts: Sequence[tuple[str, ...]]) -> Any:
-        """Fit vocabulary and weights on these texts, and return their features."""
-
-    @abstractmethod
-    def of(self, texts: Sequence[tuple[str, ...]]) -> Any:
-        """Return the features of other texts."""
-
-
-def _vectorizers() -> tuple[TfidfVectorizer, TfidfVectorizer]:
-    words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, max_features=MOST_FEATURES, token_pattern=WORD)
-    characters = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 5), sublinear_tf=True, max_features=MOST_FEATURES)
-    return words, characters
-
-
-class _SingleFeatures(_Features):
-    """TF-IDF of words and pairs of words, and of 2 to 5 characters within a word."""
-
-    def __init__(self) -> None:
-        self._parts = _vectorizers()
-
-    def fit(self, texts: Sequence[tuple[str, ...]]) -> Any:
-        return sparse.hstack([_fitted(part, [text for (text,) in texts]) for part in self._parts], "csr")
-
-    def of(self, texts: Sequence[tuple[str, ...]]) -> Any:
-        return sparse.hstack([_applied(part, [text for (text,) in texts]) for part in self._parts], "csr")
-
-
-class _PairFeatures(_Features):
-    """Standardized overlap of the two texts of a row, and their words.
-
-    The words are the product and the absolute difference of the two TF-IDF vectors. With ``second_alone`` they are the
-    TF-IDF vector of the second text.
+    Of one text: TF-IDF of words and pairs of words, and of 2 to 5 characters within a word. Of a pair: the standardized
+    overlap of the two texts, and their words, which are the product and the absolute difference of the two TF-IDF
+    vectors, or with ``second_alone`` the TF-IDF vector of the second text.
     """
 
-    numbers = 2 + OVERLAP_NUMBERS
-    variants = (slice(numbers), slice(None))
-
-    def __init__(self, second_alone: bool = False) -> None:
-        self._parts = _vectorizers()
+    def __init__(self, pair: bool, second_alone: bool):
+        self.variants = PAIR_VARIANTS if pair else (slice(None),)
+        """Sets of columns to select from."""
+        options: dict[str, Any] = {"sublinear_tf": True, "max_features": MOST_FEATURES}
+        self._vectorizers = (
+            TfidfVectorizer(ngram_range=(1, 2), token_pattern=WORD, **options),
+            TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 5), **options),
+        )
         self._scaler = StandardScaler()
-        self._second_alone = second_alone
+        self._pair, self._second_alone = pair, second_alone
 
-    def fit(self, texts: Sequence[tuple[str, ...]]) -> Any:
-        both = [pair[side] for side in (0, 1) for pair in texts]
-        counts = [_fitted(part, both) for part in self._parts]
-        numbers = self._numbers(texts, counts)
-        return self._joined(self._scaler.fit_transform(numbers), counts)
-
-    def of(self, texts: Sequence[tuple[str, ...]]) -> Any:
-        both = [pair[side] for side in (0, 1) for pair in texts]
-        counts = [_applied(part, both) for part in self._parts]
-        return self._joined(self._scaler.transform(self._numbers(texts, counts)), counts)
-
-    def _numbers(self, texts: Sequence[tuple[str, ...]], counts: Sequence[Any]) -> np.ndarray:
-        """Return float64[R, 2 + OVERLAP_NUMBERS]: the cosines of word and character vectors, and ``overlap``."""
+    def of(self, texts: Sequence[tuple[str, ...]], fit: bool = False) -> Any:
+        """Return the features of texts; with ``fit``, vocabulary, weights and scale are those of these texts."""
         rows = len(texts)
+        # All first texts, then all second texts.
+        counts = [_counts(part, [text for column in zip(*texts) for text in column], fit) for part in self._vectorizers]
+        if not self._pair:
+            return sparse.hstack(counts, "csr")
         # TF-IDF vectors have length 1, so the cosine is the sum of the products.
         cosines = [np.asarray(each[:rows].multiply(each[rows:]).sum(axis=1)).ravel() for each in counts]
-        return np.column_stack([*cosines, [overlap(pair[0], pair[1]) for pair in texts]])
+        numbers = np.column_stack([*cosines, [overlap(first, second) for first, second in texts]])
+        numbers = self._scaler.fit_transform(numbers) if fit else self._scaler.transform(numbers)
+        first, second = counts[0][:rows], counts[0][rows:]
+        words = [second] if self._second_alone else [first.multiply(second), abs(first - second)]
+        return sparse.hstack([sparse.csr_matrix(numbers), *words], "csr")
 
-    def _joined(self, numbers: np.ndarray, counts: Sequence[Any]) -> Any:
-        words, rows = counts[0], len(numbers)
-        first, second = words[:rows], words[rows:]
-        shown = [second] if self._second_alone else [first.multiply(second), abs(first - second)]
-        return sparse.hstack([sparse.csr_matrix(numbers), *shown], "csr")
+
+def _counts(part: TfidfVectorizer, texts: Sequence[str], fit: bool) -> Any:
+    if fit:
+        try:
+            return part.fit_transform(texts)
+        except ValueError:  # the texts have no words
+            part.vocabulary_ = {}
+    return part.transform(texts) if part.vocabulary_ else sparse.csr_matrix((len(texts), 1))
 
 
 def overlap(first: str, second: str) -> tuple[float, ...]:
@@ -254,18 +209,6 @@ def overlap(first: str, second: str) -> tuple[float, ...]:
         min(len(a), len(b)) / max(1, len(a), len(b)),
         len(numbers & one & other) / len(numbers) if numbers else 1.0,
     )
-
-
-def _fitted(part: TfidfVectorizer, texts: Sequence[str]) -> Any:
-    try:
-        return part.fit_transform(texts)
-    except ValueError:  # the texts have no words
-        part.vocabulary_ = {}
-        return sparse.csr_matrix((len(texts), 1))
-
-
-def _applied(part: TfidfVectorizer, texts: Sequence[str]) -> Any:
-    return part.transform(texts) if part.vocabulary_ else sparse.csr_matrix((len(texts), 1))
 
 
 # ---------------------------------------------------------------- token classification

@@ -60,19 +60,21 @@ def reading(folder: Path, what: str) -> Iterator[None]:
         ) from error
 
 
-def _is_ours(folder: Path) -> bool:
-    """Return whether the model uses Daybreak's modeling code, which is imported; code in ``folder`` never runs.
-
-    Raises:
-        UserError: the model needs other code.
-    """
-    from transformers import CONFIG_MAPPING
-
+def _config_json(folder: Path) -> dict[str, Any]:
+    """Return the contents of config.json; nothing if it cannot be read, which transformers reports."""
     try:
         config = parse_json((folder / "config.json").read_text(encoding="utf-8"))
-        kind, code = config.get("model_type"), config.get("auto_map")
-    except (OSError, ValueError, AttributeError):
-        return False  # transformers reports the fault
+    except (OSError, ValueError):
+        return {}
+    return config if isinstance(config, dict) else {}
+
+
+def _is_ours(folder: Path) -> bool:
+    """Return whether the model uses Daybreak's modeling code, which is imported; code in ``folder`` never runs."""
+    from transformers import CONFIG_MAPPING
+
+    config = _config_json(folder)
+    kind, code = config.get("model_type"), config.get("auto_map")
     ours = kind == MODEL_TYPE and all(
         (folder / name).is_file() and (folder / name).read_bytes() == source.read_bytes()
         for name, source in MODELLING_FILES.items()
@@ -87,11 +89,7 @@ def _is_ours(folder: Path) -> bool:
 
 
 def load_tokenizer(folder: Path) -> Any:
-    """Load the tokenizer of a model folder.
-
-    Raises:
-        UserError: there is none, it has no padding token, or the model needs other code.
-    """
+    """Load the tokenizer of a model folder."""
     from transformers import AutoTokenizer
 
     if not any((folder / name).is_file() for name in ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model")):
@@ -105,45 +103,29 @@ def load_tokenizer(folder: Path) -> Any:
 
 
 def load_config(folder: Path) -> Any:
-    """Load the transformers configuration of a model folder.
-
-    Raises:
-        UserError: transformers cannot read it, the model needs other code, is not a text encoder, or is larger than its
-            weights.
-    """
+    """Load the transformers configuration of a model folder."""
     from transformers import AutoConfig
 
-    _refuse_many_layers(folder)
-    if _is_ours(folder):
-        from daybreak.models.modeling_crammed import CrammedConfig
-
-        with reading(folder, "config"):
-            config = CrammedConfig.from_pretrained(folder, local_files_only=True)
-        _refuse_larger_than_weights(folder, config)
-        return config
+    for name, value in _config_json(folder).items():
+        if "layers" in name and isinstance(value, int) and value > MOST_LAYERS:
+            raise UserError(
+                f"The config.json in '{folder}' has {name} = {value}; at most {MOST_LAYERS} are supported.",
+                "Download the model again.",
+            )
+    ours = _is_ours(folder)
     with reading(folder, "config"):
-        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        if ours:
+            from daybreak.models.modeling_crammed import CrammedConfig
+
+            config = CrammedConfig.from_pretrained(folder, local_files_only=True)
+        else:
+            config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     if not all(isinstance(getattr(config, name, None), int) for name in ("hidden_size", "vocab_size")):
         raise UserError(
             f"The model in '{folder}', a {config.model_type}, is not a text encoder.", "Name the folder of one."
         )
     _refuse_larger_than_weights(folder, config)
     return config
-
-
-def _refuse_many_layers(folder: Path) -> None:
-    """Raise UserError if config.json names more layers than any encoder has."""
-    try:
-        config = parse_json((folder / "config.json").read_text(encoding="utf-8"))
-        numbers = {name: value for name, value in config.items() if "layers" in name and isinstance(value, int)}
-    except (OSError, ValueError, AttributeError):
-        return  # transformers reports the fault
-    for name, value in numbers.items():
-        if value > MOST_LAYERS:
-            raise UserError(
-                f"The config.json in '{folder}' has {name} = {value}; at most {MOST_LAYERS} are supported.",
-                "Download the model again.",
-            )
 
 
 def _refuse_larger_than_weights(folder: Path, config: Any) -> None:
@@ -155,9 +137,7 @@ def _refuse_larger_than_weights(folder: Path, config: Any) -> None:
     if not held:
         return
     with reading(folder, "config"), torch.device("meta"):
-        described = sum(
-            parameter.numel() for parameter in _random(model_class(config), copy.deepcopy(config)).parameters()
-        )
+        described = sum(weight.numel() for weight in _random(model_class(config), copy.deepcopy(config)).parameters())
     if described > 2 * held:  # a parameter has at least one byte, and a pooler may be missing
         raise UserError(
             f"The config.json in '{folder}' describes {described:,} parameters, but its weights are {held:,} bytes.",
@@ -189,7 +169,11 @@ def build_classifier(
     kind.configure(config, labels)
     torch.manual_seed(seed)
     if head != "stock":
-        encoder = _bare_encoder(folder, config, untrained)
+        if untrained:
+            with reading(folder, "model"):
+                encoder = _random(model_class(config), config)
+        else:
+            encoder = load_model(folder, config)
         torch.manual_seed(seed)
         return PooledClassifier(encoder, config, head, pair)
     with reading(folder, "model"):
@@ -197,23 +181,25 @@ def build_classifier(
         if untrained:
             return _random(source, config)
         # A head for other labels is replaced.
-        model, report = read_weights(folder, source, config, ignore_mismatched_sizes=True)
+        model, report = _read_weights(folder, source, config, ignore_mismatched_sizes=True)
     inside = f"{model.base_model_prefix}."
     unfit = [*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])]
-    check_complete(folder, (name for name in unfit if name.startswith(inside)), "the encoder")
+    _check_complete(folder, (name for name in unfit if name.startswith(inside)), "the encoder")
     if not any(name.startswith(LAST_LAYERS) for name in unfit):
         _forget_answers(model, source, config)
     return model
 
 
-def _bare_encoder(folder: Path, config: Any, untrained: bool) -> Any:
+def load_model(folder: Path, config: Any, head: str = "", part: str = "the encoder") -> Any:
+    """Return the encoder with the weights of the folder, in float32; ``part`` describes it in messages.
+
+    Args:
+        head: as ``Kind.head``, empty for none.
+    """
     with reading(folder, "model"):
-        source = model_class(config)
-        if untrained:
-            return _random(source, config)
-        encoder, report = read_weights(folder, source, config)
-    check_complete(folder, report["missing_keys"], "the encoder")
-    return encoder
+        model, report = _read_weights(folder, model_class(config, head), config)
+    _check_complete(folder, report["missing_keys"], part)
+    return model
 
 
 def model_class(config: Any, head: str = "") -> Any:
@@ -227,12 +213,8 @@ def model_class(config: Any, head: str = "") -> Any:
     return getattr(transformers, f"AutoModel{head}")
 
 
-def read_weights(folder: Path, source: Any, config: Any, **more: Any) -> tuple[Any, dict[str, Any]]:
-    """Return the model in float32, and transformers' report on missing weights.
-
-    Raises:
-        UserError: the folder has no safetensors weights. A pickle is never opened.
-    """
+def _read_weights(folder: Path, source: Any, config: Any, **more: Any) -> tuple[Any, dict[str, Any]]:
+    """Return the model in float32, and transformers' report on missing weights. A pickle is never opened."""
     refuse_pickle(folder)
     refuse_shards_elsewhere(folder)
     model, report = source.from_pretrained(
@@ -248,16 +230,8 @@ def read_weights(folder: Path, source: Any, config: Any, **more: Any) -> tuple[A
     return model, report
 
 
-def check_complete(folder: Path, lacking: Iterable[str], part: str) -> None:
-    """Check that no weights are missing, because transformers would initialize them randomly. A pooler may be missing.
-
-    Args:
-        lacking: names of missing tensors.
-        part: the part of the model, for the message.
-
-    Raises:
-        UserError: weights are missing.
-    """
+def _check_complete(folder: Path, lacking: Iterable[str], part: str) -> None:
+    """Check that no weights are missing, because transformers would draw them at random. A pooler may be missing."""
     names = sorted(name for name in lacking if "pooler" not in name)
     if names:
         raise UserError(
@@ -288,11 +262,7 @@ def parameter_count(folder: Path) -> int:
 
 
 def check_save_folder(folder: Path) -> None:
-    """Check that a folder is empty or holds an earlier saved classifier.
-
-    Raises:
-        UserError: the path is a file, or a folder with other contents.
-    """
+    """Check that a folder is empty or holds an earlier saved classifier."""
     if not folder.exists():
         return
     if not folder.is_dir():

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 
 import torch
 
-from daybreak.core.formatting import check_price
-from daybreak.core.terminal import duration
 from daybreak.evaluation.finetuning.finetune import Batches, fine_tune
-from daybreak.evaluation.finetuning.jobs import EncodedTask, FinetuningJob, initial_model, using_threads
+from daybreak.evaluation.finetuning.jobs import EncodedTask, FinetuningJob, initial_model
 from daybreak.evaluation.protocols.protocol import Setting
-from daybreak.evaluation.tasks.batches import EncodedRows, prediction_batches, training_batches
+from daybreak.evaluation.tasks.batches import prediction_batches, training_batches
 from daybreak.evaluation.tasks.kinds import kind_of
 from daybreak.training.hardware.probe import choose_device
 
@@ -23,16 +20,11 @@ START_SECONDS = 10
 
 
 def job_seconds(job: FinetuningJob, rows: EncodedTask) -> float:
-    """Estimate the seconds of this job on an idle machine, loading included.
+    """Estimate the seconds of this job on an idle machine with the current number of threads, loading included.
 
     Times PROBES training steps and one prediction on a batch of median length. The cost of every other batch is
     assumed to be proportional to its padded tokens.
     """
-    with using_threads(job.threads):
-        return _estimate(job, rows)
-
-
-def _estimate(job: FinetuningJob, rows: EncodedTask) -> float:
     kind = kind_of(job.task)
     started = time.monotonic()
     model = initial_model(job, rows).to(choose_device())
@@ -41,7 +33,7 @@ def _estimate(job: FinetuningJob, rows: EncodedTask) -> float:
     epoch = training_batches(lengths, job.setting.batch, torch.Generator().manual_seed(0))
     tokens = [len(indices) * max(lengths[i] for i in indices) for indices in epoch]
     median = sorted(range(len(epoch)), key=lambda number: tokens[number])[len(epoch) // 2]
-    few = _only(rows.train, epoch[median])
+    few = rows.train.take(epoch[median])
 
     def timed(steps: int) -> float:
         began = time.monotonic()
@@ -66,33 +58,6 @@ def _estimate(job: FinetuningJob, rows: EncodedTask) -> float:
     return loading + training + predicting
 
 
-def _only(rows: EncodedRows, indices: Sequence[int]) -> EncodedRows:
-    """Return the encoded rows of these samples."""
-    return EncodedRows(
-        {name: [values[i] for i in indices] for name, values in rows.features.items()},
-        [rows.targets[i] for i in indices],
-        [rows.lengths[i] for i in indices],
-        rows.rows,
-        [rows.notes[i] for i in indices] if rows.notes else [],
-    )
-
-
 def waiting_seconds(seconds: float, fine_tunings: int, workers: int) -> float:
     """Return the duration of fine-tunings that take ``seconds`` one after the other, if ``workers`` run at a time."""
     return START_SECONDS + max(seconds / workers, seconds / fine_tunings) if workers > 1 else seconds
-
-
-def forecast_line(seconds: float, fine_tunings: int, workers: int, price: float | None) -> str:
-    """Describe the time and the cost of fine-tunings.
-
-    Args:
-        seconds: duration of all fine-tunings.
-        price: price of an hour of this machine, in any currency.
-
-    Raises:
-        UserError: the price is negative or not finite.
-    """
-    check_price(price)
-    side = f", {workers} at a time" if workers > 1 else ""
-    cost = "" if price is None else f", cost about {price * seconds / 3600:.2f}"
-    return f"{fine_tunings} fine-tuning{'s' if fine_tunings > 1 else ''}{side}: about {duration(seconds)}{cost}."

@@ -6,7 +6,7 @@ import functools
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,6 +25,7 @@ from daybreak.evaluation.tasks.batches import EncodedRows, Padding, joined
 from daybreak.evaluation.tasks.kinds import kind_of, load_task
 from daybreak.evaluation.tasks.sequences import with_pair_features
 from daybreak.evaluation.tasks.task import LabelledRows, Task, TaskRows
+from daybreak.evaluation.tasks.task_kind import Kind
 from daybreak.schemas.tasks import FinetuningRun
 from daybreak.training.hardware.probe import choose_device
 
@@ -71,11 +72,7 @@ def max_sequence_length(config: Any, tokenizer: Any, protocol: Protocol) -> int:
 
 
 def encode_task(folder: Path, data: TaskRows, protocol: Protocol, unlabelled: bool = False) -> EncodedTask:
-    """Tokenize the rows with the tokenizer in ``folder``; the unlabelled files only if ``unlabelled``.
-
-    Raises:
-        UserError: config or tokenizer cannot be loaded, or they do not fit each other.
-    """
+    """Tokenize the rows with the tokenizer in ``folder``; the unlabelled files only if ``unlabelled``."""
     config, tokenizer = load_config(folder), load_tokenizer(folder)
     length = max_sequence_length(config, tokenizer, protocol)
     kind = kind_of(data.task)
@@ -115,12 +112,10 @@ class FinetuningJob:
     random: bool
     """Draw every weight. False for a job that starts from another task's fine-tuned model."""
     threads: int
-    unlabelled: bool
-    """Also predict the unlabelled files."""
     file: Path
     """Where the run is kept."""
     unlabelled_digest: str
-    """Digest of the unlabelled files, if they are predicted."""
+    """Digest of the unlabelled files, which are then predicted too; empty if they are not."""
     source: str
     """Digests of the files of the model and the task: the key of the cache of encoded rows."""
     fingerprint: str
@@ -135,7 +130,7 @@ class FinetuningJob:
             run: FinetuningRun = read_json(self.file, FinetuningRun)
         except UserError:
             return None  # an older version or an edited file: run the job again
-        predicted = not self.unlabelled or run.unlabelled_digest == self.unlabelled_digest
+        predicted = self.unlabelled_digest in ("", run.unlabelled_digest)
         return run if run.fingerprint == self.fingerprint and predicted else None
 
     def keeping_model(self) -> FinetuningJob:
@@ -198,12 +193,8 @@ def _run(job: FinetuningJob, show: Show) -> FinetuningRun:
         learning_rate=job.setting.rate,
         batch=job.setting.batch,
         seed=job.seed,
-        scores={
-            name if part == "dev" else f"{part}_{name}": value
-            for part, table in scored_rows.items()
-            for name, value in kind.score(table, labels).items()
-        },
-        scored_rows={part: np.round(table, DIGITS).tolist() for part, table in scored_rows.items()},
+        scores=part_scores(kind, scored_rows, labels),
+        scored_rows=rounded(scored_rows),
         predictions={name: kind.predictions(outputs_of(name, encoded)) for name, encoded in rows.unlabelled.items()},
         unlabelled_digest=job.unlabelled_digest,
         device=torch.cuda.get_device_name() if device.type == "cuda" else "CPU",
@@ -220,6 +211,20 @@ def _run(job: FinetuningJob, show: Show) -> FinetuningRun:
     return run
 
 
+def part_scores(kind: Kind, scored_rows: Mapping[str, np.ndarray], labels: Sequence[str]) -> dict[str, float]:
+    """Return the metrics of each part of a task; the names of those of other parts than dev begin with the part."""
+    return {
+        name if part == "dev" else f"{part}_{name}": value
+        for part, table in scored_rows.items()
+        for name, value in kind.score(table, labels).items()
+    }
+
+
+def rounded(scored_rows: Mapping[str, np.ndarray]) -> dict[str, list[list[float]]]:
+    """Return the rows of each part with DIGITS decimals, as files keep them."""
+    return {part: np.round(table, DIGITS).tolist() for part, table in scored_rows.items()}
+
+
 def initial_model(job: FinetuningJob, rows: EncodedTask) -> Any:
     """Return the model of a job before fine-tuning, with the head that the protocol gives the task."""
     head, labels = job.protocol.head_of(job.task), rows.data.labels
@@ -233,7 +238,7 @@ def initial_model(job: FinetuningJob, rows: EncodedTask) -> Any:
 
 def encoded_task(job: FinetuningJob) -> EncodedTask:
     """Return the tokenized rows of a job's task."""
-    return _encoded_task(job.folder, job.task, job.protocol, job.unlabelled, job.source)
+    return _encoded_task(job.folder, job.task, job.protocol, bool(job.unlabelled_digest), job.source)
 
 
 @functools.lru_cache(maxsize=2)

@@ -54,12 +54,7 @@ def worker_count(jobs: int, rows: int, parameters: int, requested: int | None, b
     Args:
         jobs: number of requested jobs, finished ones included.
         rows: training rows of all jobs, counted once per epoch.
-        parameters: size of the model.
         requested: the user's number, which takes precedence.
-        backend: one of BACKENDS.
-
-    Raises:
-        UserError: the number is below the minimum, or a cluster was named without a number.
     """
     if requested is not None and requested < 1:
         raise UserError(f"{requested} workers are too few.", "Use at least 1.")
@@ -118,14 +113,8 @@ def interruptible() -> Iterator[None]:
 def run_jobs(jobs: Sequence[FinetuningJob], workers: int, backend: str, work: Work) -> Iterator[FinetuningRun]:
     """Run the jobs that are not finished, and yield all runs in the order of ``jobs``.
 
-    Each run is written to disk as soon as it ends.
-
-    Args:
-        workers: number of processes; with one, the jobs run in this process unless the backend is a cluster.
-        backend: one of BACKENDS.
-
-    Raises:
-        UserError: a job fails, the backend is not available, or memory or disk is full.
+    Each run is written to disk as soon as it ends. With one worker the jobs run in this process unless ``backend``, one
+    of BACKENDS, is a cluster.
     """
     finished = {job.file: run for job in jobs if (run := job.finished()) is not None}
     remaining = [job for job in jobs if job.file not in finished]
@@ -187,11 +176,7 @@ def _outcome(job: FinetuningJob) -> FinetuningRun | tuple[str, str]:
 
 @contextmanager
 def resource_errors(job: FinetuningJob) -> Iterator[None]:
-    """Turn a full GPU or disk into a UserError.
-
-    Raises:
-        UserError: the memory of the GPU or the disk is full.
-    """
+    """Turn a full GPU or disk into a UserError."""
     try:
         yield
     except torch.OutOfMemoryError:

@@ -19,19 +19,22 @@ import sklearn
 
 from daybreak.core.errors import TooLate, UserError
 from daybreak.core.files import make_folder, read_json, replace_folder, write_json
+from daybreak.core.formatting import check_price
 from daybreak.core.terminal import duration, working
 from daybreak.evaluation.baselines.bag_of_words import VERSION, bag_of_words
 from daybreak.evaluation.finetuning.classifier import load_config, load_tokenizer
 from daybreak.evaluation.finetuning.fingerprints import fingerprint, model_digest, task_digest, unlabelled_digest
-from daybreak.evaluation.finetuning.forecast import forecast_line, job_seconds, waiting_seconds
+from daybreak.evaluation.finetuning.forecast import job_seconds, waiting_seconds
 from daybreak.evaluation.finetuning.jobs import (
-    DIGITS,
     SUBSET_SEED,
     FinetuningJob,
     encoded_task,
     max_sequence_length,
+    part_scores,
+    rounded,
     run_job,
     training_subset,
+    using_threads,
 )
 from daybreak.evaluation.finetuning.parallel import resource_errors, run_jobs
 from daybreak.evaluation.protocols.protocol import Protocol, Setting
@@ -84,11 +87,7 @@ class TaskEvaluation:
         return self.data.task.whole in dict(self.protocol.starts).values()
 
     def all_jobs(self) -> tuple[FinetuningJob, ...]:
-        """Return the jobs, setting by setting and seed by seed.
-
-        Raises:
-            UserError: the config cannot be loaded.
-        """
+        """Return the jobs, setting by setting and seed by seed."""
         task = _with_absolute_paths(self.data.task)
         protocol = self.protocol.for_task(task)
         settings = protocol.settings(load_config(self.folder).hidden_size, task.whole, task_type(task))
@@ -108,7 +107,6 @@ class TaskEvaluation:
                 untrained=self.untrained,
                 random=random,
                 threads=self.threads,
-                unlabelled=self.unlabelled,
                 unlabelled_digest=unlabelled,
                 file=cells.resolve() / f"{_slug(str(setting))}-seed-{seed}.json",
                 source=f"{model} {rows} {unlabelled}",
@@ -126,9 +124,6 @@ class TaskEvaluation:
         Args:
             overwrite: remove the runs of earlier calls.
             keep: save the model of the first seed. With several settings, ``keep_model`` does so later.
-
-        Raises:
-            UserError: config, tokenizer or weights cannot be used, or do not fit each other.
         """
         jobs = self.all_jobs()
         if keep and len(jobs) == self.seeds:
@@ -139,9 +134,10 @@ class TaskEvaluation:
         remaining = [job for job in jobs if job.finished() is None]
         seconds = 0.0
         if remaining:
-            epochs = sum(job.setting.epochs for job in remaining)
-            with resource_errors(remaining[0]):
-                seconds = job_seconds(remaining[0], encoded_task(remaining[0])) * epochs / remaining[0].setting.epochs
+            first = remaining[0]
+            with resource_errors(first), using_threads(first.threads):
+                seconds = job_seconds(first, encoded_task(first))
+            seconds *= sum(job.setting.epochs for job in remaining) / first.setting.epochs
         return replace(self, jobs=jobs, remaining=len(remaining), seconds=seconds)
 
     def result(self, runs: Sequence[FinetuningRun]) -> TaskResult:
@@ -150,7 +146,13 @@ class TaskEvaluation:
         by_setting: dict[Setting, list[FinetuningRun]] = {}
         for job, run in zip(self.jobs, runs, strict=True):
             by_setting.setdefault(job.setting, []).append(run)
-        tried = [_tried(setting, found, metric) for setting, found in by_setting.items()]
+        tried = []
+        for setting, found in by_setting.items():
+            dev = [run.scores[metric] for run in found]
+            mean, rate = statistics.fmean(dev), setting.rate
+            tried.append(
+                SettingTried(epochs=setting.epochs, learning_rate=rate, dev=dev, mean=mean, spread=spread(dev))
+            )
         index = select_setting(tried, self.protocol.selection)
         setting, chosen = list(by_setting.items())[index]
         scores = {name: [run.scores[name] for run in chosen] for name in chosen[0].scores}
@@ -197,9 +199,7 @@ class TaskEvaluation:
     ) -> list[float]:
         """Return the metric of each run's predictions averaged with those of the bag of words; empty if unknown.
 
-        Args:
-            part: dev or test.
-            words: the rows of the bag of words, as ``FinetuningRun.scored_rows``.
+        ``words`` are the rows of the bag of words on this part, as in ``FinetuningRun.scored_rows``.
         """
         kind, labels = kind_of(self.data.task), self.data.labels
         scores = []
@@ -232,16 +232,11 @@ class TaskEvaluation:
                     scores = {name: float(score) for name, score in kept["scores"].items()}
                     return scores, int(kept["fitted_rows"]), dict(kept["scored_rows"])
         found = bag_of_words(kind, self.data, train)
-        tables = {part: np.round(table, DIGITS).tolist() for part, table in found.scored_rows.items()} if found else {}
-        scores = {
-            name if part == "dev" else f"{part}_{name}": score
-            for part, table in (found.scored_rows if found else {}).items()
-            for name, score in kind.score(table, self.data.labels).items()
-        }
-        rows = found.rows if found else 0
+        tables = rounded(found.scored_rows)
+        scores = part_scores(kind, found.scored_rows, self.data.labels)
         make_folder(file.parent)
-        write_json(file, {**identity, "scores": scores, "fitted_rows": rows, "scored_rows": tables})
-        return scores, rows, tables
+        write_json(file, {**identity, "scores": scores, "fitted_rows": found.rows, "scored_rows": tables})
+        return scores, found.rows, tables
 
     def _settings(self, setting: Setting) -> dict[str, float]:
         subset = {} if self.protocol.train_rows is None else {"subset_seed": SUBSET_SEED}
@@ -263,13 +258,6 @@ def _slug(name: str) -> str:
 
 
 # ---------------------------------------------------------------- which of several settings is reported
-
-
-def _tried(setting: Setting, runs: Sequence[FinetuningRun], metric: str) -> SettingTried:
-    dev = [run.scores[metric] for run in runs]
-    return SettingTried(
-        epochs=setting.epochs, learning_rate=setting.rate, dev=dev, mean=statistics.fmean(dev), spread=spread(dev)
-    )
 
 
 def select_setting(tried: Sequence[SettingTried], rule: str) -> int:
@@ -309,11 +297,7 @@ def total_work(evaluations: Sequence[TaskEvaluation]) -> tuple[int, int]:
 
 
 def stages(evaluations: Sequence[TaskEvaluation]) -> Iterator[list[TaskEvaluation]]:
-    """Yield the evaluations that start from the model, then those that start from another task's fine-tuned model.
-
-    Raises:
-        UserError: a task starts from a task that is missing.
-    """
+    """Yield the evaluations that start from the model, then those that start from another task's fine-tuned model."""
     starts = dict(evaluations[0].protocol.starts)
     second = [each for each in evaluations if each.data.task.whole in starts]
     first = [each for each in evaluations if each not in second]
@@ -358,13 +342,16 @@ def forecast(planned: Sequence[TaskEvaluation], workers: int, price: float | Non
     remaining = sum(each.remaining for each in planned)
     if not remaining:
         return ""
+    check_price(price)
     seconds = waiting_seconds(sum(each.seconds for each in planned), remaining, workers)
     if within is not None and seconds > within:
         raise TooLate(
             f"{remaining} fine-tunings take about {duration(seconds)} and {duration(within)} are left.",
             "Evaluate later: daybreak evaluate RUN.",
         )
-    return forecast_line(seconds, remaining, workers, price)
+    side = f", {workers} at a time" if workers > 1 else ""
+    cost = "" if price is None else f", cost about {price * seconds / 3600:.2f}"
+    return f"{remaining} fine-tuning{'s' if remaining > 1 else ''}{side}: about {duration(seconds)}{cost}."
 
 
 def run_all(

@@ -119,9 +119,6 @@ def write_submission(
 
     Returns:
         A sentence for each file that holds filler.
-
-    Raises:
-        UserError: the number of predictions is wrong, one is not finite, or the server does not know a label.
     """
     texts = {name: _file_text(name, predictions.get(name), labels.get(name, ())) for name in FILES}
     make_folder(folder)
@@ -142,11 +139,7 @@ def write_submission(
 
 
 def check_rows(name: str, rows: int) -> None:
-    """Check the number of rows of a test file.
-
-    Raises:
-        UserError: the server expects another number.
-    """
+    """Check the number of rows of a test file."""
     if rows != FILES[name].rows:
         raise UserError(
             f"{name}.tsv takes {FILES[name].rows:,} answers, and {rows:,} are there.",

@@ -47,7 +47,6 @@ def measure_context_use(
     Args:
         stream: held-out token ids.
         document_ends: for each document, the position in ``stream`` just past its separator.
-        special: the special ids of the tokenizer.
         longest: longest sequence that the model takes; None for no limit.
 
     Returns:

@@ -36,7 +36,6 @@ def fill_mask(
 
     Args:
         stream: held-out token ids (at most a few million).
-        special: the special ids of the tokenizer.
         longest: longest sequence that the model takes; longer sentences are skipped. None for no limit.
     """
     model.eval()

@@ -14,14 +14,7 @@ import torch
 from torch import nn
 
 from daybreak.core.errors import UserError
-from daybreak.evaluation.finetuning.classifier import (
-    check_complete,
-    load_config,
-    load_tokenizer,
-    model_class,
-    read_weights,
-    reading,
-)
+from daybreak.evaluation.finetuning.classifier import load_config, load_model, load_tokenizer
 from daybreak.evaluation.tasks.batches import check_ids
 from daybreak.training.hardware.probe import choose_device
 
@@ -55,11 +48,7 @@ class FrozenModel:
 
 
 def load_encoder(folder: Path) -> FrozenModel:
-    """Load the encoder of a Hugging Face folder, without its head.
-
-    Raises:
-        UserError: config, tokenizer or weights cannot be used, or the model needs other code.
-    """
+    """Load the encoder of a Hugging Face folder, without its head."""
     return _load(folder, "", "the encoder")
 
 
@@ -81,9 +70,7 @@ def load_masked_model(folder: Path) -> FrozenModel:
 
 def _load(folder: Path, head: str, part: str) -> FrozenModel:
     config, tokenizer = load_config(folder), load_tokenizer(folder)
-    with reading(folder, "model"):
-        model, report = read_weights(folder, model_class(config, head), config)
-    check_complete(folder, report["missing_keys"], part)
+    model = load_model(folder, config, head, part)
     # Encoders with relative positions may have no maximum.
     limits = [getattr(config, "max_position_embeddings", None), tokenizer.model_max_length, longest_row(model)]
     length = min(limit for limit in limits if limit is not None)
@@ -119,9 +106,6 @@ def pooled_states(
 
     Returns:
         float32[layers + 1, N, D]: the embeddings first, the encoder's output (after its last norm) last.
-
-    Raises:
-        UserError: the tokenizer makes ids outside the embedding table.
     """
     taken = inspect.signature(frozen.model.forward).parameters
     made = dict(frozen.tokenizer(list(texts), truncation=True, max_length=length))

@@ -30,11 +30,7 @@ COSINE_DIGITS = 9
 
 
 def check_probed(task: Task) -> None:
-    """Check that a task has one label or number per text.
-
-    Raises:
-        UserError: the task is of another kind.
-    """
+    """Check that a task has one label or number per text."""
     if not (kind_of(task).numeric or task.kind == "classification"):
         raise UserError(
             f"Task '{task.name}' is of the kind {task.kind}, which linear probes do not support.",
@@ -43,11 +39,7 @@ def check_probed(task: Task) -> None:
 
 
 def probed_rows(data: TaskRows, most: int) -> LabelledRows:
-    """Return the training rows of the probes: the first ``most`` of the shuffle that fine-tuning uses.
-
-    Raises:
-        UserError: they all have the same label.
-    """
+    """Return the training rows of the probes: the first ``most`` of the shuffle that fine-tuning uses."""
     rows = training_subset(data.train, most)
     if data.task.kind == "classification" and len(set(rows.targets)) < 2:
         raise UserError(
@@ -58,11 +50,7 @@ def probed_rows(data: TaskRows, most: int) -> LabelledRows:
 
 
 def probe_layers(frozen: FrozenModel, data: TaskRows, train: LabelledRows, length: int, show: Show) -> LayerProbe:
-    """Fit one linear model per layer on ``train`` and evaluate it on the dev file.
-
-    Args:
-        length: maximum number of tokens of a text.
-    """
+    """Fit one linear model per layer on ``train``, texts of at most ``length`` tokens, and evaluate it on dev."""
     task, kind = data.task, kind_of(data.task)
     train_features = text_features(frozen, train.texts, length, part_of(show, 0, 2))
     dev_features = text_features(frozen, data.dev.texts, length, part_of(show, 1, 2))
@@ -122,9 +110,7 @@ def rates_pairs(task: Task) -> bool:
 def probe_similarity(frozen: FrozenModel, data: TaskRows, length: int, show: Show) -> SimilarityProbe:
     """Correlate cosine similarities with the numbers of the dev file, layer by layer, without training.
 
-    Args:
-        data: a task for which ``rates_pairs`` is true.
-        length: maximum number of tokens of a sentence.
+    ``rates_pairs`` is true for the task.
     """
     sentences = list(dict.fromkeys(text for texts in data.dev.texts for text in texts))
     place = {sentence: index for index, sentence in enumerate(sentences)}

@@ -78,11 +78,7 @@ def token_stream(tokenizer: Any, texts: Iterable[str]) -> np.ndarray:
 
 
 def masked_positions(ids: np.ndarray, special: Sequence[int]) -> np.ndarray:
-    """Return the positions to mask: MASKED_FRACTION of the tokens that are not special, drawn with SEED, sorted.
-
-    Raises:
-        UserError: there are too few tokens to mask one.
-    """
+    """Return the positions to mask: MASKED_FRACTION of the tokens that are not special, drawn with SEED, sorted."""
     words = np.flatnonzero(~np.isin(ids, list(special)))
     count = round(MASKED_FRACTION * len(words))
     if count == 0:
@@ -96,11 +92,7 @@ def probe_masked_words(frozen: FrozenModel, text: HeldOutText, show: Show) -> Ma
     A sequence is [CLS] and the next tokens of the stream, across document borders, as in Daybreak's pretraining.
     Sequences longer than the trained length are also tested if the model has no table of positions.
 
-    Args:
-        frozen: from ``load_masked_model``.
-
-    Raises:
-        UserError: the text has too few tokens, or ids outside the embedding table.
+    ``frozen`` is from ``load_masked_model``.
     """
     special = frozen.tokenizer.all_special_ids
     places = masked_positions(text.ids, special)
@@ -120,7 +112,15 @@ def probe_masked_words(frozen: FrozenModel, text: HeldOutText, show: Show) -> Ma
         trained_length=frozen.length,
         ranks_from="this text" if text.training_counts is None else "training text",
         constant=float((answers == 1).mean()),
-        lengths=[_row_length(length, frozen.length, guesses) for length, guesses in runs],
+        lengths=[
+            RowLength(
+                length=length,
+                times_trained=max(1, length // frozen.length),
+                positions=bucket_scores(guesses.positions, position_ranges(length), guesses),
+                **_scored(guesses.right, guesses.losses),
+            )
+            for length, guesses in runs
+        ],
         frequency=bucket_scores(answers, RANKS, first),
         calibration=calibration_bins(first.confidences, first.right),
         calibration_error=calibration_error(first.confidences, first.right),
@@ -147,16 +147,13 @@ def guess(frozen: FrozenModel, ids: np.ndarray, places: np.ndarray, length: int,
     parts = []
     for start, stop in zip(starts, [*starts[1:], len(ids)]):
         across = min(width, stop - start)
-        batch = _opened(shown[start:stop].reshape(-1, across), frozen.tokenizer.cls_token_id)
-        masked = _opened(is_masked[start:stop].reshape(-1, across), False)
+        first = ((0, 0), (1, 0))  # [CLS] opens every sequence
+        batch = np.pad(shown[start:stop].reshape(-1, across), first, constant_values=frozen.tokenizer.cls_token_id)
+        masked = np.pad(is_masked[start:stop].reshape(-1, across), first)
         parts.append(_evaluate(frozen, batch, masked, ids[start:stop][is_masked[start:stop]]))
         show(stop / len(ids))
     right, losses, confidences = (np.concatenate(found) for found in zip(*parts))
     return Guesses(right, losses, confidences, positions=places % width + 1)
-
-
-def _opened(rows: np.ndarray, first: int | bool) -> np.ndarray:
-    return np.pad(rows, ((0, 0), (1, 0)), constant_values=first)
 
 
 @torch.inference_mode()
@@ -215,14 +212,16 @@ def bucket_scores(values: np.ndarray, ranges: Sequence[Range], guesses: Guesses)
     scores = []
     for first, last in ranges:
         inside = (values >= first) & (values <= (np.inf if last is None else last))
-        if count := int(inside.sum()):
-            right = int(guesses.right[inside].sum())
-            low, high = interval(right, count)
-            loss = float(guesses.losses[inside].mean())
-            scores.append(
-                BucketScore(first=first, last=last, count=count, accuracy=right / count, low=low, high=high, loss=loss)
-            )
+        if inside.any():
+            scores.append(BucketScore(first=first, last=last, **_scored(guesses.right[inside], guesses.losses[inside])))
     return scores
+
+
+def _scored(right: np.ndarray, losses: np.ndarray) -> dict[str, Any]:
+    low, high = interval(int(right.sum()), len(right))
+    return {
+        "count": len(right), "accuracy": float(right.mean()), "low": low, "high": high, "loss": float(losses.mean())
+    }  # fmt: skip
 
 
 def calibration_bins(confidences: np.ndarray, right: np.ndarray) -> list[CalibrationBin]:
@@ -238,17 +237,3 @@ def calibration_bins(confidences: np.ndarray, right: np.ndarray) -> list[Calibra
         )
         for number in np.unique(numbers).tolist()
     ]
-
-
-def _row_length(length: int, trained: int, guesses: Guesses) -> RowLength:
-    low, high = interval(int(guesses.right.sum()), len(guesses.right))
-    return RowLength(
-        length=length,
-        times_trained=max(1, length // trained),
-        count=len(guesses.right),
-        accuracy=float(guesses.right.mean()),
-        low=low,
-        high=high,
-        loss=float(guesses.losses.mean()),
-        positions=bucket_scores(guesses.positions, position_ranges(length), guesses),
-    )

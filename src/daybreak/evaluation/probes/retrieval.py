@@ -44,13 +44,8 @@ def measure_retrieval(
 ) -> Retrieval | None:
     """Rank the passages for each query with BM25, with the encoder, and with both together.
 
-    The passages are the same for every model on the same data. The model is put into eval mode.
-
-    Args:
-        stream: held-out token ids.
-        document_ends: for each document, the position in ``stream`` just past its separator.
-        special: the special ids of the tokenizer.
-        longest: longest sequence that the model takes; None for no limit.
+    The passages are the same for every model on the same data. The model is put into eval mode. The arguments are as in
+    ``context_use.measure_context_use``.
 
     Returns:
         None if fewer than FEWEST documents are long enough, or the package bm25s is missing.
@@ -115,8 +110,7 @@ def embed_texts(
 ) -> np.ndarray:
     """Return unit vectors float32[N, D]: what the SentenceTransformer of the export computes, in float32.
 
-    Args:
-        length: maximum number of tokens, [CLS] and [SEP] included.
+    A text has at most ``length`` tokens, [CLS] and [SEP] included.
     """
     encodings = tokenizer.encode_batch(list(texts), add_special_tokens=False)
     return embed_ids(model, [encoding.ids[: length - 2] for encoding in encodings], special=special)
@@ -153,18 +147,20 @@ def ranks_of_partners(scores: np.ndarray) -> np.ndarray:
 
 def ranker_score(name: str, ranks: np.ndarray, baseline: np.ndarray) -> RankerScore:
     """Return mean reciprocal rank and recall with 95 % bootstrap intervals over queries, also of the gain over BM25."""
-    metrics = {"mrr": lambda of: 1 / of, "recall_1": lambda of: of <= 1, "recall_10": lambda of: of <= 10}
+    values, others = (
+        {"mrr": 1 / of, "recall_1": (of <= 1).astype(float), "recall_10": (of <= 10).astype(float)}
+        for of in (ranks, baseline)
+    )
     drawn = np.random.default_rng(SEED).integers(0, len(ranks), (RESAMPLES, len(ranks)))
 
     def interval(values: np.ndarray) -> list[float]:
         low, high = np.percentile(values[drawn].mean(axis=1), [2.5, 97.5])
         return [float(low), float(high)]
 
-    values = {metric: np.asarray(of(ranks), float) for metric, of in metrics.items()}
-    differences = {metric: values[metric] - np.asarray(of(baseline), float) for metric, of in metrics.items()}
+    gains = {metric: each - others[metric] for metric, each in values.items()}
     return RankerScore(
         ranker=name,
         scores={metric: float(each.mean()) for metric, each in values.items()},
         intervals={metric: interval(each) for metric, each in values.items()},
-        above_bm25={metric: interval(each) for metric, each in differences.items()} if name != "bm25" else {},
+        above_bm25={metric: interval(each) for metric, each in gains.items()} if name != "bm25" else {},
     )

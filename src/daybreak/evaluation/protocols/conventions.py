@@ -6,7 +6,7 @@ An average needs all its numbers, from one model under one protocol. A subset of
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from daybreak.evaluation.protocols.known_protocols import PROTOCOLS
@@ -14,6 +14,7 @@ from daybreak.schemas.tasks import Average, TaskResult
 
 Number = tuple[str, tuple[str, ...]]
 """(task, metrics on dev): one averaged number, the mean of these metrics of the task."""
+SUMMARIES: dict[str, Callable[[Iterable[float]], float]] = {"mean": statistics.fmean, "median": statistics.median}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,9 +25,8 @@ class Convention:
     source: str
     numbers: tuple[Number, ...]
     """The average is the mean of these numbers."""
-    value: Callable[[Sequence[float]], float]
-    """Summary over seeds: mean or median."""
-    value_name: str
+    value: str
+    """Summary over seeds, a name of SUMMARIES."""
     protocol: str | None
     """The protocol whose results are comparable with the published ones; None if no dev results are."""
 
@@ -35,7 +35,7 @@ class Convention:
         """A description of the average."""
         tasks = len({task for task, _ in self.numbers})
         names = ", ".join(map(number_name, self.numbers))
-        return f"mean of {len(self.numbers)} numbers of {tasks} tasks on dev ({names}), {self.value_name} of the seeds"
+        return f"mean of {len(self.numbers)} numbers of {tasks} tasks on dev ({names}), {self.value} of the seeds"
 
     def average(self, results: dict[str, TaskResult]) -> Average | None:
         """Return the average of one model's results under one protocol, by task; None if a number is missing."""
@@ -44,7 +44,7 @@ class Convention:
         numbers = {}
         for task, metrics in self.numbers:
             by_seed = zip(*(results[task].scores[metric] for metric in metrics), strict=True)
-            numbers[number_name((task, metrics))] = self.value([statistics.fmean(each) for each in by_seed])
+            numbers[number_name((task, metrics))] = SUMMARIES[self.value]([statistics.fmean(each) for each in by_seed])
         used = [results[task] for task in dict(self.numbers)]
         one = used[0]
         return Average(
@@ -89,71 +89,55 @@ def number_name(number: Number) -> str:
     return f"{task} {' and '.join(metrics)}"
 
 
-_ALIKE: tuple[Number, ...] = (
-    ("cola", ("mcc",)),
-    ("sst2", ("accuracy",)),
-    ("qnli", ("accuracy",)),
-    ("rte", ("accuracy",)),
-)
+_ALIKE: tuple[Number, ...] = (("cola", ("mcc",)), *((task, ("accuracy",)) for task in ("sst2", "qnli", "rte")))
 """The same in all conventions."""
 _TWO_MNLI: tuple[Number, ...] = (("mnli", ("accuracy",)), ("mnli", ("mismatched_accuracy",)))
 _ONE_MNLI: Number = ("mnli", ("accuracy", "mismatched_accuracy"))
 _BOTH: tuple[Number, ...] = (("mrpc", ("accuracy", "f1")), ("qqp", ("accuracy", "f1")))
 _F1: tuple[Number, ...] = (("mrpc", ("f1",)), ("qqp", ("f1",)))
+_PEARSON: Number = ("stsb", ("pearson",))
+_SPEARMAN: Number = ("stsb", ("spearman",))
 
-CONVENTIONS = {
-    convention.name: convention
-    for convention in (
-        Convention(
-            name="cramming",
-            source="Geiping and Goldstein 2022, arXiv:2212.14034, and eval.py of JonasGeiping/cramming",
-            numbers=(*_ALIKE, *_F1, ("stsb", ("pearson",)), *_TWO_MNLI),
-            value=statistics.median,
-            value_name="median",
-            protocol="cramming",
-        ),
-        # Their README's table and their code score MNLI on the matched part alone (dev_matched in
-        # finetune/classification/classification_tasks.py).
-        Convention(
-            name="electra",
-            source="Clark et al. 2020, arXiv:2003.10555, and the README of google-research/electra",
-            numbers=(
-                *_ALIKE,
-                ("mrpc", ("accuracy",)),
-                ("qqp", ("accuracy",)),
-                ("stsb", ("spearman",)),
-                ("mnli", ("accuracy",)),
-            ),
-            value=statistics.median,
-            value_name="median",
-            protocol="electra",
-        ),
-        Convention(
-            name="transfer",
-            source="MosaicBERT, arXiv:2312.17482, and glue.py of mosaicml/examples",
-            numbers=(*_ALIKE, *_BOTH, ("stsb", ("spearman",)), _ONE_MNLI),
-            value=statistics.fmean,
-            value_name="mean",
-            protocol="transfer",
-        ),
-        Convention(
-            name="bert",
-            source="Devlin et al. 2019, arXiv:1810.04805, table 1, whose numbers are of the test files",
-            numbers=(*_ALIKE, *_F1, ("stsb", ("spearman",)), *_TWO_MNLI),
-            value=statistics.fmean,
-            value_name="mean",
-            protocol=None,
-        ),
-        Convention(
-            name="leaderboard",
-            source="gluebenchmark.com, whose numbers are of the test files; Wang et al. 2019, arXiv:1804.07461",
-            numbers=(*_ALIKE, *_BOTH, ("stsb", ("pearson", "spearman")), _ONE_MNLI, ("wnli", ("accuracy",))),
-            value=statistics.fmean,
-            value_name="mean",
-            protocol=None,
-        ),
-    )
-}
+_TABLE = (
+    Convention(
+        name="cramming",
+        source="Geiping and Goldstein 2022, arXiv:2212.14034, and eval.py of JonasGeiping/cramming",
+        numbers=(*_ALIKE, *_F1, _PEARSON, *_TWO_MNLI),
+        value="median",
+        protocol="cramming",
+    ),
+    # Their README's table and their code score MNLI on the matched part alone (dev_matched in
+    # finetune/classification/classification_tasks.py).
+    Convention(
+        name="electra",
+        source="Clark et al. 2020, arXiv:2003.10555, and the README of google-research/electra",
+        numbers=(*_ALIKE, *((task, ("accuracy",)) for task in ("mrpc", "qqp")), _SPEARMAN, ("mnli", ("accuracy",))),
+        value="median",
+        protocol="electra",
+    ),
+    Convention(
+        name="transfer",
+        source="MosaicBERT, arXiv:2312.17482, and glue.py of mosaicml/examples",
+        numbers=(*_ALIKE, *_BOTH, _SPEARMAN, _ONE_MNLI),
+        value="mean",
+        protocol="transfer",
+    ),
+    Convention(
+        name="bert",
+        source="Devlin et al. 2019, arXiv:1810.04805, table 1, whose numbers are of the test files",
+        numbers=(*_ALIKE, *_F1, _SPEARMAN, *_TWO_MNLI),
+        value="mean",
+        protocol=None,
+    ),
+    Convention(
+        name="leaderboard",
+        source="gluebenchmark.com, whose numbers are of the test files; Wang et al. 2019, arXiv:1804.07461",
+        numbers=(*_ALIKE, *_BOTH, ("stsb", ("pearson", "spearman")), _ONE_MNLI, ("wnli", ("accuracy",))),
+        value="mean",
+        protocol=None,
+    ),
+)
+CONVENTIONS = {convention.name: convention for convention in _TABLE}
 
 
 def averages(results: Iterable[TaskResult]) -> list[Average]:

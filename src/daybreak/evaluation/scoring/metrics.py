@@ -78,6 +78,11 @@ def most_frequent(targets: Sequence[int], metric: str = "") -> int:
     return 1 if metric == "f1" else int(np.bincount(targets).argmax())
 
 
+def ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
+    """Return the ratio; 0 where the denominator is 0."""
+    return np.divide(above, below, out=np.zeros_like(above), where=below > 0)
+
+
 BINS = 15
 
 

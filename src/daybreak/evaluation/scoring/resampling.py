@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from daybreak.core.errors import UserError
+from daybreak.evaluation.scoring.metrics import ratio
 from daybreak.schemas.tasks import Comparison, FinetuningRun
 
 RESAMPLES = 2000
@@ -140,11 +141,7 @@ def _targets(kind: str, table: np.ndarray) -> np.ndarray:
 
 
 def recount(kind: str, metric: str, table: np.ndarray, classes: int = 0) -> Recount:
-    """Return the function that computes ``metric`` on any resample of ``table`` (columns as in ``Kind.columns``).
-
-    Raises:
-        UserError: the metric cannot be computed from rows.
-    """
+    """Return the function that computes ``metric`` on any resample of ``table`` (columns as in ``Kind.columns``)."""
     targets, answers = table[:, 0], table[:, 1]
     match kind, metric:
         case "regression", "pearson":
@@ -171,11 +168,6 @@ def _mean(values: np.ndarray) -> Recount:
     return lambda drawn: values.astype(np.float64) @ drawn / len(values)
 
 
-def _ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
-    """Return the ratio; 0 where the denominator is 0."""
-    return np.divide(above, below, out=np.zeros_like(above), where=below > 0)
-
-
 def _from_counts(
     value: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray],
     targets: np.ndarray,
@@ -190,11 +182,11 @@ def _from_counts(
 
 
 def _positive_f1(gold: np.ndarray, given: np.ndarray, both: np.ndarray) -> np.ndarray:
-    return _ratio(2 * both[1], gold[1] + given[1])
+    return ratio(2 * both[1], gold[1] + given[1])
 
 
 def _macro_f1(gold: np.ndarray, given: np.ndarray, both: np.ndarray) -> np.ndarray:
-    return np.asarray(_ratio(2 * both, gold + given).mean(axis=0))
+    return np.asarray(ratio(2 * both, gold + given).mean(axis=0))
 
 
 def _matthews(gold: np.ndarray, given: np.ndarray, both: np.ndarray) -> np.ndarray:
@@ -202,7 +194,7 @@ def _matthews(gold: np.ndarray, given: np.ndarray, both: np.ndarray) -> np.ndarr
     rows = gold.sum(axis=0)
     shared = both.sum(axis=0) * rows - (gold * given).sum(axis=0)
     own = (rows**2 - (gold**2).sum(axis=0)) * (rows**2 - (given**2).sum(axis=0))
-    return _ratio(shared, np.sqrt(own))
+    return ratio(shared, np.sqrt(own))
 
 
 _FROM_COUNTS = {"f1": _positive_f1, "macro_f1": _macro_f1, "mcc": _matthews}
@@ -217,10 +209,10 @@ def _of_tokens(metric: str, table: np.ndarray) -> Recount:
         sums = (columns @ drawn).reshape(types, 2, 3, -1)
         if metric == "token_macro_f1":
             correct, predicted, gold = sums[:, 1].swapaxes(0, 1)
-            return np.asarray(_ratio(2 * correct, predicted + gold).mean(axis=0))
+            return np.asarray(ratio(2 * correct, predicted + gold).mean(axis=0))
         correct, predicted, gold = sums[:, 0].sum(axis=0)
         pairs = {"span_precision": (correct, predicted), "span_recall": (correct, gold)}
-        return _ratio(*pairs.get(metric, (2 * correct, predicted + gold)))
+        return ratio(*pairs.get(metric, (2 * correct, predicted + gold)))
 
     return count
 
@@ -234,7 +226,7 @@ def _pearson(x: np.ndarray, y: np.ndarray) -> Recount:
         own_x, own_y = square_x - mean_x**2, square_y - mean_y**2
         # A constant has a variance near 0 because of rounding.
         own = np.where((own_x > 1e-12 * square_x) & (own_y > 1e-12 * square_y), own_x * own_y, 0)
-        return _ratio(product - mean_x * mean_y, np.sqrt(own))
+        return ratio(product - mean_x * mean_y, np.sqrt(own))
 
     return count
 
@@ -246,7 +238,7 @@ def _spearman(x: np.ndarray, y: np.ndarray) -> Recount:
     def count(drawn: np.ndarray) -> np.ndarray:
         by_x, by_y = rank_x(drawn) - middle, rank_y(drawn) - middle
         own = _dot(drawn * by_x, by_x) * _dot(drawn * by_y, by_y)
-        return _ratio(_dot(drawn * by_x, by_y), np.sqrt(own))
+        return ratio(_dot(drawn * by_x, by_y), np.sqrt(own))
 
     return count
 

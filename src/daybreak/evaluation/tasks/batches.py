@@ -36,6 +36,16 @@ class EncodedRows:
         """Number of samples."""
         return len(self.lengths)
 
+    def take(self, indices: Sequence[int]) -> EncodedRows:
+        """Return the samples at ``indices``; ``rows`` stay whole."""
+        return EncodedRows(
+            {name: [values[i] for i in indices] for name, values in self.features.items()},
+            [self.targets[i] for i in indices],
+            [self.lengths[i] for i in indices],
+            self.rows,
+            [self.notes[i] for i in indices] if self.notes else [],
+        )
+
 
 def joined(first: EncodedRows, second: EncodedRows) -> EncodedRows:
     """Concatenate the samples of two, which have the same inputs."""
@@ -84,11 +94,7 @@ def padded(sequences: Sequence[Sequence[int]], value: int, left: bool = False, w
 
 
 def check_ids(sequences: Sequence[Sequence[int]], vocabulary: int) -> None:
-    """Check that all ids are below ``vocabulary``, the size of the model's embedding table.
-
-    Raises:
-        UserError: an id is too large.
-    """
+    """Check that all ids are below ``vocabulary``, the size of the model's embedding table."""
     largest = max((max(ids) for ids in sequences if ids), default=0)
     if largest >= vocabulary:
         raise UserError(

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
-from daybreak.core.errors import UserError
 from daybreak.evaluation.scoring.metrics import most_frequent
 from daybreak.evaluation.tasks.batches import EncodedRows, Padding, check_ids
 from daybreak.evaluation.tasks.sequences import OneOfSeveral, confidence_of, confidence_scores
-from daybreak.evaluation.tasks.tables import location, read_table, shown
-from daybreak.evaluation.tasks.task import LabelledRows, Task, TaskRows, assembled
+from daybreak.evaluation.tasks.tables import read_table
+from daybreak.evaluation.tasks.task import LabelledRows, Task, TaskRows, assembled, labelled_rows
 
 
 class Choice(OneOfSeveral):
@@ -32,9 +32,7 @@ class Choice(OneOfSeveral):
     """The confidence is the probability of the prediction; nll is the negative log-likelihood of the target in nats."""
 
     def load(self, task: Task) -> TaskRows:
-        read = {path: _read(task, path) for path in task.files.values()}
-        rows = {path: found for path, (found, _) in read.items()}
-        return assembled(task, (), rows, sum(skipped for _, skipped in read.values()))
+        return assembled(task, (), {path: _read(task, path) for path in task.files.values()})
 
     def configure(self, config: Any, labels: Sequence[str]) -> None:
         """Do nothing: the head does not depend on the number of choices."""
@@ -92,23 +90,14 @@ class Choice(OneOfSeveral):
         return {"accuracy": accuracy, **confidence_scores(*scored.T)}
 
 
-def _read(task: Task, path: Path) -> tuple[LabelledRows, int]:
-    """Return the rows, and the number of rows that lack a value."""
+def _read(task: Task, path: Path) -> LabelledRows:
+    """Return rows of the context and each choice with its start."""
     cells = read_table(path, (*task.text, *task.choices, task.label), format=task.format, header=task.header)
     known = {str(number): number for number in range(len(task.choices))}
-    targets = []
-    for line, row in zip(cells.lines, cells.rows):
-        label = row[-1].strip()
-        if label not in known:
-            raise UserError(
-                f"{location(path, line)} has the label {shown(label)}, not a number from 0 to {len(known) - 1}.",
-                "Give the number of the right choice, counted from 0.",
-            )
-        targets.append(known[label])
-    return LabelledRows([_texts(row[:-1], len(task.text)) for row in cells.rows], targets), cells.skipped
-
-
-def _texts(row: tuple[str, ...], contexts: int) -> tuple[str, ...]:
-    """Return the context, then each choice with its start."""
-    begins = " ".join((*row[1:contexts], ""))
-    return (row[0], *(begins + choice for choice in row[contexts:]))
+    rows = labelled_rows(path, cells, known, "Give the number of the right choice, counted from 0.")
+    contexts = len(task.text)
+    texts = []
+    for row in rows.texts:
+        begins = " ".join((*row[1:contexts], ""))
+        texts.append((row[0], *(begins + choice for choice in row[contexts:])))
+    return replace(rows, texts=texts)

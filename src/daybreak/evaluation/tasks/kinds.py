@@ -29,9 +29,5 @@ def task_type(task: Task) -> str:
 
 
 def load_task(task: Task) -> TaskRows:
-    """Read a task's files.
-
-    Raises:
-        UserError: a file cannot be used, a label is unknown or not a number, or all rows have the same label.
-    """
+    """Read a task's files."""
     return kind_of(task).load(task)

@@ -15,6 +15,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from daybreak.core.errors import UserError
 from daybreak.core.serialization import nearest
@@ -44,8 +45,8 @@ class _Entry:
     unlabelled_text: Columns = ()
     hub_text: Columns = ()
     """Both as ``text`` if empty."""
-    genres: tuple[str, str] = ("", "")
-    """Suffixes of the dev splits with the genres of train, and with other genres."""
+    genres: tuple[str, ...] = ("",)
+    """Suffix of the dev split with the genres of train, and of that with other genres."""
     diagnostic: bool = False
     symmetric: bool = False
 
@@ -77,26 +78,29 @@ _TABLE = (
 )
 # fmt: on
 _PARTS = {
-    "qqp-subset": ("QQP/train_subset.tsv", "QQP/dev_subset.tsv", None),
+    "qqp-subset": ("QQP/train_subset.tsv", "QQP/dev_subset.tsv"),
     "mnli-subset": ("MNLI/train_subset.tsv", "MNLI/dev_matched.tsv", "MNLI/dev_mismatched_sample.tsv"),
-    "qnli-subset": ("QNLI/train_subset.tsv", "QNLI/dev.tsv", None),
+    "qnli-subset": ("QNLI/train_subset.tsv", "QNLI/dev.tsv"),
 }
 """Published subsets of tasks. A score on a subset is not the task's score, so each has its own name."""
 _DIAGNOSTIC = ("diagnostic/diagnostic.tsv", "diagnostic/AX.tsv", "AX.tsv")
 """File names of the diagnostic set."""
 
 
-def _original(entry: _Entry, name: str, train: str, dev: str, mismatched: str | None) -> Task:
+def _distributed(entry: _Entry, name: str = "", paths: Sequence[str] = ()) -> Task:
+    """Return the task with its original files, or its subset of that name and these paths (train, dev, mismatched)."""
+    whole = (f"{entry.folder}/train.tsv", *(f"{entry.folder}/dev{genres}.tsv" for genres in entry.genres))
+    train, dev, *mismatched = map(Path, paths or whole)
     values = entry.names if entry.named else tuple(str(index) for index in range(len(entry.names)))
     text = entry.unlabelled_text or entry.text
     files = [UnlabelledFile(file, Path(entry.folder, f"{split}.tsv"), text) for file, split in entry.unlabelled]
     files += [UnlabelledFile("AX", Path(path), text) for path in _DIAGNOSTIC if entry.diagnostic]
     return Task(
-        name=name,
+        name=name or entry.name,
         family=entry.name,
-        train=Path(train),
-        dev=Path(dev),
-        mismatched=Path(mismatched) if mismatched else None,
+        train=train,
+        dev=dev,
+        mismatched=mismatched[0] if mismatched else None,
         unlabelled=tuple(files),
         text=entry.text,
         label=entry.label,
@@ -108,22 +112,16 @@ def _original(entry: _Entry, name: str, train: str, dev: str, mismatched: str | 
     )
 
 
-def _distributed(entry: _Entry) -> Task:
-    matched, mismatched = (f"{entry.folder}/dev{genres}.tsv" for genres in entry.genres)
-    other = mismatched if mismatched != matched else None
-    return _original(entry, entry.name, f"{entry.folder}/train.tsv", matched, other)
-
-
 def _on_hub(entry: _Entry) -> Task:
     text = entry.hub_text or entry.text
     paths = [(file, Path(entry.name, f"{split}.parquet")) for file, split in entry.unlabelled]
     paths += [("AX", Path("ax/test.parquet"))] if entry.diagnostic else []
-    matched, mismatched = (Path(entry.name, f"validation{genres}.parquet") for genres in entry.genres)
+    dev, *mismatched = (Path(entry.name, f"validation{genres}.parquet") for genres in entry.genres)
     return dataclasses.replace(
         _distributed(entry),
         train=Path(entry.name, "train.parquet"),
-        dev=matched,
-        mismatched=mismatched if mismatched != matched else None,
+        dev=dev,
+        mismatched=mismatched[0] if mismatched else None,
         unlabelled=tuple(UnlabelledFile(name, path, text, "parquet") for name, path in paths),
         text=text,
         label="label",
@@ -136,16 +134,16 @@ def _on_hub(entry: _Entry) -> Task:
 _ENTRIES = {entry.name: entry for entry in _TABLE}
 GLUE = {
     **{entry.name: _distributed(entry) for entry in _TABLE},
-    **{name: _original(_ENTRIES[name.removesuffix("-subset")], name, *files) for name, files in _PARTS.items()},
+    **{name: _distributed(_ENTRIES[name.removesuffix("-subset")], name, paths) for name, paths in _PARTS.items()},
 }
 """GLUE as it is distributed, with paths below the user's folder. One of several unlabelled files of a name exists."""
 GLUE_ON_HUB = {entry.name: _on_hub(entry) for entry in _TABLE}
 """GLUE as on the hub; ``train.parquet`` also stands for ``train-00000-of-00001.parquet``."""
 
 
-def _scibert(folder: str, name: str, **fields: object) -> Task:
-    files = {part: Path(folder, name, f"{part}.txt") for part in ("train", "dev", "test")}
-    return Task(name=name, **files, **fields)  # type: ignore[arg-type]
+def _scibert(folder: str, name: str, **fields: Any) -> Task:
+    files: dict[str, Any] = {part: Path(folder, name, f"{part}.txt") for part in ("train", "dev", "test")}
+    return Task(name=name, **files, **fields)
 
 
 ENTITIES = {
@@ -230,11 +228,7 @@ def whole_task(name: str) -> str:
 
 
 def held_task(name: str, folder: Path) -> str:
-    """Return ``name`` if the folder holds its labelled files, the name of its subset if only that is there, or "".
-
-    Raises:
-        UserError: the folder cannot be read, or a file is split into several.
-    """
+    """Return ``name`` if the folder holds its labelled files, the name of its subset if only that is there, or ""."""
     for each in (name, f"{name}-subset"):
         if each in KNOWN and any(
             all(_find(folder, path) is not None for path in layout.files.values()) for layout in _layouts(each)
@@ -244,11 +238,7 @@ def held_task(name: str, folder: Path) -> str:
 
 
 def files_of(names: Sequence[str]) -> list[str]:
-    """Return the files that ``known_task`` looks for, as patterns below the folder; none for .toml names.
-
-    Raises:
-        UserError: a name is unknown.
-    """
+    """Return the files that ``known_task`` looks for, as patterns below the folder; none for .toml names."""
     layouts = [layout for name in names if not name.endswith(".toml") for layout in _layouts(name)]
     paths = [path for each in layouts for path in (*each.files.values(), *(file.path for file in each.unlabelled))]
     return list(dict.fromkeys(spelling for path in paths for spelling in _spellings(path)))
@@ -283,11 +273,7 @@ def _with_files(task: Task, folder: Path) -> Task:
 
 
 def _find(folder: Path, path: Path) -> Path | None:
-    """Return the only file of that name, or None.
-
-    Raises:
-        UserError: the file is split into several, or the folder cannot be read.
-    """
+    """Return the only file of that name, or None."""
     for spelling in _spellings(path):
         try:
             files = sorted(file for file in folder.glob(spelling) if file.is_file())
@@ -296,9 +282,8 @@ def _find(folder: Path, path: Path) -> Path | None:
                 f"Cannot read the folder '{folder}': {error.strerror or error}.", "Check the path."
             ) from None
         if len(files) > 1:
-            raise UserError(
-                f"'{folder / spelling}' stands for {len(files)} files, and a task reads one.", "Join them into one."
-            )
+            fault = f"'{folder / spelling}' stands for {len(files)} files, and a task reads one."
+            raise UserError(fault, "Join them into one.")
         if files:
             return files[0]
     return None

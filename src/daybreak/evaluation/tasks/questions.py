@@ -1,9 +1,13 @@
-"""Extractive question answering, as in SQuAD: the answer is a span of the context."""
+"""Extractive question answering, as in SQuAD (Rajpurkar et al. 2016, 2018): the answer is a span of the context."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
+import re
+import string
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +17,10 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from daybreak.core.errors import UserError
+from daybreak.core.errors import UserError, reason
+from daybreak.core.serialization import nearest
 from daybreak.evaluation.tasks.batches import EncodedRows, Padding, check_ids, padded
-from daybreak.evaluation.tasks.squad import Answer, read_questions, score_answer
+from daybreak.evaluation.tasks.tables import MANY, check_skipped, parquet_of, readable, shown
 from daybreak.evaluation.tasks.task import LabelledRows, Task, TaskRows, assembled
 from daybreak.evaluation.tasks.task_kind import Kind
 
@@ -29,6 +34,18 @@ LONGEST_ANSWER = 30
 SHORTEST_LENGTH = 32
 ENCODED_AT_ONCE = 1_000
 """Rows per call of the tokenizer: the offsets of all of SQuAD as Python objects would fill a small memory."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A part of the context: ``context[start : start + len(text)] == text``."""
+
+    text: str
+    start: int
+
+
+Question = tuple[str, str, tuple[Answer, ...]]
+"""Question, context, and all correct answers; none if the context holds no answer."""
 
 
 @dataclass(frozen=True)
@@ -60,9 +77,8 @@ class Questions(Kind):
     columns = ("exact", "f1")
 
     def load(self, task: Task) -> TaskRows:
-        read = {path: _read(task, path) for path in task.files.values()}
-        rows = {path: found for path, (found, _) in read.items()}
-        data = assembled(task, (), rows, sum(skipped for _, skipped in read.values()))
+        columns = [*map(str, task.text), str(task.label)]
+        data = assembled(task, (), {path: read_questions(path, columns, task.format) for path in task.files.values()})
         if not any(data.train.targets):
             raise UserError(f"No question in '{task.train}' has an answer.", "Give training rows with answers.")
         return data if all(data.train.targets) else dataclasses.replace(data, labels=(NO_ANSWER,))
@@ -183,11 +199,6 @@ def best_span(logits: np.ndarray) -> tuple[float, int, int]:
     return float(sums[start]), start, start + int(ends[start].argmax())
 
 
-def _read(task: Task, path: Path) -> tuple[LabelledRows, int]:
-    found, skipped = read_questions(path, (*task.text, task.label), task.format)
-    return LabelledRows([(row.question, row.context) for row in found], [row.answers for row in found]), skipped
-
-
 def _cut(tokenizer: Any, questions: list[str], limit: int) -> list[str]:
     """Truncate the questions to ``limit`` tokens."""
     found = tokenizer(questions, add_special_tokens=False, truncation=False, return_offsets_mapping=True)
@@ -212,3 +223,160 @@ def _targets(windows: Sequence[Window], answers: Sequence[Answer], overlap: int)
         inside = before <= begins and ends < before + len(window.spans)
         yield (window.first + begins - before, window.first + ends - before) if inside else (0, 0)
         before += len(window.spans) - overlap
+
+
+# ---------------------------------------------------------------- files in the format of SQuAD
+
+FORM = "Give the file the form of SQuAD, or name its format."
+ROW_FORM = 'Give each row {"text": [...], "answer_start": [...]}, empty lists where there is no answer.'
+
+
+def read_questions(path: Path, columns: Sequence[str], format: str) -> LabelledRows:
+    """Return (question, context) and the correct answers of the usable rows of a file, in file order.
+
+    A row whose answer is not in the context at the stated position is skipped. A file with too many such rows, or with
+    another structure, is refused.
+
+    Args:
+        columns: question, context and answers by name, for jsonl and parquet.
+        format: squad (SQuAD's .json, version 1.1 or 2), jsonl or parquet.
+    """
+    with readable(path):
+        if format == "squad":
+            found = list(_squad_rows(path, _parsed(path.read_text(encoding="utf-8-sig"), path, "")))
+        else:
+            rows = _parquet_rows(path, columns) if format == "parquet" else _json_rows(path)
+            found = [_row(path, place, row, columns) for place, row in rows]
+    if not found:
+        raise UserError(f"'{path}' holds no questions.", "Give a file with at least one.")
+    usable = [row for row in found if _is_usable(row)]
+    skipped = len(found) - len(usable)
+    check_skipped(
+        len(usable),
+        skipped,
+        f"questions in '{path}' are empty, or have an answer that is not at the stated position",
+        "Count an answer's start in characters of the context, from 0.",
+    )
+    return LabelledRows([row[:2] for row in usable], [answers for _, _, answers in usable], skipped)
+
+
+def _is_usable(row: Question) -> bool:
+    question, context, answers = row
+    found = all(answer.text.strip() and context.startswith(answer.text, answer.start) for answer in answers)
+    return bool(found and question.strip() and context.strip())
+
+
+def _parsed(text: str, path: Path, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        fault = f"{where or 'The text'} of '{path}' is not JSON: {reason(error)}."
+        raise UserError(fault, "Correct the file.") from None
+
+
+def _squad_rows(path: Path, content: Any) -> Iterator[Question]:
+    for article, part in _listed(path, "", content, "data"):
+        for paragraph, inner in _listed(path, article, part, "paragraphs"):
+            context = _text(path, paragraph, inner, "context")
+            for place, item in _listed(path, paragraph, inner, "qas"):
+                question = _text(path, place, item, "question")
+                impossible = item.get("is_impossible", False)
+                if not isinstance(impossible, bool):
+                    raise _unfit(path, f"{place}.is_impossible is neither true nor false", FORM)
+                answers = [
+                    Answer(_text(path, where, answer, "text"), _start(path, where, answer.get("answer_start")))
+                    for where, answer in _listed(path, place, item, "answers")
+                ]
+                # Version 2 lists the plausible answers of an impossible question elsewhere, but not every copy does.
+                yield question, context, () if impossible else tuple(answers)
+
+
+def _listed(path: Path, place: str, holder: Any, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the objects of the list ``key`` with their paths in the file."""
+    where = f"{place}.{key}".lstrip(".")
+    if not isinstance(holder, dict) or not isinstance(holder.get(key), list):
+        raise _unfit(path, f"{where} is no list", FORM)
+    for number, item in enumerate(holder[key]):
+        if not isinstance(item, dict):
+            raise _unfit(path, f"{where}[{number}] is no object", FORM)
+        yield f"{where}[{number}]", item
+
+
+def _json_rows(path: Path) -> Iterator[tuple[str, Any]]:
+    with path.open(encoding="utf-8-sig", newline="\n") as file:
+        for number, line in enumerate(file, start=1):
+            if line.strip():
+                yield f"line {number}", _parsed(line, path, f"Line {number}")
+
+
+def _parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    with parquet_of(path) as file:
+        # _row reports a missing column.
+        there = [column for column in columns if column in file.schema_arrow.names]
+        rows = (row for batch in file.iter_batches(columns=there) for row in batch.to_pylist())
+        yield from ((f"row {number}", row) for number, row in enumerate(rows, start=1))
+
+
+def _row(path: Path, place: str, row: Any, columns: Sequence[str]) -> Question:
+    if not isinstance(row, dict):
+        raise _unfit(path, f"{place} is no object", "Write one object a line.")
+    for column in columns:
+        if column not in row:
+            names = ", ".join(map(shown, list(row)[:MANY]))
+            fault = f"{place} has no {shown(column)}, it holds {names}"
+            raise _unfit(path, fault, f"Correct it.{nearest(column, row)}")
+    question, context, label = columns
+    answers = row[label] if isinstance(row[label], dict) else {}
+    texts, starts = answers.get("text"), answers.get("answer_start")
+    if not isinstance(texts, list) or not isinstance(starts, list) or len(texts) != len(starts):
+        raise _unfit(path, f"{place} has answers that are no two lists of the same length", ROW_FORM)
+    found = [
+        Answer(_text(path, place, {"text": text}, "text"), _start(path, place, start))
+        for text, start in zip(texts, starts)
+    ]
+    return _text(path, place, row, question), _text(path, place, row, context), tuple(found)
+
+
+def _text(path: Path, place: str, holder: dict[str, Any], key: str) -> str:
+    """Return a string; half of a surrogate pair is refused because tokenizers refuse it."""
+    value = holder.get(key)
+    if not isinstance(value, str) or re.search("[\ud800-\udfff]", value):
+        raise _unfit(path, f"{place} has a '{key}' that is no text", "Give each of them as text.")
+    return value
+
+
+def _start(path: Path, place: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise _unfit(path, f"{place} has an answer whose start is not a character offset", ROW_FORM)
+    return value
+
+
+def _unfit(path: Path, fault: str, remedy: str) -> UserError:
+    return UserError(f"'{path}' cannot be used: {fault}.", remedy)
+
+
+# ---------------------------------------------------------------- SQuAD's exact match and F1
+
+
+def normalised(text: str) -> str:
+    """Return lower-case text without ASCII punctuation and articles, with single spaces, as the official scripts do."""
+    bare = "".join(letter for letter in text.lower() if letter not in string.punctuation)
+    return " ".join(re.sub(r"\b(a|an|the)\b", " ", bare).split())
+
+
+def score_answer(given: str, answers: Sequence[str]) -> tuple[float, float]:
+    """Return (exact match, F1 of words) in [0, 1], each the best over ``answers``, as the script of SQuAD 2 does.
+
+    Answers that are empty after normalization do not count; if none is left, the empty answer is correct.
+    """
+    right = [normalised(answer) for answer in answers if normalised(answer)] or [""]
+    prediction = normalised(given)
+    exact = max(float(prediction == answer) for answer in right)
+    return exact, max(_f1(prediction.split(), answer.split()) for answer in right)
+
+
+def _f1(prediction: list[str], answer: list[str]) -> float:
+    if not prediction or not answer:
+        return float(prediction == answer)
+    common = (Counter(prediction) & Counter(answer)).total()
+    return 2 * common / (len(prediction) + len(answer))

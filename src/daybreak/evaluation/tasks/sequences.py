@@ -44,7 +44,7 @@ class _Sequences(Kind):
     def load_unlabelled(self, task: Task, name: str) -> LabelledRows:
         (found,) = (file for file in task.unlabelled if file.name == name)
         cells = read_table(found.path, found.text, format=found.format, header=True, whole=True)
-        return LabelledRows(list(cells.rows), [0] * len(cells.rows))
+        return LabelledRows(cells.rows, [0] * len(cells.rows))
 
     def encode(self, tokenizer: Any, rows: LabelledRows, length: int, vocabulary: int) -> EncodedRows:
         """Truncate pairs from the longer text first."""
@@ -78,9 +78,7 @@ def with_pair_features(rows: EncodedRows, tokenizer: Any, length: int, head: str
 def confidence_of(logits: np.ndarray, targets: Sequence[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return for each row the predicted class, its probability, and the negative log-likelihood of the target in nats.
 
-    Args:
-        logits: float64[R, C].
-        targets: R class ids.
+    ``logits`` are float64[R, C], ``targets`` R class ids.
     """
     logs = log_softmax(logits, axis=1)
     everyone = np.arange(len(logs))
@@ -175,16 +173,14 @@ class Regression(_Sequences):
         return functional.mse_loss(outputs.logits.float().squeeze(-1), targets)
 
     def evaluate(self, rows: EncodedRows, answers: Sequence[np.ndarray], labels: Sequence[str]) -> np.ndarray:
-        return np.stack(
-            [np.asarray(rows.targets, dtype=np.float64), np.stack(answers)[:, 0].astype(np.float64)], axis=1
-        )
+        return np.stack([rows.targets, np.stack(answers)[:, 0]], axis=1, dtype=np.float64)
 
     def mean_prediction(self, first: np.ndarray, second: np.ndarray, labels: Sequence[str]) -> np.ndarray | None:
         return (first + second) / 2
 
     def constant(self, data: TaskRows, rows: LabelledRows) -> np.ndarray:
         answer = statistics.fmean(data.train.targets)
-        return np.stack([np.asarray(rows.targets, dtype=np.float64), np.full(len(rows), answer)], axis=1)
+        return np.stack([rows.targets, np.full(len(rows), answer)], axis=1, dtype=np.float64)
 
     def score(self, scored: np.ndarray, labels: Sequence[str]) -> dict[str, float]:
         return regression_scores(scored[:, 0].tolist(), scored[:, 1].tolist())

@@ -94,9 +94,6 @@ def check_skipped(usable: int, skipped: int, fault: str, remedy: str) -> None:
 
     Args:
         fault: describes the unusable rows; follows "3 of the 9 " in the message, without a full stop.
-
-    Raises:
-        UserError: no row is usable, or too many are not.
     """
     total = usable + skipped
     if not usable or (skipped > 1 and skipped > SKIPPED_FRACTION * total):
@@ -222,11 +219,7 @@ def _as_text(value: object) -> str | None:
 
 @contextmanager
 def parquet_of(path: Path) -> Iterator[Any]:
-    """Open a parquet file as pyarrow's ``ParquetFile``.
-
-    Raises:
-        UserError: pyarrow is not installed, or the file is damaged or not parquet.
-    """
+    """Open a parquet file as pyarrow's ``ParquetFile``."""
     try:
         import pyarrow
         from pyarrow import parquet

@@ -80,6 +80,8 @@ class LabelledRows:
 
     texts: list[tuple[str, ...]]
     targets: list[Any]
+    skipped: int = 0
+    """Number of rows of the file that lack a text or a label."""
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -105,7 +107,7 @@ class TaskRows:
     test: LabelledRows | None
     mismatched: LabelledRows | None
     skipped: int
-    """Number of rows in all files that lack a text or a label."""
+    """Number of unusable rows in all files."""
 
     @property
     def parts(self) -> dict[str, LabelledRows]:
@@ -115,26 +117,15 @@ class TaskRows:
 
 
 def load_table(task: Task, *, numbers: bool = False) -> TaskRows:
-    """Read the files of a task with a label column.
-
-    Args:
-        numbers: the targets are the numbers in that column; otherwise they are class ids.
-
-    Raises:
-        UserError: a file cannot be used, a label is unknown or not a number, or all rows have the same label.
-    """
-    read = {path: _read(task, path) for path in task.files.values()}
+    """Read the files of a task with a column of labels, which become class ids, or with ``numbers`` of numbers."""
+    columns = (*task.text, task.label)
+    read = {path: read_table(path, columns, format=task.format, header=task.header) for path in task.files.values()}
     known, names = (None, ()) if numbers else _known_labels(task, read[task.train])
-    rows = {path: _rows(task, path, cells, known) for path, cells in read.items()}
-    return assembled(task, names, rows, sum(cells.skipped for cells in read.values()))
+    return assembled(task, names, {path: labelled_rows(path, cells, known) for path, cells in read.items()})
 
 
-def assembled(task: Task, labels: tuple[str, ...], rows: Mapping[Path, LabelledRows], skipped: int) -> TaskRows:
-    """Return the task with the rows of its files; without a dev file, some training rows are held out.
-
-    Raises:
-        UserError: there are too few rows to hold some out.
-    """
+def assembled(task: Task, labels: tuple[str, ...], rows: Mapping[Path, LabelledRows]) -> TaskRows:
+    """Return the task with the rows of its files; without a dev file, some training rows are held out."""
     train, dev = (rows[task.train], rows[task.dev]) if task.dev else _split(rows[task.train], task)
     return TaskRows(
         task,
@@ -143,12 +134,8 @@ def assembled(task: Task, labels: tuple[str, ...], rows: Mapping[Path, LabelledR
         dev,
         test=rows[task.test] if task.test else None,
         mismatched=rows[task.mismatched] if task.mismatched else None,
-        skipped=skipped,
+        skipped=sum(found.skipped for found in rows.values()),
     )
-
-
-def _read(task: Task, path: Path) -> TableRows:
-    return read_table(path, (*task.text, task.label), format=task.format, header=task.header)
 
 
 def _known_labels(task: Task, train: TableRows) -> tuple[dict[str, int], tuple[str, ...]]:
@@ -156,10 +143,8 @@ def _known_labels(task: Task, train: TableRows) -> tuple[dict[str, int], tuple[s
     values = [value for value, _ in task.labels] or _sorted_labels({row[-1].strip() for row in train.rows})
     names = tuple(name for _, name in task.labels) or tuple(values)
     if len(names) < 2:
-        raise UserError(
-            f"Every row of '{task.train}' has the label {shown(names[0])}.",
-            "Give training rows of at least two labels.",
-        )
+        fault = f"Every row of '{task.train}' has the label {shown(names[0])}."
+        raise UserError(fault, "Give training rows of at least two labels.")
     if task.metric in TWO_LABELS and len(names) > 2:
         raise UserError(
             f"The metric {task.metric} is for two labels, and '{task.train}' has {len(names)}.",
@@ -185,31 +170,30 @@ def _sorted_labels(values: set[str]) -> list[str]:
         return sorted(values)
 
 
-def _rows(task: Task, path: Path, cells: TableRows, known: dict[str, int] | None) -> LabelledRows:
-    """Return the rows with the class ids of their labels, or with numbers if ``known`` is None."""
-    texts = [row[:-1] for row in cells.rows]
-    labels = [row[-1].strip() for row in cells.rows]
-    if known is None:
-        return LabelledRows(texts, [_number(path, line, label) for line, label in zip(cells.lines, labels)])
-    for line, label in zip(cells.lines, labels):
-        if label not in known:
+def labelled_rows(
+    path: Path,
+    cells: TableRows,
+    known: Mapping[str, int] | None,
+    remedy: str = "Correct the label, or add training rows that have it.",
+) -> LabelledRows:
+    """Return the rows with the ids in ``known`` of their last cells, or with numbers if it is None."""
+    targets = []
+    for line, row in zip(cells.lines, cells.rows):
+        label = row[-1].strip()
+        target = _number(label) if known is None else known.get(label)
+        if target is None:
+            fault = f"{location(path, line)} has the label {shown(label)}, which is "
+            if known is None:
+                raise UserError(f"{fault}not a number.", 'Correct it, or set kind = "classification".')
             names = ", ".join(shown(value) for value in list(known)[:8]) + (", ..." if len(known) > 8 else "")
-            raise UserError(
-                f"{location(path, line)} has the label {shown(label)}, which is none of {names}."
-                f"{nearest(label, known)}",
-                "Correct the label, or add training rows that have it.",
-            )
-    return LabelledRows(texts, [known[label] for label in labels])
+            raise UserError(f"{fault}none of {names}.{nearest(label, known)}", remedy)
+        targets.append(target)
+    return LabelledRows([row[:-1] for row in cells.rows], targets, cells.skipped)
 
 
-def _number(path: Path, line: int, label: str) -> float:
+def _number(text: str) -> float | None:
     try:
-        value = float(label)
+        value = float(text)
     except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise UserError(
-            f"{location(path, line)} has the label {shown(label)}, which is not a number.",
-            'Correct it, or set kind = "classification".',
-        )
-    return value
+        return None
+    return value if math.isfinite(value) else None

@@ -42,11 +42,7 @@ class Kind(ABC):
 
     @abstractmethod
     def load(self, task: Task) -> TaskRows:
-        """Read the task's files.
-
-        Raises:
-            UserError: a file cannot be used, or there is nothing to learn in it.
-        """
+        """Read the task's files."""
 
     def load_unlabelled(self, task: Task, name: str) -> LabelledRows:
         """Return all rows of the unlabelled file ``name`` in file order, with 0 as targets.
@@ -63,11 +59,7 @@ class Kind(ABC):
 
     @abstractmethod
     def encode(self, tokenizer: Any, rows: LabelledRows, length: int, vocabulary: int) -> EncodedRows:
-        """Tokenize the rows to at most ``length`` tokens per sequence, special tokens included.
-
-        Raises:
-            UserError: a token id is not below ``vocabulary``, the size of the model's embedding table.
-        """
+        """Tokenize the rows to at most ``length`` tokens per sequence, special tokens included."""
 
     def collate(self, padding: Padding, rows: EncodedRows, indices: Sequence[int]) -> dict[str, torch.Tensor]:
         """Return the model inputs of these samples, padded to the longest."""
@@ -90,14 +82,9 @@ class Kind(ABC):
         """Return float64[R, k], the values of each row that scores are computed from; ``answers`` is per sample."""
 
     def mean_prediction(self, first: np.ndarray, second: np.ndarray, labels: Sequence[str]) -> np.ndarray | None:
-        """Return what ``evaluate`` returns for the mean of two models' predictions.
+        """Return what ``evaluate`` returns for the mean of two models' predictions, from what it returned for each.
 
-        Args:
-            first: float64[R, k], what ``evaluate`` returned for one model.
-            second: that of the other model on the same rows.
-
-        Returns:
-            None if these values do not determine it.
+        None if these values do not determine it.
         """
         return None
 

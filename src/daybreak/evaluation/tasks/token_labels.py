@@ -1,11 +1,17 @@
-"""Token classification, such as named entity recognition: one tag per word."""
+"""Token classification, such as named entity recognition: one tag per word, in files in the format of CoNLL.
+
+A tag is ``O``, ``B-x`` or ``I-x``, where x is the type of the span. A span begins at a ``B``, and at an ``I`` that does
+not continue a span of its type. This reads IOB1, IOB2 and the malformed sequences of a model.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TextIO
 
 import numpy as np
 import torch
@@ -13,12 +19,13 @@ from torch.nn import functional
 
 from daybreak.core.errors import UserError
 from daybreak.core.serialization import nearest
+from daybreak.evaluation.scoring.metrics import ratio
 from daybreak.evaluation.tasks.batches import EncodedRows, check_ids
-from daybreak.evaluation.tasks.conll import Sentence, read_sentences
-from daybreak.evaluation.tasks.spans import OUTSIDE, in_iob2, rates, span_counts, spans, word_counts
+from daybreak.evaluation.tasks.tables import readable
 from daybreak.evaluation.tasks.task import LabelledRows, Task, TaskRows, assembled
 from daybreak.evaluation.tasks.task_kind import Kind
 
+OUTSIDE = "O"
 IGNORED = -100
 """Target of tokens that have no tag."""
 
@@ -48,11 +55,7 @@ class TokenLabels(Kind):
     head = "ForTokenClassification"
 
     def load(self, task: Task) -> TaskRows:
-        """Read CoNLL files. The labels are O and the IOB2 tags of every type in the training file.
-
-        Raises:
-            UserError: a file cannot be used, the training file has no span, or another file has a new type.
-        """
+        """Read CoNLL files. The labels are O and the IOB2 tags of every type in the training file."""
         word, tag = task.text[0], task.label
         assert isinstance(word, int) and isinstance(tag, int)
         read = {path: read_sentences(path, word, tag) for path in task.files.values()}
@@ -62,8 +65,7 @@ class TokenLabels(Kind):
                 f"Every tag in '{task.train}' is O.", "Give training sentences with at least one span, or its column."
             )
         labels = (OUTSIDE, *(f"{mark}-{kind}" for mark in "BI" for kind in types))
-        rows = {path: _rows(task, path, sentences, labels) for path, sentences in read.items()}
-        return assembled(task, labels, rows, skipped=0)
+        return assembled(task, labels, {path: _rows(task, path, found, labels) for path, found in read.items()})
 
     def encode(self, tokenizer: Any, rows: LabelledRows, length: int, vocabulary: int) -> EncodedRows:
         """Tokenize the words joined by single spaces, and find the words again by character offsets.
@@ -158,3 +160,107 @@ def _counted(targets: Sequence[Sequence[int]], decided: Sequence[Sequence[int]],
         tags = [labels[index] for index in gold], [labels[index] for index in answer]
         row[:, 0], row[:, 1] = span_counts(*tags, types), word_counts(*tags, types)
     return table.reshape(len(targets), -1)
+
+
+# ---------------------------------------------------------------- files in the format of CoNLL
+
+DOCUMENT = "-DOCSTART-"
+BLANK = " \t\r\n"
+TAG = re.compile("O|[BI]-.+")
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """The words of a sentence, their tags as in the file, and the 1-based line of the first word."""
+
+    words: tuple[str, ...]
+    tags: tuple[str, ...]
+    line: int
+
+
+def read_sentences(path: Path, word: int, tag: int) -> list[Sentence]:
+    """Read the columns ``word`` and ``tag`` (0-based) of a CoNLL file. A byte order mark is dropped.
+
+    A line holds one word with columns separated by tabs, or by spaces if the line has no tab. A blank line ends a
+    sentence; ``-DOCSTART-`` lines separate documents. Other schemes of tags, such as BIOES, are refused.
+    """
+    # Only line feeds end lines: a stray carriage return must not split a word.
+    with readable(path), path.open(encoding="utf-8-sig", newline="\n") as file:
+        found = list(_sentences(file, path, word, tag))
+    if not found:
+        raise UserError(f"'{path}' holds no sentence.", "Give a CoNLL file with at least one tagged word.")
+    return found
+
+
+def _sentences(file: TextIO, path: Path, word: int, tag: int) -> Iterator[Sentence]:
+    pairs: list[tuple[str, str]] = []
+    for number, line in enumerate(itertools.chain(file, [""]), start=1):  # a blank line ends the last sentence
+        line = line.strip(BLANK)
+        if line and not line.startswith(DOCUMENT):
+            pairs.append(_word_and_tag(line, path, number, word, tag))
+        elif pairs:
+            words, tags = zip(*pairs)
+            yield Sentence(words, tags, number - len(pairs))
+            pairs = []
+
+
+def _word_and_tag(line: str, path: Path, number: int, word: int, tag: int) -> tuple[str, str]:
+    columns = [cell.strip(BLANK) for cell in line.split("\t")] if "\t" in line else re.split(" +", line)
+    lacking = [column for column in (word, tag) if column >= len(columns) or not columns[column]]
+    if lacking:
+        raise UserError(
+            f"Line {number} of '{path}' has nothing in column {lacking[0]}: its columns are 0 to {len(columns) - 1}.",
+            "Correct the line or the 0-based number of the column.",
+        )
+    if not TAG.fullmatch(columns[tag]):
+        raise UserError(
+            f"Line {number} of '{path}' has '{columns[tag]}' in column {tag}, which is not a tag.",
+            "Write O, B-type or I-type, or correct the 0-based number of the column.",
+        )
+    return columns[word], columns[tag]
+
+
+# ---------------------------------------------------------------- spans, and their precision, recall and F1
+
+
+def spans(tags: Sequence[str]) -> list[tuple[str, int, int]]:
+    """Return (type, first word, last word) of each span of one sentence."""
+    found: list[tuple[str, int, int]] = []
+    for place, tag in enumerate(in_iob2(tags)):
+        if tag.startswith("B"):
+            found.append((tag[2:], place, place))
+        elif tag != OUTSIDE:
+            found[-1] = (tag[2:], found[-1][1], place)
+    return found
+
+
+def in_iob2(tags: Sequence[str]) -> list[str]:
+    """Return tags of the same spans in IOB2, where ``B`` marks the first word of each span."""
+    written, before = [], OUTSIDE
+    for tag in tags:
+        begins = tag != OUTSIDE and (tag.startswith("B") or tag[2:] != before[2:])
+        written.append(f"B-{tag[2:]}" if begins else tag)
+        before = tag
+    return written
+
+
+def span_counts(targets: Sequence[str], answers: Sequence[str], types: Sequence[str]) -> np.ndarray:
+    """Return int64[types, 3]: correct, predicted and gold spans. A correct span has the right type and both ends."""
+    gold, predicted = set(spans(targets)), set(spans(answers))
+    return _by_type([[kind for kind, _, _ in each] for each in (gold & predicted, predicted, gold)], types)
+
+
+def word_counts(targets: Sequence[str], answers: Sequence[str], types: Sequence[str]) -> np.ndarray:
+    """Return int64[types, 3]: words of one sentence that are correctly, predicted and gold in a span of the type."""
+    gold, predicted = [tag[2:] for tag in targets], [tag[2:] for tag in answers]
+    return _by_type([[p for p, g in zip(predicted, gold) if p == g], predicted, gold], types)
+
+
+def _by_type(found: Sequence[Sequence[str]], types: Sequence[str]) -> np.ndarray:
+    return np.array([[column.count(kind) for column in found] for kind in types], dtype=np.int64).reshape(-1, 3)
+
+
+def rates(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return precision, recall and F1, each float64[...], of counts[..., 3]; 0.0 for a zero denominator."""
+    correct, predicted, gold = np.moveaxis(np.asarray(counts, dtype=np.float64), -1, 0)
+    return ratio(correct, predicted), ratio(correct, gold), ratio(2 * correct, predicted + gold)
