@@ -11,6 +11,7 @@ from fake_runs import fake_manifest
 
 from daybreak.core.files import write_json
 from daybreak.reporting import corpus
+from daybreak.reporting.blocks import Block, templates
 from daybreak.reporting.runs import RunRecords
 from daybreak.schemas.corpus import (
     Contamination,
@@ -83,21 +84,27 @@ def write_data(folder: Path, report: CorpusReport) -> Path:
     return folder
 
 
-def words(page: str) -> str:
-    """The page without its scripts and tags."""
+def html_of(*blocks: Block | None) -> str:
+    """The blocks as the page shows them."""
+    return str(templates("html").get_template("blocks.html").module.show(blocks))
+
+
+def words(page: str | Block | None) -> str:
+    """A page or a block without scripts and tags."""
+    page = page if isinstance(page, str) else html_of(page)
     page = re.sub(r"<(script|style).*?</\1>", " ", page, flags=re.DOTALL)
     return re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]+>", " ", page)))
 
 
-def rows(markup: str) -> list[list[str]]:
-    found = re.findall(r"<tr>(.*?)</tr>", markup, re.DOTALL)
+def rows(*blocks: Block | None) -> list[list[str]]:
+    found = re.findall(r"<tr>(.*?)</tr>", html_of(*blocks), re.DOTALL)
     cell = re.compile(r'<td.*?</td>|<th[^>]*scope="row".*?</th>', re.DOTALL)
     return [[words(one).strip() for one in cell.findall(row)] for row in found][1:]
 
 
 def body_of(report: CorpusReport) -> str:
     """Everything on the page that is made from the report."""
-    return corpus.sentence(report) + "".join(corpus.sections(report))
+    return corpus.sentence(report) + html_of(*corpus.sections(report))
 
 
 def run_of(report: CorpusReport | None, label: str = "run") -> RunRecords:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import runpy
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -101,6 +105,26 @@ def export(data: Path, tmp_path: Path) -> Callable[[str], Export]:
     return lambda kind: made(kind, data, tmp_path / "model")
 
 
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check runs in this process, which has loaded transformers, except for models with code of their own."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_MODULES_CACHE", "")
+    run = subprocess.run
+
+    def in_process(command: list[str], **options: Any) -> Any:
+        _, flag, script, folder, _ = command
+        assert flag == "-I"
+        if list(Path(folder).glob("*.py")):
+            return run(command, **options)
+        monkeypatch.setattr(sys, "argv", command[2:])
+        runpy.run_path(script, run_name="__main__")
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr("daybreak.exporting.parity.subprocess.run", in_process)
+
+
+@pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("kind", SHAPES)
 def test_a_good_export_passes_and_loses_an_old_mark(kind: str, export: Callable[[str], Export]) -> None:
     given = export(kind)
@@ -115,6 +139,7 @@ def test_a_good_export_passes_and_loses_an_old_mark(kind: str, export: Callable[
     assert "the same logits" in verdict(found)
 
 
+@pytest.mark.usefixtures("here")
 @pytest.mark.parametrize(("kind", "told"), [("modern", '{"do_lower_case": true}'), ("bert", None)])
 def test_a_tokenizer_that_does_not_name_its_special_tokens_passes(
     kind: str, told: str | None, data: Path, tmp_path: Path, export: Callable[[str], Export]
@@ -172,6 +197,7 @@ def add_code(folder: Path) -> None:
     (folder / "more.py").write_text("open('run-by-the-gate', 'w')\n")
 
 
+@pytest.mark.usefixtures("here")
 @pytest.mark.parametrize(
     ("kind", "alter", "named"),
     [

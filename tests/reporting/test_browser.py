@@ -325,7 +325,7 @@ def test_verdicts_and_probes_are_drawn_without_complaint(write_run, write_result
     document, log = opened(report(runs, tmp_path / "report.html"), tmp_path / "profile", "--window-size=1280,2000")
     assert "CONSOLE" not in log, log
     drawn = plots(document)
-    assert len(drawn) == 8 + 1 + 6 and all("main-svg" in plot for plot in drawn)
+    assert len(drawn) == 8 + 1 + 5 and all("main-svg" in plot for plot in drawn)
 
 
 @in_browser
@@ -343,8 +343,8 @@ def test_the_machine_of_a_run_that_goes_on_is_drawn(write_run, tmp_path):
     document, log = opened(report([run], tmp_path / "report.html"), tmp_path / "profile", "--window-size=1280,3000")
     assert "CONSOLE" not in log, log
     drawn = plots(document)
-    assert len(drawn) == 5 + 8 and all("main-svg" in plot for plot in drawn)
-    assert [plot.count('class="trace scatter') for plot in drawn[5:]] == [1, 1, 1, 2, 2, 2, 2, 2]
+    assert len(drawn) == 5 + 7 and all("main-svg" in plot for plot in drawn)
+    assert [plot.count('class="trace scatter') for plot in drawn[5:]] == [1, 1, 1, 2, 2, 2, 2]
 
 
 @in_browser
@@ -353,5 +353,5 @@ def test_the_plots_of_a_corpus_are_drawn(tmp_path):
     document, log = opened(page, tmp_path / "profile")
     assert "CONSOLE" not in log, log
     drawn = plots(document)
-    assert len(drawn) == 5 and all("main-svg" in plot for plot in drawn)
-    assert "recommended" in drawn[4] and "median" in drawn[1]
+    assert len(drawn) == 2 and all("main-svg" in plot for plot in drawn)
+    assert "median" in drawn[0]

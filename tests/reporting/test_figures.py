@@ -47,7 +47,7 @@ def test_plotly_knows_every_property(three, number, write_probes, tmp_path):
     runs[0].machine.extend(MACHINE)
     page = re.sub(r"var\(--[a-z]+\)", "#000000", render_page(runs))
     found = re.findall(r'<script type="application/json">(.*?)</script>', page)
-    assert len(found) == 8 + 6 + len(QUANTITIES)
+    assert len(found) == 8 + 5 + len(QUANTITIES)
     for chart in found:
         plotly.graph_objects.Figure(json.loads(chart))
 
@@ -71,7 +71,7 @@ def test_the_plateau_and_the_change_of_stage_are_marked(three):
 
 
 def test_one_run_is_one_colour_everywhere(three):
-    for maker in (lambda runs: training.losses(runs, "time"), training.accuracy, training.throughput):
+    for maker in (lambda runs: training.losses(runs, "time"), training.accuracy):
         for trace in maker(three)["data"]:
             assert trace["line"]["color"] == charts.colour(trace["meta"])
     assert len({charts.colour(number) for number in range(13)}) == 13

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import plotly.graph_objects
 import pytest
-from fake_corpus import words
+from fake_corpus import html_of, words
 
 from daybreak.commands.report import main, report
 from daybreak.core.files import read_json, write_json
@@ -226,7 +226,7 @@ def test_only_an_interval_without_zero_decides_and_from_three_seeds_on(low, high
     assert few.verdict == (said if low < 0 < high else f"{said[0]} is ahead, no claim from fewer than 3 seeds")
     found = verdict(low=low, high=high)
     assert f"two (B) against one (A): {said}. accuracy 60.0 against 55.0, +5.0 [{100 * low:+.1f}, " in line(found)
-    page = verdicts([found], [])
+    page = html_of(verdicts([found], []))
     assert said in words(page) and "99.3 %" in page
     plain = re.search(r'<script type="application/json">(.*?)</script>', page)[1]
     plain = re.sub(r"var\(--[a-z]+\)", "#000000", plain)

@@ -21,7 +21,6 @@ from daybreak.evaluation.protocols.anchors import Anchor, anchors_for, computed,
 from daybreak.evaluation.protocols.conventions import averages
 from daybreak.evaluation.scoring.resampling import compare
 from daybreak.reporting.corpus import is_data_folder, write_corpus_page
-from daybreak.reporting.markdown import as_markdown
 from daybreak.reporting.page import render_page, with_unique_labels
 from daybreak.reporting.runs import Published, RunRecords, read_folder
 from daybreak.reporting.tasks import glue_table, line
@@ -90,9 +89,9 @@ def report(
     read = with_unique_labels([_with_averages(read_folder(path)) for path in dict.fromkeys(runs)])
     comparisons, unpaired = ([], []) if study else _compared(read)
     published = [_published(each) for each in computed()]
-    page = render_page(read, comparisons, unpaired, published=published, text=text, study=study)
+    page = render_page(read, comparisons, unpaired, form=form, published=published, text=text, study=study)
     make_folder(out.parent)
-    write_text(out, as_markdown(page) if form == "md" else page)
+    write_text(out, page)
     for sentence in [*map(line, comparisons), *unpaired]:
         say(sentence)
     return out

@@ -20,7 +20,6 @@ from daybreak.core.task_pairs import TaskPair, baseline_sentence, pair_results, 
 from daybreak.core.terminal import duration
 from daybreak.exporting.budget_files import bare, write_budget_files
 from daybreak.exporting.hub import HUB_NAME
-from daybreak.schemas.changes import MachineUse
 from daybreak.schemas.corpus import CorpusReport
 from daybreak.schemas.run import Environment, Manifest, Summary
 from daybreak.schemas.tasks import CLAIM_SEEDS, Average, TaskResult, spread
@@ -80,48 +79,61 @@ def render_card(
         averages: over the results, for the conventions that are complete.
         corpus: the report on the text; None if the text was prepared by an earlier version.
     """
-    parity = summary.parity if summary else None
-    longest = max(_lengths(recipe), default=int(config.get("max_position_embeddings", 0)))
+    parent = summary.parent if summary else ""
+    lengths = _lengths(recipe)
     own_code = "auto_map" in config
+    architecture, paper = ARCHITECTURES.get(str(config.get("model_type")), ("", ""))
+    pairs = pair_results(results)
+    name = str(recipe.get("name", "encoder"))
     loader = jinja2.PackageLoader("daybreak.exporting")
-    jinja = jinja2.Environment(loader=loader, keep_trailing_newline=True, undefined=jinja2.StrictUndefined)
-    jinja.filters["line"] = line
-    jinja.globals |= {"table": table, "count": count, "percent": percent}
+    jinja = jinja2.Environment(
+        loader=loader,
+        keep_trailing_newline=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    jinja.filters |= {"line": line, "bibtex": _bibtex}
+    words = (count, percent, score, signed, significant, duration)
+    jinja.globals |= {each.__name__: each for each in words}
+    jinja.globals |= {"GIB": GIB, "CHANGES_LISTED": CHANGES_LISTED, "MANY_EPOCHS": MANY_EPOCHS}
     return jinja.get_template("card.md").render(
-        front_matter=_front_matter(config, results, summary),
-        name=str(recipe.get("name", "encoder")),
-        refused=(parity.failure or "the parity check failed") if parity and not parity.passed else "",
-        description=_description(recipe, config, summary),
+        front_matter=_front_matter(config, results, parent),
+        name=name,
+        architecture=architecture,
+        paper=paper,
+        size=f" with {count(summary.parameters)} parameters" if summary else "",
+        parent=parent,
         own_code=own_code,
         trust=", trust_remote_code=True" if own_code else "",
-        longest=longest,
+        lengths=lengths,
+        longest=max(lengths, default=int(config.get("max_position_embeddings", 0))),
         summary=summary,
-        quality=_quality(summary) if summary else [],
-        forgetting=[
-            [name, f"{old:.3f}", f"{new:.3f}", signed(new - old, 3)]
-            for name, old, new in (summary.forgetting.texts if summary and summary.forgetting else ())
-        ],
+        validation=summary.validation if summary else None,
+        parity=summary.parity if summary else None,
+        use=summary.machine if summary else None,
+        environment=environment,
+        manifest=manifest,
+        corpus=corpus,
         baseline=baseline_sentence(results),
-        protocols=_protocols(pair_results(results)),
-        averages=_averages(averages),
-        **_text(manifest, corpus),
-        budget=_budget(summary, environment, manifest),
-        course=_course(summary) if summary else "",
-        recipe=[[f"`{name}`", str(value)] for name, value in flat(bare(recipe))],
-        parity=parity,
-        checks=[[name.replace("_", " "), "passed" if good else "FAILED"] for name, good in parity.checks.items()]
-        if parity
-        else [],
-        limitations=_limitations(summary, pair_results(results), environment, corpus, longest),
-        paper=ARCHITECTURES.get(str(config.get("model_type")), ("", ""))[1],
-        citation=_citation(recipe, summary, environment),
+        protocols=_protocols(pairs),
+        task_limitations=_task_limitations(pairs),
+        averages=averages,
+        several_models=len({average.model_name for average in averages}) > 1,
+        sources=[PurePath(source.path).name for source in manifest.sources[:SOURCES_LISTED]],
+        more_sources=len(manifest.sources) - SOURCES_LISTED,
+        skipped=", ".join(f"{number:,} {why}" for why, number in manifest.skipped.items() if number),
+        fractions=_fractions,
+        filters=[step for step in (corpus.steps if corpus else ()) if step.documents_in > step.documents_out],
+        spaced=lambda name: WORD_BOUNDARY.sub(" ", name),
+        contaminated=corpus and any(each.items_found and not each.removed for each in corpus.contamination),
+        bare=bare,
+        recipe=[(field, str(value)) for field, value in flat(bare(recipe))],
+        key=re.sub(r"[^A-Za-z0-9]+", "-", _bibtex(name)).strip("-") or "encoder",
+        year=datetime.fromtimestamp(environment.started, UTC).year,
+        seed=recipe.get("seed"),
+        fingerprint=str(recipe.get("fingerprint", "")),
     )
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table of any texts."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(line(cell) for cell in cells) + " |" for cells in lines)
 
 
 def line(text: str) -> str:
@@ -129,11 +141,10 @@ def line(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
-def _front_matter(config: dict[str, Any], results: Sequence[TaskResult], summary: Summary | None) -> str:
+def _front_matter(config: dict[str, Any], results: Sequence[TaskResult], parent: str) -> str:
     """The metadata of the hub. The licence is ``other``: the owner of the text has to choose it."""
     from huggingface_hub import ModelCardData
 
-    parent = summary.parent if summary else ""
     tags = ["daybreak", "fill-mask", "encoder", str(config.get("model_type", ""))]
     tags += ["custom_code"] if "auto_map" in config else []
     return ModelCardData(
@@ -146,43 +157,11 @@ def _front_matter(config: dict[str, Any], results: Sequence[TaskResult], summary
     ).to_yaml()
 
 
-def _description(recipe: dict[str, Any], config: dict[str, Any], summary: Summary | None) -> str:
-    size = f" with {count(summary.parameters)} parameters" if summary else ""
-    name = ARCHITECTURES.get(str(config.get("model_type")), ("", ""))[0]
-    architecture = f" of the {name} architecture" if name else ""
-    lengths = " and later ".join(map(str, _lengths(recipe)))
-    length = f" It was trained on sequences of {lengths} tokens." if lengths else ""
-    next_sentence = summary is not None and summary.validation.next_accuracy is not None
-    objective = "masked language modeling" + (" and next-sentence prediction" if next_sentence else "")
-    parent = summary.parent if summary else ""
-    start = f"continued from {line(parent)}" if parent else "pretrained from random weights"
-    return (
-        f"A bidirectional text encoder{architecture}{size}, {start} with {objective} by Daybreak within a fixed budget."
-        f"{length} It is meant to be fine-tuned."
-    )
-
-
 def _lengths(recipe: dict[str, Any]) -> list[int]:
     """Tokens of a sequence in each phase of the recipe."""
     phase2 = recipe.get("phase2", {})
     second = phase2 and (phase2["start"] < 1 or phase2["when_flat"])
     return [int(recipe["length"]), *([int(phase2["length"])] if second else [])] if "length" in recipe else []
-
-
-def _quality(summary: Summary) -> list[list[str]]:
-    record = summary.validation
-    most_frequent = f"{percent(record.most_frequent_fraction)} (always the most frequent token)"
-    rows = [
-        ["Loss (nats per masked token)", f"{record.loss:.3f}", f"{record.unigram_loss:.3f} (unigram baseline)"],
-        ["Accuracy", percent(record.accuracy), most_frequent],
-        ["Different predictions", f"{record.distinct:,}", "1"],
-    ]
-    if record.own_loss is not None and record.own_accuracy is not None:
-        own = f"{record.own_loss:.3f} nats, {percent(record.own_accuracy)}"
-        rows.append(["As trained (the recipe's own sequences and masks)", own, "-"])
-    if record.next_accuracy is not None:
-        rows.append(["Next-sentence accuracy", percent(record.next_accuracy), "about 50 % (chance)"])
-    return rows
 
 
 # ---------------------------------------------------------------- tasks
@@ -269,213 +248,32 @@ def _sides(pair: TaskPair) -> list[TaskResult]:
     return [side for side in (pair.pretrained, pair.untrained) if side is not None]
 
 
-def _averages(averages: Sequence[Average]) -> list[list[str]]:
-    """One row per convention."""
-    several = len({average.model_name for average in averages}) > 1
-    return [
-        [
-            average.convention,
-            average.protocol,
-            f"{average.model_name}, {average.model}" if several else average.model,
-            score(average.value),
-            f"{average.what}; {average.seeds} seed{'s' if average.seeds > 1 else ''} or more a task",
-        ]
-        for average in averages
-    ]
-
-
-# ---------------------------------------------------------------- text and budget
-
-
-def _text(manifest: Manifest, corpus: CorpusReport | None) -> dict[str, Any]:
-    """Sources, counts, filters and contamination of the training text."""
-    skipped = ", ".join(f"{number:,} {why}" for why, number in manifest.skipped.items() if number)
-    rows = [
-        ["Training documents", count(manifest.train.documents)],
-        ["Training tokens", count(manifest.train.tokens)],
-        ["Held-out documents", count(manifest.heldout.documents)],
-        ["Characters", count(manifest.characters)],
-        ["Exact duplicates removed", f"{manifest.duplicates:,}"],
-        ["Left out", skipped or "nothing"],
-        ["Tokenizer", f"{manifest.tokenizer_kind}, {manifest.vocabulary:,} tokens"],
-    ]
-    if corpus is not None:
-        languages = _fractions(corpus.languages) if corpus.languages else "not identified"
-        rows += [["Scripts, by letters", _fractions(corpus.scripts)], ["Languages, by documents", languages]]
-    names = [f"`{line(PurePath(source.path).name)}`" for source in manifest.sources[:SOURCES_LISTED]]
-    more = len(manifest.sources) - len(names)
-    return {
-        "sources": ", ".join(names) + (f" and {more} more" if more else ""),
-        "text": rows,
-        "preset": corpus.preset if corpus else "",
-        "filters": [
-            [
-                WORD_BOUNDARY.sub(" ", step.name),
-                f"{step.documents_in - step.documents_out:,}",
-                percent((step.documents_in - step.documents_out) / step.documents_in),
-            ]
-            for step in (corpus.steps if corpus else ())
-            if step.documents_in > step.documents_out
-        ],
-        "contamination": [
-            [
-                f"`{PurePath(found.path).name}`",
-                f"{found.items_found:,} of {found.items:,}",
-                "none needed" if not found.items_found else "documents removed" if found.removed else "only counted",
-            ]
-            for found in (corpus.contamination if corpus else ())
-        ],
-        "searched_for_nothing": corpus is not None and not corpus.contamination,
-    }
-
-
 def _fractions(found: Mapping[str, float]) -> str:
     """The largest fractions; invalid ones, as in a damaged record, are left out."""
     pairs = sorted(((part, name) for name, part in found.items() if 0 < part <= 1), reverse=True)
     return ", ".join(f"{name} {percent(part)}" for part, name in pairs[:FRACTIONS_LISTED]) or "unknown"
 
 
-def _budget(summary: Summary | None, environment: Environment, manifest: Manifest) -> list[list[str]]:
-    machine = f"{environment.device}, {environment.cores} cores, {environment.memory_gib:.0f} GiB"
-    rows = [["Hardware", machine], ["Software", f"Daybreak {environment.daybreak}, torch {environment.torch}"]]
-    if summary is None:
-        return rows
-    by_category = ", ".join(f"{use} {seconds:.1f} s" for use, seconds in summary.time_by_category.items() if seconds)
-    not_charged = f"preparing the text {manifest.seconds:.1f} s, parity check {summary.parity_seconds:.1f} s"
-    return [
-        ["Budget", summary.budget],
-        ["Time charged", f"{summary.elapsed:.1f} s ({duration(summary.elapsed)})"],
-        ["Time by category", by_category],
-        ["Steps", f"{summary.steps:,}"],
-        ["Tokens read", f"{count(summary.tokens)} ({significant(summary.epochs, 2)} epochs)"],
-        ["Resumed", f"{summary.resumes} times"],
-        ["Not charged", not_charged],
-        *_machine(summary.machine, environment),
-        *rows,
-    ]
+def _task_limitations(pairs: Sequence[TaskPair]) -> list[tuple[str, str]]:
+    """(tasks, what is true of them) of each limitation that some tasks have."""
 
+    def has_few_seeds(pair: TaskPair) -> bool:
+        return any(len(side.seeds) < CLAIM_SEEDS for side in _sides(pair))
 
-def _machine(use: MachineUse | None, environment: Environment) -> list[list[str]]:
-    """Energy, cost if a price was given, and memory."""
-    energy, cost = (use.kilowatt_hours, use.cost) if use else (None, None)
-    measured = None if energy is None else f"{significant(energy)} kWh of the accelerators, measured"
-    rows = [["Energy", measured or "not measured: no accelerator reported its power"]]
-    if cost is not None:
-        rows.append(["Cost", f"{cost:,.2f} at the given price"])
-    if use is not None:
-        of_devices = f", {use.device_memory / GIB:.1f} GiB of an accelerator" if use.device_memory else ""
-        fraction = f" ({100 * use.memory / GIB / environment.memory_gib:.0f} %)" if environment.memory_gib > 0 else ""
-        rows.append(["Peak memory", f"{use.memory / GIB:.1f} GiB{fraction} of the process{of_devices}"])
-    return rows
-
-
-def _course(summary: Summary) -> str:
-    """Lost work, steps without an update, and changes of settings."""
-    found = []
-    if lost := summary.time_by_category.get("lost", 0.0):
-        found.append(f"{lost:.1f} s of work was lost when training stopped, and repeated within the budget.")
-    if summary.dropped:
-        steps = "1 step" if summary.dropped == 1 else f"{summary.dropped:,} steps"
-        found.append(f"{steps} had non-finite or exploding values and did not update the weights.")
-    if summary.changes:
-        changes = [f"at step {change.step:,}, {line(change.why).rstrip('.')}" for change in summary.changes]
-        more = len(changes) - CHANGES_LISTED
-        listed = [*changes[:CHANGES_LISTED], *([f"and {more} more"] if more > 0 else [])]
-        found.append(f"Changes of settings during training: {'; '.join(listed)}.")
-    return " ".join(found)
-
-
-# ---------------------------------------------------------------- limitations and citation
-
-
-def _limitations(
-    summary: Summary | None,
-    pairs: Sequence[TaskPair],
-    environment: Environment,
-    corpus: CorpusReport | None,
-    longest: int,
-) -> list[str]:
-    """Sentences that follow from the records.
-
-    Args:
-        longest: tokens of the longest sequence of training.
-    """
-    found = [
-        *(_training_limitations(summary, environment) if summary else []),
-        *_task_limitations(pairs),
-        "It was trained on the text listed above only, and may repeat its errors and biases.",
-    ]
-    if corpus is not None and not corpus.contamination:
-        found.append("The training text was not searched for evaluation text.")
-    elif corpus is not None and any(each.items_found and not each.removed for each in corpus.contamination):
-        found.append("The training text contains evaluation text (see above): scores on it may be too high.")
-    return [
-        *found,
-        f"It was not trained on sequences of more than {longest:,} tokens.",
-        "Daybreak does not choose a licence: the owner of the training text and of this folder must set it.",
-    ]
-
-
-def _training_limitations(summary: Summary, environment: Environment) -> list[str]:
-    found = [
-        f"It read {count(summary.tokens)} tokens in {duration(summary.elapsed)} on {line(environment.device)}. "
-        "This is one run with one seed; other seeds may give other results."
-    ]
-    if summary.validation.on_plateau:
-        found.append("It has learned token frequencies and little else.")
-    elif summary.context_use and not summary.context_use.attends_across_segments:
-        found.append("It does not compare two segments of text: expect results near chance on sentence pairs.")
-    if summary.parity is not None and not summary.parity.passed:
-        found.append("It failed its parity check: do not use it.")
-    if summary.epochs >= MANY_EPOCHS:
-        epochs = significant(summary.epochs, 2)
-        found.append(f"It read its text for {epochs} epochs and may have memorized parts of it, also private ones.")
-    if summary.parent:
-        found.append(f"It was continued from {line(summary.parent)} and keeps the limitations of that model.")
-    return found
-
-
-def _task_limitations(pairs: Sequence[TaskPair]) -> list[str]:
-    if not pairs:
-        return ["It has not been fine-tuned on any task, so its quality on tasks is unknown."]
-    moved = [pair for pair in pairs if pair.verdict == "more than the seed spread"]
-    cases = [
-        ([pair for pair in moved if (pair.gain or 0.0) < 0], "it is worse than the same network without pretraining"),
-        (
-            [pair for pair in pairs if pair.verdict == "within the seed spread"],
-            "pretraining made no difference beyond the seed spread",
-        ),
-        (
-            [pair for pair in pairs if pair.pretrained is not None and pair.untrained is None],
-            "there is no result of the same network without pretraining",
-        ),
-        (
-            [pair for pair in pairs if any(len(side.seeds) < CLAIM_SEEDS for side in _sides(pair))],
-            f"a side has fewer than {CLAIM_SEEDS} seeds, too few for a claim",
-        ),
-    ]
-    return [f"On {_names(found)} {words}." for found, words in cases if found]
+    moved, same = "more than the seed spread", "within the seed spread"
+    cases: dict[str, Callable[[TaskPair], bool]] = {
+        "it is worse than the same network without pretraining": lambda p: p.verdict == moved and (p.gain or 0.0) < 0,
+        "pretraining made no difference beyond the seed spread": lambda p: p.verdict == same,
+        "there is no result of the same network without pretraining": lambda p: bool(p.pretrained and not p.untrained),
+        f"a side has fewer than {CLAIM_SEEDS} seeds, too few for a claim": has_few_seeds,
+    }
+    found = [(_names([pair for pair in pairs if case(pair)]), words) for words, case in cases.items()]
+    return [(tasks, words) for tasks, words in found if tasks]
 
 
 def _names(pairs: Sequence[TaskPair]) -> str:
     names = list(dict.fromkeys(line(f"{pair.task} ({pair.protocol})") for pair in pairs))
-    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
-
-
-def _citation(recipe: dict[str, Any], summary: Summary | None, environment: Environment) -> dict[str, str]:
-    """The fields of a BibTeX entry."""
-    name = _bibtex(str(recipe.get("name", "encoder")))
-    year = str(datetime.fromtimestamp(environment.started, UTC).year)
-    size = f" with {count(summary.parameters)} parameters" if summary else ""
-    seed = f", seed {recipe['seed']}" if "seed" in recipe else ""
-    fingerprint = f", fingerprint {_bibtex(str(recipe['fingerprint']))}" if "fingerprint" in recipe else ""
-    key = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-") or "encoder"
-    return {
-        "key": f"{key}-{year}",
-        "title": f"{name}: a text encoder{size}",
-        "year": year,
-        "note": f"Pretrained by Daybreak {_bibtex(environment.daybreak)}, recipe {name}{seed}{fingerprint}",
-    }
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
 def _bibtex(text: str) -> str:

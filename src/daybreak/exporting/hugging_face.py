@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +40,8 @@ def write_model_folder(
     Raises:
         UserError: the folder cannot be written, or the tokenizer's files are damaged.
     """
-    new = out.with_name(f".{out.name}.new")
     settings = _settings(tokenizer, special)
-    try:
-        shutil.rmtree(new, ignore_errors=True)
+    with _replacement(out) as new:
         new.mkdir(parents=True)
         save_file(shape.export_weights(model), new / "model.safetensors", metadata={"format": "pt"})
         config = shape.to_hugging_face(vocabulary, length, special)
@@ -60,13 +60,6 @@ def write_model_folder(
         write_json(new / "tokenizer_config.json", {**settings, **facts})
         with (new / "model.safetensors").open("rb") as weights:
             os.fsync(weights.fileno())
-        replace_folder(new, out)
-    except (OSError, SafetensorError) as error:
-        shutil.rmtree(new, ignore_errors=True)
-        raise UserError(
-            f"The model cannot be written to '{out}' ({error}).",
-            "Free disk space or correct the permissions, then repeat the command.",
-        ) from None
 
 
 def copy_model_folder(model: Path, out: Path) -> None:
@@ -77,14 +70,21 @@ def copy_model_folder(model: Path, out: Path) -> None:
     """
     for path in model.rglob("*"):
         refuse_link_out(model, path)
+    with _replacement(out) as new:
+        shutil.copytree(model, new)
+
+
+@contextlib.contextmanager
+def _replacement(out: Path) -> Iterator[Path]:
+    """A name for a new folder, which replaces ``out`` at the end; after an error nothing of it remains."""
     new = out.with_name(f".{out.name}.new")
     try:
         shutil.rmtree(new, ignore_errors=True)
-        shutil.copytree(model, new)
+        yield new
         replace_folder(new, out)
-    except OSError as error:  # includes shutil.Error
+    except (OSError, SafetensorError) as error:
         shutil.rmtree(new, ignore_errors=True)
-        why = reason(error) if error.errno else "not all files could be copied"
+        why = "not all files could be copied" if isinstance(error, shutil.Error) else reason(error)
         raise UserError(
             f"The model cannot be written to '{out}' ({why}).",
             "Free disk space or correct the permissions, then repeat the command.",

@@ -9,26 +9,26 @@ from pathlib import PurePath
 
 from daybreak.core.formatting import count, percent, significant
 from daybreak.core.serialization import flat, to_dict
+from daybreak.reporting.blocks import Block, card, code, facts, fold, grid, heading, note, run_name, section, table
 from daybreak.reporting.compute import training_flops
-from daybreak.reporting.markup import Markup, card, facts, fold, grid, join, many, note, run_name, section, table, tag
 from daybreak.reporting.runs import RunRecords
 from daybreak.schemas.run import Decisions, Environment, Manifest, Parity
 
 SOURCES_SHOWN = 12
 
 
-def background(runs: Sequence[RunRecords]) -> Markup:
+def background(runs: Sequence[RunRecords]) -> Block:
     """A card for each topic; with several runs they are folded behind the run's name, below the differences."""
     if len(runs) == 1:
         return section("Background", _cards(runs[0]), _recipe(runs[0]))
     folds = [fold(run.label, _cards(run), _recipe(run)) for run in runs if run.pretrained_here]
-    return section("Background", _differences(runs), *folds)
+    return section("Background", *_differences(runs), *folds)
 
 
-def _cards(run: RunRecords) -> Markup:
-    summary = run.summary
+def _cards(run: RunRecords) -> Block | None:
+    parity = run.summary.parity if run.summary else None
     return grid(
-        card("Exported model", _parity(summary.parity)) if summary and summary.parity else None,
+        card("Exported model", *_parity(parity)) if parity else None,
         card("Machine", _environment(run.environment)) if run.environment else None,
         card("Measured settings", _decisions(run.decisions)) if run.decisions else None,
         card("Text", text_facts(run.manifest)) if run.manifest else None,
@@ -36,54 +36,48 @@ def _cards(run: RunRecords) -> Markup:
     )
 
 
-def _run(run: RunRecords) -> Markup:
+def _run(run: RunRecords) -> Block:
     summary, record = run.summary, run.validation
-    own = next_accuracy = predictions = None
+    judged = {}
     if record is not None:
+        judged["Predictions"] = f"{record.distinct:,} different tokens on {record.positions:,} positions"
         if record.own_loss is not None:
             own = f"{record.own_loss:.3f} nats, {percent(record.own_accuracy or 0.0)}"
-        next_accuracy = None if record.next_accuracy is None else percent(record.next_accuracy)
-        predictions = f"{record.distinct:,} different tokens on {record.positions:,} positions"
+            judged["Loss and accuracy with the recipe's own sequences and masks"] = own
+        if record.next_accuracy is not None:
+            judged["Next-sentence accuracy"] = percent(record.next_accuracy)
     return facts(
         {
             "Recipe": run.name,
             "Seed": run.recipe.get("seed"),
             "Fingerprint": run.recipe.get("fingerprint"),
             "Steps": f"{summary.steps:,}" if summary else None,
-            "Resumed": many(summary.resumes, "time") if summary else None,
             "Steps without an update": f"{run.dropped:,}" if run.dropped else None,
+            "Resumed": f"{summary.resumes} times" if summary else None,
             "Wall time of all processes": f"{summary.wall:.1f} s" if summary else None,
-            "Peak learning rate": significant(max(step.learning_rate for step in run.steps)) if run.steps else None,
-            "Optimizer steps per second": significant(summary.steps_per_second) if summary else None,
-            "Sequences per second": significant(summary.rows_per_second) if summary else None,
             "Training FLOPs": training_flops(run),
-            "Predictions": predictions,
-            "Loss and accuracy with the recipe's own sequences and masks": own,
-            "Next-sentence accuracy": next_accuracy,
+            **judged,
         }
     )
 
 
-def _parity(parity: Parity) -> Markup:
-    checks = {name.replace("_", " "): "passed" if passed else "FAILED" for name, passed in parity.checks.items()}
-    verdict = (
-        "loads in stock transformers, same outputs" if parity.passed else f"refused: {parity.failure or 'see below'}"
-    )
-    return join(
-        note(f"Parity check: {verdict}.", "note" if parity.passed else "alarm"),
+def _parity(parity: Parity) -> list[Block]:
+    good = parity.passed
+    verdict = "loads in stock transformers, same outputs" if good else f"refused: {parity.failure or 'see below'}"
+    return [
+        note(f"Parity check: {verdict}.", "note" if good else "alarm"),
         facts(
             {
-                **checks,
+                **{name.replace("_", " "): "passed" if passed else "FAILED" for name, passed in parity.checks.items()},
                 "Largest logit difference": f"{parity.largest_logit_difference:.1e} (allowed {parity.tolerance:.1e})",
                 "Masked accuracy": f"{100 * parity.masked_accuracy:.2f} %",
                 "transformers": parity.transformers,
-                "Seconds": f"{parity.seconds:.1f}",
             }
         ),
-    )
+    ]
 
 
-def _environment(environment: Environment) -> Markup:
+def _environment(environment: Environment) -> Block:
     return facts(
         {
             "Started": datetime.fromtimestamp(environment.started, UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -98,72 +92,60 @@ def _environment(environment: Environment) -> Markup:
     )
 
 
-def _decisions(decisions: Decisions) -> Markup:
-    batch, devices = decisions.batch, decisions.world_size
-    rates = {f"Matrix product, {name}": f"{significant(r)} GFLOP/s" for name, r in decisions.matmul_gflops.items()}
+def _decisions(decisions: Decisions) -> Block | None:
     return facts(
         {
             "Device": decisions.device,
+            "Devices": decisions.world_size,
             "Threads": decisions.threads,
             "Precision": decisions.precision,
-            "Batch size, all devices": f"{batch:,}" if batch else None,
-            "Batch size, each device": f"{batch // devices:,}" if batch else None,
+            "Batch size, all devices": f"{decisions.batch:,}" if decisions.batch else None,
             "Microbatch size": decisions.microbatch,
             "Blocks": "compiled" if decisions.compiled else None,
-            "Devices": devices,
             "Learning rate factor for the batch size": (
                 significant(decisions.rate_factor) if decisions.rate_factor != 1 else None
             ),
             "Reserved for validation and export": f"{decisions.reserve_seconds:.1f} s",
             "Interim validations": f"{decisions.validation_marks}, of {decisions.validation_rows:,} sequences",
-            **rates,
+            **{f"Matrix product, {name}": f"{significant(r)} GFLOP/s" for name, r in decisions.matmul_gflops.items()},
         }
     )
 
 
-def text_facts(manifest: Manifest) -> Markup:
+def text_facts(manifest: Manifest) -> Block:
     """Counts of the prepared text and its sources."""
-    skipped = ", ".join(f"{number:,} {reason}" for reason, number in manifest.skipped.items() if number)
-    names = {
-        PurePath(source.path).name: f"{count(source.documents)} documents, {count(source.characters)} characters"
-        for source in manifest.sources[:SOURCES_SHOWN]
-    }
-    more = len(manifest.sources) - SOURCES_SHOWN
-    return join(
-        facts(
-            {
-                "Training documents": count(manifest.train.documents),
-                "Training tokens": count(manifest.train.tokens),
-                "Held-out documents": count(manifest.heldout.documents),
-                "Held-out tokens": count(manifest.heldout.tokens),
-                "Characters": count(manifest.characters),
-                "A document is a": manifest.document_rule.replace("-", " "),
-                "Duplicates removed": f"{manifest.duplicates:,}",
-                "Left out": skipped or "nothing",
-                "Tokenizer": f"{manifest.tokenizer_kind}, {manifest.vocabulary:,} tokens",
-                "Prepared in": f"{manifest.seconds:.0f} s",
-            }
-        ),
-        fold(
-            "Sources" if len(manifest.sources) > 1 else "Source",
-            facts(names),
-            *([note(f"and {more} more", "quiet")] if more > 0 else []),
-        ),
+    names = [PurePath(source.path).name for source in manifest.sources[:SOURCES_SHOWN]]
+    more = len(manifest.sources) - len(names)
+    return facts(
+        {
+            "Training documents": count(manifest.train.documents),
+            "Training tokens": count(manifest.train.tokens),
+            "Held-out documents": count(manifest.heldout.documents),
+            "Held-out tokens": count(manifest.heldout.tokens),
+            "Characters": count(manifest.characters),
+            "A document is a": manifest.document_rule.replace("-", " "),
+            "Duplicates removed": f"{manifest.duplicates:,}",
+            "Left out": ", ".join(f"{number:,} {why}" for why, number in manifest.skipped.items() if number)
+            or "nothing",
+            "Tokenizer": f"{manifest.tokenizer_kind}, {manifest.vocabulary:,} tokens",
+            "Prepared in": f"{manifest.seconds:.0f} s",
+            "Sources": ", ".join(names) + (f" and {more:,} more" if more > 0 else ""),
+        }
     )
 
 
-def _recipe(run: RunRecords) -> Markup:
+def _recipe(run: RunRecords) -> Block:
     text = json.dumps(to_dict(run.recipe), indent=2, ensure_ascii=False)
-    return fold("The recipe with all resolved values", tag("pre", text))
+    return fold("The recipe with all resolved values", code(text))
 
 
-def _differences(runs: Sequence[RunRecords]) -> Markup:
+def _differences(runs: Sequence[RunRecords]) -> list[Block]:
     numbers = [number for number, run in enumerate(runs) if run.pretrained_here]
     recipes = [dict(flat(runs[number].recipe)) for number in numbers]
     names = dict.fromkeys(name for values in recipes for name in values if name != "fingerprint")
     different = [name for name in names if len({json.dumps(values.get(name)) for values in recipes}) > 1]
     if not different:
-        return note("The recipes are the same in every value.")
+        return [note("The recipes are the same in every value.")]
     rows = [[name, *(str(values.get(name, "-")) for values in recipes)] for name in different]
     head = ["Recipe value", *(run_name(runs, number) for number in numbers)]
-    return join(tag("h3", "Differences between the recipes"), table(head, rows))
+    return [heading("Differences between the recipes"), table(head, rows)]

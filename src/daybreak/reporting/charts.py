@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from daybreak.core.formatting import scale_of
@@ -65,39 +65,6 @@ def error_bars(low: Sequence[float], middle: Sequence[float], high: Sequence[flo
     return bars | {"color": tint, "thickness": 2, "width": 4}
 
 
-def stacked_bars(
-    rows: Sequence[str], parts: Mapping[str, Sequence[float]], tints: Mapping[str, str], amount: str = "{:,.0f}"
-) -> Figure:
-    """One horizontal bar a row, whose parts are percentages of the row's sum.
-
-    Args:
-        parts: name -> an amount for each row.
-        tints: name -> colour as ``#rrggbb``.
-        amount: how an amount is written when the mouse is over a part.
-    """
-    sums = [math.fsum(amounts) for amounts in zip(*parts.values())] or [0.0] * len(rows)
-    data = []
-    for name, amounts in parts.items():
-        fractions = [100 * value / whole if whole else 0.0 for value, whole in zip(amounts, sums)]
-        label = html.escape(name)
-        data.append(
-            {
-                "type": "bar", "orientation": "h", "name": label, "y": list(rows), "x": fractions, "meta": None,
-                "marker": {"color": tints[name]}, "insidetextfont": {"color": readable_on(tints[name])},
-                "text": [f"{label} {rounded_percent(part)} %" if part >= 5 + len(name) else "" for part in fractions],
-                "textposition": "inside", "insidetextanchor": "middle", "textangle": 0, "hoverinfo": "text",
-                "hovertext": [
-                    f"{row}: {label} {amount.format(value)} ({part:.2f} %)"
-                    for row, value, part in zip(rows, amounts, fractions)
-                ],
-            }
-        )  # fmt: skip
-    layout = base_layout("%", "", barmode="stack", hovermode="closest", height=90 + 44 * max(1, len(rows)))
-    layout["xaxis"]["range"] = [0, 100]
-    layout["yaxis"] |= {"autorange": "reversed", "showgrid": False}
-    return {"data": data, "layout": layout}
-
-
 def base_layout(x_title: str, y_title: str, **changes: Any) -> Figure:
     """The layout that all figures share; the colours follow the page's theme."""
     axis = {"gridcolor": "var(--grid)", "zeroline": False, "linecolor": "var(--grid)", "automargin": True}
@@ -149,14 +116,6 @@ def upright_label(layout: Figure, text: str, x: float) -> None:
     label(layout, text, x=x, yref="paper", y=1, xanchor="left", yanchor="top", xshift=4)
 
 
-def readable_on(ground: str) -> str:
-    """Black or white, whichever has the higher contrast with a colour (WCAG 2.2)."""
-    parts = [int(ground[at : at + 2], 16) / 255 for at in (1, 3, 5)]
-    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
-    light = sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear))
-    return "#ffffff" if 1.05 / (light + 0.05) > (light + 0.05) / 0.05 else "#000000"
-
-
 def thinned(values: Sequence[Any], most: int = POINTS_PER_TRACE) -> list[Any]:
     """At most ``most`` of the values, evenly spaced, with the first and the last."""
     if len(values) <= most:
@@ -176,11 +135,6 @@ def token_unit(most: float) -> tuple[float, str]:
     """(tokens in the unit, its name): ``(1e6, 'million tokens')``."""
     size, name = scale_of(most)
     return size, f"{name} tokens".strip()
-
-
-def rounded_percent(value: float) -> str:
-    """Without decimals, but 100 only if it is exactly 100."""
-    return f"{value:.0f}" if value == 100 or value < 99.5 else f"{math.floor(10 * value) / 10:.1f}"
 
 
 def is_number(value: Any) -> bool:

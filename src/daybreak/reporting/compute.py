@@ -11,21 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from daybreak.core.formatting import percent, score, significant
+from daybreak.reporting.blocks import UNKNOWN, Block, bold, figure, join, run_name, section, small, table
 from daybreak.reporting.charts import Figure, base_layout, colour, scatter
 from daybreak.reporting.events import time_of_step
-from daybreak.reporting.markup import (
-    NOTHING,
-    UNKNOWN,
-    Markup,
-    figure,
-    join,
-    legend,
-    run_name,
-    section,
-    small,
-    table,
-    tag,
-)
 from daybreak.reporting.runs import Published, RunRecords
 
 EXA = 1e18
@@ -155,14 +143,14 @@ def training_flops(run: RunRecords) -> str | None:
 # ---------------------------------------------------------------- GLUE by compute
 
 
-def compute(runs: Sequence[RunRecords], published: Sequence[Published]) -> Markup:
+def compute(runs: Sequence[RunRecords], published: Sequence[Published]) -> Block | None:
     """The figure and its table; nothing if no run was evaluated on a task of GLUE."""
     evaluated = [number for number, run in enumerate(runs) if run.glue is not None or run.glue_lacks]
     if not evaluated or not published:
-        return NOTHING
+        return None
     drawn = [number for number, run in enumerate(runs) if _point(run)]
     tint = colour(drawn[0]) if len(drawn) == 1 else "var(--ink)"
-    key = legend(("dot", "var(--quiet)", "published"), *([("dot", tint, "here")] if drawn else []))
+    key = [("dot", "var(--quiet)", "published"), *([("dot", tint, "here")] if drawn else [])]
     caption = "Published models by their number in the table."
     caption += "" if drawn else " No run is in the figure: the table says what is missing."
     rows = [_published_row(number, model) for number, model in enumerate(published, start=1)]
@@ -194,7 +182,7 @@ def _why_not(run: RunRecords) -> str:
 
 def _published_row(number: int, model: Published) -> list[Any]:
     sources = small(f"GLUE: {model.source}; compute: {model.how}")
-    return [join(f"{number}. ", tag("b", model.model), sources), significant(model.exaflop or 0.0), score(model.value)]
+    return [join(f"{number}. ", bold(model.model), sources), significant(model.exaflop or 0.0), score(model.value)]
 
 
 def _row(runs: Sequence[RunRecords], number: int) -> list[Any]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from markupsafe import Markup
+
 from daybreak.core.formatting import percent
+from daybreak.reporting.blocks import UNKNOWN, Block, figure, grid, note, run_name, section, table
 from daybreak.reporting.charts import Figure, Trace, base_layout, colour, scatter, series_name, thinned
-from daybreak.reporting.markup import NOTHING, UNKNOWN, Markup, figure, grid, legend, note, run_name, section, table
 from daybreak.reporting.runs import RunRecords
 from daybreak.reporting.training import marker
 from daybreak.schemas.forecast import Forecast, ForecastLog
@@ -16,18 +18,18 @@ EARLY = 0.1
 """Fraction of a run at which its forecast is evaluated again."""
 
 
-def forecasts(runs: Sequence[RunRecords]) -> Markup:
-    """Forecasts, their calibration over these runs, and the typical course; nothing without forecasts."""
+def forecasts(runs: Sequence[RunRecords]) -> Block | None:
+    """Forecasts and the typical course; nothing without forecasts."""
     logs = [(number, run.forecast) for number, run in enumerate(runs) if run.forecast]
     if not logs:
-        return NOTHING
+        return None
     single = len(runs) == 1
     caption = "Forecast of the final held-out loss by the fraction of the run at which it was made"
     caption += ", with the 90 % interval (shaded)." if single else "; without intervals for several runs."
     plots = [figure("Forecasts of the final loss", caption, _finals(runs, logs))]
     if single and runs[0].steps:
         caption = "The training loss and the typical loss of such runs at each tenth (shaded: 90 % of runs)."
-        key = legend(("thin", colour(0), "training loss"), ("dashed", "var(--quiet)", "typical"))
+        key = [("thin", colour(0), "training loss"), ("dashed", "var(--quiet)", "typical")]
         plots.append(figure("Training loss and typical course", caption, _typical(runs[0], logs[0][1]), key))
     head = ("Run", "Forecast at the start", f"at {EARLY:.0%}", "Reached", "Error at the start", f"error at {EARLY:.0%}")
     rows = [_row(run_name(runs, number), runs[number], log) for number, log in logs]
@@ -36,7 +38,6 @@ def forecasts(runs: Sequence[RunRecords]) -> Markup:
         "Forecasts",
         grid(*plots),
         table(head, rows),
-        *([_calibration(runs, logs)] if len(logs) > 1 else []),
         *(
             note(f"The forecast is an extrapolation, outside the runs that the law was fitted on: {words}.")
             for words in outside
@@ -107,19 +108,3 @@ def _error(forecast: Forecast | None, reached: float | None) -> str:
         return UNKNOWN
     inside = "inside" if forecast.low <= reached <= forecast.high else "outside"
     return f"{percent(forecast.loss / reached - 1)}, {inside}"
-
-
-def _calibration(runs: Sequence[RunRecords], logs: Sequence[tuple[int, ForecastLog]]) -> Markup:
-    """How many intervals of ended runs contain the loss reached, and the mean error."""
-    parts = []
-    for words, pick in (("at the start", lambda log: log.forecasts[0]), (f"at {EARLY:.0%}", _early)):
-        pairs = [
-            (forecast, reached)
-            for number, log in logs
-            if (forecast := pick(log)) and (reached := _reached(runs[number]))
-        ]
-        if pairs:
-            inside = sum(forecast.low <= reached <= forecast.high for forecast, reached in pairs)
-            error = sum(abs(forecast.loss / reached - 1) for forecast, reached in pairs) / len(pairs)
-            parts.append(f"{words} {inside} of {len(pairs)} inside the interval, mean error {percent(error)}")
-    return note(f"Over these runs: {'; '.join(parts)}.") if parts else NOTHING

@@ -5,21 +5,24 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 
+from markupsafe import Markup
+
 from daybreak.core.formatting import count, percent, score, signed, significant
 from daybreak.core.task_pairs import TaskPair, baseline_sentence, pair_results
 from daybreak.core.terminal import duration
-from daybreak.reporting.markup import (
-    NOTHING,
+from daybreak.reporting.blocks import (
     UNKNOWN,
-    Markup,
+    Block,
+    Inline,
+    code,
     header,
     join,
     note,
     run_name,
     section,
     small,
+    styled,
     table,
-    tag,
     tiles,
 )
 from daybreak.reporting.runs import SILENCE, RunRecords
@@ -33,12 +36,12 @@ RUNS_DESCRIBED = 3
 BRAND = "Daybreak report"
 
 
-def headline(runs: Sequence[RunRecords]) -> Markup:
+def headline(runs: Sequence[RunRecords]) -> Block:
     """The head of the page for one run, or for several."""
     return _one(runs[0]) if len(runs) == 1 else _several(runs)
 
 
-def _one(run: RunRecords) -> Markup:
+def _one(run: RunRecords) -> Block:
     first = opening(run.results, run.validation)
     loss = loss_sentence(run.validation) if run.validation else ""
     sentences = [first, _description(run), loss if loss != first else "", _task_sentence(pair_results(run.results))]
@@ -119,38 +122,30 @@ def _changed(pairs: Sequence[TaskPair]) -> tuple[int, int]:
     return sum(gain > 0 for gain in gains), sum(gain < 0 for gain in gains)
 
 
-def _warnings(runs: Sequence[RunRecords]) -> list[Markup]:
+def _warnings(runs: Sequence[RunRecords]) -> list[Block]:
     """Refused exports, damaged files, weak models, unfinished runs and missing records; each once for all its runs."""
-    refused: dict[str, list[str]] = {}
-    damaged: dict[str, list[str]] = {}
-    missing: dict[str, list[str]] = {}
+    found: dict[str, dict[tuple[str, str], list[str]]] = {"alarm": {}, "warning": {}, "quiet": {}}
     for run in runs:
+
+        def say(style: str, before: str, after: str, label: str = run.label) -> None:
+            found[style].setdefault((before, after), []).append(label)
+
         parity = run.summary.parity if run.summary else None
         if parity is not None and not parity.passed:
-            refused.setdefault(parity.failure or "the parity check failed", []).append(run.label)
+            say("alarm", f"Export refused: {parity.failure or 'the parity check failed'} (", ")")
         for fault in run.faults:
-            damaged.setdefault(fault, []).append(run.label)
+            say("warning", "", f": {fault}")
+        if _ignores_other_segments(run):
+            say("warning", "No comparison of segments yet in ", ": expect results near chance on sentence pairs.")
+        if run.going_on:
+            say("warning", "Pretraining of ", f" has not ended: {_state(run)}. Numbers below are those so far.")
         if run.missing:
-            missing.setdefault(", ".join(run.missing), []).append(run.label)
-    several = len(runs) > 1
-    notes = [
-        note(f"Export{f' of {_listed(labels)}' if several else ''} refused: {why}", "alarm")
-        for why, labels in refused.items()
+            say("quiet", "Not in the folder of ", f": {', '.join(run.missing)}.")
+    return [
+        note(f"{before}{_listed(labels)}{after}", style)
+        for style, notes in found.items()
+        for (before, after), labels in notes.items()
     ]
-    notes += [
-        note(f"{f'{_listed(labels)}: ' if several else ''}{fault}", "warning") for fault, labels in damaged.items()
-    ]
-    if separate := [run.label for run in runs if _ignores_other_segments(run)]:
-        verb = "does" if len(separate) == 1 else "do"
-        words = f"{_listed(separate)} {verb} not compare segments yet: expect results near chance on sentence pairs."
-        notes.append(note(words, "warning"))
-    if unfinished := [run for run in runs if run.going_on]:
-        verb, many = ("has", False) if len(unfinished) == 1 else ("have", True)
-        states = "; ".join(f"{run.label} {_state(run)}" if many else _state(run) for run in unfinished[:NAMES_LISTED])
-        names = _listed([run.label for run in unfinished])
-        notes.append(note(f"{names} {verb} not ended: {states}. Numbers below are those so far.", "warning"))
-    notes += [note(f"Not in the folder of {_listed(labels)}: {what}.", "quiet") for what, labels in missing.items()]
-    return notes
 
 
 def _ignores_other_segments(run: RunRecords) -> bool:
@@ -213,7 +208,7 @@ def _budget(run: RunRecords) -> str:
 # ---------------------------------------------------------------- several runs
 
 
-def _several(runs: Sequence[RunRecords]) -> Markup:
+def _several(runs: Sequence[RunRecords]) -> Block:
     validated = [(run.validation.loss, run) for run in runs if run.validation is not None]
     words = "The tables below compare what they have in common."
     if any(run.pretrained_here for run in runs):
@@ -264,7 +259,7 @@ def _incomparable(runs: Sequence[RunRecords]) -> str:
     return ""
 
 
-def comparison(runs: Sequence[RunRecords]) -> Markup:
+def comparison(runs: Sequence[RunRecords]) -> Block:
     """A table with one row per run; the best loss and accuracy are marked."""
     records = [run.validation for run in runs if run.validation is not None]
     ranked = [] if _different_data(runs) else records
@@ -283,7 +278,7 @@ def comparison(runs: Sequence[RunRecords]) -> Markup:
 
 def _row(
     runs: Sequence[RunRecords], number: int, best: tuple[float | None, float | None], next_sentence: bool
-) -> list[Markup | str]:
+) -> list[Inline]:
     run, summary = runs[number], runs[number].summary
     recipe = [small(run.name)] if run.name != run.label else []
     rate = [small(f"{count(summary.tokens_per_second)} per second")] if summary else []
@@ -301,26 +296,26 @@ def _row(
 
 def _validation_cells(
     record: ValidationRecord | None, best: tuple[float | None, float | None], next_sentence: bool
-) -> list[Markup | str]:
+) -> list[Inline]:
     if record is None:
         return [UNKNOWN] * (5 if next_sentence else 4)
     next_accuracy = UNKNOWN if record.next_accuracy is None else percent(record.next_accuracy)
     return [
         _marked(f"{record.loss:.3f}", record.loss == best[0]),
         signed(record.loss - record.unigram_loss, 3),
-        tag("span", "yes", class_="poor") if record.on_plateau else "no",
+        styled("yes", "poor") if record.on_plateau else "no",
         _marked(percent(record.accuracy), record.accuracy == best[1]),
         *([next_accuracy] if next_sentence else []),
     ]
 
 
 def _marked(text: str, best: bool) -> Markup:
-    return tag("span", text, class_="best" if best else "plain")
+    return styled(text, "best" if best else "plain")
 
 
-def forgetting(runs: Sequence[RunRecords]) -> Markup:
+def forgetting(runs: Sequence[RunRecords]) -> Block | None:
     """The held-out loss before and after continued pretraining, on the run's own text and on general text."""
-    rows: list[list[Markup | str]] = []
+    rows: list[list[Inline]] = []
     for number, run in enumerate(runs):
         if run.summary is None or run.summary.forgetting is None:
             continue
@@ -328,10 +323,10 @@ def forgetting(runs: Sequence[RunRecords]) -> Markup:
             text: join(f"{before:.3f} -> {after:.3f}", small(signed(after - before, 3)))
             for text, before, after in run.summary.forgetting.texts
         }
-        cells: Mapping[str, Markup | str] = {"Own text": UNKNOWN, "General text": UNKNOWN} | texts
+        cells: Mapping[str, Inline] = {"Own text": UNKNOWN, "General text": UNKNOWN} | texts
         rows.append([run_name(runs, number), run.summary.parent or UNKNOWN, cells["Own text"], cells["General text"]])
     if not rows:
-        return NOTHING
+        return None
     caption = (
         "Held-out loss before and after continuing, in nats per masked token. A higher loss on general text afterwards "
         "is forgetting."
@@ -340,13 +335,13 @@ def forgetting(runs: Sequence[RunRecords]) -> Markup:
     return section("Effect of continued pretraining", table(head, rows, words=2), caption=caption)
 
 
-def load_lines(runs: Sequence[RunRecords]) -> Markup:
+def load_lines(runs: Sequence[RunRecords]) -> list[Block]:
     """Code and commands that use the models."""
     folder, *others = [str(run.path / "model") for run in runs]
     choice = "".join(f"# or {other!r}\n" for other in others)
     own_code = any(any((run.path / "model").glob("*.py")) for run in runs)
     trust = ", trust_remote_code=True" if own_code else ""
-    code = (
+    python = (
         "from transformers import pipeline\n\n"
         f"folder = {folder!r}\n{choice}"
         f'fill = pipeline("fill-mask", model=folder{trust})\n'
@@ -358,8 +353,8 @@ def load_lines(runs: Sequence[RunRecords]) -> Markup:
     own = " and ".join(map(str, runs[0].recipe.get("own_kinds", ())))
     option, remark = (" --recipe FILE.py", f"; FILE.py is your recipe file with {own}") if own else ("", "")
     shell = (
-        f"daybreak evaluate {model} --tasks my_task.toml\ndaybreak status {first}\n"
+        f"daybreak evaluate {model} --tasks my_task.toml\n"
         f"daybreak pretrain {first}{option} --data {data} --out {again}    "
         f"# the same recipe, seed and budget again{remark}"
     )
-    return join(tag("pre", code), tag("pre", shell))
+    return [code(python), code(shell)]

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from daybreak.core.formatting import count, percent
-from daybreak.reporting.markup import UNKNOWN
+from daybreak.reporting.blocks import UNKNOWN
 from daybreak.reporting.studies import mean_and_spread, table
 from daybreak.schemas.records import RULES, VERIFIED_STEPS, Record, tolerance
 from daybreak.schemas.tasks import CLAIM_SEEDS

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from daybreak.core.formatting import percent, significant
-from daybreak.reporting.charts import Figure, is_number
-from daybreak.reporting.markup import NOTHING, UNKNOWN, Markup, figure, grid, legend, run_name, section, table
+from daybreak.reporting.blocks import UNKNOWN, Block, figure, grid, run_name, section, table
+from daybreak.reporting.charts import DASHES, Figure, is_number
 from daybreak.reporting.runs import RunRecords
 from daybreak.reporting.training import Axis
 from daybreak.schemas.changes import DeviceUse, MachineRecord, MachineUse
@@ -19,9 +19,6 @@ POINTS = 300
 """Most points of a curve."""
 POINTS_PER_FIGURE = 2400
 """Most points of all curves of a figure."""
-DASHES = {"solid": "line", "dash": "dashed", "dot": "dotted"}
-"""Line styles of the first accelerators and their style in the legend; the next ones start again."""
-
 Reading = Callable[[MachineRecord], float | None]
 
 
@@ -36,28 +33,23 @@ class Quantity:
     of_device: Callable[[DeviceUse], float | None] | None = None
 
 
-def _memory_percent(device: DeviceUse) -> float | None:
-    return 100 * device.memory / device.memory_total if device.memory_total > 0 else None
-
-
 QUANTITIES = (
     Quantity("Processor", "% in use", "Fraction of all cores, over all processes.", lambda r: 100 * r.processor),
     Quantity("Load", "processes", "Runnable processes.", lambda r: r.load),
     Quantity("Memory", "GiB", "Memory of the first process.", lambda r: r.memory / GIB),
     Quantity("Accelerator", "% in use", "Fraction of the time in use.", None, lambda d: 100 * d.utilisation),
     Quantity("Accelerator memory", "GiB", "Memory in use.", None, lambda d: d.memory / GIB),
-    Quantity("Accelerator memory, fraction", "% in use", "Memory in use of all its memory.", None, _memory_percent),
     Quantity("Temperature", "degrees Celsius", "Temperature of the accelerator.", None, lambda d: d.temperature),
     Quantity("Power", "watts", "Power of the accelerator.", None, lambda d: d.watts),
 )
 
 
-def machine(runs: Sequence[RunRecords]) -> Markup:
+def machine(runs: Sequence[RunRecords]) -> Block | None:
     """Figures over time and a table with one row per run; nothing if no run recorded its machine."""
     if not any(machine_use(run) for run in runs):
-        return NOTHING
+        return None
     plots = [
-        figure(quantity.title, quantity.caption, plot, _legend(runs) if quantity.of_device else "")
+        figure(quantity.title, quantity.caption, plot)
         for quantity in QUANTITIES
         if (plot := machine_figure(runs, quantity))["data"]
     ]
@@ -97,7 +89,7 @@ def _curves(run: RunRecords, quantity: Quantity) -> Iterator[tuple[str, str, Rea
     if quantity.of_device is not None:
         names = {place: device.name for record in run.machine for place, device in enumerate(record.devices)}
         for place, name in names.items():
-            yield f"{name} {place}", list(DASHES)[place % len(DASHES)], _reading(quantity.of_device, place)
+            yield f"{name} {place}", DASHES[place % len(DASHES)], _reading(quantity.of_device, place)
 
 
 def _reading(of_device: Callable[[DeviceUse], float | None], place: int) -> Reading:
@@ -105,14 +97,7 @@ def _reading(of_device: Callable[[DeviceUse], float | None], place: int) -> Read
     return lambda record: of_device(record.devices[place]) if place < len(record.devices) else None
 
 
-def _legend(runs: Sequence[RunRecords]) -> Markup:
-    """The line style of each accelerator, if there are several."""
-    most = max((len(record.devices) for run in runs for record in run.machine), default=0)
-    entries = [(style, "var(--ink)", str(place)) for place, style in enumerate(list(DASHES.values())[:most])]
-    return legend(*entries) if 1 < most <= len(DASHES) else NOTHING
-
-
-def _table(runs: Sequence[RunRecords]) -> Markup:
+def _table(runs: Sequence[RunRecords]) -> Block:
     uses = [(number, run, use) for number, run in enumerate(runs) if (use := machine_use(run))]
     cells = [_cells(run, use) for _, run, use in uses]
     names = [name for name in cells[0] if any(row[name] != UNKNOWN for row in cells)]
@@ -162,10 +147,10 @@ def machine_words(record: MachineRecord) -> str:
     fullest = max(devices, key=lambda device: device.memory)
     temperatures = [device.temperature for device in devices if device.temperature is not None]
     watts = [device.watts for device in devices if device.watts is not None]
-    used = _memory_percent(fullest)
     parts = [
         f"{fmean(busy):.0%} busy" if busy else "",
-        f"{fullest.memory / GIB:.1f} of {gibibytes(fullest.memory_total)}" + (f" ({used:.0f} %)" if used else ""),
+        f"{fullest.memory / GIB:.1f} of {gibibytes(fullest.memory_total)}"
+        + (f" ({100 * fullest.memory / fullest.memory_total:.0f} %)" if fullest.memory_total > 0 else ""),
         f"{max(temperatures):.0f} C" if temperatures else "",
         f"{sum(watts):.0f} W" if watts else "",
     ]

@@ -7,14 +7,12 @@ from collections import Counter
 from collections.abc import Sequence
 
 from daybreak.reporting.background import background
-from daybreak.reporting.charts import colour
+from daybreak.reporting.blocks import Block, buttons, document, section
 from daybreak.reporting.compute import compute
 from daybreak.reporting.corpus import training_text
-from daybreak.reporting.document import document
 from daybreak.reporting.forecast import forecasts
 from daybreak.reporting.headline import comparison, forgetting, headline, load_lines
 from daybreak.reporting.machine import machine
-from daybreak.reporting.markup import NOTHING, Markup, section, tag
 from daybreak.reporting.probes import context_use, examples, layers, search
 from daybreak.reporting.runs import Published, RunRecords
 from daybreak.reporting.studies import study_section
@@ -32,15 +30,17 @@ def render_page(
     comparisons: Sequence[Comparison] = (),
     unpaired: Sequence[str] = (),
     *,
+    form: str = "html",
     published: Sequence[Published] = (),
     text: bool = True,
     study: Study | None = None,
 ) -> str:
-    """Return one self-contained HTML page about one run, or about several that are compared in the same plots.
+    """Return a page about one run, or about several that are compared in the same plots.
 
     Args:
         comparisons: of tasks on which both sides were fine-tuned with the same examples.
         unpaired: why other tasks that both sides have are not compared, a sentence each.
+        form: html, one self-contained file, or md.
         published: models with GLUE and compute, to compare the runs with.
         text: whether held-out sentences may be on the page.
         study: the study whose cells the runs are.
@@ -50,9 +50,9 @@ def render_page(
     exported = [run for run in runs if (run.path / "model").is_dir()]
     body = [
         headline(runs),
-        study_section(study) if study is not None else NOTHING,
-        _run_buttons(runs) if several else NOTHING,
-        comparison(runs) if several and pretrained else NOTHING,
+        study_section(study) if study is not None else None,
+        buttons(runs) if several else None,
+        comparison(runs) if several and pretrained else None,
         training(runs),
         forgetting(runs),
         tasks(runs),
@@ -62,18 +62,20 @@ def render_page(
         layers(runs),
         context_use(runs),
         search(runs, text=text),
-        examples(runs) if text else NOTHING,
+        examples(runs) if text else None,
         time_spent(runs),
         forecasts(runs),
         course(runs),
         machine(runs),
         training_text(runs),
-        _use(exported) if exported else NOTHING,
-        background(runs) if pretrained else NOTHING,
+        _use(exported) if exported else None,
+        background(runs) if pretrained else None,
     ]
     title = f"{len(runs)} runs compared" if several else runs[0].name
     reload_seconds = RELOAD_SECONDS if any(run.going_on for run in runs) else None
-    return document(f"{title} - Daybreak report", body, "the files of the run", reload_seconds)
+    return document(
+        f"{title} - Daybreak report", body, "the files of the run", form=form, reload_seconds=reload_seconds
+    )
 
 
 def with_unique_labels(runs: Sequence[RunRecords]) -> list[RunRecords]:
@@ -86,17 +88,6 @@ def with_unique_labels(runs: Sequence[RunRecords]) -> list[RunRecords]:
     return [dataclasses.replace(run, label=f"{run.path.resolve().name} ({place})") for place, run in numbered]
 
 
-def _use(exported: Sequence[RunRecords]) -> Markup:
+def _use(exported: Sequence[RunRecords]) -> Block:
     caption = "The folder is a Hugging Face model; it does not need Daybreak."
-    return section("Use the model", load_lines(exported), caption=caption)
-
-
-def _run_buttons(runs: Sequence[RunRecords]) -> Markup:
-    buttons = [
-        tag(
-            "button", tag("i", style=f"--c:{colour(number)}"), run.label, type="button", data_run=str(number),
-            aria_pressed="true", title="show or hide this run",
-        )
-        for number, run in enumerate(runs)
-    ]  # fmt: skip
-    return tag("nav", *buttons, class_="runs", aria_label="Runs in the plots")
+    return section("Use the model", *load_lines(exported), caption=caption)

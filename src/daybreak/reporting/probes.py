@@ -2,15 +2,38 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
+from markupsafe import Markup
+
 from daybreak.core.formatting import percent, score
+from daybreak.reporting.blocks import (
+    UNKNOWN,
+    Block,
+    Inline,
+    Legend,
+    bars,
+    bold,
+    card,
+    example,
+    figure,
+    fold,
+    grid,
+    join,
+    note,
+    run_name,
+    section,
+    small,
+    table,
+)
 from daybreak.reporting.charts import (
     DASHES,
     LEGEND_STYLES,
     SYMBOLS,
     Figure,
+    Trace,
     base_layout,
     colour,
     error_bars,
@@ -18,26 +41,8 @@ from daybreak.reporting.charts import (
     series_name,
     straight_line,
 )
-from daybreak.reporting.markup import (
-    NOTHING,
-    UNKNOWN,
-    Markup,
-    bars,
-    figure,
-    fold,
-    grid,
-    join,
-    legend,
-    note,
-    run_name,
-    section,
-    shortened,
-    small,
-    table,
-    tag,
-)
 from daybreak.reporting.runs import RunRecords
-from daybreak.schemas.probes import BucketScore, MaskedWords, Probes
+from daybreak.schemas.probes import BucketScore, LayerProbe, MaskedWords, Probes, SimilarityProbe
 from daybreak.schemas.run import FillMask, RetrievalExample
 
 EXAMPLES_SHOWN = 8
@@ -52,10 +57,6 @@ def with_masked_words(runs: Sequence[RunRecords]) -> list[tuple[int, MaskedWords
     return [(number, probes.masked_words) for number, probes in probed(runs) if probes.masked_words is not None]
 
 
-def _name(runs: Sequence[RunRecords], number: int, text: str) -> str:
-    return series_name([run.label for run in runs], number, text)
-
-
 # ---------------------------------------------------------------- figures of probes
 
 
@@ -66,9 +67,9 @@ def layer_scores(runs: Sequence[RunRecords]) -> Figure:
     for number, probes in probed(runs):
         for probe in probes.layer_probes:
             kind = tasks.index(probe.task) % len(DASHES)
-            name = _name(runs, number, f"{probe.task}, {probe.metric}")
-            x, y = [layer.layer for layer in probe.layers], [100 * layer.score for layer in probe.layers]
-            data.append(scatter(name, x, y, colour(number), run=number, dash=DASHES[kind], symbol=SYMBOLS[kind]))
+            y = [100 * layer.score for layer in probe.layers]
+            look = {"dash": DASHES[kind], "symbol": SYMBOLS[kind]}
+            data.append(_line(runs, number, f"{probe.task}, {probe.metric}", _layers(probe), y, **look))
     return {"data": data, "layout": _layers_layout("score x 100")}
 
 
@@ -77,12 +78,21 @@ def similarity(runs: Sequence[RunRecords]) -> Figure:
     data = []
     for number, probes in probed(runs):
         for probe in probes.similarity:
-            x = [layer.layer for layer in probe.layers]
             plain, centred = ([100 * getattr(each, key) for each in probe.layers] for key in ("spearman", "centred"))
-            for text, y, dash in (("", plain, "solid"), (", centred", centred, "dot")):
-                name = _name(runs, number, f"{probe.task}{text}")
-                data.append(scatter(name, x, y, colour(number), run=number, dash=dash))
+            data.append(_line(runs, number, probe.task, _layers(probe), plain))
+            data.append(_line(runs, number, f"{probe.task}, centred", _layers(probe), centred, dash="dot"))
     return {"data": data, "layout": _layers_layout("Spearman x 100")}
+
+
+def _line(
+    runs: Sequence[RunRecords], number: int, text: str, x: Sequence[float], y: Sequence[float], **look: Any
+) -> Trace:
+    name = series_name([run.label for run in runs], number, text)
+    return scatter(name, x, y, colour(number), run=number, **look)
+
+
+def _layers(probe: LayerProbe | SimilarityProbe) -> list[int]:
+    return [layer.layer for layer in probe.layers]
 
 
 def _layers_layout(title: str) -> Figure:
@@ -93,7 +103,7 @@ def _layers_layout(title: str) -> Figure:
 
 def by_frequency(runs: Sequence[RunRecords]) -> Figure:
     """Accuracy by the frequency rank of the masked token."""
-    parts = [(number, "", found.frequency) for number, found in with_masked_words(runs)]
+    parts = [(number, "accuracy", found.frequency) for number, found in with_masked_words(runs)]
     return _by_range(runs, parts, "frequency rank of the token")
 
 
@@ -107,18 +117,6 @@ def by_position(runs: Sequence[RunRecords]) -> Figure:
     return chart
 
 
-def loss_by_position(runs: Sequence[RunRecords]) -> Figure:
-    """Mean loss by position, like the accuracy in ``by_position``."""
-    chart = by_position(runs)
-    rows = [row for _, words in with_masked_words(runs) for row in words.lengths]
-    for trace, row in zip(chart["data"], rows, strict=True):
-        del trace["error_y"]
-        trace["y"] = [each.loss for each in row.positions]
-        trace["hovertemplate"] = f"%{{customdata}}: %{{y:.3f}} nats {trace['name']}<extra></extra>"
-    chart["layout"]["yaxis"] |= {"title": {"text": "nats per token", "standoff": 8}, "rangemode": "normal"}
-    return chart
-
-
 def calibration(runs: Sequence[RunRecords]) -> Figure:
     """Accuracy by confidence; on the diagonal they are equal."""
     hover = "confidence %{x:.0f} %, accuracy %{y:.0f} %, %{customdata:,} tokens"
@@ -126,8 +124,7 @@ def calibration(runs: Sequence[RunRecords]) -> Figure:
     for number, words in with_masked_words(runs):
         x, y = ([100 * getattr(each, key) for each in words.calibration] for key in ("confidence", "accuracy"))
         counts = [each.count for each in words.calibration]
-        name = _name(runs, number, "calibration")
-        data.append(scatter(name, x, y, colour(number), run=number, hover=hover, customdata=counts))
+        data.append(_line(runs, number, "calibration", x, y, hover=hover, customdata=counts))
     layout = base_layout("confidence, %", "accuracy, %", hovermode="closest")
     line = {"color": "var(--quiet)", "width": 1.5, "dash": "dash"}
     layout["shapes"].append({"type": "line", "x0": 0, "y0": 0, "x1": 100, "y1": 100, "line": line})
@@ -142,14 +139,9 @@ def _by_range(runs: Sequence[RunRecords], parts: Sequence[tuple[int, str, list[B
     for number, text, ranges in parts:
         low, middle, high = ([100 * getattr(each, key) for each in ranges] for key in ("low", "accuracy", "high"))
         names = [f"{each.first:,} to {each.last:,}" if each.last else f"from {each.first:,}" for each in ranges]
-        ends = [float(each.last or 2 * each.first) for each in ranges]
-        data.append(
-            scatter(
-                _name(runs, number, text or "accuracy"), ends, middle, colour(number), run=number,
-                dash=DASHES[kinds.index(text) % len(DASHES)], hover="%{customdata}: %{y:.1f} %", customdata=names,
-                error_y=error_bars(low, middle, high, colour(number)),
-            )
-        )  # fmt: skip
+        look: dict[str, Any] = {"dash": DASHES[kinds.index(text) % len(DASHES)], "hover": "%{customdata}: %{y:.1f} %"}
+        look |= {"customdata": names, "error_y": error_bars(low, middle, high, colour(number))}
+        data.append(_line(runs, number, text, [float(each.last or 2 * each.first) for each in ranges], middle, **look))
     layout = base_layout(title, "accuracy, %", hovermode="closest")
     layout["xaxis"]["type"] = "log"
     layout["yaxis"]["rangemode"] = "tozero"
@@ -159,11 +151,11 @@ def _by_range(runs: Sequence[RunRecords], parts: Sequence[tuple[int, str, list[B
 # ---------------------------------------------------------------- probes
 
 
-def layers(runs: Sequence[RunRecords]) -> Markup:
+def layers(runs: Sequence[RunRecords]) -> Block | None:
     """The section about probes.json; nothing if no run has one."""
     found = probed(runs)
     if not found:
-        return NOTHING
+        return None
     plots = []
     if any(probes.layer_probes for _, probes in found):
         caption = "A linear model on the frozen, mean-pooled states of one layer (logistic or ridge regression)."
@@ -186,59 +178,50 @@ def layers(runs: Sequence[RunRecords]) -> Markup:
     )
 
 
-def _masked_words_figures(runs: Sequence[RunRecords]) -> list[Markup]:
+def _masked_words_figures(runs: Sequence[RunRecords]) -> list[Block]:
     key = _legend(runs, [f"{row.length:,} tokens" for _, words in with_masked_words(runs) for row in words.lengths])
-    trained = "the dashed line is the longest sequence of training."
+    ranks = (
+        "Accuracy by frequency rank of the token (rank 1 is the most frequent). Each range is at its upper end, with a "
+        "95 % interval."
+    )
+    positions = (
+        "Accuracy by position for sequences of several lengths; the dashed line is the longest sequence of training."
+    )
+    confidence = "Accuracy by confidence in the first prediction; on the dashed line both are equal."
     return [
-        figure(
-            "Masked words by frequency",
-            "Accuracy by frequency rank of the token (rank 1 is the most frequent). Each range is at its upper end, "
-            "with a 95 % interval.",
-            by_frequency(runs),
-        ),
-        figure(
-            "Masked words by position",
-            f"Accuracy by position for sequences of several lengths; {trained}",
-            by_position(runs),
-            key,
-        ),
-        figure("Loss by position", f"Mean loss of masked tokens; {trained}", loss_by_position(runs), key),
-        figure(
-            "Calibration",
-            "Accuracy by confidence in the first prediction; on the dashed line both are equal.",
-            calibration(runs),
-        ),
+        figure("Masked words by frequency", ranks, by_frequency(runs)),
+        figure("Masked words by position", positions, by_position(runs), key),
+        figure("Calibration", confidence, calibration(runs)),
     ]
 
 
-def _legend(runs: Sequence[RunRecords], lines: Sequence[str]) -> Markup:
+def _legend(runs: Sequence[RunRecords], lines: Sequence[str]) -> Legend:
     """The line style of each kind of line, in the order of the figure."""
     tint = colour(0) if len(runs) == 1 else "var(--ink)"
-    styles = [LEGEND_STYLES.get(dash, "dashed") for dash in DASHES]
-    names = enumerate(dict.fromkeys(lines))
-    return legend(*((styles[place % len(styles)], tint, name) for place, name in names))
+    styles = itertools.cycle(LEGEND_STYLES.get(dash, "dashed") for dash in DASHES)
+    return [(style, tint, name) for name, style in zip(dict.fromkeys(lines), styles)]
 
 
-def _table(runs: Sequence[RunRecords]) -> Markup:
-    rows: list[list[Markup | str]] = []
+def _table(runs: Sequence[RunRecords]) -> Block:
+    rows: list[list[Inline]] = []
     for number, probes in probed(runs):
         run = [run_name(runs, number)] if len(runs) > 1 else []
         for probe in probes.layer_probes:
             size = f"linear probe; {probe.train_rows:,} training examples, {probe.dev_rows:,} evaluation examples"
             scores = [each.score for each in probe.layers]
-            names = [join(tag("b", probe.task), small(size)), *run, probe.metric.replace("_", " ")]
+            names = [join(bold(probe.task), small(size)), *run, probe.metric.replace("_", " ")]
             rows.append([*names, score(probe.constant), *_layer_cells(scores, probe.best.score, probe.best.layer)])
         for pairs in probes.similarity:
             size = f"cosine without training; {pairs.pairs:,} pairs"
             best = max(pairs.layers, key=lambda layer: layer.spearman)
             scores = [each.spearman for each in pairs.layers]
-            names = [join(tag("b", pairs.task), small(size)), *run, "spearman"]
+            names = [join(bold(pairs.task), small(size)), *run, "spearman"]
             rows.append([*names, UNKNOWN, *_layer_cells(scores, best.spearman, best.layer)])
     head = ["Task", *(["Run"] if len(runs) > 1 else []), "Metric", "Constant answer", "Embeddings", "Last layer"]
     return table([*head, "Best layer"], rows, words=len(head) - 3)
 
 
-def _layer_cells(scores: Sequence[float], best: float, layer: int) -> list[Markup | str]:
+def _layer_cells(scores: Sequence[float], best: float, layer: int) -> list[Inline]:
     return [score(scores[0]), score(scores[-1]), join(score(best), small(f"layer {layer}"))]
 
 
@@ -259,35 +242,27 @@ def _masked_words_note(runs: Sequence[RunRecords], number: int, words: MaskedWor
 # ---------------------------------------------------------------- use of context, search, fill-mask
 
 
-def context_use(runs: Sequence[RunRecords]) -> Markup:
-    """Whether the models compare segments: the loss on masked tokens alone, beside copies, and by visible context."""
-    measured = [
-        (run_name(runs, number), run.summary.context_use)
-        for number, run in enumerate(runs)
-        if run.summary and run.summary.context_use
-    ]
-    if not measured:
-        return NOTHING
-    segments, visible = [], []
-    for name, use in measured:
-        values = [(use.alone, use.alone_accuracy), (use.copy, use.copy_accuracy)]
-        values.append((use.noisy_copy, use.noisy_copy_accuracy))
-        cells = [join(f"{loss:.2f}", small(f"accuracy {100 * accuracy:.0f} %")) for loss, accuracy in values]
-        segments.append([name, *cells, "yes" if use.attends_across_segments else "no"])
-        visible.append([name, *(f"{each.loss:.2f}" for each in use.visible)])
-    sizes = [f"{each.tokens} tokens visible" for each in measured[0][1].visible]
+def context_use(runs: Sequence[RunRecords]) -> Block | None:
+    """Whether the models compare segments: the loss on masked tokens alone and beside copies."""
+    rows = []
+    for number, run in enumerate(runs):
+        if run.summary and (use := run.summary.context_use):
+            values = [(use.alone, use.alone_accuracy), (use.copy, use.copy_accuracy)]
+            values.append((use.noisy_copy, use.noisy_copy_accuracy))
+            cells = [join(f"{loss:.2f}", small(f"accuracy {100 * accuracy:.0f} %")) for loss, accuracy in values]
+            rows.append([run_name(runs, number), *cells, "yes" if use.attends_across_segments else "no"])
+    if not rows:
+        return None
     return section(
         "Use of context",
-        table(("Run", "Alone", "Beside a copy", "Beside a noisy copy", "Compares segments"), segments),
-        table(("Run", *sizes), visible),
+        table(("Run", "Alone", "Beside a copy", "Beside a noisy copy", "Compares segments"), rows),
         caption="Loss on masked tokens of held-out text, in nats. A model that compares segments finds a masked token "
         "in a copy of its text; a noisy copy lacks a fifth of the other tokens. A model that does not compare segments "
-        "cannot learn similarity, paraphrase or entailment. The second table shows one masked token with only its "
-        "nearest tokens visible.",
+        "cannot learn similarity, paraphrase or entailment.",
     )
 
 
-def search(runs: Sequence[RunRecords], *, text: bool) -> Markup:
+def search(runs: Sequence[RunRecords], *, text: bool) -> Block | None:
     """Retrieval of passages of held-out documents, beside BM25.
 
     Args:
@@ -295,7 +270,7 @@ def search(runs: Sequence[RunRecords], *, text: bool) -> Markup:
     """
     measured = [(number, run.retrieval) for number, run in enumerate(runs) if run.retrieval]
     if not measured:
-        return NOTHING
+        return None
     rows = []
     for number, found in measured:
         for ranker in found.rankers:
@@ -316,40 +291,37 @@ def search(runs: Sequence[RunRecords], *, text: bool) -> Markup:
     )
 
 
-def _search_example(example: RetrievalExample) -> Markup:
-    found = example.rank == 1
-    parts = [
-        ("Query: ", example.query),
-        (f"Its passage, {'first' if found else f'rank {example.rank}'}: ", example.passage),
-    ]
-    parts += [] if found else [("Ranked first: ", example.first)]
-    return tag("div", *(tag("p", tag("b", name), text) for name, text in parts), class_="card")
+def _search_example(example: RetrievalExample) -> Block:
+    parts = [("Query", example.query), (f"Its passage, rank {example.rank}", example.passage)]
+    parts += [] if example.rank == 1 else [("Ranked first", example.first)]
+    return card("", *(note(join(bold(f"{name}:"), " ", text), "") for name, text in parts))
 
 
-def examples(runs: Sequence[RunRecords]) -> Markup:
+def examples(runs: Sequence[RunRecords]) -> Block | None:
     """Predictions for a masked word of held-out sentences."""
-    blocks: list[Markup] = []
+    blocks: list[Block] = []
     for number, run in enumerate(runs):
         if not run.examples:
             continue
         title = f"{sum(_correct(each, 0) for each in run.examples)} of {len(run.examples)} first predictions correct"
-        heading = [tag("h3", run_name(runs, number), f": {title}")] if len(runs) > 1 else []
-        shown = tag("div", *heading, *shortened([*map(_example, run.examples)], EXAMPLES_SHOWN), class_="card")
-        blocks.append(fold(f"{run.label}: {title}", shown) if blocks else shown)
+        name = join(run_name(runs, number), f": {title}") if len(runs) > 1 else ""
+        shown, more = [*map(_example, run.examples)], run.examples[EXAMPLES_SHOWN:]
+        rest = [fold(f"{len(more)} more", *shown[EXAMPLES_SHOWN:])] if more else []
+        found = card(name, *shown[:EXAMPLES_SHOWN], *rest)
+        blocks.append(fold(f"{run.label}: {title}", found) if blocks else found)
     caption = "One word of each held-out sentence is masked; the model's predictions are listed with their probability."
-    return section("Fill-mask examples", *blocks, caption=caption) if blocks else NOTHING
+    return section("Fill-mask examples", *blocks, caption=caption) if blocks else None
 
 
-def _example(example: FillMask) -> Markup:
-    before, mask, after = example.text.partition("[MASK]")
-    text = tag("p", before, *([tag("mark", mask)] if mask else []), after)
-    answer = tag("p", "masked word: ", tag("b", example.answer), class_="answer")
-    predictions: list[Any] = [
-        (word, probability, f"{100 * probability:.0f} %", _correct(example, place))
-        for place, (word, probability) in enumerate(zip(example.guesses, example.probabilities))
+def _example(one: FillMask) -> Block:
+    before, mask, after = one.text.partition("[MASK]")
+    text = join(before, Markup("<mark>[MASK]</mark>") if mask else "", after)
+    predictions = [
+        (word, probability, f"{100 * probability:.0f} %", _correct(one, place))
+        for place, (word, probability) in enumerate(zip(one.guesses, one.probabilities))
     ]
-    return tag("div", tag("div", text, answer), tag("div", *bars(predictions)), class_="example")
+    return example(text, join("masked word: ", bold(one.answer)), bars(predictions))
 
 
-def _correct(example: FillMask, place: int) -> bool:
-    return place < len(example.guesses) and example.guesses[place].strip().lower() == example.answer.strip().lower()
+def _correct(one: FillMask, place: int) -> bool:
+    return place < len(one.guesses) and one.guesses[place].strip().lower() == one.answer.strip().lower()

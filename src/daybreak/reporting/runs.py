@@ -119,7 +119,7 @@ class RunRecords:
         """Steps so far without an update of the weights."""
         if self.summary is not None:
             return self.summary.dropped
-        return max((step.dropped for step in self.steps[-1:]), default=0)
+        return self.steps[-1].dropped if self.steps else 0
 
     @property
     def changes(self) -> list[Change]:
@@ -144,18 +144,17 @@ class RunRecords:
         """Seconds charged to the budget so far."""
         if self.summary is not None:
             return self.summary.elapsed
-        return max(
-            [step.elapsed for step in self.steps[-1:]] + [record.elapsed for record in self.validations[-1:]],
-            default=0.0,
-        )
+        return max((record.elapsed for record in self._newest), default=0.0)
 
     @property
     def tokens(self) -> int:
         if self.summary is not None:
             return self.summary.tokens
-        return max(
-            [step.tokens for step in self.steps[-1:]] + [record.tokens for record in self.validations[-1:]], default=0
-        )
+        return max((record.tokens for record in self._newest), default=0)
+
+    @property
+    def _newest(self) -> list[StepRecord | ValidationRecord]:
+        return [*self.steps[-1:], *self.validations[-1:]]
 
     @property
     def stage_changes(self) -> list[StepRecord]:
@@ -196,7 +195,8 @@ def read_run(path: Path) -> RunRecords:
     steps: dict[int, StepRecord] = {}
     validations: dict[int, ValidationRecord] = {}
     machine: list[MachineRecord] = []
-    faults = _edited(recipe)
+    edited = "recipe.json was edited after the run started: its fingerprint does not match its fields."
+    faults = [edited] if is_edited(recipe) else []
     for record in _metrics(folder.metrics, faults):
         if isinstance(record, StepRecord):
             steps[record.step] = record
@@ -248,49 +248,36 @@ def read_folder(path: Path) -> RunRecords:
     )
 
 
-def last_trace(path: Path) -> TraceRecord | None:
-    """Return the last complete line of a trace, reading only the end of the file; None if there is none."""
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
-            complete = file.read().rpartition(b"\n")[0]
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise _unreadable(path, error) from None
-    return _trace(complete.rpartition(b"\n")[2], path, "end")
-
-
 def first_trace(path: Path) -> TraceRecord | None:
     """Return the first complete line of a trace, without reading further; None if there is none."""
+    return _trace(path, last=False)
+
+
+def last_trace(path: Path) -> TraceRecord | None:
+    """Return the last complete line of a trace, reading only the end of the file; None if there is none."""
+    return _trace(path, last=True)
+
+
+def _trace(path: Path, *, last: bool) -> TraceRecord | None:
     try:
         with path.open("rb") as file:
-            line = file.readline(_TAIL_BYTES)
+            if last:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            lines = file.read(_TAIL_BYTES).split(b"\n")[:-1]
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise _unreadable(path, error) from None
-    return _trace(line if line.endswith(b"\n") else b"", path, "start")
-
-
-def _unreadable(path: Path, error: OSError) -> UserError:
-    return UserError(f"'{path}' cannot be read ({reason(error)}).", "Restore the file, or start a new run.")
-
-
-def _trace(line: bytes, path: Path, where: str) -> TraceRecord | None:
+        why = f"cannot be read ({reason(error)})"
+        raise UserError(f"'{path}' {why}.", "Restore the file, or start a new run.") from None
+    line = lines[-1 if last else 0] if lines else b""
     if not line:
         return None
     try:
         record: TraceRecord = from_dict(TraceRecord, parse_json(line), path.name)
     except ValueError:
+        where = "end" if last else "start"
         raise UserError(f"'{path}' is damaged at its {where}.", "Restore the file, or start a new run.") from None
     return record
-
-
-def _record(line: dict[str, Any], where: str) -> Line | None:
-    """A line of metrics.jsonl; None if its kind is unknown to this version."""
-    kind = KINDS.get(str(line.pop("type", None)))
-    return None if kind is None else from_dict(kind, line, where)
 
 
 def _corpus(folder: RunFolder, faults: list[str]) -> CorpusReport | None:
@@ -311,7 +298,9 @@ def _metrics(path: Path, faults: list[str]) -> list[Line]:
         return []
     for number, line in enumerate(lines, start=1):
         try:
-            record = _record(parse_json(line), path.name)
+            value = parse_json(line)
+            kind = KINDS.get(str(value.pop("type", None)))  # None for one that this version does not know
+            record = None if kind is None else from_dict(kind, value, path.name)
         except (ValueError, TypeError, AttributeError, UserError):
             damaged += [number] if line.endswith(b"\n") else []
         else:
@@ -320,13 +309,6 @@ def _metrics(path: Path, faults: list[str]) -> list[Line]:
         first = f"Line {damaged[0]} of '{path.name}' is damaged and left out."
         faults.append(first if len(damaged) == 1 else f"{first} So are {len(damaged) - 1} others.")
     return found
-
-
-def _edited(recipe: dict[str, Any]) -> list[str]:
-    """A fault if recipe.json was changed after the run wrote it, so that its fingerprint does not match its fields."""
-    if not is_edited(recipe):
-        return []
-    return ["recipe.json was edited after the run started: its fingerprint does not match its fields."]
 
 
 def _reported(path: Path, cls: Any, faults: list[str]) -> Any:

@@ -11,8 +11,8 @@ from pathlib import Path
 from daybreak.core.errors import UserError
 from daybreak.core.files import write_text
 from daybreak.core.formatting import count, percent, signed
-from daybreak.reporting.markup import UNKNOWN, Markup, many, section, tag
-from daybreak.reporting.markup import table as html_table
+from daybreak.reporting.blocks import UNKNOWN, Block, items, many, section
+from daybreak.reporting.blocks import table as html_table
 from daybreak.schemas.studies import DataStudy, LossComparison, ScoreComparison, Study, StudyCell, StudySettings
 
 TWO_SEEDS = "With two seeds this interval is 12.7 standard errors long to each side and shows almost nothing."
@@ -58,7 +58,7 @@ def log_entry(study: Study, date: str) -> str:
     return _paragraphs(parts)
 
 
-def study_section(study: Study) -> Markup:
+def study_section(study: Study) -> Block:
     """The section of a study in the report of its runs: one row per variant, and the verdicts."""
     head, rows = _task_rows(study)
     sentences = [*map(loss_sentence, study.comparisons), *map(score_sentence, study.task_comparisons)]
@@ -70,7 +70,7 @@ def study_section(study: Study) -> Markup:
     return section(
         "Comparison of variants",
         html_table(head, rows),
-        tag("ul", *(tag("li", sentence) for sentence in sentences)),
+        items(sentences),
         caption=f"{setup(study)}{scores}",
     )
 

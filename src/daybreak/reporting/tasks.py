@@ -4,12 +4,28 @@ from __future__ import annotations
 
 import html
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from daybreak.core.formatting import percent, score, signed, significant
 from daybreak.core.task_pairs import TaskPair, pair_results, several_models
+from daybreak.reporting.blocks import (
+    UNKNOWN,
+    Block,
+    Inline,
+    bold,
+    figure,
+    fold,
+    join,
+    many,
+    note,
+    run_name,
+    section,
+    small,
+    styled,
+    table,
+)
 from daybreak.reporting.charts import (
     Figure,
     Trace,
@@ -19,23 +35,6 @@ from daybreak.reporting.charts import (
     scatter,
     series_name,
     straight_line,
-)
-from daybreak.reporting.markup import (
-    NOTHING,
-    UNKNOWN,
-    Markup,
-    escape,
-    figure,
-    fold,
-    join,
-    legend,
-    many,
-    note,
-    run_name,
-    section,
-    small,
-    table,
-    tag,
 )
 from daybreak.reporting.runs import Published, RunRecords
 from daybreak.reporting.studies import table as markdown_table
@@ -79,7 +78,7 @@ def metric_name(metric: str) -> str:
 # ---------------------------------------------------------------- scores
 
 
-def tasks(runs: Sequence[RunRecords]) -> Markup:
+def tasks(runs: Sequence[RunRecords]) -> Block:
     """Scores after fine-tuning, with and without pretraining."""
     if not any(run.results for run in runs):
         return section("Tasks", note("No task has been evaluated: run `daybreak evaluate` on this folder."))
@@ -87,17 +86,16 @@ def tasks(runs: Sequence[RunRecords]) -> Markup:
     head = ["Task", *(["Run"] if several else []), "Metric", "Constant answer", "Bag of words"]
     head += ["Without pretraining", "With pretraining", "Both averaged", "Gain"]
     tint = "var(--ink)" if several else colour(0)
-    key = legend(
+    key = [
         ("dot", tint, "with pretraining"), ("dot", "var(--quiet)", "without"), ("bar", tint, "mean"),
         ("dotbar", "var(--ink)", "constant answer"), ("bar", "var(--ink)", "bag of words"),
-    )  # fmt: skip
+    ]  # fmt: skip
     about = "A dot is a seed; the bar is the mean, the whisker the standard deviation."
     return section(
         "Tasks",
         figure("Scores after fine-tuning", about, task_scores(runs), key, numbers=False),
         table(head, [_score_row(runs, row) for row in rows], words=len(head) - 6),
-        fold("All metrics", _all_metrics(runs, rows)),
-        fold("Settings and hardware", _settings(runs, rows)),
+        fold("All metrics and settings", _all_metrics(runs, rows)),
         caption="Mean and standard deviation over seeds, times 100, with the score of each seed and the median below. "
         "Bag of words: a linear model on word and character counts, fitted on the same training examples (for tags the "
         "most frequent tag of each word; none for question answering). Without pretraining: the same network, "
@@ -152,14 +150,14 @@ def _lane(runs: Sequence[RunRecords], row: _Row, result: TaskResult, y: float) -
     ]  # fmt: skip
 
 
-def _score_row(runs: Sequence[RunRecords], row: _Row) -> list[Markup | str]:
+def _score_row(runs: Sequence[RunRecords], row: _Row) -> list[Inline]:
     pair, result = row.pair, row.pair.either
     model = f"{row.model}; " if row.model else ""
     size = f"{result.train_rows:,} training examples, {result.reported_rows:,} evaluation examples"
     selection = [small(text) for text in _selections(pair)]
     gain = UNKNOWN if pair.gain is None else join(signed(100 * pair.gain, 1), small(pair.verdict))
     return [
-        join(tag("b", pair.task), small(f"{model}{pair.protocol}; {size}"), *selection),
+        join(bold(pair.task), small(f"{model}{pair.protocol}; {size}"), *selection),
         *([run_name(runs, row.run)] if len(runs) > 1 else []),
         metric_name(result.metric),
         score(result.baseline),
@@ -171,7 +169,7 @@ def _score_row(runs: Sequence[RunRecords], row: _Row) -> list[Markup | str]:
     ]
 
 
-def _bag_of_words(pair: TaskPair) -> Markup | str:
+def _bag_of_words(pair: TaskPair) -> Inline:
     for result in (pair.pretrained, pair.untrained):
         if result is not None and result.bag_of_words:
             part = [small(result.bag_of_words_part)] if result.bag_of_words_part else []
@@ -187,11 +185,11 @@ def _selections(pair: TaskPair) -> list[str]:
     return [f"{model}: {selection}" for model, selection in sides]
 
 
-def _score(result: TaskResult | None) -> Markup:
+def _score(result: TaskResult | None) -> Inline:
     if result is None:
-        return escape(UNKNOWN)
+        return UNKNOWN
     values = result.scores.get(result.metric, [])
-    details = [tag("small", ", ".join(map(score, values)), title=f"seeds {', '.join(map(str, result.seeds))}")]
+    details = [small(", ".join(map(score, values)))]
     if len(result.seeds) > 1:
         details.append(small(f"median {score(result.median)}"))
     if mismatched := result.scores.get(f"mismatched_{result.metric}"):
@@ -199,55 +197,42 @@ def _score(result: TaskResult | None) -> Markup:
     return join(_mean(values or [result.mean]), *details)
 
 
-def _mean(values: Sequence[float]) -> Markup:
-    spread = Markup(f" &plusmn; {score(statistics.stdev(values))}") if len(values) > 1 else NOTHING
-    return join(score(statistics.fmean(values)), spread)
+def _mean(values: Sequence[float]) -> str:
+    spread = f" \u00b1 {score(statistics.stdev(values))}" if len(values) > 1 else ""
+    return score(statistics.fmean(values)) + spread
 
 
-def _results(runs: Sequence[RunRecords], rows: Sequence[_Row]) -> Iterator[tuple[list[Markup], TaskResult]]:
-    """Each result with the two cells that identify it."""
-    for row in rows:
-        run = run_name(runs, row.run) if len(runs) > 1 else NOTHING
-        model = small(row.model) if row.model else NOTHING
-        for side in row.sides:
-            yield [join(tag("b", row.pair.task), small(row.pair.protocol)), join(run, model, side.model)], side
-
-
-def _all_metrics(runs: Sequence[RunRecords], rows: Sequence[_Row]) -> Markup:
+def _all_metrics(runs: Sequence[RunRecords], rows: Sequence[_Row]) -> Block:
+    """Each result with all its metrics, settings and hardware."""
     cells = []
-    for names, result in _results(runs, rows):
-        for metric, values in result.scores.items():
-            in_nats = metric.endswith(NLL)
-            mean = f"{significant(statistics.fmean(values))} nats" if in_nats else _mean(values)
-            seeds = ", ".join(significant(value) if in_nats else score(value) for value in values)
-            cells.append([*names, metric_name(metric), mean, seeds])
-    words = "Calibration error: mean distance between confidence and accuracy; lower is better. Negative "
-    words += "log-likelihood: mean loss; lower is better."
-    return join(table(("Task", "Network", "Metric", "Mean", "Seeds"), cells, words=3), note(words, "quiet"))
+    for row in rows:
+        model = [small(row.model)] if row.model else []
+        run = [run_name(runs, row.run)] if len(runs) > 1 else []
+        for side in row.sides:
+            metrics = [f"{metric_name(name)} {_amount(name, values)}" for name, values in side.scores.items()]
+            settings = ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in side.settings.items())
+            how = [
+                f"seeds {', '.join(map(str, side.seeds))}",
+                settings,
+                f"{side.hardware or UNKNOWN}, {side.seconds:,.0f} s",
+            ]
+            names = [join(bold(row.pair.task), small(row.pair.protocol)), join(*run, *model, " ", side.model)]
+            cells.append([*names, join(*metrics, by="<br>"), join(*how, by="<br>")])
+    return table(("Task", "Network", "Metrics", "Settings and hardware"), cells, words=4)
 
 
-def _settings(runs: Sequence[RunRecords], rows: Sequence[_Row]) -> Markup:
-    cells = [
-        [
-            *names,
-            ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in result.settings.items()),
-            ", ".join(map(str, result.seeds)),
-            result.hardware or UNKNOWN,
-            f"{result.seconds:,.0f} s",
-        ]
-        for names, result in _results(runs, rows)
-    ]
-    return table(("Task", "Network", "Settings", "Seeds", "Hardware", "Time"), cells, words=5)
+def _amount(metric: str, values: Sequence[float]) -> str:
+    return f"{significant(statistics.fmean(values))} nats" if metric.endswith(NLL) else _mean(values)
 
 
 # ---------------------------------------------------------------- averages
 
 
-def averages(runs: Sequence[RunRecords]) -> Markup:
+def averages(runs: Sequence[RunRecords]) -> Block | None:
     """Averages over tasks for each convention, or why there is none."""
     if not any(run.results for run in runs):
-        return NOTHING
-    groups: dict[tuple[str, str], list[list[Markup | str]]] = {}
+        return None
+    groups: dict[tuple[str, str], list[list[Inline]]] = {}
     published: dict[tuple[str, str], list[Published]] = {}
     for number, run in enumerate(runs):
         sides: dict[tuple[str, str, str], dict[str, Average]] = {}
@@ -270,16 +255,16 @@ def averages(runs: Sequence[RunRecords]) -> Markup:
     )
 
 
-def _published_row(model: Published) -> list[Markup | str]:
+def _published_row(model: Published) -> list[Inline]:
     return [join(model.model, small(f"published: {model.source}")), UNKNOWN, score(model.value)]
 
 
-def _average_row(runs: Sequence[RunRecords], number: int, sides: dict[str, Average]) -> list[Markup | str]:
+def _average_row(runs: Sequence[RunRecords], number: int, sides: dict[str, Average]) -> list[Inline]:
     one = next(iter(sides.values()))
     run = [run_name(runs, number)] if len(runs) > 1 else []
     details = small(f"{one.what}; protocol {one.protocol}, {many(one.seeds, 'seed')} or more a task")
     values = [score(sides[model].value) if model in sides else UNKNOWN for model in ("untrained", "pretrained")]
-    return [join(tag("b", one.convention), " ", *run, details), *values]
+    return [join(bold(one.convention), " ", *run, details), *values]
 
 
 GLUE_COLUMNS = {
@@ -336,11 +321,11 @@ def line(found: Comparison) -> str:
     )
 
 
-def verdicts(comparisons: Sequence[Comparison], unpaired: Sequence[str]) -> Markup:
+def verdicts(comparisons: Sequence[Comparison], unpaired: Sequence[str]) -> Block | None:
     """A figure and a table for each two models, with one row per task."""
     if not comparisons and not unpaired:
-        return NOTHING
-    blocks: list[Markup] = []
+        return None
+    blocks: list[Block] = []
     for a, b in dict.fromkeys((found.model_a, found.model_b) for found in comparisons):
         same = [found for found in comparisons if (found.model_a, found.model_b) == (a, b)]
         caption = f"B is {b}, A is {a}. The bar is the 95 % interval of B - A; a verdict needs one that excludes zero."
@@ -360,11 +345,11 @@ def verdicts(comparisons: Sequence[Comparison], unpaired: Sequence[str]) -> Mark
     )
 
 
-def _verdict_row(found: Comparison) -> list[Markup | str]:
+def _verdict_row(found: Comparison) -> list[Inline]:
     mark = {"B is better": "best", "A is better": "poor"}.get(found.verdict, "plain")
     return [
-        join(tag("b", found.task), small(f"{found.protocol}; {metric_name(found.metric)}")),
-        join(tag("span", found.verdict, class_=mark), small(_basis(found))),
+        join(bold(found.task), small(f"{found.protocol}; {metric_name(found.metric)}")),
+        join(styled(found.verdict, mark), small(_basis(found))),
         score(found.a),
         score(found.b),
         join(_difference(found), small(_interval(found))),

@@ -7,28 +7,29 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from markupsafe import Markup
+
 from daybreak.core.formatting import significant
 from daybreak.core.terminal import duration
 from daybreak.reporting import charts
-from daybreak.reporting.charts import Figure, Trace, colour, straight_line
-from daybreak.reporting.compute import UNITS, trained
-from daybreak.reporting.events import Event, events
-from daybreak.reporting.markup import (
-    NOTHING,
+from daybreak.reporting.blocks import (
     UNKNOWN,
-    Markup,
+    Block,
+    Legend,
     figure,
     fold,
     grid,
+    heading,
     join,
-    legend,
     note,
     run_name,
     section,
     small,
     table,
-    tag,
 )
+from daybreak.reporting.charts import Figure, Trace, colour, straight_line
+from daybreak.reporting.compute import UNITS, trained
+from daybreak.reporting.events import Event, events
 from daybreak.reporting.runs import RunRecords
 from daybreak.schemas.run import StepRecord, ValidationRecord
 
@@ -40,15 +41,12 @@ EVENTS_MARKED = 60
 EVENTS_SHOWN = 25
 TRACES_PER_RUN = 12
 """Long traces of one run on the page, which share the points of the page."""
-CATEGORY_COLOURS = {
-    "train": "#3b6fd4", "communicate": "#6b5fc7", "data": "#b5489c", "clock": "#7a8290", "monitor": "#8fb52f",
-    "validate": "#2a9d78", "start": "#d9a441", "checkpoint": "#8d7cc3", "export": "#5aa9bd", "lost": "#c44e52",
+CATEGORIES = {
+    "train": ("", "#3b6fd4"), "communicate": ("communication", "#6b5fc7"), "data": ("data wait", "#b5489c"),
+    "clock": ("clock agreement", "#7a8290"), "monitor": ("monitors", "#8fb52f"), "validate": ("", "#2a9d78"),
+    "start": ("", "#d9a441"), "checkpoint": ("", "#8d7cc3"), "export": ("", "#5aa9bd"), "lost": ("", "#c44e52"),
 }  # fmt: skip
-OTHER_COLOUR = "#888888"
-CATEGORY_NAMES = {
-    "communicate": "communication", "data": "data wait", "clock": "clock agreement", "monitor": "monitors",
-}  # fmt: skip
-"""Names of categories whose key in the record is too short."""
+"""Category -> its name on the page, where the key is too short, and its colour."""
 
 
 class Axis:
@@ -159,15 +157,8 @@ def accuracy(runs: Sequence[RunRecords]) -> Figure:
     return {"data": data, "layout": layout}
 
 
-def learning_rate(runs: Sequence[RunRecords]) -> Figure:
-    return _by_time(runs, "learning rate", lambda step: step.learning_rate)
-
-
-def throughput(runs: Sequence[RunRecords]) -> Figure:
-    return _by_time(runs, "tokens per second", lambda step: step.tokens_per_second)
-
-
-def _by_time(runs: Sequence[RunRecords], title: str, value: Callable[[StepRecord], float]) -> Figure:
+def by_time(runs: Sequence[RunRecords], title: str, value: Callable[[StepRecord], float]) -> Figure:
+    """A property of the steps over the time, such as the learning rate."""
     axis = Axis(runs, "time")
     data = [axis.trace(number, run.steps, title, value, width=1.8) for number, run in enumerate(runs)]
     layout = axis.layout(title)
@@ -205,38 +196,52 @@ def _mark_events(layout: Figure, axis: Axis) -> None:
 
 
 def spent(runs: Sequence[RunRecords]) -> Figure:
-    """One bar per run: the seconds of the budget by category."""
-    summaries = [(html.escape(run.label), run.summary.time_by_category) for run in runs if run.summary is not None]
-    categories = list(dict.fromkeys([*CATEGORY_COLOURS, *(key for _, times in summaries for key in times)]))
-    parts = {key: [times.get(key, 0.0) for _, times in summaries] for key in categories}
-    named = {CATEGORY_NAMES.get(key, key): (key, seconds) for key, seconds in parts.items() if any(seconds)}
-    tints = {name: CATEGORY_COLOURS.get(key, OTHER_COLOUR) for name, (key, _) in named.items()}
-    labels = [label for label, _ in summaries]
-    chart = charts.stacked_bars(labels, {name: seconds for name, (_, seconds) in named.items()}, tints, "{:.1f} s")
-    chart["layout"]["xaxis"]["title"]["text"] = "% of the time charged"
-    chart["layout"]["yaxis"]["showticklabels"] = len(runs) > 1
-    return chart
+    """One bar per run: the fractions of the time charged by category."""
+    ended = [(html.escape(run.label), run.summary.time_by_category) for run in runs if run.summary is not None]
+    data: list[Trace] = []
+    for key in dict.fromkeys([*CATEGORIES, *(key for _, times in ended for key in times)]):
+        seconds = [times.get(key, 0.0) for _, times in ended]
+        parts = [100 * part / (math.fsum(times.values()) or 1.0) for part, (_, times) in zip(seconds, ended)]
+        name, tint = _category(key)
+        words = [f"{run}: {name} {part:.1f} s ({y:.2f} %)" for (run, _), part, y in zip(ended, seconds, parts)]
+        bar = {"type": "bar", "orientation": "h", "name": name, "y": [run for run, _ in ended], "x": parts}
+        text: Trace = {"text": [f"{name} {part:.0f} %" if part >= 5 + len(name) else "" for part in parts]}
+        text |= {"textposition": "inside", "insidetextanchor": "middle", "textangle": 0}
+        look = {"meta": None, "marker": {"color": tint}, "hoverinfo": "text", "hovertext": words}
+        data += [bar | text | look] if any(seconds) else []
+    height = 90 + 44 * max(1, len(ended))
+    title = "% of the time charged"
+    layout = charts.base_layout(title, "", barmode="stack", hovermode="closest", height=height)
+    layout["xaxis"]["range"] = [0, 100]
+    layout["yaxis"] |= {"autorange": "reversed", "showgrid": False, "showticklabels": len(runs) > 1}
+    return {"data": data, "layout": layout}
+
+
+def _category(key: str) -> tuple[str, str]:
+    """(name, colour) of a category of time."""
+    name, tint = CATEGORIES.get(key, ("", "#888888"))
+    return html.escape(name or key), tint
 
 
 # ---------------------------------------------------------------- sections
 
 
-def training(runs: Sequence[RunRecords]) -> Markup:
+def training(runs: Sequence[RunRecords]) -> Block | None:
     """Losses, accuracy, learning rate and throughput."""
     if not any(run.pretrained_here for run in runs):
-        return NOTHING
+        return None
     if not any(run.steps or run.validations for run in runs):
         return section("Training", note("No step has been recorded yet."))
     tint = colour(0) if len(runs) == 1 else "var(--ink)"
     causal = any(step.stage == "causal" for run in runs for step in run.steps)
     kinds = {event.kind for run in runs for event in events(run)} if len(runs) <= MANY_RUNS else set()
-    key = legend(
+    key = [
         *([("dotted", tint, "next-token loss (causal stage)")] if causal else []),
         ("thin", tint, "masked loss, training"),
         ("marked", tint, "masked loss, held out"),
         ("dashed", "var(--quiet)", "unigram baseline"),
         *(("bar", mark, kind) for kind, mark in EVENT_COLOURS.items() if kind in kinds),
-    )
+    ]
     caption = (
         "The dashed line is the loss of predicting each token by its frequency; below it, the model uses context. The "
         "held-out curve is measured on the same sequences throughout; the loss at the top of the page is that of all "
@@ -244,7 +249,7 @@ def training(runs: Sequence[RunRecords]) -> Markup:
     )
     if causal:
         caption += " The dotted part is the next-token loss, a different quantity than the masked loss."
-    accuracy_key = legend(("marked", tint, "held out"), ("dashed", "var(--quiet)", "most frequent token"))
+    accuracy_key = [("marked", tint, "held out"), ("dashed", "var(--quiet)", "most frequent token")]
     about_accuracy = "Accuracy on held-out masked tokens; dashed: always predicting the most frequent token."
     return section(
         "Training",
@@ -253,16 +258,24 @@ def training(runs: Sequence[RunRecords]) -> Markup:
             figure("Loss against tokens", "The same losses by tokens read.", losses(runs, "tokens"), key),
             _by_flops(runs, key),
             figure("Masked accuracy", about_accuracy, accuracy(runs), accuracy_key),
-            figure("Learning rate", "The learning rate of the schedule.", learning_rate(runs)),
-            figure("Throughput", "Tokens read per second of training.", throughput(runs)),
+            figure(
+                "Learning rate",
+                "The learning rate of the schedule.",
+                by_time(runs, "learning rate", lambda step: step.learning_rate),
+            ),
+            figure(
+                "Throughput",
+                "Tokens read per second of training.",
+                by_time(runs, "tokens per second", lambda step: step.tokens_per_second),
+            ),
         ),
     )
 
 
-def _by_flops(runs: Sequence[RunRecords], key: Markup) -> Markup:
+def _by_flops(runs: Sequence[RunRecords], key: Legend) -> Block | None:
     known = [trained(run) is not None for run in runs]
     if not any(known):
-        return NOTHING
+        return None
     caption = (
         "By floating-point operations, on a logarithmic axis: matrix products and attention of all steps of the run; "
         "the backward pass counts twice the forward pass."
@@ -272,49 +285,45 @@ def _by_flops(runs: Sequence[RunRecords], key: Markup) -> Markup:
     return figure("Loss against FLOPs", caption, losses(runs, "flops"), key)
 
 
-def time_spent(runs: Sequence[RunRecords]) -> Markup:
+def time_spent(runs: Sequence[RunRecords]) -> Block | None:
     """The seconds of the budget by category."""
     ended = [(number, run.summary) for number, run in enumerate(runs) if run.summary is not None]
     if not ended:
-        return NOTHING
-    categories = list(
-        dict.fromkeys(key for _, summary in ended for key, time in summary.time_by_category.items() if time)
-    )
-    names = [CATEGORY_NAMES.get(key, key) for key in categories]
+        return None
+    used = dict.fromkeys(key for _, summary in ended for key, time in summary.time_by_category.items() if time)
+    names = {key: _category(key) for key in used}
     rows = []
     for number, summary in ended:
-        whole = sum(summary.time_by_category.values())
-        charged = join(f"{summary.elapsed:.1f} s", small(f"budget: {summary.budget}"))
-        times = [_seconds(summary.time_by_category.get(key, 0.0), whole) for key in categories]
-        rows.append([run_name(runs, number), charged, *times, f"{summary.parity_seconds:.1f} s"])
-    tints = [CATEGORY_COLOURS.get(key, OTHER_COLOUR) for key in categories]
-    key = legend(*(("dot", tint, name) for tint, name in zip(tints, names)))
-    caption = "All time from the start of the process counts."
+        times, whole = summary.time_by_category, math.fsum(summary.time_by_category.values()) or 1.0
+        cells = [(times.get(key, 0.0), f"{100 * times.get(key, 0.0) / whole:.2f} %") for key in names]
+        cells = [(summary.elapsed, f"budget: {summary.budget}"), *cells]
+        times_of_run = [join(f"{seconds:.1f} s", small(detail)) for seconds, detail in cells]
+        rows.append([run_name(runs, number), *times_of_run, f"{summary.parity_seconds:.1f} s"])
+    key = [("dot", tint, Markup(name)) for name, tint in names.values()]
+    head = ("Run", "Charged", *(Markup(name) for name, _ in names.values()), "Parity check (not charged)")
     return section(
         "Time by category",
-        figure("The budget by category", caption, spent(runs), key, numbers=False),
-        table(("Run", "Charged", *names, "Parity check (not charged)"), rows),
+        figure(
+            "The budget by category", "All time from the start of the process counts.", spent(runs), key, numbers=False
+        ),
+        table(head, rows),
     )
 
 
-def _seconds(part: float, whole: float) -> Markup:
-    return join(f"{part:.1f} s", small(f"{100 * part / whole:.2f} %" if whole else UNKNOWN))
-
-
-def course(runs: Sequence[RunRecords]) -> Markup:
+def course(runs: Sequence[RunRecords]) -> Block | None:
     """The table of events; nothing if no run has any."""
-    blocks: list[Markup] = []
+    blocks: list[Block] = []
     for number, run in enumerate(runs):
         found, notes = events(run), _notes(run)
         if not found and not notes:
             continue
         shown, more = found[:EVENTS_SHOWN], found[EVENTS_SHOWN:]
-        blocks += [tag("h3", run_name(runs, number))] if len(runs) > 1 else []
+        blocks += [heading(run_name(runs, number))] if len(runs) > 1 else []
         blocks += [_events_table(shown)] if shown else []
         blocks += [fold(f"{len(more)} more", _events_table(more))] if more else []
         blocks += [note(" ".join(notes), "quiet")] if notes else []
     if not blocks:
-        return NOTHING
+        return None
     caption = (
         "In order of time; step and elapsed time are those of the next recorded line. A dropped step leaves the "
         "weights unchanged. Lost work was charged to the budget."
@@ -322,7 +331,7 @@ def course(runs: Sequence[RunRecords]) -> Markup:
     return section("Events during training", *blocks, caption=caption)
 
 
-def _events_table(found: Sequence[Event]) -> Markup:
+def _events_table(found: Sequence[Event]) -> Block:
     rows = [
         [each.words, f"{each.step:,}", duration(each.elapsed), UNKNOWN if each.lost is None else f"{each.lost:.1f} s"]
         for each in found

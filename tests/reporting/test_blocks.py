@@ -1,4 +1,4 @@
-"""The Markdown form against markdown-it, which reads it as GitHub would."""
+"""Blocks as HTML and as Markdown, which markdown-it reads as GitHub would."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from html.parser import HTMLParser
 
 import pytest
-from fake_corpus import fake_corpus, write_data
+from fake_corpus import fake_corpus, html_of, write_data
 from hypothesis import example, given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
@@ -16,8 +16,22 @@ from daybreak.commands.report import report
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json
 from daybreak.core.run_folder import RunFolder
-from daybreak.reporting.markdown import as_markdown
-from daybreak.reporting.markup import Markup, escape, facts, figure, fold, join, note, section, table, tag
+from daybreak.reporting.blocks import (
+    Block,
+    bold,
+    code,
+    document,
+    facts,
+    figure,
+    fold,
+    header,
+    join,
+    note,
+    section,
+    small,
+    table,
+    tiles,
+)
 
 READER = MarkdownIt("commonmark").enable("table")
 TEXT = st.text(st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"]), max_size=30)
@@ -25,6 +39,11 @@ TEXT = st.text(st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"]), max_s
 
 def one_line(text: str) -> str:
     return re.sub(r"\s+", " ", text).strip()
+
+
+def markdown(*blocks: Block) -> str:
+    """The blocks as Markdown, without the last line of the page."""
+    return document("", blocks, "", form="md").rpartition("Made by")[0]
 
 
 def said(tokens: list[Token]) -> list[str]:
@@ -41,7 +60,7 @@ def said(tokens: list[Token]) -> list[str]:
 @example("&lt;b&gt; or &nbsp; & more")
 @example("print () and f ( x ) ****")
 def test_any_text_stays_text(text: str) -> None:
-    found = READER.parse(as_markdown(tag("p", text)))
+    found = READER.parse(markdown(note(text)))
     wanted = one_line(text)
     assert said(found) == ([wanted] if wanted else [])
     assert {token.type for token in found} <= {"paragraph_open", "inline", "paragraph_close"}
@@ -49,28 +68,51 @@ def test_any_text_stays_text(text: str) -> None:
 
 @given(st.lists(st.tuples(TEXT, TEXT), min_size=1, max_size=4))
 def test_any_cell_stays_in_its_column(rows: list[tuple[str, str]]) -> None:
-    found = READER.parse(as_markdown(table(("a", "b"), rows)))
+    found = READER.parse(markdown(table(("a", "b"), rows)))
     assert found[0].type == "table_open"
     assert said(found) == ["a", "b", *[one_line(cell) for row in rows for cell in row]]
 
 
+@given(st.text(st.characters(exclude_categories=["Cc", "Cs"])))
+def test_any_text_stays_text_in_html(text: str) -> None:
+    class Reader(HTMLParser):
+        def handle_starttag(self, tag, attrs):
+            tags.append(tag)
+
+        def handle_data(self, data):
+            texts.append(data)
+
+    tags: list[str] = []
+    texts: list[str] = []
+    reader = Reader()
+    reader.feed(html_of(note(bold(text))))
+    reader.close()
+    assert tags == ["p", "b"] and "".join(texts).removesuffix("\n") == text
+
+
 def test_pieces_of_a_page() -> None:
     plot = figure("Loss", "falls", {"layout": {"height": 300}, "data": []})
-    page = join(
-        tag("h1", "tiny", tag("small", "a run")),
+    page = markdown(
+        header("Report", "tiny", "a run", "It works.", tiles([("4.5", "nats", "below"), ("2", "runs", "so far")])),
         section("Plots", plot),
-        section("Words", note("A note."), tag("pre", "a < b\n  c")),
-        tag("div", tag("div", tag("b", "4.5"), tag("span", "nats"), tag("em", "below")), tag("div", tag("b", "2"))),
-        fold("my_run <b", tag("pre", "```\ncode")),
-        fold("More", table(("Run", "Loss"), [("a", join("1.0", tag("small", "low")))])),
-        tag("dl", tag("div", tag("dt", "Cores"), tag("dd", "2"))),
+        section("Words", note("A note."), code("a < b\n  c")),
+        fold("my_run <b", code("```\ncode")),
+        fold("More", table(("Run", "Loss"), [("a", join("1.0", small("low")))])),
+        facts({"Cores": "2", "Commit": None}),
     )
-    assert as_markdown(page) == (
-        "# tiny (a run)\n\n## Words\n\nA note.\n\n```\na < b\n  c\n```\n\n- **4.5** nats (below)\n- **2**\n\n"
+    assert page == (
+        "Report\n\n# tiny (a run)\n\nIt works.\n\n- **4.5** nats (below)\n- **2** runs (so far)\n\n"
+        "## Words\n\nA note.\n\n```\na < b\n  c\n```\n\n"
         "<details><summary>my_run &lt;b</summary>\n\n````\n```\ncode\n````\n\n</details>\n\n"
         "<details><summary>More</summary>\n\n| Run | Loss |\n| --- | ---: |\n| a | 1.0 (low) |\n\n</details>\n\n"
-        "- Cores: 2\n"
+        "- Cores: 2\n\n"
     )
+
+
+def test_numbers_stand_on_the_right() -> None:
+    made = html_of(table(("x", "y"), [("a", 1), ("", 2)]))
+    assert '<th class="w" scope="row">a</th><td class="n">1</td>' in made
+    assert '<td class="w"></td><td class="n">2</td>' in made
 
 
 def test_a_run_says_the_same_in_both_forms(write_run, tmp_path) -> None:
@@ -106,47 +148,3 @@ def test_a_corpus_page_has_both_forms_and_no_text_where_asked(tmp_path) -> None:
 def test_an_unknown_form_is_refused(write_run, tmp_path) -> None:
     with pytest.raises(UserError, match="'pdf' is not a report format"):
         report([write_run()], tmp_path / "r.pdf", form="pdf")
-
-
-# ---------------------------------------------------------------- HTML
-
-
-class Reader(HTMLParser):
-    def __init__(self):
-        super().__init__()
-        self.tags: list[str] = []
-        self.text = ""
-
-    def handle_starttag(self, name, attributes):
-        self.tags.append(name)
-
-    def handle_data(self, data):
-        self.text += data
-
-
-@given(st.text(st.characters(exclude_categories=["Cc", "Cs"])))
-def test_any_text_stays_text_in_html(text):
-    reader = Reader()
-    reader.feed(tag("p", text, title=text))
-    reader.close()
-    assert reader.tags == ["p"] and reader.text == text
-
-
-def test_markup_passes_through_once():
-    inner = tag("b", "a < b")
-    assert tag("p", inner) == "<p><b>a &lt; b</b></p>"
-    assert escape(Markup("<i>")) == "<i>"
-
-
-def test_attribute_names():
-    assert tag("i", class_="x", aria_label="y") == '<i class="x" aria-label="y"></i>'
-
-
-def test_numbers_stand_on_the_right():
-    made = table(("x", "y"), [("a", 1), ("", 2)])
-    assert '<th class="w" scope="row">a</th><td class="n">1</td>' in made
-    assert '<td class="w"></td><td class="n">2</td>' in made
-
-
-def test_unknown_facts_are_left_out():
-    assert "Commit" not in facts({"Commit": None, "Cores": "2"})
