@@ -114,7 +114,7 @@ def test_a_model_that_does_not_compare_segments_gets_a_warning(write_run, tmp_pa
     summary = dataclasses.replace(read_json(run.summary, Summary), context_use=context(noisy))
     write_json(run.summary, summary)
     text = words(report([run.path], tmp_path / "report.html").read_text())
-    assert "Use of context" in text and "4.25" in text
+    assert "Use of context" in text and "0.70 accuracy 90 %" in text
     assert ("not compare segments yet" in text) == warned
 
 

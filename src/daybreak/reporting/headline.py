@@ -136,7 +136,8 @@ def _warnings(runs: Sequence[RunRecords]) -> list[Block]:
         for fault in run.faults:
             say("warning", "", f": {fault}")
         if _ignores_other_segments(run):
-            say("warning", "No comparison of segments yet in ", ": expect results near chance on sentence pairs.")
+            words = "the model does not compare segments yet; expect results near chance on sentence pairs."
+            say("warning", "", f": {words}")
         if run.going_on:
             say("warning", "Pretraining of ", f" has not ended: {_state(run)}. Numbers below are those so far.")
         if run.missing:
