@@ -23,12 +23,11 @@ from daybreak.core.run_folder import RunFolder
 from daybreak.data.filters.deduplication import DROPPED
 from daybreak.data.pipeline import preprocessed as treated
 from daybreak.data.pipeline.corpus import bundled
-from daybreak.data.pipeline.split_assignment import (
+from daybreak.data.pipeline.preprocessed import (
     PREPROCESSINGS,
     SourceReader,
     check_preprocessings,
     held_keys,
-    run_first_pass,
     unprocessed,
 )
 from daybreak.data.sequences.sampler import PackedRows
@@ -174,7 +173,7 @@ def test_preprocessings_that_cannot_be_compared_are_refused(preprocessings: tupl
 
 
 def test_deduplication_without_its_library_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("daybreak.data.pipeline.split_assignment.find_spec", lambda name: None)
+    monkeypatch.setattr("daybreak.data.pipeline.preprocessed.find_spec", lambda name: None)
     check_preprocessings(("raw", "filtered", "sorted"))
     with pytest.raises(UserError, match=r"pip install 'datatrove>=0\.10'"):
         check_preprocessings(("raw", "deduplicated"))
@@ -327,7 +326,7 @@ def test_no_source_trains_on_what_another_holds_out(tmp_path: Path) -> None:
     found = [
         treated.find_text(name, [str(tmp_path / f"{name}.jsonl")], document="auto", text_field="text") for name in NAMES
     ]
-    small, large = (run_first_pass(SourceReader(one.name, one.corpus, tmp_path / one.name, 1)) for one in found)
+    small, large = (SourceReader(one.name, one.corpus, tmp_path / one.name, 1).first_pass() for one in found)
     held = held_keys(large)
     assert len(held_keys(small)) and not len(np.setdiff1d(held_keys(small), held))  # by its text alone
     others = np.setdiff1d(np.concatenate([rows["key"] for rows, _ in large.documents(0)]), held)[:7]

@@ -13,7 +13,7 @@ from daybreak.commands.prepare import prepare
 
 @pytest.fixture(scope="session")
 def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_records(tmp_path_factory.mktemp("records") / "records.jsonl")
+    return write_records(tmp_path_factory.mktemp("records") / "records.jsonl", 300)
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,6 @@ disk space for the tokens twice. The result depends neither on the number of wor
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Sequence
@@ -27,7 +26,6 @@ from daybreak.core.errors import UserError
 from daybreak.core.files import replace_folder, write_json
 from daybreak.core.process import usable_cores
 from daybreak.core.serialization import nearest, to_dict
-from daybreak.core.special_tokens import special_ids
 from daybreak.core.terminal import say, working, working_through
 from daybreak.data.filters.compressibility import FILTER_VOCABULARY
 from daybreak.data.filters.contamination import EvaluationText
@@ -36,14 +34,14 @@ from daybreak.data.filters.near_duplicates import NearDuplicates
 from daybreak.data.pipeline import encoding, first_pass, resuming
 from daybreak.data.pipeline.cluster import LOCAL, Cluster, Slurm, chosen_workers, end_earlier, over_parts_on
 from daybreak.data.pipeline.corpus import Corpus, bundled
-from daybreak.data.pipeline.corpus_facts import count, quality_on, report
+from daybreak.data.pipeline.corpus_facts import count, finished, quality_on
 from daybreak.data.pipeline.first_pass import KEPT_BYTES, FirstPass, decide
 from daybreak.data.pipeline.preprocessing import AS_IT_IS, Preprocessing, epochs_of
 from daybreak.data.pipeline.tokenized import show_beginning, tokenizer_folder
 from daybreak.data.pipeline.tokenizer_quality import warn_of_folding
 from daybreak.data.pipeline.workers import over_parts, released
 from daybreak.data.readers.documents import choose_rule
-from daybreak.data.readers.inputs import ByteCounter, find_files, spool_stdin
+from daybreak.data.readers.inputs import TOKENS, ByteCounter, find_files, spool_stdin
 from daybreak.data.tokenizers.byte_bpe import ByteBPE
 from daybreak.data.tokenizers.tokenizer import (
     TokenizerConfig,
@@ -51,12 +49,11 @@ from daybreak.data.tokenizers.tokenizer import (
     load_tokenizer,
     overlap,
     tokenizer_fingerprint,
-    vocabulary_size,
 )
 from daybreak.data.tokenizers.tokenizer_import import Existing
 from daybreak.data.tokenizers.tokenizer_making import TrainedTokenizer
 from daybreak.schemas.corpus import CORPUS_FILE
-from daybreak.schemas.run import SHARD_FORMAT, Manifest, Source
+from daybreak.schemas.run import Manifest, Source
 
 FEW_HELDOUT = 5
 """Number of held-out documents below which the held-out loss is unreliable."""
@@ -273,59 +270,32 @@ def _make(job: Job, work: Path, started: float) -> Manifest:
     corpus, found = job.corpus, _first_pass(job, work)
     _report(job, found)
     folder, made, shared = _tokenizer(job, found, work)
-    vocabulary = vocabulary_size(made)
     quality = quality_on(found, made)  # may refuse it, and does so before the text is read once more
-    facts = count(found, job.steps)
-    epochs = epochs_of(job.preprocessing, job.inputs, facts.kept)
-    settings = encoding.EncodingJob(
-        corpus=corpus,
-        tokenizer=folder,
-        special=special_ids(made, folder),
-        assignments=found.splits.path,
-        offsets=found.offsets,
-        first_pass=work / "survey",
-        fast=found.characters >= encoding.FAST_CHARACTERS and not corpus.is_tokens,
-        epochs=tuple(epochs[corpus.sources(number)[0]] for number in range(len(corpus.parts))),
-    )
+    report = count(job.preprocessing, found, job.steps)
+    epochs = epochs_of(job.preprocessing, job.inputs, {one.path: one.kept_characters for one in report.sources})
+    of_parts = [epochs[corpus.sources(number)[0]] for number in range(len(corpus.parts))]
+    settings = encoding.EncodingJob.after(found, corpus, folder, assignments=found.splits.path, epochs=of_parts)
     encoded = work / "encoded"
     deque(_over_parts(job, "Encoding", partial(encoding.encode_part, settings, encoded), encoded), maxlen=0)
-    resuming.refuse_changed(corpus.files)
     data = work / "data"
-    shutil.rmtree(data, ignore_errors=True)
-    shutil.copytree(folder, data / "tokenizer")
-    train, heldout, counts, density = encoding.join(
-        encoded, len(corpus.parts), data, vocabulary=vocabulary, sentences=corpus.sentences
-    )
-    if not train.tokens:
+    manifest, density = encoding.write_shards(
+        settings, encoded, data, job.tokenizer,
+        sources=[Source(path=one.path, documents=one.documents, characters=one.characters) for one in report.sources],
+        duplicates=found.splits.duplicates, skipped=found.skips.counts, characters=found.characters,
+        seconds=0.0, inputs_fingerprint=job.identity, overlap=shared,
+    )  # fmt: skip
+    if not manifest.train.tokens:
         raise UserError("No training text is left.", "Raise --epochs or --weights of an input that contains text.")
     seconds = round(time.monotonic() - started, 3)
-    corpus_report = report(
-        job.preprocessing, found, facts, density, epochs, quality=quality,
-        config=job.tokenizer, tokens=train.tokens + heldout.tokens, seconds=seconds,
+    report = finished(
+        report, found, density, epochs, quality,
+        advice_for=job.tokenizer if job.preprocessing.advise else None,
+        tokens=manifest.train.tokens + manifest.heldout.tokens, seconds=seconds,
     )  # fmt: skip
-    write_json(data / CORPUS_FILE, corpus_report)
-    if advice := corpus_report.advice:
+    write_json(data / CORPUS_FILE, report)
+    if advice := report.advice:
         say(f"Vocabulary: {advice.recommended:,} tokens suit this text. {advice.why}")
-    manifest = Manifest(
-        format=SHARD_FORMAT,
-        tokenizer=tokenizer_fingerprint(folder),
-        tokenizer_kind=type(job.tokenizer).__name__,
-        vocabulary=vocabulary,
-        token_bytes=encoding.token_bytes(vocabulary),
-        document_rule=corpus.rule_name,
-        train=train,
-        heldout=heldout,
-        unigram_counts=counts,
-        sources=[Source(path=one.path, documents=one.documents, characters=one.characters) for one in facts.sources],
-        duplicates=found.splits.duplicates,
-        skipped=found.skips.counts,
-        characters=found.characters,
-        seconds=seconds,
-        inputs_fingerprint=job.identity,
-        special=settings.special,
-        overlap=shared,
-        tokenizer_settings=job.tokenizer.training_settings(),
-    )
+    manifest = replace(manifest, seconds=seconds)
     write_json(data / "manifest.json", manifest)
     return manifest
 
@@ -333,7 +303,7 @@ def _make(job: Job, work: Path, started: float) -> Manifest:
 def _tokenizer(job: Job, found: FirstPass, work: Path) -> tuple[Path, Tokenizer, float | None]:
     """Make the tokenizer; return its folder, itself, and the fraction of its tokens that ``compare`` contains."""
     with working("Making the tokenizer"):
-        folder = resuming.made_once(work / "tokenizer", lambda to: job.tokenizer.make(found.sample, to))
+        folder = resuming.fill_once(work / "tokenizer", lambda to: job.tokenizer.make(found.sample, to))
     made = load_tokenizer(folder)
     warn_of_folding(made, found.letters, found.sample)
     shared = overlap(made, load_tokenizer(Path(job.compare))) if job.compare else None
@@ -358,7 +328,7 @@ def _first_pass(job: Job, work: Path) -> FirstPass:
         unprocessed = decide(work / "before", len(corpus.parts), least=least)
         with working("Making a first tokenizer"):
             config = filter_tokenizer(job.tokenizer)
-            first = resuming.made_once(work / "first", lambda to: config.make(unprocessed.sample, to))
+            first = resuming.fill_once(work / "first", lambda to: config.make(unprocessed.sample, to))
         context = Context(tokenizer=first)
     settings = first_pass.FirstPassJob(
         corpus=corpus,
@@ -368,7 +338,7 @@ def _first_pass(job: Job, work: Path) -> FirstPass:
         remove=job.preprocessing.remove_evaluation,
         near=work / "near" if any(isinstance(step, NearDuplicates) for step in steps) else None,
         show_text=job.preprocessing.show_text,
-        keep=0 if corpus.sentences or corpus.has_tokens else KEPT_BYTES // max(1, len(corpus.parts)),
+        keep=0 if corpus.sentences or TOKENS in corpus.forms else KEPT_BYTES // max(1, len(corpus.parts)),
     )
     _first_pass_parts(job, "Reading", settings, work / "survey")
     items = evaluation.counts if evaluation else ()

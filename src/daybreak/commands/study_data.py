@@ -21,9 +21,15 @@ from daybreak.core.files import make_folder, read_json, replace_folder, write_js
 from daybreak.core.process import usable_cores
 from daybreak.core.run_folder import RunFolder
 from daybreak.core.serialization import fingerprint
-from daybreak.data.pipeline.preprocessed import find_text, make_texts
+from daybreak.data.pipeline.preprocessed import (
+    PREPROCESSINGS,
+    RAW,
+    SORTED,
+    check_preprocessings,
+    find_text,
+    make_texts,
+)
 from daybreak.data.pipeline.resuming import work_folder
-from daybreak.data.pipeline.split_assignment import PREPROCESSINGS, RAW, SORTED, check_preprocessings
 from daybreak.data.pipeline.workers import released
 from daybreak.data.sequences.sampler import PackedRows, StreamRows
 from daybreak.data.sequences.shards import open_shards

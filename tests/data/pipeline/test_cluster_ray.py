@@ -80,5 +80,5 @@ def test_its_tasks_end_with_who_waits_and_the_same_command_goes_on(
 
 def test_a_cluster_that_is_not_there(records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
-    with pytest.raises(WorkerLost, match=r"The Ray cluster fails: .*refused\. See to its address"):
+    with pytest.raises(WorkerLost, match=r"The Ray cluster fails: .*refused\. Check its address"):
         prepare([records], tmp_path / "data", tokenizer=SMALL, workers=Cluster("ray", 2))

@@ -5,19 +5,17 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import fake_slurm
 import pytest
-from fake_clusters import SMALL, failing_step, hurry, kill_on_the_way, parts_of
+from fake_clusters import SMALL, hurry, kill_on_the_way, parts_of
 from small_texts import Contents, contents, left_over
 
 from daybreak.commands.prepare import prepare
 from daybreak.core.errors import UserError
 from daybreak.data.pipeline import cluster
-from daybreak.data.pipeline.cluster import Cluster, Slurm, end_earlier, over_parts_on
-from daybreak.data.pipeline.first_pass import fill_part
+from daybreak.data.pipeline.cluster import Cluster, Slurm, end_earlier
 from daybreak.data.pipeline.workers import WorkerLost
 
 
@@ -39,6 +37,7 @@ def test_slurm_prepares_the_same(
     assert contents(tmp_path / "my data") == as_here
     first, second = (fake_slurm.directives(job) for job in sorted(jobs.iterdir()))
     assert first.keys() == second.keys(), "and there is no third job"
+    assert set(fake_slurm.states(jobs / "7")) == {"COMPLETED"}, "a task that has nothing left to do ends by itself"
     asked = {"partition": "cpu", "time": "00:10:00", "mem-per-cpu": "2G", "cpus-per-task": "1", "array": "0-1%2"}
     assert asked.items() <= first.items() and "qos" not in first and "requeue" in first
     assert (tmp_path / "setup").exists() and left_over(tmp_path) == []
@@ -46,37 +45,19 @@ def test_slurm_prepares_the_same(
     assert "Slurm's job 7: " in told and "datatrove" not in told, told
 
 
-def test_what_is_not_set_is_left_to_the_cluster(jobs: Path, tmp_path: Path) -> None:
-    results = tmp_path / "results"
-    task = partial(fill_part, results, fill=os.listdir)  # leaves an empty folder
-    assert sorted(over_parts_on(Cluster("slurm", 1), task, range(3), results)) == [0, 1, 2]
-    assert fake_slurm.directives(jobs / "7").keys().isdisjoint({"partition", "time", "mem-per-cpu", "qos"})
-    assert fake_slurm.states(jobs / "7") == ["COMPLETED"], "a task that has nothing left to do ends by itself"
-
-
-def test_tasks_that_end_without_a_word(records: Path, as_here: Contents, tmp_path: Path) -> None:
+def test_tasks_that_end_without_a_word(records: Path, as_here: Contents, tmp_path: Path, jobs: Path) -> None:
     dying = Cluster("slurm", 2, Slurm(setup="kill -9 $$"))
     with pytest.raises(WorkerLost) as caught:
         prepare([records], tmp_path / "data", tokenizer=SMALL, workers=dying)
     parts = len(parts_of(records))
     sentence = f"Slurm's job 7 has ended, and {parts} of {parts} parts are missing (2 FAILED)."
     assert caught.value.sentence == sentence
+    unset = {"partition", "time", "mem-per-cpu", "qos"}
+    assert fake_slurm.directives(jobs / "7").keys().isdisjoint(unset), "what is not set is left to the cluster"
     logs = re.search(r"See its logs in '(.+?)'", caught.value.remedy)
     assert logs and len(list(Path(logs[1]).glob("slurm_logs/*.out"))) == 2
     prepare([records], tmp_path / "data", tokenizer=SMALL, workers=1)  # goes on, here as there
     assert contents(tmp_path / "data") == as_here and left_over(tmp_path) == []
-
-
-def test_what_a_task_fails_by_is_told_as_here(records: Path, tmp_path: Path, jobs: Path) -> None:
-    said = []
-    for workers in (1, Cluster("slurm", 1)):
-        with pytest.raises(UserError) as caught:
-            prepare(
-                [records], tmp_path / "data", tokenizer=SMALL, preprocessing=failing_step(tmp_path), workers=workers
-            )
-        said.append((caught.value.sentence, caught.value.remedy))
-    assert said[0] == said[1] and "failing.py' failed on document 1 of" in said[0][0]
-    assert [job.name for job in jobs.iterdir()] == ["7"]
 
 
 def test_what_slurm_refuses_is_told_in_its_words(records: Path, tmp_path: Path) -> None:

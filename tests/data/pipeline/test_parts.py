@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from daybreak.core.errors import UserError
 from daybreak.core.serialization import from_dict, to_dict
-from daybreak.data.pipeline.parts import read_part, split_parts
+from daybreak.data.pipeline.corpus import Corpus, split_parts
 from daybreak.data.readers import documents, inputs
 from daybreak.data.readers.documents import Document, DocumentRule, read_documents
 from daybreak.data.readers.file_range import Skips
@@ -24,41 +25,38 @@ LINES = st.lists(
     ),
     max_size=25,
 )
-QUIET = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
+QUIET = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+
+
+def corpus_of(files: list[InputFile], rule: DocumentRule, size: int) -> Corpus:
+    return Corpus(tuple((part,) for part in split_parts(files, rule, size)), rule, "text", False, 0)
 
 
 def in_parts(file: InputFile, rule: DocumentRule, size: int) -> tuple[list[Document], Skips]:
     """Each part by itself, its counts sent through JSON, merged in order."""
     found: list[Document] = []
     skips = Skips()
-    for part in pickle.loads(pickle.dumps(split_parts([file], rule, size))):
+    corpus = pickle.loads(pickle.dumps(corpus_of([file], rule, size)))
+    for number in range(len(corpus.parts)):
         own = Skips()
-        found += read_part(part, rule, "text", own, ByteCounter())
+        found += corpus.documents(number, own, ByteCounter())
         skips.merge(from_dict(Skips, json.loads(json.dumps(to_dict(own)))))
     return found, skips
 
 
-def outcome(read: list[Document] | UserError, skips: Skips) -> tuple[object, ...]:
-    return (read, skips.counts, skips.first) if isinstance(read, list) else (str(read),)
-
-
-def whole(file: InputFile, rule: DocumentRule) -> tuple[object, ...]:
+def whole(file: InputFile, rule: DocumentRule, size: int) -> tuple[list[Document], Skips]:
     skips = Skips()
+    return list(read_documents([file], rule, "text", skips, ByteCounter())), skips
+
+
+def outcome(read: Callable[..., tuple[list[Document], Skips]], *asked: object) -> tuple[object, ...]:
+    """What is read and skipped, or what is refused: a part that is the whole file is judged where it is read."""
     try:
-        return outcome(list(read_documents([file], rule, "text", skips, ByteCounter())), skips)
-    except UserError as error:
-        return outcome(error, skips)
-
-
-def parted(file: InputFile, rule: DocumentRule, size: int) -> tuple[object, ...]:
-    try:  # a part that is the whole file is judged where it is read
-        found, skips = in_parts(file, rule, size)
+        found, skips = read(*asked)
         skips.evaluate()
     except UserError as error:
-        return outcome(error, Skips())
-    return outcome(found, skips)
+        return (str(error),)
+    return found, skips.counts, skips.first
 
 
 @QUIET
@@ -73,7 +71,7 @@ def test_parts_of_text_hold_what_the_whole_holds(
         patch.setitem(inputs.LONGEST_LINE, TEXT, 40)
         patch.setattr(documents, "LARGEST_DOCUMENT", 60)
         (file,) = find_files([path])
-        assert parted(file, rule, size) == whole(file, rule)
+        assert outcome(in_parts, file, rule, size) == outcome(whole, file, rule, size)
 
 
 RECORD = st.one_of(
@@ -94,7 +92,8 @@ def test_parts_of_records_hold_what_the_whole_holds(
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(inputs.LONGEST_LINE, RECORDS, 100)
         (file,) = find_files([path])
-        assert parted(file, DocumentRule("line"), size) == whole(file, DocumentRule("line"))
+        rule = DocumentRule("line")
+        assert outcome(in_parts, file, rule, size) == outcome(whole, file, rule, size)
 
 
 def test_a_file_is_cut_and_every_part_has_its_share(tmp_path: Path) -> None:
@@ -102,37 +101,33 @@ def test_a_file_is_cut_and_every_part_has_its_share(tmp_path: Path) -> None:
     (tmp_path / "r.jsonl").write_text('{"text": "some"}\n' * 100)
     (tmp_path / "p.html").write_text("word " * 1000)
     files = find_files([tmp_path])
-    parts = split_parts(files, DocumentRule("line"), 300)
-    assert [(part.file.path.name, part.start, part.stop) for part in parts] == [
+    corpus = corpus_of(files, DocumentRule("line"), 300)
+    assert [(part.file.path.name, part.start, part.stop) for (part,) in corpus.parts] == [
         ("p.html", 0, None),
         *[("r.jsonl", start, start + 300 if start < 1500 else None) for start in range(0, 1700, 300)],
         *[("t.txt", start, start + 300 if start < 900 else None) for start in range(0, 1000, 300)],
     ]
-    counts = [len(list(read_part(part, DocumentRule("line"), "text", Skips(), ByteCounter()))) for part in parts]
+    counts = [sum(1 for _ in corpus.documents(number, Skips(), ByteCounter())) for number in range(len(corpus.parts))]
     assert counts[1:] == [18, 18, 17, 18, 18, 11, 30, 30, 30, 10]
     assert len(split_parts(files, DocumentRule("file"), 300)) == 1 + 6 + 1
 
 
 def test_bad_lines_are_judged_over_the_whole_file(tmp_path: Path) -> None:
     (tmp_path / "t.txt").write_bytes(b"fine\n" * 500 + b"caf\xe9\n" * 11 + b"fine\n" * 700)
-    (file,) = find_files([tmp_path / "t.txt"])
-    found, skips = in_parts(file, DocumentRule("line"), 100)
+    found, skips = in_parts(*find_files([tmp_path / "t.txt"]), DocumentRule("line"), 100)
     skips.evaluate()
-    assert len(found) == 1200
-    assert skips.counts == {"undecodable lines": 11}
+    assert len(found) == 1200 and skips.counts == {"undecodable lines": 11}
     assert skips.first["undecodable lines"].endswith("t.txt' line 501")
     (tmp_path / "t.txt").write_bytes(b"fine\n" * 500 + b"caf\xe9\n" * 11)
-    (file,) = find_files([tmp_path / "t.txt"])
-    found, skips = in_parts(file, DocumentRule("line"), 100)
+    _, skips = in_parts(*find_files([tmp_path / "t.txt"]), DocumentRule("line"), 100)
     with pytest.raises(UserError, match=r"has 11 undecodable lines of 511, the first in line 501\. Convert"):
         skips.evaluate()
 
 
 def test_a_binary_part_says_where(tmp_path: Path) -> None:
     (tmp_path / "t.txt").write_bytes(b"fine\n" * 100 + b"\0\n")
-    (file,) = find_files([tmp_path / "t.txt"])
     with pytest.raises(UserError, match=r"is binary, not text \(line 21 after byte 400\)"):
-        in_parts(file, DocumentRule("line"), 200)
+        in_parts(*find_files([tmp_path / "t.txt"]), DocumentRule("line"), 200)
 
 
 def test_row_groups_are_parts(tmp_path: Path) -> None:

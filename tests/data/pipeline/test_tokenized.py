@@ -18,10 +18,9 @@ from daybreak.commands.prepare import prepare
 from daybreak.core.errors import UserError
 from daybreak.core.files import read_json
 from daybreak.data.pipeline import tokenized
-from daybreak.data.pipeline.corpus import Corpus
-from daybreak.data.pipeline.parts import split_parts
+from daybreak.data.pipeline.corpus import Corpus, split_parts
 from daybreak.data.pipeline.preprocessing import Preprocessing
-from daybreak.data.readers.documents import Document, DocumentRule
+from daybreak.data.readers.documents import DocumentRule
 from daybreak.data.readers.file_range import Skips
 from daybreak.data.readers.inputs import ByteCounter, find_files
 from daybreak.data.sequences.shards import TokenStream, open_shards
@@ -61,11 +60,16 @@ def documents_of(stream: TokenStream) -> list[list[int]]:
     return [part.tolist() for part in np.split(stream.read(0, len(stream)), ends)[:-1]]
 
 
-def read(path: Path, tokenizer: Path, part_bytes: int = 64 << 20) -> tuple[list[Document], Skips]:
-    files = find_files([path])
-    parts = tuple((part,) for part in split_parts(files, DocumentRule("line"), part_bytes))
-    corpus, skips = Corpus(parts, DocumentRule("line"), "text", False, 0, str(tokenizer)), Skips()
-    return [one for number in range(len(parts)) for one in corpus.documents(number, skips, ByteCounter())], skips
+def corpus_of(path: Path, tokenizer: Path, part_bytes: int = 64 << 20) -> Corpus:
+    parts = tuple((part,) for part in split_parts(find_files([path]), DocumentRule("line"), part_bytes))
+    return Corpus(parts, DocumentRule("line"), "text", False, 0, str(tokenizer))
+
+
+def read(path: Path, tokenizer: Path, part_bytes: int = 64 << 20) -> tuple[list[list[int]], Skips]:
+    """The ids of all documents, and what was skipped."""
+    corpus, skips = corpus_of(path, tokenizer, part_bytes), Skips()
+    found = [one for number in range(len(corpus.parts)) for one in corpus.documents(number, skips, ByteCounter())]
+    return [one.ids.tolist() for one in found if one.ids is not None], skips
 
 
 @pytest.mark.parametrize("end", ["", "[SEP]", "[CLS]"])
@@ -156,8 +160,7 @@ def test_parts_of_any_size_are_the_file(
     path = tmp_path_factory.mktemp("tokens") / "t.ds"
     write_tokens(path, [[*around[0], *ids, *around[1]] for ids in bodies], width, "them|all" if named else "")
     found, skips = read(path, tokenizer, part_bytes)
-    ids = [one.ids.tolist() for one in found if one.ids is not None]
-    assert ids == [body for body in bodies if body]
+    assert found == [body for body in bodies if body]
     assert skips.counts.get("documents without text", 0) == lengths.count(0)
     assert len(find_files([path])) == 1
 
@@ -170,15 +173,12 @@ def test_a_long_document_is_cut_and_memory_bounded(
     monkeypatch.setattr(tokenized, "INDEX_BLOCK", 64)
     ids = np.random.default_rng(0).integers(5, 60, 10_500).tolist()
     path = write_tokens(tmp_path / "t.ds", [[CLS, *ids, SEP], [CLS, 7, 8, SEP]])
-    found, _ = read(path, tokenizer)
-    pieces = [one.ids.tolist() for one in found if one.ids is not None]
+    pieces, _ = read(path, tokenizer)
     assert np.concatenate(pieces[:-1]).tolist() == ids and pieces[-1] == [7, 8] and max(map(len, pieces)) == 1000
 
     def peak(documents: int) -> int:
         large = write_tokens(tmp_path / "large.ds", [[7] * 500] * documents)
-        files = find_files([large])
-        parts = tuple((part,) for part in split_parts(files, DocumentRule("line")))
-        corpus = Corpus(parts, DocumentRule("line"), "text", False, 0, str(tokenizer))
+        corpus = corpus_of(large, tokenizer)
         tracemalloc.start()
         assert sum(1 for _ in corpus.documents(0, Skips(), ByteCounter())) == documents
         found = tracemalloc.get_traced_memory()[1]
@@ -201,10 +201,9 @@ def test_whose_they_are_must_be_said(tokenizer: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"contains token ids, so their tokenizer must be named.*--tokenizer-from"):
         prepare([path], tmp_path / "data", tokenizer=WordPiece())
     taken = Existing(folder=str(tokenizer))
-    with pytest.raises(UserError, match="contains token ids, which cannot be split"):
-        prepare([path], tmp_path / "data", tokenizer=taken, split_sentences=True)
-    with pytest.raises(UserError, match="contains token ids, which cannot be split"):
-        prepare([path], tmp_path / "data", tokenizer=taken, chunk_characters=80)
+    for how in ({"split_sentences": True}, {"chunk_characters": 80}):
+        with pytest.raises(UserError, match="contains token ids, which cannot be split"):
+            prepare([path], tmp_path / "data", tokenizer=taken, **how)
 
 
 @pytest.mark.parametrize(
@@ -238,8 +237,7 @@ def test_metadata_that_say_nothing(tokenizer: Path, tmp_path: Path, metadata: st
     for width in (2, 4):
         path = write_tokens(tmp_path / f"{width}.ds", [[7] * 10] * 3, width)
         Path(f"{path}.metadata").write_text(metadata)
-        found, _ = read(path, tokenizer)
-        assert [one.ids.tolist() for one in found if one.ids is not None] == [[7] * 10] * 3
+        assert read(path, tokenizer)[0] == [[7] * 10] * 3
 
 
 def test_an_empty_file_is_an_empty_corpus(tokenizer: Path, tmp_path: Path) -> None:

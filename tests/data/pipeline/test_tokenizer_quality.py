@@ -8,8 +8,8 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from daybreak.core.errors import UserError
+from daybreak.data.pipeline import tokenizer_quality as module
 from daybreak.data.pipeline.tokenizer_quality import (
-    Cost,
     advise,
     first_characters,
     learnable_fraction,
@@ -80,20 +80,23 @@ def test_advice(texts: list[str], config: WordPiece | ByteBPE, monkeypatch: pyte
     heldout = write_texts(20, seed=2)
     sizes = (800, 400, 60000, 1200)
     # A text of this size alone cannot teach a large vocabulary.
-    alone = advise(texts, heldout, config, sizes, cost=Cost(hidden_size=64, body=10**8))
+    alone = advise(texts, heldout, config, sizes)
     assert alone.recommended == 400 and "examples" in alone.why
     tiny = advise(texts[:2], heldout, config, (400, 800))
     assert tiny.recommended == tiny.sizes[0].vocabulary and tiny.why.startswith("The text is small")
     # Where it can, the model decides.
-    monkeypatch.setattr("daybreak.data.pipeline.tokenizer_quality.LEARNABLE", 0)
-    large = advise(texts, heldout, config, sizes, cost=Cost(hidden_size=64, body=10**8))
+    monkeypatch.setattr(module, "LEARNABLE", 0)
+    monkeypatch.setattr(module, "HIDDEN_SIZE", 64)
+    large = advise(texts, heldout, config, sizes)
     assert [quality.vocabulary for quality in large.sizes[:3]] == [400, 800, 1200]
     assert large.sizes[3].vocabulary < 60000  # the text gives no more
     per_token = [quality.characters_per_token for quality in large.sizes]
     assert per_token == sorted(per_token) and per_token[0] > 1
     assert large.recommended == large.sizes[3].vocabulary and "no larger size was tried" in large.why
     # A wide and shallow model pays more for its decoder.
-    wide = advise(texts, heldout, config, sizes, cost=Cost(hidden_size=8192, body=10**5, predicted=1))
+    monkeypatch.setattr(module, "HIDDEN_SIZE", 8192)
+    monkeypatch.setattr(module, "BODY", 10**5)
+    wide = advise(texts, heldout, config, sizes)
     assert wide.recommended == 400 and "does not pay for their cost" in wide.why
 
 

@@ -1,6 +1,6 @@
 """Run the preparation of text parts on a Ray cluster or as a Slurm job array.
 
-Each part writes its result to a folder, which is renamed when it is complete (``first_pass.fill_part``), on a disk that
+Each part writes its result to a folder, which is renamed when it is complete (``resuming.fill_once``), on a disk that
 all machines share. No result is sent: a part is done when its folder exists, and a task that dies loses only the parts
 it was working on. The executors come from datatrove (extra ``corpus``). Until all parts are done there is also:
 
@@ -78,10 +78,7 @@ class Cluster:
     slurm: Slurm = field(default_factory=Slurm)
 
     def check(self) -> None:
-        """
-        Raises:
-            UserError: a required library or command is missing on this machine.
-        """
+        """Raise UserError if a required library or command is missing on this machine."""
         if importlib.util.find_spec("datatrove") is None:
             raise missing_extra(f"--on {self.kind}", "datatrove")
         if self.kind == RAY and importlib.util.find_spec("ray") is None:
@@ -110,16 +107,7 @@ class ClusterPlan:
 
 
 def chosen_workers(on: str, workers: int, slurm: Slurm) -> int | Cluster:
-    """Return a number of local processes, or the cluster to use.
-
-    Args:
-        on: one of PLACES.
-        workers: processes or tasks that run at the same time.
-        slurm: resources of a Slurm task.
-
-    Raises:
-        UserError: unknown place, a setting is missing, or a setting does not apply.
-    """
+    """Return a number of local processes, or the cluster to use."""
     if on not in PLACES:
         raise UserError(f"'{on}' is not a place to prepare text.{nearest(on, PLACES)}", "Use --on local, ray or slurm.")
     if on != SLURM and slurm != Slurm():
@@ -199,10 +187,7 @@ def _come(results: Path, left: set[int]) -> Iterator[int]:
 
 
 def _refuse_failed(folder: Path) -> None:
-    """
-    Raises:
-        Exception: the exception that ended a task or the launcher.
-    """
+    """Raise the exception that ended a task or the launcher, if there is one."""
     for path in sorted((folder / ERRORS).glob("[!.]*")):
         error: Exception = pickle.loads(path.read_bytes())
         raise error
@@ -272,11 +257,7 @@ class SlurmJob:
         return f"Slurm's job {self.number}"
 
     def begin(self) -> None:
-        """Wait until the job is submitted.
-
-        Raises:
-            WorkerLost: Slurm refuses it.
-        """
+        """Wait until the job is submitted; raise WorkerLost if Slurm refuses it."""
         if self._starter:
             self._starter.wait()
         _refuse_failed(self._folder)
@@ -334,11 +315,7 @@ def _answer(*command: str) -> str | None:
 
 
 def end_earlier(beside: Path) -> None:
-    """End the Slurm jobs of a killed preparation in ``beside``, which would still write there.
-
-    Raises:
-        UserError: one cannot be ended.
-    """
+    """End the Slurm jobs of a killed preparation in ``beside``, which would still write there."""
     notes = sorted(beside.glob(f"*/tasks-*/{JOB}"))
     if not notes:
         return

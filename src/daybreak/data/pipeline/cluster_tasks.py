@@ -43,10 +43,7 @@ class Parts(PipelineStep):
         self.folder = str(folder)
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> Any:
-        """
-        Raises:
-            Exception: raised by a part; also stored in the folder for the waiting process.
-        """
+        """Process the parts; store an exception in the folder, for the waiting process, and raise it."""
         folder = Path(self.folder)
         plan = read_plan(folder)
         if plan.cluster.kind == RAY:
@@ -61,10 +58,7 @@ class Parts(PipelineStep):
 
 
 def _do(plan: ClusterPlan, folder: Path, rank: int, world_size: int) -> None:
-    """
-    Raises:
-        WorkerLost: the machine or the text caused a failure. Finished parts are kept.
-    """
+    """Process the parts of one task; raise WorkerLost if the machine or the text causes a failure."""
     host, on_ray = f"machine '{socket.gethostname()}'", plan.cluster.kind == RAY
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the tasks of a machine fill its cores already
     try:
@@ -142,9 +136,8 @@ def _on_ray(plan: ClusterPlan, folder: Path) -> None:
 
     try:
         _refuse_unreachable(os.environ.get("RAY_ADDRESS", ""))
-        ray.init(
-            logging_level=logging.ERROR, log_to_driver=False
-        )  # connects to RAY_ADDRESS, or starts Ray on this machine
+        # Connects to RAY_ADDRESS, or starts Ray on this machine.
+        ray.init(logging_level=logging.ERROR, log_to_driver=False)
         RayTasks(
             [Parts(folder)],
             tasks=plan.tasks,
@@ -160,10 +153,7 @@ def _on_ray(plan: ClusterPlan, folder: Path) -> None:
 
 
 def _refuse_unreachable(address: str) -> None:
-    """
-    Raises:
-        OSError: nothing listens at ``host:port`` or ``ray://host:port``; Ray itself would wait for minutes.
-    """
+    """Raise OSError if nothing listens at ``host:port`` or ``ray://host:port``; Ray itself would wait for minutes."""
     host, _, port = address.rpartition("/")[2].rpartition(":")
     if host and port.isdecimal():
         socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
@@ -199,11 +189,7 @@ def _on_slurm(plan: ClusterPlan, folder: Path) -> None:
 
 
 def job_number(output: str) -> str:
-    """Return the job number in the output of sbatch, such as ``Submitted batch job 7 on cluster east``.
-
-    Raises:
-        ValueError: there is no job number.
-    """
+    """Return the job number in the output of sbatch, such as ``Submitted batch job 7 on cluster east``."""
     found = re.search(r"Submitted batch job (\d+)", output)
     if found is None:
         raise ValueError(f"sbatch prints no job number: {output}")

@@ -1,4 +1,4 @@
-"""The corpus: its parts and its document rule, the same in every pass."""
+"""The corpus: files in parts, which processes share and a restart skips, and how they are read."""
 
 from __future__ import annotations
 
@@ -6,10 +6,61 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from daybreak.core.errors import UserError
-from daybreak.data.pipeline.parts import PART_BYTES, Part, read_part, split_parts
-from daybreak.data.readers.documents import Document, DocumentRule, Skips, cut_documents
-from daybreak.data.readers.inputs import PARQUET, TEXT, TOKENS, UNITS, ByteCounter, InputFile
+from daybreak.data.pipeline.tokenized import read_tokens, split_documents
+from daybreak.data.readers.documents import Document, DocumentRule, Skips, cut_documents, read_file
+from daybreak.data.readers.file_range import FileRange
+from daybreak.data.readers.inputs import PARQUET, RECORDS, TEXT, TOKENS, UNITS, ByteCounter, InputFile
 from daybreak.data.readers.sentences import with_sentences
+from daybreak.data.readers.tables import row_groups
+
+PART_BYTES = 16 << 20
+
+
+@dataclass(frozen=True)
+class Part:
+    """A range of a file. The documents of all parts, in order, are the documents of the file."""
+
+    file: InputFile
+    start: int
+    """Byte offset; for a .parquet file a row group, for a .ds file a document. A record or line belongs to the part in
+    which it begins, a document between blank lines to the part in which the last blank line before it begins."""
+    stop: int | None
+    """In the same unit; None for the end of the file."""
+
+    @property
+    def whole(self) -> bool:
+        return self.start == 0 and self.stop is None
+
+
+def split_parts(files: Sequence[InputFile], rule: DocumentRule, part_bytes: int = PART_BYTES) -> list[Part]:
+    """Split uncompressed records and text (unless a file is one document), .parquet and .ds files into parts.
+
+    A part of a .parquet file has at least one row group. Other files are one part.
+
+    Raises:
+        UserError: a .parquet file is damaged, or pyarrow is not installed; a .ds file has no index.
+    """
+    found = []
+    for file in files:
+        ends = _ends(file, rule, part_bytes) if file.bytes > part_bytes else []
+        found += [Part(file, start, stop) for start, stop in zip([0, *ends], [*ends, None], strict=True)]
+    return found
+
+
+def _ends(file: InputFile, rule: DocumentRule, part_bytes: int) -> list[int]:
+    """Return where the parts of a large file end, without the last part."""
+    if file.form == TOKENS:
+        return split_documents(file, part_bytes)
+    if not file.compression and (file.form == RECORDS or (file.form == TEXT and rule.kind != "file")):
+        return list(range(part_bytes, file.bytes, part_bytes))
+    ends, size = [], 0
+    for number, group in enumerate(row_groups(file)[:-1] if file.form == PARQUET else [], 1):
+        size += group
+        if size >= part_bytes:
+            ends.append(number)
+            size = 0
+    return ends
+
 
 Bundle = tuple[Part, ...]
 """Parts that form one task, so that many small files do not become as many tasks."""
@@ -26,12 +77,12 @@ def bundled(
     bundles: list[list[Part]] = []
     room = 0
     for part in split_parts(files, rule, size):
-        small = part.start == 0 and part.stop is None and part.file.bytes <= room
+        small = part.whole and part.file.bytes <= room
         if small and bundles and (together or bundles[-1][0].file.given == part.file.given):
             bundles[-1].append(part)
         else:
             bundles.append([part])
-            room = size if part.start == 0 and part.stop is None else 0
+            room = size if part.whole else 0
         room -= part.file.bytes
     return tuple(map(tuple, bundles))
 
@@ -56,31 +107,23 @@ class Corpus:
     @property
     def sentences(self) -> bool:
         """Whether every document is split into sentences."""
-        return self.split_sentences or (self.rule.sentences and not self.chunk_characters and self._forms() == {TEXT})
-
-    @property
-    def is_tokens(self) -> bool:
-        """Whether all files contain token ids."""
-        return self._forms() == {TOKENS}
-
-    @property
-    def has_tokens(self) -> bool:
-        """Whether some files contain token ids."""
-        return TOKENS in self._forms()
+        return self.split_sentences or (self.rule.sentences and not self.chunk_characters and self.forms == {TEXT})
 
     @property
     def files(self) -> Iterator[InputFile]:
         """The file of every part; a file in several parts is repeated."""
         return (part.file for bundle in self.parts for part in bundle)
 
-    def _forms(self) -> set[str]:
+    @property
+    def forms(self) -> set[str]:
+        """The forms of the files, such as TEXT or TOKENS."""
         return {file.form for file in self.files}
 
     @property
     def rule_name(self) -> str:
         """The unit of a document, see ``Manifest.document_rule``."""
-        units = sorted({UNITS[form] for form in self._forms() if form != TEXT}, reverse=True)
-        return " and ".join(units + ([self.rule.kind] if TEXT in self._forms() else []))
+        units = sorted({UNITS[form] for form in self.forms - {TEXT}}, reverse=True)
+        return " and ".join(units + ([self.rule.kind] if TEXT in self.forms else []))
 
     def sources(self, number: int) -> list[str]:
         """Return the inputs of a bundle, as the user typed them, in order."""
@@ -95,12 +138,18 @@ class Corpus:
         return f"document {document + 1:,} of '{first.file.name}{until}'{since}"
 
     def documents(self, number: int, skips: Skips, byte_counter: ByteCounter) -> Iterator[Document]:
-        """Yield the documents of one bundle, in order."""
+        """Yield the documents of one bundle, in order.
+
+        Call ``skips.evaluate`` after all bundles, in order, to check the bad lines of files that were read in parts.
+        """
         found: Iterator[Document] = (
-            document
-            for part in self.parts[number]
-            for document in read_part(part, self.rule, self.text_field, skips, byte_counter, self.tokenizer)
+            document for part in self.parts[number] for document in self._read(part, skips, byte_counter)
         )
         if self.chunk_characters:
             found = cut_documents(found, self.chunk_characters, skips)
         return with_sentences(found) if self.split_sentences else found
+
+    def _read(self, part: Part, skips: Skips, byte_counter: ByteCounter) -> Iterator[Document]:
+        if part.file.form == TOKENS:
+            return read_tokens(FileRange(part.file, skips, byte_counter, part.start, part.stop), self.tokenizer)
+        return read_file(part.file, self.rule, self.text_field, skips, byte_counter, part.start, part.stop)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -32,93 +32,61 @@ QUALITY_CHARACTERS = 1_000_000
 """Characters of held-out text on which the tokenizer is evaluated."""
 
 
-@dataclass
-class _Passage:
-    """Documents and characters before and after one filter."""
-
-    name: str
-    why: str
-    passes: int
-    documents: list[int] = field(default_factory=lambda: [0, 0])
-    characters: list[int] = field(default_factory=lambda: [0, 0])
-    reasons: Counter[str] = field(default_factory=Counter)
-    examples: list[DroppedText] = field(default_factory=list)
-
-    def report(self) -> StepReport:
-        return StepReport(
-            name=self.name,
-            why=self.why,
-            passes=self.passes,
-            documents_in=self.documents[0],
-            documents_out=self.documents[1],
-            characters_in=self.characters[0],
-            characters_out=self.characters[1],
-            reasons=dict(self.reasons.most_common()),
-            examples=self.examples,
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class CorpusFacts:
-    """Counts of documents and characters, computed from the first pass."""
-
-    steps: list[StepReport]
-    sources: list[SourceReport]
-    lengths: Histogram
-    documents: int
-    characters: int
-    words: int
-
-    @property
-    def kept(self) -> dict[str, int]:
-        """Kept characters by source."""
-        return {source.path: source.kept_characters for source in self.sources}
-
-
-def count(first_pass: FirstPass, steps: Sequence[Filter]) -> CorpusFacts:
-    """Count documents and characters by filter, by source and by length.
+def count(preprocessing: Preprocessing, first_pass: FirstPass, steps: Sequence[Filter]) -> CorpusReport:
+    """Return the report as far as the first pass tells it: documents and characters by filter, source and length.
 
     Args:
         steps: the filters in the order in which they were applied; NearDuplicates last, if used.
     """
-    passages = [_Passage(step.name, step.why(), step.passes) for step in steps]
-    passages.append(_Passage("ExactDuplicates", "all but one of documents that are equal", 0))
-    sources: dict[str, np.ndarray] = {}
+    named = [(step.name, step.why(), step.passes) for step in steps]
+    named.append(("ExactDuplicates", "all but one of documents that are equal", 0))
+    flows = np.zeros((len(named), 4), np.int64)  # documents and characters into a step, and out of it
+    reasons = [Counter[str]() for _ in named]
+    examples: list[list[DroppedText]] = [[] for _ in named]
+    sources: dict[str, np.ndarray] = {}  # documents and characters, read and kept
     lengths = np.zeros(len(LENGTHS) - 1, np.int64)
     words = 0
     for part, facts in enumerate(first_pass.facts):
         number = first = first_pass.offsets[part]
         for rows, assignments in first_pass.documents(part):
             near = near_copies(first_pass.near, number, len(rows)) & (rows["reason"] == 0)
-            number += len(rows)
             kept = assignments != DROPPED
             characters = rows["characters"].astype(np.int64)
-            _pass_through(passages, facts.reasons, rows["reason"], characters, kept, near)
-            _count_sources(sources, facts, number - len(rows) - first, characters, kept)
+            _count_steps(flows, reasons, facts.reasons, rows["reason"], characters, kept, near)
+            _count_sources(sources, facts, number - first, characters, kept)
             lengths += np.histogram(np.clip(characters[kept], LENGTHS[0], LENGTHS[-1] - 1), LENGTHS)[0]
             words += int(rows["words"][kept].sum(dtype=np.int64))
+            number += len(rows)
         for example in facts.examples:
-            shown = passages[example.step].examples
+            shown = examples[example.step]
             if sum(one.reason == example.text.reason for one in shown) < EXAMPLES:
                 shown.append(example.text)
-    totals = sum(sources.values(), np.zeros(4, np.int64))
-    return CorpusFacts(
-        steps=[passage.report() for passage in passages],
-        sources=[
-            SourceReport(
-                path=path,
-                documents=int(found[0]),
-                characters=int(found[1]),
-                kept_documents=int(found[2]),
-                kept_characters=int(found[3]),
+    _, _, documents, characters_kept = sum(sources.values(), np.zeros(4, np.int64)).tolist()
+    languages = sum((Counter(part.languages) for part in first_pass.facts), Counter())
+    return CorpusReport(
+        preset=preprocessing.preset,
+        documents=documents,
+        characters=characters_kept,
+        words=words,
+        tokens=0,
+        seconds=0.0,
+        steps=[
+            StepReport(
+                name=name, why=why, passes=passes, documents_in=flow[0], documents_out=flow[2], characters_in=flow[1],
+                characters_out=flow[3], reasons=dict(reason.most_common()), examples=shown,
             )
-            for path, found in sources.items()
+            for (name, why, passes), flow, reason, shown in zip(named, flows.tolist(), reasons, examples)
+        ],
+        sources=[
+            SourceReport(path=path, documents=read, characters=size, kept_documents=kept, kept_characters=kept_size)
+            for path, (read, size, kept, kept_size) in ((path, found.tolist()) for path, found in sources.items())
         ],
         lengths=Histogram(edges=LENGTHS, counts=lengths.tolist()),
-        documents=int(totals[2]),
-        characters=int(totals[3]),
-        words=words,
-    )
+        compressibility=Histogram(edges=DENSITIES.tolist(), counts=[]),
+        scripts=_fractions(first_pass.letters),
+        languages=_fractions(languages),
+        contamination=_contamination(preprocessing, first_pass),
+    )  # fmt: skip
 
 
 def _count_sources(
@@ -132,85 +100,67 @@ def _count_sources(
         sources.setdefault(source, np.zeros(4, np.int64))[:] += found.astype(np.int64)
 
 
-def _pass_through(
-    passages: list[_Passage],
+def _count_steps(
+    flows: np.ndarray,
+    counters: Sequence[Counter[str]],
     reasons: Sequence[Reason],
     codes: np.ndarray,
     characters: np.ndarray,
     kept: np.ndarray,
     near: np.ndarray,
 ) -> None:
-    """Update the counts of all filters; each filter sees the documents that passed those before it."""
-    step_of = np.array([len(passages), *(reason.step for reason in reasons)])[codes]
+    """Update the counts of all steps; each one sees the documents that passed those before it."""
+    step_of = np.array([len(flows), *(reason.step for reason in reasons)])[codes]
     equal = (codes == 0) & ~kept & ~near
-    step_of[equal] = len(passages) - 1
-    if near.any():
-        step_of[near] = len(passages) - 2
-        passages[-2].reasons["nearly the same as another"] += int(near.sum())
-    for place, passage in enumerate(passages):
-        there, out = step_of >= place, step_of > place
-        passage.documents = [passage.documents[0] + int(there.sum()), passage.documents[1] + int(out.sum())]
-        passage.characters = [
-            passage.characters[0] + int(characters[there].sum()),
-            passage.characters[1] + int(characters[out].sum()),
-        ]
+    for chosen, step, why in ((equal, -1, "equal to another"), (near, -2, "nearly the same as another")):
+        if chosen.any():
+            step_of[chosen] = len(flows) + step
+            counters[step][why] += int(chosen.sum())
     for code, reason in enumerate(reasons, 1):
-        passages[reason.step].reasons[reason.why] += int((codes == code).sum())
-    if equal.any():
-        passages[-1].reasons["equal to another"] += int(equal.sum())
+        counters[reason.step][reason.why] += int((codes == code).sum())
+    for step, flow in enumerate(flows):
+        for column, chosen in enumerate((step_of >= step, step_of > step)):
+            flow[2 * column : 2 * column + 2] += chosen.sum(), characters[chosen].sum()
 
 
 def quality_on(first_pass: FirstPass, tokenizer: Tokenizer) -> TokenizerQuality | None:
-    """Evaluate the tokenizer on held-out text; None if the sample of a large corpus contains none.
-
-    Raises:
-        UserError: the tokenizer deletes all of that text.
-    """
+    """Evaluate the tokenizer on held-out text; None if the sample of a large corpus contains none."""
     texts = some_of(first_pass.heldout_sample, QUALITY_CHARACTERS)
     return measure_quality(tokenizer, texts) if texts else None
 
 
-def report(
-    preprocessing: Preprocessing,
+def finished(
+    report: CorpusReport,
     first_pass: FirstPass,
-    facts: CorpusFacts,
     density: np.ndarray,
     epochs: dict[str, float],
-    *,
     quality: TokenizerQuality | None,
-    config: TokenizerConfig,
+    *,
+    advice_for: TokenizerConfig | None,
     tokens: int,
     seconds: float,
 ) -> CorpusReport:
-    """Build the report.
+    """Add to the report what the tokenizer and the second pass tell.
 
     Args:
+        report: result of ``count``.
         density: documents by tokens per character, between the edges ``encoding.DENSITIES``.
         epochs: by source.
         quality: result of ``quality_on``.
-        config: the configuration of the tokenizer.
+        advice_for: recommend a size for this tokenizer.
         tokens: total of all shards.
     """
-    languages: Counter[str] = Counter()
-    for part in first_pass.facts:
-        languages.update(part.languages)
-    texts = some_of(first_pass.heldout_sample, QUALITY_CHARACTERS) if preprocessing.advise else []
-    return CorpusReport(
-        preset=preprocessing.preset,
-        documents=facts.documents,
-        characters=facts.characters,
-        words=facts.words,
+    advice = None
+    if advice_for and (texts := some_of(first_pass.heldout_sample, QUALITY_CHARACTERS)):
+        advice = advise(first_pass.sample, texts, advice_for, characters=report.characters)
+    return replace(
+        report,
         tokens=tokens,
         seconds=seconds,
-        steps=facts.steps,
-        sources=[replace(source, epochs=epochs[source.path]) for source in facts.sources],
-        lengths=facts.lengths,
+        sources=[replace(source, epochs=epochs[source.path]) for source in report.sources],
         compressibility=Histogram(edges=DENSITIES.tolist(), counts=density.tolist()),
-        scripts=_fractions(first_pass.letters),
-        languages=_fractions(languages),
-        contamination=_contamination(preprocessing, first_pass),
         tokenizer=quality,
-        advice=advise(first_pass.sample, texts, config, characters=facts.characters) if texts else None,
+        advice=advice,
     )
 
 

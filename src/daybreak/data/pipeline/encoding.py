@@ -2,7 +2,7 @@
 
 Each part writes its tokens to a folder, which is renamed when it is complete. The shards hold the tokens of the parts
 in order, independent of which process encoded them. Repeated documents follow after all parts: two copies of a document
-in one sequence would reveal the masked tokens.
+in one sequence would reveal the masked tokens. ``write_shards`` makes the data folder with its manifest.
 
     ENCODED/00007/train.tokens train.documents [train.sentences]  heldout...  times  counts  density
 """
@@ -12,24 +12,27 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from daybreak.core.errors import UserError
+from daybreak.core.special_tokens import special_ids
 from daybreak.data.filters.deduplication import DROPPED, HELDOUT, document_key
 from daybreak.data.pipeline.corpus import Corpus
-from daybreak.data.pipeline.first_pass import fill_part, kept_documents, part_folder
+from daybreak.data.pipeline.first_pass import FirstPass, kept_documents
+from daybreak.data.pipeline.resuming import fill_once, part_folder, refuse_changed
 from daybreak.data.readers.documents import Document, Skips
-from daybreak.data.readers.inputs import ByteCounter
+from daybreak.data.readers.inputs import TOKENS, ByteCounter
 from daybreak.data.readers.text_pieces import cut_at_whitespace
 from daybreak.data.sequences.shards import BlockWriter, ShardWriter, token_type
 from daybreak.data.tokenizers.fast_encoding import Encode, TextEncoder, fast_encoder, plain_encoder
-from daybreak.data.tokenizers.tokenizer import load_tokenizer, tokenizer_fingerprint, vocabulary_size
-from daybreak.schemas.run import BlockFile, SpecialIds, Split
+from daybreak.data.tokenizers.tokenizer import TokenizerConfig, load_tokenizer, tokenizer_fingerprint, vocabulary_size
+from daybreak.schemas.run import SHARD_FORMAT, BlockFile, Manifest, SpecialIds, Split
 
 FAST_CHARACTERS = 4_000_000
 """Corpus size from which the fast encoder is used; its check takes as long as encoding half of this directly."""
@@ -51,8 +54,11 @@ class EncodingJob:
     """Settings of the second pass, the same for every part."""
 
     corpus: Corpus
+    sentences: bool
+    """Whether the ends of sentences are recorded."""
     tokenizer: Path
     """Tokenizer folder. Special tokens in a text are encoded as ordinary text; only Daybreak inserts separators."""
+    vocabulary: int
     special: SpecialIds
     assignments: Path
     """File with uint8[documents] of the whole corpus, see ``SplitAssignments``."""
@@ -60,10 +66,33 @@ class EncodingJob:
     """Number of the first document of each part, then the total number of documents."""
     epochs: tuple[float, ...]
     """Copies of each part's documents in the training split; a fraction repeats that fraction of the documents."""
-    first_pass: Path | None = None
-    """Folder of the first pass, which may contain the texts of the parts."""
-    fast: bool = False
+    first_pass: tuple[Path, ...]
+    """Folders of the parts in the first pass, which may contain their texts."""
+    fast: bool
     """Use the fast encoder; worthwhile if the text is long enough to make up for its check."""
+
+    @classmethod
+    def after(
+        cls, found: FirstPass, corpus: Corpus, tokenizer: Path, *, assignments: Path, epochs: Sequence[float]
+    ) -> EncodingJob:
+        """Return the settings that follow from the first pass and the tokenizer."""
+        made = load_tokenizer(tokenizer)
+        return cls(
+            corpus=corpus,
+            sentences=corpus.sentences,
+            tokenizer=tokenizer,
+            vocabulary=vocabulary_size(made),
+            special=special_ids(made, tokenizer),
+            assignments=assignments,
+            offsets=found.offsets,
+            epochs=tuple(epochs),
+            first_pass=found.folders,
+            fast=found.characters >= FAST_CHARACTERS and corpus.forms != {TOKENS},
+        )
+
+    @property
+    def token_bytes(self) -> int:
+        return 2 if self.vocabulary <= 1 << 16 else 4
 
 
 class OutputDocument(NamedTuple):
@@ -75,15 +104,17 @@ class OutputDocument(NamedTuple):
     """Number of copies in its split."""
 
 
-class _Flat:
-    """Collects the ids of documents in one array, with the ends of documents and sentences."""
+class _PartWriter:
+    """Writes the tokens of a part for one split, and the ends of documents and sentences relative to the part."""
 
-    def __init__(self, separator: int) -> None:
-        self._separator = np.array([separator], np.uint32)
-        self._ids: list[np.ndarray] = []
+    def __init__(self, folder: Path, name: str, job: EncodingJob):
+        names = ("tokens", "documents", "sentences") if job.sentences else ("tokens", "documents")
+        self._files = [(folder / f"{name}.{what}").open("wb") for what in names]
+        self._type, self._separator = token_type(job.token_bytes), np.array([job.special.sep], np.uint32)
+        self._ids = [self._separator[:0]]
+        self._documents: list[int] = []
+        self._sentences: list[int] = []
         self._size = 0
-        self.documents: list[int] = []
-        self.sentences: list[int] = []
 
     def add(self, sentences: list[np.ndarray]) -> None:
         """Add a document, given as the ids of its sentences or as a single array."""
@@ -91,69 +122,47 @@ class _Flat:
         for sentence in [sentence for sentence in sentences if len(sentence)] or [self._separator[:0]]:
             self._ids.append(sentence)
             self._size += len(sentence)
-            self.sentences.append(self._size)
+            self._sentences.append(self._size)
         self._ids.append(self._separator)
         self._size += 1
-        self.sentences[-1] = self._size
-        self.documents.append(self._size)
+        self._sentences[-1] = self._size
+        self._documents.append(self._size)
 
-    def ids(self) -> np.ndarray:
-        return np.concatenate(self._ids) if self._ids else np.zeros(0, np.uint32)
-
-
-class _PartWriter:
-    """Writes the tokens of a part for one split, and the ends of documents and sentences relative to the part."""
-
-    def __init__(self, folder: Path, name: str, kind: np.dtype, sentences: bool):
-        self._kind, self._tokens = kind, 0
-        self._ids = (folder / f"{name}.tokens").open("wb")
-        self._documents = (folder / f"{name}.documents").open("wb")
-        self._sentences = (folder / f"{name}.sentences").open("wb") if sentences else None
-
-    def write(self, flat: _Flat) -> np.ndarray:
-        ids = flat.ids()
-        self._ids.write(ids.astype(self._kind).tobytes())
-        self._documents.write((np.array(flat.documents, END) + np.uint64(self._tokens)).tobytes())
-        if self._sentences:
-            self._sentences.write((np.array(flat.sentences, END) + np.uint64(self._tokens)).tobytes())
-        self._tokens += len(ids)
-        return ids
+    def flush(self) -> tuple[np.ndarray, np.ndarray]:
+        """Write what was added since the last call; return its ids, and the sizes of its documents."""
+        ids, documents = np.concatenate(self._ids), np.array(self._documents, np.int64)
+        sizes = np.diff(documents, prepend=self._size - len(ids))
+        columns = ids.astype(self._type), documents.astype(END), np.array(self._sentences, END)
+        for file, values in zip(self._files, columns):  # the last file only if sentences are recorded
+            file.write(values.tobytes())
+        self._ids, self._documents, self._sentences = self._ids[:1], [], []
+        return ids, sizes
 
     def close(self) -> None:
-        for file in filter(None, (self._ids, self._documents, self._sentences)):
+        for file in self._files:
             file.close()
 
 
-def token_bytes(vocabulary: int) -> int:
-    return 2 if vocabulary <= 1 << 16 else 4
-
-
 def encode_part(job: EncodingJob, folder: Path, byte_counter: ByteCounter, number: int) -> int:
-    """Encode one part into ``folder/NUMBER`` unless it exists; return the number.
-
-    Raises:
-        UserError: the number of documents differs from the first pass.
-    """
-    return fill_part(folder, number, lambda work: _encode(job, work, byte_counter, number))
+    """Encode one part into ``folder/NUMBER`` unless it exists; return the number."""
+    fill_once(part_folder(folder, number), lambda work: _encode(job, work, byte_counter, number))
+    return number
 
 
 @functools.lru_cache(maxsize=1)
-def opened(folder: Path, fingerprint: str, fast: bool) -> tuple[int, TextEncoder]:
-    """Return the vocabulary size and the encoder of a tokenizer; cached, because the check of the fast one is slow.
+def opened(folder: Path, fingerprint: str, fast: bool) -> TextEncoder:
+    """Return the encoder of a tokenizer; cached, because the check of the fast one is slow.
 
     Args:
         fingerprint: invalidates the cache if the tokenizer in ``folder`` changes.
     """
-    tokenizer = load_tokenizer(folder)
-    return vocabulary_size(tokenizer), (fast_encoder if fast else plain_encoder)(tokenizer)
+    return (fast_encoder if fast else plain_encoder)(load_tokenizer(folder))
 
 
 def _encode(job: EncodingJob, work: Path, byte_counter: ByteCounter, number: int) -> None:
-    vocabulary, encode = opened(job.tokenizer, tokenizer_fingerprint(job.tokenizer), job.fast)
-    sentences, checked = job.corpus.sentences, not job.fast
-    kind = token_type(token_bytes(vocabulary))
-    writers = {name: _PartWriter(work, name, kind, sentences) for name in SPLITS}
-    counts = np.zeros(vocabulary, np.uint64)
+    encode, checked = opened(job.tokenizer, tokenizer_fingerprint(job.tokenizer), job.fast), not job.fast
+    train, heldout = (_PartWriter(work, name, job) for name in SPLITS)
+    counts = np.zeros(job.vocabulary, np.uint64)
     density = np.zeros(len(DENSITIES) - 1, np.int64)
     all_times = [np.zeros(0, TIMES)]
     for batch in _batches(job, byte_counter, number):
@@ -161,21 +170,20 @@ def _encode(job: EncodingJob, work: Path, byte_counter: ByteCounter, number: int
             checked = True
             if not encode.identical([document.text[:CHECKED_CHARACTERS] for document, *_ in batch[:CHECKED]]):
                 encode = plain_encoder(load_tokenizer(job.tokenizer))
-        flats = {name: _Flat(job.special.sep) for name in SPLITS}
         for (document, held, _), ids in zip(batch, _ids(batch, encode), strict=True):
-            flats["heldout" if held else "train"].add(ids)
+            (heldout if held else train).add(ids)
             fraction = sum(map(len, ids)) / len(document.text)
             density[min(len(density) - 1, int(fraction * len(density)))] += 1
-        writers["heldout"].write(flats["heldout"])
-        train = writers["train"].write(flats["train"])
+        heldout.flush()
+        written, sizes = train.flush()
         times = np.array([output.times for output in batch if not output.held], TIMES)
         all_times.append(times)
-        counts += np.bincount(train, minlength=vocabulary).astype(np.uint64)
-        for often in np.unique(times[times > 1]):
-            own = train[np.repeat(times == often, np.diff(flats["train"].documents, prepend=0))]
-            counts += np.uint64(often - 1) * np.bincount(own, minlength=vocabulary).astype(np.uint64)
-    for writer in writers.values():
-        writer.close()
+        of_token = np.repeat(times, sizes)
+        for often in np.unique(times):
+            own = np.bincount(written[of_token == often], minlength=job.vocabulary)
+            counts += np.uint64(often) * own.astype(np.uint64)
+    train.close()
+    heldout.close()
     np.concatenate(all_times).tofile(work / "times")
     counts.tofile(work / "counts")
     density.tofile(work / "density")
@@ -187,8 +195,8 @@ def _batches(job: EncodingJob, byte_counter: ByteCounter, number: int) -> Iterat
     assignments = np.memmap(job.assignments, np.uint8, "r")[first:stop] if stop > first else np.zeros(0, np.uint8)
     batch: list[OutputDocument] = []
     size = read = 0
-    kept = kept_documents(part_folder(job.first_pass, number)) if job.first_pass else None
-    for read, document in enumerate(kept or job.corpus.documents(number, Skips(), byte_counter), 1):
+    documents = kept_documents(job.first_pass[number]) or job.corpus.documents(number, Skips(), byte_counter)
+    for read, document in enumerate(documents, 1):
         assignment = assignments[read - 1] if read <= len(assignments) else DROPPED
         times = 1 if assignment == HELDOUT else _times(document.text, job.epochs[number])
         if assignment == DROPPED or not times:
@@ -229,40 +237,70 @@ def _encoded(documents: list[Document], encode: Encode) -> Iterator[list[np.ndar
         yield [next(of_parts) for _ in own]
 
 
-def join(
-    parts: Path, number: int, folder: Path, *, vocabulary: int, sentences: bool
-) -> tuple[Split, Split, BlockFile, np.ndarray]:
-    """Write the shards in ``folder`` from the ``number`` parts in ``parts``, which are kept in case of interruption.
+def write_shards(
+    job: EncodingJob, parts: Path, data: Path, config: TokenizerConfig, **origin: Any
+) -> tuple[Manifest, np.ndarray]:
+    """Write the tokenizer and the shards into ``data``; the encoded parts are kept in case of interruption.
+
+    Args:
+        parts: the folder of the encoded parts.
+        config: the configuration of the tokenizer.
+        origin: the fields of the manifest that tell where the text comes from.
 
     Returns:
-        The train split, the held-out split, the file of unigram counts (uint64[vocabulary]), and the histogram of
-        documents by tokens per character (DENSITIES).
+        The manifest, which the caller writes last, and the histogram of documents by tokens per character (DENSITIES).
+
+    Raises:
+        UserError: a file changed since it was found.
     """
-    width = token_bytes(vocabulary)
-    writers = {name: ShardWriter(folder, name, width, sentences=sentences) for name in SPLITS}
-    counts, density = np.zeros(vocabulary, np.uint64), np.zeros(len(DENSITIES) - 1, np.int64)
-    places = [part_folder(parts, place) for place in range(number)]
+    refuse_changed(job.corpus.files)
+    shutil.rmtree(data, ignore_errors=True)
+    shutil.copytree(job.tokenizer, data / "tokenizer")
+    train, heldout, counts, density = join(job, parts, data)
+    manifest = Manifest(
+        format=SHARD_FORMAT,
+        tokenizer=tokenizer_fingerprint(job.tokenizer),
+        tokenizer_kind=type(config).__name__,
+        tokenizer_settings=config.training_settings(),
+        vocabulary=job.vocabulary,
+        token_bytes=job.token_bytes,
+        special=job.special,
+        document_rule=job.corpus.rule_name,
+        train=train,
+        heldout=heldout,
+        unigram_counts=counts,
+        **origin,
+    )
+    return manifest, density
+
+
+def join(job: EncodingJob, parts: Path, data: Path) -> tuple[Split, Split, BlockFile, np.ndarray]:
+    """Write the shards; return both splits, the file of unigram counts (uint64[vocabulary]), and the histogram."""
+    train, heldout = (ShardWriter(data, name, job.token_bytes, sentences=job.sentences) for name in SPLITS)
+    counts, density = np.zeros(job.vocabulary, np.uint64), np.zeros(len(DENSITIES) - 1, np.int64)
+    places = [part_folder(parts, place) for place in range(len(job.corpus.parts))]
     most = []
     for part in places:
-        _append(part, "heldout", writers["heldout"], token_type(width), sentences)
+        _append(job, part, "heldout", heldout)
         counts += np.fromfile(part / "counts", np.uint64)
         density += np.fromfile(part / "density", np.int64)
         most.append(int(np.fromfile(part / "times", TIMES).max(initial=0)))
     for turn in range(1, max(most, default=0) + 1):
         for part in (part for part, often in zip(places, most, strict=True) if often >= turn):
-            _append(part, "train", writers["train"], token_type(width), sentences, turn)
-    file = BlockWriter(folder / "unigram.bin")
+            _append(job, part, "train", train, turn)
+    file = BlockWriter(data / "unigram.bin")
     file.write(counts.astype("<u8"))
-    return writers["train"].close(), writers["heldout"].close(), file.close(), density
+    return train.close(), heldout.close(), file.close(), density
 
 
-def _append(part: Path, name: str, writer: ShardWriter, kind: np.dtype, sentences: bool, turn: int = 0) -> None:
+def _append(job: EncodingJob, part: Path, name: str, writer: ShardWriter, turn: int = 0) -> None:
     """Append the documents of a part; with ``turn``, only those with at least that many copies."""
     if not (part / f"{name}.tokens").stat().st_size:
         return  # an empty file cannot be memory-mapped
     ends = np.memmap(part / f"{name}.documents", END, "r").view(np.int64)
-    of_sentences = np.memmap(part / f"{name}.sentences", END, "r").view(np.int64) if sentences else None
+    of_sentences = np.memmap(part / f"{name}.sentences", END, "r").view(np.int64) if job.sentences else None
     times = np.fromfile(part / "times", TIMES) if turn else np.ones(len(ends), TIMES)
+    kind = token_type(job.token_bytes)
     first = start = 0
     while first < len(ends):
         last = max(first + 1, int(np.searchsorted(ends, start + JOINED_TOKENS, side="right")))

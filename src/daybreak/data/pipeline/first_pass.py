@@ -2,17 +2,15 @@
 
 Each part writes its results to a folder, which is renamed when it is complete, so an interrupted preparation resumes:
 
-    SURVEY/00007/documents.bin  sample/  facts.json  kept.texts  kept.lengths
+    SURVEY/00007/documents.bin  sample/  facts.json  kept
 
 The clean text of a part is kept for the second pass if it fits, because parsing it again takes longer than encoding.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,15 +27,14 @@ from daybreak.data.filters.languages import Language, open_identifier
 from daybreak.data.filters.near_duplicates import near_duplicates, write_signatures
 from daybreak.data.filters.scripts import script_fractions
 from daybreak.data.pipeline.corpus import Corpus
+from daybreak.data.pipeline.resuming import fill_once, part_folder
 from daybreak.data.pipeline.sample import SampleSpool, SampleTexts, shrink
-from daybreak.data.readers.cleaning import LONG
 from daybreak.data.readers.documents import Document, Skips
 from daybreak.data.readers.inputs import ByteCounter
 from daybreak.schemas.corpus import DroppedText
 
 ROW = np.dtype([("key", "<u8"), ("characters", "<u4"), ("words", "<u4"), ("reason", "<u4")])
 """One document. reason: 0 if it is kept, else the 1-based index of its reason in ``Facts.reasons``."""
-BUFFERED_ROWS = 1 << 12
 EXAMPLES = 3
 """Examples stored for each reason."""
 EXAMPLE_CHARACTERS = 400
@@ -100,33 +97,8 @@ class Facts:
 
 def first_pass_part(job: FirstPassJob, folder: Path, byte_counter: ByteCounter, number: int) -> int:
     """Process one part into ``folder/NUMBER`` unless it exists; return the number."""
-
-    def fill(work: Path) -> None:
-        write_json(work / "facts.json", _read(job, work, byte_counter, number))
-
-    return fill_part(folder, number, fill)
-
-
-def fill_part(folder: Path, number: int, fill: Callable[[Path], None]) -> int:
-    """Create ``folder/NUMBER`` atomically with ``fill`` unless it exists; return the number."""
-    final = part_folder(folder, number)
-    if not final.exists():
-        work = final.with_name(f".{final.name}.{os.getpid()}")
-        shutil.rmtree(work, ignore_errors=True)
-        work.mkdir(parents=True)
-        fill(work)
-        settle(work, final)
+    fill_once(part_folder(folder, number), lambda work: _read(job, work, byte_counter, number))
     return number
-
-
-def settle(work: Path, final: Path) -> None:
-    """Rename the complete folder of a part; keep an existing one, from an orphan process of a killed preparation."""
-    try:
-        os.replace(work, final)
-    except OSError:
-        if not final.exists():
-            raise
-        shutil.rmtree(work)
 
 
 TIDY_EVERY = 16
@@ -137,170 +109,104 @@ def keep_tidy(folder: Path, parts: Iterable[object]) -> None:
     """Consume ``parts``; reduce their samples in ``folder`` to the sample limit from time to time."""
     for done, _ in enumerate(parts, 1):
         if done % TIDY_EVERY == 0:
-            tidy(folder)
+            shrink([part / "sample" for part in sorted(folder.glob("[0-9]*"))])
 
 
-def tidy(folder: Path) -> None:
-    """Reduce the samples of finished parts to the sample limit."""
-    shrink([part / "sample" for part in sorted(folder.glob("[0-9]*"))])
+def _read(job: FirstPassJob, work: Path, byte_counter: ByteCounter, number: int) -> None:
+    """Read one part and write its results into ``work``."""
+    filters = [step.open(job.context) for step in job.filters]
+    models = [step.model for step in job.filters if isinstance(step, Language)]
+    identify = open_identifier(models[0]) if models else None
+    skips, sources = Skips(), dict.fromkeys(job.corpus.sources(number), 0)
+    scripts, languages, contaminated = Counter[str](), Counter[str](), Counter[str]()
+    codes: dict[Reason, int] = {}
+    items: set[tuple[int, int]] = set()
+    examples: list[Example] = []
 
-
-def part_folder(folder: Path, number: int) -> Path:
-    return folder / f"{number:05d}"
-
-
-def _read(job: FirstPassJob, work: Path, byte_counter: ByteCounter, number: int) -> Facts:
-    reader = _Reader(job, work, byte_counter, number)
-    staying = reader.staying()
-    if job.near:
-        write_signatures(staying, job.near, number)
-    for _ in staying:  # exhausted already if signatures were written
-        pass
-    return reader.facts()
-
-
-class _Reader:
-    """Reads one part and collects its results."""
-
-    def __init__(self, job: FirstPassJob, work: Path, byte_counter: ByteCounter, number: int):
-        self._job, self._work, self._byte_counter, self._number = job, work, byte_counter, number
-        self._filters = [step.open(job.context) for step in job.filters]
-        self._skips = Skips()
-        self._sources = dict.fromkeys(job.corpus.sources(number), 0)
-        self._reasons: dict[Reason, int] = {}
-        self._scripts: Counter[str] = Counter()
-        self._languages: Counter[str] = Counter()
-        models = [step.model for step in job.filters if isinstance(step, Language)]
-        self._identify = open_identifier(models[0]) if models else None
-        self._items: set[tuple[int, int]] = set()
-        self._contaminated: Counter[str] = Counter()
-        self._examples: list[Example] = []
-        self._shown: Counter[int] = Counter()
-
-    def staying(self) -> Iterator[tuple[int, str]]:
-        """Read the part; yield (number, text) of kept documents."""
-        spool, rows = SampleSpool(self._work / "sample"), _Rows(self._work / "documents.bin")
-        kept = KeptTexts(self._work, self._job.keep)
-        for place, document in enumerate(self._job.corpus.documents(self._number, self._skips, self._byte_counter)):
-            text = document.text
-            kept.add(text)
-            self._sources[document.source] += 1
-            try:
-                why = self._why_not(text)
-            except FilterFailed as failed:
-                raise failed.on(self._job.corpus.place(self._number, place)) from None
-            key = document_key(text)
-            code = self._reasons.setdefault(why, len(self._reasons) + 1) if why else 0
-            rows.add((key, len(text), _blanks(text) + 1, code))
-            if why is None:
-                spool.add(place, key, text)
-                self._scripts.update(script_fractions(text[:SCRIPT_CHARACTERS]))
-                if self._identify:
-                    self._languages[self._identify(text)] += 1
-                yield self._number << PART_BITS | place, text
-            elif self._job.show_text and self._shown[code] < EXAMPLES:
-                self._shown[code] += 1
-                shown = DroppedText(reason=why.why, text=text[:EXAMPLE_CHARACTERS])
-                self._examples.append(Example(why.step, shown))
-        spool.close()
-        rows.close()
-        kept.close()
-
-    def _why_not(self, text: str) -> Reason | None:
+    def why_not(text: str) -> Reason | None:
         """Return the first filter that drops ``text``, with its reason, or None."""
-        for step, evaluate in enumerate(self._filters):
+        for step, evaluate in enumerate(filters):
             if (why := evaluate(text)) is not None:
                 return Reason(step, why)
-        if self._job.evaluation is None or not (met := self._job.evaluation.find(text)):
+        if job.evaluation is None or not (met := job.evaluation.find(text)):
             return None
-        self._items |= met
-        self._contaminated.update({str(evaluation) for evaluation, _ in met})
-        return Reason(len(self._filters), CONTAMINATED) if self._job.remove else None
+        items.update(met)
+        contaminated.update({str(evaluation) for evaluation, _ in met})
+        return Reason(len(filters), CONTAMINATED) if job.remove else None
 
-    def facts(self) -> Facts:
-        return Facts(
-            sources=self._sources,
-            skips=self._skips,
-            reasons=list(self._reasons),
-            scripts=dict(self._scripts),
-            languages=dict(self._languages),
-            items=sorted(self._items),
-            contaminated=dict(self._contaminated),
-            examples=self._examples,
-        )
+    def staying() -> Iterator[tuple[int, str]]:
+        """Read the part; yield (number, text) of kept documents."""
+        spool, kept, shown = SampleSpool(work / "sample"), KeptTexts(work, job.keep), Counter[int]()
+        with (work / "documents.bin").open("wb") as rows:
+            for place, document in enumerate(job.corpus.documents(number, skips, byte_counter)):
+                text = document.text
+                kept.add(text)
+                sources[document.source] += 1
+                try:
+                    why = why_not(text)
+                except FilterFailed as failed:
+                    raise failed.on(job.corpus.place(number, place)) from None
+                key, words = document_key(text), text.count(" ") + text.count("\n") + 1  # the text is clean
+                code = codes.setdefault(why, len(codes) + 1) if why else 0
+                rows.write(np.array((key, len(text), words, code), ROW).tobytes())
+                if why is None:
+                    spool.add(place, key, text)
+                    scripts.update(script_fractions(text[:SCRIPT_CHARACTERS]))
+                    if identify:
+                        languages[identify(text)] += 1
+                    yield number << PART_BITS | place, text
+                elif job.show_text and shown[code] < EXAMPLES:
+                    shown[code] += 1
+                    examples.append(Example(why.step, DroppedText(reason=why.why, text=text[:EXAMPLE_CHARACTERS])))
+        spool.close()
+        kept.close()
 
-
-def _blanks(text: str) -> int:
-    """Count the spaces and line breaks of a clean text."""
-    if len(text) < LONG:
-        return text.count(" ") + text.count("\n")
-    codes = np.frombuffer(text.encode(), np.uint8)
-    return int(np.count_nonzero(codes == ord(" "))) + int(np.count_nonzero(codes == ord("\n")))
-
-
-class _Rows:
-    """Writes rows of ROW with a bounded buffer."""
-
-    def __init__(self, path: Path):
-        self._file = path.open("wb")
-        self._held: list[tuple[int, int, int, int]] = []
-
-    def add(self, row: tuple[int, int, int, int]) -> None:
-        self._held.append(row)
-        if len(self._held) == BUFFERED_ROWS:
-            self._flush()
-
-    def _flush(self) -> None:
-        self._file.write(np.array(self._held, ROW).tobytes())
-        self._held.clear()
-
-    def close(self) -> None:
-        self._flush()
-        self._file.close()
+    documents = staying()
+    if job.near:
+        write_signatures(documents, job.near, number)
+    deque(documents, maxlen=0)  # exhausted already if signatures were written
+    facts = Facts(
+        sources=sources, skips=skips, reasons=list(codes), scripts=dict(scripts), languages=dict(languages),
+        items=sorted(items), contaminated=dict(contaminated), examples=examples,
+    )  # fmt: skip
+    write_json(work / "facts.json", facts)
 
 
 KEPT_BYTES = 4 << 30
 """Disk space for the stored texts of all parts."""
-LENGTH = np.dtype("<u8")
+KEPT = "kept"
+HEAD_BYTES = 8
+"""The length of a text stands before it."""
 
 
 class KeptTexts:
     """Stores the documents of one part in ``folder``, or none of them if they exceed ``limit`` bytes."""
 
     def __init__(self, folder: Path, limit: int):
-        self._paths, self._limit = _files(folder), limit
-        self._texts, self._lengths = (path.open("wb") for path in self._paths)
-        self._size = 0
+        self._path, self._room = folder / KEPT, limit
+        self._file = self._path.open("wb")
 
     def add(self, text: str) -> None:
         data = text.encode()
-        self._size += len(data)
-        if self._size <= self._limit:
-            self._texts.write(data)
-            self._lengths.write(len(data).to_bytes(LENGTH.itemsize, "little"))
+        self._room -= len(data)
+        if self._room >= 0:
+            self._file.write(len(data).to_bytes(HEAD_BYTES, "little") + data)
 
     def close(self) -> None:
-        self._texts.close()
-        self._lengths.close()
-        if self._size > self._limit:
-            for path in self._paths:
-                path.unlink()
+        self._file.close()
+        if self._room < 0:
+            self._path.unlink()
 
 
 def kept_documents(folder: Path) -> Iterator[Document] | None:
     """Return the documents stored in ``folder`` in order, or None if they must be read from the input again."""
-    texts, lengths = _files(folder)
-    return _read_kept(texts, lengths) if lengths.exists() else None
+    return _read_kept(folder / KEPT) if (folder / KEPT).exists() else None
 
 
-def _read_kept(texts: Path, lengths: Path) -> Iterator[Document]:
-    with texts.open("rb") as file:
-        for size in np.fromfile(lengths, LENGTH).tolist():
-            yield Document(text=file.read(size).decode(), source="")
-
-
-def _files(folder: Path) -> tuple[Path, Path]:
-    return folder / "kept.texts", folder / "kept.lengths"
+def _read_kept(path: Path) -> Iterator[Document]:
+    with path.open("rb") as file:
+        while head := file.read(HEAD_BYTES):
+            yield Document(text=file.read(int.from_bytes(head, "little")).decode(), source="")
 
 
 @dataclass(frozen=True)
@@ -363,9 +269,6 @@ def decide(
         least: minimum number of held-out documents.
         signatures: folder of the signatures of all parts, to drop near duplicates.
         evaluation_items: see ``FirstPass``.
-
-    Raises:
-        UserError: fewer than two documents are kept, or a file has too many bad lines.
     """
     folders = tuple(part_folder(folder, number) for number in range(parts))
     shrink([one / "sample" for one in folders])

@@ -50,15 +50,7 @@ class Preprocessing:
     """Store examples of dropped documents in corpus.json."""
 
     def check(self, inputs: int, *, trains: bool) -> None:
-        """Check settings that depend on each other.
-
-        Args:
-            inputs: number of inputs.
-            trains: whether the tokenizer is trained on the text, not an existing one.
-
-        Raises:
-            UserError: a required setting is missing, or there is not one number for each input.
-        """
+        """Check settings that depend on each other, on the number of inputs, or on whether a tokenizer is trained."""
         if self.epochs and self.weights:
             raise UserError("--epochs and --weights cannot be combined.", "Give one of them.")
         for name, values in (("--epochs", self.epochs), ("--weights", self.weights)):
@@ -74,15 +66,7 @@ class Preprocessing:
             raise UserError("An imported tokenizer has a fixed vocabulary size.", "Omit --advise.")
 
     def check_sources(self, given: Sequence[str], owners: set[str]) -> None:
-        """Check that each number of a mixture refers to one input.
-
-        Args:
-            given: the inputs.
-            owners: the inputs to which files were assigned.
-
-        Raises:
-            UserError: an input is given twice, or all of its files belong to others.
-        """
+        """Check that each number of a mixture refers to one input, of which files are left in ``owners``."""
         if not self.epochs and not self.weights:
             return
         for place, one in enumerate(given):
@@ -90,13 +74,7 @@ class Preprocessing:
                 raise UserError(f"All of '{one}' is in other inputs too.", "Name each text once to mix sources.")
 
     def all_filters(self) -> tuple[Filter, ...]:
-        """Return all filters in order; document filters come first.
-
-        The user's filter file is read at each call.
-
-        Raises:
-            UserError: unknown preset, unusable filters, or a required setting is missing.
-        """
+        """Return all filters in order; document filters come first. Each call reads the user's filter file."""
         if bool(self.languages) != bool(self.language_model):
             raise UserError(
                 "Language filtering needs a model and languages.",
@@ -119,14 +97,7 @@ class Preprocessing:
         return (*document_filters, *corpus_filters)
 
     def identity(self, filters: Sequence[Filter]) -> Any:
-        """Return a plain value that identifies this preprocessing, including the state of the files it names.
-
-        Args:
-            filters: the result of ``all_filters``.
-
-        Raises:
-            UserError: a file cannot be read.
-        """
+        """Return a plain value that identifies this preprocessing and ``all_filters``, with the files that it names."""
         beside: list[Any] = []
         try:
             for path in self.evaluation:

@@ -16,7 +16,7 @@ from daybreak.core.locks import locked
 from daybreak.core.process import is_alive
 from daybreak.core.serialization import fingerprint
 from daybreak.core.terminal import say
-from daybreak.data.pipeline.parts import PART_BYTES
+from daybreak.data.pipeline.corpus import PART_BYTES
 from daybreak.data.pipeline.workers import WorkerLost
 from daybreak.data.readers import hub
 from daybreak.data.readers.inputs import DATA_SET, InputFile
@@ -33,9 +33,6 @@ def work_folder(folder: Path, identity: str) -> Iterator[Path]:
     The name of the subfolder contains ``identity``, so that a worker left over from another preparation does not write
     into it. ``folder`` is removed at the end and on exceptions, except after a killed worker, full memory, a full disk
     or Ctrl-C, so that the preparation can be resumed.
-
-    Raises:
-        UserError: another process holds the lock.
     """
     make_folder(folder)
     with (folder / "lock").open("a") as lock:
@@ -117,14 +114,24 @@ def folder_beside(final: Path, what: str, stack: ExitStack) -> Path:
     return make_folder(folder)
 
 
-def made_once(folder: Path, make: Callable[[Path], object]) -> Path:
-    """Fill ``folder`` with ``make``, atomically, unless it exists; return it."""
-    if not folder.exists():
-        work = folder.with_name(f".{folder.name}")
+def fill_once(final: Path, fill: Callable[[Path], object]) -> Path:
+    """Create the folder ``final`` atomically with ``fill`` unless it exists; return it."""
+    if not final.exists():
+        work = final.with_name(f".{final.name}.{os.getpid()}")
         shutil.rmtree(work, ignore_errors=True)
-        make(work)
-        os.replace(work, folder)
-    return folder
+        work.mkdir(parents=True)
+        fill(work)
+        try:
+            os.replace(work, final)
+        except OSError:
+            if not final.exists():
+                raise
+            shutil.rmtree(work)  # an orphan process of a killed preparation was first
+    return final
+
+
+def part_folder(folder: Path, number: int) -> Path:
+    return folder / f"{number:05d}"
 
 
 def identity_of(files: list[InputFile], given: list[str], **settings: object) -> str:
@@ -144,10 +151,7 @@ def identity_of(files: list[InputFile], given: list[str], **settings: object) ->
 
 
 def refuse_changed(files: Iterable[InputFile]) -> None:
-    """
-    Raises:
-        UserError: a file changed since it was found, so earlier decisions may refer to other documents.
-    """
+    """Raise UserError if a file changed since it was found, so that decisions may be on other documents."""
     for file in dict.fromkeys(files):
         if file.revision:
             continue

@@ -30,9 +30,10 @@ class SampleSpool:
 
     def __init__(self, folder: Path, limit: int = SAMPLE_BYTES):
         folder.mkdir()
-        self._limit = limit
-        self._layers = [_Layer(folder, layer) for layer in range(LAYERS)]
-        self._lowest = self._size = 0
+        self._paths = [_files(folder, layer) for layer in range(LAYERS)]
+        self._files = [(heads.open("wb"), texts.open("wb")) for heads, texts in self._paths]
+        self._keys: list[set[int]] = [set() for _ in range(LAYERS)]
+        self._limit, self._lowest, self._sizes = limit, 0, [0] * LAYERS
 
     def add(self, number: int, key: int, text: str) -> None:
         """Add a document.
@@ -43,47 +44,26 @@ class SampleSpool:
         # The key's leading bits choose the split, so the layer is taken from a hash of the key.
         bits = int.from_bytes(hashlib.blake2b(key.to_bytes(8, "big"), digest_size=8).digest(), "big")
         layer = min(LAYERS - 1, 64 - bits.bit_length())
-        if layer < self._lowest:
+        if layer < self._lowest or key in self._keys[layer]:
             return
-        self._size += self._layers[layer].add(number, key, text)
-        while self._size > self._limit and self._lowest < LAYERS - 1:
-            self._size -= self._layers[self._lowest].drop()
+        self._keys[layer].add(key)
+        heads, texts = self._files[layer]
+        data = text.encode()
+        heads.write(np.array((number, key, len(data)), HEAD).tobytes())
+        texts.write(data)
+        self._sizes[layer] += HEAD.itemsize + len(data)
+        while sum(self._sizes) > self._limit and self._lowest < LAYERS - 1:
+            for file, path in zip(self._files[self._lowest], self._paths[self._lowest]):
+                file.close()
+                path.unlink()
+            self._keys[self._lowest].clear()
+            self._sizes[self._lowest] = 0
             self._lowest += 1
 
     def close(self) -> None:
-        for layer in self._layers:
-            layer.close()
-
-
-class _Layer:
-    def __init__(self, folder: Path, layer: int):
-        self._folder, self._layer = folder, layer
-        self._heads, self._texts = (path.open("wb") for path in _files(folder, layer))
-        self._keys: set[int] = set()
-        self._size = 0
-
-    def add(self, number: int, key: int, text: str) -> int:
-        """Return the bytes written; 0 for a duplicate."""
-        if key in self._keys:
-            return 0
-        self._keys.add(key)
-        data = text.encode()
-        self._heads.write(np.array([(number, key, len(data))], HEAD).tobytes())
-        self._texts.write(data)
-        self._size += HEAD.itemsize + len(data)
-        return HEAD.itemsize + len(data)
-
-    def drop(self) -> int:
-        """Delete the layer; return its bytes."""
-        self.close()
-        self._keys.clear()
-        for path in _files(self._folder, self._layer):
-            path.unlink()
-        return self._size
-
-    def close(self) -> None:
-        self._heads.close()
-        self._texts.close()
+        for files in self._files:
+            for file in files:
+                file.close()
 
 
 def _files(folder: Path, layer: int) -> tuple[Path, Path]:

@@ -81,9 +81,6 @@ def tokenizer_folder(files: Sequence[InputFile], tokenizer: TokenizerConfig, cut
     Args:
         tokenizer: the tokenizer of the preparation.
         cut: whether documents are split into sentences or chunks, which is not possible for ids.
-
-    Raises:
-        UserError: the tokenizer was not named, or documents are to be split.
     """
     name = next((file.name for file in files if file.form == TOKENS), None)
     if name is None:
@@ -99,11 +96,7 @@ def tokenizer_folder(files: Sequence[InputFile], tokenizer: TokenizerConfig, cut
 
 
 def open_decoder(folder: str) -> Decoder:
-    """Load a tokenizer for decoding; cached while its files are unchanged.
-
-    Raises:
-        UserError: there is no tokenizer, or it lacks a special token.
-    """
+    """Load a tokenizer for decoding; cached while its files are unchanged."""
     changed = [path.stat().st_mtime_ns for path in sorted(Path(folder).glob("*.json"))]
     return _decoder(folder, tuple(changed))
 
@@ -115,11 +108,7 @@ def _decoder(folder: str, changed: tuple[int, ...]) -> Decoder:
 
 
 def open_tokens(file: InputFile) -> TokenFile:
-    """Open a .ds file, memory-mapped, and check that file and index match.
-
-    Raises:
-        UserError: there is no index, it does not match, or the token size is not supported.
-    """
+    """Open a .ds file, memory-mapped, and check that file and index match."""
     index, metadata = (Path(f"{file.path}.{what}") for what in ("index", "metadata"))
     if not index.is_file():
         raise UserError(

@@ -6,7 +6,6 @@ import itertools
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -34,9 +33,6 @@ def measure_quality(tokenizer: Tokenizer, texts: Iterable[str]) -> TokenizerQual
 
     Tokens are counted on the whole text. Whole and unknown words are counted on each word with a space before it.
     Memory grows with the number of different words.
-
-    Raises:
-        UserError: the text contains no word, or the tokenizer removes all of it.
     """
     name = getattr(tokenizer.model, "unk_token", None)
     unknown = tokenizer.token_to_id(name) if name else None
@@ -125,25 +121,18 @@ def warn_of_folding(tokenizer: Tokenizer, letters: Counter[str], texts: Iterable
         )
 
 
-@dataclass(frozen=True)
-class Cost:
-    """The compute cost of a token when training a model of this size.
+HIDDEN_SIZE, BODY, PREDICTED = 512, 25_000_000, 0.3
+"""A small model: its hidden size, its parameters without the token embedding, the fraction of tokens it predicts."""
 
-    A step processes each token with ``body`` parameters, and a fraction ``predicted`` of the tokens also with the
-    decoder of hidden_size x vocabulary parameters. FLOPs are proportional to these parameters (Kaplan et al. 2020,
-    arXiv 2001.08361, section 2.1).
+
+def compute_cost(quality: TokenizerQuality) -> float:
+    """Return the parameters that such a model uses per character of text.
+
+    A step processes each token with BODY parameters, and the predicted ones also with the decoder of hidden size x
+    vocabulary parameters. FLOPs are proportional to these parameters (Kaplan et al. 2020, arXiv 2001.08361, section
+    2.1).
     """
-
-    hidden_size: int = 512
-    body: int = 25_000_000
-    """Parameters without the token embedding."""
-    predicted: float = 0.3
-    """Fraction of the tokens that are predicted."""
-
-    def of(self, quality: TokenizerQuality) -> float:
-        """Return the parameters used per character of text."""
-        decoder = self.predicted * self.hidden_size * quality.vocabulary
-        return (self.body + decoder) / quality.characters_per_token
+    return (BODY + PREDICTED * HIDDEN_SIZE * quality.vocabulary) / quality.characters_per_token
 
 
 def advise(
@@ -153,14 +142,13 @@ def advise(
     sizes: Sequence[int] = SIZES,
     *,
     characters: int = 0,
-    cost: Cost | None = None,
 ) -> VocabularyAdvice:
-    """Recommend the learnable vocabulary size with the lowest compute cost per character.
+    """Recommend the learnable vocabulary size with the lowest compute cost per character, see ``compute_cost``.
 
-    A larger vocabulary encodes the same text in fewer tokens, but each token costs more at the decoder: see ``Cost``.
-    The text must also contain enough examples: Gowda and May (2020, arXiv 2004.02334) find that the best vocabulary is
-    the largest one in which 95 % of the tokens have at least 100 examples; here only merged tokens count. Both criteria
-    concern speed and rarity, not the final quality of a model.
+    A larger vocabulary encodes the same text in fewer tokens, but each token costs more at the decoder. The text must
+    also contain enough examples: Gowda and May (2020, arXiv 2004.02334) find that the best vocabulary is the largest
+    one in which 95 % of the tokens have at least 100 examples; here only merged tokens count. Both criteria concern
+    speed and rarity, not the final quality of a model.
 
     The tokenizer is trained once, at the largest size, on at most TRAIN_CHARACTERS. For a large corpus this
     underestimates the larger vocabularies.
@@ -171,27 +159,22 @@ def advise(
         config: the kind of tokenizer; its size is ignored.
         sizes: candidates.
         characters: size of the whole training text, by which examples are scaled; 0 if ``train_texts`` is all of it.
-        cost: the model; by default a small one with hidden size 512.
-
-    Raises:
-        UserError: ``config`` imports a tokenizer; or there is no held-out text.
     """
     if not isinstance(config, TrainedTokenizer):
         raise UserError("An imported tokenizer has a fixed vocabulary size.", "Leave --advise out.")
-    cost = cost or Cost()
     train, heldout = some_of(train_texts, TRAIN_CHARACTERS), some_of(heldout_texts, HELDOUT_CHARACTERS)
     scale = max(1.0, characters / max(1, sum(map(len, train))))
     words = Counter(itertools.chain.from_iterable(map(str.split, train)))
     found: list[TokenizerQuality] = []
-    taught: list[bool] = []
+    able: list[TokenizerQuality] = []
     for tokenizer in config.train_sizes(train, sorted(sizes)):
         if found and vocabulary_size(tokenizer) == found[-1].vocabulary:
             break  # the text has no more merges
         found.append(measure_quality(tokenizer, heldout))
-        taught.append(learnable_fraction(tokenizer, words, scale) >= LEARNABLE)
-    able = [quality for quality, enough in zip(found, taught) if enough]
-    best = min(able, key=cost.of) if able else found[0]
-    return VocabularyAdvice(sizes=found, recommended=best.vocabulary, why=_why(best, found, able, cost))
+        if learnable_fraction(tokenizer, words, scale) >= LEARNABLE:
+            able.append(found[-1])
+    best = min(able, key=compute_cost) if able else found[0]
+    return VocabularyAdvice(sizes=found, recommended=best.vocabulary, why=_why(best, found, able))
 
 
 def some_of(texts: Iterable[str], characters: int) -> list[str]:
@@ -231,15 +214,13 @@ def learnable_fraction(tokenizer: Tokenizer, words: Counter[str], scale: float =
     return float((counts[merged] * scale >= EXAMPLES).mean()) if merged else 0.0
 
 
-def _why(best: TokenizerQuality, found: list[TokenizerQuality], able: list[TokenizerQuality], cost: Cost) -> str:
+def _why(best: TokenizerQuality, found: list[TokenizerQuality], able: list[TokenizerQuality]) -> str:
     if not able:
         return (
             f"The text is small: even of {best.vocabulary:,} tokens, fewer than {LEARNABLE:.0%} have {EXAMPLES} "
             "examples in it (Gowda and May 2020)."
         )
-    message = (
-        f"It has the lowest compute per character for hidden size {cost.hidden_size} and {cost.body:,} other parameters"
-    )
+    message = f"It has the lowest compute per character for hidden size {HIDDEN_SIZE} and {BODY:,} other parameters"
     larger = [quality for quality in found if quality.vocabulary > best.vocabulary]
     if not larger:
         return f"{message}; no larger size was tried."

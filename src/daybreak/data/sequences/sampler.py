@@ -237,15 +237,8 @@ class RowSampler(ShuffledSampler):
     """Divides a stream into sequences of consecutive tokens.
 
     Args:
-        stream: the tokens of one split.
-        length: ids in a sequence.
-        seed: determines the order.
-        special: the special ids of the stream's tokenizer.
         cls: whether the first of the ids is [CLS].
         order: integer [rows_per_epoch], the order in every epoch; None for a new one each epoch.
-
-    Raises:
-        UserError: the stream is shorter than one sequence.
     """
 
     def __init__(

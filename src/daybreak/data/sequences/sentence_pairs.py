@@ -62,11 +62,7 @@ class SentencePairs(RowsConfig):
 
 
 def check_pairs(stream: TokenStream) -> str | None:
-    """Return a warning if documents are too short for useful next-sentence labels, else None.
-
-    Raises:
-        UserError: there are no sentence ends, or fewer than two documents with text.
-    """
+    """Refuse text without pairs; return a warning if documents are too short for useful labels, else None."""
     sentences, documents = stream.sentence_ends(), stream.document_ends()
     if sentences is None:
         raise UserError(
@@ -116,11 +112,7 @@ class _Pair:
 
 
 class PairSampler(ShuffledSampler):
-    """Returns segment pairs; uses 8 bytes of memory per document.
-
-    Raises:
-        UserError: see ``check_pairs``; or the sequence length is too small for a pair.
-    """
+    """Returns segment pairs; uses 8 bytes of memory per document."""
 
     def __init__(
         self,

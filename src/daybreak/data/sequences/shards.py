@@ -185,7 +185,7 @@ class BlockReader:
 
 
 class TokenStream:
-    """One split as a flat array of ids over its files."""
+    """One split as a flat array of ids over its files, which are checked as by BlockReader."""
 
     def __init__(self, folder: Path, split: Split, token_bytes: int):
         self._type = token_type(token_bytes)
@@ -198,11 +198,7 @@ class TokenStream:
         return int(self._starts[-1])
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """Return the ids [start, stop) of the stream: uint16 or uint32, read-only.
-
-        Raises:
-            UserError: the file was changed after it was prepared.
-        """
+        """Return the ids [start, stop) of the stream: uint16 or uint32, read-only."""
         if not 0 <= start <= stop <= len(self):
             raise IndexError(f"[{start}, {stop}) is outside a stream of {len(self)} tokens")
         index = int(np.searchsorted(self._starts, start, side="right")) - 1
@@ -217,11 +213,7 @@ class TokenStream:
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def windows(self, starts: np.ndarray, width: int) -> np.ndarray:
-        """Return the ids [start, start + width) for each of ``starts`` (int64 [N]): uint16 or uint32 [N, width].
-
-        Raises:
-            UserError: a file was changed after it was prepared.
-        """
+        """Return the ids [start, start + width) for each of ``starts`` (int64 [N]): uint16 or uint32 [N, width]."""
         if len(starts) and not 0 <= starts.min() <= starts.max() + width <= len(self):
             raise IndexError(f"windows of {width} from {starts.min()} to {starts.max()} in a stream of {len(self)}")
         found = np.empty((len(starts), width), self._type)
@@ -255,11 +247,7 @@ class Shards:
 
 
 def open_shards(data: Path) -> Shards:
-    """Open the folder ``data`` written by ``daybreak prepare`` and check its format, tokenizer and file sizes.
-
-    Raises:
-        UserError: no manifest, another format, another tokenizer, or a file of another size.
-    """
+    """Open the folder ``data`` written by ``daybreak prepare`` and check its format, tokenizer and file sizes."""
     if not (data / "manifest.json").is_file():
         raise UserError(
             f"'{data}' contains no prepared data.",

@@ -51,17 +51,10 @@ class SpanSampler(Sampler):
     """Returns [CLS] span [SEP] and padding, with ``attend`` and ``documents``; uses 16 bytes of memory per passage.
 
     Args:
-        stream: the tokens of one split.
-        length: ids in a sequence, special tokens and padding included.
-        seed: determines the order, the lengths and the positions.
-        special: the special ids of the stream's tokenizer.
         shortest: minimum tokens of a span, if its passage is long enough.
         longest: maximum tokens of a span; at most the length of a sequence.
         views: fraction of the pairs that are replaced by two sequences of views.
         ordinary: fraction of the pairs that are replaced by two ordinary sequences of the stream.
-
-    Raises:
-        UserError: the stream has fewer than two passages.
     """
 
     def __init__(
@@ -126,12 +119,7 @@ class SpanSampler(Sampler):
         return Batch(ids=ids, attend=attend, documents=passages, special=self._special)
 
     def _spans(self, pairs: np.ndarray, passages: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Stream positions and lengths of both spans, int64 [N, 2] each.
-
-        Args:
-            pairs: int64 [N], the numbers of the pairs in the run.
-            passages: int64 [N], the passages they lie in.
-        """
+        """Return the stream positions and lengths of both spans, int64 [N, 2] each, of ``pairs`` in ``passages``."""
         draw = uniforms(f"{self._seed} spans", pairs[:, None] * DRAWS + np.arange(DRAWS))
         room = self._sizes[passages]
         lengths = self._shortest + (draw[:, :2] * (self._longest - self._shortest + 1)).astype(np.int64)

@@ -1,3 +1,5 @@
+"""What the first pass stores for later: the texts of a part, and a sample for the tokenizer."""
+
 from __future__ import annotations
 
 import random
@@ -6,11 +8,61 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_texts import contents, left_over, write_records
 
-from daybreak.data.filters.deduplication import DROPPED, HELDOUT, TRAIN, Ledger, document_key
+from daybreak.commands import prepare as preparing
+from daybreak.commands.prepare import prepare
+from daybreak.data.filters.deduplication import HELDOUT, TRAIN, Ledger, document_key
+from daybreak.data.pipeline.corpus import Corpus
+from daybreak.data.pipeline.first_pass import KeptTexts, kept_documents
 from daybreak.data.pipeline.sample import COPIES, HEAD, SampleSpool, SampleTexts, shrink
+from daybreak.data.tokenizers.tokenizer import WordPiece
 
-TEXTS = [f"document {number} " + "x" * (number % 50) for number in range(3000)]
+CLEAN = st.text(st.characters(codec="utf-8"), min_size=1)
+
+
+@settings(max_examples=30)
+@given(texts=st.lists(CLEAN, max_size=8), limit=st.integers(0, 60))
+def test_all_of_a_part_is_kept_or_nothing(
+    texts: list[str], limit: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("part")
+    kept = KeptTexts(folder, limit)
+    for text in texts:
+        kept.add(text)
+    kept.close()
+    found = kept_documents(folder)
+    if sum(len(text.encode()) for text in texts) > limit:
+        assert found is None and not list(folder.iterdir())
+    else:
+        assert found is not None and [document.text for document in found] == texts
+
+
+def test_the_data_are_the_same_and_the_text_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = write_records(tmp_path / "text.jsonl", 300)
+    readings: list[int] = []
+    plain = Corpus.documents
+
+    def counted(self: Corpus, number: int, *arguments: object) -> object:
+        readings.append(number)
+        return plain(self, number, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Corpus, "documents", counted)
+    prepare([text], tmp_path / "kept", tokenizer=WordPiece(vocabulary=400))
+    assert readings == [0]
+    monkeypatch.setattr(preparing, "KEPT_BYTES", 0)
+    prepare([text], tmp_path / "again", tokenizer=WordPiece(vocabulary=400))
+    assert readings == [0, 0, 0]
+    assert contents(tmp_path / "kept") == contents(tmp_path / "again")
+    assert left_over(tmp_path) == []
+
+
+# ---------------------------------------------------------------- the sample for the tokenizer
+
+
+TEXTS = [f"document {number} " + "x" * (number % 50) for number in range(2000)]
 
 
 def sample(texts: list[str], folder: Path, limit: int, *, parts: int = 1, late: bool = False) -> list[str]:
@@ -43,7 +95,6 @@ def test_a_small_corpus_is_sampled_whole_without_heldout_and_duplicates(tmp_path
     whole = sample(TEXTS, tmp_path / "a", 1 << 30)
     assert 0.95 * len(TEXTS) < len(whole) < len(TEXTS)
     assert sorted(sample(TEXTS + TEXTS, tmp_path / "b", 1 << 30, parts=3)) == sorted(whole)
-    assert DROPPED != TRAIN
 
 
 @pytest.mark.parametrize("parts", [1, 4])
@@ -67,7 +118,7 @@ def test_copies_of_a_text_do_not_crowd_the_others(tmp_path: Path, parts: int, la
     limit = bytes_of(TEXTS) // 3
     plain = sample(TEXTS, tmp_path / "plain", limit)
     for number, copied in enumerate([plain[0], TEXTS[7]]):  # one that is in the sample, and any
-        many = random.Random(number).sample(TEXTS + [copied] * 5000, len(TEXTS) + 5000)
+        many = random.Random(number).sample(TEXTS + [copied] * 3000, len(TEXTS) + 3000)
         found = sample(many, tmp_path / f"many{number}", limit, parts=parts, late=late)
         assert sorted(found) == sorted(plain) and len(set(found)) == len(found)
 
